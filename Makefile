@@ -1,0 +1,78 @@
+# make          build ./trainer                     make demo    two ranks train the built-in set
+# make test     build and run the tests             make deps    install what is missing (apt)
+# make bench    the speed tables                    make layers  check the include rules
+# make format   clang-format in place               make lines   count lines
+# Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  CUDA=0|1  ARCH=…
+CUDA    ?= 0
+VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))$(if $(filter 1,$(CUDA)),-cuda)
+BUILD   := build/$(VARIANT)
+MACHINE := $(shell uname -m)
+
+# AVX2 is the floor on x86-64; files named *_avx512.cpp are chosen at run time.
+ISA        := $(if $(filter x86_64,$(MACHINE)),-march=x86-64-v3)
+ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
+
+# Debug information costs build time and memory: -g1 keeps line numbers for traces.
+CXX      := g++
+CXXFLAGS := -std=c++20 -O2 -g1 -Wall -Wextra -Werror -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
+KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
+LDLIBS   := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
+
+ifdef SAN
+  CXXFLAGS += -fsanitize=address,undefined -fno-omit-frame-pointer
+  LDLIBS   += -fsanitize=address,undefined
+endif
+ifdef TSAN
+  CXXFLAGS += -fsanitize=thread -Wno-tsan
+  LDLIBS   += -fsanitize=thread
+endif
+
+LIB_SRC  := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*.cpp data/*.cpp src/base/*.cpp src/layers/*.cpp) \
+            $(filter-out src/main.cpp,$(wildcard src/*.cpp))
+ifneq ($(MACHINE),x86_64)
+  LIB_SRC := $(filter-out %_avx512.cpp,$(LIB_SRC))
+endif
+LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o)
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard tests/*.cpp))
+
+all: trainer
+trainer: $(BUILD)/trainer
+	cp -f $< $@
+$(BUILD)/trainer: $(BUILD)/src/main.cpp.o $(LIB_OBJ)
+	$(CXX) $(filter-out %.h,$^) -o $@ $(LDLIBS)
+$(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ)
+	$(CXX) $^ -o $@ $(LDLIBS)
+
+$(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
+$(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
+$(BUILD)/%.cpp.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -c $< -o $@
+-include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/src/main.cpp.d
+
+test: $(BUILD)/run_tests
+	$<
+
+# Include rules. NO: files of folder $(2) must not include a path that starts with $(1).
+NO = ! grep -rnP '^.include "($(1))' $(2)
+layers:
+	@$(call NO,src/(?!base/)|data|net|kernels|tests|tools,src/base)
+	@$(call NO,src/(?!base/)|data|net|tests|tools,kernels)
+	@$(call NO,src/(?!base/)|kernels|net|tests|tools,data)
+	@$(call NO,src/(?!base/)|kernels|data|tests|tools,net)
+	@$(call NO,tests|tools,src)
+	@! grep -rlE '^.include <asio' --include=*.h --include=*.c* src kernels data tests tools
+	@test "$$(grep -rlE '^.include <asio' net | sort | tr '\n' ' ')" = "net/asio.h " || test ! -e net/asio.h
+	@! grep -rlE '^.include <cuda_' --include=*.h --include=*.cpp src net data tests tools
+	@echo layers: ok
+
+SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+format:
+	clang-format -i $(SOURCES)
+format-check:
+	clang-format --dry-run -Werror $(SOURCES)
+lines:
+	@git ls-files src net kernels data tools | xargs wc -l | tail -1
+clean:
+	rm -rf build trainer
+.PHONY: all test layers format format-check lines clean

@@ -1,0 +1,42 @@
+// augment.h — pixels → one normalised input row: crop, resize, flip, normalise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/decode.h"
+
+namespace convoy {
+
+enum class Augment {
+    crop,    // random resized crop (scale 0.08–1, ratio 3/4–4/3), random flip
+    resize,  // the whole image scaled to size×size, random flip
+    none,    // as for validation
+};
+Augment parse_augment(const std::string& text);  // throws Error naming the choices
+
+struct Preprocess {
+    int size = 64;  // input height and width
+    Augment augment = Augment::crop;
+    uint64_t seed = 0;
+    float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};  // ImageNet's
+};
+
+// A crop of an image: rows [top, top+H), columns [left, left+W).
+struct Crop {
+    int top, left, H, W;
+};
+// torchvision's RandomResizedCrop.get_params with our generator; a pure function of its arguments.
+Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample);
+bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample);
+
+// Training row of one sample: H×W×3 floats (= size·size·3) into `row`. Pure function of the image
+// and (seed, epoch, sample). `scratch` keeps its memory from call to call.
+void training_row(const Image& image, const Preprocess& how, uint32_t epoch, uint64_t sample,
+                  std::vector<uint8_t>& scratch, float* row);
+// Validation row: shorter side resized to size·256/224, centre crop, normalise.
+void validation_row(const Image& image, const Preprocess& how, std::vector<uint8_t>& scratch,
+                    float* row);
+
+}  // namespace convoy

@@ -1,0 +1,214 @@
+// backend.h — every operation that a device must know, each once, with formula and shapes.
+//
+// `kernels/cpu/x.cpp` and `kernels/cuda/x.cu` implement the same functions under the same names.
+// A layer calls these and knows no device.
+//
+//   =  / +=     an op writes its output (=) unless its comment says += (gradients of weights)
+//   N may be 0  then nothing is read, and outputs marked += stay as they are
+//   in place    allowed only where the comment says so
+//   blocking    an op may return before it is done; ops run in the order of the calls, and
+//               download() and synchronize() wait for all before them
+//   errors      shapes that do not fit throw Error (ENSURE); nothing is allocated inside an op
+//               that a first call with the same shapes did not already allocate
+//   exactness   two runs with the same number of threads give the same bits
+//
+// "Cost" counts multiply-adds as two operations, and floats that must cross the memory bus.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/tensor.h"
+
+namespace convoy {
+
+// The window of a convolution or a pool: rows and columns may differ.
+// Outputs: P = (H + 2·pad_h − size_h) / stride_h + 1, rounded down; Q likewise.
+struct Window {
+    int size_h = 1, size_w = 1;
+    int stride_h = 1, stride_w = 1;
+    int pad_h = 0, pad_w = 0;
+
+    static Window square(int size, int stride = 1, int pad = 0) {
+        return {size, size, stride, stride, pad, pad};
+    }
+    int out_h(int H) const { return (H + 2 * pad_h - size_h) / stride_h + 1; }
+    int out_w(int W) const { return (W + 2 * pad_w - size_w) / stride_w + 1; }
+    bool operator==(const Window&) const = default;
+};
+
+// Batch norm takes its statistics over groups of images: group g is images
+// [bounds[g], bounds[g+1]) of the batch; bounds.front() is 0 and bounds.back() is N.
+using GroupBounds = std::span<const int>;
+
+// What softmax_cross_entropy adds up over a batch. Floats, since they travel with the gradients;
+// exact as counts up to 2^24 images.
+struct BatchSums {
+    static constexpr int kFloats = 3;
+    enum : int { kLoss = 0, kCorrect = 1, kTop5 = 2 };  // places in the array of sums
+};
+
+class Backend {
+ public:
+    virtual ~Backend() = default;
+
+    // ---- the device ------------------------------------------------------------------------
+
+    virtual std::string name() const = 0;         // "cpu", "cuda:0", "simt"
+    virtual std::string description() const = 0;  // one line for the start table: what was chosen
+    virtual int threads() const = 0;              // compute threads (1 where that means nothing)
+
+    // Zeroed device memory, 64-byte aligned, owned by the backend and released with it.
+    virtual float* alloc(size_t elems) = 0;
+    // Host memory which the device copies from fast; owned and released as above.
+    virtual float* alloc_host(size_t elems) = 0;
+    // The device's copy of `host` (from alloc_host) in `device`, or `host` itself where the device
+    // reads host memory: use the returned pointer until the next call with the same `device`.
+    virtual const float* to_device(const float* host, float* device, size_t elems) = 0;
+
+    virtual void upload(void* device, const void* host, size_t bytes) = 0;  // copies before return
+    virtual void download(void* host, const void* device, size_t bytes) = 0;  // waits
+    virtual void copy(float* to, const float* from, size_t elems) = 0;        // within the device
+    virtual void fill(float* to, size_t elems, float value) = 0;
+    virtual void synchronize() = 0;
+    // Whether the CPU may read and write device memory directly (the ring then sums in place).
+    virtual bool host_visible() const = 0;
+
+    // ---- convolution -----------------------------------------------------------------------
+
+    // y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
+    //   x N×H×W×C, w K×R×S×C, b K or null, y N×P×Q×K; act is max(0,·) if relu, else nothing.
+    //   Pixels outside of x count as 0.            Cost 2·N·P·Q·K·R·S·C; x, w read, y written.
+    virtual void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) = 0;
+
+    // dx[n,h,w,c] = Σ over (p,q,k,r,s) that read it: dy[n,p,q,k] · w[k,r,s,c]
+    //   then, with a mask (a tensor of x's shape): dx is set to 0 where mask <= 0. The mask is x
+    //   itself where x came out of a relu; this saves a pass.                  Cost as conv2d.
+    virtual void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask,
+                               Tensor dx) = 0;
+
+    // dw[k,r,s,c] += Σ_npq dy[n,p,q,k] · x[n, p·stride+r−pad, q·stride+s−pad, c]
+    // db[k]       += Σ_npq dy[n,p,q,k]           (skipped if db is null)        Cost as conv2d.
+    virtual void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) = 0;
+
+    // ---- linear ----------------------------------------------------------------------------
+
+    // y[n,k] = act(b[k] + Σ_c x[n,c] · w[k,c])   x N×(H·W·C seen as one row), w K×1×1×(H·W·C),
+    //   b K or null, y N×1×1×K.                              Cost 2·N·K·C; w read once a batch.
+    virtual void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) = 0;
+    // dx[n,c] = Σ_k dy[n,k] · w[k,c], masked as in conv2d_grad_x.
+    virtual void linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) = 0;
+    // dw[k,c] += Σ_n dy[n,k] · x[n,c]; db[k] += Σ_n dy[n,k] (skipped if db is null).
+    virtual void linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) = 0;
+
+    // ---- batch norm ------------------------------------------------------------------------
+
+    // For each group g of images and each channel c, over the M = (images of g)·H·W values:
+    //   mean = Σ x / M    var = Σ (x − mean)² / M    rstd = 1/√(var + eps)
+    //   y    = act(gamma·(x − mean)·rstd + beta + residual)      residual may be null (no addend)
+    //   mean_rstd[g][0][c], mean_rstd[g][1][c] keep the two for the backward pass
+    //   sums[c]     += (images of g) · mean
+    //   sums[C + c] += (images of g) · var · M/(M−1)             (M−1 taken as 1 if M is 1)
+    // The sums over all ranks, divided by the global count of images, feed the running statistics
+    // (a plain mean over images, so the same on one rank as on many).
+    //   x, y, residual N×H×W×C. y may be x or residual (in place); x must then not be needed in
+    //   the backward pass.                                     Cost 2 reads of x, 1 write of y.
+    virtual void batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
+                            const float* residual, bool relu, float eps, Tensor y, float* mean_rstd,
+                            float* sums) = 0;
+
+    // With dz = dy, or where relu: dz = dy where y > 0, else 0; x̂ = (x − mean)·rstd
+    //   dgamma += Σ dz·x̂     dbeta += Σ dz     (each may be null: frozen)
+    //   dx = gamma·rstd·(dz − mean_g(dz) − x̂·mean_g(dz·x̂))    mean_g over the M values of the group
+    //   dresidual = dz                                          (skipped if null; may be dy)
+    //   y is read only if relu. dx may be dy, not when dresidual is dy as well.
+    virtual void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
+                                 const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
+                                 float* dresidual, float* dgamma, float* dbeta) = 0;
+
+    // The same with fixed statistics: y = act(gamma·(x − mean)/√(var + eps) + beta + residual).
+    virtual void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
+                                 const float* var, const float* residual, bool relu, float eps,
+                                 Tensor y) = 0;
+    // dx = dz·gamma/√(var + eps), dz and dresidual as in batch_norm_grad; for frozen layers.
+    virtual void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
+                                      bool relu, float eps, Tensor dx, float* dresidual) = 0;
+
+    // ---- elementwise and pooling -----------------------------------------------------------
+
+    // x = max(0, x), in place.
+    virtual void relu(Tensor x) = 0;
+    // dy = dy where y > 0, else 0, in place. y is the relu's output.
+    virtual void relu_grad(Tensor y, Tensor dy) = 0;
+    // x += y, the same shape.
+    virtual void add(Tensor x, Tensor y) = 0;
+
+    // y[n,p,q,c] = max over the window (padding never wins; every window must meet x, so pad ≤
+    // size/2)
+    //   argmax[n,p,q,c] = r·S + s of the first maximum in row order, a byte: S·R ≤ 256.
+    virtual void max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) = 0;
+    // dx[n,h,w,c] = Σ of dy over the windows whose argmax it is, masked as in conv2d_grad_x.
+    virtual void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+                               Tensor dx) = 0;
+
+    // Adaptive average: y[n,p,q,c] = mean of x over rows [⌊p·H/P⌋, ⌈(p+1)·H/P⌉), columns likewise.
+    // P = Q = 1 is global average pooling.
+    virtual void avg_pool(Tensor x, Tensor y) = 0;
+    virtual void avg_pool_grad(Tensor dy, Tensor dx) = 0;
+
+    // Dropout, in place: x[n,i] = keep(n,i) ? x[n,i]/(1−p) : 0, where keep(n,i) is
+    //   uniform draw i of Random(seed, epoch, sample_ids[n], purpose) >= p.
+    // The same mask wherever sample n is trained. Applied to dy with the same arguments it is its
+    // own gradient, so no mask is kept. sample_ids: N numbers in host memory.
+    virtual void dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
+                         std::span<const uint64_t> sample_ids, uint16_t purpose) = 0;
+
+    // ---- loss ------------------------------------------------------------------------------
+
+    // For each image with label t: target = (1−s)·onehot(t) + s/C, s the label smoothing;
+    //   loss_n   = −Σ_c target[c]·log softmax(logits[n])[c]
+    //   dlogits  = softmax(logits[n]) − target                (of the sum over images, not the
+    //   mean) sums[0] += Σ loss_n, sums[1] += images whose label has rank 1, sums[2] += rank ≤ 5
+    //   (rank = 1 + number of classes with a greater logit, or an equal one and a smaller number)
+    // logits N×1×1×C; labels N numbers in host memory; dlogits may be null data (evaluation).
+    virtual void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
+                                       float smoothing, Tensor dlogits, float* sums) = 0;
+    // y[n,c] = softmax(x[n])[c]; in place allowed.
+    virtual void softmax(Tensor x, Tensor y) = 0;
+
+    // ---- optimizer: over a slice of the arenas, n floats -------------------------------------
+
+    // SGD as PyTorch's: g' = scale·g + weight_decay·w; v = momentum·v + g'
+    //   w −= lr·(nesterov ? g' + momentum·v : v)               One pass: w, g, v read, w, v
+    //   written.
+    // v starts as 0, which equals PyTorch's start (v = g' at the first step).
+    virtual void sgd(float* w, const float* g, float* v, size_t n, float scale, float lr,
+                     float momentum, float weight_decay, bool nesterov) = 0;
+    // AdamW (Loshchilov, Hutter 2019) as PyTorch's, step t counted from 1:
+    //   w −= lr·weight_decay·w; g' = scale·g; m = β1·m + (1−β1)·g'; v = β2·v + (1−β2)·g'²
+    //   w −= lr · (m/(1−β1^t)) / (√(v/(1−β2^t)) + eps)
+    virtual void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale,
+                       float lr, float beta1, float beta2, float eps, float weight_decay,
+                       int64_t t) = 0;
+    // running = (1 − momentum)·running + momentum·scale·sums, n floats.
+    virtual void update_running(float* running, const float* sums, size_t n, float scale,
+                                float momentum) = 0;
+    // The first i in [0, n) for which x[i] is NaN or infinite, or -1. Waits.
+    virtual int64_t first_nonfinite(const float* x, size_t n) = 0;
+};
+
+struct BackendOptions {
+    int threads = 0;  // compute threads; 0: as many as this process may use (affinity and cgroup)
+};
+
+// device: "cpu", "cuda", "cuda:1", "simt", or "" for the best there is. Throws if it is not there.
+std::unique_ptr<Backend> make_backend(const std::string& device,
+                                      const BackendOptions& options = {});
+
+// Processors this process may use: the smaller of its affinity mask and its cgroup's quota
+// (rounded up), at least 1.
+int available_cpus();
+
+}  // namespace convoy

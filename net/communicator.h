@@ -1,0 +1,106 @@
+// communicator.h — collectives among the ranks of a job: floats and bytes, no models, no Asio.
+//
+// A collective belongs to a generation of the job. When a peer is lost, every collective in
+// flight ends with an Error on every rank, within seconds and with the first cause; the data it
+// was working on is then undefined, and all later calls throw the same Error.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/log.h"
+
+namespace convoy {
+
+class Communicator {
+ public:
+    virtual ~Communicator() = default;
+
+    virtual int rank() const = 0;
+    virtual int world() const = 0;
+
+    // Starts summing `data` over all ranks, in place. Sums run one at a time in the order
+    // submitted, which must be the same on every rank. `data` must stay alive, unread and
+    // unwritten until the future is ready; the future carries the Error, if any. Ready means that
+    // this rank holds the result, not that the others do. Every rank ends with the same bits.
+    virtual std::future<void> allreduce_sum(std::span<float> data) = 0;
+
+    // The three below block, and keep their place in the order of the sums.
+    // `data` of rank `root` to all, in place; the same size on every rank.
+    virtual void broadcast(std::span<std::byte> data, int root) = 0;
+    // Each rank's bytes, by rank; lengths may differ (at most 16 MB each).
+    virtual std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) = 0;
+    // Returns when every rank has called it.
+    virtual void barrier() = 0;
+
+    // Where this rank is; rides on the heartbeats, so that waiting can be explained by name.
+    // Cheap: call it at each change of phase ("data", "forward", "backward", "reduce", ...).
+    virtual void set_progress(int64_t step, const char* phase) = 0;
+
+    // Tells every rank that this one ends in failure, and why; they fail with "rank N (address):
+    // why".
+    virtual void abort(const std::string& why) noexcept = 0;
+    // Says good-bye, after which the loss of this connection is no failure. Call it once all
+    // collectives are done (a barrier before it keeps ranks from leaving early).
+    virtual void leave() noexcept = 0;
+    // The rank that was lost first, -1 if none was: the survivors agree on who saves the
+    // checkpoint.
+    virtual int lost_rank() const = 0;
+
+    // Payload bytes that this rank has sent to its peers in collectives, headers included.
+    virtual uint64_t bytes_sent() const = 0;
+};
+
+// A job of one rank: nothing is sent.
+std::unique_ptr<Communicator> make_single_rank();
+
+// What a rank gives the coordinator. Settings are opaque pairs here: "batch" → "64".
+struct JoinOptions {
+    std::string host;   // of the coordinator
+    uint16_t port = 0;  // of the coordinator
+    int rank = -1;      // wanted; -1: assigned on arrival
+    int world = 0;      // ranks of the job; 0: whoever knows says so
+    uint16_t listen_port =
+        0;                  // --port; 0: the coordinator's port number, or the next free one above
+    std::string advertise;  // host or host:port to tell the peers; "": what the socket shows
+    std::chrono::milliseconds join_timeout{600'000};
+    std::chrono::milliseconds heartbeat{1'000};  // three missed: the rank is lost
+
+    // Rank 0 gives every setting of the job; the others give what their user typed, which must
+    // agree with rank 0's value of the same name, or they are refused by a line naming both.
+    std::map<std::string, std::string> settings;
+};
+
+struct Peer {
+    int rank;
+    std::string host;     // host id: the same for two ranks of one machine
+    std::string address;  // "10.0.0.5:29400" as its peers dial it
+};
+
+struct Job {
+    std::unique_ptr<Communicator> communicator;
+    std::map<std::string, std::string> settings;  // rank 0's
+    std::vector<Peer> peers;                      // by rank
+    std::vector<int> ring;                        // ranks in ring order; ranks of a host together
+};
+
+// Joins the job: one outbound connection to the coordinator, one listening port. Rank 0 serves the
+// coordinator from this process, on a thread, unless one already listens there. Blocks until all
+// ranks are there and the ring stands, retrying with back-off and fresh DNS until join_timeout;
+// says on `log` who is missing. `stop` is polled while waiting: non-zero ends the wait by an Error.
+Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop = {});
+
+// The coordinator on its own (`./trainer coordinator`): serves one job after the other at
+// `host:port` ("" or "0.0.0.0": every address) until stop() is non-zero.
+void serve_coordinator(const std::string& host, uint16_t port, int world, Log& log,
+                       const std::function<int()>& stop);
+
+}  // namespace convoy

@@ -1,0 +1,81 @@
+// random.h — the one source of chance: Philox 4x32-10, a counter-based generator.
+//
+// Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011).
+// The numbers are a pure function of (seed, epoch, index, purpose, draw): no generator is
+// shared and none is saved, so nothing depends on the thread, the rank or the world. The same
+// sample gets the same crop, flip and dropout mask wherever it is trained.
+//
+//   key      (seed low, seed high)
+//   counter  (block of four draws, index low, epoch, purpose | index high << 16)
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+namespace convoy {
+
+inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
+                                          std::array<uint32_t, 2> key) {
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t a = 0xD2511F53ull * counter[0], b = 0xCD9E8D57ull * counter[2];
+        counter = {uint32_t(b >> 32) ^ counter[1] ^ key[0], uint32_t(b),
+                   uint32_t(a >> 32) ^ counter[3] ^ key[1], uint32_t(a)};
+        key = {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
+    }
+    return counter;
+}
+
+// What a number is drawn for. Numbers of different purposes are independent. Values are part of
+// the reproducibility of a run: never renumber. Up to 65,535; layers use kLayer + their position.
+enum Purpose : uint16_t {
+    kOrder = 1,
+    kCrop = 2,
+    kFlip = 3,
+    kInit = 4,
+    kGenerate = 5,
+    kTest = 6,
+    kBench = 7,
+    kLayer = 1024,
+};
+
+// A sequence of draws for one (seed, epoch, index, purpose). A value: make it where it is used.
+class Random {
+ public:
+    Random(uint64_t seed, uint32_t epoch, uint64_t index, uint16_t purpose)
+        : key_{uint32_t(seed), uint32_t(seed >> 32)},
+          counter_{0, uint32_t(index), epoch, uint32_t(purpose) | uint32_t(index >> 32) << 16} {}
+
+    uint32_t bits() {
+        if (used_ == 4) block_ = philox4x32(counter_, key_), ++counter_[0], used_ = 0;
+        return block_[used_++];
+    }
+    uint64_t bits64() {
+        const uint64_t low = bits();
+        return low | uint64_t(bits()) << 32;
+    }
+    // In [0, 1): 24 bits, each of them exact in a float.
+    float uniform() { return float(bits() >> 8) * 0x1p-24f; }
+    float uniform(float low, float high) { return low + (high - low) * uniform(); }
+    // In [0, n), n > 0. Multiply-shift on 64 bits; the bias is below n / 2^64.
+    uint64_t below(uint64_t n) { return uint64_t((__uint128_t(bits64()) * n) >> 64); }
+    // Standard normal, Box–Muller; uses two draws a number.
+    float normal() {
+        const double u = 1.0 - double(bits() >> 8) * 0x1p-24;  // in (0, 1], so the log is finite
+        return float(std::sqrt(-2 * std::log(u)) * std::cos(2 * M_PI * uniform()));
+    }
+
+ private:
+    std::array<uint32_t, 2> key_;
+    std::array<uint32_t, 4> counter_, block_{};
+    int used_ = 4;
+};
+
+// FNV-1a, 64 bits (www.isthe.com/chongo/tech/comp/fnv): fingerprints and stable numbers of names.
+inline uint64_t hash_bytes(std::string_view bytes, uint64_t hash = 0xcbf29ce484222325ull) {
+    for (unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3ull;
+    return hash;
+}
+
+}  // namespace convoy

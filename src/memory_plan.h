@@ -1,0 +1,46 @@
+// memory_plan.h — which activation lives when, and where in one block of memory.
+//
+// Planning runs the step once without data: every layer says what it makes and what it reads, in
+// the order of the step. A buffer lives from the tick in which it is made to the last in which it
+// is used; buffers whose lives do not meet share memory. Placement is greedy by size, largest
+// first, each at the lowest free offset: Pisarchyk and Lee, "Efficient Memory Management for Deep
+// Neural Net Inference" (2020), section 5.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace convoy {
+
+// A planned tensor: which buffer, and its largest shape.
+struct Value {
+    int buffer = -1;
+    Shape shape;
+};
+
+class MemoryPlan {
+ public:
+    void tick() { ++now_; }   // the next operation of the step
+    Value make(Shape shape);  // born in this tick
+    void use(Value value);    // read or written in this tick
+    static Value reshaped(Value value, Shape shape) { return {value.buffer, shape}; }
+
+    void place(Backend& backend);  // allocates the block; then at() may be called
+    float* at(Value value) const;
+    size_t block_elems() const { return block_elems_; }
+    size_t total_elems() const;  // what it would be without sharing
+
+ private:
+    struct Buffer {
+        size_t elems, offset;
+        int birth, death;
+    };
+    std::vector<Buffer> buffers_;
+    int now_ = 0;
+    size_t block_elems_ = 0;
+    float* block_ = nullptr;
+};
+
+}  // namespace convoy

@@ -1,0 +1,72 @@
+// params.h — the arenas: all weights in one flat buffer, all gradients in another.
+//
+//   weights    [ row 0 | row 1 | …  trained …              | running statistics ]
+//   gradients  [ row 0 | row 1 | …  same offsets …         | their sums         | tail ]
+//
+// Rows are in forward order, so the backward pass completes gradients from the back to the front.
+// The tail (sums of loss, counts, flags) is summed over the ranks together with the gradients.
+// Optimizer, checkpoint, broadcast and gradient buckets are one call, or a slice, each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace convoy {
+
+// How a row starts. Numbers are drawn from (seed, 0, element, kInit) with the row's name.
+struct Init {
+    enum Kind { kConstant, kNormal, kUniform } kind = kConstant;
+    float value = 0;  // the constant, the standard deviation, or the bound of ±bound
+};
+
+// Places in the gradient arena's tail: what travels with the gradients of a step.
+struct Tail {
+    enum : int {
+        kLoss = 0,     // BatchSums: loss, correct, top5
+        kCount = 3,    // images trained
+        kSkipped = 4,  // images that did not decode
+        kSigint = 5,   // ranks asked to stop by SIGINT
+        kSigterm = 6,  // … by SIGTERM
+        kSize = 16,    // one cache line
+    };
+};
+
+struct Param {
+    std::string name;  // torchvision's: "layer1.0.conv1.weight"
+    Shape shape;       // K×R×S×C of a conv, out×1×1×in of a linear, 1×1×1×C of a vector
+    Init init;
+    bool decay = false;    // weight decay applies (not to biases and norms)
+    bool running = false;  // a running statistic: not trained, its "gradient" is a sum
+    bool frozen = false;   // --freeze: keeps its value
+    Shape flat;            // of a linear behind a flatten: the H×W×C that was flattened (N = 1)
+    size_t offset = 0;     // in floats, in both arenas
+    Tensor value, grad;    // views, set by Params::allocate
+};
+
+class Params {
+ public:
+    // A new row; the reference stays good. Throws Error if the name is taken.
+    Param& add(Param row);
+    // Allocates the arenas (rows aligned to 64 bytes, trained rows first), sets all views, and
+    // gives each row its start value. Once, after the last add.
+    void allocate(Backend& backend, uint64_t seed);
+
+    std::vector<Param*> rows();  // in arena order
+    Param* find(const std::string& name);
+    size_t trained_elems() const;  // parameters as people count them: trained rows, no padding
+
+    float* weights = nullptr;
+    float* grads = nullptr;
+    size_t trained_size = 0;  // floats of the trained part, padding included
+    size_t size = 0;          // floats of the weight arena
+    size_t grads_size = 0;    // size + Tail::kSize
+    float* tail() { return grads + size; }
+
+ private:
+    std::vector<std::unique_ptr<Param>> rows_;
+};
+
+}  // namespace convoy

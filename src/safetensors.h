@@ -1,0 +1,34 @@
+// safetensors.h — reading and writing the safetensors format (huggingface.co/docs/safetensors).
+//
+//   offset 0   u64 little-endian   N, length of the header, at most 100 MB
+//   offset 8   N bytes             JSON: name → {"dtype", "shape", "data_offsets": [begin, end)},
+//                                  offsets from the end of the header; "__metadata__": strings
+//   offset 8+N                     data, little-endian, C order, no gaps
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace convoy {
+
+struct StoredTensor {
+    std::string dtype = "F32";  // F32, F64, F16, BF16, I64 are read as floats; F32, I64 written
+    std::vector<int64_t> shape;
+    std::vector<float> values;
+};
+
+struct SafeTensors {
+    std::map<std::string, StoredTensor> tensors;
+    std::map<std::string, std::string> metadata;
+};
+
+// Throws Error naming the file and what is wrong: cut short, header too long, range outside the
+// file, overlapping ranges, a shape that does not match its range, a type that is not known.
+// Nothing is allocated by a number of the file that was not checked against the file's size.
+SafeTensors read_safetensors(const std::string& path);
+// Writes to `path` itself and syncs it; naming and renaming is the caller's. Throws Error.
+void write_safetensors(const std::string& path, const SafeTensors& content);
+
+}  // namespace convoy

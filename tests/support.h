@@ -1,0 +1,94 @@
+// support.h — what all tests share: numbers, tolerances, comparison, a folder that goes away.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/random.h"
+
+namespace convoy {
+
+// n floats in [-1, 1), the same for the same seed.
+inline std::vector<float> random_floats(size_t n, uint64_t seed) {
+    Random random(seed, 0, 0, kTest);
+    std::vector<float> x(n);
+    for (float& v : x) v = random.uniform(-1, 1);
+    return x;
+}
+
+// Error bound of a float sum of `terms` products of size about `scale`: each addition rounds once.
+inline double sum_tolerance(double terms, double scale = 1) { return terms * 0x1p-23 * scale; }
+
+// got ≈ want, element by element; a NaN anywhere fails. The message names count and worst element.
+template <class Got, class Want>
+void check_close(const Got& got, const Want& want, double tolerance, const char* what) {
+    REQUIRE(std::size(got) == std::size(want));
+    size_t bad = 0, worst = 0;
+    double worst_error = -1;
+    for (size_t i = 0; i < std::size(want); ++i) {
+        const double error = std::abs(double(got[i]) - double(want[i]));
+        if (!(error <= tolerance)) ++bad;
+        if (!(error <= worst_error)) worst_error = error, worst = i;
+    }
+    INFO(what, ": ", bad, " of ", std::size(want), " off by more than ", tolerance, "; worst at ",
+         worst);
+    if (bad) INFO("got ", double(got[worst]), ", want ", double(want[worst]));
+    CHECK(bad == 0);
+}
+#define CHECK_CLOSE(got, want, tolerance) \
+    ::convoy::check_close((got), (want), (tolerance), #got " against " #want)
+
+// Floats with 64 sentinels before and after, which must survive; starts as NaN.
+class Guarded {
+ public:
+    explicit Guarded(size_t n, float start = std::numeric_limits<float>::quiet_NaN())
+        : n_(n), all_(n + 2 * kGuard, kSentinel) {
+        std::fill_n(data(), n, start);
+    }
+    explicit Guarded(const std::vector<float>& x) : Guarded(x.size()) {
+        std::copy(x.begin(), x.end(), data());
+    }
+    ~Guarded() {
+        bool intact = true;
+        for (size_t i = 0; i < kGuard; ++i)
+            intact = intact && all_[i] == kSentinel && all_[kGuard + n_ + i] == kSentinel;
+        CHECK_MESSAGE(intact, "an operation wrote outside of its output");
+    }
+    float* data() { return all_.data() + kGuard; }
+    std::span<float> span() { return {data(), n_}; }
+    operator std::vector<float>() { return {data(), data() + n_}; }
+
+ private:
+    static constexpr size_t kGuard = 64;
+    static constexpr float kSentinel = 12345.5f;
+    size_t n_;
+    std::vector<float> all_;
+};
+
+// A fresh folder, removed at the end of the scope.
+class TempDir {
+ public:
+    TempDir() {
+        std::string pattern = (std::filesystem::temp_directory_path() / "convoy-XXXXXX").string();
+        REQUIRE(mkdtemp(pattern.data()) != nullptr);
+        path_ = pattern;
+    }
+    ~TempDir() {
+        std::error_code ignored;  // a test that failed may have left odd permissions
+        std::filesystem::remove_all(path_, ignored);
+    }
+    const std::filesystem::path& path() const { return path_; }
+    std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+    std::filesystem::path path_;
+};
+
+}  // namespace convoy
