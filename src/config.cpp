@@ -1,0 +1,197 @@
+// config.cpp — the table of options, and values from and to text.
+#include "src/config.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+
+static constexpr unsigned kRanked = kTrain | kEval | kBenchAllreduce | kBenchTrain;
+static constexpr unsigned kModel = kTrain | kBenchTrain | kImport;
+static constexpr unsigned kCompute = kTrain | kEval | kPredict | kBenchTrain | kBenchKernels;
+static constexpr unsigned kFrom = kEval | kPredict | kExport;
+static constexpr unsigned kSets = kTrain | kEval | kCheck | kBenchData;
+
+static const Option kOptions[] = {
+    {"data", "Data", &Config::data, "DIR",
+     "folder of class folders (train/ and val/ inside are recognised); without it a generated set "
+     "of three shapes",
+     kSets, false, true},
+    {"val", "Data", &Config::val, "DIR", "folder of the validation set", kTrain | kEval | kCheck},
+    {"val-split", "Data", &Config::val_split, "F", "part of each class held back for validation",
+     kTrain | kEval | kCheck, true, false, 0, 0.9},
+    {"classes", "Data", &Config::classes, "A,B,C",
+     "keep only these class folders, in this order; for import: the names of the classes",
+     kSets | kImport | kBenchTrain, true},
+    {"generated", "Data", &Config::generated, "N", "images of the generated set; a sixth validates",
+     kSets, true, false, 24, 1e6},
+    {"augment", "Data", &Config::augment, "crop|resize|none",
+     "random resized crop and flip; whole image and flip; neither", kTrain | kBenchData, true},
+    {"max-bad", "Data", &Config::max_bad, "F",
+     "part of the images that may fail to decode before the run stops", kTrain | kEval, true, false,
+     0, 1},
+    {"decode-threads", "Data", &Config::decode_threads, "D",
+     "threads that decode images; 0: one for each two processors", kSets | kPredict, false, false,
+     0, 1024},
+
+    {"model", "Model", &Config::model, "NAME|FILE",
+     "tiny, alexnet, vgg16, resnet18, resnet34, resnet50, or a text file (see `trainer models`)",
+     kModel, true, true},
+    {"size", "Model", &Config::size, "S", "input height and width; 0: the model's own",
+     kModel | kBenchData, true, true, 0, 4096},
+    {"bn-group", "Model", &Config::bn_group, "G",
+     "images in a batch norm group; 0: a rank's whole share", kTrain | kBenchTrain, true, false, 0,
+     1e6},
+    {"init", "Model", &Config::init, "FILE",
+     "start from these weights (safetensors, torchvision's names); what does not fit starts fresh",
+     kTrain},
+    {"freeze", "Model", &Config::freeze, "N|PREFIX",
+     "keep the first N layers, or the parameters of this prefix, as they are", kTrain, true},
+
+    {"batch", "Training", &Config::batch, "B", "images of a step, over all ranks",
+     kTrain | kEval | kBenchTrain | kBenchData, true, true, 1, 1 << 24},
+    {"epochs", "Training", &Config::epochs, "E", "passes over the training set", kTrain, true, true,
+     0, 1e6},
+    {"steps", "Training", &Config::steps, "K", "stop after K steps; 0: when the epochs are done",
+     kTrain | kBenchTrain, true, false, 0, 1e15},
+    {"optimizer", "Training", &Config::optimizer, "sgd|adamw", "how weights follow gradients",
+     kTrain | kBenchTrain, true},
+    {"lr", "Training", &Config::lr, "LR",
+     "learning rate of the global batch; 0: 0.1·B/256 with batch norm, 0.01·B/128 without, 0.001 "
+     "for adamw",
+     kTrain, true, true, 0, 1e3},
+    {"momentum", "Training", &Config::momentum, "M", "of SGD (for adamw: beta 1)",
+     kTrain | kBenchTrain, true, false, 0, 0.9999},
+    {"nesterov", "Training", &Config::nesterov, "", "Nesterov's form of momentum", kTrain, true},
+    {"weight-decay", "Training", &Config::weight_decay, "W", "on weights, not on biases and norms",
+     kTrain, true, false, 0, 10},
+    {"schedule", "Training", &Config::schedule, "constant|step|cosine",
+     "how the learning rate goes on after the warm-up", kTrain, true},
+    {"warmup", "Training", &Config::warmup, "E", "epochs of linear warm-up, fractions allowed",
+     kTrain, true, false, 0, 1e6},
+    {"step-epochs", "Training", &Config::step_epochs, "E",
+     "epochs between two drops of `--schedule step`", kTrain, true, false, 1e-3, 1e6},
+    {"gamma", "Training", &Config::gamma, "F", "factor of each drop", kTrain, true, false, 0, 1},
+    {"label-smoothing", "Training", &Config::label_smoothing, "S",
+     "part of the target spread over all classes", kTrain, true, false, 0, 0.999},
+    {"seed", "Training", &Config::seed, "N",
+     "start values, order, augmentation and dropout follow from it", kTrain | kBenchTrain | kSets,
+     true, false, 0, 9e18},
+
+    {"device", "Device", &Config::device, "cpu", "where to compute; without it the best there is",
+     kCompute},
+    {"threads", "Device", &Config::threads, "T",
+     "compute threads; 0: as many as this process may use", kCompute, false, false, 0, 4096},
+
+    {"coord", "Ranks", &Config::coord, "HOST:PORT",
+     "where the ranks meet; rank 0 serves it unless a coordinator already listens there",
+     kRanked | kCoordinator, false, true},
+    {"rank", "Ranks", &Config::rank, "N", "this process's number; without it assigned on arrival",
+     kRanked, false, true, -1, 1e5},
+    {"world", "Ranks", &Config::world, "W",
+     "number of ranks; rank 0 or the coordinator must know it", kRanked | kCoordinator, false, true,
+     1, 1e5},
+    {"port", "Ranks", &Config::port, "P",
+     "port to listen on; 0: the coordinator's number or the next free one", kRanked, false, false,
+     0, 65535},
+    {"advertise", "Ranks", &Config::advertise, "HOST[:PORT]",
+     "address to tell the other ranks; without it what the connection to the coordinator shows",
+     kRanked},
+    {"join-timeout", "Ranks", &Config::join_timeout, "S",
+     "seconds to wait for the coordinator and the other ranks", kRanked, false, false, 0.1, 1e7},
+    {"share", "Ranks", &Config::share, "W|A:B:C",
+     "this rank's weight when a batch is cut, or on rank 0 all of them", kTrain},
+    {"bucket", "Ranks", &Config::bucket, "MB", "gradients sent at a time; 0: 4 MB",
+     kTrain | kBenchTrain, false, false, 0, 4096},
+
+    {"out", "Output", &Config::out, "PATH", "run folder (runs/<time>), or the file to write",
+     kTrain | kExport | kImport, false, true},
+    {"resume", "Output", &Config::resume, "DIR",
+     "go on from the newest valid checkpoint of a run folder", kTrain},
+    {"from", "Output", &Config::from, "PATH",
+     "run folder, checkpoint or .safetensors file to take the model from", kFrom},
+    {"save-every", "Output", &Config::save_every, "E",
+     "epochs between two checkpoints, fractions allowed; 0: at the end only", kTrain, true, false,
+     0, 1e6},
+    {"keep", "Output", &Config::keep, "N", "checkpoints to keep, the best one besides", kTrain,
+     false, false, 1, 1e6},
+    {"log-every", "Output", &Config::log_every, "N", "steps between two lines", kTrain, false,
+     false, 1, 1e9},
+    {"quiet", "Output", &Config::quiet, "", "only what matters",
+     kTrain | kEval | kPredict | kCoordinator},
+    {"json", "Output", &Config::json, "", "one JSON object a line on stdout",
+     kEval | kPredict | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData},
+
+    {"bytes", "Bench", &Config::bytes, "LIST", "sizes to sum", kBenchAllreduce},
+    {"filter", "Bench", &Config::filter, "WORD", "only rows whose name has this in it",
+     kBenchKernels},
+    {"layout", "Output", &Config::layout, "oihw|krsc",
+     "torchvision's order of weights, or the one used here", kExport},
+};
+
+std::span<const Option> options() { return kOptions; }
+
+const Option* find_option(const std::string& name) {
+    for (const Option& option : kOptions)
+        if (option.name == name) return &option;
+    return nullptr;
+}
+
+std::string get_option(const Config& config, const Option& option) {
+    return std::visit(
+        [&](auto field) {
+            using T = std::decay_t<decltype(config.*field)>;
+            if constexpr (std::is_same_v<T, bool>) return std::string(config.*field ? "1" : "0");
+            return fmt::format("{}", config.*field);
+        },
+        option.field);
+}
+
+template <class T>
+static T parse_number(const Option& option, const std::string& text) {
+    T value{};
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || stop != end || !std::isfinite(double(value)))
+        fail("--", option.name, " cannot be '", text, "': it takes ",
+             std::is_integral_v<T> ? "a whole number" : "a number", " (", option.help, ")");
+    if (double(value) < option.low || double(value) > option.high)
+        fail("--", option.name, " cannot be ", text, ": it must be between ", option.low, " and ",
+             option.high, " (", option.help, ")");
+    return value;
+}
+
+void set_option(Config& config, const Option& option, const std::string& text) {
+    std::visit(
+        [&](auto field) {
+            using T = std::decay_t<decltype(config.*field)>;
+            if constexpr (std::is_same_v<T, std::string>) {
+                config.*field = text;
+            } else if constexpr (std::is_same_v<T, bool>) {
+                if (text != "0" && text != "1" && text != "true" && text != "false")
+                    fail("--", option.name, " cannot be '", text, "': it is on or off (1 or 0)");
+                config.*field = text == "1" || text == "true";
+            } else {
+                config.*field = parse_number<T>(option, text);
+            }
+        },
+        option.field);
+}
+
+std::map<std::string, std::string> job_settings(const Config& config) {
+    std::map<std::string, std::string> settings;
+    for (const Option& option : kOptions)
+        if (option.job) settings[option.name] = get_option(config, option);
+    return settings;
+}
+
+void apply_settings(Config& config, const std::map<std::string, std::string>& settings) {
+    for (const auto& [name, text] : settings)
+        if (const Option* option = find_option(name); option && option->job)
+            set_option(config, *option, text);
+}
+
+}  // namespace convoy

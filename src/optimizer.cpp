@@ -1,0 +1,77 @@
+// optimizer.cpp — see optimizer.h.
+#include "src/optimizer.h"
+
+#include <cmath>
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+double learning_rate(const Config& config, double base, int64_t step, int64_t total,
+                     int64_t per_epoch) {
+    const double warmup = config.warmup * double(per_epoch);
+    if (double(step) < warmup) return base * double(step + 1) / std::max(warmup, 1.0);
+    if (config.schedule == "constant") return base;
+    if (config.schedule == "step") {
+        const double epochs = double(step) / double(std::max<int64_t>(per_epoch, 1));
+        return base * std::pow(config.gamma, std::floor(epochs / config.step_epochs));
+    }
+    if (config.schedule == "cosine") {
+        const double length = std::max(double(total) - warmup, 1.0);
+        const double progress = std::min((double(step) - warmup) / length, 1.0);
+        return base * 0.5 * (1 + std::cos(M_PI * progress));
+    }
+    fail("--schedule cannot be '", config.schedule, "': there are constant, step and cosine");
+}
+
+double base_learning_rate(const Config& config, bool has_batch_norm) {
+    if (config.lr > 0) return config.lr;
+    if (config.optimizer == "adamw") return 1e-3;
+    return has_batch_norm ? 0.1 * double(config.batch) / 256 : 0.01 * double(config.batch) / 128;
+}
+
+Optimizer::Optimizer(const Config& config, Params& params, Backend& backend)
+    : config_(config), params_(params), backend_(backend) {
+    if (config.optimizer != "sgd" && config.optimizer != "adamw")
+        fail("--optimizer cannot be '", config.optimizer, "': there are sgd and adamw");
+    for (size_t i = 0; i < state_names().size(); ++i)
+        state_.push_back(backend.alloc(std::max<size_t>(params.trained_size, 1)));
+    for (Param* row : params.rows()) {
+        if (row->frozen) continue;
+        std::vector<Segment>& list = row->running ? running_ : segments_;
+        const size_t end = row->offset + row->shape.elems();
+        // The padding between rows is zero in weights and gradients alike, so a segment may span
+        // it.
+        if (!list.empty() && list.back().decay == row->decay && row->offset - list.back().end < 16)
+            list.back().end = end;
+        else
+            list.push_back({row->offset, end, row->decay});
+    }
+}
+
+std::vector<std::string> Optimizer::state_names() const {
+    if (config_.optimizer == "sgd") return {"momentum"};
+    return {"mean", "square"};
+}
+
+void Optimizer::step(double lr, double count) {
+    ENSURE(count > 0, "a step of ", count, " images");
+    const float scale = float(1 / count);
+    ++steps_done;
+    for (const Segment& s : segments_) {
+        float* w = params_.weights + s.begin;
+        const float* g = params_.grads + s.begin;
+        const float decay = s.decay ? float(config_.weight_decay) : 0.0f;
+        if (config_.optimizer == "sgd")
+            backend_.sgd(w, g, state_[0] + s.begin, s.end - s.begin, scale, float(lr),
+                         float(config_.momentum), decay, config_.nesterov);
+        else
+            backend_.adamw(w, g, state_[0] + s.begin, state_[1] + s.begin, s.end - s.begin, scale,
+                           float(lr), float(config_.momentum), 0.999f, 1e-8f, decay, steps_done);
+    }
+    for (const Segment& s : running_)
+        backend_.update_running(params_.weights + s.begin, params_.grads + s.begin, s.end - s.begin,
+                                scale, 0.1f);
+}
+
+}  // namespace convoy
