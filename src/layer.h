@@ -21,16 +21,35 @@ struct Pass {
     std::span<const int> groups;        // bounds of the batch norm groups
 };
 
+// A line of the table of the network.
+struct LayerLine {
+    std::string name;  // "layer1.0.conv1", empty where there are no rows
+    std::string what;  // "conv2d 64 7x7 stride 2 + relu"
+    Shape output;
+    size_t params = 0;
+    double flops = 0;  // of one image forward; multiply and add are two
+    bool frozen = false;
+};
+
 // Planned for the largest batch; a pass may be smaller (N of its input), also 0.
 class Layer {
  public:
     virtual ~Layer() = default;
 
-    // "conv2d 64 7x7 stride 2", for the table of the network.
-    virtual std::string describe() const = 0;
-    // Output shape for an input shape; throws Error if the input does not fit. Pure.
+    // Output shape for an input shape. Pure; that the input fits is checked before (builder).
     virtual Shape output(Shape x) const = 0;
-    virtual double forward_flops(Shape x) const { return (void)x, 0; }
+    // Adds this layer's lines for an input shape.
+    virtual void describe(Shape x, std::vector<LayerLine>& lines) const = 0;
+
+    // Fusion, settled once when the network is built (Chain::fuse):
+    virtual bool fuse_relu() { return false; }  // takes a relu behind it into its own call?
+    virtual bool ends_in_relu() const { return false; }
+    // Will set dx to 0 where its input is <= 0? That is the gradient of a relu right before it,
+    // which then hears dy_is_masked() and has nothing left to do.
+    virtual bool mask_dx() { return false; }
+    virtual void dy_is_masked() {}
+    // x > 0 is as before, or dx is 0 there (flatten, dropout): masks may be taken behind it.
+    virtual bool keeps_sign() const { return false; }
 
     // Planning, in the order of the step: forward of all layers, then backward of all layers in
     // reverse. `needs_dx` is false where nothing below is trained.
@@ -40,8 +59,8 @@ class Layer {
     virtual void bind(const MemoryPlan& plan, Backend& backend) = 0;
 
     virtual Tensor forward(Tensor x, const Pass& pass) = 0;
-    // Adds to the gradients of its rows, then calls ready(row) for each of them, last row first.
-    // Returns dx, or an empty Tensor where the plan said that nobody needs it.
+    // Adds to the gradients of its trained rows, then calls ready(row) for each of them, last row
+    // first. Returns dx, or an empty Tensor where the plan said that nobody needs it.
     using Ready = std::function<void(const Param&)>;
     virtual Tensor backward(Tensor dy, const Pass& pass, const Ready& ready) = 0;
 

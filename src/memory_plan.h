@@ -14,21 +14,30 @@
 
 namespace convoy {
 
-// A planned tensor: which buffer, and its largest shape.
+// What others will still read of a tensor: decides who may work in place.
+enum class Keep {
+    kNothing,  // may be overwritten
+    kSign,     // may be overwritten if x > 0 stays as it is, or is lost only where dx will be 0
+    kValues,   // must stay
+};
+
+// A planned tensor: which buffer (-1: memory of the caller, not planned), and its largest shape.
 struct Value {
     int buffer = -1;
     Shape shape;
+    Keep keep = Keep::kNothing;
 };
 
 class MemoryPlan {
  public:
     void tick() { ++now_; }   // the next operation of the step
     Value make(Shape shape);  // born in this tick
-    void use(Value value);    // read or written in this tick
-    static Value reshaped(Value value, Shape shape) { return {value.buffer, shape}; }
+    void use(Value value);    // read or written in this tick (not planned: nothing to do)
+    static Value reshaped(Value value, Shape shape) { return {value.buffer, shape, value.keep}; }
+    static Value kept(Value value, Keep keep) { return {value.buffer, value.shape, keep}; }
 
     void place(Backend& backend);  // allocates the block; then at() may be called
-    float* at(Value value) const;
+    float* at(Value value) const;  // null where not planned
     size_t block_elems() const { return block_elems_; }
     size_t total_elems() const;  // what it would be without sharing
 
@@ -39,6 +48,7 @@ class MemoryPlan {
     };
     std::vector<Buffer> buffers_;
     int now_ = 0;
+    bool placed_ = false;
     size_t block_elems_ = 0;
     float* block_ = nullptr;
 };

@@ -1,14 +1,16 @@
 // params.h — the arenas: all weights in one flat buffer, all gradients in another.
 //
-//   weights    [ row 0 | row 1 | …  trained …              | running statistics ]
-//   gradients  [ row 0 | row 1 | …  same offsets …         | their sums         | tail ]
+//   weights    [ row 0 | row 1 | …  trained …      | running statistics | frozen rows ]
+//   gradients  [ row 0 | row 1 | …  same offsets … | their sums         | tail ]
 //
 // Rows are in forward order, so the backward pass completes gradients from the back to the front.
+// Frozen rows have no gradient and so cost nothing on the wire.
 // The tail (sums of loss, counts, flags) is summed over the ranks together with the gradients.
 // Optimizer, checkpoint, broadcast and gradient buckets are one call, or a slice, each.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +18,8 @@
 
 namespace convoy {
 
-// How a row starts. Numbers are drawn from (seed, 0, element, kInit) with the row's name.
+// How a row starts. Element i is draw i % 4 of block i / 4 of Random(key, 0, block, kInit), where
+// the key is a hash of (seed, the row's name): a row starts the same whatever else is in the model.
 struct Init {
     enum Kind { kConstant, kNormal, kUniform } kind = kConstant;
     float value = 0;  // the constant, the standard deviation, or the bound of ±bound
@@ -40,30 +43,33 @@ struct Param {
     Init init;
     bool decay = false;    // weight decay applies (not to biases and norms)
     bool running = false;  // a running statistic: not trained, its "gradient" is a sum
-    bool frozen = false;   // --freeze: keeps its value
-    Shape flat;            // of a linear behind a flatten: the H×W×C that was flattened (N = 1)
+    bool frozen = false;   // --freeze: keeps its value, has no gradient
+    bool joined = false;   // directly behind the row before it, without padding
+    Shape flat;            // behind a flatten: the H×W×C in which its C inputs lie (else N = 0)
     size_t offset = 0;     // in floats, in both arenas
-    Tensor value, grad;    // views, set by Params::allocate
+    Tensor value, grad;    // views, set by Params::allocate; grad is empty where frozen
 };
 
 class Params {
  public:
     // A new row; the reference stays good. Throws Error if the name is taken.
     Param& add(Param row);
-    // Allocates the arenas (rows aligned to 64 bytes, trained rows first), sets all views, and
-    // gives each row its start value. Once, after the last add.
+    // Allocates the arenas (rows aligned to 64 bytes, in the order drawn above), sets all views,
+    // and gives each row its start value. Once, after the last add.
     void allocate(Backend& backend, uint64_t seed);
 
-    std::vector<Param*> rows();  // in arena order
-    Param* find(const std::string& name);
-    size_t trained_elems() const;  // parameters as people count them: trained rows, no padding
+    std::vector<Param*> rows();  // in arena order (before allocate: in the order of the adds)
+    Param* find(const std::string& name);  // or null
+    size_t model_elems() const;    // parameters as people count them: no statistics, no padding
+    size_t trained_elems() const;  // of these, what is not frozen
 
     float* weights = nullptr;
     float* grads = nullptr;
     size_t trained_size = 0;  // floats of the trained part, padding included
-    size_t size = 0;          // floats of the weight arena
-    size_t grads_size = 0;    // size + Tail::kSize
-    float* tail() { return grads + size; }
+    size_t updated_size = 0;  // … of trained part and running statistics: what has a gradient
+    size_t weights_size = 0;  // … of the whole weight arena
+    size_t grads_size = 0;    // updated_size + Tail::kSize
+    float* tail() { return grads + updated_size; }
 
  private:
     std::vector<std::unique_ptr<Param>> rows_;
