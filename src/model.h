@@ -36,7 +36,8 @@ class Model {
 
     // x: N×size×size×3 device memory, N ≤ max_batch. Returns the logits N×1×1×classes.
     Tensor forward(Tensor x, const Pass& pass);
-    Tensor dlogits(int N);  // planned buffer for the gradient of the logits
+    int max_batch() const { return max_batch_; }  // as planned
+    Tensor dlogits(int N);                        // planned buffer for the gradient of the logits
     // From dlogits to the gradients; ready(row) in backward order, each trained row once.
     void backward(Tensor dlogits, const Pass& pass, const Layer::Ready& ready);
 

@@ -28,7 +28,9 @@ struct Init {
 // Places in the gradient arena's tail: what travels with the gradients of a step.
 struct Tail {
     enum : int {
-        kLoss = 0,     // BatchSums: loss, correct, top5
+        kLoss = 0,  // as BatchSums
+        kCorrect = 1,
+        kTop5 = 2,
         kCount = 3,    // images trained
         kSkipped = 4,  // images that did not decode
         kSigint = 5,   // ranks asked to stop by SIGINT

@@ -1,0 +1,46 @@
+// evaluate.cpp — see evaluate.h.
+#include "src/evaluate.h"
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
+                     std::function<int()> stop)
+    : model_(model),
+      backend_(backend),
+      communicator_(communicator),
+      stop_(std::move(stop)),
+      sums_(backend.alloc(Tail::kSize)) {
+    if (!backend.host_visible())
+        input_ = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
+}
+
+Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
+    Sums total;
+    stopped_ = 0;
+    loader.start(0, 0);
+    communicator_.set_progress(step, "validation");
+    while (Batch* batch = loader.next()) {
+        float tail[Tail::kSize];
+        fill_tail(tail, *batch, stop_());
+        backend_.upload(sums_, tail, sizeof tail);
+        const Pass pass{false, 0, 0, batch->samples, {}};
+        const Shape shape{batch->n, model_.size(), model_.size(), 3};
+        float* pixels = const_cast<float*>(backend_.to_device(batch->x, input_, shape.elems()));
+        const Tensor logits = model_.forward({pixels, shape}, pass);
+        backend_.softmax_cross_entropy(logits, batch->labels, 0, {nullptr, logits.shape()},
+                                       sums_ + Tail::kLoss);
+        backend_.download(tail, sums_, sizeof tail);
+        loader.release(batch);
+        communicator_.allreduce_sum(tail).get();
+        total += read_tail(tail);
+        stopped_ = read_stop(tail);
+        if (stopped_) return total;
+    }
+    ENSURE(total.count + total.skipped == samples, "evaluated ", total.count, " and skipped ",
+           total.skipped, " of ", samples);
+    return total;
+}
+
+}  // namespace convoy

@@ -1,0 +1,99 @@
+// trainer.cpp — the heart of the program. Trainer::step reads in the order in which data flows.
+#include "src/trainer.h"
+
+#include <signal.h>
+
+#include <cmath>
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+static constexpr size_t kDefaultBucketBytes = 4 << 20;
+
+Trainer::Trainer(const Config& config, Backend& backend, Communicator& communicator, Model& model,
+                 Optimizer& optimizer, std::function<int()> stop)
+    : config_(config),
+      backend_(backend),
+      communicator_(communicator),
+      model_(model),
+      optimizer_(optimizer),
+      reducer_(model.params(), backend, communicator,
+               config.bucket > 0 ? size_t(config.bucket * (1 << 20)) : kDefaultBucketBytes),
+      stop_(std::move(stop)) {
+    if (!backend.host_visible())
+        input_ = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
+}
+
+Sums Trainer::step(const Batch& batch, const Position& at, double lr) {
+    Params& params = model_.params();
+    float tail[Tail::kSize];
+    fill_tail(tail, batch, stop_());
+    backend_.fill(params.grads, params.size, 0);
+    backend_.upload(params.tail(), tail, sizeof tail);
+
+    communicator_.set_progress(at.step, "forward");
+    group_bounds(batch.positions, config_.bn_group, groups_);
+    const Pass pass{true, uint64_t(config_.seed), uint32_t(at.epoch), batch.samples, groups_};
+    const Shape shape{batch.n, model_.size(), model_.size(), 3};
+    // Layers only read their input; Tensor has no read-only form.
+    float* pixels = const_cast<float*>(backend_.to_device(batch.x, input_, shape.elems()));
+    const Tensor logits = model_.forward({pixels, shape}, pass);
+    const Tensor dlogits = model_.dlogits(batch.n);
+    backend_.softmax_cross_entropy(logits, batch.labels, float(config_.label_smoothing), dlogits,
+                                   params.tail() + Tail::kLoss);
+
+    communicator_.set_progress(at.step, "backward");
+    reducer_.start();
+    if (batch.n > 0)
+        model_.backward(dlogits, pass, [this](const Param& row) { reducer_.ready(row); });
+    communicator_.set_progress(at.step, "reduce");
+    reducer_.finish();
+
+    backend_.download(tail, params.tail(), sizeof tail);
+    const Sums sums = read_tail(tail);
+    stop_agreed_ = read_stop(tail);
+    check_finite(sums, at);
+    communicator_.set_progress(at.step, "update");
+    if (sums.count > 0) optimizer_.step(lr, double(sums.count));
+    return sums;
+}
+
+void Trainer::check_finite(const Sums& sums, const Position& at) {
+    Params& params = model_.params();
+    const int64_t bad = backend_.first_nonfinite(params.grads, params.trained_size);
+    if (bad < 0 && std::isfinite(sums.loss)) return;
+    std::string where = "in the loss";
+    for (Param* row : params.rows())
+        if (bad >= int64_t(row->offset) && bad < int64_t(row->offset + row->shape.elems()))
+            where = cat("in the gradient of ", row->name, " (", model_.layer_of(*row), ")");
+    fail("step ", at.step, ": NaN or infinity ", where,
+         "; the weights are those before the step. A smaller --lr or a longer --warmup usually "
+         "helps");
+}
+
+void fill_tail(float (&tail)[Tail::kSize], const Batch& batch, int signal) {
+    std::fill(std::begin(tail), std::end(tail), 0.0f);
+    tail[Tail::kCount] = float(batch.n);
+    tail[Tail::kSkipped] = float(batch.wanted - batch.n);
+    tail[Tail::kSigint] = signal == SIGINT;
+    tail[Tail::kSigterm] = signal == SIGTERM;
+}
+
+Sums read_tail(const float (&tail)[Tail::kSize]) {
+    return {tail[Tail::kLoss], int64_t(tail[Tail::kCorrect]), int64_t(tail[Tail::kTop5]),
+            int64_t(tail[Tail::kCount]), int64_t(tail[Tail::kSkipped])};
+}
+
+int read_stop(const float (&tail)[Tail::kSize]) {
+    return tail[Tail::kSigterm] > 0 ? SIGTERM : tail[Tail::kSigint] > 0 ? SIGINT : 0;
+}
+
+void group_bounds(const std::vector<int32_t>& positions, int group, std::vector<int>& bounds) {
+    bounds.assign(1, 0);
+    for (size_t i = 1; group > 0 && i < positions.size(); ++i)
+        if (positions[i] / group != positions[i - 1] / group) bounds.push_back(int(i));
+    bounds.push_back(int(positions.size()));
+}
+
+}  // namespace convoy

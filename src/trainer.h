@@ -1,0 +1,76 @@
+// trainer.h — one step of training: from a batch of pixels to new weights, equal on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "data/loader.h"
+#include "net/communicator.h"
+#include "src/config.h"
+#include "src/grad_reducer.h"
+#include "src/model.h"
+#include "src/optimizer.h"
+
+namespace convoy {
+
+// What a batch brought, summed over all ranks.
+struct Sums {
+    double loss = 0;
+    int64_t correct = 0, top5 = 0, count = 0, skipped = 0;
+
+    void operator+=(const Sums& other) {
+        loss += other.loss, correct += other.correct, top5 += other.top5;
+        count += other.count, skipped += other.skipped;
+    }
+    double mean_loss() const { return count ? loss / double(count) : 0; }
+    double top1_part() const { return count ? double(correct) / double(count) : 0; }
+    double top5_part() const { return count ? double(top5) / double(count) : 0; }
+};
+
+// The tail of the gradient arena (params.h), of which each rank fills its own part.
+void fill_tail(float (&tail)[Tail::kSize], const Batch& batch, int signal);
+Sums read_tail(const float (&tail)[Tail::kSize]);
+int read_stop(const float (&tail)[Tail::kSize]);  // SIGTERM, SIGINT or 0
+
+// Where a run is: two integers of data position, and the steps done.
+struct Position {
+    int64_t epoch = 0, consumed = 0, step = 0;
+};
+
+class Trainer {
+ public:
+    // Takes a planned model (with backward pass). `stop` is polled once a step; the signal that
+    // any rank saw reaches all ranks with the sums of the step. All must outlive the trainer.
+    Trainer(const Config& config, Backend& backend, Communicator& communicator, Model& model,
+            Optimizer& optimizer, std::function<int()> stop);
+
+    // One step over this rank's part of a batch, which may be empty. Blocks until the weights are
+    // new. Throws Error when a peer is lost or the gradient is not finite: the weights are then
+    // those before the step.
+    Sums step(const Batch& batch, const Position& at, double lr);
+
+    // SIGINT or SIGTERM if any rank was asked to stop, as of the last step: the same on every rank.
+    int stop_agreed() const { return stop_agreed_; }
+    double seconds_waited_for_network() const { return reducer_.seconds_waited(); }
+
+ private:
+    void check_finite(const Sums& sums, const Position& at);
+
+    const Config config_;
+    Backend& backend_;
+    Communicator& communicator_;
+    Model& model_;
+    Optimizer& optimizer_;
+    GradReducer reducer_;
+    std::function<int()> stop_;
+    int stop_agreed_ = 0;
+    float* input_ = nullptr;   // device copy of a batch, where the device needs one
+    std::vector<int> groups_;  // batch norm bounds of the batch at hand
+};
+
+// Bounds of the batch norm groups in a rank's part of a batch: images whose places in the global
+// slice fall into the same block of `group` share a group; group 0 takes the whole part.
+void group_bounds(const std::vector<int32_t>& positions, int group, std::vector<int>& bounds);
+
+}  // namespace convoy
