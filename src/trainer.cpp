@@ -29,7 +29,7 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr) {
     Params& params = model_.params();
     float tail[Tail::kSize];
     fill_tail(tail, batch, stop_());
-    backend_.fill(params.grads, params.size, 0);
+    backend_.fill(params.grads, params.updated_size, 0);
     backend_.upload(params.tail(), tail, sizeof tail);
 
     communicator_.set_progress(at.step, "forward");
