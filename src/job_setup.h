@@ -1,0 +1,45 @@
+// job_setup.h — before step 1: the ranks meet and agree on what is trained, and on which data.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/source.h"
+#include "net/communicator.h"
+#include "src/checkpoint.h"
+#include "src/config.h"
+
+namespace convoy {
+
+// What all ranks agreed on, and this rank's means.
+struct JobSetup {
+    Config config;  // complete: rank 0's settings, this rank's device and threads
+    std::string model_text;
+    std::vector<std::string> classes;
+    std::vector<double> shares;  // one weight a rank
+    DataSet data;
+    Job job;
+    std::optional<Checkpoint> resumed;  // on rank 0, where --resume was given
+
+    Communicator& communicator() { return *job.communicator; }
+    int rank() const { return job.communicator->rank(); }
+    int world() const { return job.communicator->world(); }
+};
+
+// Alone without --coord. Else joins; rank 0 decides every setting of the job (from a checkpoint's
+// options where it resumes, its command line, the defaults) and hands them to the others. What
+// another rank's user typed must agree; class list and data must be the same on all. Throws Error
+// naming rank, option and both values; then every rank fails with it.
+JobSetup set_up_job(const CommandLine& line, Log& log, const std::function<int()>& stop);
+
+// Joins only (eval, bench): alone without --coord.
+Job join_job(const CommandLine& line, Log& log, const std::function<int()>& stop);
+
+// One JSON text of rank 0 to all ranks. Blocks; every rank must call it.
+std::string share_from_rank0(Communicator& communicator, const std::string& text);
+
+DataOptions data_options(const Config& config, const std::vector<std::string>& classes = {});
+
+}  // namespace convoy
