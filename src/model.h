@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/layer.h"
+#include "src/layers/chain.h"
 
 namespace convoy {
 
@@ -17,7 +17,8 @@ struct ModelOptions {
     int classes = 3;
     int size = 0;  // input height and width; 0: the model's own
     uint64_t seed = 0;
-    std::string freeze;  // "" | first N layers | prefix of parameter names
+    std::string freeze;  // "" | first N layers with parameters | prefixes of names, by commas
+    bool fuse = true;    // false: every layer a call of its own (to test the fusion against)
 };
 
 class Model {
@@ -34,7 +35,8 @@ class Model {
     // training: with backward pass. Returns the bytes of activations.
     size_t plan(int max_batch, bool training);
 
-    // x: N×size×size×3 device memory, N ≤ max_batch. Returns the logits N×1×1×classes.
+    // x: N×size×size×3 device memory, N ≤ max_batch, which must stay until the backward pass is
+    // over. Returns the logits N×1×1×classes, good until the backward pass.
     Tensor forward(Tensor x, const Pass& pass);
     int max_batch() const { return max_batch_; }  // as planned
     Tensor dlogits(int N);                        // planned buffer for the gradient of the logits
@@ -44,15 +46,17 @@ class Model {
     // The table of the network: a line a layer with shapes and GFLOP, and the totals.
     std::string table() const;
     double forward_flops() const;  // of one image, multiply and add counted as two
-    std::string layer_of(const Param& row) const;
+    std::vector<LayerLine> lines() const;
+    std::string layer_of(const Param& row) const;  // "fc (linear 1000)", for messages
 
  private:
     Backend& backend_;
     Params params_;
-    std::vector<std::unique_ptr<Layer>> layers_;
+    Chain layers_;
     MemoryPlan plan_;
-    int size_ = 0, classes_ = 0, max_batch_ = 0;
-    Value input_, logits_, dlogits_;
+    int size_ = 0, max_batch_ = 0;
+    bool training_ = false;
+    Value dlogits_;
 };
 
 // Text of a built-in model, or of the file `name`; throws Error listing the names there are.

@@ -47,9 +47,10 @@ struct Param {
     bool running = false;  // a running statistic: not trained, its "gradient" is a sum
     bool frozen = false;   // --freeze: keeps its value, has no gradient
     bool joined = false;   // directly behind the row before it, without padding
-    Shape flat;            // behind a flatten: the H×W×C in which its C inputs lie (else N = 0)
+    Shape flat = {};       // behind a flatten: the H×W×C in which its C inputs lie (else N = 0)
     size_t offset = 0;     // in floats, in both arenas
-    Tensor value, grad;    // views, set by Params::allocate; grad is empty where frozen
+    // Views, set by Params::allocate; grad is empty where frozen.
+    Tensor value = {}, grad = {};
 };
 
 class Params {

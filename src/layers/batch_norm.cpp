@@ -1,0 +1,99 @@
+// BatchNorm — y = act(gamma·(x − mean)/√(var + eps) + beta [+ addend])
+//
+// In training the statistics are those of each group of images (DESIGN 1.5), and their sums go
+// where the gradients of the running rows would be; the optimizer step updates the running rows
+// from the sums over all ranks. In evaluation, and always when frozen, the running rows are used.
+#include "src/layers/batch_norm.h"
+
+#include "src/layers/layers.h"
+#include "src/layers/text.h"
+
+namespace convoy {
+
+static constexpr float kEps = 1e-5f;
+
+void BatchNorm::describe(Shape x, std::vector<LayerLine>& lines) const {
+    lines.push_back({layer_name(gamma_),
+                     cat("batchnorm", has_addend ? " + shortcut" : "", relu_text(relu_.on)),
+                     {1, x.H, x.W, x.C},
+                     gamma_.shape.elems() + beta_.shape.elems(),
+                     0,
+                     gamma_.frozen});
+}
+
+Value BatchNorm::plan_add(Value x, Value addend, MemoryPlan& plan, bool training) {
+    plan.tick();
+    plan.use(x);
+    plan.use(addend);
+    learns_ = training && trained();
+    x_value_ = x;
+    if (!learns_ && x.keep == Keep::kNothing) {
+        y_value_ = x;
+    } else if (has_addend && addend.keep == Keep::kNothing) {
+        y_value_ = addend;
+    } else {
+        y_value_ = plan.make(x.shape);
+    }
+    if (learns_) stats_value_ = plan.make({x.shape.N, 1, 1, 2 * x.shape.C});  // a group an image
+    return MemoryPlan::kept(y_value_, relu_.keep(training));
+}
+
+Value BatchNorm::plan_grad(Value dy, MemoryPlan& plan) {
+    plan.tick();
+    plan.use(dy);
+    if (relu_.reads_y()) plan.use(y_value_);
+    if (learns_) plan.use(x_value_), plan.use(stats_value_);
+    const bool in_place = dy.keep == Keep::kNothing;
+    if (has_addend) addend_grad_value = in_place ? dy : plan.make(dy.shape);
+    dx_value_ = in_place && !has_addend ? dy : plan.make(dy.shape);
+    return dx_value_;
+}
+
+void BatchNorm::bind(const MemoryPlan& plan, Backend& backend) {
+    backend_ = &backend;
+    y_data_ = plan.at(y_value_);
+    dx_data_ = plan.at(dx_value_);
+    addend_grad_data_ = plan.at(addend_grad_value);
+    stats_ = plan.at(stats_value_);
+}
+
+Tensor BatchNorm::forward_add(Tensor x, Tensor addend, const Pass& pass) {
+    x_ = x;
+    y_ = Tensor(y_data_, x.shape());
+    if (!pass.training || !learns_) {
+        backend_->batch_norm_eval(x, gamma_.value.data, beta_.value.data, mean_.value.data,
+                                  var_.value.data, addend.data, relu_.on, kEps, y_);
+        return y_;
+    }
+    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(gamma_), " got ", x.N,
+           " images in ", pass.groups.size(), " bounds of groups");
+    backend_->batch_norm(x, pass.groups, gamma_.value.data, beta_.value.data, addend.data, relu_.on,
+                         kEps, y_, stats_, mean_.grad.data);  // both sums: the rows are joined
+    return y_;
+}
+
+Tensor BatchNorm::grad(Tensor dy, const Pass& pass) {
+    const Tensor dx(dx_data_, x_.shape());
+    if (has_addend) addend_grad = Tensor(addend_grad_data_, x_.shape());
+    float* daddend = has_addend ? addend_grad.data : nullptr;
+    if (learns_) {
+        backend_->batch_norm_grad(x_, y_, dy, pass.groups, gamma_.value.data, relu_.reads_y(),
+                                  stats_, dx, daddend, gamma_.grad.data, beta_.grad.data);
+    } else {
+        backend_->batch_norm_eval_grad(y_, dy, gamma_.value.data, var_.value.data, relu_.reads_y(),
+                                       kEps, dx, daddend);
+    }
+    return dx;
+}
+
+void BatchNorm::call_ready(const Ready& ready) const {
+    if (!trained()) return;
+    ready(beta_);
+    ready(gamma_);
+}
+
+std::unique_ptr<Layer> make_batch_norm(Param& gamma, Param& beta, Param& mean, Param& var) {
+    return std::make_unique<BatchNorm>(gamma, beta, mean, var);
+}
+
+}  // namespace convoy

@@ -1,0 +1,64 @@
+// Relu — y = max(0, x), as a layer of its own where no producer takes it into its call (behind a
+// pool, say). In place where nobody else reads x.
+#include "src/layers/fused_relu.h"
+#include "src/layers/layers.h"
+
+namespace convoy {
+namespace {
+
+class Relu final : public Layer {
+ public:
+    Relu() { relu_.on = true; }
+
+    Shape output(Shape x) const override { return x; }
+    void describe(Shape x, std::vector<LayerLine>& lines) const override {
+        lines.push_back({"", "relu", {1, x.H, x.W, x.C}});
+    }
+    bool ends_in_relu() const override { return true; }
+    void dy_is_masked() override { relu_.masked = true; }
+
+    Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
+        plan.tick();
+        plan.use(x);
+        y_value_ = x;
+        if (x.keep == Keep::kValues) copy_value_ = y_value_ = plan.make(x.shape);
+        // In place, a producer that reads signs still finds them.
+        const Keep below = y_value_.keep;
+        return MemoryPlan::kept(y_value_, std::max(below, relu_.keep(training)));
+    }
+    Value plan_backward(Value dy, MemoryPlan& plan, bool) override {
+        plan.tick();
+        return relu_.plan_grad(dy, y_value_, plan);
+    }
+    void bind(const MemoryPlan& plan, Backend& backend) override {
+        backend_ = &backend;
+        copy_data_ = plan.at(copy_value_);
+        relu_.bind(plan);
+    }
+
+    Tensor forward(Tensor x, const Pass&) override {
+        y_ = x;
+        if (copy_data_) {
+            y_.data = copy_data_;
+            backend_->copy(y_.data, x.data, x.elems());
+        }
+        backend_->relu(y_);
+        return y_;
+    }
+    Tensor backward(Tensor dy, const Pass&, const Ready&) override {
+        return relu_.grad(dy, y_, *backend_);
+    }
+
+ private:
+    FusedRelu relu_;
+    Value y_value_, copy_value_;
+    Backend* backend_ = nullptr;
+    float* copy_data_ = nullptr;
+    Tensor y_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_relu() { return std::make_unique<Relu>(); }
+
+}  // namespace convoy
