@@ -43,15 +43,34 @@ $(BUILD)/trainer: $(BUILD)/src/main.cpp.o $(LIB_OBJ)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ)
 	$(CXX) $^ -o $@ $(LDLIBS)
 
+# The set-up of a fresh machine, before anything is compiled; a look that takes no time once done.
+build/deps.ok: tools/deps.sh
+	@mkdir -p build
+	tools/deps.sh
+	@touch $@
+deps:
+	tools/deps.sh
+
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
 $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
-$(BUILD)/%.cpp.o: %.cpp Makefile
+$(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
 -include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/src/main.cpp.d
 
-test: $(BUILD)/run_tests
+# The tests of the whole program run the trainer beside them.
+test: $(BUILD)/run_tests $(BUILD)/trainer
 	$<
+demo: trainer
+	tools/demo.sh ./trainer
+bench: trainer
+	./trainer bench kernels
+	./trainer bench train --model tiny --batch 64
+	./trainer bench train --model alexnet --batch 64
+	./trainer bench train --model resnet18 --batch 32
+	./trainer bench train --model vgg16 --batch 16
+	./trainer bench allreduce --world 2
+	./trainer bench data
 
 # Include rules. NO: files of folder $(2) must not include a path that starts with $(1).
 NO = ! grep -rnP '^.include "($(1))' $(2)
@@ -75,4 +94,4 @@ lines:
 	@git ls-files src net kernels data tools | xargs wc -l | tail -1
 clean:
 	rm -rf build trainer
-.PHONY: all test layers format format-check lines clean
+.PHONY: all test demo bench deps layers format format-check lines clean

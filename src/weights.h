@@ -15,6 +15,8 @@ namespace convoy {
 // All rows of the model, running statistics and num_batches_tracked included, in torchvision's
 // names and layouts.
 SafeTensors export_weights(Model& model, Backend& backend);
+// The same in our own layouts (KRSC; a linear's inputs in H, W, C order).
+SafeTensors native_weights(Model& model, Backend& backend);
 
 struct ImportReport {
     std::vector<std::string> loaded, fresh, unused;  // rows; "fresh": missing or of another shape

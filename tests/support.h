@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/check.h"
 #include "src/base/random.h"
 
 namespace convoy {

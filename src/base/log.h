@@ -20,6 +20,7 @@ class Log {
         std::lock_guard lock(mutex_);
         prefix_ = std::move(prefix);
     }
+    std::string prefix() const { return prefix_; }  // for the last words of a rank
     void set_quiet(bool quiet) { quiet_ = quiet; }
 
     // A line of news. Left out under --quiet.

@@ -1,0 +1,168 @@
+// command_use.cpp — eval and predict: what a trained model is good for.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "data/loader.h"
+#include "src/base/check.h"
+#include "src/base/text.h"
+#include "src/commands.h"
+#include "src/evaluate.h"
+#include "src/job_setup.h"
+#include "src/trained_model.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+static std::vector<float*> lend_slots(Backend& backend, const Model& model, int count) {
+    std::vector<float*> slots;
+    for (int i = 0; i < count; ++i)
+        slots.push_back(
+            backend.alloc_host(Shape{model.max_batch(), model.size(), model.size(), 3}.elems()));
+    return slots;
+}
+
+static int eval_in_job(const CommandLine& line, Config config, Communicator& communicator, Log& log,
+                       const Stop& stop) {
+    // Rank 0's choices of data; the others need only --coord and --rank.
+    json shared = {{"data", config.data}, {"val", config.val}, {"settings", job_settings(config)}};
+    shared = json::parse(share_from_rank0(communicator, shared.dump()));
+    apply_settings(config, shared.at("settings").get<std::map<std::string, std::string>>());
+    if (!line.given.contains("data"))
+        config.data = shared.at("data"), config.val = shared.at("val");
+
+    LoaderOptions options;
+    options.batch = config.batch;
+    options.shares.assign(size_t(communicator.world()), 1.0);
+    options.rank = communicator.rank();
+    options.threads = decode_threads(config);
+    options.training = false;
+    const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
+    TrainedModel trained = load_trained_model(config, communicator, max_batch);
+
+    const DataSet data = open_data(data_options(config, trained.card.classes), log);
+    const std::shared_ptr<const Source> source = data.val ? data.val : data.train;
+    const std::string print = fmt::format("{:016x}", source->fingerprint());
+    if (share_from_rank0(communicator, print) != print)
+        fail("rank ", communicator.rank(), " sees other images than rank 0 in ", config.data,
+             "; names, sizes and classes must be the same on all ranks");
+    log.info("model ", trained.file, ", ", trained.backend->description());
+    log.info("data  ", data.description, data.val ? ": its validation part" : "");
+
+    Loader loader(source, preprocess_of(trained.card), options,
+                  lend_slots(*trained.backend, *trained.model, 2));
+    Evaluator evaluator(*trained.model, *trained.backend, communicator, stop);
+    const auto begin = std::chrono::steady_clock::now();
+    const Sums sums = evaluator.run(loader, int64_t(source->size()), 0);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    for (const std::string& reason : loader.take_bad_reasons()) log.notice("left out: ", reason);
+    communicator.barrier();
+    communicator.leave();
+    if (evaluator.stopped()) return 128 + evaluator.stopped();
+    if (communicator.rank() != 0) return 0;
+    const double speed = double(sums.count) / seconds;
+    if (config.json)
+        fmt::print("{}\n", json{{"event", "eval"},
+                                {"loss", sums.mean_loss()},
+                                {"top1", sums.top1_part()},
+                                {"top5", sums.top5_part()},
+                                {"correct", sums.correct},
+                                {"images", sums.count},
+                                {"skipped", sums.skipped},
+                                {"images_per_second", speed}}
+                               .dump());
+    else
+        fmt::print(
+            "loss {:.4f}  top1 {:.2f} %  top5 {:.2f} %  ({} of {} images right, {} left "
+            "out)  {:.1f} img/s\n",
+            sums.mean_loss(), 100 * sums.top1_part(), 100 * sums.top5_part(), sums.correct,
+            sums.count, sums.skipped, speed);
+    if (double(sums.skipped) > config.max_bad * double(source->size()))
+        fail(sums.skipped, " images did not decode, more than --max-bad ", config.max_bad,
+             " allows");
+    return 0;
+}
+
+int command_eval(const CommandLine& line, Log& log, const Stop& stop) {
+    log.set_quiet(line.config.quiet || line.config.json);
+    Job job = join_job(line, log, stop);
+    if (job.communicator->world() > 1)
+        log.set_prefix(cat("[rank ", job.communicator->rank(), "] "));
+    try {
+        return eval_in_job(line, line.config, *job.communicator, log, stop);
+    } catch (const std::exception& error) {
+        job.communicator->abort(error.what());
+        throw;
+    }
+}
+
+// ---- predict ---------------------------------------------------------------------------------
+
+static void print_prediction(const std::string& name, std::span<const float> probabilities,
+                             const std::vector<std::string>& classes, bool as_json) {
+    std::vector<size_t> order(classes.size());
+    std::iota(order.begin(), order.end(), size_t(0));
+    const size_t top = std::min<size_t>(5, order.size());
+    std::partial_sort(
+        order.begin(), order.begin() + long(top), order.end(), [&](size_t a, size_t b) {
+            return probabilities[a] != probabilities[b] ? probabilities[a] > probabilities[b]
+                                                        : a < b;
+        });
+    if (as_json) {
+        json best = json::array();
+        for (size_t i = 0; i < top; ++i)
+            best.push_back(
+                {{"class", classes[order[i]]}, {"probability", probabilities[order[i]]}});
+        fmt::print("{}\n", json{{"event", "predict"}, {"file", name}, {"top5", best}}.dump());
+        return;
+    }
+    std::string text;
+    for (size_t i = 0; i < top; ++i)
+        text += fmt::format("  {} {:.1f} %", classes[order[i]], 100 * probabilities[order[i]]);
+    fmt::print("{}{}\n", name, text);
+}
+
+int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
+    const Config& config = line.config;
+    log.set_quiet(config.quiet || config.json);
+    if (line.files.empty()) fail("predict needs images: trainer predict --from RUN FILE|DIR...");
+    const std::shared_ptr<const Source> source = open_files(line.files);
+    LoaderOptions options;
+    options.batch = std::min<int64_t>(16, std::max<int64_t>(1, int64_t(source->size())));
+    options.shares = {1.0};
+    options.threads = decode_threads(config);
+    options.training = false;
+    const std::unique_ptr<Communicator> alone = make_single_rank();
+    TrainedModel trained = load_trained_model(config, *alone, int(options.batch));
+    Backend& backend = *trained.backend;
+    Model& model = *trained.model;
+    Loader loader(source, preprocess_of(trained.card), options, lend_slots(backend, model, 2));
+
+    const size_t classes = trained.card.classes.size();
+    std::vector<float> probabilities(size_t(options.batch) * classes);
+    float* input = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
+    loader.start(0, 0);
+    while (Batch* batch = loader.next()) {
+        if (stop()) return 128 + stop();
+        const Shape shape{batch->n, model.size(), model.size(), 3};
+        float* pixels = const_cast<float*>(backend.to_device(batch->x, input, shape.elems()));
+        const Tensor logits = model.forward({pixels, shape}, {false, 0, 0, batch->samples, {}});
+        backend.softmax(logits, logits);
+        backend.download(probabilities.data(), logits.data, logits.elems() * sizeof(float));
+        for (size_t n = 0; n < size_t(batch->n); ++n)
+            print_prediction(source->name(batch->samples[n]),
+                             std::span(probabilities).subspan(n * classes, classes),
+                             trained.card.classes, config.json);
+        loader.release(batch);
+    }
+    const std::vector<std::string> bad = loader.take_bad_reasons();
+    for (const std::string& reason : bad) fmt::print(stderr, "error: {}\n", reason);
+    return bad.empty() ? 0 : 1;
+}
+
+}  // namespace convoy

@@ -1,0 +1,28 @@
+// commands.h — one function a command; each returns the exit status.
+#pragma once
+
+#include <functional>
+
+#include "src/base/log.h"
+#include "src/config.h"
+
+namespace convoy {
+
+using Stop = std::function<int()>;  // the signal that asked to stop, 0 if none did
+
+int command_train(const CommandLine& line, Log& log, const Stop& stop);
+int command_eval(const CommandLine& line, Log& log, const Stop& stop);
+int command_predict(const CommandLine& line, Log& log, const Stop& stop);
+int command_check(const CommandLine& line, Log& log);
+int command_coordinator(const CommandLine& line, Log& log, const Stop& stop);
+int command_models(const CommandLine& line);
+int command_export(const CommandLine& line, Log& log);
+int command_import(const CommandLine& line, Log& log);
+int command_bench_train(const CommandLine& line, Log& log, const Stop& stop);
+int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop);
+int command_bench_data(const CommandLine& line, Log& log);
+
+// Threads that decode: as asked, or one for each two processors.
+int decode_threads(const Config& config);
+
+}  // namespace convoy

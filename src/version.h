@@ -1,0 +1,13 @@
+// version.h — what is inside this binary.
+#pragma once
+
+#include <string>
+
+namespace convoy {
+
+inline constexpr const char* kVersion = "0.1.0";
+
+// Lines for --version: program, compiler, instruction sets, backends, libraries.
+std::string version_text();
+
+}  // namespace convoy

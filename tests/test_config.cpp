@@ -1,0 +1,99 @@
+#include "src/config.h"
+#include "tests/support.h"
+
+using namespace convoy;
+
+static CommandLine parse(std::vector<std::string> words,
+                         std::map<std::string, std::string> environment = {}) {
+    return parse_command_line(words, environment);
+}
+
+TEST_CASE("options: the command line beats CONVOY_ variables, which beat the defaults") {
+    CHECK(parse({}).config.batch == Config{}.batch);
+    CHECK(parse({}, {{"CONVOY_BATCH", "48"}}).config.batch == 48);
+    const CommandLine line = parse({"--batch", "96"}, {{"CONVOY_BATCH", "48"}});
+    CHECK(line.config.batch == 96);
+    CHECK(line.given.at("batch") == "--batch");
+    CHECK(parse({"train", "--batch=32"}).config.batch == 32);
+    CHECK(parse({"bench", "train", "--batch", "8"}).command == kBenchTrain);
+    CHECK(parse({"predict", "--from", "runs/x", "a.jpg", "b"}).files ==
+          std::vector<std::string>{"a.jpg", "b"});
+    CHECK(parse({"--quiet", "--nesterov"}).config.nesterov);
+}
+
+TEST_CASE("options: what cannot be is refused in one sentence that names it") {
+    const struct {
+        std::vector<std::string> words;
+        const char* message;
+    } cases[] = {
+        {{"--batch", "3x"}, "--batch cannot be '3x': it takes a whole number"},
+        {{"--batch", ""}, "--batch cannot be ''"},
+        {{"--batch", "0"}, "--batch cannot be 0: it must be between 1 and"},
+        {{"--batch", "99999999999999999999"}, "--batch cannot be '99999999999999999999'"},
+        {{"--lr", "nan"}, "--lr cannot be 'nan'"},
+        {{"--world", "0"}, "--world cannot be 0: it must be between 1 and"},
+        {{"--port", "70000"}, "--port cannot be 70000"},
+        {{"--bach", "3"}, "there is no option --bach; did you mean --batch?"},
+        {{"--bytes", "3"}, "`train` has no option --bytes"},
+        {{"trian"}, "there is no command 'trian'; did you mean 'train'?"},
+        {{"bench", "kernel"}, "bench needs to know what"},
+        {{"--batch"}, "--batch"},
+    };
+    for (const auto& [words, message] : cases) {
+        CAPTURE(message);
+        CHECK_THROWS_WITH_AS(parse(words), doctest::Contains(message), Error);
+    }
+}
+
+TEST_CASE("options: launchers' variables are understood, and contradictions named") {
+    const CommandLine torchrun = parse(
+        {},
+        {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}});
+    CHECK(torchrun.config.rank == 2);
+    CHECK(torchrun.config.world == 4);
+    CHECK(torchrun.config.coord == "node0:29500");
+    CHECK(parse({"--rank", "1"}, {{"RANK", "2"}}).config.rank == 1);
+
+    const CommandLine slurm = parse({}, {{"SLURM_PROCID", "3"},
+                                         {"SLURM_STEP_ID", "0"},
+                                         {"SLURM_NTASKS", "8"},
+                                         {"SLURM_STEP_NODELIST", "gpu[003-004,7],x1"}});
+    CHECK(slurm.config.rank == 3);
+    CHECK(slurm.config.coord == "gpu003:29400");
+    // A plain salloc shell has NTASKS but no step: not a rank of anything.
+    CHECK(parse({}, {{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}).config.world == 0);
+
+    CHECK_THROWS_WITH_AS(parse({}, {{"RANK", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}}),
+                         doctest::Contains("RANK says 2, OMPI_COMM_WORLD_RANK says 1"), Error);
+    CHECK_THROWS_WITH_AS(parse({}, {{"CONVOY_RANK", "0"}, {"RANK", "1"}}),
+                         doctest::Contains("CONVOY_RANK says 0, RANK says 1"), Error);
+}
+
+TEST_CASE("options: every one survives the way to another rank as text") {
+    Config config;
+    config.batch = 77, config.lr = 0.1234567890123, config.nesterov = true, config.model = "vgg16";
+    Config other;
+    apply_settings(other, job_settings(config));
+    CHECK(other.batch == 77);
+    CHECK(other.lr == config.lr);
+    CHECK(other.nesterov);
+    CHECK(other.model == "vgg16");
+    for (const Option& option : options())
+        if (option.job) CHECK(get_option(other, option) == get_option(config, option));
+}
+
+TEST_CASE("options: names are unique, and every help text says something") {
+    std::map<std::string, int> seen;
+    for (const Option& option : options()) {
+        CAPTURE(option.name);
+        CHECK(++seen[option.name] == 1);
+        CHECK(std::string(option.help).size() > 10);
+        CHECK(option.commands != 0);
+        Config config;  // each default is a value that the option itself accepts
+        if (const std::string text = get_option(config, option); option.low <= -1e17 || text != "0")
+            if (!(std::string(option.name) == "rank") && !(std::string(option.name) == "world"))
+                CHECK_NOTHROW(set_option(config, option, text));
+    }
+    CHECK(parse({"--help"}).help.find("--batch") != std::string::npos);
+    CHECK(parse({"train", "--help"}).help.find("--label-smoothing") != std::string::npos);
+}

@@ -1,0 +1,113 @@
+#include "src/optimizer.h"
+#include "tests/support.h"
+
+using namespace convoy;
+
+TEST_CASE("learning rate: warm-up is linear and ends at the base rate") {
+    Config config;
+    config.warmup = 2;
+    config.schedule = "constant";
+    CHECK(learning_rate(config, 0.5, 0, 100, 10) == doctest::Approx(0.5 / 20));
+    CHECK(learning_rate(config, 0.5, 9, 100, 10) == doctest::Approx(0.25));
+    CHECK(learning_rate(config, 0.5, 19, 100, 10) == doctest::Approx(0.5));
+    CHECK(learning_rate(config, 0.5, 99, 100, 10) == doctest::Approx(0.5));
+}
+
+TEST_CASE("learning rate: cosine falls from the base to nothing, step by its factor") {
+    Config config;
+    config.warmup = 0;
+    config.schedule = "cosine";
+    CHECK(learning_rate(config, 1, 0, 100, 10) == doctest::Approx(1));
+    CHECK(learning_rate(config, 1, 50, 100, 10) == doctest::Approx(0.5));
+    CHECK(learning_rate(config, 1, 100, 100, 10) == doctest::Approx(0));
+    config.schedule = "step";
+    config.step_epochs = 3, config.gamma = 0.1;
+    CHECK(learning_rate(config, 1, 29, 100, 10) == doctest::Approx(1));
+    CHECK(learning_rate(config, 1, 30, 100, 10) == doctest::Approx(0.1));
+    CHECK(learning_rate(config, 1, 60, 100, 10) == doctest::Approx(0.01));
+    config.schedule = "linear";
+    CHECK_THROWS_WITH_AS(learning_rate(config, 1, 0, 1, 1),
+                         doctest::Contains("--schedule cannot be 'linear'"), Error);
+}
+
+TEST_CASE("base learning rate: grows with the global batch unless it was given") {
+    Config config;
+    config.batch = 256;
+    CHECK(base_learning_rate(config, true) == doctest::Approx(0.1));
+    config.batch = 512;
+    CHECK(base_learning_rate(config, true) == doctest::Approx(0.2));
+    CHECK(base_learning_rate(config, false) == doctest::Approx(0.04));
+    config.lr = 0.3;
+    CHECK(base_learning_rate(config, true) == 0.3);
+}
+
+// Three steps of the formula in double, row by row, beside the arenas.
+TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, updates statistics") {
+    for (const char* which : {"sgd", "adamw"}) {
+        CAPTURE(which);
+        const auto backend = make_backend("cpu", {1});
+        Params params;
+        const auto row = [&](const char* name, Shape shape, bool decay, bool running, bool frozen) {
+            Param param;
+            param.name = name, param.shape = shape, param.decay = decay;
+            param.running = running, param.frozen = frozen;
+            param.init = {Init::kNormal, 1};
+            params.add(param);
+        };
+        row("a.weight", {3, 1, 1, 5}, true, false, false);
+        row("a.bias", {1, 1, 1, 3}, false, false, false);
+        row("b.weight", {2, 1, 1, 3}, true, false, true);
+        row("c.running_mean", {1, 1, 1, 4}, false, true, false);
+        params.allocate(*backend, 7);
+        Config config;
+        config.optimizer = which;
+        config.weight_decay = 0.1;
+        config.nesterov = true;
+        Optimizer optimizer(config, params, *backend);
+
+        std::map<std::string, std::vector<double>> w, m, v;
+        for (Param* p : params.rows())
+            w[p->name].assign(p->value.data, p->value.data + p->shape.elems()),
+                m[p->name].assign(p->shape.elems(), 0), v[p->name].assign(p->shape.elems(), 0);
+        const double lr = 0.05, count = 4;
+        for (int t = 1; t <= 3; ++t) {
+            for (Param* p : params.rows()) {
+                if (p->frozen) continue;
+                const std::vector<float> g = random_floats(p->shape.elems(), uint64_t(t));
+                std::copy(g.begin(), g.end(), p->grad.data);
+                for (size_t i = 0; i < g.size(); ++i) {
+                    double &wi = w[p->name][i], &mi = m[p->name][i], &vi = v[p->name][i];
+                    const double decay = p->decay ? 0.1 : 0, gi = g[i] / count;
+                    if (p->running) {
+                        wi = 0.9 * wi + 0.1 * gi;
+                    } else if (config.optimizer == "sgd") {
+                        const double full = gi + decay * wi;
+                        mi = 0.9 * mi + full;
+                        wi -= lr * (full + 0.9 * mi);
+                    } else {
+                        wi -= lr * decay * wi;
+                        mi = 0.9 * mi + 0.1 * gi;
+                        vi = 0.999 * vi + 0.001 * gi * gi;
+                        wi -= lr * mi / (1 - std::pow(0.9, t)) /
+                              (std::sqrt(vi / (1 - std::pow(0.999, t))) + 1e-8);
+                    }
+                }
+            }
+            optimizer.step(lr, count);
+        }
+        for (Param* p : params.rows()) {
+            CAPTURE(p->name);
+            CHECK_CLOSE(std::span(p->value.data, p->shape.elems()), w[p->name], 2e-6);
+        }
+    }
+}
+
+TEST_CASE("optimizer: an unknown name is refused") {
+    const auto backend = make_backend("cpu", {1});
+    Params params;
+    params.allocate(*backend, 1);
+    Config config;
+    config.optimizer = "adam";
+    CHECK_THROWS_WITH_AS(Optimizer(config, params, *backend),
+                         doctest::Contains("--optimizer cannot be 'adam'"), Error);
+}
