@@ -195,7 +195,8 @@ class Builder {
                                .shape = shape,
                                .init = weight,
                                .decay = true,
-                               .frozen = frozen});
+                               .frozen = frozen,
+                               .dims = layer.kind == "conv2d" ? 4 : 2});
         if (!layer.bias) return {&w, nullptr};
         return {&w, &add(layer, {.name = name + ".bias",
                                  .shape = {1, 1, 1, shape.N},

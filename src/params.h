@@ -47,6 +47,7 @@ struct Param {
     bool running = false;  // a running statistic: not trained, its "gradient" is a sum
     bool frozen = false;   // --freeze: keeps its value, has no gradient
     bool joined = false;   // directly behind the row before it, without padding
+    int dims = 1;          // of the tensor in files: 4 of a conv, 2 of a linear, 1 of a vector
     Shape flat = {};       // behind a flatten: the H×W×C in which its C inputs lie (else N = 0)
     size_t offset = 0;     // in floats, in both arenas
     // Views, set by Params::allocate; grad is empty where frozen.
