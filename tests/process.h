@@ -1,0 +1,111 @@
+// process.h — runs the real binary, for tests of the whole program.
+#pragma once
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support.h"
+
+namespace convoy {
+
+// A port that was free a moment ago.
+inline uint16_t free_port() {
+    const int s = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    REQUIRE(bind(s, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(getsockname(s, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    close(s);
+    return ntohs(address.sin_port);
+}
+
+inline std::string read_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The trainer that was built beside these tests.
+inline std::string trainer_path() {
+    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trainer").string();
+}
+
+// One run of the trainer; its output (both streams) goes to a file. Killed if it outlives this.
+class Process {
+ public:
+    Process(const TempDir& folder, const std::string& name, const std::vector<std::string>& words)
+        : output_(folder / (name + ".out")) {
+        std::vector<std::string> all = {trainer_path()};
+        all.insert(all.end(), words.begin(), words.end());
+        std::vector<char*> argv;
+        for (std::string& word : all) argv.push_back(word.data());
+        argv.push_back(nullptr);
+        const int out = open(output_.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+        REQUIRE(out >= 0);
+        pid_ = fork();
+        REQUIRE(pid_ >= 0);
+        if (pid_ == 0) {
+            dup2(out, STDOUT_FILENO);
+            dup2(out, STDERR_FILENO);
+            execv(argv[0], argv.data());
+            _exit(127);
+        }
+        close(out);
+    }
+    ~Process() {
+        if (pid_ > 0) ::kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
+    }
+    Process(const Process&) = delete;
+
+    void kill(int signal) { ::kill(pid_, signal); }
+    std::string output() const { return read_file(output_); }
+
+    // Exit status (128 + n after a signal that ended it), or -1 if it still runs after `seconds`.
+    int wait(double seconds = 60) {
+        const auto until =
+            std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+        int status = 0;
+        while (waitpid(pid_, &status, WNOHANG) == 0) {
+            if (std::chrono::steady_clock::now() > until) return -1;
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        pid_ = -1;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    // Waits until the output has `text` in it; false after `seconds` or when the process is gone.
+    bool wait_for(const std::string& text, double seconds = 60) {
+        const auto until =
+            std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+        while (output().find(text) == std::string::npos) {
+            if (std::chrono::steady_clock::now() > until) return false;
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        return true;
+    }
+
+ private:
+    std::string output_;
+    pid_t pid_ = -1;
+};
+
+// Runs to the end; returns the exit status and what was said.
+inline std::pair<int, std::string> run_trainer(const std::vector<std::string>& words) {
+    TempDir folder;
+    Process process(folder, "run", words);
+    const int status = process.wait();
+    return {status, process.output()};
+}
+
+}  // namespace convoy

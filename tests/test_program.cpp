@@ -1,0 +1,257 @@
+// The real binary, as its users run it: options, training, resuming, use of the model, and several
+// ranks of which one is killed.
+#include <nlohmann/json.hpp>
+#include <opencv2/imgcodecs.hpp>
+
+#include "tests/process.h"
+
+using namespace convoy;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+// A run so small that it takes a second: 40 images, 5 steps an epoch.
+static Words small(Words more) {
+    Words words = {"train", "--generated", "48", "--batch",  "8",   "--size",
+                   "32",    "--epochs",    "2",  "--warmup", "0.2", "--decode-threads",
+                   "1",     "--threads",   "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+}
+
+static std::string at(uint16_t port) { return cat("127.0.0.1:", port); }
+
+static std::vector<json> read_log(const std::string& folder) {
+    std::vector<json> events;
+    std::ifstream file(folder + "/log.jsonl");
+    for (std::string line; std::getline(file, line);) events.push_back(json::parse(line));
+    return events;
+}
+
+static void write_images(const std::string& folder, int count, int size = 40) {
+    std::filesystem::create_directories(folder);
+    for (int i = 0; i < count; ++i)
+        cv::imwrite(cat(folder, "/", i, ".png"),
+                    cv::Mat(size, size, CV_8UC3, cv::Scalar(10 * i, 60, 200 - 10 * i)));
+}
+
+TEST_CASE("program: wrong words get one sentence and exit status 1") {
+    TempDir folder;
+    write_images(folder / "one/a", 3);
+    write_images(folder / "empty/a", 3);
+    std::filesystem::create_directories(folder / "empty/b");
+    const struct {
+        Words words;
+        const char* message;
+    } cases[] = {
+        {{"--epoch", "3"}, "did you mean --epochs?"},
+        {{"--data", folder / "nowhere"}, "nowhere"},
+        {{"--data", folder / "one"}, "one class"},
+        {{"--data", folder / "empty"}, "'b'"},
+        {{"--model", "resnet19"}, "resnet18"},
+        {{"--device", "cuda"}, "cuda"},
+        {{"--augment", "flop"}, "crop"},
+        {{"--schedule", "linear", "--steps", "1"}, "cosine"},
+        {{"--world", "2"}, "--coord"},
+        {{"--rank", "1"}, "--coord"},
+        {{"--coord", "x:99999", "--rank", "0"}, "99999"},
+        {{"--coord", "127.0.0.1:29999", "--rank", "2", "--world", "2"}, "world of 2"},
+        {{"--resume", folder / "nowhere"}, "there is no folder"},
+        {{"--resume", folder / "one"}, "no checkpoint"},
+        {{"--out", "/proc/none"}, "cannot write into /proc/none"},
+        {{"eval", "--from", folder / "one"}, "holds no model"},
+        {{"predict", "--from", "x"}, "predict needs images"},
+        {{"images"}, "there is no command 'images'"},
+    };
+    for (const auto& [words, message] : cases) {
+        const auto [status, output] = run_trainer(words);
+        CAPTURE(output);
+        CAPTURE(message);
+        CHECK(status == 1);
+        CHECK(output.find(message) != std::string::npos);
+        const size_t error = output.find("error: ");
+        REQUIRE(error != std::string::npos);
+        CHECK(std::count(output.begin() + long(error), output.end(), '\n') == 1);
+    }
+}
+
+TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, imports and resumes") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const auto [status, output] = run_trainer(small({"--out", run, "--log-every", "2"}));
+    CAPTURE(output);
+    REQUIRE(status == 0);
+    CHECK(output.find("epoch 1/2  step 2/5  loss ") != std::string::npos);
+    CHECK(output.find("validation after epoch 2") != std::string::npos);
+    CHECK(output.find("done: 10 steps") != std::string::npos);
+
+    std::map<std::string, int> events;
+    double val_top1 = -1;
+    for (const json& event : read_log(run)) {
+        ++events[event.at("event").get<std::string>()];
+        if (event["event"] == "val") val_top1 = std::max(val_top1, event["top1"].get<double>());
+    }
+    CHECK(events["step"] >= 4);
+    CHECK(events["epoch"] == 2);
+    CHECK(events["val"] == 2);
+    CHECK(events["done"] == 1);
+    CHECK(std::filesystem::read_symlink(run + "/latest") == "step-00000010");
+
+    const auto [eval_status, eval_output] =
+        run_trainer({"eval", "--from", run, "--generated", "48", "--batch", "7", "--json"});
+    CAPTURE(eval_output);
+    REQUIRE(eval_status == 0);
+    const json eval = json::parse(eval_output);
+    CHECK(eval["images"] == 8);
+    CHECK(eval["top1"].get<double>() == doctest::Approx(val_top1));  // --from takes the best one
+
+    write_images(folder / "photos", 3);
+    std::ofstream(folder / "photos/broken.jpg") << "no image";
+    const auto [predict_status, predicted] =
+        run_trainer({"predict", "--from", run, folder / "photos", "--json"});
+    CAPTURE(predicted);
+    CHECK(predict_status == 1);  // one of the files is no image, and is named
+    CHECK(predicted.find("broken.jpg") != std::string::npos);
+    CHECK(std::count(predicted.begin(), predicted.end(), '{') >= 3);
+    const json first = json::parse(predicted.substr(0, predicted.find('\n')));
+    CHECK(first["top5"].size() == 3);
+    double total = 0;
+    for (const json& guess : first["top5"]) total += guess["probability"].get<double>();
+    CHECK(total == doctest::Approx(1).epsilon(1e-4));
+
+    const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
+    CHECK(run_trainer({"export", "--from", run, "--out", file}).first == 0);
+    const Words import = {"import", file, "--model",   "tiny",
+                          "--size", "32", "--classes", "circle,square,triangle",
+                          "--out",  again};
+    CHECK(run_trainer(import).first == 0);
+    const json reimported =
+        json::parse(run_trainer({"eval", "--from", again, "--generated", "48", "--json"}).second);
+    CHECK(reimported["loss"].get<double>() == doctest::Approx(eval["loss"].get<double>()));
+
+    // Fine-tuning: another number of classes, a new head.
+    for (const char* name : {"a", "b"}) write_images(folder / (std::string("set/") + name), 8);
+    const auto [tune_status, tuned] =
+        run_trainer({"--data", folder / "set", "--init", file, "--size", "32", "--batch", "8",
+                     "--steps", "2", "--freeze", "1", "--out", folder / "tuned"});
+    CAPTURE(tuned);
+    CHECK(tune_status == 0);
+    CHECK(tuned.find("fc") != std::string::npos);
+
+    const auto [resume_status, resumed] = run_trainer({"--resume", run, "--epochs", "3"});
+    CAPTURE(resumed);
+    CHECK(resume_status == 0);
+    CHECK(resumed.find("resumed from") != std::string::npos);
+    CHECK(resumed.find("done: 15 steps") != std::string::npos);
+}
+
+TEST_CASE("program: a cut checkpoint is named, and the one before it is used") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    REQUIRE(run_trainer(small({"--out", run})).first == 0);
+    std::filesystem::resize_file(run + "/step-00000010/model.safetensors", 1000);
+    const auto [status, output] = run_trainer({"--resume", run});
+    CAPTURE(output);
+    CHECK(status == 0);
+    CHECK(output.find("step-00000010 is damaged and passed over") != std::string::npos);
+    CHECK(output.find("step-00000005: epoch 2, 0 images into it, step 5") != std::string::npos);
+}
+
+TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the run can go on") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const uint16_t port = free_port();
+    Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
+    Process rank0(folder, "rank0",
+                  small({"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "100000",
+                         "--save-every", "0", "--log-every", "1", "--out", run}));
+    REQUIRE(rank0.wait_for("epoch 2/"));
+    rank1.kill(SIGINT);
+    CHECK(rank0.wait() == 130);
+    CHECK(rank1.wait() == 130);
+    CAPTURE(rank0.output());
+    CHECK(rank0.output().find("stopped by signal 2 after step") != std::string::npos);
+    const json meta = json::parse(read_file(run + "/latest/meta.json"));
+    CHECK(meta["step"].get<int>() > 5);
+    const std::string steps = cat(meta["step"].get<int>() + 2);
+    const auto [status, output] = run_trainer({"--resume", run, "--steps", steps});
+    CAPTURE(output);
+    CHECK(status == 0);
+    CHECK(output.find(cat("done: ", steps, " steps")) != std::string::npos);
+}
+
+TEST_CASE("program: three ranks, one is killed: the others end within seconds and name it") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const uint16_t port = free_port();
+    Process rank2(folder, "rank2", {"--coord", at(port), "--rank", "2", "--threads", "1"});
+    Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
+    Process rank0(folder, "rank0",
+                  small({"--coord", at(port), "--rank", "0", "--world", "3", "--epochs", "100000",
+                         "--save-every", "0", "--log-every", "1", "--out", run}));
+    REQUIRE(rank0.wait_for("epoch 2/"));
+    rank2.kill(SIGKILL);
+    for (Process* survivor : {&rank0, &rank1}) {
+        CHECK(survivor->wait(15) == 1);
+        const std::string output = survivor->output();
+        CAPTURE(output);
+        CHECK(output.find("rank 2 (127.0.0.1:") != std::string::npos);
+    }
+    const json meta = json::parse(read_file(run + "/latest/meta.json"));
+    CHECK(meta["step"].get<int>() > 5);
+}
+
+TEST_CASE("program: a killed rank 0 is named too, and rank 1 saves in its place") {
+    TempDir folder;
+    const uint16_t port = free_port();
+    Process rank1(
+        folder, "rank1",
+        {"--coord", at(port), "--rank", "1", "--threads", "1", "--out", folder / "saved"});
+    Process rank0(folder, "rank0",
+                  small({"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "100000",
+                         "--save-every", "0", "--log-every", "1", "--out", folder / "run"}));
+    REQUIRE(rank0.wait_for("epoch 2/"));
+    rank0.kill(SIGKILL);
+    CHECK(rank1.wait(15) == 1);
+    CAPTURE(rank1.output());
+    CHECK(rank1.output().find("rank 0") != std::string::npos);
+    CHECK(std::filesystem::exists(folder / "saved/latest/meta.json"));
+}
+
+TEST_CASE("program: what a rank's user typed must agree with rank 0") {
+    TempDir folder;
+    const uint16_t port = free_port();
+    Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--batch", "99"});
+    Process rank0(folder, "rank0",
+                  small({"--coord", at(port), "--rank", "0", "--world", "2", "--join-timeout", "5",
+                         "--out", folder / "run"}));
+    CHECK(rank1.wait() == 1);
+    CAPTURE(rank1.output());
+    CHECK(rank1.output().find("--batch 99") != std::string::npos);
+    CHECK(rank1.output().find("--batch 8") != std::string::npos);
+    CHECK(rank0.wait() == 1);
+}
+
+TEST_CASE("program: evaluation over three ranks counts every image once") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    REQUIRE(run_trainer(small({"--out", run, "--epochs", "1"})).first == 0);
+    const uint16_t port = free_port();
+    std::vector<std::unique_ptr<Process>> ranks;
+    for (int r = 2; r >= 0; --r) {
+        Words words = {"eval", "--coord", at(port), "--rank", cat(r), "--threads", "1"};
+        if (r == 0)
+            for (const char* word : {"--world", "3", "--generated", "48", "--batch", "5", "--json",
+                                     "--from", run.c_str()})
+                words.push_back(word);
+        ranks.push_back(std::make_unique<Process>(folder, cat("rank", r), words));
+    }
+    for (const auto& rank : ranks) CHECK(rank->wait() == 0);
+    const std::string output = ranks[2]->output();
+    CAPTURE(output);
+    const json three = json::parse(output.substr(output.find('{')));
+    const json one =
+        json::parse(run_trainer({"eval", "--from", run, "--generated", "48", "--json"}).second);
+    CHECK(three["images"] == one["images"]);
+    CHECK(three["correct"] == one["correct"]);
+    CHECK(three["loss"].get<double>() == doctest::Approx(one["loss"].get<double>()));
+}

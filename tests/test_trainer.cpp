@@ -1,0 +1,292 @@
+// Training as a whole: world-size independence, over-fitting, resuming bit for bit. Ranks are
+// threads of this process.
+#include "src/trainer.h"
+
+#include <signal.h>
+
+#include <cstring>
+#include <thread>
+
+#include "src/checkpoint.h"
+#include "src/job_setup.h"
+#include "tests/process.h"
+
+using namespace convoy;
+
+namespace {
+
+// A small network with batch norm, dropout and a residual block: whatever could depend on the cut.
+const char* kNet = R"(input 16
+conv2d c1 out 8 size 3 pad 1 bias no
+batchnorm b1
+relu
+residual r
+  conv2d c2 out 8 size 3 pad 1 bias no
+  batchnorm b2
+shortcut
+end
+maxpool size 2 stride 2
+conv2d c3 out 12 size 3 pad 1
+relu
+dropout 0.25
+avgpool 1
+flatten
+linear fc out classes
+)";
+
+Config small_config() {
+    Config config;
+    config.batch = 40;
+    config.bn_group = 4;
+    config.size = 16;
+    config.generated = 120;
+    config.augment = "crop";
+    config.lr = 0.05;
+    config.weight_decay = 1e-3;
+    config.threads = 1;
+    return config;
+}
+
+// One rank's whole means of training; the communicator is lent.
+struct Rank {
+    Config config;
+    Communicator& communicator;
+    std::unique_ptr<Backend> backend = make_backend("cpu", {config.threads});
+    DataSet data;
+    Model model;
+    std::unique_ptr<Optimizer> optimizer;
+    std::unique_ptr<Trainer> trainer;
+    std::unique_ptr<Loader> loader;
+    Position at;
+    std::vector<double> losses;
+    std::vector<uint64_t> samples;
+
+    Rank(const Config& c, Communicator& comm, std::vector<double> shares)
+        : config(c),
+          communicator(comm),
+          model(kNet, {"net", 3, 16, uint64_t(c.seed), ""}, *backend) {
+        Log log;
+        data = open_data(data_options(config), log);
+        LoaderOptions options;
+        options.batch = config.batch, options.shares = shares, options.rank = comm.rank();
+        const int share = int(std::max<int64_t>(1, Loader::max_share(options)));
+        model.plan(share, true);
+        std::vector<float*> slots;
+        for (int i = 0; i < 2; ++i)
+            slots.push_back(backend->alloc_host(Shape{share, 16, 16, 3}.elems()));
+        Preprocess how;
+        how.size = 16, how.seed = uint64_t(config.seed);
+        loader = std::make_unique<Loader>(data.train, how, options, slots);
+        optimizer = std::make_unique<Optimizer>(config, model.params(), *backend);
+        trainer = std::make_unique<Trainer>(config, *backend, communicator, model, *optimizer,
+                                            [] { return 0; });
+    }
+
+    void train(int steps) {
+        loader->start(uint32_t(at.epoch), at.consumed);
+        while (steps > 0) {
+            Batch* batch = loader->next();
+            if (!batch) {
+                at = {at.epoch + 1, 0, at.step};
+                loader->start(uint32_t(at.epoch), 0);
+                continue;
+            }
+            const Sums sums = trainer->step(*batch, at, 0.05);
+            losses.push_back(sums.mean_loss());
+            samples.insert(samples.end(), batch->samples.begin(), batch->samples.end());
+            at.consumed += batch->global_wanted;
+            ++at.step, --steps;
+            loader->release(batch);
+        }
+    }
+    std::vector<float> weights() {
+        return {model.params().weights, model.params().weights + model.params().weights_size};
+    }
+};
+
+struct Outcome {
+    std::vector<double> losses;
+    std::vector<float> weights;
+    std::vector<uint64_t> samples;  // of all ranks, sorted
+};
+
+Outcome train_in_threads(const Config& config, std::vector<double> shares, int steps) {
+    const int world = int(shares.size());
+    std::vector<Outcome> outcomes(shares.size());
+    std::vector<std::exception_ptr> errors(shares.size());
+    const uint16_t port = world > 1 ? free_port() : 0;
+    std::vector<std::thread> threads;
+    for (int r = 0; r < world; ++r)
+        threads.emplace_back([&, r] {
+            try {
+                Log log(std::tmpfile());
+                Job job;
+                if (world == 1) {
+                    job.communicator = make_single_rank();
+                } else {
+                    JoinOptions options;
+                    options.host = "127.0.0.1", options.port = port;
+                    options.rank = r, options.world = world;
+                    options.join_timeout = std::chrono::seconds(20);
+                    job = join(options, log);
+                }
+                Rank rank(config, *job.communicator, shares);
+                rank.train(steps);
+                outcomes[size_t(r)] = {rank.losses, rank.weights(), rank.samples};
+                job.communicator->barrier();
+                job.communicator->leave();
+            } catch (...) {
+                errors[size_t(r)] = std::current_exception();
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& error : errors)
+        if (error) std::rethrow_exception(error);
+    for (int r = 1; r < world; ++r) {
+        CHECK(outcomes[size_t(r)].weights == outcomes[0].weights);  // the same bits on all ranks
+        CHECK(outcomes[size_t(r)].losses == outcomes[0].losses);
+        outcomes[0].samples.insert(outcomes[0].samples.end(), outcomes[size_t(r)].samples.begin(),
+                                   outcomes[size_t(r)].samples.end());
+    }
+    std::sort(outcomes[0].samples.begin(), outcomes[0].samples.end());
+    return outcomes[0];
+}
+
+}  // namespace
+
+TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same model") {
+    const Config config = small_config();
+    const int steps = 5;  // an epoch of 100 images is 3 steps, the last one short
+    const Outcome one = train_in_threads(config, {1}, steps);
+    CHECK(one.losses.back() < one.losses.front());
+    for (const std::vector<double>& shares :
+         {std::vector<double>{1, 1}, {1, 1, 1, 1}, {5, 3, 2, 0}}) {
+        const Outcome many = train_in_threads(config, shares, steps);
+        CAPTURE(shares.size());
+        CAPTURE(shares[0]);
+        CHECK(many.samples == one.samples);
+        // Rounding of float sums in another order, grown by five steps of training.
+        CHECK_CLOSE(many.losses, one.losses, 2e-5);
+        CHECK_CLOSE(many.weights, one.weights, 2e-4);
+    }
+}
+
+TEST_CASE("sixteen images are learnt by heart") {
+    Config config = small_config();
+    config.generated = 24;
+    config.batch = 20;
+    config.threads = 2;
+    const std::unique_ptr<Communicator> alone = make_single_rank();
+    Rank rank(config, *alone, {1});
+    Preprocess how;
+    how.size = 16, how.augment = Augment::none;
+    LoaderOptions options;
+    options.batch = 20, options.shares = {1};
+    std::vector<float*> slots = {rank.backend->alloc_host(20 * 16 * 16 * 3)};
+    Loader plain(rank.data.train, how, options, slots);
+    plain.start(0, 0);
+    Batch batch = *plain.next();
+    batch.n = 16;
+    batch.labels.resize(16), batch.samples.resize(16), batch.positions.resize(16);
+    double loss = 1e9;
+    for (int step = 0; step < 400 && loss >= 0.01; ++step)
+        loss = rank.trainer->step(batch, {0, 0, step}, 0.05).mean_loss();
+    CHECK(loss < 0.01);
+}
+
+TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {
+    const Config config = small_config();
+    const std::unique_ptr<Communicator> alone = make_single_rank();
+    Rank whole(config, *alone, {1});
+    whole.train(7);
+
+    TempDir folder;
+    ModelCard card{"net", kNet, 16, {"circle", "square", "triangle"}, {0, 0, 0}, {1, 1, 1}};
+    Rank first(config, *alone, {1});
+    first.train(4);  // in mid-epoch: an epoch is 3 steps
+    CHECK(first.at.consumed > 0);
+    save_checkpoint(folder.path(), {first.at, -1, first.optimizer->steps_done, 5, {}}, card,
+                    first.model, *first.optimizer, *first.backend, false, 3);
+
+    Rank second(config, *alone, {1});
+    Log log(std::tmpfile());
+    const Checkpoint checkpoint = load_checkpoint(folder.path(), log);
+    CHECK(checkpoint.meta.data_fingerprint == 5);
+    restore(checkpoint, second.model, *second.optimizer, *second.backend);
+    second.at = checkpoint.meta.position;
+    second.train(3);
+    CHECK(second.weights() == whole.weights());
+    CHECK(second.losses == std::vector<double>(whole.losses.begin() + 4, whole.losses.end()));
+
+    // On two ranks the rest of the epoch is the rest of the epoch: each sample once.
+    Rank rest(config, *alone, {1});
+    rest.at = checkpoint.meta.position;
+    std::vector<uint64_t> seen(
+        first.samples.begin() + long(first.samples.size()) - first.at.consumed,
+        first.samples.end());
+    for (int r = 0; r < 2; ++r) {
+        LoaderOptions options;
+        options.batch = 40, options.shares = {1, 1}, options.rank = r;
+        std::vector<float*> slots = {rest.backend->alloc_host(20 * 16 * 16 * 3)};
+        Preprocess how;
+        how.size = 16;
+        Loader loader(rest.data.train, how, options, slots);
+        loader.start(uint32_t(rest.at.epoch), rest.at.consumed);
+        while (Batch* batch = loader.next()) {
+            seen.insert(seen.end(), batch->samples.begin(), batch->samples.end());
+            loader.release(batch);
+        }
+    }
+    std::sort(seen.begin(), seen.end());
+    std::vector<uint64_t> every(rest.data.train->size());
+    for (size_t i = 0; i < every.size(); ++i) every[i] = i;
+    CHECK(seen == every);
+}
+
+TEST_CASE("a NaN in the gradient stops the run, naming step and layer, with the old weights") {
+    const Config config = small_config();
+    const std::unique_ptr<Communicator> alone = make_single_rank();
+    Rank rank(config, *alone, {1});
+    rank.loader->start(0, 0);
+    Batch* batch = rank.loader->next();
+    rank.model.params().find("fc.weight")->value.data[0] = NAN;
+    const std::vector<float> before = rank.weights();
+    CHECK_THROWS_WITH_AS(rank.trainer->step(*batch, {0, 0, 12}, 0.1),
+                         doctest::Contains("step 12: NaN or infinity in the gradient of c1.weight"),
+                         Error);
+    const std::vector<float> after = rank.weights();
+    CHECK(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("a signal that one rank saw is agreed on with the sums of the step") {
+    const Config config = small_config();
+    const std::unique_ptr<Communicator> alone = make_single_rank();
+    Rank rank(config, *alone, {1});
+    int signal = 0;
+    Trainer trainer(config, *rank.backend, *alone, rank.model, *rank.optimizer,
+                    [&] { return signal; });
+    rank.loader->start(0, 0);
+    Batch* batch = rank.loader->next();
+    trainer.step(*batch, {}, 0.01);
+    CHECK(trainer.stop_agreed() == 0);
+    signal = SIGINT;
+    trainer.step(*batch, {}, 0.01);
+    CHECK(trainer.stop_agreed() == SIGINT);
+    signal = SIGTERM;
+    trainer.step(*batch, {}, 0.01);
+    CHECK(trainer.stop_agreed() == SIGTERM);
+}
+
+TEST_CASE("batch norm groups are cut from the global slice") {
+    std::vector<int> bounds;
+    group_bounds({0, 1, 2, 3, 4, 5}, 4, bounds);
+    CHECK(bounds == std::vector<int>{0, 4, 6});
+    group_bounds({6, 7, 8, 9}, 4, bounds);  // a share that begins in the middle of a group
+    CHECK(bounds == std::vector<int>{0, 2, 4});
+    group_bounds({0, 1, 5, 6}, 4, bounds);  // images 2 to 4 did not decode
+    CHECK(bounds == std::vector<int>{0, 2, 4});
+    group_bounds({4, 5, 6}, 0, bounds);
+    CHECK(bounds == std::vector<int>{0, 3});
+    group_bounds({}, 4, bounds);
+    CHECK(bounds == std::vector<int>{0, 0});
+}
