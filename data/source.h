@@ -20,11 +20,12 @@ class Source {
     size_t size() const { return labels_.size(); }
     int32_t label(size_t i) const { return labels_[i]; }
 
-    virtual std::string name(size_t i) const = 0;  // for people: "train/hat/0012.jpg"
+    virtual std::string name(size_t i) const = 0;  // for people: "flowers/train/hat/0012.jpg"
     // Encoded bytes of sample i into `bytes` (resized). Throws Error naming the sample and the
     // cause.
     virtual void read(size_t i, std::vector<uint8_t>& bytes) const = 0;
-    // Fingerprint of classes, names, sizes and order: equal on ranks that see the same data.
+    // Fingerprint of classes, names, sizes and order: equal on ranks that see the same data,
+    // wherever it lies on each.
     virtual uint64_t fingerprint() const = 0;
 
  protected:
@@ -47,9 +48,17 @@ struct DataOptions {
 };
 
 // Opens the training and the validation set. A folder that holds train/ and val/ (or validation/)
-// is recognised. Throws Error: folder missing, a class without images, only one class, unknown
-// class name (with the ones there are), a validation class that training does not know.
+// is recognised; a test/ beside them is left alone. Throws Error: folder missing, a class without
+// images, only one class, unknown class name (with the ones there are), a validation class that
+// training does not know.
 DataSet open_data(const DataOptions& options, Log& log);
+
+// A folder of class folders for a model that knows `classes`, in the model's order: for eval. Of a
+// folder with train/ and val/ inside, the latter. A folder of another class is an error, unless
+// `others_too` leaves such folders out.
+std::shared_ptr<const Source> open_for_classes(const std::string& folder,
+                                               const std::vector<std::string>& classes,
+                                               bool others_too);
 
 // Every image below a folder (or the file itself), for predict: label -1, no classes.
 std::shared_ptr<const Source> open_files(const std::vector<std::string>& paths);

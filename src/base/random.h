@@ -37,6 +37,7 @@ enum Purpose : uint16_t {
     kGenerate = 5,
     kTest = 6,
     kBench = 7,
+    kSplit = 8,
     kLayer = 1024,
 };
 
