@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "data/decode.h"
+#include "data/resize.h"
 
 namespace convoy {
 
@@ -23,20 +23,16 @@ struct Preprocess {
     float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};  // ImageNet's
 };
 
-// A crop of an image: rows [top, top+H), columns [left, left+W).
-struct Crop {
-    int top, left, H, W;
-};
 // torchvision's RandomResizedCrop.get_params with our generator; a pure function of its arguments.
 Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample);
 bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample);
 
 // Training row of one sample: H×W×3 floats (= size·size·3) into `row`. Pure function of the image
-// and (seed, epoch, sample). `scratch` keeps its memory from call to call.
+// and (seed, epoch, sample). A crop is cut out first and resized then, as torchvision does it: the
+// filter does not look past its edge. `resizer` only lends its memory.
 void training_row(const Image& image, const Preprocess& how, uint32_t epoch, uint64_t sample,
-                  std::vector<uint8_t>& scratch, float* row);
+                  Resizer& resizer, float* row);
 // Validation row: shorter side resized to size·256/224, centre crop, normalise.
-void validation_row(const Image& image, const Preprocess& how, std::vector<uint8_t>& scratch,
-                    float* row);
+void validation_row(const Image& image, const Preprocess& how, Resizer& resizer, float* row);
 
 }  // namespace convoy

@@ -1,0 +1,87 @@
+// augment.cpp — torchvision's classification transforms with counter-based chance.
+#include "data/augment.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/check.h"
+#include "src/base/random.h"
+
+namespace convoy {
+namespace {
+
+// pixel/255, minus mean, over std, as one product and one sum.
+struct Normalise {
+    float scale[3], bias[3];
+    explicit Normalise(const Preprocess& how) {
+        for (int c = 0; c < 3; ++c)
+            scale[c] = 1 / (255 * how.std[c]), bias[c] = -how.mean[c] / how.std[c];
+    }
+};
+
+ImageView view(const Image& image, Crop crop) {
+    const size_t row_bytes = size_t(image.W) * 3;
+    return {image.pixels.data() + size_t(crop.top) * row_bytes + size_t(crop.left) * 3, crop.H,
+            crop.W, row_bytes};
+}
+
+}  // namespace
+
+Augment parse_augment(const std::string& text) {
+    if (text == "crop") return Augment::crop;
+    if (text == "resize") return Augment::resize;
+    if (text == "none") return Augment::none;
+    fail("--augment '", text, "' is not known; there are: crop, resize, none");
+}
+
+Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample) {
+    constexpr double kMinRatio = 3.0 / 4, kMaxRatio = 4.0 / 3;
+    Random random(seed, epoch, sample, kCrop);
+    const double area = double(H) * W, log_range = std::log(kMaxRatio / kMinRatio);
+    for (int attempt = 0; attempt < 10; ++attempt) {
+        const double part = area * (0.08 + 0.92 * random.uniform());
+        const double ratio = kMinRatio * std::exp(log_range * random.uniform());
+        const int w = int(std::nearbyint(std::sqrt(part * ratio)));
+        const int h = int(std::nearbyint(std::sqrt(part / ratio)));
+        if (w < 1 || h < 1 || w > W || h > H) continue;
+        const int top = int(random.below(uint64_t(H - h) + 1));
+        return {top, int(random.below(uint64_t(W - w) + 1)), h, w};
+    }
+    // An image so long that nothing fitted: the largest central part with a permitted ratio.
+    int h = H, w = W;
+    if (W < kMinRatio * H) h = int(std::nearbyint(W / kMinRatio));
+    if (W > kMaxRatio * H) w = int(std::nearbyint(H * kMaxRatio));
+    return {(H - h) / 2, (W - w) / 2, h, w};
+}
+
+bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample) {
+    return Random(seed, epoch, sample, kFlip).uniform() < 0.5f;
+}
+
+void training_row(const Image& image, const Preprocess& how, uint32_t epoch, uint64_t sample,
+                  Resizer& resizer, float* row) {
+    if (how.augment == Augment::none) return validation_row(image, how, resizer, row);
+    const Crop crop = how.augment == Augment::crop
+                          ? random_resized_crop(image.H, image.W, how.seed, epoch, sample)
+                          : Crop{0, 0, image.H, image.W};
+    const Normalise normalise(how);
+    resizer.run(view(image, crop), how.size, how.size, {0, 0, how.size, how.size},
+                random_flip(how.seed, epoch, sample), normalise.scale, normalise.bias, row);
+}
+
+void validation_row(const Image& image, const Preprocess& how, Resizer& resizer, float* row) {
+    // Only the centre is computed, so an image of 1×100,000 costs no more than another.
+    const int shorter = how.size * 256 / 224;
+    const int64_t longer =
+        int64_t(shorter) * std::max(image.H, image.W) / std::min(image.H, image.W);
+    if (longer > INT32_MAX) fail("an image of ", image.W, "x", image.H, " is too long to resize");
+    const int H = image.H <= image.W ? shorter : int(longer);
+    const int W = image.H <= image.W ? int(longer) : shorter;
+    const auto centre = [&](int n) { return int(std::nearbyint((n - how.size) / 2.0)); };
+    const Normalise normalise(how);
+    resizer.run(view(image, {0, 0, image.H, image.W}), H, W,
+                {centre(H), centre(W), how.size, how.size}, false, normalise.scale, normalise.bias,
+                row);
+}
+
+}  // namespace convoy
