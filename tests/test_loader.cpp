@@ -1,0 +1,369 @@
+// test_loader.cpp — what the decode threads put into the slots, and when.
+#include "data/loader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <new>
+#include <set>
+
+#include "data/generated.h"
+#include "src/base/check.h"
+#include "support.h"
+
+using namespace convoy;
+
+namespace {
+
+constexpr int kSize = 16;
+constexpr size_t kRow = size_t(kSize) * kSize * 3;
+
+Preprocess small() {
+    Preprocess how;
+    how.size = kSize;
+    how.seed = 3;
+    return how;
+}
+
+std::shared_ptr<const Source> pictures(size_t n) {
+    return std::make_shared<GeneratedSource>(GeneratedSource::all_classes(), 1, 0, n);
+}
+
+// The generated set with faults: some samples are damaged, one throws something unexpected.
+class FaultySource final : public Source {
+ public:
+    FaultySource(size_t n, std::set<size_t> bad, size_t explosive = SIZE_MAX)
+        : good_(pictures(n)), bad_(std::move(bad)), explosive_(explosive) {
+        classes_ = good_->classes();
+        for (size_t i = 0; i < n; ++i) labels_.push_back(good_->label(i));
+    }
+    std::string name(size_t i) const override { return cat("sample ", i); }
+    void read(size_t i, std::vector<uint8_t>& bytes) const override {
+        if (i == explosive_) throw std::bad_alloc();
+        good_->read(i, bytes);
+        if (bad_.count(i)) bytes.resize(bytes.size() / 2);
+    }
+    uint64_t fingerprint() const override { return 0; }
+
+ private:
+    std::shared_ptr<const Source> good_;
+    std::set<size_t> bad_;
+    size_t explosive_;
+};
+
+// A loader with slots of its own, guarded by sentinels.
+struct Rig {
+    std::vector<std::unique_ptr<Guarded>> memory;
+    std::unique_ptr<Loader> loader;
+
+    Rig(std::shared_ptr<const Source> source, LoaderOptions options, int slots = 2,
+        Preprocess how = small()) {
+        if (options.shares.empty()) options.shares = {1};
+        std::vector<float*> lent;
+        for (int i = 0; i < slots; ++i) {
+            memory.push_back(std::make_unique<Guarded>(size_t(Loader::max_share(options)) * kRow));
+            lent.push_back(memory.back()->data());
+        }
+        loader = std::make_unique<Loader>(std::move(source), how, options, lent);
+    }
+    Loader* operator->() { return loader.get(); }
+};
+
+using Rows = std::map<uint64_t, std::vector<float>>;  // sample → its row
+
+// Reads the epoch from `consumed` on to its end. Checks what must hold of every batch.
+Rows read_epoch(Rig& rig, const Source& source, uint32_t epoch, int64_t consumed = 0) {
+    Rows rows;
+    rig->start(epoch, consumed);
+    int64_t steps = 0;
+    while (Batch* batch = rig->next()) {
+        ++steps;
+        const size_t n = size_t(batch->n);
+        REQUIRE(batch->n <= batch->wanted);
+        REQUIRE(batch->labels.size() == n);
+        REQUIRE(batch->samples.size() == n);
+        REQUIRE(batch->positions.size() == n);
+        CHECK(std::is_sorted(batch->positions.begin(), batch->positions.end()));
+        for (size_t i = 0; i < n; ++i) {
+            CHECK(batch->positions[i] < batch->global_wanted);
+            CHECK(batch->labels[i] == source.label(batch->samples[i]));
+            const float* row = batch->x + i * kRow;
+            CHECK(rows.emplace(batch->samples[i], std::vector<float>(row, row + kRow)).second);
+        }
+        rig->release(batch);
+    }
+    CHECK(steps == rig->steps(consumed));
+    CHECK(rig->next() == nullptr);
+    return rows;
+}
+
+// The row that a sample must have, made without a loader.
+std::vector<float> expected_row(const Source& source, uint64_t sample, uint32_t epoch,
+                                bool training, const Preprocess& how) {
+    std::vector<uint8_t> bytes;
+    source.read(sample, bytes);
+    Image image;
+    decode(bytes, "sample", image);
+    Resizer resizer;
+    std::vector<float> row(kRow);
+    if (training)
+        training_row(image, how, epoch, sample, resizer, row.data());
+    else
+        validation_row(image, how, resizer, row.data());
+    return row;
+}
+
+LoaderOptions options(int64_t batch, int threads = 2, bool training = true,
+                      std::vector<double> shares = {1}, int rank = 0) {
+    return {batch, std::move(shares), rank, threads, training};
+}
+
+}  // namespace
+
+TEST_CASE("rows are the same whatever the number of threads, slots and ranks") {
+    const auto source = pictures(23);
+    Rig alone(source, options(5, 1), 1);
+    const Rows want = read_epoch(alone, *source, 4);
+    REQUIRE(want.size() == 23);
+    for (const auto& [sample, row] : want)
+        CHECK(row == expected_row(*source, sample, 4, true, small()));
+    Rig many(source, options(5, 4), 3);
+    CHECK(read_epoch(many, *source, 4) == want);
+    Rows together;
+    for (int rank = 0; rank < 4; ++rank) {
+        Rig one(source, options(5, 2, true, {5, 3, 2, 0}, rank));
+        const Rows part = read_epoch(one, *source, 4);
+        CHECK(one->steps() == alone->steps());
+        if (rank == 3) CHECK(part.empty());
+        for (const auto& row : part) CHECK(together.insert(row).second);
+    }
+    CHECK(together == want);
+    CHECK(read_epoch(alone, *source, 5) != want);
+}
+
+TEST_CASE("for every (rank, world) the ranks' batches are a partition of each step of the epoch") {
+    const auto source = pictures(19);
+    const std::vector<uint32_t> order = epoch_order(19, small().seed, 2);
+    for (int world : {1, 2, 3, 5, 8}) {
+        std::vector<std::unique_ptr<Rig>> ranks;
+        for (int rank = 0; rank < world; ++rank) {
+            ranks.push_back(std::make_unique<Rig>(
+                source, options(6, 1, true, std::vector<double>(size_t(world), 1), rank)));
+            (*ranks.back())->start(2, 0);
+        }
+        size_t at = 0;
+        for (int64_t step = 0; step < 4; ++step) {  // 6 + 6 + 6 + 1 = 19
+            int32_t position = 0;
+            for (auto& rank : ranks) {
+                Batch* batch = (*rank)->next();
+                REQUIRE(batch != nullptr);
+                CHECK(batch->global_wanted == (step < 3 ? 6 : 1));
+                CHECK(batch->n == batch->wanted);
+                for (size_t i = 0; i < batch->samples.size(); ++i) {
+                    CHECK(batch->positions[i] == position++);
+                    CHECK(batch->samples[i] == order[at++]);
+                }
+                (*rank)->release(batch);
+            }
+            CHECK(position == (step < 3 ? 6 : 1));
+        }
+        CHECK(at == 19);
+        for (auto& rank : ranks) CHECK((*rank)->next() == nullptr);
+    }
+}
+
+TEST_CASE("starting in mid-epoch gives exactly the samples that are left, on another world too") {
+    const auto source = pictures(20);
+    Rig before(source, options(6));
+    before->start(1, 0);
+    std::set<uint64_t> seen;
+    for (int step = 0; step < 2; ++step) {  // 12 consumed
+        Batch* batch = before->next();
+        seen.insert(batch->samples.begin(), batch->samples.end());
+        before->release(batch);
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+        Rig after(source, options(5, 2, true, {1, 1, 1}, rank));
+        for (const auto& [sample, row] : read_epoch(after, *source, 1, 12)) {
+            CHECK(seen.insert(sample).second);
+            CHECK(row == expected_row(*source, sample, 1, true, small()));
+        }
+    }
+    CHECK(seen.size() == 20);
+    CHECK(before->steps(20) == 0);
+    CHECK(before->steps(13) == 2);
+}
+
+TEST_CASE("validation rows come in the order of the source, without chance") {
+    const auto source = pictures(10);
+    Rig rig(source, options(4, 3, false), 3);
+    for (uint32_t epoch : {0u, 1u}) {
+        rig->start(epoch, 0);
+        uint64_t next = 0;
+        while (Batch* batch = rig->next()) {
+            for (size_t i = 0; i < batch->samples.size(); ++i, ++next) {
+                CHECK(batch->samples[i] == next);
+                const float* row = batch->x + i * kRow;
+                CHECK(std::vector<float>(row, row + kRow) ==
+                      expected_row(*source, next, 0, false, small()));
+            }
+            rig->release(batch);
+        }
+        CHECK(next == 10);
+    }
+}
+
+TEST_CASE("bad images are left out, counted once each, named once, and the rest closes up") {
+    const auto source = std::make_shared<FaultySource>(12, std::set<size_t>{0, 5, 6, 11});
+    Rig rig(source, options(6, 3));
+    const Rows rows = read_epoch(rig, *source, 0);
+    CHECK(rows.size() == 8);
+    for (size_t sample : {0, 5, 6, 11}) CHECK(rows.count(sample) == 0);
+    for (const auto& [sample, row] : rows)
+        CHECK(row == expected_row(*source, sample, 0, true, small()));
+    CHECK(rig->bad() == 4);
+    std::vector<std::string> reasons = rig->take_bad_reasons();
+    std::sort(reasons.begin(), reasons.end());
+    REQUIRE(reasons.size() == 4);
+    CHECK(reasons[0].starts_with("sample 0: truncated"));
+    CHECK(reasons[1].starts_with("sample 11: truncated"));
+    CHECK(read_epoch(rig, *source, 1).size() == 8);
+    CHECK(rig->bad() == 4);
+    CHECK(rig->take_bad_reasons().empty());
+}
+
+TEST_CASE("a batch of bad images alone is handed over empty, and the epoch goes on") {
+    const auto source = std::make_shared<FaultySource>(6, std::set<size_t>{0, 1});
+    Rig rig(source, options(2, 2, false));
+    rig->start(0, 0);
+    Batch* batch = rig->next();
+    CHECK(batch->n == 0);
+    CHECK(batch->wanted == 2);
+    CHECK(batch->labels.empty());
+    rig->release(batch);
+    batch = rig->next();
+    CHECK(batch->n == 2);
+    rig->release(batch);
+}
+
+TEST_CASE("an exception in a decode thread travels to next(); start() begins afresh") {
+    const auto source = std::make_shared<FaultySource>(8, std::set<size_t>{}, 5);
+    Rig rig(source, options(2, 2, false));
+    const auto read_all = [&] {
+        rig->start(0, 0);
+        int steps = 0;
+        try {
+            while (Batch* batch = rig->next()) rig->release(batch), ++steps;
+        } catch (const std::bad_alloc&) {
+            return -steps - 1;
+        }
+        return steps;
+    };
+    CHECK(read_all() < 0);
+    CHECK(read_all() < 0);  // and does not hang
+    CHECK(rig->bad() == 0);
+}
+
+TEST_CASE("start() takes every batch back, at any moment, and a late release() does no harm") {
+    const auto source = pictures(40);
+    Rig rig(source, options(4, 2), 2);
+    rig->start(0, 0);
+    Batch* held = rig->next();
+    rig->start(0, 8);  // one batch lent, the others being filled
+    rig->release(held);
+    for (int i = 0; i < 5; ++i) rig->start(uint32_t(i), 0);
+    const Rows rows = read_epoch(rig, *source, 3);
+    CHECK(rows.size() == 40);
+    for (const auto& [sample, row] : rows)
+        CHECK(row == expected_row(*source, sample, 3, true, small()));
+}
+
+TEST_CASE("a loader can be destroyed unused, at work, with all slots lent, and at the end") {
+    const auto source = pictures(40);
+    { Rig unused(source, options(4)); }
+    {
+        Rig at_work(source, options(4, 4), 4);
+        at_work->start(0, 0);
+    }
+    {
+        Rig lent(source, options(4, 2), 2);
+        lent->start(0, 0);
+        lent->next();
+        lent->next();
+    }
+    {
+        Rig ended(source, options(40));
+        read_epoch(ended, *source, 0);
+    }
+    CHECK(source->size() == 40);
+}
+
+TEST_CASE("prefetch is bounded by the slots: no sample is read before there is room for it") {
+    struct Counting final : Source {
+        std::shared_ptr<const Source> from = pictures(30);
+        mutable std::atomic<int> reads = 0;
+        Counting() {
+            classes_ = from->classes();
+            for (size_t i = 0; i < 30; ++i) labels_.push_back(from->label(i));
+        }
+        std::string name(size_t i) const override { return from->name(i); }
+        void read(size_t i, std::vector<uint8_t>& bytes) const override {
+            ++reads;
+            from->read(i, bytes);
+        }
+        uint64_t fingerprint() const override { return 0; }
+    };
+    const auto source = std::make_shared<Counting>();
+    Rig rig(source, options(3, 2), 2);
+    rig->start(0, 0);
+    for (int step = 0; step < 10; ++step) {
+        Batch* batch = rig->next();
+        REQUIRE(batch != nullptr);
+        CHECK(source->reads <= 3 * (step + 2));  // its own slot and the next one
+        rig->release(batch);
+    }
+    CHECK(source->reads == 30);
+}
+
+TEST_CASE("max_share holds every share of every slice up to the batch") {
+    for (const std::vector<double>& shares :
+         {std::vector<double>{1, 1, 1, 1}, {5, 3, 2, 0}, {1, 2, 4}, {0.3, 0.3, 0.4}})
+        for (int64_t batch : {1, 2, 6, 7, 32, 100})
+            for (int rank = 0; rank < int(shares.size()); ++rank) {
+                const int64_t most = Loader::max_share(options(batch, 1, true, shares, rank));
+                for (int64_t count = 1; count <= batch; ++count)
+                    CHECK(share_of(count, shares, rank).size() <= most);
+            }
+}
+
+TEST_CASE("flip mirrors the pixels, and both sides of the coin come up") {
+    const auto source = pictures(40);
+    Preprocess how = small();
+    how.augment = Augment::resize;
+    Rig rig(source, options(8, 2), 2, how);
+    int flipped = 0;
+    for (const auto& [sample, row] : read_epoch(rig, *source, 0)) {
+        // The same picture turned round by hand, then resized without chance, by another path.
+        std::vector<uint8_t> bytes;
+        source->read(sample, bytes);
+        Image image;
+        decode(bytes, "sample", image);
+        if (random_flip(how.seed, 0, sample)) {
+            ++flipped;
+            for (int h = 0; h < image.H; ++h)
+                for (int w = 0; w < image.W / 2; ++w)
+                    for (int c = 0; c < 3; ++c)
+                        std::swap(image.pixels[size_t((h * image.W + w) * 3 + c)],
+                                  image.pixels[size_t((h * image.W + image.W - 1 - w) * 3 + c)]);
+        }
+        float scale[3], bias[3];
+        for (int c = 0; c < 3; ++c)
+            scale[c] = 1 / (255 * how.std[c]), bias[c] = -how.mean[c] / how.std[c];
+        std::vector<float> want(kRow);
+        Resizer().run({image.pixels.data(), image.H, image.W, size_t(image.W) * 3}, kSize, kSize,
+                      {0, 0, kSize, kSize}, false, scale, bias, want.data());
+        CHECK_CLOSE(row, want, 1e-5);
+    }
+    CHECK(flipped > 8);
+    CHECK(flipped < 32);
+}
