@@ -1,0 +1,160 @@
+#include "src/checkpoint.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "tests/process.h"
+
+using namespace convoy;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Fixture {
+    std::unique_ptr<Backend> backend = make_backend("cpu", {1});
+    Config config;
+    Model model;
+    Optimizer optimizer;
+    TempDir folder;
+    ModelCard card{"net", kText, 8, {"a", "b", "c"}, {0.1f, 0.2f, 0.3f}, {1, 2, 3}};
+
+    static constexpr const char* kText =
+        "input 8\nconv2d c out 4 size 3\nflatten\nlinear fc out classes\n";
+
+    Fixture()
+        : model(kText, {"net", 3, 8, 1, ""}, *backend),
+          optimizer(config, model.params(), *backend) {}
+
+    std::string save(int64_t step, bool best = false, int keep = 3) {
+        CheckpointMeta meta;
+        meta.position = {1, 64, step};
+        meta.settings["batch"] = "8";
+        return save_checkpoint(folder.path(), meta, card, model, optimizer, *backend, best, keep);
+    }
+    Checkpoint load() {
+        Log log(std::tmpfile());
+        return load_checkpoint(folder.path(), log);
+    }
+    std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const auto& entry : fs::directory_iterator(folder.path()))
+            all.push_back(entry.path().filename());
+        std::sort(all.begin(), all.end());
+        return all;
+    }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "checkpoint: what is saved comes back") {
+    save(12);
+    const Checkpoint back = load();
+    CHECK(back.meta.position.epoch == 1);
+    CHECK(back.meta.position.consumed == 64);
+    CHECK(back.meta.position.step == 12);
+    CHECK(back.meta.settings.at("batch") == "8");
+    const ModelCard again = card_from_metadata(back.model.metadata, "file");
+    CHECK(again.classes == card.classes);
+    CHECK(again.model_text == card.model_text);
+    CHECK(again.std[2] == 3);
+    CHECK(back.model.tensors.at("c.weight").shape == std::vector<int64_t>{4, 3, 3, 3});
+    CHECK(back.optimizer.tensors.contains("momentum/fc.bias"));
+    CHECK_THROWS_WITH_AS(card_from_metadata({}, "x.safetensors"),
+                         doctest::Contains("x.safetensors holds weights, but not the classes"),
+                         Error);
+}
+
+TEST_CASE_FIXTURE(Fixture, "checkpoint: the newest few and the best are kept") {
+    save(10, true);
+    for (int64_t step : {20, 30, 40, 50}) save(step, false, 2);
+    CHECK(names() == std::vector<std::string>{"best", "latest", "step-00000010", "step-00000040",
+                                              "step-00000050"});
+    CHECK(fs::read_symlink(folder.path() / "latest") == "step-00000050");
+    CHECK(find_model_file(folder.path()) == (folder.path() / "best/model.safetensors").string());
+    save(50);  // the same step again, as a resumed run does
+    CHECK(load().meta.position.step == 50);
+}
+
+TEST_CASE_FIXTURE(Fixture, "checkpoint: any one damaged byte or missing file is noticed") {
+    save(10);
+    const std::string newest = save(20);
+    for (const char* name : {"model.safetensors", "optim.safetensors", "meta.json"}) {
+        CAPTURE(name);
+        const std::string path = newest + "/" + name, content = read_file(path);
+        std::string changed = content;
+        changed[changed.size() / 2] ^= 1;
+        for (const std::string& damage :
+             {changed, content.substr(0, content.size() / 2), std::string()}) {
+            std::ofstream(path, std::ios::binary) << damage;
+            std::FILE* out = std::tmpfile();
+            Log log(out);
+            // A changed letter in meta.json may still be a valid number or name.
+            const bool may_pass =
+                std::string(name) == "meta.json" && damage.size() == content.size();
+            const int64_t step = load_checkpoint(folder.path(), log).meta.position.step;
+            CHECK((step == 10 || may_pass));
+            if (step == 10) {
+                std::rewind(out);
+                std::vector<char> text(4096);
+                text.resize(std::fread(text.data(), 1, text.size(), out));
+                CHECK(std::string(text.begin(), text.end()).find("step-00000020") !=
+                      std::string::npos);
+            }
+            std::fclose(out);
+        }
+        fs::remove(path);
+        CHECK(load().meta.position.step == 10);
+        std::ofstream(path, std::ios::binary) << content;
+        CHECK(load().meta.position.step == 20);
+    }
+}
+
+TEST_CASE_FIXTURE(Fixture, "checkpoint: a disk that fills up leaves the one before it as it was") {
+    save(10);
+    const std::vector<std::string> before = names();
+    // A limit on file sizes stands in for a full disk: writes fail in the same way.
+    rlimit old{};
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    const auto old_handler = signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t room : {0, 100, 1500, 4000}) {
+        CAPTURE(room);
+        rlimit tight{room, old.rlim_max};
+        REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+        std::string message;
+        try {
+            save(20);
+        } catch (const Error& error) {
+            message = error.what();
+        }
+        REQUIRE(setrlimit(RLIMIT_FSIZE, &old) == 0);
+        CHECK(message.find("cannot save the checkpoint") != std::string::npos);
+        CHECK(message.find("File too large") != std::string::npos);
+        CHECK(names() == before);
+        CHECK(load().meta.position.step == 10);
+    }
+    signal(SIGXFSZ, old_handler);
+    save(20);
+    CHECK(load().meta.position.step == 20);
+}
+
+TEST_CASE_FIXTURE(Fixture, "checkpoint: remains of a killed save are no checkpoint, and go away") {
+    save(10);
+    fs::create_directories(folder.path() / "step-00000020.writing-1");
+    std::ofstream(folder.path() / "step-00000020.writing-1/model.safetensors") << "half";
+    fs::create_directories(folder.path() / "step-00000030");  // renamed, but empty
+    CHECK(load().meta.position.step == 10);
+    save(40);
+    CHECK(!fs::exists(folder.path() / "step-00000020.writing-1"));
+}
+
+TEST_CASE_FIXTURE(Fixture, "checkpoint: another optimizer's state is refused by name") {
+    save(10);
+    Config other;
+    other.optimizer = "adamw";
+    Optimizer adamw(other, model.params(), *backend);
+    CHECK_THROWS_WITH_AS(restore(load(), model, adamw, *backend),
+                         doctest::Contains("holds no mean of"), Error);
+}
