@@ -1,0 +1,91 @@
+// backend.cpp — which device there is, and how many processors this process may use.
+#include "kernels/backend.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "kernels/cpu/cpu_backend.h"
+
+namespace convoy {
+
+namespace {
+
+int affinity_cpus() {
+    // The kernel refuses a set smaller than its own count of processors: grow until it fits.
+    for (int bits = 1024; bits <= 1 << 20; bits *= 2) {
+        cpu_set_t* set = CPU_ALLOC(bits);
+        const size_t bytes = CPU_ALLOC_SIZE(bits);
+        const bool known = set && sched_getaffinity(0, bytes, set) == 0;
+        const int count = known ? CPU_COUNT_S(bytes, set) : 0;
+        CPU_FREE(set);
+        if (count > 0) return count;
+    }
+    return std::max(1, int(std::thread::hardware_concurrency()));
+}
+
+// Processors that quota/period of one cgroup folder allow, rounded up; 0: no limit.
+int quota_cpus(double quota, double period) {
+    return quota > 0 && period > 0 ? std::max(1, int((quota + period - 1) / period)) : 0;
+}
+int quota_of_v2(const std::string& folder) {
+    std::ifstream file(folder + "/cpu.max");  // "max 100000" or "150000 100000"
+    double quota = 0, period = 0;
+    return file >> quota >> period ? quota_cpus(quota, period) : 0;
+}
+int quota_of_v1(const std::string& folder) {
+    std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
+    std::ifstream period_file(folder + "/cpu.cfs_period_us");
+    double quota = 0, period = 0;
+    return quota_file >> quota && period_file >> period ? quota_cpus(quota, period) : 0;
+}
+
+// The smallest limit on the way from our cgroup up to the root; 0: none. Inside a container the
+// path in /proc may be that of the host, so the mount's root is asked in any case.
+int cgroup_cpus() {
+    int limit = 0;
+    const auto ask = [&](int (*quota_of)(const std::string&), const std::string& mount,
+                         std::string path) {
+        for (;;) {
+            const int cpus = quota_of(mount + path);
+            if (cpus > 0) limit = limit ? std::min(limit, cpus) : cpus;
+            if (path.empty() || path == "/") return;
+            path.resize(path.rfind('/'));
+        }
+    };
+    std::ifstream file("/proc/self/cgroup");  // lines of "number:controllers:path"
+    for (std::string line; std::getline(file, line);) {
+        const size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (first == std::string::npos || second == std::string::npos) continue;
+        const std::string names = cat(",", line.substr(first + 1, second - first - 1), ",");
+        const std::string path = line.substr(second + 1);
+        if (path.empty() || path[0] != '/') continue;
+        if (names == ",,") ask(quota_of_v2, "/sys/fs/cgroup", path);
+        if (names.find(",cpu,") != std::string::npos) {
+            ask(quota_of_v1, "/sys/fs/cgroup/cpu", path);
+            ask(quota_of_v1, "/sys/fs/cgroup/cpu,cpuacct", path);
+        }
+    }
+    return limit;
+}
+
+}  // namespace
+
+int available_cpus() {
+    const int allowed = affinity_cpus(), quota = cgroup_cpus();
+    return quota > 0 ? std::min(allowed, quota) : allowed;
+}
+
+std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
+    if (device.empty() || device == "cpu")
+        return std::make_unique<CpuBackend>(options, pick_micro());
+    const std::string kind = device.substr(0, device.find(':'));
+    if (kind == "cuda" || device == "simt")
+        fail("--device ", device, ": this build has no such device; it has: cpu");
+    fail("--device cannot be '", device, "': there are cpu, cuda, cuda:INDEX and simt");
+}
+
+}  // namespace convoy

@@ -1,0 +1,112 @@
+// conv2d.cpp — convolutions as products with the matrix of patches (gemm.h).
+//
+//   conv2d         y  = patches(x) · wᵀ          rows n,p,q · depth r,s,c · columns k
+//   conv2d_grad_x  dx = patches(dy) · w          for each of the stride_h·stride_w phases:
+//   conv2d_grad_w  dw += dyᵀ · patches(x)
+//
+// A phase (a, b) of grad_x is the pixels h = a + stride·i, w = b + stride·j of dx. Only the filter
+// rows r with (a + pad − r) divisible by the stride read them, from p = i + (a + pad − r)/stride:
+// seen from i, a convolution of stride 1 over dy with the filter rows r in falling order.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+
+namespace convoy {
+
+namespace {
+
+void check_shapes(Tensor x, Tensor w, Window window, Tensor y) {
+    ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0 &&
+               window.pad_h >= 0 && window.pad_w >= 0,
+           "window ", window.size_h, "x", window.size_w, " stride ", window.stride_h, "x",
+           window.stride_w, " pad ", window.pad_h, "x", window.pad_w);
+    ENSURE(w.H == window.size_h && w.W == window.size_w && w.C == x.C, "w is ", w.shape().text(),
+           ", x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
+    ENSURE(x.H + 2 * window.pad_h >= window.size_h && x.W + 2 * window.pad_w >= window.size_w,
+           "x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
+    const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), w.N};
+    ENSURE(y.shape() == want, "y is ", y.shape().text(), ", want ", want.text());
+}
+
+Patches patches_of(Tensor x, Window window, Tensor y) {
+    return {x.data,
+            x.N,
+            x.H,
+            x.W,
+            x.C,
+            window.size_h,
+            window.size_w,
+            -window.pad_h,
+            -window.pad_w,
+            window.stride_h,
+            window.stride_w,
+            y.H,
+            y.W};
+}
+
+// The filter rows (or columns) that meet the pixels ≡ phase modulo the stride.
+struct PhaseTaps {
+    int count = 0;    // how many
+    int highest = 0;  // the first in falling order; the others follow at −stride
+    int start = 0;  // dy row of pixel i = 0 under `highest`: dy rows i + start, i + start + 1, …
+    PhaseTaps(int phase, int size, int stride, int pad) {
+        for (int r = size - 1; r >= 0; --r)
+            if ((phase + pad - r) % stride == 0) {
+                if (count++ == 0) highest = r, start = (phase + pad - r) / stride;
+            }
+    }
+};
+
+}  // namespace
+
+void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
+    check_shapes(x, w, window, y);
+    const ptrdiff_t row = y.C, line = row * y.W;
+    const RightSide filters{w.data, 1, ptrdiff_t(w.H) * w.W * w.C};
+    multiply_patches(cpu_, patches_of(x, window, y), filters, w.N, {y.data, line * y.H, line, row},
+                     {b, relu, nullptr});
+}
+
+void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {
+    check_shapes(dx, w, window, dy);
+    const ptrdiff_t pixel = dx.C, line = pixel * dx.W;
+    for (int a = 0; a < std::min(window.stride_h, dx.H); ++a)
+        for (int b = 0; b < std::min(window.stride_w, dx.W); ++b) {
+            const PhaseTaps rows(a, window.size_h, window.stride_h, window.pad_h);
+            const PhaseTaps cols(b, window.size_w, window.stride_w, window.pad_w);
+            std::vector<ptrdiff_t> taps;
+            for (int r = 0; r < rows.count; ++r)
+                for (int s = 0; s < cols.count; ++s)
+                    taps.push_back((ptrdiff_t(rows.highest - r * window.stride_h) * w.W +
+                                    (cols.highest - s * window.stride_w)) *
+                                   w.C);
+            const Patches patches{dy.data,
+                                  dy.N,
+                                  dy.H,
+                                  dy.W,
+                                  dy.C,
+                                  rows.count,
+                                  cols.count,
+                                  rows.start,
+                                  cols.start,
+                                  1,
+                                  1,
+                                  (dx.H - a + window.stride_h - 1) / window.stride_h,
+                                  (dx.W - b + window.stride_w - 1) / window.stride_w};
+            const RightSide filters{w.data, ptrdiff_t(w.H) * w.W * w.C, 1,
+                                    std::max(1, int(taps.size())), taps.data()};
+            multiply_patches(cpu_, patches, filters, dx.C,
+                             {dx.data + a * line + b * pixel, line * dx.H, line * window.stride_h,
+                              pixel * window.stride_w},
+                             {nullptr, false, mask ? mask + a * line + b * pixel : nullptr});
+        }
+}
+
+void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
+    check_shapes(x, dw, window, dy);
+    multiply_rows(cpu_, dy.data, dy.C, patches_of(x, window, dy), dw.data);
+    if (db) add_column_sums(cpu_, dy.data, int64_t(dy.N) * dy.H * dy.W, dy.C, db);
+}
+
+}  // namespace convoy

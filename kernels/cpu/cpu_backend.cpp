@@ -1,0 +1,39 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace convoy {
+
+namespace {
+constexpr size_t kCopyGrain = 65536;  // floats; less is copied before a second thread is awake
+}
+
+CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro)
+    : cpu_(options.threads > 0 ? options.threads : available_cpus(), micro) {
+    ENSURE(options.threads >= 0 && options.threads <= 4096, "threads is ", options.threads);
+}
+
+std::string CpuBackend::description() const {
+    return cat("cpu, ", threads(), threads() == 1 ? " thread, " : " threads, ", cpu_.micro.name);
+}
+
+float* CpuBackend::alloc(size_t elems) { return owned_.emplace_back(elems).data(); }
+
+void CpuBackend::upload(void* device, const void* host, size_t bytes) {
+    if (bytes) std::memcpy(device, host, bytes);
+}
+void CpuBackend::download(void* host, const void* device, size_t bytes) {
+    if (bytes) std::memcpy(host, device, bytes);
+}
+void CpuBackend::copy(float* to, const float* from, size_t elems) {
+    cpu_.pool.for_ranges(elems, kCopyGrain, [&](size_t begin, size_t end) {
+        std::memcpy(to + begin, from + begin, (end - begin) * sizeof(float));
+    });
+}
+void CpuBackend::fill(float* to, size_t elems, float value) {
+    cpu_.pool.for_ranges(elems, kCopyGrain,
+                         [&](size_t begin, size_t end) { std::fill(to + begin, to + end, value); });
+}
+
+}  // namespace convoy

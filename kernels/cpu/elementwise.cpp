@@ -1,0 +1,87 @@
+// elementwise.cpp — one number in, one out: bound by memory. Dropout draws its numbers anew in
+// both passes, which costs less than keeping a mask.
+#include <algorithm>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "src/base/random.h"
+
+namespace convoy {
+
+namespace {
+
+constexpr size_t kGrain = 16384;  // floats: 64 KB a thread at least
+constexpr int kBlocks = 16;       // Philox blocks drawn side by side, one a vector lane
+
+// Words [0, 4·kBlocks) of the blocks first, first + 1, …: word j of block i at words[4·i + j].
+// Each number is held in 64 bits: the product of two halves is then one vector instruction.
+void draw_blocks(uint32_t first, const std::array<uint32_t, 3>& counter, uint64_t seed,
+                 uint32_t* words) {
+    constexpr uint64_t kLow = 0xFFFFFFFF;
+    uint64_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+    for (int i = 0; i < kBlocks; ++i)
+        c0[i] = uint32_t(first + i), c1[i] = counter[0], c2[i] = counter[1], c3[i] = counter[2];
+    uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+        for (int i = 0; i < kBlocks; ++i) {
+            const uint64_t a = 0xD2511F53ull * c0[i], b = 0xCD9E8D57ull * c2[i];
+            c0[i] = (b >> 32) ^ c1[i] ^ k0;
+            c1[i] = b & kLow;
+            c2[i] = (a >> 32) ^ c3[i] ^ k1;
+            c3[i] = a & kLow;
+        }
+    for (int i = 0; i < kBlocks; ++i) {
+        words[4 * i] = uint32_t(c0[i]), words[4 * i + 1] = uint32_t(c1[i]);
+        words[4 * i + 2] = uint32_t(c2[i]), words[4 * i + 3] = uint32_t(c3[i]);
+    }
+}
+
+}  // namespace
+
+void CpuBackend::relu(Tensor x) {
+    cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
+        // This way round a NaN stays one, and is noticed.
+        for (size_t i = begin; i < end; ++i) x.data[i] = x.data[i] < 0 ? 0.0f : x.data[i];
+    });
+}
+
+void CpuBackend::relu_grad(Tensor y, Tensor dy) {
+    ENSURE(y.shape() == dy.shape(), "y is ", y.shape().text(), ", dy is ", dy.shape().text());
+    cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) dy.data[i] = y.data[i] <= 0 ? 0.0f : dy.data[i];
+    });
+}
+
+void CpuBackend::add(Tensor x, Tensor y) {
+    ENSURE(x.shape() == y.shape(), "x is ", x.shape().text(), ", y is ", y.shape().text());
+    cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) x.data[i] += y.data[i];
+    });
+}
+
+void CpuBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
+                         std::span<const uint64_t> sample_ids, uint16_t purpose) {
+    ENSURE(p >= 0 && p < 1, "p is ", p);
+    ENSURE(int(sample_ids.size()) == x.N, "x is ", x.shape().text(), ", sample_ids has ",
+           sample_ids.size());
+    constexpr size_t kChunk = 4 * kBlocks;
+    const size_t row = x.shape().row_elems(), chunks = (row + kChunk - 1) / kChunk;
+    const float scale = 1 / (1 - p);
+    cpu_.pool.for_ranges(x.N * chunks, 64, [&](size_t begin, size_t end) {
+        for (size_t task = begin; task < end; ++task) {
+            const size_t n = task / chunks, first = task % chunks * kChunk;
+            const uint64_t id = sample_ids[n];
+            uint32_t words[kChunk];
+            // The counter of Random (src/base/random.h): block, index low, epoch, purpose and
+            // index high. A sample has fewer than 2^34 elements, so the block fits.
+            draw_blocks(uint32_t(first / 4),
+                        {uint32_t(id), epoch, uint32_t(purpose) | uint32_t(id >> 32) << 16}, seed,
+                        words);
+            float* v = x.data + n * row + first;
+            const size_t count = std::min(kChunk, row - first);
+            for (size_t i = 0; i < count; ++i)
+                v[i] = float(words[i] >> 8) * 0x1p-24f >= p ? v[i] * scale : 0.0f;
+        }
+    });
+}
+
+}  // namespace convoy

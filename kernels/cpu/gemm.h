@@ -1,0 +1,87 @@
+// gemm.h — matrix products whose left or right side may be the patches of an image.
+//
+// A convolution is a product with the matrix of patches: row (n,p,q) holds the R·S·C numbers
+// under the window at output (p,q). That matrix (R·S times the size of the image) is never
+// written down: blocks of it are copied straight from the image into the packed form that the
+// inner kernels read. A plain matrix is the case H = W = R = S = 1.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/memory.h"
+#include "kernels/cpu/micro.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/tensor.h"
+
+namespace convoy {
+
+// What every op of the CPU backend works with.
+struct Cpu {
+    ThreadPool pool;
+    const Micro& micro;
+    Scratch shared;   // slots by use: see Slot
+    Scratch threads;  // slot t belongs to thread t
+
+    Cpu(int n, const Micro& micro) : pool(n), micro(micro) {}
+    // Scratch of `elems` floats for each thread; returns the first, and thread t's is at [t].
+    float* const* for_threads(size_t elems);
+
+ private:
+    std::vector<float*> thread_blocks_;
+};
+enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts };
+
+// Element f = (r·S + s)·C + c of row (n,p,q) is x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or
+// 0 outside of the image.
+struct Patches {
+    const float* x;
+    int N, H, W, C;
+    int R, S, h0, w0, step_h, step_w;
+    int P, Q;
+
+    int64_t rows() const { return int64_t(N) * P * Q; }
+    int depth() const { return R * S * C; }
+    static Patches matrix(const float* x, int rows, int columns) {
+        return {x, rows, 1, 1, columns, 1, 1, 0, 0, 1, 1, 1, 1};
+    }
+};
+
+// Where row (n,p,q) of a result starts: data + n·step_n + p·step_p + q·step_q.
+struct RowMap {
+    float* data;
+    ptrdiff_t step_n, step_p, step_q;
+};
+
+struct Epilogue {
+    const float* bias = nullptr;  // one a column
+    bool relu = false;
+    const float* mask = nullptr;  // laid out as the whole result: result is 0 where mask <= 0
+};
+
+// The right side b(k,j), k < depth, j < columns, given by its strides: b[k·step_k + j·step_j].
+// One of the two strides is 1. `depth` may be cut in equal parts (`taps`) whose starts are listed
+// in any order: k = tap·(depth/taps) + i reads b[tap_start[tap] + i·step_k + j·step_j].
+struct RightSide {
+    const float* b;
+    ptrdiff_t step_k, step_j;
+    int taps = 1;
+    const ptrdiff_t* tap_start = nullptr;  // null: all 0
+};
+
+// result(row, j) = epilogue(Σ_k a(row,k)·b(k,j)). b is packed once, as a whole: for weights of
+// convolutions, which are small beside the image.
+void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int columns,
+                      const RowMap& result, const Epilogue& epilogue);
+
+// The same for a plain matrix a of few rows and a large b, which is packed piece by piece as it
+// is used, and read from memory once.
+void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
+                   float* result, const Epilogue& epilogue);
+
+// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth().
+void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& patches, float* dw);
+
+// db[k] += Σ_row dy[row][k].
+void add_column_sums(Cpu& cpu, const float* dy, int64_t rows, int K, float* db);
+
+}  // namespace convoy

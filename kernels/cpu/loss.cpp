@@ -1,0 +1,70 @@
+// loss.cpp — softmax and cross-entropy, one image at a time, in double: a few thousand numbers a
+// step, and the loss is what people compare between runs.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_backend.h"
+
+namespace convoy {
+
+namespace {
+
+// log Σ exp(x[c]), shifted by the largest so that nothing overflows.
+double log_sum_exp(const float* x, int C) {
+    const double top = *std::max_element(x, x + C);
+    double sum = 0;
+    for (int c = 0; c < C; ++c) sum += std::exp(double(x[c]) - top);
+    return top + std::log(sum);
+}
+
+}  // namespace
+
+void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
+                                       float smoothing, Tensor dlogits, float* sums) {
+    ENSURE(logits.H == 1 && logits.W == 1 && int(labels.size()) == logits.N, "logits are ",
+           logits.shape().text(), ", labels are ", labels.size());
+    ENSURE(!dlogits || dlogits.shape() == logits.shape(), "logits are ", logits.shape().text(),
+           ", dlogits are ", dlogits.shape().text());
+    const int N = logits.N, C = logits.C;
+    for (int n = 0; n < N; ++n)
+        ENSURE(labels[n] >= 0 && labels[n] < C, "label of image ", n, " is ", labels[n], " of ", C,
+               " classes");
+    const double other = double(smoothing) / C, own = 1 - double(smoothing) + other;
+
+    double* losses = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, size_t(N) * 4));
+    double* ranks = losses + N;
+    cpu_.pool.for_each(N, [&](int n, int) {
+        const float* x = logits.data + ptrdiff_t(n) * C;
+        const int label = labels[n];
+        const double log_sum = log_sum_exp(x, C);
+        double loss = 0;
+        int rank = 1;
+        for (int c = 0; c < C; ++c) {
+            const double log_p = double(x[c]) - log_sum, target = c == label ? own : other;
+            if (target != 0) loss -= target * log_p;
+            // Not "greater": beside a NaN nothing has rank 1.
+            if (c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label))) ++rank;
+            if (dlogits) dlogits.data[ptrdiff_t(n) * C + c] = float(std::exp(log_p) - target);
+        }
+        losses[n] = loss, ranks[n] = rank;
+    });
+    double loss = 0;
+    int correct = 0, top5 = 0;
+    for (int n = 0; n < N; ++n) loss += losses[n], correct += ranks[n] == 1, top5 += ranks[n] <= 5;
+    sums[BatchSums::kLoss] += float(loss);
+    sums[BatchSums::kCorrect] += float(correct);
+    sums[BatchSums::kTop5] += float(top5);
+}
+
+void CpuBackend::softmax(Tensor x, Tensor y) {
+    ENSURE(x.shape() == y.shape(), "x is ", x.shape().text(), ", y is ", y.shape().text());
+    const int C = int(x.shape().row_elems());
+    cpu_.pool.for_each(x.N, [&](int n, int) {
+        const float* from = x.data + ptrdiff_t(n) * C;
+        float* to = y.data + ptrdiff_t(n) * C;
+        const double log_sum = log_sum_exp(from, C);
+        for (int c = 0; c < C; ++c) to[c] = float(std::exp(double(from[c]) - log_sum));
+    });
+}
+
+}  // namespace convoy

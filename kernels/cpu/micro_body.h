@@ -1,0 +1,127 @@
+// micro_body.h — the register-blocked inner kernels. Included by micro_*.cpp, each of which sets
+//
+//   kWidth  floats in a vector register     kVecs  vectors in a row of the tile
+//   kRows   rows of the tile                kLane  see Micro::lane
+//
+// The tile of kRows × kVecs sums stays in registers; each step of k loads kVecs vectors of b and
+// broadcasts kRows numbers of a, for kRows·kVecs fused multiply-adds:
+//
+//             b(k, 0…nr−1)   ┌──────┬──────┐        AVX-512: 14 × 2 vectors of 16 = 28 of 32
+//                            └──────┴──────┘        registers; 16 loads, 28 FMAs (14 cycles at
+//      a(0…13, k) ┌┐         ┌──────┬──────┐        two a cycle), so FMA is the limit.
+//                 ││  ·  =   │  28 sums    │        AVX2: 6 × 2 vectors of 8 = 12 of 16 registers.
+//                 └┘         └──────┴──────┘        128 bits: 8 × 3 vectors of 4 = 24 of 32.
+//
+// Everything is in an anonymous namespace and calls no inline function of another header: the
+// linker must not take an AVX-512 copy of shared code for the whole program.
+namespace convoy {
+namespace {
+
+typedef float Vec __attribute__((vector_size(kWidth * 4)));
+typedef float VecAnywhere __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+
+inline Vec load(const float* p) { return *reinterpret_cast<const VecAnywhere*>(p); }
+inline void store(float* p, Vec v) { *reinterpret_cast<VecAnywhere*>(p) = v; }
+
+// Everything but a plain store, from a buffer: one copy of this for all heights of tiles.
+[[gnu::noinline]] void finish_tile(const float* sums, int height, const TileOut& out) {
+    for (int i = 0; i < height; ++i)
+        for (int first = 0; first < out.cols; first += kWidth) {
+            const float* from = sums + (i * kVecs * kWidth + first);
+            float* row = out.rows[i] + first;
+            if (out.cols - first >= kWidth) {
+                Vec v = load(from);
+                if (out.accumulate) v += load(row);
+                if (out.bias) v += load(out.bias + first);
+                if (out.relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
+                if (out.mask) v = load(row + out.mask) <= 0 ? Vec{} : v;
+                store(row, v);
+                continue;
+            }
+            for (int j = 0; j < out.cols - first; ++j) {
+                float sum = from[j];
+                if (out.accumulate) sum += row[j];
+                if (out.bias) sum += out.bias[first + j];
+                if (out.relu && sum < 0) sum = 0;
+                if (out.mask && row[out.mask + j] <= 0) sum = 0;
+                row[j] = sum;
+            }
+        }
+}
+
+// Rolled loops over acc would put it in memory; every loop over it has constant bounds and is
+// unrolled, so it lives in registers.
+template <int M>
+inline void write_tile(const Vec (&acc)[M][kVecs], const TileOut& out) {
+    float sums[M * kVecs * kWidth];
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) store(sums + (i * kVecs + v) * kWidth, acc[i][v]);
+    }
+    finish_tile(sums, M, out);
+}
+
+template <int M, int Stride>
+inline void multiply_step(Vec (&acc)[M][kVecs], const float* a, const float* b) {
+    Vec row[kVecs];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) row[v] = load(b + v * kWidth);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) {
+        const float left = a[i * Stride];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) acc[i][v] += left * row[v];
+    }
+}
+
+template <int M>
+void tile_by_row(int depth, const float* a, const float* b, const TileOut& out) {
+    constexpr int kCols = kWidth * kVecs;
+    Vec acc[M][kVecs] = {};
+    for (; depth >= kPiece; depth -= kPiece, a += M * kPiece) {
+#pragma GCC unroll 4
+        for (int k = 0; k < kPiece; ++k, b += kCols) multiply_step<M, kPiece>(acc, a + k, b);
+    }
+    for (int k = 0; k < depth; ++k, b += kCols) multiply_step<M, kPiece>(acc, a + k, b);
+    write_tile<M>(acc, out);
+}
+
+template <int M>
+void tile_by_depth(int depth, const float* a, const float* b, const TileOut& out) {
+    constexpr int kCols = kWidth * kVecs;
+    Vec acc[M][kVecs] = {};
+#pragma GCC unroll 4
+    for (int k = 0; k < depth; ++k, a += kLane, b += kCols) multiply_step<M, 1>(acc, a, b);
+    write_tile<M>(acc, out);
+}
+
+// One instance for each number of rows, so that the last rows of a matrix cost what they are.
+using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& out);
+struct Tiles {
+    Tile by_row[kRows + 1] = {}, by_depth[kRows + 1] = {};
+};
+template <int M>
+constexpr void list_tiles(Tiles& tiles) {
+    if constexpr (M > 0) {
+        tiles.by_row[M] = tile_by_row<M>;
+        tiles.by_depth[M] = tile_by_depth<M>;
+        list_tiles<M - 1>(tiles);
+    }
+}
+constexpr Tiles all_tiles() {
+    Tiles tiles;
+    list_tiles<kRows>(tiles);
+    return tiles;
+}
+constexpr Tiles kTiles = all_tiles();
+
+void any_by_row(int rows, int depth, const float* a, const float* b, const TileOut& out) {
+    kTiles.by_row[rows](depth, a, b, out);
+}
+void any_by_depth(int rows, int depth, const float* a, const float* b, const TileOut& out) {
+    kTiles.by_depth[rows](depth, a, b, out);
+}
+
+}  // namespace
+}  // namespace convoy

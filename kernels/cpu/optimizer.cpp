@@ -1,0 +1,85 @@
+// optimizer.cpp — one pass over slices of the arenas. Bound by memory: SGD reads 12 and writes 8
+// bytes a parameter.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/cpu_backend.h"
+
+namespace convoy {
+
+namespace {
+constexpr size_t kGrain = 16384;  // floats: 64 KB a thread at least
+}
+
+void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, float scale, float lr,
+                     float momentum, float weight_decay, bool nesterov) {
+    // Both forms are w −= lr·(a·g' + b·v).
+    const float a = nesterov ? 1.0f : 0.0f, b = nesterov ? momentum : 1.0f;
+    cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+#pragma GCC ivdep
+        for (size_t i = begin; i < end; ++i) {
+            const float grad = scale * g[i] + weight_decay * w[i];
+            v[i] = momentum * v[i] + grad;
+            w[i] -= lr * (a * grad + b * v[i]);
+        }
+    });
+}
+
+void CpuBackend::adamw(float* w, const float* g, float* m, float* v, size_t n, float scale,
+                       float lr, float beta1, float beta2, float eps, float weight_decay,
+                       int64_t t) {
+    ENSURE(t >= 1, "step t is ", t);
+    const float keep = 1 - lr * weight_decay;
+    const float step = float(lr / (1 - std::pow(double(beta1), double(t))));
+    const float root = float(1 / std::sqrt(1 - std::pow(double(beta2), double(t))));
+    cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+#pragma GCC ivdep
+        for (size_t i = begin; i < end; ++i) {
+            const float grad = scale * g[i];
+            m[i] = beta1 * m[i] + (1 - beta1) * grad;
+            v[i] = beta2 * v[i] + (1 - beta2) * grad * grad;
+            w[i] = keep * w[i] - step * m[i] / (std::sqrt(v[i]) * root + eps);
+        }
+    });
+}
+
+void CpuBackend::update_running(float* running, const float* sums, size_t n, float scale,
+                                float momentum) {
+    cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i)
+            running[i] = (1 - momentum) * running[i] + momentum * scale * sums[i];
+    });
+}
+
+int64_t CpuBackend::first_nonfinite(const float* x, size_t n) {
+    // Blocks first, without a branch inside; then the element within the first bad block.
+    constexpr size_t kBlock = 4096;
+    const size_t blocks = (n + kBlock - 1) / kBlock;
+    std::atomic<int64_t> first_block{std::numeric_limits<int64_t>::max()};
+    const auto is_bad = [](float v) {
+        uint32_t bits;
+        std::memcpy(&bits, &v, sizeof bits);
+        return (bits & 0x7F800000u) == 0x7F800000u;  // all exponent bits set: infinite or NaN
+    };
+    cpu_.pool.for_ranges(blocks, 4, [&](size_t begin, size_t end) {
+        for (size_t block = begin; block < end; ++block) {
+            const size_t last = std::min(n, (block + 1) * kBlock);
+            uint32_t bad = 0;
+            for (size_t i = block * kBlock; i < last; ++i) bad |= is_bad(x[i]);
+            if (!bad) continue;
+            int64_t seen = first_block;
+            while (int64_t(block) < seen &&
+                   !first_block.compare_exchange_weak(seen, int64_t(block)))
+                continue;
+            return;
+        }
+    });
+    const int64_t block = first_block;
+    if (block == std::numeric_limits<int64_t>::max()) return -1;
+    size_t i = size_t(block) * kBlock;
+    while (!is_bad(x[i])) ++i;
+    return int64_t(i);
+}
+
+}  // namespace convoy

@@ -1,0 +1,168 @@
+// pool.cpp — max pooling and adaptive average pooling, NHWC. Bound by memory.
+//
+// Backward passes gather: each element of dx adds up what it gets, so every thread writes its own
+// rows and the order of the sums is fixed. Channels are handled kLanes at a time in local arrays,
+// which the compiler keeps in vector registers.
+#include <algorithm>
+
+#include "kernels/cpu/cpu_backend.h"
+
+namespace convoy {
+
+namespace {
+
+constexpr int kLanes = 16;
+
+void check_max_pool(Shape x, Window window, Shape y) {
+    ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0,
+           "window is ", window.size_h, "x", window.size_w);
+    ENSURE(window.pad_h >= 0 && window.pad_w >= 0 && 2 * window.pad_h <= window.size_h &&
+               2 * window.pad_w <= window.size_w,
+           "window ", window.size_h, "x", window.size_w, ", pad ", window.pad_h, "x", window.pad_w);
+    ENSURE(window.size_h * window.size_w <= 256, "window is ", window.size_h, "x", window.size_w);
+    const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), x.C};
+    ENSURE(y == want && y.H > 0 && y.W > 0, "x is ", x.text(), ", y is ", y.text(), ", want ",
+           want.text());
+}
+
+// Best of kLanes channels over the window's rows [r0, r1) and columns [s0, s1). A NaN wins, as in
+// PyTorch: it must reach the loss, where it is noticed.
+template <class Lanes>
+void max_of_window(const float* x, ptrdiff_t line, ptrdiff_t pixel, int r0, int r1, int s0, int s1,
+                   int S, Lanes lanes, float* y, uint8_t* argmax) {
+    float best[kLanes];
+    int32_t where[kLanes];
+    for (int l = 0; l < lanes; ++l) best[l] = x[r0 * line + s0 * pixel + l], where[l] = r0 * S + s0;
+    for (int r = r0; r < r1; ++r)
+        for (int s = s0; s < s1; ++s) {
+            const float* v = x + r * line + s * pixel;
+            const int32_t here = r * S + s;
+            for (int l = 0; l < lanes; ++l) {
+                const bool better = v[l] > best[l] || v[l] != v[l];
+                best[l] = better ? v[l] : best[l];
+                where[l] = better ? here : where[l];
+            }
+        }
+    for (int l = 0; l < lanes; ++l) y[l] = best[l], argmax[l] = uint8_t(where[l]);
+}
+
+// The output positions along one axis whose windows contain input position i: [first, last].
+struct Covering {
+    int first, last;
+    Covering(int i, int size, int stride, int pad, int outputs)
+        : first(i + pad < size ? 0 : (i + pad - size) / stride + 1),
+          last(std::min((i + pad) / stride, outputs - 1)) {}
+};
+
+// Adaptive pooling: output p covers the rows [begin(p), end(p)) of H.
+int area_begin(int p, int outputs, int inputs) { return int(int64_t(p) * inputs / outputs); }
+int area_end(int p, int outputs, int inputs) {
+    return int((int64_t(p + 1) * inputs + outputs - 1) / outputs);
+}
+
+using FullLanes = std::integral_constant<int, kLanes>;
+
+// f(first channel, lanes) over all channels; lanes is a constant but for the last few.
+template <class F>
+void over_channels(int C, F&& f) {
+    int c = 0;
+    for (; c + kLanes <= C; c += kLanes) f(c, FullLanes{});
+    if (c < C) f(c, C - c);
+}
+
+}  // namespace
+
+void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
+    check_max_pool(x.shape(), window, y.shape());
+    const ptrdiff_t pixel = x.C, line = pixel * x.W;
+    cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
+        const int n = task / y.H, h = task % y.H * window.stride_h - window.pad_h;
+        const int r0 = std::max(0, -h), r1 = std::min(window.size_h, x.H - h);
+        for (int q = 0; q < y.W; ++q) {
+            const int w = q * window.stride_w - window.pad_w;
+            const int s0 = std::max(0, -w), s1 = std::min(window.size_w, x.W - w);
+            const float* corner = x.data + (ptrdiff_t(n) * x.H + h) * line + w * pixel;
+            const ptrdiff_t at = (ptrdiff_t(task) * y.W + q) * y.C;
+            over_channels(x.C, [&](int c, auto lanes) {
+                max_of_window(corner + c, line, pixel, r0, r1, s0, s1, window.size_w, lanes,
+                              y.data + at + c, argmax + at + c);
+            });
+        }
+    });
+}
+
+void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+                               Tensor dx) {
+    check_max_pool(dx.shape(), window, dy.shape());
+    cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
+        const int n = task / dx.H, h = task % dx.H;
+        const Covering rows(h, window.size_h, window.stride_h, window.pad_h, dy.H);
+        for (int w = 0; w < dx.W; ++w) {
+            const Covering cols(w, window.size_w, window.stride_w, window.pad_w, dy.W);
+            const ptrdiff_t to = (ptrdiff_t(task) * dx.W + w) * dx.C;
+            over_channels(dx.C, [&](int c, auto lanes) {
+                float sum[kLanes] = {};
+                for (int p = rows.first; p <= rows.last; ++p)
+                    for (int q = cols.first; q <= cols.last; ++q) {
+                        const int r = h + window.pad_h - p * window.stride_h;
+                        const int s = w + window.pad_w - q * window.stride_w;
+                        const uint8_t here = uint8_t(r * window.size_w + s);
+                        const ptrdiff_t from = ((ptrdiff_t(n) * dy.H + p) * dy.W + q) * dy.C + c;
+                        for (int l = 0; l < lanes; ++l)
+                            sum[l] += argmax[from + l] == here ? dy.data[from + l] : 0.0f;
+                    }
+                for (int l = 0; l < lanes; ++l)
+                    dx.data[to + c + l] = mask && mask[to + c + l] <= 0 ? 0.0f : sum[l];
+            });
+        }
+    });
+}
+
+void CpuBackend::avg_pool(Tensor x, Tensor y) {
+    ENSURE(x.N == y.N && x.C == y.C && x.H > 0 && x.W > 0 && y.H > 0 && y.W > 0, "x is ",
+           x.shape().text(), ", y is ", y.shape().text());
+    cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
+        const int n = task / y.H, p = task % y.H;
+        const int h0 = area_begin(p, y.H, x.H), h1 = area_end(p, y.H, x.H);
+        for (int q = 0; q < y.W; ++q) {
+            const int w0 = area_begin(q, y.W, x.W), w1 = area_end(q, y.W, x.W);
+            const float share = 1.0f / float((h1 - h0) * (w1 - w0));
+            float* to = y.data + (ptrdiff_t(task) * y.W + q) * y.C;
+            over_channels(x.C, [&](int c, auto lanes) {
+                float sum[kLanes] = {};
+                for (int h = h0; h < h1; ++h)
+                    for (int w = w0; w < w1; ++w) {
+                        const float* v = x.data + ((ptrdiff_t(n) * x.H + h) * x.W + w) * x.C + c;
+                        for (int l = 0; l < lanes; ++l) sum[l] += v[l];
+                    }
+                for (int l = 0; l < lanes; ++l) to[c + l] = sum[l] * share;
+            });
+        }
+    });
+}
+
+void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
+    ENSURE(dx.N == dy.N && dx.C == dy.C && dx.H > 0 && dx.W > 0 && dy.H > 0 && dy.W > 0, "dy is ",
+           dy.shape().text(), ", dx is ", dx.shape().text());
+    const int P = dy.H, Q = dy.W;
+    cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
+        const int n = task / dx.H, h = task % dx.H;
+        // Outputs whose area holds h: p·H/P ≤ h < (p+1)·H/P, both ends rounded outwards.
+        const int p0 = area_begin(h, dx.H, P), p1 = area_end(h, dx.H, P);
+        for (int w = 0; w < dx.W; ++w) {
+            const int q0 = area_begin(w, dx.W, Q), q1 = area_end(w, dx.W, Q);
+            float* to = dx.data + (ptrdiff_t(task) * dx.W + w) * dx.C;
+            std::fill_n(to, dx.C, 0.0f);
+            for (int p = p0; p < p1; ++p)
+                for (int q = q0; q < q1; ++q) {
+                    const int rows = area_end(p, P, dx.H) - area_begin(p, P, dx.H);
+                    const int cols = area_end(q, Q, dx.W) - area_begin(q, Q, dx.W);
+                    const float share = 1.0f / float(rows * cols);
+                    const float* from = dy.data + ((ptrdiff_t(n) * P + p) * Q + q) * dy.C;
+                    for (int c = 0; c < dx.C; ++c) to[c] += from[c] * share;
+                }
+        }
+    });
+}
+
+}  // namespace convoy

@@ -1,0 +1,74 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include <cstdint>
+
+namespace convoy {
+
+namespace {
+
+// A few microseconds: longer than the gap between two ops, far shorter than a decoded image.
+constexpr int kSpins = 400;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// Returns when `value` is no longer `old`: first spinning, then asleep.
+void wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
+    for (int i = 0; i < kSpins; ++i) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        pause_briefly();
+    }
+    value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+}
+
+ThreadPool::~ThreadPool() {
+    stop_ = true;
+    started_.fetch_add(1, std::memory_order_release);
+    started_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(int n, Call call, void* fn) {
+    call_ = call, fn_ = fn, n_ = n;
+    if (workers_.empty() || n <= 1) {
+        for (int task = 0; task < n; ++task) call(fn, task, 0);
+        return;
+    }
+    finished_.store(0, std::memory_order_relaxed);
+    started_.fetch_add(1, std::memory_order_release);
+    started_.notify_all();
+    do_share(0);
+    const uint32_t all = uint32_t(workers_.size());
+    for (uint32_t done; (done = finished_.load(std::memory_order_acquire)) != all;)
+        wait_change(finished_, done);
+}
+
+void ThreadPool::do_share(int thread) {
+    const int64_t n = n_, threads = size();
+    for (int64_t task = n * thread / threads; task < n * (thread + 1) / threads; ++task)
+        call_(fn_, int(task), thread);
+}
+
+void ThreadPool::work(int thread) {
+    for (uint32_t seen = 0;;) {
+        wait_change(started_, seen);
+        ++seen;  // jobs come one at a time: the caller waits for all workers before the next
+        if (stop_) return;
+        do_share(thread);
+        finished_.fetch_add(1, std::memory_order_release);
+        finished_.notify_one();
+    }
+}
+
+}  // namespace convoy

@@ -1,0 +1,66 @@
+// thread_pool.h — the threads that share one op's work.
+//
+//   for_each(n, fn)   calls fn(task, thread) for task 0 … n−1 and returns when all are done
+//
+// The partition is static: thread t of T gets the tasks [t·n/T, (t+1)·n/T). So the same number of
+// threads gives the same bits, and a thread finds the rows of the last op in its own cache.
+// The caller is thread 0. Workers wait for the next op with a short spin (ops of one step follow
+// each other within microseconds), then sleep: decoding and the network share these processors.
+// One caller at a time; pools are independent, so two backends may live in one process.
+#pragma once
+
+#include <atomic>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace convoy {
+
+class ThreadPool {
+ public:
+    explicit ThreadPool(int threads);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
+
+    int size() const { return int(workers_.size()) + 1; }
+
+    // fn must not throw: what can fail (shapes, memory) is done before.
+    template <class Fn>
+    void for_each(int n, Fn&& fn) {
+        using Plain = std::remove_reference_t<Fn>;
+        run(
+            n, [](void* f, int task, int thread) { (*static_cast<Plain*>(f))(task, thread); },
+            const_cast<void*>(static_cast<const void*>(&fn)));
+    }
+
+    // fn(begin, end) on one contiguous range a thread, cut at multiples of `grain`; ranges of less
+    // than `grain` are not worth waking a thread for.
+    template <class Fn>
+    void for_ranges(size_t n, size_t grain, Fn&& fn) {
+        const size_t grains = (n + grain - 1) / grain;
+        const int parts = int(grains < size_t(size()) ? grains : size_t(size()));
+        for_each(parts, [&](int task, int) {
+            const size_t begin = grains * task / parts * grain;
+            const size_t end = grains * (task + 1) / parts * grain;
+            fn(begin, end < n ? end : n);
+        });
+    }
+
+ private:
+    using Call = void (*)(void* fn, int task, int thread);
+    void run(int n, Call call, void* fn);
+    void work(int thread);
+    void do_share(int thread);
+
+    std::vector<std::thread> workers_;
+    // The job; written by the caller before started_ is raised, read by workers after.
+    Call call_ = nullptr;
+    void* fn_ = nullptr;
+    int n_ = 0;
+    bool stop_ = false;
+    std::atomic<uint32_t> started_{0};   // jobs handed out
+    std::atomic<uint32_t> finished_{0};  // workers done with the current job
+};
+
+}  // namespace convoy

@@ -1,0 +1,219 @@
+#include "kernels/backend.h"
+#include "tests/reference.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+namespace {
+
+struct Case {
+    Shape x;
+    int K;
+    Window window;
+};
+
+// What a convolution needs, filled with random numbers.
+struct Problem {
+    Shape x_shape, w_shape, y_shape;
+    Window window;
+    std::vector<float> x, w, b, dy;
+
+    explicit Problem(const Case& c, uint64_t seed = 1)
+        : x_shape(c.x),
+          w_shape{c.K, c.window.size_h, c.window.size_w, c.x.C},
+          y_shape(reference::conv_shape(c.x, w_shape, c.window)),
+          window(c.window),
+          x(random_floats(x_shape.elems(), seed)),
+          w(random_floats(w_shape.elems(), seed + 1)),
+          b(random_floats(c.K, seed + 2)),
+          dy(random_floats(y_shape.elems(), seed + 3)) {}
+
+    reference::Array X() const { return {x_shape, x}; }
+    reference::Array W() const { return {w_shape, w}; }
+    reference::Array DY() const { return {y_shape, dy}; }
+    std::string text() const {
+        return cat("x ", x_shape.text(), " w ", w_shape.text(), " stride ", window.stride_h, "x",
+                   window.stride_w, " pad ", window.pad_h, "x", window.pad_w);
+    }
+};
+
+Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
+Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
+
+const Case kCases[] = {
+    {{1, 1, 1, 1}, 1, Window::square(1)},           {{2, 5, 7, 3}, 5, Window::square(3, 1, 1)},
+    {{1, 6, 6, 33}, 35, Window::square(3, 1, 1)},   {{2, 9, 8, 16}, 32, Window::square(3, 1, 0)},
+    {{1, 7, 9, 5}, 4, Window::square(3, 1, 2)},     {{2, 9, 7, 17}, 19, Window::square(3, 2, 1)},
+    {{2, 8, 8, 8}, 16, Window::square(1, 2, 0)},  // three of four pixels meet no filter
+    {{3, 6, 5, 40}, 70, Window::square(1)},         {{1, 23, 19, 3}, 24, Window::square(7, 2, 3)},
+    {{1, 35, 31, 3}, 18, Window::square(11, 4, 2)}, {{1, 9, 8, 20}, 33, Window::square(5, 1, 2)},
+    {{1, 8, 12, 6}, 7, Window{3, 5, 2, 3, 1, 0}},   // rectangular in everything
+    {{2, 6, 6, 4}, 3, Window{2, 4, 1, 2, 1, 3}},    // more padding than half the window
+    {{1, 3, 3, 4}, 6, Window::square(3, 3, 0)},     // one output
+    {{1, 10, 10, 2}, 2, Window::square(2, 5, 0)},   // gaps between the windows
+    {{1, 30, 30, 4}, 66, Window::square(3, 1, 1)},  // several blocks of rows
+    {{1, 4, 4, 300}, 34, Window::square(3, 1, 1)},  // several blocks of depth
+};
+
+}  // namespace
+
+TEST_CASE("conv2d matches the formula in double, with and without bias and relu") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    for (const Case& c : kCases) {
+        Problem p(c);
+        CAPTURE(p.text());
+        for (bool full : {false, true}) {
+            Guarded y(p.y_shape.elems());
+            backend->conv2d(view(p.x, p.x_shape), view(p.w, p.w_shape), full ? p.b.data() : nullptr,
+                            p.window, full, view(y, p.y_shape));
+            const auto want =
+                reference::conv2d(p.X(), p.W(), full ? p.b : std::vector<float>{}, p.window, full);
+            CHECK_CLOSE(y.span(), want.v, sum_tolerance(double(p.w_shape.row_elems()) + 1));
+        }
+    }
+}
+
+TEST_CASE("conv2d_grad_x matches the formula in double, with and without mask") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    for (const Case& c : kCases) {
+        Problem p(c);
+        CAPTURE(p.text());
+        const double terms = double(p.w_shape.N) * p.w_shape.H * p.w_shape.W;
+        for (const std::vector<float>& mask : {std::vector<float>{}, p.x}) {
+            Guarded dx(p.x_shape.elems());
+            backend->conv2d_grad_x(view(p.dy, p.y_shape), view(p.w, p.w_shape), p.window,
+                                   mask.empty() ? nullptr : mask.data(), view(dx, p.x_shape));
+            const auto want = reference::conv2d_grad_x(p.DY(), p.W(), p.window, p.x_shape, mask);
+            CHECK_CLOSE(dx.span(), want.v, sum_tolerance(terms));
+        }
+    }
+}
+
+TEST_CASE("conv2d_grad_w adds the formula in double to what is there") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    for (const Case& c : kCases) {
+        Problem p(c);
+        CAPTURE(p.text());
+        const std::vector<float> dw0 = random_floats(p.w.size(), 9), db0 = random_floats(c.K, 10);
+        Guarded dw(dw0), db(db0);
+        backend->conv2d_grad_w(view(p.x, p.x_shape), view(p.dy, p.y_shape), p.window,
+                               view(dw, p.w_shape), db.data());
+        auto want = reference::conv2d_grad_w(p.X(), p.DY(), p.window, p.w_shape);
+        for (size_t i = 0; i < dw0.size(); ++i) want.v[i] += dw0[i];
+        auto want_db = reference::column_sums(p.DY());
+        for (int k = 0; k < c.K; ++k) want_db[k] += db0[k];
+        const double terms = double(p.y_shape.elems()) / c.K + 1;
+        CHECK_CLOSE(dw.span(), want.v, sum_tolerance(terms));
+        CHECK_CLOSE(db.span(), want_db, sum_tolerance(terms));
+
+        Guarded again(dw0);  // without db the rest is the same
+        backend->conv2d_grad_w(view(p.x, p.x_shape), view(p.dy, p.y_shape), p.window,
+                               view(again, p.w_shape), nullptr);
+        CHECK(std::vector<float>(again) == std::vector<float>(dw));
+    }
+}
+
+// L = Σ y·dy is linear in x and in w, so a difference quotient has no truncation error; what is
+// left is the rounding of y, about 2⁻²³·terms·√(outputs) over the step.
+TEST_CASE("conv2d_grad_x and conv2d_grad_w match finite differences, stride 2, pad 1") {
+    auto backend = make_backend("cpu", {.threads = 1});
+    Problem p({{2, 5, 6, 3}, 4, Window::square(3, 2, 1)});
+    std::vector<float> dx(p.x.size()), dw(p.w.size(), 0.0f), y(p.y_shape.elems());
+    backend->conv2d_grad_x(view(p.dy, p.y_shape), view(p.w, p.w_shape), p.window, nullptr,
+                           view(dx, p.x_shape));
+    backend->conv2d_grad_w(view(p.x, p.x_shape), view(p.dy, p.y_shape), p.window,
+                           view(dw, p.w_shape), nullptr);
+    const auto loss = [&] {
+        backend->conv2d(view(p.x, p.x_shape), view(p.w, p.w_shape), nullptr, p.window, false,
+                        view(y, p.y_shape));
+        double sum = 0;
+        for (size_t i = 0; i < y.size(); ++i) sum += double(y[i]) * p.dy[i];
+        return sum;
+    };
+    const auto differences = [&](std::vector<float>& v) {
+        std::vector<double> slopes;
+        for (float& value : v) {
+            const float before = value;
+            value = before + 0.5f;
+            const double up = loss();
+            value = before - 0.5f;
+            slopes.push_back(up - loss());
+            value = before;
+        }
+        return slopes;
+    };
+    const double tolerance = sum_tolerance(27 * std::sqrt(double(y.size())), 2);
+    CHECK_CLOSE(dx, differences(p.x), tolerance);
+    CHECK_CLOSE(dw, differences(p.w), tolerance);
+}
+
+TEST_CASE("convolutions give the same bits in every run, and the same sums on 1, 2 and 3 threads") {
+    const Case cases[] = {{{2, 13, 11, 20}, 40, Window::square(3, 1, 1)},
+                          {{2, 31, 31, 3}, 64, Window::square(11, 4, 2)}};
+    for (const Case& c : cases) {
+        Problem p(c);
+        CAPTURE(p.text());
+        const auto all = [&](Backend& backend) {
+            std::vector<float> y(p.y_shape.elems()), dx(p.x.size()), dw(p.w.size(), 0.0f);
+            backend.conv2d(view(p.x, p.x_shape), view(p.w, p.w_shape), p.b.data(), p.window, false,
+                           view(y, p.y_shape));
+            backend.conv2d_grad_x(view(p.dy, p.y_shape), view(p.w, p.w_shape), p.window, nullptr,
+                                  view(dx, p.x_shape));
+            backend.conv2d_grad_w(view(p.x, p.x_shape), view(p.dy, p.y_shape), p.window,
+                                  view(dw, p.w_shape), nullptr);
+            y.insert(y.end(), dx.begin(), dx.end());
+            y.insert(y.end(), dw.begin(), dw.end());
+            return y;
+        };
+        auto one = make_backend("cpu", {.threads = 1});
+        const std::vector<float> want = all(*one);
+        for (int threads : {1, 2, 3}) {
+            auto backend = make_backend("cpu", {.threads = threads});
+            const std::vector<float> first = all(*backend), second = all(*backend);
+            CHECK(first == second);
+            CHECK_CLOSE(first, want, sum_tolerance(9 * 40));
+        }
+    }
+}
+
+TEST_CASE("convolutions of no images write nothing and leave gradients as they are") {
+    auto backend = make_backend("cpu");
+    Problem p({{0, 5, 5, 3}, 4, Window::square(3, 1, 1)});
+    Guarded dw(p.w), db(p.b);
+    backend->conv2d({nullptr, p.x_shape}, view(p.w, p.w_shape), nullptr, p.window, true,
+                    {nullptr, p.y_shape});
+    backend->conv2d_grad_x({nullptr, p.y_shape}, view(p.w, p.w_shape), p.window, nullptr,
+                           {nullptr, p.x_shape});
+    backend->conv2d_grad_w({nullptr, p.x_shape}, {nullptr, p.y_shape}, p.window,
+                           view(dw, p.w_shape), db.data());
+    CHECK(std::vector<float>(dw) == p.w);
+    CHECK(std::vector<float>(db) == p.b);
+}
+
+TEST_CASE("conv2d lets a NaN through relu, so that it is noticed") {
+    auto backend = make_backend("cpu");
+    float x = NAN, w = 1, y = 0;
+    backend->conv2d({&x, 1, 1, 1, 1}, {&w, 1, 1, 1, 1}, nullptr, Window::square(1), true,
+                    {&y, 1, 1, 1, 1});
+    CHECK(std::isnan(y));
+}
+
+TEST_CASE("conv2d refuses shapes that do not fit, naming them") {
+    auto backend = make_backend("cpu");
+    float data[512] = {};
+    const Window window = Window::square(3, 1, 1);
+    CHECK_THROWS_WITH_AS(backend->conv2d({data, 1, 4, 4, 2}, {data, 2, 3, 3, 2}, nullptr, window,
+                                         false, {data, 1, 3, 4, 2}),
+                         doctest::Contains("y is 1x3x4x2, want 1x4x4x2"), Error);
+    CHECK_THROWS_WITH_AS(backend->conv2d({data, 1, 4, 4, 2}, {data, 2, 3, 3, 3}, nullptr, window,
+                                         false, {data, 1, 4, 4, 2}),
+                         doctest::Contains("w is 2x3x3x3, x is 1x4x4x2"), Error);
+    CHECK_THROWS_AS(backend->conv2d_grad_x({data, 1, 4, 4, 1}, {data, 2, 3, 3, 2}, window, nullptr,
+                                           {data, 1, 4, 4, 2}),
+                    Error);
+    CHECK_THROWS_AS(backend->conv2d_grad_w({data, 1, 2, 2, 2}, {data, 1, 1, 1, 2},
+                                           Window::square(3, 1, 0), {data, 2, 3, 3, 2}, nullptr),
+                    Error);
+}
+
+}  // namespace convoy
