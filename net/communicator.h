@@ -33,6 +33,12 @@ class Communicator {
     // this rank holds the result, not that the others do. Every rank ends with the same bits.
     virtual std::future<void> allreduce_sum(std::span<float> data) = 0;
 
+    // Starts collecting blocks[r] of every rank r on every rank, at its place in the order of the
+    // sums. Sizes are known to all (they may differ, or be 0); this rank's own block is there
+    // before the call. With the bf16 wire each block is rounded once, on its owner as well. The
+    // blocks (not the vector) must stay alive, unread and unwritten until the future is ready.
+    virtual std::future<void> gather(std::vector<std::span<float>> blocks) = 0;
+
     // The three below block, and keep their place in the order of the sums.
     // `data` of rank `root` to all, in place; the same size on every rank.
     virtual void broadcast(std::span<std::byte> data, int root) = 0;
@@ -42,7 +48,8 @@ class Communicator {
     virtual void barrier() = 0;
 
     // Where this rank is; rides on the heartbeats, so that waiting can be explained by name.
-    // Cheap: call it at each change of phase ("data", "forward", "backward", "reduce", ...).
+    // Cheap: call it at each change of phase ("data", "forward", "backward", "reduce", ...), which
+    // must be a literal.
     virtual void set_progress(int64_t step, const char* phase) = 0;
 
     // Tells every rank that this one ends in failure, and why; they fail with "rank N (address):
@@ -51,8 +58,8 @@ class Communicator {
     // Says good-bye, after which the loss of this connection is no failure. Call it once all
     // collectives are done (a barrier before it keeps ranks from leaving early).
     virtual void leave() noexcept = 0;
-    // The rank that was lost first, -1 if none was: the survivors agree on who saves the
-    // checkpoint.
+    // The rank that was lost first, or gave up by abort(); -1 if none was: the survivors agree on
+    // who saves the checkpoint.
     virtual int lost_rank() const = 0;
 
     // Payload bytes that this rank has sent to its peers in collectives, headers included.
@@ -72,7 +79,16 @@ struct JoinOptions {
         0;                  // --port; 0: the coordinator's port number, or the next free one above
     std::string advertise;  // host or host:port to tell the peers; "": what the socket shows
     std::chrono::milliseconds join_timeout{600'000};
-    std::chrono::milliseconds heartbeat{1'000};  // three missed: the rank is lost
+    // Three missed and a machine that does not answer, or a lost connection: the rank is lost. One
+    // that is stopped or starved is named and waited for.
+    std::chrono::milliseconds heartbeat{1'000};
+    // Rank 0's counts: after so long without a byte moved, every log says who all wait for.
+    std::chrono::milliseconds stall{30'000};
+    bool bf16_wire = false;  // the same on all ranks: sums above 8 KB and gathers travel as bf16
+
+    // Called once with the port, when this process has begun to serve the coordinator. With port 0
+    // and rank 0 the system picks one.
+    std::function<void(uint16_t)> listening;
 
     // Rank 0 gives every setting of the job; the others give what their user typed, which must
     // agree with rank 0's value of the same name, or they are refused by a line naming both.
@@ -80,7 +96,7 @@ struct JoinOptions {
 };
 
 struct Peer {
-    int rank;
+    int rank = 0;
     std::string host;     // host id: the same for two ranks of one machine
     std::string address;  // "10.0.0.5:29400" as its peers dial it
 };
@@ -95,12 +111,15 @@ struct Job {
 // Joins the job: one outbound connection to the coordinator, one listening port. Rank 0 serves the
 // coordinator from this process, on a thread, unless one already listens there. Blocks until all
 // ranks are there and the ring stands, retrying with back-off and fresh DNS until join_timeout;
-// says on `log` who is missing. `stop` is polled while waiting: non-zero ends the wait by an Error.
+// says on `log` who is missing. `log` must outlive the communicator, which speaks when a rank is
+// silent or all wait for one. `stop` is polled while waiting: non-zero ends the wait by an Error.
 Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop = {});
 
 // The coordinator on its own (`./trainer coordinator`): serves one job after the other at
-// `host:port` ("" or "0.0.0.0": every address) until stop() is non-zero.
+// `host:port` ("" or "0.0.0.0": every address; port 0: the system picks) until stop() is non-zero.
+// `listening` is called once with the port.
 void serve_coordinator(const std::string& host, uint16_t port, int world, Log& log,
-                       const std::function<int()>& stop);
+                       const std::function<int()>& stop,
+                       const std::function<void(uint16_t)>& listening = {});
 
 }  // namespace convoy

@@ -1,0 +1,244 @@
+// communicator.cpp — one thread that runs the collectives of a rank in the order of their calls.
+#include "net/communicator.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "net/host.h"
+#include "net/membership.h"
+#include "net/rendezvous.h"
+#include "net/ring.h"
+
+namespace convoy {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr uint64_t kGatherLimit = 16 << 20;  // bytes of one rank in allgather()
+// A broken edge is an echo of something; the coordinator has this long to name the cause.
+constexpr milliseconds kFirstCause{2'000};
+
+class RingCommunicator final : public Communicator {
+ public:
+    RingCommunicator(std::unique_ptr<Membership> membership, Standing standing, bool bf16)
+        : membership_(std::move(membership)),
+          rank_(standing.welcome.rank),
+          world_(standing.welcome.world),
+          ring_(rank_, standing.welcome.ring, std::move(standing.links),
+                standing.welcome.generation, bf16 ? Ring::Wire::bf16 : Ring::Wire::fp32,
+                membership_->progress().moved),
+          thread_([this] { work(); }) {
+        membership_->fate().on_end([this] { ring_.shut(); });
+    }
+
+    ~RingCommunicator() override {
+        {
+            std::lock_guard lock(mutex_);
+            closing_ = true;
+        }
+        ring_.shut();  // a collective that nobody waits for any more
+        wake_.notify_all();
+        thread_.join();
+        membership_->fate().on_end(nullptr);
+        membership_.reset();  // its control thread may still have used the ring
+    }
+
+    int rank() const override { return rank_; }
+    int world() const override { return world_; }
+
+    std::future<void> allreduce_sum(std::span<float> data) override {
+        return submit([this, data] { ring_.sum(data); });
+    }
+    std::future<void> gather(std::vector<std::span<float>> blocks) override {
+        ENSURE(int(blocks.size()) == world_, blocks.size(), " blocks");
+        return submit([this, blocks = std::move(blocks)] { ring_.gather(blocks); });
+    }
+    void broadcast(std::span<std::byte> data, int root) override {
+        ENSURE(root >= 0 && root < world_, "root ", root, " in a world of ", world_);
+        submit([this, data, root] { ring_.broadcast(data, root); }).get();
+    }
+    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override;
+    void barrier() override {
+        submit([this] { ring_.barrier(); }).get();
+    }
+
+    void set_progress(int64_t step, const char* phase) override {
+        Progress& progress = membership_->progress();
+        progress.step = step;
+        progress.phase = phase;
+        progress.since = std::chrono::steady_clock::now();
+    }
+    void abort(const std::string& why) noexcept override { membership_->abort(-1, why); }
+    void leave() noexcept override { membership_->leave(); }
+    int lost_rank() const override { return membership_->fate().lost(); }
+    uint64_t bytes_sent() const override { return ring_.bytes_sent(); }
+
+ private:
+    struct Operation {
+        std::function<void()> run;
+        std::promise<void> done;
+    };
+
+    std::future<void> submit(std::function<void()> run) {
+        Operation operation{std::move(run), {}};
+        std::future<void> future = operation.done.get_future();
+        {
+            std::lock_guard lock(mutex_);
+            ++membership_->progress().begun;
+            queue_.push_back(std::move(operation));
+        }
+        wake_.notify_one();
+        return future;
+    }
+
+    void work() {
+        for (;;) {
+            std::unique_lock lock(mutex_);
+            wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+            if (queue_.empty()) return;
+            Operation operation = std::move(queue_.front());
+            queue_.pop_front();
+            lock.unlock();
+            try {
+                run(operation);
+                ++membership_->progress().done;
+                operation.done.set_value();
+            } catch (...) {
+                ++membership_->progress().done;
+                operation.done.set_exception(std::current_exception());
+            }
+        }
+    }
+
+    // Runs one collective; whatever goes wrong ends as the first cause of the whole job.
+    void run(Operation& operation) {
+        Fate& fate = membership_->fate();
+        fate.check();
+        try {
+            operation.run();
+            return;
+        } catch (const LinkLost& e) {
+            if (!closing() && !fate.wait(kFirstCause)) membership_->abort(-1, e.what());
+        } catch (const PeerMistake& e) {
+            membership_->abort(e.rank, e.what());
+        }
+        fate.check();
+        fail("this communicator was closed in the middle of a collective");
+    }
+
+    bool closing() {
+        std::lock_guard lock(mutex_);
+        return closing_;
+    }
+
+    std::unique_ptr<Membership> membership_;
+    int rank_, world_;
+    Ring ring_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<Operation> queue_;
+    bool closing_ = false;
+    std::thread thread_;
+};
+
+std::vector<std::vector<std::byte>> RingCommunicator::allgather(std::span<const std::byte> data) {
+    if (data.size() > kGatherLimit)
+        fail("a rank may hand ", kGatherLimit, " bytes to the others at once, not ", data.size());
+    std::vector<std::vector<std::byte>> all(static_cast<size_t>(world_));
+    submit([&] {
+        // First every length, so that everybody has room; then the bytes.
+        std::vector<uint64_t> lengths(all.size(), 0);
+        lengths[size_t(rank_)] = data.size();
+        std::vector<std::span<std::byte>> blocks;
+        for (uint64_t& length : lengths)
+            blocks.push_back(std::as_writable_bytes(std::span(&length, 1)));
+        ring_.gather_bytes(blocks);
+        for (size_t r = 0; r < all.size(); ++r) {
+            if (lengths[r] > kGatherLimit)
+                throw PeerMistake(int(r), cat("rank ", r, " announces ", lengths[r],
+                                              " bytes; the limit is ", kGatherLimit));
+            all[r].resize(lengths[r]);
+        }
+        std::copy(data.begin(), data.end(), all[size_t(rank_)].begin());
+        std::copy(all.begin(), all.end(), blocks.begin());
+        ring_.gather_bytes(blocks);
+    }).get();
+    return all;
+}
+
+// Nobody to talk to: every collective is done when it is called.
+class SingleRank final : public Communicator {
+ public:
+    int rank() const override { return 0; }
+    int world() const override { return 1; }
+    std::future<void> allreduce_sum(std::span<float>) override { return done(); }
+    std::future<void> gather(std::vector<std::span<float>>) override { return done(); }
+    void broadcast(std::span<std::byte>, int) override { check(); }
+    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
+        check();
+        return {std::vector(data.begin(), data.end())};
+    }
+    void barrier() override { check(); }
+    void set_progress(int64_t, const char*) override {}
+    void abort(const std::string& why) noexcept override { fate_.end(why, 0); }
+    void leave() noexcept override {}
+    int lost_rank() const override { return fate_.lost(); }
+    uint64_t bytes_sent() const override { return 0; }
+
+ private:
+    void check() const { fate_.check(); }
+    std::future<void> done() const {
+        std::promise<void> promise;
+        if (fate_.ended())
+            promise.set_exception(std::make_exception_ptr(Error(fate_.cause())));
+        else
+            promise.set_value();
+        return promise.get_future();
+    }
+    Fate fate_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single_rank() { return std::make_unique<SingleRank>(); }
+
+Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop) {
+    if (options.world < 0 || options.world > wire::kMaxWorld)
+        fail("--world ", options.world, ": a job has 1 to ", wire::kMaxWorld, " ranks");
+    if (options.rank < -1 || (options.world > 0 && options.rank >= options.world))
+        fail("--rank ", options.rank, " cannot be in a world of ", options.world,
+             ": its ranks are 0 to ", options.world - 1);
+    if (options.host.empty()) fail("joining needs the host of the coordinator (--coord HOST:PORT)");
+
+    auto membership = std::make_unique<Membership>(log, options.heartbeat);
+    auto standing = std::make_shared<std::promise<Standing>>();
+    std::future<Standing> future = standing->get_future();
+    asio::co_spawn(membership->io(), rendezvous(*membership, options),
+                   [standing](std::exception_ptr failure, Standing result) {
+                       if (failure)
+                           standing->set_exception(failure);
+                       else
+                           standing->set_value(std::move(result));
+                   });
+    while (future.wait_for(milliseconds(50)) != std::future_status::ready)
+        if (const int signal = stop ? stop() : 0; signal != 0)
+            fail("stopped by signal ", signal, " before the job began");
+    Standing result = future.get();
+
+    Job job;
+    job.settings = result.welcome.settings;
+    job.ring = result.welcome.ring;
+    for (int rank = 0; rank < result.welcome.world; ++rank) {
+        const wire::Member& peer = result.welcome.peers[size_t(rank)];
+        job.peers.push_back({rank, peer.host, peer.address});
+    }
+    job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result),
+                                                          options.bf16_wire);
+    return job;
+}
+
+}  // namespace convoy

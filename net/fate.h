@@ -1,0 +1,64 @@
+// fate.h — how the job ended, once and for all ranks alike: the first cause wins.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+class Fate {
+ public:
+    // Only the first call counts. `lost`: the rank that was lost or failed, -1 if none.
+    void end(const std::string& cause, int lost) noexcept {
+        std::function<void()> then;
+        {
+            std::lock_guard lock(mutex_);
+            if (ended_) return;
+            cause_ = cause;
+            lost_ = lost;
+            ended_ = true;
+            then = on_end_;
+        }
+        changed_.notify_all();
+        if (then) then();
+    }
+    bool ended() const { return ended_; }
+    int lost() const { return lost_; }
+    std::string cause() const {
+        std::lock_guard lock(mutex_);
+        return cause_;
+    }
+    void check() const {
+        if (ended_) fail(cause());
+    }
+    // Waits until the job has ended, at most for `patience`; says whether it has.
+    bool wait(std::chrono::milliseconds patience) {
+        std::unique_lock lock(mutex_);
+        return changed_.wait_for(lock, patience, [&] { return ended_.load(); });
+    }
+    // `then` runs once, on the thread that ends the job; at once if it has ended already.
+    void on_end(std::function<void()> then) {
+        {
+            std::lock_guard lock(mutex_);
+            on_end_ = then;
+            if (!ended_) return;
+        }
+        if (then) then();
+    }
+
+ private:
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::function<void()> on_end_;
+    std::string cause_;
+    std::atomic<bool> ended_{false};
+    std::atomic<int> lost_{-1};
+};
+
+}  // namespace convoy

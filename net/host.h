@@ -1,0 +1,18 @@
+// host.h — what a machine knows of itself: its name for the others, and its own addresses.
+#pragma once
+
+#include <string>
+
+#include "net/connection.h"
+
+namespace convoy {
+
+// The same for two processes that share a kernel and a network namespace, so that loopback
+// connects them: "nodeA-1f3c9a02". Never needed for reaching anybody.
+std::string host_id();
+
+bool is_loopback(const asio::ip::address& address);  // of either family, or IPv4 inside IPv6
+// Whether the user wrote an address that means this machine alone: "localhost", 127.0.0.1, ::1.
+bool means_this_machine(const std::string& host);
+
+}  // namespace convoy

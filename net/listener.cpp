@@ -1,0 +1,110 @@
+#include "net/listener.h"
+
+#include "net/deadline.h"
+
+namespace convoy {
+
+namespace {
+constexpr std::chrono::seconds kFirstMessage{10};  // then a silent stranger is dropped
+constexpr int kStrangersNamed = 10;                // a port scanner must not fill the log
+
+struct NoCoordinator {};  // a JOIN came to a process that serves none
+}  // namespace
+
+void Listener::open(const asio::ip::address& address, uint16_t port) {
+    const tcp::endpoint endpoint(address, port);
+    tcp::acceptor acceptor(io_);
+    acceptor.open(endpoint.protocol());
+    if (address.is_v6()) acceptor.set_option(asio::ip::v6_only(true));
+    listen(std::move(acceptor), endpoint);
+}
+
+void Listener::open_everywhere(uint16_t port) {
+    tcp::acceptor acceptor(io_);
+    std::error_code no_ipv6;
+    acceptor.open(tcp::v6(), no_ipv6);
+    if (no_ipv6) return open(asio::ip::address_v4::any(), port);
+    acceptor.set_option(asio::ip::v6_only(false));
+    listen(std::move(acceptor), tcp::endpoint(tcp::v6(), port));
+}
+
+void Listener::listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint) {
+    acceptor.set_option(tcp::acceptor::reuse_address(true));
+    acceptor.bind(endpoint);
+    acceptor.listen();
+    auto shared = std::make_shared<tcp::acceptor>(std::move(acceptor));
+    acceptors_.push_back(shared);
+    asio::co_spawn(io_, accept(shared), [](std::exception_ptr) {});  // ends when it is closed
+}
+
+uint16_t Listener::port() const {
+    std::error_code closed;
+    return acceptors_.empty() ? 0 : acceptors_.front()->local_endpoint(closed).port();
+}
+
+void Listener::close() noexcept {
+    std::error_code ignored;  // it is gone either way
+    for (auto& acceptor : acceptors_) acceptor->close(ignored);
+    acceptors_.clear();
+}
+
+asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) {
+    while (acceptor->is_open()) {
+        auto socket = std::make_shared<tcp::socket>(io_);
+        std::error_code error;
+        co_await acceptor->async_accept(*socket, asio::redirect_error(asio::use_awaitable, error));
+        if (error == asio::error::operation_aborted) co_return;
+        if (error) {  // out of file descriptors, perhaps: some may come back
+            asio::steady_timer pause(io_, std::chrono::milliseconds(100));
+            co_await pause.async_wait(asio::use_awaitable);
+            continue;
+        }
+        asio::co_spawn(io_, greet(socket), [](std::exception_ptr) {});  // greet() catches its own
+    }
+}
+
+asio::awaitable<void> Listener::greet(std::shared_ptr<tcp::socket> socket) {
+    std::error_code gone;
+    const std::string who = address_text(socket->remote_endpoint(gone));
+    std::string refusal;
+    try {
+        set_options(*socket);
+        Message first;
+        co_await within(kFirstMessage, read_message(*socket, wire::kJoinLimit, first));
+        dispatch(socket, first);
+    } catch (const wire::NotConvoy& e) {
+        turn_away(who, e.what());
+        if (e.version)
+            refusal = cat("it speaks version ", wire::kVersion, ", you speak ", e.version,
+                          ": run the same build on all machines");
+    } catch (const NoCoordinator&) {
+        refusal = cat("port ", port(), " is that of a rank, not of the coordinator");
+    } catch (const TimedOut&) {
+        turn_away(who, "it connected and said nothing");
+    } catch (const std::system_error&) {
+        // Hung up before it said anything: a port check, or a rank that was stopped.
+    } catch (const Error& e) {
+        turn_away(who, e.what());
+    }
+    if (!refusal.empty())
+        co_await within(kFirstMessage,
+                        write_message(*socket, wire::encode(wire::Refuse{false, refusal})));
+}
+
+void Listener::dispatch(std::shared_ptr<tcp::socket> socket, const Message& first) {
+    if (first.header.type == wire::Type::join && !on_join) throw NoCoordinator();
+    if (first.header.type == wire::Type::join)
+        on_join(std::move(*socket), wire::decode_join(first.body));
+    else if (first.header.type == wire::Type::edge && on_edge)
+        on_edge(std::move(*socket), wire::decode_edge(first.body), first.header.generation);
+    else
+        fail("its first message is ", wire::name(first.header.type), ", which nobody here expects");
+}
+
+void Listener::turn_away(const std::string& who, const std::string& why) {
+    if (++strangers_ > kStrangersNamed) return;
+    log_.notice("turned away ", who, " at port ", port(), ": ", why,
+                strangers_ == kStrangersNamed ? " (further ones will not be named)" : "");
+}
+
+}  // namespace convoy

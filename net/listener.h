@@ -1,0 +1,44 @@
+// listener.h — the one port of a process: every connection that comes in says in its first
+// message what it is, a JOIN for the coordinator or an EDGE of the ring.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/connection.h"
+#include "src/base/log.h"
+
+namespace convoy {
+
+class Listener {
+ public:
+    Listener(asio::io_context& io, Log& log) : io_(io), log_(log) {}
+
+    // Listens at `address`, `port` (0: the system picks). Throws std::system_error.
+    void open(const asio::ip::address& address, uint16_t port);
+    // Listens at every address of this machine, of both families where there are two.
+    void open_everywhere(uint16_t port);
+    bool is_open() const { return !acceptors_.empty(); }
+    uint16_t port() const;  // 0 while not open
+    void close() noexcept;
+
+    // Who takes the connections. Without a taker they are turned away.
+    std::function<void(tcp::socket, wire::Join)> on_join;
+    std::function<void(tcp::socket, wire::Edge, uint32_t generation)> on_edge;
+
+ private:
+    void listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint);
+    asio::awaitable<void> accept(std::shared_ptr<tcp::acceptor> acceptor);
+    asio::awaitable<void> greet(std::shared_ptr<tcp::socket> socket);
+    void dispatch(std::shared_ptr<tcp::socket> socket, const Message& first);
+    void turn_away(const std::string& who, const std::string& why);
+
+    asio::io_context& io_;
+    Log& log_;
+    std::vector<std::shared_ptr<tcp::acceptor>> acceptors_;
+    int strangers_ = 0;
+};
+
+}  // namespace convoy

@@ -1,0 +1,87 @@
+// membership.h — this process's place in a job: the control thread with its one connection to the
+// coordinator (and the coordinator itself, where rank 0 serves it), heartbeats, and the end.
+//
+// The control thread never computes and never waits for a collective, so that heartbeats go out
+// however long a kernel runs or a neighbour dawdles.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "net/coordinator.h"
+#include "net/fate.h"
+#include "net/listener.h"
+
+namespace convoy {
+
+// Where this rank is. Written by the threads that work, read by the heartbeat.
+struct Progress {
+    std::atomic<int64_t> step{0};
+    std::atomic<const char*> phase{""};  // a literal: it must outlive the job
+    std::atomic<std::chrono::steady_clock::time_point> since{};
+    std::atomic<uint64_t> begun{0}, done{0}, moved{0};
+
+    wire::Beat beat() const;
+};
+
+class Membership {
+ public:
+    Membership(Log& log, std::chrono::milliseconds heartbeat);
+    // Says what is still to be said (a second at most), then ends the control thread.
+    ~Membership();
+    Membership(const Membership&) = delete;
+
+    asio::io_context& io() { return io_; }
+    Listener& listener() { return listener_; }
+    Log& log() { return log_; }
+    Fate& fate() { return fate_; }
+    Progress& progress() { return progress_; }
+    std::chrono::milliseconds heartbeat() const { return heartbeat_; }
+
+    // The three below run on the control thread.
+    // Serves a coordinator in this process: JOINs at the listener go to it.
+    void serve(int world, std::chrono::milliseconds stall);
+    uint64_t coordinator_number() const { return coordinator_ ? coordinator_->number() : 0; }
+    // Heartbeats on `connection` from now on; with `welcome`, its messages are heeded too.
+    void keep_alive(std::shared_ptr<Connection> connection);
+    void attend(std::shared_ptr<Connection> connection, const wire::Welcome& welcome);
+
+    bool stands() const { return stands_; }  // GENERATION has come
+    // Wakes whoever waits in the control thread for an edge or for GENERATION.
+    asio::steady_timer& news() { return news_; }
+
+    // From any thread.
+    void send(std::string message);
+    void abort(int lost, const std::string& why) noexcept;
+    void leave() noexcept;
+
+ private:
+    asio::awaitable<void> listen_to_coordinator();
+    asio::awaitable<void> beat(std::shared_ptr<Connection> connection);
+    void handle(const Message& message);
+    void coordinator_lost(const std::string& why);
+    asio::awaitable<void> drain();
+    bool run_and_wait(std::chrono::milliseconds patience, asio::awaitable<void> work) noexcept;
+
+    Log& log_;
+    std::chrono::milliseconds heartbeat_;
+    Fate fate_;
+    Progress progress_;
+    wire::Welcome welcome_;
+    bool stands_ = false, left_ = false, answer_due_ = false, silence_said_ = false;
+    std::chrono::steady_clock::time_point heard_;
+
+    // Before everything that holds sockets: those must go first.
+    asio::io_context io_{1};
+    asio::executor_work_guard<asio::io_context::executor_type> busy_{io_.get_executor()};
+    asio::steady_timer news_{io_};
+    Listener listener_;
+    std::unique_ptr<Coordinator> coordinator_;
+    std::shared_ptr<Connection> connection_;
+    std::thread thread_;
+};
+
+}  // namespace convoy

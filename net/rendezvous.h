@@ -1,0 +1,40 @@
+// rendezvous.h — how a rank finds its job: dial the coordinator until it answers, say JOIN, wait
+// for WELCOME, then open the edges to its neighbours.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/communicator.h"
+#include "net/link.h"
+#include "net/membership.h"
+
+namespace convoy {
+
+struct Standing {
+    wire::Welcome welcome;
+    std::vector<Link> links;  // by rank; closed where this rank has no edge
+};
+
+// Runs on the control thread of `membership`. Throws Error: the time is up, this rank is refused,
+// or an edge cannot be opened.
+asio::awaitable<Standing> rendezvous(Membership& membership, JoinOptions options);
+
+// Opens the edges of this rank (edges.cpp): the higher rank of a pair dials the lower one.
+// `waiting` are edges that came before WELCOME did. Throws Error.
+struct IncomingEdge {
+    tcp::socket socket;
+    wire::Edge edge;
+    uint32_t generation;
+};
+asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
+                                              tcp::endpoint coordinator,
+                                              std::vector<IncomingEdge>& waiting);
+
+// One attempt to reach any of the addresses of host:port, each for `patience`. Throws Error with
+// the reason, in words ("connection refused"), of the last address.
+asio::awaitable<tcp::socket> dial(asio::io_context& io, std::string host, uint16_t port,
+                                  asio::ip::address from, std::chrono::milliseconds patience);
+
+}  // namespace convoy

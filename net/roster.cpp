@@ -1,0 +1,163 @@
+#include "net/roster.h"
+
+#include <algorithm>
+
+namespace convoy {
+
+std::string rank_name(int rank, const std::string& address) {
+    return rank < 0 ? cat("a rank (", address, ")") : cat("rank ", rank, " (", address, ")");
+}
+
+Roster::Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous)
+    : world_(world), coordinator_(coordinator), previous_(std::move(previous)) {}
+
+// The member that is, or is going to be, rank 0: its word holds for world and settings.
+const Roster::Member* Roster::zero() const {
+    for (const Member& m : members_)
+        if (m.join.rank == 0) return &m;
+    for (const Member& m : members_)
+        if (m.join.rank == -1 && m.join.serves == coordinator_) return &m;
+    if (!complete()) return nullptr;
+    for (const Member& m : members_)
+        if (m.join.rank == -1) return &m;
+    return nullptr;
+}
+
+const Roster::Member* Roster::who_says_world() const {
+    for (const Member& m : members_)
+        if (m.join.rank == 0 && m.join.world > 0) return &m;
+    for (const Member& m : members_)
+        if (m.join.world > 0) return &m;
+    return nullptr;
+}
+
+int Roster::world() const {
+    if (world_ > 0) return world_;
+    const Member* m = who_says_world();
+    return m ? m->join.world : 0;
+}
+
+// Why `member` cannot stay; "" if it can.
+std::string Roster::objection(const Member& member) const {
+    const std::string who = rank_name(member.join.rank, member.join.address);
+    const int world = this->world();
+    if (member.join.world > 0 && member.join.world != world) {
+        const Member* other = who_says_world();
+        return cat(
+            who, " says --world ", member.join.world, ", ",
+            world_ > 0 ? "the coordinator" : rank_name(other->join.rank, other->join.address),
+            " says --world ", world);
+    }
+    if (world > 0 && member.join.rank >= world)
+        return cat(who, " cannot be in a world of ", world, ": its ranks are 0 to ", world - 1);
+    for (const Member& other : members_) {
+        if (&other == &member) break;  // those before it were here first
+        if (other.join.rank >= 0 && other.join.rank == member.join.rank)
+            return cat("rank ", member.join.rank, " is wanted by both ", other.join.address,
+                       ", which was first, and ", member.join.address,
+                       ": give each its own --rank, or none");
+    }
+    if (world > 0 && int(&member - members_.data()) >= world)
+        return cat(who, " is one too many: all ", world, " ranks are here");
+    const Member* zero = this->zero();
+    if (!zero || zero == &member) return "";
+    for (const auto& [name, value] : member.join.settings) {
+        const auto said = zero->join.settings.find(name);
+        if (said == zero->join.settings.end())
+            return cat(who, " says --", name, " ", value, ", rank 0 does not know this option");
+        if (said->second != value)
+            return cat(who, " says --", name, " ", value, ", rank 0 says --", name, " ",
+                       said->second);
+    }
+    return "";
+}
+
+std::vector<Roster::Refusal> Roster::add(int id, wire::Join join) {
+    members_.push_back({id, std::move(join)});
+    std::vector<Refusal> refused;
+    // Again after each removal: with one gone, world or rank 0 may be another.
+    for (size_t i = 0; i < members_.size();) {
+        std::string why = objection(members_[i]);
+        if (why.empty()) {
+            ++i;
+            continue;
+        }
+        refused.push_back({members_[i].id, std::move(why)});
+        members_.erase(members_.begin() + i);
+        i = 0;
+    }
+    return refused;
+}
+
+void Roster::remove(int id) {
+    std::erase_if(members_, [id](const Member& m) { return m.id == id; });
+}
+
+std::string Roster::status() const {
+    const int world = this->world();
+    if (world == 0) return cat(members_.size(), " joined, but none has said --world");
+    std::string text = cat(members_.size(), " of ", world, " joined");
+    if (complete()) return text;
+    std::vector<bool> here(world, false);
+    bool all_have_wishes = true;
+    for (const Member& m : members_) {
+        all_have_wishes = all_have_wishes && m.join.rank >= 0;
+        if (m.join.rank >= 0) here[m.join.rank] = true;
+    }
+    // Which numbers are missing is open while somebody waits to be given one.
+    if (!all_have_wishes) return cat(text, ", missing ", world - int(members_.size()), " more");
+    std::string missing;
+    for (int r = 0; r < world; ++r)
+        if (!here[r]) missing += cat(missing.empty() ? "" : ", ", r);
+    return cat(text, ", missing rank ", missing);
+}
+
+Roster::Seating Roster::seat() const {
+    const int world = this->world();
+    std::vector<const Member*> at(world, nullptr);
+    for (const Member& m : members_)
+        if (m.join.rank >= 0) at[m.join.rank] = &m;
+
+    std::vector<const Member*> open;
+    for (const Member& m : members_)
+        if (m.join.rank == -1) open.push_back(&m);
+    const auto place = [&](size_t i, int rank) {
+        at[rank] = open[i];
+        open.erase(open.begin() + i);
+    };
+    if (!at[0]) place(std::find(open.begin(), open.end(), zero()) - open.begin(), 0);
+    for (size_t i = 0; i < open.size();) {  // old seats
+        const auto old = previous_.find(open[i]->join.host);
+        int rank = -1;
+        if (old != previous_.end())
+            for (int r : old->second)
+                if (rank < 0 && r < world && !at[r]) rank = r;
+        rank >= 0 ? place(i, rank) : void(++i);
+    }
+    for (int rank = 0; rank < world; ++rank) {  // the rest, each host's members in a row
+        if (at[rank]) continue;
+        const std::string& neighbour = rank > 0 ? at[rank - 1]->join.host : open[0]->join.host;
+        size_t i = 0;
+        for (size_t k = open.size(); k-- > 0;)
+            if (open[k]->join.host == neighbour) i = k;
+        place(i, rank);
+    }
+
+    Seating seating;
+    wire::Welcome& w = seating.welcome;
+    w.world = world;
+    w.settings = at[0]->join.settings;
+    for (int rank = 0; rank < world; ++rank) {
+        seating.ids.push_back(at[rank]->id);
+        w.peers.push_back({at[rank]->join.host, at[rank]->join.address});
+        if (at[rank]->join.serves == coordinator_) w.server = rank;
+    }
+    for (int first = 0; first < world; ++first)
+        for (int rank = first; rank < world; ++rank)
+            if (w.peers[rank].host == w.peers[first].host &&
+                std::find(w.ring.begin(), w.ring.end(), rank) == w.ring.end())
+                w.ring.push_back(rank);
+    return seating;
+}
+
+}  // namespace convoy

@@ -1,0 +1,77 @@
+#include "net/stall.h"
+
+#include <algorithm>
+
+#include "net/roster.h"
+
+namespace convoy {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+StallWatch::StallWatch(std::vector<std::string> addresses, milliseconds patience,
+                       Clock::time_point now)
+    : patience_(patience), next_(patience) {
+    for (std::string& address : addresses) ranks_.push_back({std::move(address), {}, now, now});
+}
+
+void StallWatch::beat(int rank, const wire::Beat& beat, Clock::time_point now) {
+    Rank& r = ranks_[rank];
+    // Idle counts as moving: the clock of a wait starts when the wait does.
+    if (beat.begun == beat.done || beat.done != r.beat.done || beat.moved != r.beat.moved ||
+        r.beat.begun == r.beat.done)
+        r.moved = now;
+    r.beat = beat;
+    r.heard = now;
+}
+
+std::optional<std::string> StallWatch::report(Clock::time_point now) {
+    // The one that has waited longest, and how far the slowest has come.
+    milliseconds waited{0};
+    uint64_t least = UINT64_MAX, most = 0;
+    int64_t step = 0;
+    for (const Rank& r : ranks_) {
+        if (r.beat.begun > r.beat.done)
+            waited = std::max(waited, duration_cast<milliseconds>(now - r.moved));
+        least = std::min(least, r.beat.begun);
+        most = std::max(most, r.beat.begun);
+        step = std::max(step, r.beat.step);
+    }
+    if (waited < patience_) {
+        next_ = patience_;
+        return std::nullopt;
+    }
+    if (waited < next_) return std::nullopt;
+    while (next_ <= waited) next_ *= 2;
+
+    std::string text = cat("step ", step, ": ");
+    if (least == most)
+        return cat(text, "all ranks are in the same collective and no byte has moved for ",
+                   duration_cast<seconds>(waited).count(), " s: check the network between them");
+    std::string names;
+    for (int rank = 0; rank < int(ranks_.size()); ++rank)
+        if (ranks_[rank].beat.begun == least)
+            names += (names.empty() ? "" : "; for ") + describe(rank, now);
+    return cat(text, "all wait for ", names);
+}
+
+std::string StallWatch::describe(int rank, Clock::time_point now) const {
+    const Rank& r = ranks_[rank];
+    const auto quiet = duration_cast<milliseconds>(now - r.heard);
+    std::string text = rank_name(rank, r.address);
+    if (!r.beat.phase.empty())
+        text += cat(", in ", r.beat.phase, " since ",
+                    duration_cast<seconds>(quiet + milliseconds(r.beat.phase_ms)).count(), " s");
+    if (quiet > seconds(3))
+        text += cat(", and silent for ", duration_cast<seconds>(quiet).count(),
+                    " s: its machine answers, its process does not");
+    return text;
+}
+
+std::string StallWatch::last_seen(int rank) const {
+    const wire::Beat& beat = ranks_[rank].beat;
+    return beat.phase.empty() ? "" : cat("at step ", beat.step, " in ", beat.phase);
+}
+
+}  // namespace convoy

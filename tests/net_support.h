@@ -1,0 +1,81 @@
+// net_support.h — ranks as threads of one process, joined over loopback at a port that the system
+// picks.
+#pragma once
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "net/communicator.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+// A Log whose lines can be read back.
+class Diary {
+ public:
+    Diary() : file_(std::tmpfile()), log_(file_) { REQUIRE(file_ != nullptr); }
+    ~Diary() { std::fclose(file_); }
+    Log& log() { return log_; }
+    std::string text() {
+        std::string all(size_t(std::ftell(file_)), '\0');
+        std::rewind(file_);
+        all.resize(std::fread(all.data(), 1, all.size(), file_));
+        std::fseek(file_, 0, SEEK_END);
+        return all;
+    }
+
+ private:
+    std::FILE* file_;
+    Log log_;
+};
+
+// The coordinator's port, as rank 0 tells it to the others.
+class Port {
+ public:
+    void set(uint16_t port) { promise_.set_value(port); }
+    uint16_t get() { return future_.get(); }
+
+ private:
+    std::promise<uint16_t> promise_;
+    std::shared_future<uint16_t> future_ = promise_.get_future().share();
+};
+
+// Runs `work` on each rank of a job of its own. Rethrows the failure of the lowest rank that has
+// one, after all have ended.
+inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust,
+                      const std::function<void(Job&)>& work) {
+    Port port;
+    Diary diary;
+    std::vector<std::exception_ptr> failures(static_cast<size_t>(world));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < world; ++rank)
+        threads.emplace_back([&, rank] {
+            try {
+                JoinOptions options;
+                options.host = "127.0.0.1";
+                options.rank = rank;
+                options.world = world;
+                options.join_timeout = std::chrono::seconds(20);
+                options.heartbeat = std::chrono::milliseconds(200);
+                if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
+                if (rank > 0) options.port = port.get();
+                adjust(options);
+                Job job = join(options, diary.log());
+                work(job);
+                job.communicator->barrier();
+                job.communicator->leave();
+            } catch (...) {
+                failures[size_t(rank)] = std::current_exception();
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    INFO(diary.text());
+    for (const std::exception_ptr& failure : failures)
+        if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace convoy

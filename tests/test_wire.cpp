@@ -1,0 +1,136 @@
+#include "net/wire.h"
+
+#include <cstring>
+
+#include "tests/support.h"
+
+namespace convoy {
+
+using namespace wire;
+
+static Header header_of(const std::string& message, uint64_t limit = kControlLimit) {
+    std::byte head[kHeaderBytes];
+    REQUIRE(message.size() >= kHeaderBytes);
+    std::memcpy(head, message.data(), kHeaderBytes);
+    return decode(head, limit);
+}
+static std::string body_of(const std::string& message) { return message.substr(kHeaderBytes); }
+
+TEST_CASE("a header is laid out as the table in wire.h says") {
+    std::byte head[kHeaderBytes];
+    encode({Type::sum, 0x01020304, 0x05060708, 0x1112131415161718}, head);
+    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  1,    0,    32,   0,
+                                              4,    3,    2,    1,    8,    7,    6,    5,
+                                              0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
+    CHECK(std::memcmp(head, want, kHeaderBytes) == 0);
+}
+
+TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they were sent") {
+    Join join{2, 4, 77, 250, "nodeA", "10.0.0.7:29401", {{"batch", "64"}, {"model", "resnet18"}}};
+    const Join join2 = decode_join(body_of(encode(join)));
+    CHECK(join2.rank == 2);
+    CHECK(join2.world == 4);
+    CHECK(join2.serves == 77);
+    CHECK(join2.heartbeat_ms == 250);
+    CHECK(join2.host == "nodeA");
+    CHECK(join2.address == "10.0.0.7:29401");
+    CHECK(join2.settings == join.settings);
+
+    Welcome welcome{99, 3, 1, 2, 0, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}, {{"lr", "0.1"}}};
+    const std::string sent = encode(welcome);
+    CHECK(header_of(sent).type == Type::welcome);
+    CHECK(header_of(sent).length == sent.size() - kHeaderBytes);
+    const Welcome welcome2 = decode_welcome(body_of(sent), header_of(sent).generation);
+    CHECK(welcome2.job == 99);
+    CHECK(welcome2.generation == 3);
+    CHECK(welcome2.rank == 1);
+    CHECK(welcome2.world == 2);
+    CHECK(welcome2.server == 0);
+    CHECK(welcome2.peers[1].host == "b");
+    CHECK(welcome2.peers[1].address == "y:2");
+    CHECK(welcome2.ring == welcome.ring);
+    CHECK(welcome2.settings == welcome.settings);
+
+    const Beat beat = decode_beat(body_of(encode(Beat{812, 9, 8, 12345, 40'000, "backward"})));
+    CHECK(beat.step == 812);
+    CHECK(beat.begun == 9);
+    CHECK(beat.done == 8);
+    CHECK(beat.moved == 12345);
+    CHECK(beat.phase_ms == 40'000);
+    CHECK(beat.phase == "backward");
+
+    const Abort abort = decode_abort(body_of(encode(Abort{2, "out of memory"})));
+    CHECK(abort.lost == 2);
+    CHECK(abort.why == "out of memory");
+    const Refuse refuse = decode_refuse(body_of(encode(Refuse{true, "busy"})));
+    CHECK(refuse.again);
+    CHECK(refuse.why == "busy");
+    const Edge edge = decode_edge(body_of(encode(Edge{5, 1, 0}, 3)));
+    CHECK(edge.job == 5);
+    CHECK(edge.from == 1);
+    CHECK(edge.to == 0);
+}
+
+TEST_CASE("a header of other bytes, another version, an unknown type or too long is refused") {
+    const std::string http = "GET / HTTP/1.1\r\nHost: x\r\n";
+    CHECK_THROWS_WITH_AS(header_of(http),
+                         doctest::Contains("not a Convoy trainer: it sent 'GET / HT'"), NotConvoy);
+    std::string other = encode_empty(Type::leave);
+    other[4] = 9;
+    CHECK_THROWS_WITH_AS(header_of(other), doctest::Contains("speaks version 9"), NotConvoy);
+    std::string unknown = encode_empty(Type::leave);
+    unknown[6] = 99;
+    CHECK_THROWS_WITH_AS(header_of(unknown), doctest::Contains("unknown type 99"), Error);
+    std::string huge = encode_empty(Type::join);
+    huge[22] = 1;  // 2^48 bytes: must be refused before anything is allocated
+    CHECK_THROWS_WITH_AS(header_of(huge),
+                         doctest::Contains("JOIN message of 281474976710656 bytes"), Error);
+}
+
+TEST_CASE("every cut and every flipped byte of a message either decodes or is an Error") {
+    const std::string bodies[] = {
+        body_of(encode(Join{2, 4, 7, 250, "nodeA", "10.0.0.7:1", {{"batch", "64"}}})),
+        body_of(encode(Welcome{9, 1, 1, 2, 0, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}, {{"a", "b"}}})),
+        body_of(encode(Beat{1, 2, 1, 4, 5, "data"}))};
+    size_t refused = 0, tried = 0;
+    const auto try_all = [&](const std::string& body) {
+        for (int kind = 0; kind < 3; ++kind) {
+            ++tried;
+            try {
+                kind == 0   ? void(decode_join(body))
+                : kind == 1 ? void(decode_welcome(body, 1))
+                            : void(decode_beat(body));
+            } catch (const Error&) {
+                ++refused;
+            }
+        }
+    };
+    for (const std::string& body : bodies) {
+        for (size_t cut = 0; cut < body.size(); ++cut) {
+            CHECK_THROWS_AS(decode_join(body.substr(0, cut) + "x"), Error);
+            try_all(body.substr(0, cut));
+        }
+        for (size_t i = 0; i < body.size(); ++i)
+            for (int value : {0, 1, 127, 128, 255}) {
+                std::string changed = body;
+                changed[i] = char(value);
+                try_all(changed);
+            }
+    }
+    CHECK(refused > tried / 2);
+}
+
+TEST_CASE("a list that claims more items than its bytes could hold is refused by its count") {
+    std::string body = body_of(encode(Join{}));
+    body[body.size() - 1] =
+        char(0x7f);  // the count of the settings, now about two thousand million
+    CHECK_THROWS_WITH_AS(decode_join(body), doctest::Contains("items in 0 bytes"), Error);
+}
+
+TEST_CASE("a WELCOME whose ring is no permutation of the ranks is refused") {
+    Welcome welcome{9, 1, 1, 2, 0, {{"a", "x:1"}, {"b", "y:2"}}, {1, 1}, {}};
+    CHECK_THROWS_WITH_AS(decode_welcome(body_of(encode(welcome)), 1),
+                         doctest::Contains("contradicts itself"), Error);
+}
+
+}  // namespace convoy
