@@ -122,12 +122,13 @@ class RingCommunicator final : public Communicator {
             operation.run();
             return;
         } catch (const LinkLost& e) {
-            if (!closing() && !fate.wait(kFirstCause)) membership_->abort(-1, e.what());
+            if (closing()) fail("this communicator was closed in the middle of a collective");
+            fate.wait(kFirstCause);
+            membership_->abort(-1, e.what());  // does nothing where the cause is known
         } catch (const PeerMistake& e) {
             membership_->abort(e.rank, e.what());
         }
         fate.check();
-        fail("this communicator was closed in the middle of a collective");
     }
 
     bool closing() {

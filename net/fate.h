@@ -20,15 +20,26 @@ class Fate {
         {
             std::lock_guard lock(mutex_);
             if (ended_) return;
-            cause_ = cause;
-            lost_ = lost;
+            if (!prepared_) cause_ = cause, lost_ = lost;
             ended_ = true;
             then = on_end_;
         }
         changed_.notify_all();
         if (then) then();
     }
+    // The coordinator's rank has left in order. What is still under way may end well; whatever
+    // breaks from now on, this is why.
+    void prepare(const std::string& cause) noexcept {
+        {
+            std::lock_guard lock(mutex_);
+            if (ended_ || prepared_) return;
+            cause_ = cause;
+            prepared_ = true;
+        }
+        changed_.notify_all();
+    }
     bool ended() const { return ended_; }
+    bool prepared() const { return prepared_; }
     int lost() const { return lost_; }
     std::string cause() const {
         std::lock_guard lock(mutex_);
@@ -37,10 +48,10 @@ class Fate {
     void check() const {
         if (ended_) fail(cause());
     }
-    // Waits until the job has ended, at most for `patience`; says whether it has.
+    // Waits until the cause of the end is known, at most for `patience`; says whether it is.
     bool wait(std::chrono::milliseconds patience) {
         std::unique_lock lock(mutex_);
-        return changed_.wait_for(lock, patience, [&] { return ended_.load(); });
+        return changed_.wait_for(lock, patience, [&] { return ended_ || prepared_; });
     }
     // `then` runs once, on the thread that ends the job; at once if it has ended already.
     void on_end(std::function<void()> then) {
@@ -57,7 +68,7 @@ class Fate {
     std::condition_variable changed_;
     std::function<void()> on_end_;
     std::string cause_;
-    std::atomic<bool> ended_{false};
+    std::atomic<bool> ended_{false}, prepared_{false};
     std::atomic<int> lost_{-1};
 };
 

@@ -109,14 +109,14 @@ void Membership::handle(const Message& message) {
             break;
         }
         case Type::leave:
-            // The answer to ours; else the process that serves the coordinator goes in order.
             answer_due_ = false;
-            fate_.end(left_ ? "this rank has left the job"
-                      : welcome_.server >= 0
-                          ? cat(rank_name(welcome_.server, connection_->remote()),
-                                " has left the job, and the coordinator with it")
-                          : cat("the coordinator at ", connection_->remote(), " was stopped"),
-                      -1);
+            if (left_)
+                fate_.end("this rank has left the job", -1);
+            else if (welcome_.server >= 0)
+                fate_.prepare(cat(rank_name(welcome_.server, connection_->remote()),
+                                  " has left the job, and the coordinator with it"));
+            else
+                fate_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
             break;
         default: break;  // HEARTBEAT and STATUS: to have been heard is all
     }
@@ -124,6 +124,7 @@ void Membership::handle(const Message& message) {
 }
 
 void Membership::coordinator_lost(const std::string& why) {
+    if (fate_.prepared()) return;  // it has said good-bye
     if (welcome_.server >= 0)
         fate_.end(cat(rank_name(welcome_.server, welcome_.peers[welcome_.server].address),
                       ", which served the coordinator, was lost: ", why),

@@ -107,7 +107,6 @@ TEST_CASE("every cut and every flipped byte of a message either decodes or is an
     };
     for (const std::string& body : bodies) {
         for (size_t cut = 0; cut < body.size(); ++cut) {
-            CHECK_THROWS_AS(decode_join(body.substr(0, cut) + "x"), Error);
             try_all(body.substr(0, cut));
         }
         for (size_t i = 0; i < body.size(); ++i)
@@ -118,6 +117,10 @@ TEST_CASE("every cut and every flipped byte of a message either decodes or is an
             }
     }
     CHECK(refused > tried / 2);
+    for (size_t cut = 0; cut < bodies[0].size(); ++cut)
+        CHECK_THROWS_AS(decode_join(bodies[0].substr(0, cut)), Error);
+    CHECK_THROWS_WITH_AS(decode_join(bodies[0] + "x"), doctest::Contains("1 bytes too many"),
+                         Error);
 }
 
 TEST_CASE("a list that claims more items than its bytes could hold is refused by its count") {
