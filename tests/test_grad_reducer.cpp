@@ -22,6 +22,11 @@ class Recorder final : public Communicator {
         for (float& x : data) x *= float(world_);
         return promise.get_future();
     }
+    std::future<void> gather(std::vector<std::span<float>>) override {
+        std::promise<void> promise;
+        promise.set_value();
+        return promise.get_future();
+    }
     void broadcast(std::span<std::byte>, int) override {}
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte>) override {
         return {};
