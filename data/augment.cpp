@@ -19,10 +19,8 @@ struct Normalise {
     }
 };
 
-ImageView view(const Image& image, Crop crop) {
-    const size_t row_bytes = size_t(image.W) * 3;
-    return {image.pixels.data() + size_t(crop.top) * row_bytes + size_t(crop.left) * 3, crop.H,
-            crop.W, row_bytes};
+ImageView view(const Image& image) {
+    return {image.pixels.data(), image.H, image.W, size_t(image.W) * 3};
 }
 
 }  // namespace
@@ -58,14 +56,16 @@ bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample) {
     return Random(seed, epoch, sample, kFlip).uniform() < 0.5f;
 }
 
-void training_row(const Image& image, const Preprocess& how, uint32_t epoch, uint64_t sample,
+Crop training_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
+    if (how.augment != Augment::crop) return {0, 0, H, W};
+    return random_resized_crop(H, W, how.seed, epoch, sample);
+}
+
+void training_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                   Resizer& resizer, float* row) {
-    if (how.augment == Augment::none) return validation_row(image, how, resizer, row);
-    const Crop crop = how.augment == Augment::crop
-                          ? random_resized_crop(image.H, image.W, how.seed, epoch, sample)
-                          : Crop{0, 0, image.H, image.W};
+    if (how.augment == Augment::none) return validation_row(part, how, resizer, row);
     const Normalise normalise(how);
-    resizer.run(view(image, crop), how.size, how.size, {0, 0, how.size, how.size},
+    resizer.run(view(part), how.size, how.size, {0, 0, how.size, how.size},
                 random_flip(how.seed, epoch, sample), normalise.scale, normalise.bias, row);
 }
 
@@ -79,9 +79,8 @@ void validation_row(const Image& image, const Preprocess& how, Resizer& resizer,
     const int W = image.H <= image.W ? int(longer) : shorter;
     const auto centre = [&](int n) { return int(std::nearbyint((n - how.size) / 2.0)); };
     const Normalise normalise(how);
-    resizer.run(view(image, {0, 0, image.H, image.W}), H, W,
-                {centre(H), centre(W), how.size, how.size}, false, normalise.scale, normalise.bias,
-                row);
+    resizer.run(view(image), H, W, {centre(H), centre(W), how.size, how.size}, false,
+                normalise.scale, normalise.bias, row);
 }
 
 }  // namespace convoy

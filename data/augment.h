@@ -27,12 +27,14 @@ struct Preprocess {
 Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample);
 bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample);
 
-// Training row of one sample: H×W×3 floats (= size·size·3) into `row`. Pure function of the image
-// and (seed, epoch, sample). A crop is cut out first and resized then, as torchvision does it: the
-// filter does not look past its edge. `resizer` only lends its memory.
-void training_row(const Image& image, const Preprocess& how, uint32_t epoch, uint64_t sample,
+// A training row in two steps, so that a decoder need not make pixels that nobody looks at: which
+// part of an image of H×W is used, and size·size·3 floats into `row` from the pixels of that part.
+// Both are pure functions of their arguments. A crop is cut out first and resized then, as
+// torchvision does it: the filter does not look past its edge. `resizer` only lends its memory.
+Crop training_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
+void training_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                   Resizer& resizer, float* row);
-// Validation row: shorter side resized to size·256/224, centre crop, normalise.
+// Validation row of a whole image: shorter side resized to size·256/224, centre crop, normalise.
 void validation_row(const Image& image, const Preprocess& how, Resizer& resizer, float* row);
 
 }  // namespace convoy

@@ -61,6 +61,7 @@ void Decoder::open(std::span<const uint8_t> bytes, const std::string& name) {
         size = size_of(bytes, format_);
     }
     check_claim(name, size.H, size.W, bytes.size());
+    if (is_cut_short(bytes, format_)) fail(name, ": truncated: the image data ends early");
     H_ = int(size.H), W_ = int(size.W);
 }
 

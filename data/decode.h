@@ -54,7 +54,7 @@ class Decoder {
     std::vector<uint8_t> essential_;  // a PNG without its ornaments
 };
 
-// The whole image, with a decoder of its own.
+// The whole image, with a decoder of its own; throws as a Decoder does, with `name` in front.
 void decode(std::span<const uint8_t> bytes, const std::string& name, Image& image);
 
 }  // namespace convoy

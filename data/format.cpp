@@ -62,8 +62,14 @@ ImageSize tiff_size(Bytes bytes) {
     return size;
 }
 
-// "P6", width and height as decimal text between blanks and comments.
-ImageSize pnm_size(Bytes bytes) {
+// "P6", width, height and (but for bitmaps) the largest value as decimal text between blanks and
+// comments, one blank, pixels.
+struct PnmHeader {
+    ImageSize size;
+    int64_t largest = 1;
+    size_t pixels_at = 0;
+};
+PnmHeader pnm_header(Bytes bytes) {
     size_t at = 2;
     const auto next = [&]() -> int64_t {
         while (at < bytes.size() && (std::isspace(bytes[at]) || bytes[at] == '#')) {
@@ -77,8 +83,11 @@ ImageSize pnm_size(Bytes bytes) {
             value = value * 10 + (bytes[at++] - '0');
         return value;
     };
-    const int64_t W = next();
-    return {W, next()};
+    PnmHeader header;
+    header.size.W = next(), header.size.H = next();
+    if (bytes[1] != '1' && bytes[1] != '4') header.largest = next();
+    header.pixels_at = at + 1;
+    return header;
 }
 
 // ISO 3309, the polynomial of PNG's appendix D, a byte at a time.
@@ -119,14 +128,35 @@ ImageSize size_of(Bytes bytes, Format format) {
         case Format::webp: return webp_size(bytes);
         case Format::bmp: return bmp_size(bytes);
         case Format::tiff: return tiff_size(bytes);
-        case Format::pnm: return pnm_size(bytes);
+        case Format::pnm: return pnm_header(bytes).size;
         default: return {};
     }
+}
+
+bool is_cut_short(Bytes bytes, Format format) {
+    const ImageSize size = size_of(bytes, format);
+    const auto lacks = [&](int64_t begin, int64_t row_bytes) {
+        return row_bytes > 0 && size.H > (int64_t(bytes.size()) - begin) / row_bytes;
+    };
+    if (format == Format::bmp) {
+        if (little(bytes, 14, 4) < 40 || little(bytes, 30, 4) != 0) return false;  // old, packed
+        return lacks(little(bytes, 10, 4), (size.W * little(bytes, 28, 2) + 31) / 32 * 4);
+    }
+    if (format == Format::pnm && bytes[1] >= '4') {
+        const PnmHeader header = pnm_header(bytes);
+        const int64_t samples = size.W * (bytes[1] == '6' ? 3 : 1);
+        const int64_t row_bytes =
+            bytes[1] == '4' ? (size.W + 7) / 8 : samples * (header.largest > 255 ? 2 : 1);
+        return lacks(int64_t(header.pixels_at), row_bytes);
+    }
+    return false;
 }
 
 // A chunk: length of the data (4), type (4), data, checksum of type and data (4).
 const char* essential_png(Bytes bytes, std::vector<uint8_t>& out) {
     out.assign(bytes.begin(), bytes.begin() + kPngSignature.size());
+    if (!has(bytes, 12, "IHDR")) return "damaged: it does not begin with a header";
+    bool data = false;
     for (size_t at = kPngSignature.size();;) {
         if (at + 12 > bytes.size()) return "truncated";
         const size_t length = big(bytes, at, 4);
@@ -138,7 +168,8 @@ const char* essential_png(Bytes bytes, std::vector<uint8_t>& out) {
                 return "damaged: a checksum is wrong";
             out.insert(out.end(), chunk.begin(), chunk.end());
         }
-        if (end) return nullptr;
+        data = data || has(chunk, 4, "IDAT");
+        if (end) return data ? nullptr : "damaged: there is no picture in it";
         at += length + 12;
     }
 }

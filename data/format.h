@@ -18,6 +18,9 @@ struct ImageSize {
 // when it is cut short.
 ImageSize size_of(std::span<const uint8_t> bytes, Format format);
 
+// Whether bytes are missing, where the header alone tells: uncompressed BMP, binary PNM.
+bool is_cut_short(std::span<const uint8_t> bytes, Format format);
+
 // Copies the chunks of a PNG that make the picture (IHDR, PLTE, IDAT, IEND) into `out`, each with
 // its checksum tested. What else travels in a PNG (colour profiles, texts, animation) changes no
 // pixel here, but libpng would parse it and print its opinion. Returns the fault, or nullptr.

@@ -29,6 +29,8 @@ float distance(const Colour& a, const Colour& b) {
     return std::hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]);
 }
 
+float length_of(float x, float y) { return std::sqrt(x * x + y * y); }
+
 // Colour at a place: plain, stripes, checks or soft waves, in a random direction and length.
 struct Paint {
     Colour base, swing;
@@ -68,7 +70,7 @@ struct Outline {
     float distance(float px, float py) const {
         const float dx = px - x, dy = py - y;
         const float u = (dx * cos + dy * sin) * stretch, v = (dy * cos - dx * sin) / stretch;
-        if (kind == 0) return std::hypot(u, v) - radius;
+        if (kind == 0) return length_of(u, v) - radius;
         if (kind == 1) return std::max(std::abs(u), std::abs(v)) - 0.8862f * radius;  // √π / 2
         const float inner = 0.7776f * radius;  // of an equilateral triangle: √(π / (3·√3))
         return std::max(v, 0.8660f * std::abs(u) - 0.5f * v) - inner;
@@ -89,9 +91,11 @@ struct Clutter {
         width = random.uniform(0.6f, 1.6f);
     }
     float distance(float px, float py) const {
+        const float far = length + width + 1;
+        if (std::abs(px - x) > far || std::abs(py - y) > far) return 1;  // outside, and cheap
         const float along = (px - x) * dx + (py - y) * dy, across = (py - y) * dx - (px - x) * dy;
-        if (kind == 0) return std::hypot(along - std::clamp(along, 0.f, length), across) - width;
-        const float dot = std::hypot(along, across) - length;
+        if (kind == 0) return length_of(along - std::clamp(along, 0.f, length), across) - width;
+        const float dot = length_of(along, across) - length;
         return kind == 1 ? dot : std::abs(dot) - width;
     }
 };

@@ -6,6 +6,7 @@
 // between setjmp and the calls that may jump there are only plain values.
 #include "data/jpeg.h"
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs FILE
 #include <cstring>
@@ -20,6 +21,10 @@ namespace convoy {
 namespace {
 
 constexpr int kMaxScans = 500;  // progressive files of a few bytes a scan could keep us for hours
+
+// Colour is stored at half the resolution and interpolated between neighbours. At the edge of a
+// part the library has no neighbour, so a little more than the part is decoded.
+constexpr int kMargin = 16;
 
 }  // namespace
 
@@ -101,18 +106,27 @@ bool State::open(std::span<const uint8_t> bytes) {
 bool State::read(Crop crop, uint8_t* pixels, uint8_t* line) {
     if (setjmp(escape)) return false;
     jpeg_start_decompress(&info);
-    if (info.output_components != (info.out_color_space == JCS_CMYK ? 4 : 3))
-        give_up("damaged: the colours make no sense");
-    const JDIMENSION end = JDIMENSION(crop.top + crop.H);
+    const bool cmyk = info.out_color_space == JCS_CMYK;
+    if (info.output_components != (cmyk ? 4 : 3)) give_up("damaged: the colours make no sense");
+    const JDIMENSION begin = JDIMENSION(crop.top), end = JDIMENSION(crop.top + crop.H);
+    size_t left = size_t(crop.left);  // of the crop in `line`
+    if (crop.W < int(info.output_width)) {
+        JDIMENSION first = JDIMENSION(std::max(crop.left - kMargin, 0));
+        JDIMENSION width =
+            std::min(JDIMENSION(crop.left + crop.W + kMargin), info.output_width) - first;
+        jpeg_crop_scanline(&info, &first, &width);  // moves `first` down to a block boundary
+        left -= first;
+    }
+    if (begin > kMargin) jpeg_skip_scanlines(&info, begin - kMargin);
     while (info.output_scanline < end) {
-        const int row = int(info.output_scanline) - crop.top;
-        jpeg_read_scanlines(&info, &line, 1);
-        if (row < 0) continue;
-        uint8_t* out = pixels + size_t(row) * size_t(crop.W) * 3;
-        if (info.output_components == 4)
-            cmyk_to_rgb(line + size_t(crop.left) * 4, crop.W, out);
+        const JDIMENSION row = info.output_scanline;
+        if (jpeg_read_scanlines(&info, &line, 1) != 1) give_up("damaged: a row is missing");
+        if (row < begin) continue;
+        uint8_t* out = pixels + size_t(row - begin) * size_t(crop.W) * 3;
+        if (cmyk)
+            cmyk_to_rgb(line + left * 4, crop.W, out);
         else
-            std::memcpy(out, line + size_t(crop.left) * 3, size_t(crop.W) * 3);
+            std::memcpy(out, line + left * 3, size_t(crop.W) * 3);
     }
     if (end == info.output_height)
         jpeg_finish_decompress(&info);

@@ -142,12 +142,14 @@ void Loader::Impl::decode_loop() {
         try {
             source->read(sample, bytes);
             decoder.open(bytes, source->name(sample));
-            decoder.read(image);
             float* out = slot->batch.x + row * row_elems;
-            if (options.training)
+            if (options.training) {
+                decoder.read(training_crop(decoder.H(), decoder.W(), how, epoch, sample), image);
                 training_row(image, how, epoch, sample, resizer, out);
-            else
+            } else {
+                decoder.read(image);
                 validation_row(image, how, resizer, out);
+            }
         } catch (const Error& bad_image) {
             reason = bad_image.what();
         } catch (...) {

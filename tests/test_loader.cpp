@@ -102,14 +102,18 @@ std::vector<float> expected_row(const Source& source, uint64_t sample, uint32_t 
                                 bool training, const Preprocess& how) {
     std::vector<uint8_t> bytes;
     source.read(sample, bytes);
+    Decoder decoder;
+    decoder.open(bytes, "sample");
     Image image;
-    decode(bytes, "sample", image);
     Resizer resizer;
     std::vector<float> row(kRow);
-    if (training)
+    if (training) {
+        decoder.read(training_crop(decoder.H(), decoder.W(), how, epoch, sample), image);
         training_row(image, how, epoch, sample, resizer, row.data());
-    else
+    } else {
+        decoder.read(image);
         validation_row(image, how, resizer, row.data());
+    }
     return row;
 }
 

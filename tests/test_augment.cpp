@@ -1,0 +1,199 @@
+// test_augment.cpp — resizing against Pillow's pixels, crops and flips against torchvision's rules.
+#include "data/augment.h"
+
+#include <algorithm>
+#include <array>
+
+#include "golden.h"
+#include "golden_images.h"
+#include "src/base/check.h"
+#include "support.h"
+
+using namespace convoy;
+
+namespace {
+
+constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
+
+// The same formula as picture() in tools/make_goldens.py.
+Image picture(int H, int W) {
+    Image image{H, W, {}};
+    for (int h = 0; h < H; ++h)
+        for (int w = 0; w < W; ++w)
+            for (int c = 0; c < 3; ++c)
+                image.pixels.push_back(
+                    uint8_t((h * 5 + w * 3 + c * 60 + h * w * (c + 1) % 41 * 4) % 256));
+    return image;
+}
+
+ImageView view(const Image& image, Crop crop) {
+    const size_t row_bytes = size_t(image.W) * 3;
+    return {image.pixels.data() + size_t(crop.top) * row_bytes + size_t(crop.left) * 3, crop.H,
+            crop.W, row_bytes};
+}
+
+std::vector<float> resized(ImageView from, int H, int W, Crop window, bool flip) {
+    Guarded out(size_t(window.H) * size_t(window.W) * 3);
+    Resizer().run(from, H, W, window, flip, kOnes, kZeros, out.data());
+    return out;
+}
+
+std::vector<float> mirrored(const std::vector<float>& row, int H, int W) {
+    std::vector<float> turned(row.size());
+    for (int h = 0; h < H; ++h)
+        for (int w = 0; w < W; ++w)
+            for (int c = 0; c < 3; ++c)
+                turned[size_t((h * W + w) * 3 + c)] = row[size_t((h * W + W - 1 - w) * 3 + c)];
+    return turned;
+}
+
+}  // namespace
+
+TEST_CASE("resizing gives Pillow's pixels exactly: down, up, odd, one pixel, parts of an image") {
+    for (const golden::Resized& want : golden::kResized) {
+        CAPTURE(want.H);
+        CAPTURE(want.W);
+        const Image image = picture(want.H, want.W);
+        const ImageView part = view(image, {want.top, want.left, want.h, want.w});
+        const std::vector<float> got =
+            resized(part, want.out_H, want.out_W, {0, 0, want.out_H, want.out_W}, false);
+        CHECK_CLOSE(got, from_hex(want.pixels), 0);
+    }
+}
+
+TEST_CASE("a window of a resized image is what the whole resized image has there") {
+    const Image image = picture(61, 45);
+    const std::vector<float> whole =
+        resized(view(image, {0, 0, 61, 45}), 20, 17, {0, 0, 20, 17}, false);
+    for (Crop window : {Crop{0, 0, 20, 17}, {3, 5, 11, 7}, {19, 16, 1, 1}, {0, 16, 20, 1}}) {
+        const std::vector<float> got = resized(view(image, {0, 0, 61, 45}), 20, 17, window, false);
+        std::vector<float> want;
+        for (int h = 0; h < window.H; ++h)
+            for (int i = 0; i < window.W * 3; ++i)
+                want.push_back(whole[size_t(((window.top + h) * 17 + window.left) * 3 + i)]);
+        CHECK_CLOSE(got, want, 0);
+        const std::vector<float> turned =
+            resized(view(image, {0, 0, 61, 45}), 20, 17, window, true);
+        CHECK_CLOSE(turned, mirrored(want, window.H, window.W), 0);
+    }
+}
+
+TEST_CASE("resizing does not read past the last pixel of the image") {
+    // Exactly as many bytes as pixels, on the heap: the sanitizers see one byte more.
+    for (int W : {1, 2, 3, 4, 5, 30}) {
+        const Image image = picture(3, W);
+        CHECK(resized(view(image, {0, 0, 3, W}), 2, 2, {0, 0, 2, 2}, false).size() == 12);
+        CHECK(resized(view(image, {2, W - 1, 1, 1}), 2, 2, {0, 0, 2, 2}, true)[0] ==
+              image.pixels[size_t(2 * W + W - 1) * 3]);
+    }
+}
+
+TEST_CASE("validation rows are torchvision's: shorter side to size·256/224, centre, normalised") {
+    Preprocess how;
+    how.size = 14;  // 14·256/224 = 16
+    Resizer resizer;
+    for (const golden::Validated& golden : golden::kValidated) {
+        CAPTURE(golden.H);
+        CAPTURE(golden.W);
+        const std::vector<uint8_t> pixels = from_hex(golden.pixels);
+        std::vector<double> want;
+        for (size_t i = 0; i < pixels.size(); ++i)
+            want.push_back((pixels[i] / 255.0 - how.mean[i % 3]) / how.std[i % 3]);
+        Guarded row(14 * 14 * 3);
+        validation_row(picture(golden.H, golden.W), how, resizer, row.data());
+        CHECK_CLOSE(row.span(), want, 1e-6);
+    }
+}
+
+TEST_CASE("a very long image is resized without computing more than its centre") {
+    Preprocess how;
+    how.size = 14;
+    Resizer resizer;
+    const Image image = picture(2, 20000);  // whole: 16×160,000
+    Guarded row(14 * 14 * 3);
+    validation_row(image, how, resizer, row.data());
+    CHECK(std::isfinite(row.data()[0]));
+}
+
+TEST_CASE("random_resized_crop obeys scale and ratio and depends on all of its arguments") {
+    double area = 0;
+    bool touched_top = false, touched_left = false;
+    const int n = 2000;
+    for (int i = 0; i < n; ++i) {
+        const Crop crop = random_resized_crop(300, 400, 1, 2, uint64_t(i));
+        CHECK(crop == random_resized_crop(300, 400, 1, 2, uint64_t(i)));
+        CHECK((crop.top >= 0 && crop.left >= 0));
+        CHECK((crop.top + crop.H <= 300 && crop.left + crop.W <= 400));
+        // Sides are rounded to whole pixels: within half a pixel of the rule.
+        CHECK((crop.W + 0.5) / (crop.H - 0.5) >= 3.0 / 4);
+        CHECK((crop.W - 0.5) / (crop.H + 0.5) <= 4.0 / 3);
+        CHECK((crop.H + 0.5) * (crop.W + 0.5) >= 0.08 * 300 * 400);
+        area += double(crop.H) * crop.W / (300 * 400) / n;
+        touched_top = touched_top || crop.top == 0;
+        touched_left = touched_left || crop.left == 0;
+    }
+    // Uniform in [0.08, 1], but the largest often do not fit and are drawn again.
+    CHECK(area > 0.40);
+    CHECK(area < 0.54);
+    CHECK((touched_top && touched_left));
+    const Crop crop = random_resized_crop(300, 400, 1, 2, 3);
+    CHECK(!(crop == random_resized_crop(300, 400, 2, 2, 3)));
+    CHECK(!(crop == random_resized_crop(300, 400, 1, 3, 3)));
+    CHECK(!(crop == random_resized_crop(300, 400, 1, 2, 4)));
+}
+
+TEST_CASE("random_resized_crop falls back to the centre where nothing fits, as torchvision does") {
+    // 10:1 — a crop of 8 % and ratio 3/4 or more is higher than the image is: never fits.
+    CHECK(random_resized_crop(1000, 10, 1, 0, 0) == Crop{493, 0, 13, 10});  // 10 / (3/4)
+    CHECK(random_resized_crop(10, 1000, 1, 0, 0) == Crop{0, 493, 10, 13});  // 10 · 4/3
+    CHECK(random_resized_crop(1, 1, 1, 0, 0) == Crop{0, 0, 1, 1});
+    const Crop thin = random_resized_crop(1, 50000, 1, 0, 0);
+    CHECK((thin.H == 1 && thin.W == 1));
+}
+
+TEST_CASE("random_flip is a fair coin of (seed, epoch, sample)") {
+    int heads = 0;
+    for (uint64_t i = 0; i < 4000; ++i) heads += random_flip(1, 2, i);
+    CHECK(std::abs(heads - 2000) < 5 * 32);  // deviation √4000 / 2
+    int changed = 0;
+    for (uint64_t i = 0; i < 100; ++i) changed += random_flip(1, 2, i) != random_flip(1, 3, i);
+    CHECK(changed > 20);
+}
+
+TEST_CASE("training rows: a flipped one is the other one's mirror image, pixel by pixel") {
+    Preprocess how;
+    how.size = 12;
+    how.augment = Augment::resize;
+    const Image image = picture(40, 30);
+    Resizer resizer;
+    std::vector<float> straight, turned;
+    for (uint64_t sample = 0; straight.empty() || turned.empty(); ++sample) {
+        REQUIRE(sample < 100);
+        CHECK(training_crop(40, 30, how, 0, sample) == Crop{0, 0, 40, 30});
+        std::vector<float> row(12 * 12 * 3);
+        training_row(image, how, 0, sample, resizer, row.data());
+        (random_flip(how.seed, 0, sample) ? turned : straight) = row;
+    }
+    CHECK(straight != turned);
+    CHECK(mirrored(straight, 12, 12) == turned);
+    const std::vector<float> pixels =
+        resized(view(image, {0, 0, 40, 30}), 12, 12, {0, 0, 12, 12}, false);
+    for (size_t i = 0; i < pixels.size(); ++i)
+        CHECK(std::abs(straight[i] - (pixels[i] / 255 - how.mean[i % 3]) / how.std[i % 3]) < 1e-5);
+}
+
+TEST_CASE("--augment none trains on validation rows; an unknown name lists those there are") {
+    Preprocess how;
+    how.size = 14;
+    how.augment = parse_augment("none");
+    const Image image = picture(30, 47);
+    Resizer resizer;
+    std::vector<float> training(14 * 14 * 3), validation(14 * 14 * 3);
+    CHECK(training_crop(30, 47, how, 1, 1) == Crop{0, 0, 30, 47});
+    training_row(image, how, 1, 1, resizer, training.data());
+    validation_row(image, how, resizer, validation.data());
+    CHECK(training == validation);
+    CHECK(parse_augment("crop") == Augment::crop);
+    CHECK(parse_augment("resize") == Augment::resize);
+    CHECK_THROWS_WITH_AS(parse_augment("flip"), doctest::Contains("crop, resize, none"), Error);
+}

@@ -1,0 +1,300 @@
+// test_decode.cpp — pixels against Pillow's, parts against the whole, and hostile bytes.
+#include "data/decode.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <opencv2/imgcodecs.hpp>
+
+#include "data/format.h"
+#include "golden.h"
+#include "golden_images.h"
+#include "src/base/check.h"
+#include "support.h"
+
+using namespace convoy;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+// A smooth picture with some structure, BGR as OpenCV wants it.
+cv::Mat picture(int H, int W) {
+    cv::Mat bgr(H, W, CV_8UC3);
+    for (int h = 0; h < H; ++h)
+        for (int w = 0; w < W; ++w)
+            bgr.at<cv::Vec3b>(h, w) = {uint8_t(h * 3 + w), uint8_t(200 - h + (w / 7 % 2) * 40),
+                                       uint8_t(w * 2 + (h / 5 % 2) * 60)};
+    return bgr;
+}
+
+Bytes encoded(const char* extension, int H = 40, int W = 50, const std::vector<int>& how = {}) {
+    Bytes bytes;
+    REQUIRE(cv::imencode(extension, picture(H, W), bytes, how));
+    return bytes;
+}
+
+Image decoded(const Bytes& bytes) {
+    Image image;
+    decode(bytes, "picture", image);
+    return image;
+}
+
+std::string refusal(const Bytes& bytes) {
+    Image image;
+    try {
+        decode(bytes, "x/picture.jpg", image);
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "accepted";
+}
+
+void put_big(Bytes& bytes, size_t at, uint32_t value, int count) {
+    for (int i = count; i-- > 0; value >>= 8) bytes[at + size_t(i)] = uint8_t(value);
+}
+
+uint32_t png_crc(const uint8_t* data, size_t n) {  // bit by bit, from the text of the standard
+    uint32_t c = ~0u;
+    for (size_t i = 0; i < n; ++i) {
+        c ^= data[i];
+        for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ (c & 1 ? 0xEDB88320u : 0u);
+    }
+    return ~c;
+}
+
+// Largest resident size so far, in bytes.
+int64_t peak_bytes() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return int64_t(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace
+
+TEST_CASE("colour, progressive, grey and CMYK JPEGs decode to Pillow's pixels") {
+    const std::pair<const char*, const char*> cases[] = {
+        {golden::kColourJpeg, golden::kColourJpegPixels},
+        {golden::kProgressiveJpeg, golden::kProgressiveJpegPixels},
+        {golden::kGreyJpeg, golden::kGreyJpegPixels},
+        {golden::kCmykJpeg, golden::kCmykJpegPixels}};
+    for (const auto& [file, pixels] : cases) {
+        const Image image = decoded(from_hex(file));
+        CHECK((image.H == 9 && image.W == 11));
+        CHECK_CLOSE(image.pixels, from_hex(pixels), 1);  // another version may round another way
+    }
+}
+
+TEST_CASE("16-bit grey, palette and transparent PNGs decode to their RGB pixels") {
+    const std::pair<const char*, const char*> cases[] = {
+        {golden::kGrey16Png, golden::kGrey16PngPixels},
+        {golden::kPalettePng, golden::kPalettePngPixels},
+        {golden::kAlphaPng, golden::kAlphaPngPixels}};
+    for (const auto& [file, pixels] : cases) {
+        const Image image = decoded(from_hex(file));
+        CHECK((image.H == 5 && image.W == 7));
+        CHECK_CLOSE(image.pixels, from_hex(pixels), 0);
+    }
+}
+
+TEST_CASE("every lossless format gives the same pixels, whatever the file is called") {
+    Bytes want;
+    const cv::Mat bgr = picture(40, 50);
+    for (int i = 0; i < 40 * 50; ++i)
+        for (int c = 0; c < 3; ++c) want.push_back(bgr.data[i * 3 + 2 - c]);
+    for (const char* extension : {".png", ".bmp", ".tiff", ".ppm"}) {
+        CAPTURE(extension);
+        const Image image = decoded(encoded(extension));
+        CHECK((image.H == 40 && image.W == 50));
+        CHECK(image.pixels == want);
+    }
+    const Image webp = decoded(encoded(".webp", 40, 50, {cv::IMWRITE_WEBP_QUALITY, 101}));
+    CHECK(webp.pixels == want);
+}
+
+TEST_CASE("a part of a JPEG has the very pixels of the whole, for every kind of JPEG") {
+    const std::vector<std::vector<int>> kinds = {
+        {cv::IMWRITE_JPEG_QUALITY, 90},
+        {cv::IMWRITE_JPEG_QUALITY, 60, cv::IMWRITE_JPEG_RST_INTERVAL, 3},
+        {cv::IMWRITE_JPEG_QUALITY, 90, cv::IMWRITE_JPEG_PROGRESSIVE, 1}};
+    Decoder decoder;
+    Image part;
+    uint64_t number = 0;
+    const auto compare = [&](const Bytes& bytes, int tries) {
+        const Image whole = decoded(bytes);
+        for (int i = 0; i < tries; ++i) {
+            Random random(1, 0, number++, kTest);
+            Crop crop;
+            crop.H = 1 + int(random.below(uint64_t(whole.H)));
+            crop.W = 1 + int(random.below(uint64_t(whole.W)));
+            crop.top = int(random.below(uint64_t(whole.H - crop.H) + 1));
+            crop.left = int(random.below(uint64_t(whole.W - crop.W) + 1));
+            decoder.open(bytes, "picture");
+            decoder.read(crop, part);
+            REQUIRE((part.H == crop.H && part.W == crop.W));
+            bool same = true;
+            for (int h = 0; h < crop.H; ++h)
+                same = same && std::equal(part.pixels.begin() + h * crop.W * 3,
+                                          part.pixels.begin() + (h + 1) * crop.W * 3,
+                                          whole.pixels.begin() +
+                                              ((crop.top + h) * whole.W + crop.left) * 3);
+            INFO(whole.W, "x", whole.H, ": ", crop.W, "x", crop.H, " at ", crop.left, ",",
+                 crop.top);
+            CHECK(same);
+        }
+    };
+    for (const std::vector<int>& kind : kinds)
+        for (auto [H, W] : {std::pair{40, 50}, {131, 97}, {16, 16}, {200, 300}, {1, 77}, {77, 1}})
+            compare(encoded(".jpg", H, W, kind), 12);
+    for (const char* file : {golden::kColourJpeg, golden::kProgressiveJpeg, golden::kGreyJpeg,
+                             golden::kCmykJpeg, golden::kPalettePng})
+        compare(from_hex(file), 10);
+    for (const char* other : {".png", ".bmp"}) compare(encoded(other), 10);
+}
+
+TEST_CASE("the EXIF orientation is ignored") {
+    Bytes bytes = encoded(".jpg");
+    const Image upright = decoded(bytes);
+    // APP1, "Exif", a little-endian TIFF with one entry: orientation (0x112) = 6, a quarter turn.
+    const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0,    0, 'I', 'I',
+                            42,   0,    8, 0,  0,   0,   1,   0,   0x12, 1, 3,   0,
+                            1,    0,    0, 0,  6,   0,   0,   0,   0,    0, 0,   0};
+    bytes.insert(bytes.begin() + 2, std::begin(exif), std::end(exif));
+    const Image turned = decoded(bytes);
+    CHECK((turned.H == 40 && turned.W == 50));
+    CHECK(turned.pixels == upright.pixels);
+}
+
+TEST_CASE("what cannot be decoded is refused with the name and the cause") {
+    CHECK(refusal({}) == "x/picture.jpg: the file is empty (0 bytes)");
+    const std::string text = "this is no image";
+    CHECK(refusal(Bytes(text.begin(), text.end())).find("x/picture.jpg: not an image") == 0);
+    CHECK(refusal({0xFF, 0xD8, 0xFF}).find("x/picture.jpg: truncated") == 0);
+    for (const char* extension : {".jpg", ".png", ".bmp", ".tiff", ".ppm", ".webp"}) {
+        CAPTURE(extension);
+        const Bytes whole = encoded(extension);
+        CHECK(refusal(whole) == "accepted");
+        for (double part : {0.1, 0.5, 0.9, 0.99}) {
+            CAPTURE(part);
+            const Bytes cut(whole.begin(), whole.begin() + long(part * double(whole.size())));
+            const std::string why = refusal(cut);
+            CHECK(why.find("x/picture.jpg: ") == 0);
+            if (extension == std::string(".jpg") || extension == std::string(".png"))
+                CHECK(why.find("truncated") != std::string::npos);
+        }
+    }
+}
+
+TEST_CASE("a truncated JPEG is noticed at any length, also with an end marker stuck on") {
+    const Bytes whole = encoded(".jpg", 64, 64);
+    for (size_t n = 2; n + 2 < whole.size(); n += 13) {
+        CAPTURE(n);
+        Bytes cut(whole.begin(), whole.begin() + long(n));
+        CHECK(refusal(cut) != "accepted");
+        cut.push_back(0xFF), cut.push_back(0xD9);
+        if (n + 40 < whole.size()) CHECK(refusal(cut) != "accepted");
+    }
+    Decoder decoder;
+    const Bytes half(whole.begin(), whole.begin() + long(whole.size() / 2));
+    CHECK_THROWS_WITH_AS(decoder.open(half, "half"), doctest::Contains("half: truncated"), Error);
+}
+
+TEST_CASE("a decoder works on after a refusal") {
+    Decoder decoder;
+    Image image;
+    const Bytes good = encoded(".jpg");
+    Bytes damaged = good;
+    std::fill(damaged.end() - long(damaged.size() / 3), damaged.end() - 2, uint8_t(0xFF));
+    for (int i = 0; i < 3; ++i) {
+        CHECK_THROWS_AS(
+            [&] {
+                decoder.open(damaged, "damaged");
+                decoder.read(image);
+            }(),
+            Error);
+        decoder.open(good, "good");
+        decoder.read(image);
+        CHECK(image.pixels == decoded(good).pixels);
+    }
+}
+
+TEST_CASE("a claimed size is checked before anything is allocated for it") {
+    const int64_t before = peak_bytes();
+    Bytes jpeg = encoded(".jpg");
+    const uint8_t frame[] = {0xFF, 0xC0};
+    const auto at = std::search(jpeg.begin(), jpeg.end(), std::begin(frame), std::end(frame));
+    REQUIRE(at != jpeg.end());
+    put_big(jpeg, size_t(at - jpeg.begin()) + 5, 65500, 2);
+    put_big(jpeg, size_t(at - jpeg.begin()) + 7, 65500, 2);
+    CHECK(refusal(jpeg).find("claims 65500x65500 pixels; the limit is 178956970") !=
+          std::string::npos);
+    put_big(jpeg, size_t(at - jpeg.begin()) + 5, 12000, 2);
+    put_big(jpeg, size_t(at - jpeg.begin()) + 7, 12000, 2);
+    CHECK(refusal(jpeg).find("claims 12000x12000 pixels, more than") != std::string::npos);
+
+    for (uint32_t side : {12000u, 2000000000u}) {
+        Bytes png = encoded(".png");
+        put_big(png, 16, side, 4), put_big(png, 20, side, 4);
+        put_big(png, 29, png_crc(png.data() + 12, 17), 4);
+        CHECK(refusal(png).find("claims") != std::string::npos);
+        Bytes bmp = encoded(".bmp");
+        for (size_t i = 0; i < 4; ++i) bmp[18 + i] = bmp[22 + i] = uint8_t(side >> 8 * i);
+        CHECK(refusal(bmp).find("claims") != std::string::npos);
+        const std::string ppm = cat("P6\n# a comment\n", side, " ", side, "\n255\nabc");
+        CHECK(refusal(Bytes(ppm.begin(), ppm.end())).find("claims") != std::string::npos);
+    }
+    Bytes tiff = encoded(".tiff");
+    const ImageSize size = size_of(tiff, format_of(tiff));
+    CHECK((size.W == 50 && size.H == 40));
+    CHECK(peak_bytes() - before < 100'000'000);  // the claims were 400 MB and more
+}
+
+TEST_CASE("a damaged PNG chunk is noticed by its checksum; ornaments are not looked at") {
+    Bytes png = encoded(".png");
+    const Image want = decoded(png);
+    Bytes broken = png;
+    broken[broken.size() / 2] ^= 4;
+    CHECK(refusal(broken).find("checksum") != std::string::npos);
+    // A text chunk with a wrong checksum, behind IHDR (8 + 25 bytes).
+    const uint8_t note[] = {0, 0, 0, 2, 't', 'E', 'X', 't', 'h', 'i', 1, 2, 3, 4};
+    png.insert(png.begin() + 33, std::begin(note), std::end(note));
+    CHECK(decoded(png).pixels == want.pixels);
+}
+
+TEST_CASE("hostile bytes never crash the decoder") {
+    const std::vector<Bytes> seeds = {
+        encoded(".jpg"), encoded(".jpg", 40, 50, {cv::IMWRITE_JPEG_PROGRESSIVE, 1}),
+        from_hex(golden::kCmykJpeg), encoded(".png", 20, 20), encoded(".webp", 20, 20)};
+    Decoder decoder;
+    Image image;
+    int refused = 0, read = 0;
+    for (uint64_t round = 0; round < 600; ++round) {
+        Random random(9, 0, round, kTest);
+        Bytes bytes = seeds[random.below(seeds.size())];
+        const uint64_t kind = random.below(4);
+        if (kind == 0) {  // noise behind a true signature
+            for (size_t i = 4; i < bytes.size(); ++i) bytes[i] = uint8_t(random.bits());
+        } else {
+            // Bits flipped in the header, or anywhere.
+            const size_t range = kind == 1 ? std::min<size_t>(bytes.size(), 700) : bytes.size();
+            for (uint64_t i = 1 + random.below(4); i-- > 0;)
+                bytes[4 + random.below(range - 4)] ^= uint8_t(1u << random.below(8));
+            if (kind == 3) bytes.resize(4 + random.below(bytes.size() - 4));
+        }
+        try {
+            decoder.open(bytes, "hostile");
+            const int H = decoder.H(), W = decoder.W();
+            if (random.below(2))
+                decoder.read(image);
+            else
+                decoder.read({H / 3, W / 3, H - H / 3, (W + 1) / 2}, image);
+            CHECK(image.pixels.size() == size_t(image.H) * size_t(image.W) * 3);
+            ++read;
+        } catch (const Error& error) {
+            CHECK(std::string(error.what()).find("hostile: ") == 0);
+            ++refused;
+        }
+    }
+    CHECK(refused > 150);
+    CHECK(read > 20);
+}

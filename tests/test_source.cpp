@@ -1,0 +1,229 @@
+// test_source.cpp — folders as users have them, and what is said about those that will not do.
+#include "data/source.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "src/base/check.h"
+#include "support.h"
+
+using namespace convoy;
+namespace fs = std::filesystem;
+
+namespace {
+
+void put(const std::string& path, const std::string& content = "bytes") {
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path) << content;
+}
+
+void put_class(const std::string& folder, int n) {
+    for (int i = 0; i < n; ++i) put(cat(folder, "/", i, ".jpg"), cat(folder, i));
+}
+
+std::vector<std::string> names(const Source& source) {
+    std::vector<std::string> all;
+    for (size_t i = 0; i < source.size(); ++i) all.push_back(source.name(i));
+    return all;
+}
+
+struct Quiet {
+    std::FILE* file = std::tmpfile();
+    Log log{file};
+    ~Quiet() { std::fclose(file); }
+};
+
+DataSet open(const DataOptions& options) {
+    Quiet quiet;
+    return open_data(options, quiet.log);
+}
+
+void refuses(const DataOptions& options, const std::string& why) {
+    Quiet quiet;
+    CHECK_THROWS_WITH_AS(open_data(options, quiet.log), doctest::Contains(why.c_str()), Error);
+}
+
+}  // namespace
+
+TEST_CASE("classes are sorted folder names, files are sorted, found in depth, by extension") {
+    TempDir dir;
+    for (const char* file :
+         {"hat/b.JPG", "hat/a.jpeg", "hat/inside/deep/c.Png", "hat/notes.txt", "hat/.hidden.jpg",
+          "hat/.thumbs/x.jpg", "Dress/1.webp", "Dress/2.tif", "Dress/3.tiff", "Dress/4.bmp",
+          "Dress/5.ppm", "Dress/6.pgm", "Dress/7.gif", ".git/x.jpg", "loose.jpg"})
+        put(dir / file);
+    const DataSet set = open({.train = dir.path()});
+    CHECK(set.train->classes() == std::vector<std::string>{"Dress", "hat"});
+    CHECK(set.val == nullptr);
+    const auto at = [&](const char* name) { return dir / name; };
+    CHECK(names(*set.train) ==
+          std::vector<std::string>{at("Dress/1.webp"), at("Dress/2.tif"), at("Dress/3.tiff"),
+                                   at("Dress/4.bmp"), at("Dress/5.ppm"), at("Dress/6.pgm"),
+                                   at("hat/a.jpeg"), at("hat/b.JPG"), at("hat/inside/deep/c.Png")});
+    CHECK(set.train->label(5) == 0);
+    CHECK(set.train->label(6) == 1);
+    std::vector<uint8_t> bytes = {1, 2, 3};
+    set.train->read(7, bytes);
+    CHECK(std::string(bytes.begin(), bytes.end()) == "bytes");
+}
+
+TEST_CASE("train/ beside val/ or validation/ is recognised, and test/ is left alone") {
+    for (const char* val : {"val", "validation"}) {
+        TempDir dir;
+        for (const char* part : {"train", val, "test"})
+            for (const char* name : {"a", "b"}) put_class(dir / cat(part, "/", name), 3);
+        const DataSet set = open({.train = dir.path()});
+        CHECK(set.train->classes() == std::vector<std::string>{"a", "b"});
+        CHECK(set.train->size() == 6);
+        REQUIRE(set.val != nullptr);
+        CHECK(set.val->size() == 6);
+        CHECK(set.val->name(0) == dir / cat(val, "/a/0.jpg"));
+        CHECK(set.description.find("2 classes, 6 images for training, 6 for validation") !=
+              std::string::npos);
+        refuses({.train = dir.path(), .val_split = 0.2f}, "validation set already there");
+        // A --val of the user's own wins.
+        CHECK(open({.train = dir.path(), .val = dir / "test"}).val->name(0) ==
+              dir / "test/a/0.jpg");
+    }
+    TempDir both;
+    for (const char* part : {"train", "val", "validation"}) put_class(both / cat(part, "/a"), 1);
+    refuses({.train = both.path()}, "both val/ and validation/");
+}
+
+TEST_CASE("a class may be called train") {
+    TempDir dir;
+    for (const char* name : {"car", "plane", "train"}) put_class(dir / name, 2);
+    CHECK(open({.train = dir.path()}).train->classes().size() == 3);
+    TempDir only;
+    for (const char* name : {"train/a", "train/b", "test/a"}) put_class(only / name, 2);
+    const DataSet set = open({.train = only.path()});
+    CHECK(set.train->classes() == std::vector<std::string>{"a", "b"});
+    CHECK(set.val == nullptr);
+}
+
+TEST_CASE("--classes keeps those, in that order, in training and validation") {
+    TempDir dir;
+    for (const char* part : {"train", "val"})
+        for (const char* name : {"a", "b", "c"}) put_class(dir / cat(part, "/", name), 2);
+    const DataSet set = open({.train = dir.path(), .classes = {"c", "a"}});
+    CHECK(set.train->classes() == std::vector<std::string>{"c", "a"});
+    CHECK(set.train->name(0) == dir / "train/c/0.jpg");
+    CHECK(set.train->label(0) == 0);
+    CHECK(set.val->size() == 4);
+    CHECK(set.val->label(2) == 1);
+    refuses({.train = dir.path(), .classes = {"c", "x"}}, "no class 'x'");
+    refuses({.train = dir.path(), .classes = {"c", "x"}}, "there are: a, b, c");
+    refuses({.train = dir.path(), .classes = {"c"}}, "only one class, 'c'");
+    refuses({.train = dir.path(), .classes = {"c", "c"}}, "named twice");
+}
+
+TEST_CASE("folders that will not do are refused in one sentence with a name in it") {
+    TempDir dir;
+    refuses({.train = dir / "nowhere"}, "nowhere': there is no such folder");
+    put(dir / "file");
+    refuses({.train = dir / "file"}, "is a file, not a folder");
+    fs::create_directories(dir / "none");
+    refuses({.train = dir / "none"}, "has no class folders");
+    put_class(dir / "one/cat", 2);
+    refuses({.train = dir / "one"}, "only one class, 'cat'");
+    put_class(dir / "empty/cat", 2);
+    fs::create_directories(dir / "empty/dog");
+    refuses({.train = dir / "empty"}, "class 'dog' has no images");
+    put_class(dir / "good/cat", 2), put_class(dir / "good/dog", 2);
+    put_class(dir / "odd/cat", 2), put_class(dir / "odd/cow", 2);
+    refuses({.train = dir / "good", .val = dir / "odd"},
+            "has a class 'cow' that training does not know; there are: cat, dog");
+    refuses({.train = dir / "good", .val = dir / "nowhere"}, "there is no such folder");
+    refuses({.train = dir / "good", .val_split = 1.5f}, "1.5 is not between 0 and 1");
+    refuses({.val = dir / "good"}, "--val needs --data");
+}
+
+TEST_CASE("a validation set may lack a class, but labels stay those of training") {
+    TempDir dir;
+    for (const char* name : {"a", "b", "c"}) put_class(dir / cat("train/", name), 2);
+    put_class(dir / "val/c", 2);
+    const DataSet set = open({.train = dir.path()});
+    CHECK(set.val->size() == 2);
+    CHECK(set.val->label(0) == 2);
+}
+
+TEST_CASE("--val-split holds back a part of each class, the same wherever the folder lies") {
+    TempDir dir, elsewhere;
+    for (TempDir* at : {&dir, &elsewhere}) {
+        put_class(*at / "a", 40), put_class(*at / "b", 10), put_class(*at / "c", 1);
+    }
+    const auto held = [](TempDir& at, uint64_t seed) {
+        const DataSet set = open({.train = at.path(), .val_split = 0.2f, .seed = seed});
+        CHECK(set.train->size() == 41);
+        REQUIRE(set.val->size() == 10);
+        int counts[3] = {};
+        std::set<std::string> all, val;
+        for (const std::string& name : names(*set.train)) all.insert(name);
+        for (size_t i = 0; i < 10; ++i) {
+            ++counts[set.val->label(i)];
+            CHECK(all.insert(set.val->name(i)).second);
+            val.insert(set.val->name(i).substr(at.path().native().size()));
+        }
+        CHECK(all.size() == 51);
+        CHECK((counts[0] == 8 && counts[1] == 2 && counts[2] == 0));
+        return val;
+    };
+    CHECK(held(dir, 1) == held(elsewhere, 1));
+    CHECK(held(dir, 1) != held(dir, 2));
+}
+
+TEST_CASE("the fingerprint knows names, sizes, classes and labels, but not the place") {
+    TempDir one, two;
+    for (TempDir* at : {&one, &two}) {
+        put(*at / "a/1.jpg", "xy"), put(*at / "b/1.jpg", "z");
+    }
+    const auto print = [](TempDir& at, std::vector<std::string> classes = {}) {
+        return open({.train = at.path(), .classes = std::move(classes)}).train->fingerprint();
+    };
+    CHECK(print(one) == print(two));
+    CHECK(print(one, {"b", "a"}) != print(one));
+    put(two / "b/1.jpg", "zz");
+    CHECK(print(one) != print(two));
+    put(two / "b/1.jpg", "z"), put(two / "b/2.jpg", "");
+    CHECK(print(one) != print(two));
+}
+
+TEST_CASE("reading a file that has gone names it and the system's reason") {
+    TempDir dir;
+    put_class(dir / "a", 1), put_class(dir / "b", 1);
+    const DataSet set = open({.train = dir.path()});
+    fs::remove(dir / "a/0.jpg");
+    std::vector<uint8_t> bytes;
+    CHECK_THROWS_WITH_AS(set.train->read(0, bytes),
+                         doctest::Contains("a/0.jpg: cannot be opened: No such file"), Error);
+}
+
+TEST_CASE("open_for_classes follows the model's order and refuses or leaves out other classes") {
+    TempDir dir;
+    for (const char* name : {"train/a", "train/b", "val/a", "val/b", "val/z"})
+        put_class(dir / name, 2);
+    CHECK_THROWS_WITH_AS(open_for_classes(dir.path(), {"b", "a", "q"}, false),
+                         doctest::Contains("class 'z'"), Error);
+    const auto source = open_for_classes(dir.path(), {"b", "a", "q"}, true);
+    CHECK(source->size() == 4);
+    CHECK(source->name(0) == dir / "val/b/0.jpg");
+    CHECK(source->label(3) == 1);
+    CHECK(source->classes().size() == 3);
+}
+
+TEST_CASE("open_files takes files and folders, in the order given") {
+    TempDir dir;
+    put(dir / "z/2.jpg"), put(dir / "z/1.png"), put(dir / "z/deep/3.jpg"), put(dir / "odd.name");
+    const auto source = open_files({dir / "z", dir / "odd.name"});
+    CHECK(names(*source) == std::vector<std::string>{dir / "z/1.png", dir / "z/2.jpg",
+                                                     dir / "z/deep/3.jpg", dir / "odd.name"});
+    CHECK(source->label(0) == -1);
+    CHECK(source->classes().empty());
+    std::vector<uint8_t> bytes;
+    source->read(3, bytes);
+    CHECK(bytes.size() == 5);
+    fs::create_directories(dir / "nothing");
+    CHECK_THROWS_WITH_AS(open_files({dir / "nothing"}), doctest::Contains("has no images"), Error);
+    CHECK_THROWS_WITH_AS(open_files({dir / "gone.jpg"}), doctest::Contains("no such file"), Error);
+}
