@@ -72,7 +72,7 @@ class RingCommunicator final : public Communicator {
         progress.phase = phase;
         progress.since = std::chrono::steady_clock::now();
     }
-    void abort(const std::string& why) noexcept override { membership_->abort(-1, why); }
+    void abort(const std::string& why) noexcept override { membership_->report(-1, why); }
     void leave() noexcept override { membership_->leave(); }
     int lost_rank() const override { return membership_->fate().lost(); }
     uint64_t bytes_sent() const override { return ring_.bytes_sent(); }
@@ -124,9 +124,9 @@ class RingCommunicator final : public Communicator {
         } catch (const LinkLost& e) {
             if (closing()) fail("this communicator was closed in the middle of a collective");
             fate.wait(kFirstCause);
-            membership_->abort(-1, e.what());  // does nothing where the cause is known
+            membership_->report(-1, e.what());  // does nothing where the cause is known
         } catch (const PeerMistake& e) {
-            membership_->abort(e.rank, e.what());
+            membership_->report(e.rank, e.what());
         }
         fate.check();
     }

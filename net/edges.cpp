@@ -135,8 +135,8 @@ asio::awaitable<void> Edges::accept_waiting() {
         }
         try {
             const wire::Edge echo{welcome_.job, welcome_.rank, edge.from};
-            co_await within(kDialPatience, write_message(incoming.socket,
-                                                         wire::encode(echo, welcome_.generation)));
+            const std::string answer = wire::encode(echo, welcome_.generation);
+            co_await within(kDialPatience, write_message(incoming.socket, answer));
             stand(edge.from, std::move(incoming.socket));
         } catch (const std::exception&) {
             // It has hung up: it dials again, or its own error is on the way.

@@ -86,9 +86,9 @@ asio::awaitable<void> Listener::greet(std::shared_ptr<tcp::socket> socket) {
     } catch (const Error& e) {
         turn_away(who, e.what());
     }
-    if (!refusal.empty())
-        co_await within(kFirstMessage,
-                        write_message(*socket, wire::encode(wire::Refuse{false, refusal})));
+    if (refusal.empty()) co_return;
+    const std::string answer = wire::encode(wire::Refuse{false, refusal});
+    co_await within(kFirstMessage, write_message(*socket, answer));
 }
 
 void Listener::dispatch(std::shared_ptr<tcp::socket> socket, const Message& first) {

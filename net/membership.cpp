@@ -10,8 +10,9 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-constexpr milliseconds kFarewell{1'000};  // for the last messages to leave this process
-}
+constexpr milliseconds kFarewell{1'000};   // for the last messages to leave this process
+constexpr milliseconds kFirstWord{2'000};  // for the coordinator to name the first cause
+}  // namespace
 
 wire::Beat Progress::beat() const {
     wire::Beat beat;
@@ -139,15 +140,29 @@ void Membership::send(std::string message) {
     });
 }
 
-void Membership::abort(int lost, const std::string& why) noexcept {
-    if (fate_.ended()) return;
-    const std::string me = rank_name(welcome_.rank, welcome_.peers[welcome_.rank].address);
-    const int blamed = lost >= 0 ? lost : welcome_.rank;
+void Membership::send_abort(int lost, const std::string& why) noexcept {
     asio::post(io_, [this, message = wire::encode(wire::Abort{lost, why})]() mutable {
         answer_due_ = connection_->is_open();
         connection_->send(std::move(message));
     });
-    fate_.end(cat(me, ": ", why), blamed);
+}
+
+void Membership::abort(int lost, const std::string& why) noexcept {
+    if (fate_.ended()) return;
+    send_abort(lost, why);
+    end_here(lost, why);
+}
+
+void Membership::report(int lost, const std::string& why) noexcept {
+    if (fate_.ended()) return;
+    send_abort(lost, why);
+    fate_.wait(kFirstWord);
+    end_here(lost, why);
+}
+
+void Membership::end_here(int lost, const std::string& why) noexcept {
+    const std::string me = rank_name(welcome_.rank, welcome_.peers[welcome_.rank].address);
+    fate_.end(cat(me, ": ", why), lost >= 0 ? lost : welcome_.rank);
 }
 
 void Membership::leave() noexcept {

@@ -53,15 +53,20 @@ class Membership {
     // Wakes whoever waits in the control thread for an edge or for GENERATION.
     asio::steady_timer& news() { return news_; }
 
-    // From any thread.
+    // From any thread. abort() ends the job here at once and tells the others, blaming rank `lost`
+    // (-1: this one). report() waits for the coordinator's word first, who may have heard of
+    // another cause before; not for the control thread.
     void send(std::string message);
     void abort(int lost, const std::string& why) noexcept;
+    void report(int lost, const std::string& why) noexcept;
     void leave() noexcept;
 
  private:
     asio::awaitable<void> listen_to_coordinator();
     asio::awaitable<void> beat(std::shared_ptr<Connection> connection);
     void handle(const Message& message);
+    void send_abort(int lost, const std::string& why) noexcept;
+    void end_here(int lost, const std::string& why) noexcept;
     void coordinator_lost(const std::string& why);
     asio::awaitable<void> drain();
     bool run_and_wait(std::chrono::milliseconds patience, asio::awaitable<void> work) noexcept;

@@ -2,6 +2,9 @@
 // picks.
 #pragma once
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -21,10 +24,10 @@ class Diary {
     ~Diary() { std::fclose(file_); }
     Log& log() { return log_; }
     std::string text() {
-        std::string all(size_t(std::ftell(file_)), '\0');
-        std::rewind(file_);
-        all.resize(std::fread(all.data(), 1, all.size(), file_));
-        std::fseek(file_, 0, SEEK_END);
+        // Beside the stream, whose position belongs to the threads that write; each line is
+        // flushed.
+        std::string all(1 << 20, '\0');
+        all.resize(size_t(std::max<ssize_t>(0, pread(fileno(file_), all.data(), all.size(), 0))));
         return all;
     }
 

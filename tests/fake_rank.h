@@ -1,0 +1,86 @@
+// fake_rank.h — a rank played by the test, message by message, so that it can go wrong at will.
+#pragma once
+
+#include "net/connection.h"
+#include "tests/net_support.h"
+
+namespace convoy {
+
+class FakeRank {
+ public:
+    FakeRank(int rank, uint16_t coordinator_port) : rank_(rank) {
+        control_.connect({asio::ip::make_address("127.0.0.1"), coordinator_port});
+    }
+
+    void join(int world, std::string address = "127.0.0.1:9") {
+        wire::Join join;
+        join.rank = rank_;
+        join.world = world;
+        join.heartbeat_ms = 100;
+        join.host = "fake";
+        join.address = std::move(address);
+        say(control_, wire::encode(join));
+    }
+    // Reads on until a message of this type comes.
+    Message await(wire::Type type) {
+        for (;;) {
+            Message message = hear(control_);
+            if (message.header.type == type) return message;
+        }
+    }
+    void await_welcome() {
+        const Message message = await(wire::Type::welcome);
+        welcome_ = wire::decode_welcome(message.body, message.header.generation);
+    }
+    // The only edge of rank 1 in a world of 2.
+    void open_edge() {
+        const auto [host, port] = split_address(welcome_.peers[0].address, "peer");
+        edge_.connect({asio::ip::make_address(host), port});
+        say(edge_, wire::encode(wire::Edge{welcome_.job, rank_, 0}, welcome_.generation));
+        CHECK(hear(edge_).header.type == wire::Type::edge);
+    }
+    void stand(int world) {
+        join(world);
+        await_welcome();
+        open_edge();
+        ready();
+    }
+    void ready() {
+        say(control_, wire::encode_empty(wire::Type::ready, welcome_.generation));
+        await(wire::Type::generation);
+    }
+    void beat(const wire::Beat& beat) { say(control_, wire::encode(beat)); }
+    void send_on_edge(std::string_view bytes) { asio::write(edge_, asio::buffer(bytes)); }
+    void send_header(const wire::Header& header) {
+        std::byte bytes[wire::kHeaderBytes];
+        wire::encode(header, bytes);
+        asio::write(edge_, asio::buffer(bytes));
+    }
+    void send(std::string_view bytes) { asio::write(control_, asio::buffer(bytes)); }
+    void close_edge() { edge_.close(); }
+    void die() {
+        control_.close();
+        edge_.close();
+    }
+    const wire::Welcome& welcome() const { return welcome_; }
+
+ private:
+    static void say(tcp::socket& socket, const std::string& bytes) {
+        asio::write(socket, asio::buffer(bytes));
+    }
+    static Message hear(tcp::socket& socket) {
+        std::byte head[wire::kHeaderBytes];
+        asio::read(socket, asio::buffer(head));
+        Message message{wire::decode(head, wire::kControlLimit), ""};
+        message.body.resize(message.header.length);
+        asio::read(socket, asio::buffer(message.body));
+        return message;
+    }
+
+    int rank_;
+    asio::io_context io_;
+    tcp::socket control_{io_}, edge_{io_};
+    wire::Welcome welcome_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,269 @@
+#include "tests/fake_rank.h"
+
+namespace convoy {
+
+// Rank 0 of a world of 2, whose other rank the test plays. Returns the error that ends `work`.
+static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
+                                 const std::function<void(Job&)>& work, Diary& diary,
+                                 int* lost = nullptr) {
+    Port port;
+    std::thread other([&] {
+        FakeRank rank(1, port.get());
+        rank1(rank);
+    });
+    std::string error = "no error";
+    try {
+        JoinOptions options;
+        options.host = "127.0.0.1";
+        options.rank = 0;
+        options.world = 2;
+        options.heartbeat = std::chrono::milliseconds(100);
+        options.join_timeout = std::chrono::seconds(20);
+        options.listening = [&](uint16_t p) { port.set(p); };
+        Job job = join(options, diary.log());
+        try {
+            work(job);
+        } catch (const Error& e) {
+            error = e.what();
+        }
+        if (lost) *lost = job.communicator->lost_rank();
+    } catch (const Error& e) {
+        error = e.what();
+    }
+    other.join();
+    return error;
+}
+
+static void sum(Job& job, size_t n) {
+    std::vector<float> data(n, 1);
+    job.communicator->allreduce_sum(data).get();
+}
+
+// Each of `world` ranks ends with this error; "" where it ended well.
+static std::vector<std::string> errors_of(int world, const std::function<void(Job&)>& work,
+                                          std::vector<int>& lost) {
+    std::vector<std::string> errors(static_cast<size_t>(world));
+    lost.assign(static_cast<size_t>(world), -2);
+    Port port;
+    Diary diary;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < world; ++rank)
+        threads.emplace_back([&, rank] {
+            JoinOptions options;
+            options.host = "127.0.0.1";
+            options.rank = rank;
+            options.world = world;
+            options.heartbeat = std::chrono::milliseconds(100);
+            if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
+            if (rank > 0) options.port = port.get();
+            Job job = join(options, diary.log());
+            try {
+                work(job);
+            } catch (const Error& e) {
+                errors[size_t(rank)] = e.what();
+            }
+            if (job.communicator) lost[size_t(rank)] = job.communicator->lost_rank();
+        });
+    for (std::thread& thread : threads) thread.join();
+    return errors;
+}
+
+TEST_CASE("a rank that dies ends every collective on every rank with the same first cause") {
+    for (size_t n : {size_t(10), size_t(1'000'000)}) {
+        CAPTURE(n);
+        std::vector<int> lost;
+        const auto errors = errors_of(
+            4,
+            [n](Job& job) {
+                Communicator& ring = *job.communicator;
+                sum(job, n);
+                ring.set_progress(812, "backward");
+                if (ring.rank() == 2) {
+                    // Long enough for a heartbeat to carry the step.
+                    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+                    job.communicator.reset();
+                    return;
+                }
+                for (int i = 0; i < 3; ++i) sum(job, n);
+            },
+            lost);
+        for (int rank : {0, 1, 3}) {
+            CHECK(errors[size_t(rank)].find("rank 2 (127.0.0.1:") == 0);
+            CHECK(errors[size_t(rank)].find(
+                      ") was lost: connection closed, at step 812 in backward") !=
+                  std::string::npos);
+            CHECK(errors[size_t(rank)] == errors[0]);
+            CHECK(lost[size_t(rank)] == 2);
+        }
+    }
+}
+
+TEST_CASE("a rank that dies in the middle of its own sum is the one that is named") {
+    std::vector<int> lost;
+    const auto errors = errors_of(
+        3,
+        [](Job& job) {
+            std::vector<float> data(8'000'000, 1);
+            auto done = job.communicator->allreduce_sum(data);
+            if (job.communicator->rank() == 1) {
+                job.communicator.reset();
+                return;
+            }
+            done.get();
+        },
+        lost);
+    for (int rank : {0, 2}) {
+        CHECK(errors[size_t(rank)].find("rank 1 (127.0.0.1:") == 0);
+        CHECK(errors[size_t(rank)] == errors[0]);
+        CHECK(lost[size_t(rank)] == 1);
+    }
+}
+
+TEST_CASE("when rank 0 dies, and the coordinator with it, the others name rank 0") {
+    std::vector<int> lost;
+    const auto errors = errors_of(
+        3,
+        [](Job& job) {
+            sum(job, 100);
+            if (job.communicator->rank() == 0) return job.communicator.reset();
+            sum(job, 100'000);
+        },
+        lost);
+    for (int rank : {1, 2}) {
+        CHECK(errors[size_t(rank)].find("rank 0 (127.0.0.1:") == 0);
+        CHECK(errors[size_t(rank)].find("was lost: connection closed") != std::string::npos);
+        CHECK(lost[size_t(rank)] == 0);
+    }
+}
+
+TEST_CASE("abort(why) on one rank is the error of all") {
+    for (int culprit : {0, 1}) {
+        std::vector<int> lost;
+        const auto errors = errors_of(
+            3,
+            [culprit](Job& job) {
+                if (job.communicator->rank() == culprit) job.communicator->abort("disk full");
+                sum(job, 3);
+                sum(job, 100'000);
+            },
+            lost);
+        for (int rank : {0, 1, 2}) {
+            CHECK(errors[size_t(rank)].find(cat("rank ", culprit, " (127.0.0.1:")) == 0);
+            CHECK(errors[size_t(rank)].find("): disk full") != std::string::npos);
+            CHECK(lost[size_t(rank)] == culprit);
+        }
+    }
+}
+
+TEST_CASE("ranks in different collectives are told so") {
+    for (size_t n : {size_t(4), size_t(100'000)}) {
+        std::vector<int> lost;
+        const auto errors = errors_of(
+            2, [n](Job& job) { sum(job, n + size_t(job.communicator->rank())); }, lost);
+        for (const std::string& error : errors)
+            CHECK(error.find("do they train the same model?") != std::string::npos);
+        CHECK(errors[0] == errors[1]);
+    }
+}
+
+TEST_CASE("garbage, a wrong generation and a wrong length on an edge end the job by name") {
+    struct Case {
+        const char* want;
+        std::function<void(FakeRank&)> act;
+    };
+    const auto header = [](uint32_t generation, uint64_t length) {
+        return wire::Header{wire::Type::sum, generation, 1, length};
+    };
+    const Case cases[] = {
+        {"nonsense from rank 1 (127.0.0.1:9): not a Convoy trainer: it sent 'HTTP/1.1'",
+         [](FakeRank& r) { r.send_on_edge("HTTP/1.1 400 Bad Request\r\n\r\n"); }},
+        {"is in generation 7 of the job", [&](FakeRank& r) { r.send_header(header(7, 400'000)); }},
+        {"a SUM of 1099511627776 bytes; this rank is in collective 1, a SUM of 400000 bytes",
+         [&](FakeRank& r) { r.send_header(header(r.welcome().generation, 1ull << 40)); }},
+    };
+    for (const Case& one : cases) {
+        CAPTURE(one.want);
+        Diary diary;
+        int lost = -1;
+        const std::string error = rank0_against(
+            [&](FakeRank& rank) {
+                rank.stand(2);
+                one.act(rank);
+                const Message end = rank.await(wire::Type::abort);
+                CHECK(wire::decode_abort(end.body).why.find(one.want) != std::string::npos);
+            },
+            [](Job& job) { sum(job, 100'000); }, diary, &lost);
+        CHECK(error.find(one.want) != std::string::npos);
+        CHECK(lost == 1);
+    }
+}
+
+TEST_CASE("a rank that dies after JOIN is forgotten, after WELCOME it ends the job") {
+    Diary diary;
+    std::string error = rank0_against(
+        [](FakeRank& rank) {
+            rank.join(2);
+            rank.await_welcome();
+            rank.die();
+        },
+        [](Job&) {}, diary);
+    CHECK(error.find("rank 1 (127.0.0.1:9) was lost: connection closed, while the ring was being "
+                     "formed") == 0);
+
+    error = rank0_against(
+        [](FakeRank& rank) {
+            rank.stand(2);
+            rank.beat({5, 0, 0, 0, 0, "data"});
+            rank.die();
+        },
+        [](Job& job) { job.communicator->barrier(); }, diary);
+    CHECK(error.find("was lost: connection closed, at step 5 in data") != std::string::npos);
+}
+
+TEST_CASE("nonsense on the control connection of a running rank names that rank") {
+    Diary diary;
+    const std::string error = rank0_against(
+        [](FakeRank& rank) {
+            rank.stand(2);
+            rank.send(std::string(64, '?'));
+            CHECK_THROWS_AS(rank.await(wire::Type::abort), std::system_error);  // it is cut off
+        },
+        [](Job& job) { job.communicator->barrier(); }, diary);
+    CHECK(error.find("rank 1 (127.0.0.1:9) was lost: not a Convoy trainer") == 0);
+}
+
+TEST_CASE("a rank that is silent but whose machine answers is named and waited for") {
+    Diary diary;
+    const std::string error = rank0_against(
+        [&](FakeRank& rank) {
+            rank.stand(2);
+            // Its heartbeat is 100 ms; rank 0 says after three of them what it waits for.
+            const Message notice = rank.await(wire::Type::notice);
+            CHECK(wire::decode_text(notice.body).find("is connected but has been silent") !=
+                  std::string::npos);
+            rank.beat({});
+            CHECK(wire::decode_text(rank.await(wire::Type::notice).body).find("is back") !=
+                  std::string::npos);
+            rank.die();
+        },
+        [](Job& job) { job.communicator->barrier(); }, diary);
+    CHECK(error.find("rank 1 (127.0.0.1:9) was lost: connection closed") == 0);
+    CHECK(diary.text().find("rank 1 (127.0.0.1:9) is connected but has been silent") !=
+          std::string::npos);
+}
+
+TEST_CASE("an edge that breaks while both ranks live ends the job on both") {
+    Diary diary;
+    const std::string error = rank0_against(
+        [&](FakeRank& rank) {
+            rank.stand(2);
+            rank.close_edge();
+            const Message end = rank.await(wire::Type::abort);
+            CHECK(wire::decode_abort(end.body).why.find("connection closed") != std::string::npos);
+        },
+        [](Job& job) { job.communicator->barrier(); }, diary);
+    CHECK(error.find("receiving from rank 1 (127.0.0.1:9): connection closed") !=
+          std::string::npos);
+}
+
+}  // namespace convoy

@@ -1,0 +1,217 @@
+#include "tests/fake_rank.h"
+
+namespace convoy {
+
+using std::chrono::milliseconds;
+
+static JoinOptions options_for(int rank, int world, uint16_t port) {
+    JoinOptions options;
+    options.host = "127.0.0.1";
+    options.port = port;
+    options.rank = rank;
+    options.world = world;
+    options.heartbeat = milliseconds(100);
+    options.join_timeout = milliseconds(20'000);
+    return options;
+}
+
+static void finish(const Job& job) {
+    job.communicator->barrier();
+    job.communicator->leave();
+}
+
+// A port where nobody listens just now.
+static uint16_t free_port() {
+    asio::io_context io;
+    tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
+    return acceptor.local_endpoint().port();
+}
+
+// Something that is no trainer, which sends `answer` to whoever connects.
+class Impostor {
+ public:
+    explicit Impostor(std::string answer)
+        : acceptor_(io_, {asio::ip::make_address("127.0.0.1"), 0}),
+          thread_([this, answer = std::move(answer)] {
+              tcp::socket socket = acceptor_.accept();
+              char request[16];
+              std::error_code gone;
+              asio::read(socket, asio::buffer(request), gone);
+              asio::write(socket, asio::buffer(answer), gone);
+          }) {}
+    ~Impostor() { thread_.join(); }
+    uint16_t port() const { return acceptor_.local_endpoint().port(); }
+
+ private:
+    asio::io_context io_;
+    tcp::acceptor acceptor_;
+    std::thread thread_;
+};
+
+TEST_CASE("ranks may start in any order, the coordinator last") {
+    const uint16_t port = free_port();
+    Diary diary;
+    std::vector<std::thread> early;
+    for (int rank : {2, 1})
+        early.emplace_back([&, rank] {
+            Job job = join(options_for(rank, 0, port), diary.log());
+            CHECK(job.communicator->rank() == rank);
+            CHECK(job.communicator->world() == 3);
+            finish(job);
+        });
+    while (diary.text().find("connection refused; trying again until") == std::string::npos)
+        std::this_thread::yield();
+    Job job = join(options_for(0, 3, port), diary.log());
+    CHECK(job.peers.size() == 3);
+    CHECK(job.peers[2].address.find("127.0.0.1:") == 0);
+    CHECK(job.ring.size() == 3);
+    finish(job);
+    for (std::thread& thread : early) thread.join();
+}
+
+TEST_CASE("ranks without a number are given one each, and rank 0's settings reach all") {
+    Port port;
+    Diary diary;
+    std::atomic<int> seen{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i)
+        threads.emplace_back([&, i] {
+            JoinOptions options = options_for(i == 0 ? 0 : -1, i == 0 ? 3 : 0, 0);
+            if (i == 0) options.listening = [&](uint16_t p) { port.set(p); };
+            if (i == 0) options.settings = {{"batch", "64"}, {"lr", "0.1"}};
+            if (i == 2) options.settings = {{"batch", "64"}};
+            if (i > 0) options.port = port.get();
+            Job job = join(options, diary.log());
+            seen += 1 << job.communicator->rank();
+            CHECK(job.settings.at("lr") == "0.1");
+            finish(job);
+        });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(seen == 7);
+}
+
+TEST_CASE("a duplicate rank and a wrong setting are refused by name, the job forms without them") {
+    Port port;
+    Diary diary;
+    std::thread rank0([&] {
+        JoinOptions options = options_for(0, 2, 0);
+        options.settings = {{"batch", "32"}};
+        options.listening = [&](uint16_t p) { port.set(p); };
+        Job job = join(options, diary.log());
+        finish(job);
+    });
+    JoinOptions wrong = options_for(1, 2, port.get());
+    wrong.settings = {{"batch", "64"}};
+    CHECK_THROWS_WITH_AS(join(wrong, diary.log()),
+                         doctest::Contains("says --batch 64, rank 0 says --batch 32"), Error);
+    JoinOptions twice = options_for(0, 2, port.get());
+    CHECK_THROWS_WITH_AS(join(twice, diary.log()), doctest::Contains("rank 0 is wanted by both"),
+                         Error);
+    Job job = join(options_for(1, 2, port.get()), diary.log());
+    finish(job);
+    rank0.join();
+}
+
+TEST_CASE("strangers at the port, silent, talking or of another version, do not disturb the job") {
+    Port port;
+    Diary diary;
+    std::thread rank0([&] {
+        JoinOptions options = options_for(0, 2, 0);
+        options.listening = [&](uint16_t p) { port.set(p); };
+        Job job = join(options, diary.log());
+        finish(job);
+    });
+    FakeRank silent(1, port.get()), web(1, port.get()), old(1, port.get()), cut(1, port.get());
+    web.send("GET / HTTP/1.1\r\nHost: here\r\n\r\n");
+    std::string join_message = wire::encode(wire::Join{});
+    cut.send(join_message.substr(0, 30));
+    join_message[4] = 9;
+    old.send(join_message);
+    const Message answer = old.await(wire::Type::refuse);
+    CHECK(wire::decode_refuse(answer.body).why.find("run the same build") != std::string::npos);
+
+    Job job = join(options_for(1, 2, port.get()), diary.log());
+    finish(job);
+    rank0.join();
+}
+
+TEST_CASE("a rank whose place in the queue is given up can be taken by another") {
+    Port port;
+    Diary diary;
+    std::thread rank0([&] {
+        JoinOptions options = options_for(0, 3, 0);
+        options.listening = [&](uint16_t p) { port.set(p); };
+        Job job = join(options, diary.log());
+        finish(job);
+    });
+    {
+        FakeRank gone(1, port.get());
+        gone.join(3);
+        gone.await(wire::Type::status);
+    }
+    // The coordinator hears of the hang-up in its own time; until then the place counts as taken.
+    Diary second;
+    while (diary.text().find("127.0.0.1:9 has gone") == std::string::npos)
+        std::this_thread::yield();
+    std::thread rank1([&] { finish(join(options_for(1, 0, port.get()), second.log())); });
+    finish(join(options_for(2, 0, port.get()), second.log()));
+    rank1.join();
+    rank0.join();
+}
+
+TEST_CASE("joining says what is wrong: refused, not a trainer, another version, an unknown name") {
+    Diary diary;
+    JoinOptions nobody = options_for(1, 2, free_port());
+    nobody.join_timeout = milliseconds(150);
+    CHECK_THROWS_WITH_AS(join(nobody, diary.log()),
+                         doctest::Contains("connection refused; is rank 0"), Error);
+
+    Impostor web("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+    CHECK_THROWS_WITH_AS(join(options_for(1, 2, web.port()), diary.log()),
+                         doctest::Contains("not a Convoy trainer: it sent 'HTTP/1.1'"), Error);
+
+    std::string welcome = wire::encode_empty(wire::Type::status);
+    welcome[4] = 2;
+    Impostor newer(welcome);
+    CHECK_THROWS_WITH_AS(
+        join(options_for(1, 2, newer.port()), diary.log()),
+        doctest::Contains("speaks version 2 of the protocol, this trainer speaks 1"), Error);
+}
+
+TEST_CASE("joining refuses a world or rank that cannot be, and ends at once when told to stop") {
+    Diary diary;
+    CHECK_THROWS_WITH_AS(join(options_for(4, 4, 1), diary.log()),
+                         doctest::Contains("--rank 4 cannot be in a world of 4"), Error);
+    CHECK_THROWS_WITH_AS(join(options_for(0, -1, 1), diary.log()), doctest::Contains("--world -1"),
+                         Error);
+    CHECK_THROWS_WITH_AS(join(options_for(1, 2, free_port()), diary.log(), [] { return 15; }),
+                         doctest::Contains("stopped by signal 15"), Error);
+}
+
+TEST_CASE("a coordinator on its own serves one job after the other") {
+    Diary diary;
+    Port port;
+    std::atomic<int> stop{0};
+    std::thread coordinator([&] {
+        serve_coordinator(
+            "127.0.0.1", 0, 2, diary.log(), [&] { return stop.load(); },
+            [&](uint16_t p) { port.set(p); });
+    });
+    for (int round = 0; round < 2; ++round) {
+        std::vector<std::thread> ranks;
+        for (int rank : {0, 1})
+            ranks.emplace_back([&, rank] {
+                Job job = join(options_for(rank, 2, port.get()), diary.log());
+                std::vector<float> one{1};
+                job.communicator->allreduce_sum(one).get();
+                CHECK(one[0] == 2);
+                finish(job);
+            });
+        for (std::thread& rank : ranks) rank.join();
+    }
+    stop = 1;
+    coordinator.join();
+    CHECK(diary.text().find("the job is done") != std::string::npos);
+}
+
+}  // namespace convoy

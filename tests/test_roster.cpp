@@ -1,0 +1,110 @@
+#include "net/roster.h"
+
+#include <algorithm>
+
+#include "tests/support.h"
+
+namespace convoy {
+
+static wire::Join join_of(int rank, int world, const std::string& host, const std::string& address,
+                          wire::Settings settings = {}) {
+    wire::Join join;
+    join.rank = rank;
+    join.world = world;
+    join.host = host;
+    join.address = address;
+    join.settings = std::move(settings);
+    return join;
+}
+
+TEST_CASE("a roster says who is missing") {
+    Roster roster(0, 1, {});
+    roster.add(0, join_of(1, 0, "b", "b:1"));
+    CHECK(roster.status() == "1 joined, but none has said --world");
+    roster.add(1, join_of(0, 4, "a", "a:1"));
+    CHECK(roster.status() == "2 of 4 joined, missing rank 2, 3");
+    roster.add(2, join_of(-1, 0, "c", "c:1"));
+    CHECK(roster.status() == "3 of 4 joined, missing 1 more");
+    roster.remove(2);
+    CHECK(roster.status() == "2 of 4 joined, missing rank 2, 3");
+}
+
+TEST_CASE("two members that want the same rank: the second is refused, both are named") {
+    Roster roster(3, 1, {});
+    CHECK(roster.add(0, join_of(2, 3, "a", "10.0.0.5:29400")).empty());
+    const auto refused = roster.add(1, join_of(2, 3, "b", "10.0.0.9:29400"));
+    REQUIRE(refused.size() == 1);
+    CHECK(refused[0].id == 1);
+    CHECK(refused[0].why.find("10.0.0.5:29400") != std::string::npos);
+    CHECK(refused[0].why.find("10.0.0.9:29400") != std::string::npos);
+    CHECK(roster.size() == 1);
+}
+
+TEST_CASE("a member that says another world, or wants a rank outside of it, is refused") {
+    Roster roster(0, 1, {});
+    roster.add(0, join_of(0, 4, "a", "a:1"));
+    auto refused = roster.add(1, join_of(1, 3, "b", "b:1"));
+    REQUIRE(refused.size() == 1);
+    CHECK(refused[0].why == "rank 1 (b:1) says --world 3, rank 0 (a:1) says --world 4");
+    refused = roster.add(2, join_of(4, 0, "c", "c:1"));
+    REQUIRE(refused.size() == 1);
+    CHECK(refused[0].why == "rank 4 (c:1) cannot be in a world of 4: its ranks are 0 to 3");
+    // The word of rank 0 holds also when it comes last.
+    Roster late(0, 1, {});
+    CHECK(late.add(0, join_of(1, 3, "b", "b:1")).empty());
+    refused = late.add(1, join_of(0, 4, "a", "a:1"));
+    REQUIRE(refused.size() == 1);
+    CHECK(refused[0].id == 0);
+}
+
+TEST_CASE("settings that differ from rank 0's are refused by option and both values") {
+    const wire::Settings rank0 = {{"batch", "32"}, {"model", "tiny"}};
+    Roster early(2, 1, {});
+    early.add(0, join_of(0, 2, "a", "a:1", rank0));
+    auto refused = early.add(1, join_of(1, 2, "b", "10.0.0.7:29401", {{"batch", "64"}}));
+    REQUIRE(refused.size() == 1);
+    CHECK(refused[0].why == "rank 1 (10.0.0.7:29401) says --batch 64, rank 0 says --batch 32");
+    CHECK(early.add(2, join_of(1, 2, "b", "b:1", {{"model", "tiny"}})).empty());
+    CHECK(early.complete());
+    CHECK(early.seat().welcome.settings == rank0);
+
+    Roster late(2, 1, {});
+    late.add(0, join_of(1, 2, "b", "b:1", {{"batch", "64"}}));
+    refused = late.add(1, join_of(0, 2, "a", "a:1", rank0));
+    REQUIRE(refused.size() == 1);
+    CHECK(refused[0].id == 0);
+}
+
+TEST_CASE("members without a wish get the free ranks, and the ring keeps hosts together") {
+    Roster roster(5, 7, {});
+    roster.add(10, join_of(-1, 0, "b", "b:1"));
+    roster.add(11, join_of(-1, 0, "c", "c:1"));
+    roster.add(12, join_of(3, 0, "b", "b:2"));
+    wire::Join server = join_of(-1, 0, "a", "a:1");
+    server.serves = 7;  // the coordinator's own process
+    roster.add(13, server);
+    roster.add(14, join_of(-1, 0, "c", "c:2"));
+    REQUIRE(roster.complete());
+    const Roster::Seating seating = roster.seat();
+    CHECK(seating.ids[0] == 13);
+    CHECK(seating.welcome.server == 0);
+    CHECK(seating.ids[3] == 12);
+    std::vector<int> ids = seating.ids;
+    std::sort(ids.begin(), ids.end());
+    CHECK(ids == std::vector{10, 11, 12, 13, 14});
+    int changes = 0;
+    for (size_t i = 0; i < 5; ++i)
+        changes += seating.welcome.peers[size_t(seating.welcome.ring[i])].host !=
+                   seating.welcome.peers[size_t(seating.welcome.ring[(i + 1) % 5])].host;
+    CHECK(changes == 3);  // three hosts, each entered once
+}
+
+TEST_CASE("a host that comes again gets the rank it had") {
+    Roster roster(3, 1, {{"a", {2}}, {"b", {0}}, {"c", {1}}});
+    roster.add(0, join_of(0, 0, "b", "b:1"));
+    roster.add(1, join_of(-1, 0, "a", "a:1"));
+    roster.add(2, join_of(-1, 0, "c", "c:1"));
+    CHECK(roster.seat().ids == std::vector{0, 2, 1});
+}
+
+}  // namespace convoy
