@@ -1,0 +1,262 @@
+#include "kernels/backend.h"
+#include "tests/reference.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+namespace {
+
+constexpr float kEps = 1e-5f;
+
+struct Case {
+    Shape x;
+    std::vector<int> bounds;
+};
+const Case kCases[] = {
+    {{1, 1, 1, 1}, {0, 1}},          {{3, 2, 5, 3}, {0, 3}}, {{5, 3, 3, 33}, {0, 2, 5}},
+    {{4, 20, 21, 40}, {0, 1, 1, 4}},  // an empty group, and slabs of several blocks
+    {{2, 1, 1, 70}, {0, 2}},
+};
+
+Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
+Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
+
+// x̂ is of size ~1 for any x, but with M = 1 it is 0 and rstd is 1/√eps ≈ 316.
+double tolerance_of(const Case& c) { return sum_tolerance(32, c.x.N * c.x.H * c.x.W == 1 ? 4 : 1); }
+
+struct Problem {
+    explicit Problem(const Case& c)
+        : x(random_floats(c.x.elems(), 1)),
+          gamma(random_floats(c.x.C, 2)),
+          beta(random_floats(c.x.C, 3)),
+          residual(random_floats(c.x.elems(), 4)),
+          dy(random_floats(c.x.elems(), 5)) {}
+    std::vector<float> x, gamma, beta, residual, dy;
+};
+
+}  // namespace
+
+TEST_CASE("batch_norm matches the formula in double: output, statistics and sums") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    for (const Case& c : kCases) {
+        CAPTURE(c.x.text());
+        Problem p(c);
+        const int C = c.x.C, G = int(c.bounds.size()) - 1;
+        for (bool full : {false, true}) {
+            const auto want =
+                reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
+                                      full ? p.residual : std::vector<float>{}, full, kEps);
+            Guarded y(c.x.elems()), mean_rstd(size_t(2) * G * C), sums(size_t(2) * C, 0.5f);
+            backend->batch_norm(view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
+                                full ? p.residual.data() : nullptr, full, kEps, view(y, c.x),
+                                mean_rstd.data(), sums.data());
+            CHECK_CLOSE(y.span(), want.y.v, tolerance_of(c));
+            auto want_sums = want.sums;
+            for (double& v : want_sums) v += 0.5;
+            CHECK_CLOSE(sums.span(), want_sums, sum_tolerance(8, c.x.N));
+            for (int g = 0; g < G; ++g) {
+                if (c.bounds[g] == c.bounds[g + 1]) continue;
+                const float* kept = mean_rstd.data() + size_t(2) * g * C;
+                for (int ch = 0; ch < C; ++ch) {
+                    CHECK(std::abs(kept[ch] - want.mean[size_t(g) * C + ch]) <= sum_tolerance(4));
+                    const double rstd = want.rstd[size_t(g) * C + ch];
+                    CHECK(std::abs(kept[C + ch] - rstd) <= sum_tolerance(8, rstd));
+                }
+            }
+        }
+    }
+}
+
+// x = 1000 + noise of 1/64, in steps that a float holds exactly at 1000 (2⁻¹⁴). The mean itself is
+// stored as a float, off by up to 2⁻¹⁵, which moves x̂ by 2⁻¹⁵/σ ≈ 2⁻¹⁵·110; no more than that.
+TEST_CASE("batch_norm keeps its digits with a large mean and a tiny variance") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    const Shape shape{4, 30, 30, 5};
+    std::vector<float> x = random_floats(shape.elems(), 1), y(x.size());
+    for (float& v : x) v = 1000 + std::round(v * 256) / 16384;
+    const std::vector<int> bounds{0, 4};
+    const std::vector<float> gamma(5, 1.0f), beta(5, 0.0f);
+    std::vector<float> mean_rstd(10), sums(10, 0.0f);
+    backend->batch_norm(view(x, shape), bounds, gamma.data(), beta.data(), nullptr, false, kEps,
+                        view(y, shape), mean_rstd.data(), sums.data());
+    const auto want = reference::batch_norm({shape, x}, bounds, gamma, beta, {}, false, kEps);
+    CHECK_CLOSE(y, want.y.v, 0x1p-15 * 110 + 1e-5);
+    for (int c = 0; c < 5; ++c)
+        CHECK(mean_rstd[5 + c] == doctest::Approx(want.rstd[c]).epsilon(1e-5));
+}
+
+TEST_CASE("batch_norm works in place of x and of the residual") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    const Case c{{3, 4, 4, 19}, {0, 3}};
+    Problem p(c);
+    std::vector<float> y(p.x.size()), mean_rstd(38), sums(38, 0.0f);
+    const auto run = [&](std::vector<float>& x, std::vector<float>& residual, Tensor out) {
+        backend->batch_norm(view(x, c.x), c.bounds, p.gamma.data(), p.beta.data(), residual.data(),
+                            true, kEps, out, mean_rstd.data(), sums.data());
+    };
+    run(p.x, p.residual, view(y, c.x));
+    std::vector<float> x = p.x, residual = p.residual;
+    run(x, p.residual, view(x, c.x));
+    CHECK(x == y);
+    run(p.x, residual, view(residual, c.x));
+    CHECK(residual == y);
+}
+
+TEST_CASE("batch_norm_grad matches the formula in double, and in place of dy") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    for (const Case& c : kCases) {
+        CAPTURE(c.x.text());
+        Problem p(c);
+        const int C = c.x.C, G = int(c.bounds.size()) - 1, image = c.x.H * c.x.W;
+        for (bool full : {false, true}) {
+            const auto made =
+                reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
+                                      full ? p.residual : std::vector<float>{}, full, kEps);
+            std::vector<float> y(made.y.v.begin(), made.y.v.end());
+            std::vector<float> mean_rstd(size_t(2) * G * C);
+            std::vector<double> dz(p.dy.begin(), p.dy.end()), want(dz.size());
+            std::vector<double> want_dgamma(C, 0.25), want_dbeta(C, 0.25);
+            for (size_t i = 0; i < dz.size(); ++i)
+                if (full && y[i] <= 0) dz[i] = 0;
+            double steepest = 0;
+            for (int g = 0; g < G; ++g)
+                for (int ch = 0; ch < C; ++ch) {
+                    const size_t stat = size_t(g) * C + ch;
+                    mean_rstd[size_t(2) * g * C + ch] = float(made.mean[stat]);
+                    mean_rstd[size_t(2) * g * C + C + ch] = float(made.rstd[stat]);
+                    double sum = 0, dot = 0;
+                    const int begin = c.bounds[g] * image, end = c.bounds[g + 1] * image;
+                    for (int i = begin; i < end; ++i) {
+                        const size_t at = size_t(i) * C + ch;
+                        sum += dz[at], dot += dz[at] * made.xhat.v[at];
+                    }
+                    want_dbeta[ch] += sum, want_dgamma[ch] += dot;
+                    const double slope = p.gamma[ch] * made.rstd[stat], M = end - begin;
+                    if (M > 0) steepest = std::max(steepest, std::abs(slope));
+                    for (int i = begin; i < end; ++i) {
+                        const size_t at = size_t(i) * C + ch;
+                        want[at] = slope * (dz[at] - sum / M - made.xhat.v[at] * dot / M);
+                    }
+                }
+            const double tolerance = sum_tolerance(32, std::max(1.0, steepest));
+            Guarded dx(c.x.elems()), dres(c.x.elems()), dgamma(C, 0.25f), dbeta(C, 0.25f);
+            backend->batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
+                                     p.gamma.data(), full, mean_rstd.data(), view(dx, c.x),
+                                     full ? dres.data() : nullptr, dgamma.data(), dbeta.data());
+            CHECK_CLOSE(dx.span(), want, tolerance);
+            if (full) CHECK_CLOSE(dres.span(), dz, 0.0);
+            const double sum_terms = 130 + double(c.x.N) * image / 128;
+            CHECK_CLOSE(dgamma.span(), want_dgamma, sum_tolerance(sum_terms, 2));
+            CHECK_CLOSE(dbeta.span(), want_dbeta, sum_tolerance(sum_terms));
+
+            std::vector<float> dy = p.dy;  // in place, and frozen gamma and beta
+            backend->batch_norm_grad(view(p.x, c.x), view(y, c.x), view(dy, c.x), c.bounds,
+                                     p.gamma.data(), full, mean_rstd.data(), view(dy, c.x), nullptr,
+                                     nullptr, nullptr);
+            CHECK(dy == std::vector<float>(dx));
+        }
+    }
+}
+
+// Central differences of L = Σ y·dy with step 2⁻⁶ on values of size 1: truncation about h²·y''' ,
+// measured at 6e-4 in double; the rounding of y adds 1e-5.
+TEST_CASE("batch_norm_grad matches finite differences") {
+    auto backend = make_backend("cpu", {.threads = 1});
+    const Shape shape{4, 2, 3, 2};
+    const std::vector<int> bounds{0, 2, 4};
+    Problem p({shape, bounds});
+    std::vector<float> y(p.x.size()), mean_rstd(8), sums(4), dx(p.x.size());
+    const auto loss = [&] {
+        backend->batch_norm(view(p.x, shape), bounds, p.gamma.data(), p.beta.data(), nullptr, false,
+                            kEps, view(y, shape), mean_rstd.data(), sums.data());
+        double sum = 0;
+        for (size_t i = 0; i < y.size(); ++i) sum += double(y[i]) * p.dy[i];
+        return sum;
+    };
+    loss();
+    backend->batch_norm_grad(view(p.x, shape), view(y, shape), view(p.dy, shape), bounds,
+                             p.gamma.data(), false, mean_rstd.data(), view(dx, shape), nullptr,
+                             nullptr, nullptr);
+    std::vector<double> want;
+    for (float& v : p.x) {
+        const float before = v;
+        v = before + 0x1p-6f;
+        const double up = loss();
+        v = before - 0x1p-6f;
+        want.push_back((up - loss()) * 0x1p5);
+        v = before;
+    }
+    CHECK_CLOSE(dx, want, 3e-3);
+}
+
+TEST_CASE("batch_norm_eval and its gradient match the formula in double") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    const Shape shape{3, 9, 7, 21};
+    Problem p({shape, {0, 3}});
+    std::vector<float> mean = random_floats(21, 7), var = random_floats(21, 8);
+    for (float& v : var) v = std::abs(v) + 0.1f;
+    for (bool full : {false, true}) {
+        Guarded y(shape.elems()), dx(shape.elems()), dres(shape.elems());
+        backend->batch_norm_eval(view(p.x, shape), p.gamma.data(), p.beta.data(), mean.data(),
+                                 var.data(), full ? p.residual.data() : nullptr, full, kEps,
+                                 view(y, shape));
+        backend->batch_norm_eval_grad(view(y, shape), view(p.dy, shape), p.gamma.data(), var.data(),
+                                      full, kEps, view(dx, shape), full ? dres.data() : nullptr);
+        std::vector<double> want(p.x.size()), want_dx(p.x.size()), want_dz(p.x.size());
+        for (size_t i = 0; i < want.size(); ++i) {
+            const int c = int(i % 21);
+            const double scale = p.gamma[c] / std::sqrt(double(var[c]) + kEps);
+            want[i] = (double(p.x[i]) - mean[c]) * scale + p.beta[c] + (full ? p.residual[i] : 0);
+            if (full) want[i] = std::max(0.0, want[i]);
+            want_dz[i] = full && y.data()[i] <= 0 ? 0 : p.dy[i];
+            want_dx[i] = want_dz[i] * scale;
+        }
+        CHECK_CLOSE(y.span(), want, sum_tolerance(8, 7));  // (x − mean)·scale is below 2/√0.1
+        CHECK_CLOSE(dx.span(), want_dx, sum_tolerance(2, 4));
+        if (full) CHECK_CLOSE(dres.span(), want_dz, 0.0);
+    }
+}
+
+TEST_CASE("batch_norm gives the same bits on 1, 2 and 3 threads") {
+    const Case c{{5, 17, 19, 33}, {0, 2, 5}};
+    Problem p(c);
+    std::vector<float> want;
+    for (int threads : {1, 2, 3}) {
+        auto backend = make_backend("cpu", {.threads = threads});
+        std::vector<float> y(p.x.size()), mean_rstd(4 * 33), sums(2 * 33, 0.0f), dx(p.x.size());
+        std::vector<float> dgamma(33, 0.0f), dbeta(33, 0.0f);
+        backend->batch_norm(view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(), nullptr, true,
+                            kEps, view(y, c.x), mean_rstd.data(), sums.data());
+        backend->batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
+                                 p.gamma.data(), true, mean_rstd.data(), view(dx, c.x), nullptr,
+                                 dgamma.data(), dbeta.data());
+        for (const auto* more : {&mean_rstd, &sums, &dx, &dgamma, &dbeta})
+            y.insert(y.end(), more->begin(), more->end());
+        if (want.empty()) want = y;
+        CHECK(y == want);
+    }
+}
+
+TEST_CASE("batch_norm of no images leaves the sums; groups that do not fit are refused") {
+    auto backend = make_backend("cpu");
+    const std::vector<int> none{0, 0}, wrong{0, 1};
+    float one[1] = {1}, kept[2];
+    Guarded sums(std::vector<float>{3, 4}), dgamma(std::vector<float>{5});
+    backend->batch_norm({nullptr, 0, 2, 2, 1}, none, one, one, nullptr, true, kEps,
+                        {nullptr, 0, 2, 2, 1}, kept, sums.data());
+    backend->batch_norm_grad({nullptr, 0, 2, 2, 1}, {nullptr, 0, 2, 2, 1}, {nullptr, 0, 2, 2, 1},
+                             none, one, true, kept, {nullptr, 0, 2, 2, 1}, nullptr, dgamma.data(),
+                             nullptr);
+    CHECK(std::vector<float>(sums) == std::vector<float>{3, 4});
+    CHECK(dgamma.data()[0] == 5);
+    float x[8] = {};
+    CHECK_THROWS_WITH_AS(backend->batch_norm({x, 2, 2, 2, 1}, wrong, one, one, nullptr, false, kEps,
+                                             {x, 2, 2, 2, 1}, kept, sums.data()),
+                         doctest::Contains("x has 2 images, the bounds of the groups end at 1"),
+                         Error);
+    CHECK_THROWS_AS(backend->batch_norm_eval({x, 2, 2, 2, 1}, one, one, one, one, nullptr, false,
+                                             kEps, {x, 1, 2, 2, 1}),
+                    Error);
+}
+
+}  // namespace convoy

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/thread_pool.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+TEST_CASE("alloc gives zeroed memory aligned to 64 bytes, small and large") {
+    auto backend = make_backend("cpu");
+    for (size_t n : {size_t(1), size_t(1000), size_t(3'000'000)}) {
+        float* p = backend->alloc(n);
+        CHECK(reinterpret_cast<uintptr_t>(p) % 64 == 0);
+        CHECK(std::count(p, p + n, 0.0f) == std::ptrdiff_t(n));
+        backend->fill(p, n, 2);
+        CHECK(std::count(p, p + n, 2.0f) == std::ptrdiff_t(n));
+    }
+}
+
+TEST_CASE("upload, download, copy and to_device move what they are given") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    const std::vector<float> x = random_floats(200'000, 1);
+    std::vector<float> back(x.size());
+    float *a = backend->alloc(x.size()), *b = backend->alloc(x.size());
+    backend->upload(a, x.data(), x.size() * sizeof(float));
+    backend->copy(b, a, x.size());
+    backend->synchronize();
+    backend->download(back.data(), b, x.size() * sizeof(float));
+    CHECK(back == x);
+    CHECK(backend->to_device(x.data(), a, x.size()) == x.data());
+    CHECK(backend->host_visible());
+}
+
+TEST_CASE("make_backend takes the threads asked for and names what it cannot give") {
+    CHECK(make_backend("")->name() == "cpu");
+    CHECK(make_backend("cpu", {.threads = 3})->threads() == 3);
+    CHECK(make_backend("cpu")->threads() == available_cpus());
+    CHECK(available_cpus() >= 1);
+    CHECK_THROWS_WITH_AS(make_backend("cuda:1"),
+                         doctest::Contains("--device cuda:1: this build has no such device"),
+                         Error);
+    CHECK_THROWS_WITH_AS(make_backend("simt"), doctest::Contains("no such device"), Error);
+    CHECK_THROWS_WITH_AS(make_backend("gpu"), doctest::Contains("--device cannot be 'gpu'"), Error);
+    CHECK_THROWS_AS(make_backend("cpu", {.threads = -1}), Error);
+}
+
+TEST_CASE("ThreadPool does each task once, on the thread of its share") {
+    for (int threads : {1, 2, 5}) {
+        ThreadPool pool(threads);
+        for (int n : {0, 1, 3, 64}) {
+            std::vector<int> done(n, 0), by(n, -1);
+            pool.for_each(n, [&](int task, int thread) { ++done[task], by[task] = thread; });
+            CHECK(std::count(done.begin(), done.end(), 1) == n);
+            CHECK(std::is_sorted(by.begin(), by.end()));
+            if (n == 64) CHECK(by.back() == threads - 1);
+        }
+        for (size_t n : {size_t(0), size_t(7), size_t(1000)}) {
+            std::vector<std::atomic<int>> seen(n);
+            pool.for_ranges(n, 16, [&](size_t begin, size_t end) {
+                for (size_t i = begin; i < end; ++i) ++seen[i];
+            });
+            CHECK(std::count(seen.begin(), seen.end(), 1) == std::ptrdiff_t(n));
+        }
+    }
+}
+
+TEST_CASE("ThreadPool keeps up over many short jobs, and wakes after a rest") {
+    ThreadPool pool(3);
+    std::atomic<int> count{0};
+    for (int job = 0; job < 2000; ++job) {
+        // A share of the jobs finds the workers asleep: yielding outlasts their short spin.
+        if (job % 100 == 0)
+            for (int i = 0; i < 300; ++i) std::this_thread::yield();
+        pool.for_each(3, [&](int, int) { ++count; });
+    }
+    CHECK(count == 6000);
+}
+
+TEST_CASE("two backends work side by side on two threads of one process") {
+    const std::vector<float> x = random_floats(64 * 300, 1), w = random_floats(40 * 300, 2);
+    std::vector<float> results[2];
+    const auto work = [&](std::vector<float>& y) {
+        auto backend = make_backend("cpu", {.threads = 2});
+        y.assign(64 * 40, NAN);
+        std::vector<float> xs = x, ws = w;
+        for (int i = 0; i < 20; ++i)
+            backend->linear({xs.data(), 64, 1, 1, 300}, {ws.data(), 40, 1, 1, 300}, nullptr, false,
+                            {y.data(), 64, 1, 1, 40});
+    };
+    std::thread other(work, std::ref(results[0]));
+    work(results[1]);
+    other.join();
+    CHECK(results[0] == results[1]);
+}
+
+}  // namespace convoy

@@ -1,0 +1,104 @@
+#include "kernels/backend.h"
+#include "tests/reference.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+namespace {
+
+struct Case {
+    int N, C, K;
+};
+// The last needs several blocks of depth and of columns, and fills no block.
+const Case kCases[] = {{1, 1, 1},    {2, 3, 5},    {17, 33, 35},
+                       {16, 64, 32}, {5, 700, 67}, {31, 300, 3}};
+
+Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
+Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
+
+// A linear layer is a convolution of 1x1 images.
+const Window kPoint = Window::square(1);
+
+}  // namespace
+
+TEST_CASE("linear, linear_grad_x and linear_grad_w match the formula in double") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    for (const auto& [N, C, K] : kCases) {
+        CAPTURE(cat(N, "x", C, " to ", K));
+        const Shape xs{N, 1, 1, C}, ws{K, 1, 1, C}, ys{N, 1, 1, K};
+        std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
+        std::vector<float> b = random_floats(K, 3), dy = random_floats(ys.elems(), 4);
+        const reference::Array X(xs, x), W(ws, w), DY(ys, dy);
+        for (bool full : {false, true}) {
+            Guarded y(ys.elems()), dx(xs.elems());
+            backend->linear(view(x, xs), view(w, ws), full ? b.data() : nullptr, full, view(y, ys));
+            const auto want =
+                reference::conv2d(X, W, full ? b : std::vector<float>{}, kPoint, full);
+            CHECK_CLOSE(y.span(), want.v, sum_tolerance(C + 1));
+
+            backend->linear_grad_x(view(dy, ys), view(w, ws), full ? x.data() : nullptr,
+                                   view(dx, xs));
+            const auto want_dx =
+                reference::conv2d_grad_x(DY, W, kPoint, xs, full ? x : std::vector<float>{});
+            CHECK_CLOSE(dx.span(), want_dx.v, sum_tolerance(K));
+        }
+        Guarded dw(w), db(b);
+        backend->linear_grad_w(view(x, xs), view(dy, ys), view(dw, ws), db.data());
+        auto want = reference::conv2d_grad_w(X, DY, kPoint, ws);
+        for (size_t i = 0; i < w.size(); ++i) want.v[i] += w[i];
+        auto want_db = reference::column_sums(DY);
+        for (int k = 0; k < K; ++k) want_db[k] += b[k];
+        CHECK_CLOSE(dw.span(), want.v, sum_tolerance(N + 1));
+        CHECK_CLOSE(db.span(), want_db, sum_tolerance(N + 1));
+    }
+}
+
+TEST_CASE("linear reads an image as one row") {
+    auto backend = make_backend("cpu");
+    std::vector<float> x = random_floats(2 * 2 * 3 * 4, 1), w = random_floats(5 * 24, 2);
+    Guarded y(10), flat(10);
+    backend->linear({x.data(), 2, 2, 3, 4}, {w.data(), 5, 1, 1, 24}, nullptr, false,
+                    {y.data(), 2, 1, 1, 5});
+    backend->linear({x.data(), 2, 1, 1, 24}, {w.data(), 5, 1, 1, 24}, nullptr, false,
+                    {flat.data(), 2, 1, 1, 5});
+    CHECK(std::vector<float>(y) == std::vector<float>(flat));
+}
+
+TEST_CASE("linear gives the same bits in every run and the same sums on 1, 2 and 3 threads") {
+    const int N = 18, C = 600, K = 130;
+    std::vector<float> x = random_floats(N * C, 1), w = random_floats(K * C, 2);
+    std::vector<float> want;
+    for (int threads : {1, 2, 3}) {
+        auto backend = make_backend("cpu", {.threads = threads});
+        std::vector<float> runs[2];
+        for (auto& y : runs) {
+            y.resize(N * K);
+            backend->linear({x.data(), N, 1, 1, C}, {w.data(), K, 1, 1, C}, nullptr, false,
+                            {y.data(), N, 1, 1, K});
+        }
+        CHECK(runs[0] == runs[1]);
+        if (want.empty()) want = runs[0];
+        CHECK_CLOSE(runs[0], want, sum_tolerance(C));
+    }
+}
+
+TEST_CASE("linear of no images leaves gradients as they are; wrong shapes are refused") {
+    auto backend = make_backend("cpu");
+    std::vector<float> w = random_floats(6, 1), b = random_floats(2, 2);
+    Guarded dw(w), db(b);
+    backend->linear({nullptr, 0, 1, 1, 3}, {w.data(), 2, 1, 1, 3}, b.data(), true,
+                    {nullptr, 0, 1, 1, 2});
+    backend->linear_grad_w({nullptr, 0, 1, 1, 3}, {nullptr, 0, 1, 1, 2}, {dw.data(), 2, 1, 1, 3},
+                           db.data());
+    CHECK(std::vector<float>(dw) == w);
+    CHECK(std::vector<float>(db) == b);
+    float data[16] = {};
+    CHECK_THROWS_WITH_AS(
+        backend->linear({data, 1, 1, 1, 4}, {data, 2, 1, 1, 3}, nullptr, false, {data, 1, 1, 1, 2}),
+        doctest::Contains("w is 2x1x1x3, x is 1x1x1x4"), Error);
+    CHECK_THROWS_AS(
+        backend->linear_grad_x({data, 1, 1, 1, 3}, {data, 2, 1, 1, 3}, nullptr, {data, 1, 1, 1, 3}),
+        Error);
+}
+
+}  // namespace convoy

@@ -1,0 +1,84 @@
+#include "kernels/backend.h"
+#include "tests/reference.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, ranks") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    const std::pair<int, int> sizes[] = {{1, 1}, {5, 3}, {33, 10}, {4, 1000}};
+    for (const auto& [N, C] : sizes)
+        for (float smoothing : {0.0f, 0.1f}) {
+            CAPTURE(cat(N, " images, ", C, " classes, smoothing ", smoothing));
+            std::vector<float> x = random_floats(size_t(N) * C, 1);
+            for (float& v : x) v = std::round(v * 40) / 4;  // equal logits occur
+            std::vector<int32_t> labels(N);
+            for (int n = 0; n < N; ++n) labels[n] = n * 7 % C;
+            double loss = 2, correct = 2, top5 = 2;
+            std::vector<double> want(x.size());
+            for (int n = 0; n < N; ++n) {
+                const std::vector<double> row(x.begin() + n * C, x.begin() + (n + 1) * C);
+                const auto p = reference::softmax(row.data(), C);
+                int rank = 1;
+                for (int c = 0; c < C; ++c) {
+                    const double target =
+                        (1 - double(smoothing)) * (c == labels[n]) + double(smoothing) / C;
+                    want[n * C + c] = p[c] - target;
+                    loss -= target * std::log(p[c]);
+                    rank += row[c] > row[labels[n]] || (row[c] == row[labels[n]] && c < labels[n]);
+                }
+                correct += rank == 1, top5 += rank <= 5;
+            }
+            Guarded dlogits(x.size()), sums(3, 2.0f);
+            backend->softmax_cross_entropy({x.data(), N, 1, 1, C}, labels, smoothing,
+                                           {dlogits.data(), N, 1, 1, C}, sums.data());
+            CHECK_CLOSE(dlogits.span(), want, sum_tolerance(1));
+            CHECK(sums.data()[0] == doctest::Approx(loss).epsilon(1e-6));
+            CHECK(sums.data()[1] == correct);
+            CHECK(sums.data()[2] == top5);
+
+            std::vector<float> alone(3, 2.0f);  // without gradient, as in evaluation
+            backend->softmax_cross_entropy({x.data(), N, 1, 1, C}, labels, smoothing,
+                                           {nullptr, N, 1, 1, C}, alone.data());
+            CHECK(alone == std::vector<float>(sums));
+        }
+}
+
+TEST_CASE("softmax_cross_entropy survives logits of any size") {
+    auto backend = make_backend("cpu");
+    float x[3] = {3e38f, -3e38f, 0}, dx[3], sums[3] = {};
+    const std::vector<int32_t> labels{0};
+    backend->softmax_cross_entropy({x, 1, 1, 1, 3}, labels, 0, {dx, 1, 1, 1, 3}, sums);
+    CHECK(sums[0] == 0);
+    CHECK(sums[1] == 1);
+    for (float v : dx) CHECK(v == 0);
+}
+
+TEST_CASE("softmax sums to one, in place too") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    std::vector<float> x = random_floats(6 * 37, 1);
+    Guarded y(x.size());
+    backend->softmax({x.data(), 6, 1, 1, 37}, {y.data(), 6, 1, 1, 37});
+    for (int n = 0; n < 6; ++n) {
+        const std::vector<double> row(x.begin() + n * 37, x.begin() + (n + 1) * 37);
+        CHECK_CLOSE(y.span().subspan(size_t(n) * 37, 37), reference::softmax(row.data(), 37),
+                    sum_tolerance(1));
+    }
+    backend->softmax({x.data(), 6, 1, 1, 37}, {x.data(), 6, 1, 1, 37});
+    CHECK(x == std::vector<float>(y));
+}
+
+TEST_CASE("softmax_cross_entropy of no images adds nothing; a label outside is refused") {
+    auto backend = make_backend("cpu");
+    Guarded sums(std::vector<float>{1, 2, 3});
+    backend->softmax_cross_entropy({nullptr, 0, 1, 1, 4}, {}, 0, {}, sums.data());
+    CHECK(std::vector<float>(sums) == std::vector<float>{1, 2, 3});
+    float x[4] = {};
+    const std::vector<int32_t> wrong{4}, two{0, 1};
+    CHECK_THROWS_WITH_AS(backend->softmax_cross_entropy({x, 1, 1, 1, 4}, wrong, 0, {}, sums.data()),
+                         doctest::Contains("label of image 0 is 4 of 4 classes"), Error);
+    CHECK_THROWS_AS(backend->softmax_cross_entropy({x, 1, 1, 1, 4}, two, 0, {}, sums.data()),
+                    Error);
+}
+
+}  // namespace convoy

@@ -1,0 +1,125 @@
+#include "kernels/backend.h"
+#include "tests/reference.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+namespace {
+
+struct Case {
+    Shape x;
+    Window window;
+};
+const Case kCases[] = {
+    {{1, 1, 1, 1}, Window::square(1)},        {{2, 4, 6, 16}, Window::square(2, 2, 0)},
+    {{2, 7, 9, 33}, Window::square(3, 2, 1)}, {{1, 13, 13, 20}, Window::square(3, 2, 0)},
+    {{1, 5, 6, 3}, Window{2, 3, 1, 2, 1, 1}}, {{2, 5, 5, 35}, Window::square(5, 1, 2)},
+    {{1, 9, 9, 4}, Window::square(2, 3, 0)},  // pixels that no window reads
+};
+
+Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
+Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
+
+// Few different values, so that many windows have equal maxima; all negative, so that padding
+// taken for a zero would win.
+std::vector<float> steps(size_t n, uint64_t seed) {
+    std::vector<float> x = random_floats(n, seed);
+    for (float& v : x) v = std::floor(v * 3) - 4;
+    return x;
+}
+
+}  // namespace
+
+TEST_CASE("max_pool takes the first maximum of each window, never the padding") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    for (const Case& c : kCases) {
+        CAPTURE(c.x.text());
+        std::vector<float> x = steps(c.x.elems(), 1);
+        std::vector<int> where;
+        const auto want = reference::max_pool({c.x, x}, c.window, where);
+        Guarded y(want.v.size());
+        std::vector<uint8_t> argmax(want.v.size() + 2, 77);
+        backend->max_pool(view(x, c.x), c.window, view(y, want.shape), argmax.data() + 1);
+        CHECK_CLOSE(y.span(), want.v, 0.0);
+        CHECK(argmax.front() == 77);
+        CHECK(argmax.back() == 77);
+        CHECK(std::vector<int>(argmax.begin() + 1, argmax.end() - 1) == where);
+    }
+}
+
+TEST_CASE("max_pool_grad gives dy to the maximum, with and without mask") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    for (const Case& c : kCases) {
+        CAPTURE(c.x.text());
+        std::vector<float> x = steps(c.x.elems(), 1), mask = random_floats(c.x.elems(), 2);
+        std::vector<int> where;
+        const auto y = reference::max_pool({c.x, x}, c.window, where);
+        std::vector<float> dy = random_floats(y.v.size(), 3);
+        const std::vector<uint8_t> argmax(where.begin(), where.end());
+        for (const auto& m : {std::vector<float>{}, mask}) {
+            Guarded dx(x.size());
+            backend->max_pool_grad(view(dy, y.shape), argmax.data(), c.window,
+                                   m.empty() ? nullptr : m.data(), view(dx, c.x));
+            const auto want = reference::max_pool_grad({y.shape, dy}, where, c.window, c.x, m);
+            CHECK_CLOSE(dx.span(), want.v, sum_tolerance(25));
+        }
+    }
+}
+
+TEST_CASE("max_pool passes a NaN on") {
+    auto backend = make_backend("cpu");
+    for (int place = 0; place < 4; ++place) {
+        float x[4] = {1, 2, 3, 4}, y = 0;
+        uint8_t argmax = 9;
+        x[place] = NAN;
+        backend->max_pool({x, 1, 2, 2, 1}, Window::square(2, 2, 0), {&y, 1, 1, 1, 1}, &argmax);
+        CHECK(std::isnan(y));
+        CHECK(argmax == place);
+    }
+}
+
+TEST_CASE("avg_pool and avg_pool_grad match the formula in double, also where areas overlap") {
+    auto backend = make_backend("cpu", {.threads = 2});
+    const std::pair<Shape, Shape> cases[] = {
+        {{1, 1, 1, 1}, {1, 1, 1, 1}},
+        {{2, 7, 7, 33}, {2, 1, 1, 33}},
+        {{2, 13, 10, 5}, {2, 6, 6, 5}},
+        {{1, 3, 4, 18}, {1, 7, 7, 18}},  // more outputs than inputs
+    };
+    for (const auto& [xs, ys] : cases) {
+        CAPTURE(xs.text());
+        std::vector<float> x = random_floats(xs.elems(), 1), dy = random_floats(ys.elems(), 2);
+        const reference::Array X(xs, x), DY(ys, dy);
+        reference::Array want(ys), want_dx(xs);
+        reference::each_area(xs, ys, [&](int n, int p, int q, int h, int w, double share) {
+            for (int c = 0; c < xs.C; ++c) {
+                want.at(n, p, q, c) += share * X.at(n, h, w, c);
+                want_dx.at(n, h, w, c) += share * DY.at(n, p, q, c);
+            }
+        });
+        Guarded y(ys.elems()), dx(xs.elems());
+        backend->avg_pool(view(x, xs), view(y, ys));
+        backend->avg_pool_grad(view(dy, ys), view(dx, xs));
+        CHECK_CLOSE(y.span(), want.v, sum_tolerance(51));
+        CHECK_CLOSE(dx.span(), want_dx.v, sum_tolerance(10));
+    }
+}
+
+TEST_CASE("pools of no images do nothing; wrong shapes and windows are refused") {
+    auto backend = make_backend("cpu");
+    const Window two = Window::square(2, 2, 0);
+    uint8_t argmax[8];
+    backend->max_pool({nullptr, 0, 4, 4, 2}, two, {nullptr, 0, 2, 2, 2}, argmax);
+    backend->max_pool_grad({nullptr, 0, 2, 2, 2}, argmax, two, nullptr, {nullptr, 0, 4, 4, 2});
+    backend->avg_pool({nullptr, 0, 4, 4, 2}, {nullptr, 0, 1, 1, 2});
+    backend->avg_pool_grad({nullptr, 0, 1, 1, 2}, {nullptr, 0, 4, 4, 2});
+    float data[64] = {};
+    CHECK_THROWS_WITH_AS(backend->max_pool({data, 1, 4, 4, 2}, two, {data, 1, 2, 1, 2}, argmax),
+                         doctest::Contains("want 1x2x2x2"), Error);
+    CHECK_THROWS_AS(
+        backend->max_pool({data, 1, 4, 4, 1}, Window::square(2, 1, 2), {data, 1, 7, 7, 1}, argmax),
+        Error);
+    CHECK_THROWS_AS(backend->avg_pool({data, 1, 4, 4, 2}, {data, 1, 1, 1, 1}), Error);
+}
+
+}  // namespace convoy
