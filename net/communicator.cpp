@@ -65,6 +65,11 @@ class RingCommunicator final : public Communicator {
     void barrier() override {
         submit([this] { ring_.barrier(); }).get();
     }
+    std::vector<EdgeTiming> measure_edges() override {
+        std::vector<EdgeTiming> timings;
+        submit([&] { timings = ring_.measure_edges(); }).get();
+        return timings;
+    }
 
     void set_progress(int64_t step, const char* phase) override {
         Progress& progress = membership_->progress();
@@ -184,6 +189,7 @@ class SingleRank final : public Communicator {
         return {std::vector(data.begin(), data.end())};
     }
     void barrier() override { check(); }
+    std::vector<EdgeTiming> measure_edges() override { return {}; }
     void set_progress(int64_t, const char*) override {}
     void abort(const std::string& why) noexcept override { fate_.end(why, 0); }
     void leave() noexcept override {}

@@ -20,6 +20,13 @@
 
 namespace convoy {
 
+// One direction of one edge of the ring.
+struct EdgeTiming {
+    int from = 0, to = 0;         // ranks
+    double latency_seconds = 0;   // one way, of a few bytes
+    double bytes_per_second = 0;  // of a long message
+};
+
 class Communicator {
  public:
     virtual ~Communicator() = default;
@@ -46,6 +53,11 @@ class Communicator {
     virtual std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) = 0;
     // Returns when every rank has called it.
     virtual void barrier() = 0;
+
+    // Times every edge of the ring, one after the other, both directions; blocks, in its place in
+    // the order of the sums, about 0.1 s an edge. Every rank returns the same list: two entries an
+    // edge. Empty where there is no edge.
+    virtual std::vector<EdgeTiming> measure_edges() = 0;
 
     // Where this rank is; rides on the heartbeats, so that waiting can be explained by name.
     // Cheap: call it at each change of phase ("data", "forward", "backward", "reduce", ...), which

@@ -5,12 +5,14 @@
 // one of another size, is an error that names it, before a byte of its data is used.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "net/communicator.h"
 #include "net/link.h"
 #include "net/wire.h"
 
@@ -43,6 +45,7 @@ class Ring {
     void gather_bytes(std::span<const std::span<std::byte>> blocks);
     void broadcast(std::span<std::byte> data, int root);
     void barrier();
+    std::vector<EdgeTiming> measure_edges();  // probe.cpp
 
     // From any thread: ends what is going on, here and on the neighbours, by LinkLost.
     void shut() noexcept;
@@ -54,6 +57,8 @@ class Ring {
     class Inlet;
     template <class PieceOf>
     void flow(const Route& route, PieceOf piece);
+    std::array<EdgeTiming, 2> probe(int peer, bool left);
+    void ping(int peer, bool first);
     void double_up(wire::Type type, std::span<float> data);
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);

@@ -63,8 +63,7 @@ std::string Roster::objection(const Member& member) const {
     if (!zero || zero == &member) return "";
     for (const auto& [name, value] : member.join.settings) {
         const auto said = zero->join.settings.find(name);
-        if (said == zero->join.settings.end())
-            return cat(who, " says --", name, " ", value, ", rank 0 does not know this option");
+        if (said == zero->join.settings.end()) continue;  // nothing to compare with
         if (said->second != value)
             return cat(who, " says --", name, " ", value, ", rank 0 says --", name, " ",
                        said->second);
