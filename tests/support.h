@@ -29,7 +29,7 @@ inline double sum_tolerance(double terms, double scale = 1) { return terms * 0x1
 
 // got ≈ want, element by element; a NaN anywhere fails. The message names count and worst element.
 template <class Got, class Want>
-void check_close(const Got& got, const Want& want, double tolerance, const char* what) {
+void check_close(const Got& got, const Want& want, double tolerance, const std::string& what) {
     REQUIRE(std::size(got) == std::size(want));
     size_t bad = 0, worst = 0;
     double worst_error = -1;
@@ -39,8 +39,8 @@ void check_close(const Got& got, const Want& want, double tolerance, const char*
         if (!(error <= worst_error)) worst_error = error, worst = i;
     }
     INFO(what, ": ", bad, " of ", std::size(want), " off by more than ", tolerance, "; worst at ",
-         worst);
-    if (bad) INFO("got ", double(got[worst]), ", want ", double(want[worst]));
+         worst, ": got ", std::size(want) ? double(got[worst]) : 0, ", want ",
+         std::size(want) ? double(want[worst]) : 0);
     CHECK(bad == 0);
 }
 #define CHECK_CLOSE(got, want, tolerance) \
