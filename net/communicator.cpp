@@ -114,7 +114,9 @@ class RingCommunicator final : public Communicator {
                 operation.done.set_value();
             } catch (...) {
                 ++membership_->progress().done;
-                operation.done.set_exception(std::current_exception());
+                const Fate& fate = membership_->fate();
+                operation.done.set_exception(fate.ended() ? fate.error()
+                                                          : std::current_exception());
             }
         }
     }
@@ -201,7 +203,7 @@ class SingleRank final : public Communicator {
     std::future<void> done() const {
         std::promise<void> promise;
         if (fate_.ended())
-            promise.set_exception(std::make_exception_ptr(Error(fate_.cause())));
+            promise.set_exception(fate_.error());
         else
             promise.set_value();
         return promise.get_future();
@@ -222,19 +224,28 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     if (options.host.empty()) fail("joining needs the host of the coordinator (--coord HOST:PORT)");
 
     auto membership = std::make_unique<Membership>(log, options.heartbeat);
-    auto standing = std::make_shared<std::promise<Standing>>();
-    std::future<Standing> future = standing->get_future();
+    struct Outcome {
+        Standing standing;
+        std::string error;
+    };
+    auto outcome = std::make_shared<std::promise<Outcome>>();
+    std::future<Outcome> future = outcome->get_future();
     asio::co_spawn(membership->io(), rendezvous(*membership, options),
-                   [standing](std::exception_ptr failure, Standing result) {
-                       if (failure)
-                           standing->set_exception(failure);
-                       else
-                           standing->set_value(std::move(result));
+                   [outcome](std::exception_ptr failure, Standing standing) {
+                       std::string error;
+                       try {
+                           if (failure) std::rethrow_exception(failure);
+                       } catch (const std::exception& e) {
+                           error = e.what();
+                       }
+                       outcome->set_value({std::move(standing), std::move(error)});
                    });
     while (future.wait_for(milliseconds(50)) != std::future_status::ready)
         if (const int signal = stop ? stop() : 0; signal != 0)
             fail("stopped by signal ", signal, " before the job began");
-    Standing result = future.get();
+    Outcome reached = future.get();
+    if (!reached.error.empty()) fail(reached.error);
+    Standing result = std::move(reached.standing);
 
     Job job;
     job.settings = result.welcome.settings;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -21,6 +22,7 @@ class Fate {
             std::lock_guard lock(mutex_);
             if (ended_) return;
             if (!prepared_) cause_ = cause, lost_ = lost;
+            error_ = std::make_exception_ptr(Error(cause_));
             ended_ = true;
             then = on_end_;
         }
@@ -46,7 +48,13 @@ class Fate {
         return cause_;
     }
     void check() const {
-        if (ended_) fail(cause());
+        if (ended_) std::rethrow_exception(error());
+    }
+    // The one Error that all who wait are handed; it lives as long as this Fate. Null before the
+    // end.
+    std::exception_ptr error() const {
+        std::lock_guard lock(mutex_);
+        return error_;
     }
     // Waits until the cause of the end is known, at most for `patience`; says whether it is.
     bool wait(std::chrono::milliseconds patience) {
@@ -68,6 +76,7 @@ class Fate {
     std::condition_variable changed_;
     std::function<void()> on_end_;
     std::string cause_;
+    std::exception_ptr error_;
     std::atomic<bool> ended_{false}, prepared_{false};
     std::atomic<int> lost_{-1};
 };

@@ -103,14 +103,17 @@ class Ring::Outlet {
         if (staged_.empty() && bytes == 0) return false;
         std::span<std::byte> data;
         if (bytes > 0) data = piece_of(place_.piece).subspan(place_.at, bytes);
+        // Only a header may wait for more: the kernel holds such bytes back for up to 200 ms.
+        const bool more_follows = !staged_.empty() && header_ && bytes > 0;
         if (staged_.empty() && route_.bf16) {
             pack(data);
             place_.advance(bytes, route_.sent, piece_of);
         }
         size_t n = 0;
         if (!staged_.empty()) {
-            n = right.send_some(staged_, /*more_follows=*/bytes > 0);
+            n = right.send_some(staged_, more_follows);
             staged_ = staged_.subspan(n);
+            header_ = header_ && !staged_.empty();
         } else {
             n = right.send_some(data);
             place_.advance(n, route_.sent, piece_of);
@@ -144,6 +147,7 @@ class Ring::Outlet {
     const Route& route_;
     Place place_{0};
     std::span<const std::byte> staged_;  // header or packed floats, in the outbox
+    bool header_ = true;                 // it is the header
 };
 
 // The incoming stream: a header, then pieces, added or stored.
