@@ -1,0 +1,16 @@
+// check_data.h — `trainer check`: decodes every image once and says what is wrong with which.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+
+#include "data/source.h"
+
+namespace convoy {
+
+// Reads and decodes all of `set` with `threads` threads and prints to `out`: each bad file with
+// the cause, images and bad ones per class, the range of sizes, pictures that are in both training
+// and validation, and pictures that are in two classes. Returns the number of bad files.
+int64_t check_data(const DataSet& set, int threads, std::FILE* out);
+
+}  // namespace convoy
