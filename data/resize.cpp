@@ -1,107 +1,70 @@
-// resize.cpp — separable resampling with a triangle filter, as Pillow does it (src/libImaging/
-// Resample.c; Pillow's own tests fix the behaviour, and tests/test_augment.cpp compares with it):
+// resize.cpp — separable resampling with a triangle filter, as Pillow does it (its file
+// src/libImaging/Resample.c; tests/test_augment.cpp compares the pixels):
 //
 //   scale = in / out, support = max(1, scale)
 //   weight of input i for output o:  1 − |i + ½ − (o + ½)·scale| / support, normalised to sum 1
 //
 // so a reduction averages over all the pixels it covers (antialiased) and an enlargement is plain
-// bilinear. First across, then down, with 8-bit pixels between and weights in fixed point with 22
-// bits: 8 bits of pixel and 22 of weight leave one bit of an int32 for the sign and one to spare.
+// bilinear. First across, then down, with 8-bit pixels between and weights in fixed point. Rows
+// and columns that the window does not need are not computed.
 #include "data/resize.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "data/resize_passes.h"
 #include "src/base/check.h"
 
 namespace convoy {
-namespace {
 
-constexpr int kPrecision = 22;
-constexpr int32_t kHalf = 1 << (kPrecision - 1);
+#ifdef __AVX2__
+using avx2::filter_across;
+using avx2::filter_down;
+#else
+using portable::filter_across;
+using portable::filter_down;
+#endif
 
-// A pixel in a vector register: GCC's and Clang's portable vectors, the same on x86-64 and arm64.
-typedef int32_t Int4 __attribute__((vector_size(16)));
-typedef uint8_t Byte4 __attribute__((vector_size(4)));
-
-// Reads four bytes: the pixel and one byte after it.
-inline Int4 load_pixel(const uint8_t* p) {
-    Byte4 bytes;
-    std::memcpy(&bytes, p, 4);
-    return __builtin_convertvector(bytes, Int4);
-}
-
-inline void store_pixel(Int4 sum, uint8_t* p) {
-    for (int c = 0; c < 3; ++c) p[c] = uint8_t(std::min(sum[c] >> kPrecision, 255));
-}
-
-// One output pixel of `kRows` rows at once: a weight is loaded once for all of them.
-template <int kRows>
-inline void filter_pixel(const uint8_t* const* rows, size_t offset, const int32_t* weights,
-                         int count, uint8_t* out, size_t out_row_bytes) {
-    Int4 sums[kRows];
-    for (Int4& sum : sums) sum = Int4{kHalf, kHalf, kHalf, kHalf};
-    for (int k = 0; k < count; ++k, offset += 3)
-        for (int r = 0; r < kRows; ++r) sums[r] += load_pixel(rows[r] + offset) * weights[k];
-    for (int r = 0; r < kRows; ++r) store_pixel(sums[r], out + size_t(r) * out_row_bytes);
-}
-
-}  // namespace
-
-// Places [begin, begin + size) of an axis of `in` pixels resized to `out`.
-void Resizer::Taps::compute(int in, int out, int begin, int size) {
+void Taps::compute(int in, int out, int begin, int size) {
     const double scale = double(in) / out, support = std::max(1.0, scale);
-    stride = size_t(std::ceil(support)) * 2 + 1;
+    stride = (size_t(std::ceil(support)) * 2 + 1 + 3) / 4 * 4;
     first.resize(size_t(size)), count.resize(size_t(size));
-    weights.resize(size_t(size) * stride);
+    high.assign(size_t(size) * stride, 0), low.assign(size_t(size) * stride, 0);
     for (int o = 0; o < size; ++o) {
         const double centre = (begin + o + 0.5) * scale;
         // Truncation of what may be negative, then the bound: the same as a floor here.
-        const int low = std::max(int(centre - support + 0.5), 0);
-        const int high = std::min(int(centre + support + 0.5), in);
-        int32_t* weight = weights.data() + size_t(o) * stride;
+        const int lowest = std::max(int(centre - support + 0.5), 0);
+        const int end = std::min(int(centre + support + 0.5), in);
         const auto triangle = [&](int i) {
             return std::max(0.0, 1 - std::abs((i - centre + 0.5) * (1 / support)));
         };
         double sum = 0;
-        for (int i = low; i < high; ++i) sum += triangle(i);
-        for (int i = low; i < high; ++i)
-            weight[i - low] = int32_t(0.5 + triangle(i) / sum * (1 << kPrecision));
-        first[size_t(o)] = low, count[size_t(o)] = high - low;
+        for (int i = lowest; i < end; ++i) sum += triangle(i);
+        for (int i = lowest; i < end; ++i) {
+            const int weight = int(0.5 + triangle(i) / sum * (1 << kWeightBits));
+            const size_t at = size_t(o) * stride + size_t(i - lowest);
+            high[at] = int16_t(weight >> kLowBits);  // at most 2^7
+            low[at] = int16_t(weight & ((1 << kLowBits) - 1));
+        }
+        first[size_t(o)] = lowest, count[size_t(o)] = end - lowest;
     }
 }
 
 // Rows [begin, begin + rows) of the input, at output width, into narrow_.
 void Resizer::across(ImageView from, int begin, int rows, int W, bool flip) {
-    const size_t out_bytes = size_t(W) * 3;
+    const size_t out_bytes = size_t(W) * 3 + 1;  // the byte behind a row is overwritten
     narrow_.resize(size_t(rows) * out_bytes);
-    const uint8_t* in[4];
-    const auto run = [&]<int kRows>(int row) {
-        for (int q = 0; q < W; ++q) {
-            uint8_t* out =
-                narrow_.data() + size_t(row) * out_bytes + size_t(flip ? W - 1 - q : q) * 3;
-            filter_pixel<kRows>(in, size_t(columns_.first[size_t(q)]) * 3,
-                                columns_.weights.data() + size_t(q) * columns_.stride,
-                                columns_.count[size_t(q)], out, out_bytes);
-        }
-    };
-    int row = 0;
-    // load_pixel reads a byte too many: after the image's last row there is none.
-    const int safe = rows - (begin + rows == from.H);
-    const auto address = [&](int r) { return from.pixels + size_t(begin + r) * from.row_bytes; };
-    for (; row + 4 <= safe; row += 4) {
-        for (int r = 0; r < 4; ++r) in[r] = address(row + r);
-        run.template operator()<4>(row);
-    }
-    for (; row < rows; ++row) {
-        in[0] = address(row);
-        if (row >= safe) {
-            last_row_.resize(size_t(from.W) * 3 + 1);
-            std::copy_n(in[0], size_t(from.W) * 3, last_row_.data());
-            in[0] = last_row_.data();
-        }
-        run.template operator()<1>(row);
+    // The loops read a little past the end of a row. Behind the last rows of the image there is
+    // nothing to be read, so these go through a copy.
+    const int last = int((kOverread + from.row_bytes - 1) / from.row_bytes);
+    const int safe = std::clamp(from.H - last - begin, 0, rows);
+    const uint8_t* in = from.pixels + size_t(begin) * from.row_bytes;
+    filter_across(in, from.row_bytes, safe, columns_, flip, narrow_.data(), out_bytes);
+    padded_.resize(size_t(from.W) * 3 + kOverread);
+    for (int row = safe; row < rows; ++row) {
+        std::copy_n(in + size_t(row) * from.row_bytes, size_t(from.W) * 3, padded_.data());
+        filter_across(padded_.data(), 0, 1, columns_, flip,
+                      narrow_.data() + size_t(row) * out_bytes, out_bytes);
     }
 }
 
@@ -118,18 +81,11 @@ void Resizer::run(ImageView from, int H, int W, Crop window, bool flip, const fl
     across(from, begin, end - begin, window.W, flip);
 
     const size_t n = size_t(window.W) * 3;
-    sums_.resize(n), scales_.resize(n), biases_.resize(n);
+    scales_.resize(n), biases_.resize(n);
     for (size_t i = 0; i < n; ++i) scales_[i] = scale[i % 3], biases_[i] = bias[i % 3];
-    for (int p = 0; p < window.H; ++p, out += n) {
-        const uint8_t* row = narrow_.data() + size_t(rows_.first[size_t(p)] - begin) * n;
-        const int32_t* weights = rows_.weights.data() + size_t(p) * rows_.stride;
-        int32_t* __restrict sums = sums_.data();
-        std::fill_n(sums, n, kHalf);
-        for (int k = 0; k < rows_.count[size_t(p)]; ++k, row += n)
-            for (size_t i = 0; i < n; ++i) sums[i] += row[i] * weights[k];
-        for (size_t i = 0; i < n; ++i)
-            out[i] = float(std::min(sums[i] >> kPrecision, 255)) * scales_[i] + biases_[i];
-    }
+    for (size_t p = 0; p < size_t(window.H); ++p)
+        filter_down(narrow_.data(), n + 1, begin, n, rows_, p, scales_.data(), biases_.data(),
+                    out + p * n);
 }
 
 }  // namespace convoy

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "data/resize_passes.h"
 #include "golden.h"
 #include "golden_images.h"
 #include "src/base/check.h"
@@ -77,6 +78,40 @@ TEST_CASE("a window of a resized image is what the whole resized image has there
         CHECK_CLOSE(turned, mirrored(want, window.H, window.W), 0);
     }
 }
+
+#ifdef __AVX2__
+TEST_CASE("the AVX2 loops and the portable ones give the same bits") {
+    for (auto [in, out] : {std::pair{37, 9}, {9, 37}, {300, 21}, {5000, 3}, {64, 64}, {1, 4}}) {
+        CAPTURE(in);
+        CAPTURE(out);
+        Taps taps;
+        taps.compute(in, out, 0, out);
+        const Image image = picture(6, in);
+        std::vector<uint8_t> pixels = image.pixels;
+        pixels.resize(pixels.size() + kOverread);
+        const size_t in_bytes = size_t(in) * 3, out_bytes = size_t(out) * 3 + 1;
+        for (bool flip : {false, true}) {
+            std::vector<uint8_t> a(6 * out_bytes, 1), b(6 * out_bytes, 2);
+            portable::filter_across(pixels.data(), in_bytes, 6, taps, flip, a.data(), out_bytes);
+            avx2::filter_across(pixels.data(), in_bytes, 6, taps, flip, b.data(), out_bytes);
+            for (size_t i = 0; i < a.size(); ++i)
+                if ((i + 1) % out_bytes != 0) REQUIRE(a[i] == b[i]);  // but for the spare byte
+        }
+        const std::vector<float> scale = random_floats(27, 1), bias = random_floats(27, 2);
+        for (size_t n : {1u, 7u, 8u, 9u, 16u, 27u}) {
+            const Image tall = picture(in, 9);
+            for (size_t p = 0; p < size_t(out); ++p) {
+                Guarded a(n), b(n);
+                portable::filter_down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(),
+                                      bias.data(), a.data());
+                avx2::filter_down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(), bias.data(),
+                                  b.data());
+                CHECK(std::equal(a.data(), a.data() + n, b.data()));
+            }
+        }
+    }
+}
+#endif
 
 TEST_CASE("resizing does not read past the last pixel of the image") {
     // Exactly as many bytes as pixels, on the heap: the sanitizers see one byte more.
