@@ -38,8 +38,10 @@ void pack_bf16(uint16_t* into, const float* from, size_t n) {
     for_blocks(into, from, n, [](uint16_t& a, const float& b) { a = to_bf16(b); });
 }
 
+// Two passes over what is in the cache: together they do not become vector instructions.
 void pack_bf16_and_round(uint16_t* into, float* from, size_t n) {
-    for_blocks(into, from, n, [](uint16_t& a, float& b) { b = to_float(a = to_bf16(b)); });
+    pack_bf16(into, from, n);
+    unpack_bf16(from, into, n);
 }
 
 void unpack_bf16(float* into, const uint16_t* from, size_t n) {
