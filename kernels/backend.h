@@ -199,8 +199,13 @@ class Backend {
     virtual int64_t first_nonfinite(const float* x, size_t n) = 0;
 };
 
+// How 3x3 convolutions of stride 1 are computed: by Winograd's method, directly, or as the
+// backend's rule says which is faster (CPU: winograd_pays in kernels/cpu/winograd.cpp).
+enum class ConvMethod { kAuto, kWinograd, kDirect };
+
 struct BackendOptions {
     int threads = 0;  // compute threads; 0: as many as this process may use (affinity and cgroup)
+    ConvMethod conv = ConvMethod::kAuto;
 };
 
 // device: "cpu", "cuda", "cuda:1", "simt", or "" for the best there is. Throws if it is not there.

@@ -37,6 +37,11 @@ struct Problem {
     }
 };
 
+// Products with patches in all cases; tests/test_winograd.cpp has the other method.
+std::unique_ptr<Backend> direct(int threads) {
+    return make_backend("cpu", {.threads = threads, .conv = ConvMethod::kDirect});
+}
+
 Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
 Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
 
@@ -58,7 +63,7 @@ const Case kCases[] = {
 }  // namespace
 
 TEST_CASE("conv2d matches the formula in double, with and without bias and relu") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = direct(2);
     for (const Case& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
@@ -74,7 +79,7 @@ TEST_CASE("conv2d matches the formula in double, with and without bias and relu"
 }
 
 TEST_CASE("conv2d_grad_x matches the formula in double, with and without mask") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = direct(2);
     for (const Case& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
@@ -90,7 +95,7 @@ TEST_CASE("conv2d_grad_x matches the formula in double, with and without mask") 
 }
 
 TEST_CASE("conv2d_grad_w adds the formula in double to what is there") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = direct(2);
     for (const Case& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
@@ -116,7 +121,7 @@ TEST_CASE("conv2d_grad_w adds the formula in double to what is there") {
 // L = Σ y·dy is linear in x and in w, so a difference quotient has no truncation error; what is
 // left is the rounding of y, about 2⁻²³·terms·√(outputs) over the step.
 TEST_CASE("conv2d_grad_x and conv2d_grad_w match finite differences, stride 2, pad 1") {
-    auto backend = make_backend("cpu", {.threads = 1});
+    auto backend = direct(1);
     Problem p({{2, 5, 6, 3}, 4, Window::square(3, 2, 1)});
     std::vector<float> dx(p.x.size()), dw(p.w.size(), 0.0f), y(p.y_shape.elems());
     backend->conv2d_grad_x(view(p.dy, p.y_shape), view(p.w, p.w_shape), p.window, nullptr,
@@ -165,10 +170,10 @@ TEST_CASE("convolutions give the same bits in every run, and the same sums on 1,
             y.insert(y.end(), dw.begin(), dw.end());
             return y;
         };
-        auto one = make_backend("cpu", {.threads = 1});
+        auto one = direct(1);
         const std::vector<float> want = all(*one);
         for (int threads : {1, 2, 3}) {
-            auto backend = make_backend("cpu", {.threads = threads});
+            auto backend = direct(threads);
             const std::vector<float> first = all(*backend), second = all(*backend);
             CHECK(first == second);
             CHECK_CLOSE(first, want, sum_tolerance(9 * 40));

@@ -1,4 +1,5 @@
-// conv2d.cpp — convolutions as products with the matrix of patches (gemm.h).
+// conv2d.cpp — convolutions as products with the matrix of patches (gemm.h), or where that is
+// faster by Winograd's method (winograd.h).
 //
 //   conv2d         y  = patches(x) · wᵀ          rows n,p,q · depth r,s,c · columns k
 //   conv2d_grad_x  dx = patches(dy) · w          for each of the stride_h·stride_w phases:
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/winograd.h"
 
 namespace convoy {
 
@@ -60,12 +62,24 @@ struct PhaseTaps {
 
 }  // namespace
 
+bool CpuBackend::use_winograd(const Patches& x, int K) const {
+    if (x.R != 3 || x.S != 3 || x.step_h != 1 || x.step_w != 1) return false;
+    return conv_ == ConvMethod::kWinograd || (conv_ == ConvMethod::kAuto && winograd_pays(x, K));
+}
+
 void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
     check_shapes(x, w, window, y);
-    const ptrdiff_t row = y.C, line = row * y.W;
-    const RightSide filters{w.data, 1, ptrdiff_t(w.H) * w.W * w.C};
-    multiply_patches(cpu_, patches_of(x, window, y), filters, w.N, {y.data, line * y.H, line, row},
-                     {b, relu, nullptr});
+    const Patches patches = patches_of(x, window, y);
+    const ptrdiff_t row = y.C, line = row * y.W, filter = ptrdiff_t(w.H) * w.W * w.C;
+    const Epilogue epilogue{b, relu, nullptr};
+    if (use_winograd(patches, w.N)) {
+        ptrdiff_t taps[9];
+        for (int t = 0; t < 9; ++t) taps[t] = ptrdiff_t(t) * w.C;
+        winograd_conv(cpu_, patches, {w.data, 1, filter, 9, taps}, w.N, y.data, epilogue);
+        return;
+    }
+    multiply_patches(cpu_, patches, {w.data, 1, filter}, w.N, {y.data, line * y.H, line, row},
+                     epilogue);
 }
 
 void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {
@@ -96,6 +110,10 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* 
                                   (dx.W - b + window.stride_w - 1) / window.stride_w};
             const RightSide filters{w.data, ptrdiff_t(w.H) * w.W * w.C, 1,
                                     std::max(1, int(taps.size())), taps.data()};
+            if (use_winograd(patches, dx.C) && window.stride_h == 1 && window.stride_w == 1) {
+                winograd_conv(cpu_, patches, filters, dx.C, dx.data, {nullptr, false, mask});
+                return;
+            }
             multiply_patches(cpu_, patches, filters, dx.C,
                              {dx.data + a * line + b * pixel, line * dx.H, line * window.stride_h,
                               pixel * window.stride_w},
@@ -105,7 +123,11 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* 
 
 void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_shapes(x, dw, window, dy);
-    multiply_rows(cpu_, dy.data, dy.C, patches_of(x, window, dy), dw.data);
+    const Patches patches = patches_of(x, window, dy);
+    if (use_winograd(patches, dy.C))
+        winograd_grad_w(cpu_, dy.data, dy.C, patches, dw.data);
+    else
+        multiply_rows(cpu_, dy.data, dy.C, patches, dw.data);
     if (db) add_column_sums(cpu_, dy.data, int64_t(dy.N) * dy.H * dy.W, dy.C, db);
 }
 

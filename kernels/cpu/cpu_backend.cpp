@@ -10,7 +10,7 @@ constexpr size_t kCopyGrain = 65536;  // floats; less is copied before a second 
 }
 
 CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro)
-    : cpu_(options.threads > 0 ? options.threads : available_cpus(), micro) {
+    : cpu_(options.threads > 0 ? options.threads : available_cpus(), micro), conv_(options.conv) {
     ENSURE(options.threads >= 0 && options.threads <= 4096, "threads is ", options.threads);
 }
 

@@ -73,7 +73,10 @@ class CpuBackend final : public Backend {
     int64_t first_nonfinite(const float* x, size_t n) override;
 
  private:
+    bool use_winograd(const Patches& x, int K) const;
+
     Cpu cpu_;
+    ConvMethod conv_;
     std::vector<Memory> owned_;
 };
 

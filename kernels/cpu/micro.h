@@ -1,7 +1,7 @@
 // micro.h — the innermost loops, compiled once for each width of vector registers.
 //
-// micro_body.h is the source; micro_base.cpp compiles it for the floor of the build (AVX2, NEON,
-// …), micro_avx512.cpp for AVX-512. pick_micro() chooses at run time.
+// micro_body.h and winograd_body.h are the source; micro_base.cpp compiles them for the floor of
+// the build (AVX2, NEON, …), micro_avx512.cpp for AVX-512. pick_micro() chooses at run time.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,34 @@ struct TileOut {
     bool relu = false;            // then max(0, ·)
     const float* bias = nullptr;  // added: `cols` floats
     ptrdiff_t mask = 0;           // if not 0: result is 0 where row[mask + column] <= 0
+
+    bool plain() const { return !accumulate && !relu && !bias && !mask; }
+};
+
+// A block of pixels of an NHWC image, 6x6 or 4x4; those outside of [row_begin, row_end) ×
+// [col_begin, col_end) do not exist: they are read as 0 and not written.
+struct WinogradBlock {
+    const float* data;      // of pixel (0, 0), which may lie outside of the image
+    ptrdiff_t line, pixel;  // floats from one row, or column, to the next
+    int channels;
+    int row_begin, row_end, col_begin, col_end;
+};
+// Where the 36 transformed numbers of each channel go: number xi of channel c at
+// data[xi·xi_stride + (c/piece)·piece_stride + c%piece].
+struct WinogradPieces {
+    float* data;
+    ptrdiff_t xi_stride;
+    int piece;
+    ptrdiff_t piece_stride;
 };
 
 struct Micro {
     const char* name;
-    int width;  // floats in a vector register
-    int mr;     // rows of the largest tile
-    int nr;     // columns of a tile
-    int lane;   // floats from one k to the next in a k-major panel of A, ≥ mr
+    int width;      // floats in a vector register
+    int mr;         // rows of the largest tile
+    int nr;         // columns of a tile
+    int lane;       // floats from one k to the next in a k-major panel of A, ≥ mr
+    int lane_rows;  // divides lane: rows of a tile when A's channels come in whole lanes
 
     // tile = Σ_k a(i,k)·b(k,j) for i < rows ≤ mr, j < nr.
     //   b          b(k,j) at b[k·nr + j]
@@ -31,6 +51,20 @@ struct Micro {
     //   by_depth   a(i,k) at a[k·lane + i]
     void (*tile_by_row)(int rows, int depth, const float* a, const float* b, const TileOut& out);
     void (*tile_by_depth)(int rows, int depth, const float* a, const float* b, const TileOut& out);
+
+    // The transforms of winograd.h.
+    void (*winograd_input)(const WinogradBlock& in, const WinogradPieces& out);     // 6x6 → 36
+    void (*winograd_gradient)(const WinogradBlock& in, const WinogradPieces& out);  // 4x4 → 36
+    // 3x3 → 36, for `columns` (a multiple of width) side by side: tap t at g[t·tap_stride + j],
+    // number xi to u[xi·xi_stride + j].
+    void (*winograd_filter)(const float* g, ptrdiff_t tap_stride, int columns, float* u,
+                            ptrdiff_t xi_stride);
+    // 36 → 4x4, then bias, relu and mask of `epilogue` (its rows and cols are not used). m may be
+    // read up to the next multiple of width.
+    void (*winograd_output)(const float* m, ptrdiff_t xi_stride, const WinogradBlock& out,
+                            const TileOut& epilogue);
+    // dw += 36 → 3x3, dw 9 × channels; sums may be read up to the next multiple of width.
+    void (*winograd_filter_grad)(const float* sums, ptrdiff_t xi_stride, int channels, float* dw);
 };
 
 constexpr int kPiece = 16;  // floats of a row that lie together in a by_row panel

@@ -2,7 +2,7 @@
 #include "kernels/cpu/micro.h"
 
 namespace {
-constexpr int kWidth = 16, kVecs = 2, kRows = 14, kLane = 16;
+constexpr int kWidth = 16, kVecs = 2, kRows = 14, kLane = 16, kLaneRows = 8;
 }  // namespace
 
 #include "kernels/cpu/micro_body.h"
@@ -10,8 +10,7 @@ constexpr int kWidth = 16, kVecs = 2, kRows = 14, kLane = 16;
 namespace convoy {
 
 const Micro& micro_avx512() {
-    static const Micro micro{"AVX-512", kWidth,     kRows,       kWidth * kVecs,
-                             kLane,     any_by_row, any_by_depth};
+    static constexpr Micro micro = make_micro("AVX-512");
     return micro;
 }
 

@@ -3,10 +3,10 @@
 
 namespace {
 #if defined(__AVX2__)
-constexpr int kWidth = 8, kVecs = 2, kRows = 6, kLane = 8;
+constexpr int kWidth = 8, kVecs = 2, kRows = 6, kLane = 8, kLaneRows = 4;
 constexpr const char* kName = "AVX2";
 #else
-constexpr int kWidth = 4, kVecs = 3, kRows = 8, kLane = 8;
+constexpr int kWidth = 4, kVecs = 3, kRows = 8, kLane = 8, kLaneRows = 8;
 constexpr const char* kName = "128-bit vectors";
 #endif
 }  // namespace
@@ -16,7 +16,7 @@ constexpr const char* kName = "128-bit vectors";
 namespace convoy {
 
 const Micro& micro_base() {
-    static const Micro micro{kName, kWidth, kRows, kWidth * kVecs, kLane, any_by_row, any_by_depth};
+    static constexpr Micro micro = make_micro(kName);
     return micro;
 }
 

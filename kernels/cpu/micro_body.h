@@ -1,7 +1,7 @@
 // micro_body.h — the register-blocked inner kernels. Included by micro_*.cpp, each of which sets
 //
 //   kWidth  floats in a vector register     kVecs  vectors in a row of the tile
-//   kRows   rows of the tile                kLane  see Micro::lane
+//   kRows   rows of the tile                kLane, kLaneRows  see Micro
 //
 // The tile of kRows × kVecs sums stays in registers; each step of k loads kVecs vectors of b and
 // broadcasts kRows numbers of a, for kRows·kVecs fused multiply-adds:
@@ -53,13 +53,16 @@ inline void store(float* p, Vec v) { *reinterpret_cast<VecAnywhere*>(p) = v; }
 // unrolled, so it lives in registers.
 template <int M>
 inline void write_tile(const Vec (&acc)[M][kVecs], const TileOut& out) {
-    float sums[M * kVecs * kWidth];
+    constexpr int kCols = kVecs * kWidth;
+    const bool direct = out.cols == kCols && out.plain();
+    float sums[M * kCols];
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
+        float* to = direct ? out.rows[i] : sums + i * kCols;
 #pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) store(sums + (i * kVecs + v) * kWidth, acc[i][v]);
+        for (int v = 0; v < kVecs; ++v) store(to + v * kWidth, acc[i][v]);
     }
-    finish_tile(sums, M, out);
+    if (!direct) finish_tile(sums, M, out);
 }
 
 template <int M, int Stride>
@@ -123,5 +126,27 @@ void any_by_depth(int rows, int depth, const float* a, const float* b, const Til
     kTiles.by_depth[rows](depth, a, b, out);
 }
 
+}  // namespace
+}  // namespace convoy
+
+#include "kernels/cpu/winograd_body.h"
+
+namespace convoy {
+namespace {
+constexpr Micro make_micro(const char* name) {
+    return {name,
+            kWidth,
+            kRows,
+            kWidth * kVecs,
+            kLane,
+            kLaneRows,
+            any_by_row,
+            any_by_depth,
+            winograd_input,
+            winograd_gradient,
+            winograd_filter,
+            winograd_output,
+            winograd_filter_grad};
+}
 }  // namespace
 }  // namespace convoy

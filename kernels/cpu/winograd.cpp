@@ -1,0 +1,160 @@
+// winograd.cpp — blocking of winograd.h: forward and grad_x.
+//
+// Two orders, by the number of channels:
+//   few   V of the block's tiles stays in L2; panels of columns outermost, so that M is one panel
+//         wide. U is read once a block.
+//   many  U no longer fits beside V. xi outermost: U[xi], V[xi] and M[xi] stay in L2 one after the
+//         other, and a block has so many tiles that reading U does not matter.
+#include "kernels/cpu/winograd.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/winograd_tiles.h"
+
+namespace convoy {
+
+namespace {
+
+constexpr int kL2Floats = 330'000;  // 1.3 of 2 MB: the rest is for U and pixels passing through
+constexpr int kFewTiles = 42;       // fewer tiles a block make reading U the limit
+constexpr int kManyTiles = 112;
+constexpr int kDepthBlock = 256;  // as in gemm.cpp
+
+struct Blocking {
+    int tiles;  // of a block, most
+    int group;  // panels of columns that M holds
+    Blocking(int C, int panels, int nr) {
+        tiles = kL2Floats / (kXi * (round_up(C, kPiece) + nr));
+        group = 1;
+        if (tiles < kFewTiles) tiles = kManyTiles, group = panels;
+        tiles = std::min(tiles, kManyTiles);
+    }
+};
+
+// U[xi] as panels of nr columns: number (c, j) of panel p at xi·xi_stride + (p·depth + c)·nr + j.
+struct Filters {
+    float* data;
+    int depth, panels, nr;
+    ptrdiff_t xi_stride;
+
+    float* panel(int xi, int p) const { return data + xi * xi_stride + ptrdiff_t(p) * depth * nr; }
+};
+
+Filters transform_filters(Cpu& cpu, const RightSide& w, int depth, int columns) {
+    constexpr int kBlock = 16;  // depth at a time: 9·16·32 floats are 18 KB
+    const int nr = cpu.micro.nr, panels = ceil_div(columns, nr);
+    const ptrdiff_t xi_stride = ptrdiff_t(panels) * depth * nr + kStagger;
+    const Filters u{cpu.shared.get(kSlotB, kXi * xi_stride), depth, panels, nr, xi_stride};
+    float* const* scratch = cpu.for_threads(size_t(9) * kBlock * nr);
+    const int blocks = ceil_div(depth, kBlock);
+    cpu.pool.for_each(panels * blocks, [&](int task, int thread) {
+        const int p = task / blocks, begin = task % blocks * kBlock;
+        const int end = std::min(depth, begin + kBlock);
+        float* taps = scratch[thread];
+        for (int t = 0; t < 9; ++t)
+            pack_panel({w.b + w.tap_start[t], w.step_k, w.step_j}, depth, begin, end, p * nr,
+                       columns, nr, taps + t * kBlock * nr);
+        for (int c = begin; c < end; ++c)
+            cpu.micro.winograd_filter(taps + (c - begin) * nr, ptrdiff_t(kBlock) * nr, nr,
+                                      u.panel(0, p) + ptrdiff_t(c) * nr, xi_stride);
+    });
+    return u;
+}
+
+// One thread's work on tiles [first, first + count).
+struct BlockConv {
+    const Micro& micro;
+    const Patches& x;
+    const Tiles& tiles;
+    const Filters& u;
+    int K, group;
+    float* result;
+    const Epilogue& epilogue;
+    float *v, *m;
+
+    void operator()(int first, int count) const {
+        const Panels panels(count, micro.mr);
+        const int padded = round_up(x.C, kPiece);
+        const ptrdiff_t v_stride = ptrdiff_t(count) * padded + kStagger;
+        for (int p = 0; p < panels.count; ++p) {
+            const int height = panels.height(p);
+            for (int i = 0; i < height; ++i) {
+                const int begin = panels.begin(p);
+                micro.winograd_input(tiles.input(x, first + begin + i),
+                                     {v + ptrdiff_t(begin) * padded + i * kPiece, v_stride, kPiece,
+                                      ptrdiff_t(height) * kPiece});
+            }
+        }
+        const int width = group * u.nr;  // of a row of M
+        const ptrdiff_t m_stride = ptrdiff_t(count) * width + kStagger;
+        for (int from = 0; from < u.panels; from += group) {
+            const int until = std::min(u.panels, from + group);
+            for (int xi = 0; xi < kXi; ++xi)
+                for (int panel = from; panel < until; ++panel)
+                    multiply(panels, v + xi * v_stride, u.panel(xi, panel),
+                             m + xi * m_stride + (panel - from) * u.nr, width);
+            write(first, count, from * u.nr, std::min(K, until * u.nr), width, m_stride);
+        }
+    }
+
+ private:
+    void multiply(const Panels& panels, const float* a, const float* b, float* to,
+                  int width) const {
+        float* rows[16];
+        TileOut out{rows, u.nr};
+        const int padded = round_up(x.C, kPiece);
+        for (int k = 0; k < x.C; k += kDepthBlock) {
+            const int depth = std::min(kDepthBlock, x.C - k);
+            for (int p = 0; p < panels.count; ++p) {
+                const int height = panels.height(p), begin = panels.begin(p);
+                for (int i = 0; i < height; ++i) rows[i] = to + ptrdiff_t(begin + i) * width;
+                micro.tile_by_row(height, depth, a + ptrdiff_t(begin) * padded + k * height,
+                                  b + ptrdiff_t(k) * u.nr, out);
+            }
+            out.accumulate = true;
+        }
+    }
+    void write(int first, int count, int k, int k_end, int width, ptrdiff_t m_stride) const {
+        TileOut out{nullptr, 0};
+        out.relu = epilogue.relu;
+        out.bias = epilogue.bias ? epilogue.bias + k : nullptr;
+        out.mask = epilogue.mask ? epilogue.mask - result : 0;
+        for (int t = 0; t < count; ++t)
+            micro.winograd_output(m + ptrdiff_t(t) * width, m_stride,
+                                  tiles.output(result, K, first + t, k, k_end), out);
+    }
+};
+
+}  // namespace
+
+bool winograd_pays(const Patches& x, int K) {
+    const Tiles tiles(x);
+    const double used = double(x.rows()) / (16.0 * std::max(1, tiles.count));
+    return x.C >= 16 && K >= 16 && used > 0.4 && tiles.count >= 16;
+}
+
+void winograd_conv(Cpu& cpu, const Patches& x, const RightSide& filters, int K, float* result,
+                   const Epilogue& epilogue) {
+    const Tiles tiles(x);
+    if (tiles.count == 0) return;
+    const Filters u = transform_filters(cpu, filters, x.C, K);
+    const Blocking blocking(x.C, u.panels, u.nr);
+    const int threads = cpu.pool.size();
+    // As many blocks for each thread, and all of nearly the same size.
+    const int each = ceil_div(tiles.count, int64_t(threads) * blocking.tiles);
+    const int blocks = std::min(tiles.count, each * threads);
+    const int most = ceil_div(tiles.count, blocks);
+    const size_t v_elems = kXi * (size_t(most) * round_up(x.C, kPiece) + kStagger);
+    const size_t m_elems = kXi * (size_t(most) * blocking.group * u.nr + kStagger);
+    float* const* scratch = cpu.for_threads(v_elems + m_elems);
+    cpu.pool.for_each(blocks, [&](int task, int thread) {
+        const int begin = int(int64_t(tiles.count) * task / blocks);
+        const int end = int(int64_t(tiles.count) * (task + 1) / blocks);
+        float* v = scratch[thread];
+        BlockConv{cpu.micro, x, tiles, u, K, blocking.group, result, epilogue, v, v + v_elems}(
+            begin, end - begin);
+    });
+}
+
+}  // namespace convoy

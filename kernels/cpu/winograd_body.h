@@ -1,0 +1,191 @@
+// winograd_body.h — the transforms of Winograd's F(4x4, 3x3), vectors running along the channels.
+// Included by micro_body.h, so compiled for each width of vectors. See winograd.h for the whole.
+//
+// Each 2-D transform is a 1-D one on the columns, then on the rows. The 1-D matrices are those of
+// Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), points 0, ±1, ±2, ∞:
+//
+//        4  0 -5  0  1  0        1/4    0    0
+//        0 -4 -4  1  1  0       -1/6 -1/6 -1/6        1  1  1  1  1  0
+//   Bᵀ = 0  4 -4 -1  1  0   G = -1/6  1/6 -1/6   Aᵀ = 0  1 -1  2 -2  0
+//        0 -2 -1  2  1  0       1/24 1/12  1/6        0  1  1  4  4  0
+//        0  2 -1 -2  1  0       1/24-1/12  1/6        0  1 -1  8 -8  1
+//        0  4  0 -5  0  1          0    0    1
+namespace convoy {
+namespace {
+
+struct InputTransform {  // Bᵀ: 6 → 6
+    static constexpr int kIn = 6, kOut = 6;
+    static inline void apply(const Vec (&d)[6], Vec (&t)[6]) {
+        const Vec even = d[4] - 4 * d[2], odd = d[3] - 4 * d[1];
+        const Vec even2 = d[4] - d[2], odd2 = 2 * (d[3] - d[1]);
+        t[0] = 4 * d[0] - 5 * d[2] + d[4];
+        t[1] = even + odd, t[2] = even - odd;
+        t[3] = even2 + odd2, t[4] = even2 - odd2;
+        t[5] = 4 * d[1] - 5 * d[3] + d[5];
+    }
+};
+
+struct GradientTransform {  // A: 4 → 6
+    static constexpr int kIn = 4, kOut = 6;
+    static inline void apply(const Vec (&y)[4], Vec (&t)[6]) {
+        const Vec even = y[0] + y[2], odd = y[1] + y[3];
+        const Vec even2 = y[0] + 4 * y[2], odd2 = 2 * y[1] + 8 * y[3];
+        t[0] = y[0];
+        t[1] = even + odd, t[2] = even - odd;
+        t[3] = even2 + odd2, t[4] = even2 - odd2;
+        t[5] = y[3];
+    }
+};
+
+struct FilterTransform {  // G: 3 → 6
+    static constexpr int kIn = 3, kOut = 6;
+    static inline void apply(const Vec (&g)[3], Vec (&t)[6]) {
+        const Vec even = (-1.0f / 6) * (g[0] + g[2]), odd = (-1.0f / 6) * g[1];
+        const Vec even2 = (1.0f / 24) * g[0] + (1.0f / 6) * g[2], odd2 = (1.0f / 12) * g[1];
+        t[0] = 0.25f * g[0];
+        t[1] = even + odd, t[2] = even - odd;
+        t[3] = even2 + odd2, t[4] = even2 - odd2;
+        t[5] = g[2];
+    }
+};
+
+struct OutputTransform {  // Aᵀ: 6 → 4
+    static constexpr int kIn = 6, kOut = 4;
+    static inline void apply(const Vec (&m)[6], Vec (&y)[4]) {
+        const Vec sum = m[1] + m[2], diff = m[1] - m[2];
+        const Vec sum2 = m[3] + m[4], diff2 = m[3] - m[4];
+        y[0] = m[0] + sum + sum2;
+        y[1] = diff + 2 * diff2;
+        y[2] = sum + 4 * sum2;
+        y[3] = diff + 8 * diff2 + m[5];
+    }
+};
+
+struct FilterGradTransform {  // Gᵀ: 6 → 3
+    static constexpr int kIn = 6, kOut = 3;
+    static inline void apply(const Vec (&m)[6], Vec (&g)[3]) {
+        const Vec sum = (-1.0f / 6) * (m[1] + m[2]), sum2 = m[3] + m[4];
+        g[0] = 0.25f * m[0] + sum + (1.0f / 24) * sum2;
+        g[1] = (1.0f / 6) * (m[2] - m[1]) + (1.0f / 12) * (m[3] - m[4]);
+        g[2] = sum + (1.0f / 6) * sum2 + m[5];
+    }
+};
+
+// T·X·Tᵀ of a kIn × kIn block: fetch(i, j) gives X, put(i, j, value) takes the result.
+template <class T, class Fetch, class Put>
+inline void transform(Fetch&& fetch, Put&& put) {
+    Vec half[T::kOut][T::kIn];
+#pragma GCC unroll 6
+    for (int j = 0; j < T::kIn; ++j) {
+        Vec in[T::kIn], out[T::kOut];
+#pragma GCC unroll 6
+        for (int i = 0; i < T::kIn; ++i) in[i] = fetch(i, j);
+        T::apply(in, out);
+#pragma GCC unroll 6
+        for (int i = 0; i < T::kOut; ++i) half[i][j] = out[i];
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < T::kOut; ++i) {
+        Vec out[T::kOut];
+        T::apply(half[i], out);
+#pragma GCC unroll 6
+        for (int j = 0; j < T::kOut; ++j) put(i, j, out[j]);
+    }
+}
+
+inline Vec load_part(const float* p, int count) {
+    float padded[kWidth] = {};
+    for (int i = 0; i < count; ++i) padded[i] = p[i];
+    return load(padded);
+}
+
+// Pixels of a block to its 36 transformed ones. Channels are written up to a full piece.
+template <class T>
+void transform_pixels(const WinogradBlock& in, const WinogradPieces& out) {
+    const int padded = (in.channels + out.piece - 1) / out.piece * out.piece;
+    const bool inner =
+        in.row_begin == 0 && in.row_end == T::kIn && in.col_begin == 0 && in.col_end == T::kIn;
+    for (int c = 0; c < padded; c += kWidth) {
+        float* to = out.data + c / out.piece * out.piece_stride + c % out.piece;
+        const auto put = [&](int i, int j, Vec v) { store(to + (i * 6 + j) * out.xi_stride, v); };
+        const float* from = in.data + c;
+        const int count = in.channels - c;
+        if (inner && count >= kWidth)
+            transform<T>([&](int i, int j) { return load(from + i * in.line + j * in.pixel); },
+                         put);
+        else
+            transform<T>(
+                [&](int i, int j) {
+                    if (i < in.row_begin || i >= in.row_end || j < in.col_begin ||
+                        j >= in.col_end || count <= 0)
+                        return Vec{};
+                    const float* p = from + i * in.line + j * in.pixel;
+                    return count >= kWidth ? load(p) : load_part(p, count);
+                },
+                put);
+    }
+}
+
+void winograd_input(const WinogradBlock& in, const WinogradPieces& out) {
+    transform_pixels<InputTransform>(in, out);
+}
+void winograd_gradient(const WinogradBlock& in, const WinogradPieces& out) {
+    transform_pixels<GradientTransform>(in, out);
+}
+
+void winograd_filter(const float* g, ptrdiff_t tap_stride, int columns, float* u,
+                     ptrdiff_t xi_stride) {
+    for (int c = 0; c < columns; c += kWidth)
+        transform<FilterTransform>(
+            [&](int i, int j) { return load(g + (i * 3 + j) * tap_stride + c); },
+            [&](int i, int j, Vec v) { store(u + (i * 6 + j) * xi_stride + c, v); });
+}
+
+void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock& out,
+                     const TileOut& epilogue) {
+    float* base = const_cast<float*>(out.data);
+    for (int c = 0; c < out.channels; c += kWidth) {
+        const int count = out.channels - c;
+        transform<OutputTransform>(
+            [&](int i, int j) { return load(m + (i * 6 + j) * xi_stride + c); },
+            [&](int i, int j, Vec v) {
+                if (i >= out.row_end || j >= out.col_end) return;
+                float* to = base + i * out.line + j * out.pixel + c;
+                if (count < kWidth) {
+                    float* row = to;
+                    TileOut last = epilogue;
+                    last.rows = &row, last.cols = count;
+                    if (last.bias) last.bias += c;
+                    float sums[kWidth];
+                    store(sums, v);
+                    finish_tile(sums, 1, last);
+                    return;
+                }
+                if (epilogue.bias) v += load(epilogue.bias + c);
+                if (epilogue.relu) v = v < 0 ? Vec{} : v;
+                if (epilogue.mask) v = load(to + epilogue.mask) <= 0 ? Vec{} : v;
+                store(to, v);
+            });
+    }
+}
+
+void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, float* dw) {
+    for (int c = 0; c < channels; c += kWidth) {
+        const int count = channels - c;
+        transform<FilterGradTransform>(
+            [&](int i, int j) { return load(sums + (i * 6 + j) * xi_stride + c); },
+            [&](int i, int j, Vec v) {
+                float* to = dw + (i * 3 + j) * ptrdiff_t(channels) + c;
+                if (count >= kWidth) {
+                    store(to, load(to) + v);
+                    return;
+                }
+                float part[kWidth];
+                store(part, v);
+                for (int l = 0; l < count; ++l) to[l] += part[l];
+            });
+    }
+}
+
+}  // namespace
+}  // namespace convoy

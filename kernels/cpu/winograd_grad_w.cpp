@@ -1,0 +1,129 @@
+// winograd_grad_w.cpp — gradients of 3x3 filters: dw += Gᵀ [ Σ_tiles (A dy Aᵀ) ⊙ (Bᵀ x B) ] G
+//
+// For each xi a product Y[xi]ᵀ (K × tiles) · V[xi] (tiles × C), summed over blocks of tiles into
+// S[xi] (K × C). Two ways, by the size of S:
+//   small  every thread sums its own tiles into an S of its own, V and Y staying in its L2
+//   large  one S: all threads transform a block of tiles, then each takes its share of (xi, k)
+// Either way the order of the sums is fixed.
+#include <algorithm>
+
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/winograd.h"
+#include "kernels/cpu/winograd_tiles.h"
+
+namespace convoy {
+
+namespace {
+
+constexpr int kSmallSum = 36 * 128 * 128;  // floats, 2.4 MB
+constexpr int kL2Floats = 280'000;
+constexpr int kManyTiles = 256;  // of a block when S is large: reads and writes of S are shared
+
+struct GradW {
+    const Micro& micro;
+    const Patches& x;
+    const Tiles& tiles;
+    const float* dy;
+    int K, most;  // tiles of a block
+
+    int panels() const { return ceil_div(x.C, micro.nr); }
+    int width() const { return panels() * micro.nr; }  // of a row of S
+    int lanes() const { return ceil_div(K, micro.lane); }
+    ptrdiff_t v_stride() const { return ptrdiff_t(most) * width() + kStagger; }
+    ptrdiff_t y_stride() const { return ptrdiff_t(most) * lanes() * micro.lane + kStagger; }
+    ptrdiff_t s_stride() const { return ptrdiff_t(K) * width() + kStagger; }
+    size_t block_elems() const { return size_t(kXi) * (v_stride() + y_stride()); }
+    size_t sum_elems() const { return size_t(kXi) * s_stride(); }
+
+    // V as panels of nr channels, Y as pieces of `lane` channels, both tile-major within.
+    void transform(float* block, int first, int begin, int end) const {
+        float *v = block, *y = block + kXi * v_stride();
+        for (int t = begin; t < end; ++t) {
+            micro.winograd_input(tiles.input(x, first + t), {v + t * micro.nr, v_stride(), micro.nr,
+                                                             ptrdiff_t(most) * micro.nr});
+            micro.winograd_gradient(
+                tiles.output(dy, K, first + t, 0, K),
+                {y + t * micro.lane, y_stride(), micro.lane, ptrdiff_t(most) * micro.lane});
+        }
+    }
+    // S[xi] rows of lane `piece` = or += over the block's `count` tiles.
+    void multiply(const float* block, int count, int xi, int piece, bool add, float* sums) const {
+        const float* v = block + xi * v_stride();
+        const float* y =
+            block + kXi * v_stride() + xi * y_stride() + ptrdiff_t(piece) * most * micro.lane;
+        float* rows[16];
+        for (int panel = 0; panel < panels(); ++panel)
+            for (int i = 0; i < micro.lane; i += micro.lane_rows) {
+                const int k = piece * micro.lane + i, height = std::min(micro.lane_rows, K - k);
+                if (height <= 0) break;
+                for (int r = 0; r < height; ++r)
+                    rows[r] =
+                        sums + xi * s_stride() + ptrdiff_t(k + r) * width() + panel * micro.nr;
+                TileOut out{rows, micro.nr};
+                out.accumulate = add;
+                micro.tile_by_depth(height, count, y + i, v + ptrdiff_t(panel) * most * micro.nr,
+                                    out);
+            }
+    }
+};
+
+void sum_per_thread(Cpu& cpu, GradW op, float* sums) {
+    const int threads = cpu.pool.size();
+    float* const* scratch = cpu.for_threads(op.block_elems());
+    cpu.pool.for_each(threads, [&](int task, int thread) {
+        const int begin = int(int64_t(op.tiles.count) * task / threads);
+        const int end = int(int64_t(op.tiles.count) * (task + 1) / threads);
+        float* own = sums + task * op.sum_elems();
+        if (begin == end) std::fill_n(own, op.sum_elems(), 0.0f);
+        for (int first = begin; first < end; first += op.most) {
+            const int count = std::min(op.most, end - first);
+            op.transform(scratch[thread], first, 0, count);
+            for (int xi = 0; xi < kXi; ++xi)
+                for (int piece = 0; piece < op.lanes(); ++piece)
+                    op.multiply(scratch[thread], count, xi, piece, first > begin, own);
+        }
+    });
+}
+
+void sum_together(Cpu& cpu, GradW op, float* sums) {
+    float* block = cpu.shared.get(kSlotA, op.block_elems());
+    for (int first = 0; first < op.tiles.count; first += op.most) {
+        const int count = std::min(op.most, op.tiles.count - first);
+        cpu.pool.for_each(count, [&](int t, int) { op.transform(block, first, t, t + 1); });
+        cpu.pool.for_each(kXi * op.lanes(), [&](int task, int) {
+            op.multiply(block, count, task / op.lanes(), task % op.lanes(), first > 0, sums);
+        });
+    }
+}
+
+}  // namespace
+
+void winograd_grad_w(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw) {
+    const Tiles tiles(x);
+    if (tiles.count == 0) return;
+    GradW op{cpu.micro, x, tiles, dy, K, 0};
+    const int row = kXi * (op.width() + op.lanes() * cpu.micro.lane);
+    const bool own = kXi * int64_t(K) * op.width() <= kSmallSum || cpu.pool.size() == 1;
+    const int parts = own ? cpu.pool.size() : 1;
+    op.most = own && kXi * int64_t(K) * op.width() <= kSmallSum ? std::max(28, kL2Floats / row)
+                                                                : kManyTiles;
+    op.most = std::min(op.most, ceil_div(tiles.count, parts));
+    float* sums = cpu.shared.get(kSlotParts, op.sum_elems() * parts);
+    if (own)
+        sum_per_thread(cpu, op, sums);
+    else
+        sum_together(cpu, op, sums);
+
+    cpu.pool.for_each(K, [&](int k, int) {
+        float* row_sums = sums + ptrdiff_t(k) * op.width();
+        for (int part = 1; part < parts; ++part)
+            for (int xi = 0; xi < kXi; ++xi) {
+                float* to = row_sums + xi * op.s_stride();
+                const float* from = to + part * op.sum_elems();
+                for (int c = 0; c < op.width(); ++c) to[c] += from[c];
+            }
+        cpu.micro.winograd_filter_grad(row_sums, op.s_stride(), x.C, dw + ptrdiff_t(k) * 9 * x.C);
+    });
+}
+
+}  // namespace convoy

@@ -1,0 +1,147 @@
+// Winograd's method against the formula in double. The bound of its error is relative, in L2: the
+// transforms add and subtract numbers up to 100 times the result, which costs three bits of 24;
+// measured 0.5e-6 to 1.5e-6, allowed 5e-6.
+#include "kernels/backend.h"
+#include "tests/reference.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+namespace {
+
+constexpr double kBound = 5e-6;
+
+struct Case {
+    Shape x;
+    int K;
+    int pad_h, pad_w;
+};
+const Case kCases[] = {
+    {{1, 3, 3, 1}, 16, 0, 0},      {{2, 5, 7, 3}, 5, 1, 1},   {{1, 13, 11, 33}, 35, 1, 1},
+    {{2, 8, 8, 16}, 32, 0, 0},     {{1, 6, 9, 20}, 14, 2, 2}, {{3, 7, 7, 64}, 70, 1, 1},
+    {{1, 4, 5, 8}, 9, 5, 3},        // blocks that lie wholly in the padding
+    {{2, 14, 14, 150}, 170, 1, 1},  // large sums: threads share them
+    {{1, 10, 9, 300}, 40, 1, 1},    // several blocks of depth, many channels
+    {{9, 14, 15, 24}, 16, 1, 1},    // several blocks of tiles a thread
+};
+
+enum Input { kRandom, kConstant, kLargeMean };
+
+// kLargeMean: a mean of 100 with deviations of a thousandth.
+std::vector<float> fill(size_t n, uint64_t seed, Input kind) {
+    std::vector<float> x = random_floats(n, seed);
+    for (float& v : x) v = kind == kRandom ? v : kind == kConstant ? 0.75f : 100 + v * 1e-3f;
+    return x;
+}
+
+template <class Got>
+double relative_error(const Got& got, const std::vector<double>& want) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < want.size(); ++i)
+        error += std::pow(got[i] - want[i], 2), size += want[i] * want[i];
+    return std::sqrt(error / size);
+}
+
+std::unique_ptr<Backend> winograd(int threads) {
+    return make_backend("cpu", {.threads = threads, .conv = ConvMethod::kWinograd});
+}
+
+Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
+Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
+
+}  // namespace
+
+TEST_CASE("Winograd's forward, grad_x and grad_w are within 5e-6 of the formula in double") {
+    auto backend = winograd(2);
+    for (const Case& c : kCases)
+        for (Input kind : {kRandom, kConstant, kLargeMean}) {
+            CAPTURE(cat("x ", c.x.text(), " K ", c.K, " pad ", c.pad_h, "x", c.pad_w, " input ",
+                        int(kind)));
+            const Window window{3, 3, 1, 1, c.pad_h, c.pad_w};
+            const Shape ws{c.K, 3, 3, c.x.C}, ys = reference::conv_shape(c.x, ws, window);
+            std::vector<float> x = fill(c.x.elems(), 1, kind), w = random_floats(ws.elems(), 2);
+            std::vector<float> dy = fill(ys.elems(), 3, kind);
+            const reference::Array X(c.x, x), W(ws, w), DY(ys, dy);
+
+            Guarded y(ys.elems()), dx(c.x.elems()), dw(ws.elems(), 0.0f);
+            backend->conv2d(view(x, c.x), view(w, ws), nullptr, window, false, view(y, ys));
+            CHECK(relative_error(y.span(), reference::conv2d(X, W, {}, window, false).v) <= kBound);
+            backend->conv2d_grad_x(view(dy, ys), view(w, ws), window, nullptr, view(dx, c.x));
+            CHECK(relative_error(dx.span(), reference::conv2d_grad_x(DY, W, window, c.x, {}).v) <=
+                  kBound);
+            backend->conv2d_grad_w(view(x, c.x), view(dy, ys), window, view(dw, ws), nullptr);
+            CHECK(relative_error(dw.span(), reference::conv2d_grad_w(X, DY, window, ws).v) <=
+                  kBound);
+        }
+}
+
+TEST_CASE("Winograd's epilogue adds the bias, cuts at zero and applies the mask") {
+    auto backend = winograd(2);
+    auto direct = make_backend("cpu", {.threads = 2, .conv = ConvMethod::kDirect});
+    const Shape xs{2, 7, 6, 19}, ws{37, 3, 3, 19}, ys{2, 7, 6, 37};
+    const Window window = Window::square(3, 1, 1);
+    std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
+    std::vector<float> b = random_floats(37, 3), dy = random_floats(ys.elems(), 4);
+    std::vector<float> want(ys.elems()), want_dx(xs.elems());
+    Guarded y(ys.elems()), dx(xs.elems());
+    direct->conv2d(view(x, xs), view(w, ws), b.data(), window, true, view(want, ys));
+    backend->conv2d(view(x, xs), view(w, ws), b.data(), window, true, view(y, ys));
+    direct->conv2d_grad_x(view(dy, ys), view(w, ws), window, x.data(), view(want_dx, xs));
+    backend->conv2d_grad_x(view(dy, ys), view(w, ws), window, x.data(), view(dx, xs));
+    // Sums of 9·19 and 9·37 products, each side off by its own rounding, Winograd's eight times.
+    CHECK_CLOSE(y.span(), want, 9 * sum_tolerance(9 * 19));
+    CHECK_CLOSE(dx.span(), want_dx, 9 * sum_tolerance(9 * 37));
+    for (size_t i = 0; i < x.size(); ++i)
+        if (x[i] <= 0) CHECK(dx.data()[i] == 0);
+}
+
+TEST_CASE("Winograd's grad_w adds to what is there") {
+    auto backend = winograd(2);
+    const Shape xs{2, 6, 6, 5}, ws{7, 3, 3, 5}, ys{2, 6, 6, 7};
+    const Window window = Window::square(3, 1, 1);
+    std::vector<float> x = random_floats(xs.elems(), 1), dy = random_floats(ys.elems(), 2);
+    std::vector<float> start = random_floats(ws.elems(), 3);
+    Guarded dw(start);
+    backend->conv2d_grad_w(view(x, xs), view(dy, ys), window, view(dw, ws), nullptr);
+    auto want = reference::conv2d_grad_w({xs, x}, {ys, dy}, window, ws);
+    for (size_t i = 0; i < start.size(); ++i) want.v[i] += start[i];
+    CHECK(relative_error(dw.span(), want.v) <= kBound);
+}
+
+TEST_CASE("Winograd gives the same bits in every run, and the same sums on 1, 2 and 3 threads") {
+    const Case cases[] = {{{3, 13, 12, 20}, 40, 1, 1}, {{2, 14, 14, 140}, 160, 1, 1}};
+    for (const Case& c : cases) {
+        const Window window{3, 3, 1, 1, c.pad_h, c.pad_w};
+        const Shape ws{c.K, 3, 3, c.x.C}, ys = reference::conv_shape(c.x, ws, window);
+        std::vector<float> x = random_floats(c.x.elems(), 1), w = random_floats(ws.elems(), 2);
+        std::vector<float> dy = random_floats(ys.elems(), 3), want;
+        for (int threads : {1, 2, 3}) {
+            auto backend = winograd(threads);
+            std::vector<float> runs[2];
+            for (auto& run : runs) {
+                std::vector<float> y(ys.elems()), dw(ws.elems(), 0.0f);
+                backend->conv2d(view(x, c.x), view(w, ws), nullptr, window, false, view(y, ys));
+                backend->conv2d_grad_w(view(x, c.x), view(dy, ys), window, view(dw, ws), nullptr);
+                run = y;
+                run.insert(run.end(), dw.begin(), dw.end());
+            }
+            CHECK(runs[0] == runs[1]);
+            if (want.empty()) want = runs[0];
+            CHECK(relative_error(runs[0], {want.begin(), want.end()}) <= 1e-6);
+        }
+    }
+}
+
+TEST_CASE("Winograd of no images writes nothing and leaves dw as it is") {
+    auto backend = winograd(2);
+    std::vector<float> w = random_floats(2 * 9 * 3, 1);
+    Guarded dw(w);
+    const Window window = Window::square(3, 1, 1);
+    backend->conv2d({nullptr, 0, 5, 5, 3}, view(w, {2, 3, 3, 3}), nullptr, window, true,
+                    {nullptr, 0, 5, 5, 2});
+    backend->conv2d_grad_w({nullptr, 0, 5, 5, 3}, {nullptr, 0, 5, 5, 2}, window,
+                           view(dw, {2, 3, 3, 3}), nullptr);
+    CHECK(std::vector<float>(dw) == w);
+}
+
+}  // namespace convoy
