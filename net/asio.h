@@ -10,6 +10,10 @@
 #endif
 #define ASIO_NO_DEPRECATED
 
+// GCC 12 takes the frame of a coroutine, which Asio allocates and frees by a pair of its own, for a
+// mismatch whenever it inlines only one of the two.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+
 #include <asio.hpp>
 #include <asio/experimental/deferred.hpp>
 #include <asio/experimental/parallel_group.hpp>

@@ -90,6 +90,9 @@ struct JoinOptions {
     uint16_t listen_port =
         0;                  // --port; 0: the coordinator's port number, or the next free one above
     std::string advertise;  // host or host:port to tell the peers; "": what the socket shows
+    // What to use where a machine has several ways: interface, address or network ("eth1",
+    // "10.0.0.7", "10.0.0.0/24"); "": the route to the coordinator decides.
+    std::string iface;
     std::chrono::milliseconds join_timeout{600'000};
     // Three missed and a machine that does not answer, or a lost connection: the rank is lost. One
     // that is stopped or starved is named and waited for.

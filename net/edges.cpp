@@ -19,10 +19,11 @@ constexpr int kAttempts = 3;
 class Edges {
  public:
     Edges(Membership& membership, const wire::Welcome& welcome, tcp::endpoint coordinator,
-          std::vector<IncomingEdge>& waiting)
+          const Addresses& from, std::vector<IncomingEdge>& waiting)
         : membership_(membership),
           welcome_(welcome),
           coordinator_(std::move(coordinator)),
+          from_(from),
           waiting_(waiting),
           links_(welcome.world) {}
 
@@ -40,6 +41,7 @@ class Edges {
     Membership& membership_;
     const wire::Welcome& welcome_;
     tcp::endpoint coordinator_;
+    const Addresses& from_;
     std::vector<IncomingEdge>& waiting_;
     std::vector<Link> links_;
 };
@@ -91,7 +93,7 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
         membership_.fate().check();
         try {
-            tcp::socket socket = co_await dial(membership_.io(), host, port, {}, kDialPatience);
+            tcp::socket socket = co_await dial(membership_.io(), host, port, from_, kDialPatience);
             set_options(socket);
             const wire::Edge edge{welcome_.job, welcome_.rank, rank};
             const std::string hello = wire::encode(edge, welcome_.generation);
@@ -152,9 +154,9 @@ void Edges::stand(int rank, tcp::socket socket) {
 }  // namespace
 
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
-                                              tcp::endpoint coordinator,
+                                              tcp::endpoint coordinator, const Addresses& from,
                                               std::vector<IncomingEdge>& waiting) {
-    Edges edges(membership, welcome, std::move(coordinator), waiting);
+    Edges edges(membership, welcome, std::move(coordinator), from, waiting);
     std::string why;
     try {
         co_await edges.open();

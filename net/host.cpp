@@ -1,8 +1,12 @@
 #include "net/host.h"
 
+#include <ifaddrs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
+#include <memory>
 
 #include "src/base/random.h"
 
@@ -17,6 +21,68 @@ std::string host_id() {
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
     if (readlink("/proc/self/ns/net", space, sizeof space - 1) < 0) space[0] = 0;
     return fmt::format("{}-{:08x}", name, uint32_t(hash_bytes(boot + space)));
+}
+
+namespace {
+
+struct Interface {
+    std::string name;
+    asio::ip::address address;
+};
+
+std::vector<Interface> interfaces() {
+    ifaddrs* list = nullptr;
+    if (getifaddrs(&list) != 0) fail("the network interfaces cannot be listed: ", strerror(errno));
+    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+    std::vector<Interface> found;
+    for (const ifaddrs* i = list; i; i = i->ifa_next) {
+        if (!i->ifa_addr) continue;
+        tcp::endpoint endpoint;
+        const int family = i->ifa_addr->sa_family;
+        if (family != AF_INET && family != AF_INET6) continue;
+        std::memcpy(endpoint.data(), i->ifa_addr,
+                    family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+        found.push_back({i->ifa_name, endpoint.address()});
+    }
+    return found;
+}
+
+// Whether `address` is in the network "10.0.0.0/24"; false also where `network` is no network.
+bool is_within(const asio::ip::address& address, const std::string& network) {
+    std::error_code no;
+    if (address.is_v4()) {
+        const auto net = asio::ip::make_network_v4(network, no);
+        return !no && asio::ip::network_v4(address.to_v4(), net.prefix_length()).canonical() ==
+                          net.canonical();
+    }
+    const auto net = asio::ip::make_network_v6(network, no);
+    return !no && asio::ip::network_v6(address.to_v6(), net.prefix_length()).canonical() ==
+                      net.canonical();
+}
+
+bool is_link_local(const asio::ip::address& address) {
+    return address.is_v6() && address.to_v6().is_link_local();
+}
+
+}  // namespace
+
+std::vector<asio::ip::address> addresses_of(const std::string& iface) {
+    std::error_code not_an_address;
+    const auto wanted = asio::ip::make_address(iface, not_an_address);
+    std::vector<asio::ip::address> found;
+    std::string all;
+    for (const Interface& i : interfaces()) {
+        all += cat(all.empty() ? "" : ", ", i.name, " ", i.address.to_string());
+        if (i.name == iface || (!not_an_address && i.address == wanted) ||
+            is_within(i.address, iface))
+            found.push_back(i.address);
+    }
+    if (found.empty())
+        fail("--iface ", iface, " is no interface, address or network of this machine; it has ",
+             all);
+    if (!std::all_of(found.begin(), found.end(), is_link_local))
+        std::erase_if(found, is_link_local);
+    return found;
 }
 
 bool is_loopback(const asio::ip::address& address) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "net/connection.h"
 
@@ -10,6 +11,11 @@ namespace convoy {
 // The same for two processes that share a kernel and a network namespace, so that loopback
 // connects them: "nodeA-1f3c9a02". Never needed for reaching anybody.
 std::string host_id();
+
+// The addresses of this machine that --iface means: those of the interface of that name, that very
+// address, or those within that network ("10.0.0.0/24", "fd77::/64"). Throws Error with a list of
+// what there is when nothing fits. Link-local IPv6 addresses are left out where there are others.
+std::vector<asio::ip::address> addresses_of(const std::string& iface);
 
 bool is_loopback(const asio::ip::address& address);  // of either family, or IPv4 inside IPv6
 // Whether the user wrote an address that means this machine alone: "localhost", 127.0.0.1, ::1.

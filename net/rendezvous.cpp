@@ -60,7 +60,9 @@ asio::awaitable<std::vector<tcp::endpoint>> resolve(asio::io_context& io, std::s
 class Rendezvous {
  public:
     Rendezvous(Membership& membership, JoinOptions options)
-        : membership_(membership), options_(std::move(options)) {}
+        : membership_(membership), options_(std::move(options)) {
+        if (!options_.iface.empty()) from_ = addresses_of(options_.iface);
+    }
 
     asio::awaitable<Standing> run();
 
@@ -75,6 +77,7 @@ class Rendezvous {
 
     Membership& membership_;
     JoinOptions options_;
+    Addresses from_;  // of --iface
     bool serve_decided_ = false, serves_ = false, own_port_ = false;
     std::shared_ptr<Connection> connection_;
     asio::ip::address listening_at_;
@@ -121,7 +124,7 @@ asio::awaitable<Standing> Rendezvous::run() {
     Standing standing;
     standing.welcome = welcome_;
     standing.links =
-        co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), waiting_);
+        co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_, waiting_);
     membership_.listener().on_edge = nullptr;
     co_return standing;
 }
@@ -229,7 +232,9 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     // coordinator elsewhere that is not up yet. Whichever it is, the JOIN finds it.
     if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) {
         try {
-            listener.open_everywhere(options_.port);
+            if (from_.empty()) listener.open_everywhere(options_.port);
+            for (const auto& address : from_)
+                listener.open(address, listener.is_open() ? listener.port() : options_.port);
         } catch (const std::system_error& e) {
             taken(e);
         }
@@ -294,8 +299,8 @@ wire::Join Rendezvous::join_message() const {
 
 }  // namespace
 
-asio::awaitable<tcp::socket> dial(asio::io_context& io, std::string host, uint16_t port,
-                                  asio::ip::address from, milliseconds patience) {
+asio::awaitable<tcp::socket> dial(asio::io_context& io, const std::string& host, uint16_t port,
+                                  const Addresses& from, milliseconds patience) {
     std::string why;
     const std::vector<tcp::endpoint> endpoints = co_await resolve(io, host, port);
     for (const tcp::endpoint& endpoint : endpoints) {
@@ -303,7 +308,12 @@ asio::awaitable<tcp::socket> dial(asio::io_context& io, std::string host, uint16
         std::string here;
         try {
             socket.open(endpoint.protocol());
-            if (!from.is_unspecified()) socket.bind(tcp::endpoint(from, 0));
+            const auto own = std::find_if(from.begin(), from.end(), [&](const auto& address) {
+                return address.is_v4() == endpoint.address().is_v4();
+            });
+            if (!from.empty() && own == from.end())
+                throw std::system_error(make_error_code(std::errc::address_family_not_supported));
+            if (own != from.end()) socket.bind(tcp::endpoint(*own, 0));
             co_await within(patience, socket.async_connect(endpoint, asio::use_awaitable));
             co_return socket;
         } catch (const std::system_error& e) {

@@ -12,6 +12,8 @@
 
 namespace convoy {
 
+using Addresses = std::vector<asio::ip::address>;
+
 struct Standing {
     wire::Welcome welcome;
     std::vector<Link> links;  // by rank; closed where this rank has no edge
@@ -29,12 +31,13 @@ struct IncomingEdge {
     uint32_t generation;
 };
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
-                                              tcp::endpoint coordinator,
+                                              tcp::endpoint coordinator, const Addresses& from,
                                               std::vector<IncomingEdge>& waiting);
 
-// One attempt to reach any of the addresses of host:port, each for `patience`. Throws Error with
-// the reason, in words ("connection refused"), of the last address.
-asio::awaitable<tcp::socket> dial(asio::io_context& io, std::string host, uint16_t port,
-                                  asio::ip::address from, std::chrono::milliseconds patience);
+// One attempt to reach any of the addresses of host:port, each for `patience`, from one of our own
+// addresses (of --iface; none: as the routes say). Throws Error with the reasons, in words
+// ("connection refused").
+asio::awaitable<tcp::socket> dial(asio::io_context& io, const std::string& host, uint16_t port,
+                                  const Addresses& from, std::chrono::milliseconds patience);
 
 }  // namespace convoy
