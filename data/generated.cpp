@@ -38,8 +38,8 @@ struct Paint {
     float kx, ky, phase;
 
     Paint(Random& random, const Colour& colour) : base(colour) {
-        for (float& c : swing) c = random.uniform(-0.18f, 0.18f);
-        kind = int(random.below(4));
+        for (float& c : swing) c = random.uniform(-0.10f, 0.10f);
+        kind = int(random.below(6));
         const float angle = random.uniform(0, float(M_PI)), length = random.uniform(5, 24);
         kx = 2 * float(M_PI) / length * std::cos(angle);
         ky = 2 * float(M_PI) / length * std::sin(angle);
@@ -62,8 +62,8 @@ struct Outline {
 
     Outline(Random& random, int kind) : kind(kind) {
         x = kSide * random.uniform(0.40f, 0.60f), y = kSide * random.uniform(0.40f, 0.60f);
-        radius = kSide * random.uniform(0.15f, 0.27f);
-        const float turn = random.uniform(0, 2 * float(M_PI));
+        radius = kSide * random.uniform(0.2f, 0.32f);
+        const float turn = random.uniform(-0.3f, 0.3f);
         cos = std::cos(turn), sin = std::sin(turn);
         stretch = std::sqrt(random.uniform(0.8f, 1.25f));
     }
@@ -118,13 +118,13 @@ Image draw_shape(int kind, uint64_t seed, uint64_t index) {
     Random random(seed, 0, index, kGenerate);
     const Colour ground_colour = random_colour(random);
     Colour shape_colour = random_colour(random);
-    while (distance(ground_colour, shape_colour) < 0.4f) shape_colour = random_colour(random);
+    while (distance(ground_colour, shape_colour) < 0.5f) shape_colour = random_colour(random);
     const Paint ground(random, ground_colour), fill(random, shape_colour);
     const Outline outline(random, kind);
     std::vector<Clutter> behind, before;
-    for (uint64_t i = 3 + random.below(6); i-- > 0;) behind.emplace_back(random);
-    for (uint64_t i = random.below(3); i-- > 0;) before.emplace_back(random);
-    const float noise = random.uniform(0, 0.06f);
+    for (uint64_t i = random.below(4); i-- > 0;) behind.emplace_back(random);
+    for (uint64_t i = random.below(2); i-- > 0;) before.emplace_back(random);
+    const float noise = random.uniform(0, 0.04f);
     const float light_x = random.uniform(-0.25f, 0.25f), light_y = random.uniform(-0.25f, 0.25f);
 
     Image image{kSide, kSide, std::vector<uint8_t>(size_t(kSide) * kSide * 3)};

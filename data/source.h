@@ -43,7 +43,7 @@ struct DataOptions {
     std::string val = {};    // folder of the validation set, or ""
     float val_split = 0;     // part of each class held back for validation; needs val = ""
     std::vector<std::string> classes = {};  // keep only these, in this order; empty: all, sorted
-    int generated = 1536;  // images of the generated set; a sixth of them validates
+    int generated = 3000;  // images of the generated set; a sixth of them validates
     uint64_t seed = 0;     // of the split and of the generated set
 };
 

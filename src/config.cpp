@@ -29,7 +29,9 @@ static const Option kOptions[] = {
     {"generated", "Data", &Config::generated, "N", "images of the generated set; a sixth validates",
      kSets, true, false, 24, 1e6},
     {"augment", "Data", &Config::augment, "crop|resize|none",
-     "random resized crop and flip; whole image and flip; neither", kTrain | kBenchData, true},
+     "random resized crop and flip; whole image and flip; neither; without it crop, for the "
+     "generated set resize",
+     kTrain | kBenchData, true},
     {"max-bad", "Data", &Config::max_bad, "F",
      "part of the images that may fail to decode before the run stops", kTrain | kEval, true, false,
      0, 1},
@@ -106,6 +108,13 @@ static const Option kOptions[] = {
      "this rank's weight when a batch is cut, or on rank 0 all of them", kTrain},
     {"bucket", "Ranks", &Config::bucket, "MB", "gradients sent at a time; 0: 4 MB",
      kTrain | kBenchTrain, false, false, 0, 4096},
+
+    {"wire", "Ranks", &Config::wire, "fp32|bf16",
+     "how sums travel; bf16 halves the bytes, sums are made in fp32",
+     kTrain | kBenchTrain | kBenchAllreduce, true},
+    {"stall", "Ranks", &Config::stall, "S",
+     "seconds without progress after which every log says who all wait for", kRanked, false, false,
+     0.1, 1e7},
 
     {"out", "Output", &Config::out, "PATH", "run folder (runs/<time>), or the file to write",
      kTrain | kExport | kImport, false, true},

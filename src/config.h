@@ -19,8 +19,8 @@ struct Config {
     std::string data, val;
     double val_split = 0;
     std::string classes;  // "a,b,c"
-    int generated = 1536;
-    std::string augment = "crop";
+    int generated = 3000;
+    std::string augment;
     double max_bad = 0.01;
     int decode_threads = 0;
 
@@ -56,6 +56,8 @@ struct Config {
     std::string advertise, share;
     double join_timeout = 600;
     double bucket = 0;
+    std::string wire = "fp32";
+    double stall = 30;
 
     // output
     std::string out, resume, from;

@@ -61,6 +61,10 @@ Job join_job(const CommandLine& line, Log& log, const std::function<int()>& stop
     options.listen_port = uint16_t(config.port);
     options.advertise = config.advertise;
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
+    options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
+    if (config.wire != "fp32" && config.wire != "bf16")
+        fail("--wire cannot be '", config.wire, "': there are fp32 and bf16");
+    options.bf16_wire = config.wire == "bf16";
     // A resumed run takes its settings from the checkpoint; they are compared after joining.
     const bool decides = config.rank == 0 && config.resume.empty();
     for (const auto& [name, value] : job_settings(config))
@@ -113,6 +117,7 @@ static void decide(JobSetup& setup, const CommandLine& line, Log& log) {
     setup.data = open_data(data_options(config, setup.classes), log);
     setup.classes = setup.data.train->classes();
     if (setup.model_text.empty()) setup.model_text = model_text(config.model);
+    if (config.augment.empty()) config.augment = config.data.empty() ? "resize" : "crop";
     if (config.size == 0) config.size = model_input_size(setup.model_text);
 }
 

@@ -13,11 +13,13 @@
 namespace convoy {
 namespace {
 
-// For the generated set: 64x64, 30 MFLOP an image.
+// For the generated set: 64x64, 29 MFLOP an image. Corners and curves are told apart only by layers
+// that see a good part of the shape, so it is deep rather than wide.
 constexpr const char* kTiny = R"(input 64
-conv2d conv1 out 16 size 3 stride 2 pad 1 bias no
+conv2d conv1 out 16 size 3 pad 1 bias no
 batchnorm bn1
 relu
+maxpool size 2
 conv2d conv2 out 32 size 3 pad 1 bias no
 batchnorm bn2
 relu
@@ -26,8 +28,12 @@ conv2d conv3 out 64 size 3 pad 1 bias no
 batchnorm bn3
 relu
 maxpool size 2
-conv2d conv4 out 128 size 3 pad 1 bias no
+conv2d conv4 out 64 size 3 pad 1 bias no
 batchnorm bn4
+relu
+maxpool size 2
+conv2d conv5 out 128 size 3 pad 1 bias no
+batchnorm bn5
 relu
 avgpool 1
 linear fc out classes
