@@ -53,7 +53,7 @@ deps:
 
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
-$(BUILD)/data/%.o: CXXFLAGS += -O3 -ffp-contract=off
+$(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
 $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
 $(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 	@mkdir -p $(@D)
