@@ -135,7 +135,7 @@ asio::awaitable<void> Rendezvous::attempt() {
     try {
         if (!serve_decided_) co_await serve_if_mine();
         tcp::socket socket =
-            co_await dial(membership_.io(), options_.host, options_.port, {}, kDialPatience);
+            co_await dial(membership_.io(), options_.host, options_.port, from_, kDialPatience);
         connection_ = std::make_shared<Connection>(std::move(socket));
     } catch (const Error& e) {
         why = e.what();

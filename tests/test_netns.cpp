@@ -1,0 +1,227 @@
+// Ranks on hosts of their own: network namespaces (tools/hosts), entered by child processes. Where
+// they cannot be made (no root, no ip) these tests are left out with a message.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/net_support.h"
+
+namespace convoy {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+class Hosts {
+ public:
+    explicit Hosts(int count) : set_(cat("test", getpid())) {
+        made_ = geteuid() == 0 && access("tools/hosts", X_OK) == 0 && script(cat("up ", count));
+        if (!made_) MESSAGE("left out: network namespaces cannot be made here");
+    }
+    ~Hosts() {
+        if (made_) script("down");
+    }
+    bool made() const { return made_; }
+    bool run(int host, const std::string& command) {
+        return script(cat("run ", host, " ", command));
+    }
+    // The host's cable, at the switch.
+    bool plug(int host, bool in) {
+        return system(cat("ip netns exec ", set_, "-switch ip link set port", host,
+                          in ? " up" : " down")
+                          .c_str()) == 0;
+    }
+    // Moves the calling process to the host; `names` becomes its /etc/hosts if not empty.
+    void enter(int host, const std::string& names) const {
+        const int space = open(cat("/var/run/netns/", set_, "-", host).c_str(), O_RDONLY);
+        if (space < 0 || setns(space, CLONE_NEWNET) != 0) fail("cannot enter host ", host);
+        if (names.empty()) return;
+        const std::string file = cat("/tmp/", set_, "-hosts-", host);
+        std::ofstream(file) << names << std::flush;
+        if (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0 ||
+            mount(file.c_str(), "/etc/hosts", "", MS_BIND, nullptr) != 0)
+            fail("cannot replace /etc/hosts");
+        unlink(file.c_str());
+    }
+
+ private:
+    bool script(const std::string& arguments) {
+        return system(cat("CONVOY_HOSTS=", set_, " tools/hosts ", arguments, " >/dev/null 2>&1")
+                          .c_str()) == 0;
+    }
+    std::string set_;
+    bool made_;
+};
+
+// One rank as a process; what it says is read line by line: its log, and its result at the end.
+class Process {
+ public:
+    Process(const Hosts& hosts, int host, const JoinOptions& options,
+            const std::function<std::string(Job&)>& work, const std::string& names = "") {
+        int ends[2];
+        REQUIRE(pipe(ends) == 0);
+        std::fflush(nullptr);
+        pid_ = fork();
+        if (pid_ == 0) {
+            close(ends[0]);
+            FILE* out = fdopen(ends[1], "w");
+            Log log(out);
+            try {
+                hosts.enter(host, names);
+                Job job = join(options, log);
+                log.info("result: ", work(job));
+                job.communicator->barrier();
+                job.communicator->leave();
+            } catch (const std::exception& e) {
+                log.info("error: ", e.what());
+            }
+            _exit(0);
+        }
+        close(ends[1]);
+        out_ = fdopen(ends[0], "r");
+    }
+    ~Process() {
+        kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+        fclose(out_);
+    }
+    void signal(int number) { kill(pid_, number); }
+    // The next line that holds `part`; "" when the process ends without one.
+    std::string await(const std::string& part) {
+        char line[4096];
+        while (fgets(line, sizeof line, out_)) {
+            all_ += line;
+            if (std::string(line).find(part) != std::string::npos) return line;
+        }
+        MESSAGE("no '", part, "' in:\n", all_);
+        return "";
+    }
+
+ private:
+    pid_t pid_;
+    FILE* out_;
+    std::string all_;
+};
+
+JoinOptions options_for(int rank, const std::string& coordinator) {
+    JoinOptions options;
+    options.host = coordinator;
+    options.port = 29400;
+    options.rank = rank;
+    options.world = 3;
+    options.heartbeat = milliseconds(100);
+    options.join_timeout = milliseconds(15'000);
+    return options;
+}
+
+// Sums, then tells the addresses of all ranks and how many ports this host listens at.
+std::string sum_and_tell(Job& job) {
+    std::vector<float> data(50'000, float(job.communicator->rank() + 1));
+    job.communicator->allreduce_sum(data).get();
+    std::string told = cat("sum ", data[49'999]);
+    for (const Peer& peer : job.peers) told += " " + peer.address;
+    int ports = 0;
+    for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+        std::ifstream in(table);
+        for (std::string line; std::getline(in, line);)
+            ports += line.find(" 0A ") != std::string::npos;  // state LISTEN
+    }
+    return told + cat(" ports ", ports);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("three hosts join in spite of a decoy interface and of a name that means loopback") {
+    Hosts hosts(3);
+    if (!hosts.made()) return;
+    for (int host : {1, 2, 3}) {
+        REQUIRE(hosts.run(host, "ip link add docker0 type bridge"));
+        REQUIRE(hosts.run(host, "ip address add 172.17.0.1/16 dev docker0"));
+        REQUIRE(hosts.run(host, "ip link set docker0 up"));
+    }
+    const std::string far = "127.0.0.1 localhost\n10.77.0.1 node1\n";
+    Process rank2(hosts, 3, options_for(2, "node1"), sum_and_tell, far);
+    Process rank1(hosts, 2, options_for(1, "node1"), sum_and_tell, far);
+    Process rank0(hosts, 1, options_for(0, "node1"), sum_and_tell,
+                  "127.0.0.1 localhost\n127.0.0.1 node1\n");
+    // Rank 0 knows itself as loopback; the others reach it the way they reached the coordinator.
+    for (Process* rank : {&rank0, &rank1, &rank2}) {
+        const std::string result = rank->await("result:");
+        CHECK(contains(result, "sum 6 127.0.0.1:29400 10.77.0.2:29400 10.77.0.3:29400"));
+        CHECK(contains(result, "ports 1"));
+    }
+}
+
+TEST_CASE("hosts join over IPv6 alone, and --iface chooses among addresses") {
+    Hosts hosts(3);
+    if (!hosts.made()) return;
+    {
+        Process rank0(hosts, 1, options_for(0, "fd77::1"), sum_and_tell);
+        Process rank1(hosts, 2, options_for(1, "fd77::1"), sum_and_tell);
+        Process rank2(hosts, 3, options_for(2, "fd77::1"), sum_and_tell);
+        CHECK(contains(rank1.await("result:"),
+                       "sum 6 [fd77::1]:29400 [fd77::2]:29400 [fd77::3]:29400 ports 1"));
+        CHECK(contains(rank0.await("result:"), "sum 6"));
+        CHECK(contains(rank2.await("result:"), "sum 6"));
+    }
+    for (int host : {1, 2, 3})
+        REQUIRE(hosts.run(host, cat("ip address add 10.78.0.", host, "/24 dev eth0")));
+    JoinOptions network = options_for(1, "10.77.0.1"), address = options_for(2, "10.77.0.1");
+    network.iface = "10.78.0.0/24";
+    address.iface = "10.78.0.3";
+    Process rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
+    Process rank1(hosts, 2, network, sum_and_tell);
+    Process rank2(hosts, 3, address, sum_and_tell);
+    CHECK(contains(rank0.await("result:"), "10.77.0.1:29400 10.78.0.2:29400 10.78.0.3:29400"));
+    JoinOptions wrong = options_for(1, "10.77.0.1");
+    wrong.iface = "eth7";
+    Process lost(hosts, 2, wrong, sum_and_tell);
+    CHECK(contains(lost.await("error:"), "--iface eth7 is no interface"));
+}
+
+TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one end the job") {
+    Hosts hosts(3);
+    if (!hosts.made()) return;
+    const auto work = [](Job& job) {
+        job.communicator->set_progress(7, "forward");
+        std::vector<float> data(1000, 1);
+        for (int i = 0; i < 1'000'000; ++i) job.communicator->allreduce_sum(data).get();
+        return std::string("never");
+    };
+    const auto start = [&](int rank) {
+        return std::make_unique<Process>(hosts, rank + 1, options_for(rank, "10.77.0.1"), work);
+    };
+    {
+        auto rank0 = start(0), rank1 = start(1), rank2 = start(2);
+        for (auto* rank : {&rank0, &rank1, &rank2}) (*rank)->await("3 of 3 joined");
+        rank2->signal(SIGSTOP);
+        for (auto* rank : {&rank0, &rank1})
+            CHECK(contains((*rank)->await("silent"),
+                           "rank 2 (10.77.0.3:29400) is connected but has been silent"));
+        rank2->signal(SIGCONT);
+        CHECK(contains(rank1->await("is back"), "rank 2 (10.77.0.3:29400) is back"));
+        rank2->signal(SIGKILL);
+        for (auto* rank : {&rank0, &rank1})
+            CHECK(contains((*rank)->await("error:"),
+                           "rank 2 (10.77.0.3:29400) was lost: connection closed"));
+    }
+    auto rank0 = start(0), rank1 = start(1), rank2 = start(2);
+    for (auto* rank : {&rank0, &rank1, &rank2}) (*rank)->await("3 of 3 joined");
+    REQUIRE(hosts.plug(2, false));
+    for (auto* rank : {&rank0, &rank2})
+        CHECK(contains((*rank)->await("error:"),
+                       "rank 1 (10.77.0.2:29400) was lost: no sign of life"));
+    CHECK(contains(rank1->await("error:"),
+                   "which served the coordinator, was lost: no sign of life"));
+}
+
+}  // namespace convoy
