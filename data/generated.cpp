@@ -31,7 +31,8 @@ float distance(const Colour& a, const Colour& b) {
 
 float length_of(float x, float y) { return std::sqrt(x * x + y * y); }
 
-// Colour at a place: plain, stripes, checks or soft waves, in a random direction and length.
+// Colour at a place: plain (in half of the cases), stripes, checks or soft waves, in a random
+// direction and length.
 struct Paint {
     Colour base, swing;
     int kind;

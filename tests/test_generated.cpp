@@ -117,10 +117,10 @@ TEST_CASE("the colour classifiers of this test do find colour where there is som
     CHECK(logistic_accuracy(train, val) > 0.6);
 }
 
-TEST_CASE("a bare trainer's data: 1,280 pictures to train on, 256 to validate, none in both") {
+TEST_CASE("a bare trainer's data: 2,500 pictures to train on, 500 to validate, none in both") {
     const DataSet set = open({});
-    CHECK(set.train->size() == 1280);
-    CHECK(set.val->size() == 256);
+    CHECK(set.train->size() == 2500);
+    CHECK(set.val->size() == 500);
     CHECK(set.train->classes() == std::vector<std::string>{"circle", "square", "triangle"});
     std::vector<uint8_t> train, val;
     set.train->read(0, train), set.val->read(0, val);

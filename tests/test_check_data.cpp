@@ -1,0 +1,90 @@
+// test_check_data.cpp — the report on a data set's files, and the table of the pipeline's stages.
+#include "src/check_data.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "data/generated.h"
+#include "src/bench_data.h"
+#include "support.h"
+
+using namespace convoy;
+
+namespace {
+
+// What a function prints to a FILE.
+template <class Print>
+std::string printed(Print print) {
+    std::FILE* file = std::tmpfile();
+    REQUIRE(file != nullptr);
+    print(file);
+    std::string text(size_t(std::ftell(file)), ' ');
+    std::rewind(file);
+    CHECK(std::fread(text.data(), 1, text.size(), file) == text.size());
+    std::fclose(file);
+    return text;
+}
+
+bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("check names every bad file with its cause, counts by class, and finds copies") {
+    TempDir dir;
+    const GeneratedSource pictures(GeneratedSource::all_classes(), 1, 0, 9);
+    const auto put = [&](const std::string& name, size_t picture, size_t cut = 0) {
+        std::filesystem::create_directories(std::filesystem::path(dir / name).parent_path());
+        std::vector<uint8_t> bytes;
+        pictures.read(picture, bytes);
+        std::ofstream(dir / name, std::ios::binary)
+            .write(reinterpret_cast<const char*>(bytes.data()), long(bytes.size() - cut));
+    };
+    put("train/a/1.jpg", 0), put("train/a/2.jpg", 1), put("train/a/3.jpg", 1);
+    put("train/b/1.jpg", 2), put("train/b/2.jpg", 3, 1000), put("train/b/3.jpg", 0);
+    put("val/a/1.jpg", 4), put("val/a/copy.jpg", 1), put("val/b/1.jpg", 5);
+    std::ofstream(dir / "val/b/empty.png");
+
+    Log log;
+    const DataSet set = open_data({.train = dir.path()}, log);
+    for (int threads : {1, 3}) {
+        int64_t bad = 0;
+        const std::string text =
+            printed([&](std::FILE* file) { bad = check_data(set, threads, file); });
+        INFO(text);
+        CHECK(bad == 2);
+        CHECK(has(text, cat("bad: ", dir / "train/b/2.jpg", ": truncated")));
+        CHECK(has(text, cat("bad: ", dir / "val/b/empty.png", ": the file is empty")));
+        CHECK(has(text, "training: 6 images, 1 bad"));
+        CHECK(has(text, "validation: 4 images, 1 bad"));
+        CHECK(has(text, "sizes from 96x96 to 96x96"));
+        CHECK(has(text, cat("in two classes: ", dir / "train/a/1.jpg = ", dir / "train/b/3.jpg")));
+        CHECK(has(text, cat("in training and validation: ", dir / "train/a/2.jpg = ",
+                            dir / "val/a/copy.jpg")));
+        CHECK(has(text, "1 more files repeat another of their class"));
+    }
+}
+
+TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
+    const auto source = std::make_shared<GeneratedSource>(GeneratedSource::all_classes(), 1, 0, 40);
+    Preprocess how;
+    how.size = 32;
+    const std::vector<DataBenchRow> rows = bench_data(source, how, 3, 0.01);
+    REQUIRE(rows.size() == 7);  // four stages, the loader with 1, 2 and 3 threads
+    for (const DataBenchRow& row : rows) CHECK(row.images_per_second > 0);
+    CHECK(rows[5].threads == 2);
+    CHECK(rows[6].threads == 3);
+    std::istringstream lines(printed([&](std::FILE* file) { print_data_bench(rows, true, file); }));
+    size_t count = 0;
+    for (std::string line; std::getline(lines, line); ++count) {
+        const nlohmann::json object = nlohmann::json::parse(line);
+        CHECK(object.at("stage") == rows[count].stage);
+        CHECK(object.at("images_per_second").get<double>() ==
+              doctest::Approx(rows[count].images_per_second).epsilon(0.01));
+    }
+    CHECK(count == 7);
+    CHECK(has(printed([&](std::FILE* file) { print_data_bench(rows, false, file); }),
+              "loader, training"));
+}
