@@ -2,6 +2,7 @@
 #include "src/memory_plan.h"
 
 #include <algorithm>
+#include <climits>
 #include <numeric>
 
 namespace convoy {
@@ -12,12 +13,12 @@ size_t padded(size_t elems) { return (elems + 15) / 16 * 16; }  // 64 bytes
 
 Value MemoryPlan::make(Shape shape) {
     ENSURE(!placed_, "a buffer was planned after place()");
-    buffers_.push_back({padded(shape.elems()), 0, now_, now_});
-    return {int(buffers_.size()) - 1, shape};
+    buffers_.push_back({padded(shape.elems()), 0, share_ ? now_ : 0, share_ ? now_ : INT_MAX});
+    return kept({int(buffers_.size()) - 1, shape}, Keep::kNothing);
 }
 
 void MemoryPlan::use(Value value) {
-    if (value.buffer >= 0) buffers_.at(value.buffer).death = now_;
+    if (value.buffer >= 0 && share_) buffers_.at(value.buffer).death = now_;
 }
 
 void MemoryPlan::place(Backend& backend) {

@@ -30,11 +30,16 @@ struct Value {
 
 class MemoryPlan {
  public:
+    // share = false: every value has its own memory and nobody works in place (to test against).
+    explicit MemoryPlan(bool share = true) : share_(share) {}
+
     void tick() { ++now_; }   // the next operation of the step
     Value make(Shape shape);  // born in this tick
     void use(Value value);    // read or written in this tick (not planned: nothing to do)
     static Value reshaped(Value value, Shape shape) { return {value.buffer, shape, value.keep}; }
-    static Value kept(Value value, Keep keep) { return {value.buffer, value.shape, keep}; }
+    Value kept(Value value, Keep keep) const {
+        return {value.buffer, value.shape, share_ ? keep : Keep::kValues};
+    }
 
     void place(Backend& backend);  // allocates the block; then at() may be called
     float* at(Value value) const;  // null where not planned
@@ -48,7 +53,7 @@ class MemoryPlan {
     };
     std::vector<Buffer> buffers_;
     int now_ = 0;
-    bool placed_ = false;
+    bool share_, placed_ = false;
     size_t block_elems_ = 0;
     float* block_ = nullptr;
 };

@@ -10,7 +10,7 @@ namespace convoy {
 static constexpr int kMaxSize = 8192;  // rows and columns of an image
 
 Model::Model(const std::string& text, const ModelOptions& options, Backend& backend)
-    : backend_(backend) {
+    : backend_(backend), plan_(!options.plain) {
     const std::string origin = options.name.empty() ? "model" : options.name;
     const ModelText parsed = parse_model(text, origin);
     size_ = options.size ? options.size : parsed.input;

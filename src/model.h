@@ -13,12 +13,12 @@
 namespace convoy {
 
 struct ModelOptions {
-    std::string name;  // built-in name or path of a file
+    std::string name = {};  // built-in name or path of a file
     int classes = 3;
     int size = 0;  // input height and width; 0: the model's own
     uint64_t seed = 0;
-    std::string freeze;  // "" | first N layers with parameters | prefixes of names, by commas
-    bool fuse = true;    // false: every layer a call of its own (to test the fusion against)
+    std::string freeze = {};  // "" | first N layers with parameters | prefixes of names, by commas
+    bool plain = false;       // no fusion, no sharing of memory, nothing in place (to test against)
 };
 
 class Model {

@@ -44,7 +44,7 @@ class Builder {
     Chain build_chain(const std::vector<LayerText>& layers, const std::string& prefix) {
         Chain chain;
         for (const LayerText& layer : layers) {
-            if (layer.kind == "relu" && options_.fuse && chain.last() &&
+            if (layer.kind == "relu" && !options_.plain && chain.last() &&
                 !chain.last()->ends_in_relu() && chain.last()->fuse_relu())
                 continue;
             std::unique_ptr<Layer> made = build_layer(layer, prefix);
@@ -54,7 +54,7 @@ class Builder {
                       ", more than ", kMaxActivation, " numbers an image");
             chain.append(std::move(made));
         }
-        if (options_.fuse) chain.fuse();
+        if (!options_.plain) chain.fuse();
         return chain;
     }
 
@@ -145,7 +145,7 @@ class Builder {
                   layer.shortcut.empty() ? "input (there is no shortcut) is " : "shortcut makes ",
                   image_text(shape_), "; expected the same shape");
         shape_ = input;
-        return make_residual(std::move(main), std::move(shortcut), options_.fuse);
+        return make_residual(std::move(main), std::move(shortcut), !options_.plain);
     }
 
     void check_image(const LayerText& layer) const {

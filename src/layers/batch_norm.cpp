@@ -35,7 +35,7 @@ Value BatchNorm::plan_add(Value x, Value addend, MemoryPlan& plan, bool training
         y_value_ = plan.make(x.shape);
     }
     if (learns_) stats_value_ = plan.make({x.shape.N, 1, 1, 2 * x.shape.C});  // a group an image
-    return MemoryPlan::kept(y_value_, relu_.keep(training));
+    return plan.kept(y_value_, relu_.keep(training));
 }
 
 Value BatchNorm::plan_grad(Value dy, MemoryPlan& plan) {

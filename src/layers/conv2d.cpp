@@ -32,7 +32,7 @@ class Conv2d final : public Layer {
         plan.use(x);
         x_value_ = x;
         y_value_ = plan.make(output(x.shape));
-        return MemoryPlan::kept(y_value_, relu_.keep(training));
+        return plan.kept(y_value_, relu_.keep(training));
     }
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
         plan.tick();

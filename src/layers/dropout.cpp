@@ -43,15 +43,16 @@ class Dropout final : public Layer {
     }
 
  private:
-    // In place, or into `copy` if there is one.
+    // In place, or into `copy` if there is one: then in evaluation too, since layers behind may
+    // work in place on what others still read in front.
     Tensor apply(Tensor x, float* copy, const Pass& pass) {
-        if (!pass.training || p_ == 0) return x;
-        ENSURE(pass.samples.size() == size_t(x.N), pass.samples.size(), " sample numbers for ", x.N,
-               " images");
         if (copy) {
             backend_->copy(copy, x.data, x.elems());
             x.data = copy;
         }
+        if (!pass.training || p_ == 0) return x;
+        ENSURE(pass.samples.size() == size_t(x.N), pass.samples.size(), " sample numbers for ", x.N,
+               " images");
         backend_->dropout(x, p_, pass.seed, pass.epoch, pass.samples, purpose_);
         return x;
     }

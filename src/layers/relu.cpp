@@ -24,7 +24,7 @@ class Relu final : public Layer {
         if (x.keep == Keep::kValues) copy_value_ = y_value_ = plan.make(x.shape);
         // In place, a producer that reads signs still finds them.
         const Keep below = y_value_.keep;
-        return MemoryPlan::kept(y_value_, std::max(below, relu_.keep(training)));
+        return plan.kept(y_value_, std::max(below, relu_.keep(training)));
     }
     Value plan_backward(Value dy, MemoryPlan& plan, bool) override {
         plan.tick();

@@ -62,7 +62,7 @@ class Residual final : public Layer {
 };
 
 Value Residual::plan_forward(Value x, MemoryPlan& plan, bool training) {
-    const Value shared = MemoryPlan::kept(x, Keep::kValues);  // both branches read it
+    const Value shared = plan.kept(x, Keep::kValues);  // both branches read it
     const Value main = main_.plan_forward(shared, plan, training);
     const Value addend = shortcut_.plan_forward(shared, plan, training);
     if (norm_) return norm_->plan_add(main, addend, plan, training);
@@ -70,7 +70,7 @@ Value Residual::plan_forward(Value x, MemoryPlan& plan, bool training) {
     plan.use(main);
     plan.use(addend);
     y_value_ = main.keep == Keep::kNothing ? main : plan.make(main.shape);
-    return MemoryPlan::kept(y_value_, relu_.keep(training));
+    return plan.kept(y_value_, relu_.keep(training));
 }
 
 Value Residual::plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) {
@@ -96,7 +96,7 @@ Value Residual::plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) {
     plan.tick();
     plan.use(dx);
     plan.use(from_shortcut);
-    return MemoryPlan::kept(dx, Keep::kNothing);
+    return plan.kept(dx, Keep::kNothing);
 }
 
 void Residual::bind(const MemoryPlan& plan, Backend& backend) {
