@@ -1,0 +1,179 @@
+// The built-in networks, the table, freezing, and the plan of memory of a whole network.
+#include "src/model.h"
+
+#include <fstream>
+#include <set>
+
+#include "src/model_builder.h"
+#include "tests/support.h"
+
+using namespace convoy;
+
+namespace {
+// A built-in network without its memory: rows and layers alone.
+struct Bare {
+    explicit Bare(const char* name, int classes = 3)
+        : layers(build_layers(parse_model(model_text(name), name),
+                              {.name = name, .classes = classes}, 224, params)) {}
+    Params params;
+    Chain layers;
+};
+}  // namespace
+
+static std::string first_lines(const std::string& text, int n) {
+    size_t at = 0;
+    while (n-- > 0) at = text.find('\n', at) + 1;
+    return text.substr(0, at);
+}
+
+TEST_CASE("the built-in networks have torchvision's number of parameters at 1000 classes") {
+    // sum(p.numel() for p in torchvision.models.NAME().parameters()), torchvision 0.29
+    struct {
+        const char* name;
+        size_t params;
+        double gflop;  // 2 · multiply-adds of convolutions and linear layers at 224x224
+    } cases[] = {
+        {"resnet18", 11'689'512, 3.628}, {"resnet34", 21'797'672, 7.328},
+        {"resnet50", 25'557'032, 8.178}, {"alexnet", 61'100'840, 1.428},
+        {"vgg16", 138'357'544, 30.940},
+    };
+    for (auto& [name, params, gflop] : cases) {
+        CAPTURE(name);
+        Bare model(name, 1000);
+        CHECK(model.params.model_elems() == params);
+        CHECK(model.params.trained_elems() == params);
+        std::vector<LayerLine> lines;
+        model.layers.describe({1, 224, 224, 3}, lines);
+        double flops = 0;
+        for (const LayerLine& line : lines) flops += line.flops;
+        CHECK(flops / 1e9 == doctest::Approx(gflop).epsilon(0.001));
+        CHECK(model_input_size(model_text(name)) == 224);
+    }
+}
+
+TEST_CASE("rows have torchvision's names and our shapes, in forward order") {
+    auto backend = make_backend("cpu");
+    Model resnet(model_text("resnet18"), {.name = "resnet18", .classes = 10}, *backend);
+    CHECK(resnet.params().find("conv1.weight")->shape == Shape{64, 7, 7, 3});
+    CHECK(resnet.params().find("conv1.bias") == nullptr);
+    CHECK(resnet.params().find("layer2.0.downsample.0.weight")->shape == Shape{128, 1, 1, 64});
+    CHECK(resnet.params().find("layer4.1.bn2.running_var")->shape == Shape{1, 1, 1, 512});
+    CHECK(resnet.params().find("fc.weight")->shape == Shape{10, 1, 1, 512});
+    CHECK(resnet.params().find("layer1.0.downsample.0.weight") == nullptr);
+    std::vector<std::string> names;
+    for (Param* row : resnet.params().rows())
+        if (row->name.starts_with("layer2.0") && !row->running) names.push_back(row->name);
+    CHECK(names == std::vector<std::string>{
+                       "layer2.0.conv1.weight", "layer2.0.bn1.weight", "layer2.0.bn1.bias",
+                       "layer2.0.conv2.weight", "layer2.0.bn2.weight", "layer2.0.bn2.bias",
+                       "layer2.0.downsample.0.weight", "layer2.0.downsample.1.weight",
+                       "layer2.0.downsample.1.bias"});
+    for (Param* row : resnet.params().rows())
+        CHECK(row->decay == (row->name.ends_with(".weight") && row->shape.N > 1));
+
+    Bare alexnet("alexnet", 10);
+    CHECK(alexnet.params.find("features.3.weight")->shape == Shape{192, 5, 5, 64});
+    CHECK(alexnet.params.find("classifier.1.weight")->flat == Shape{1, 6, 6, 256});
+    CHECK(alexnet.params.find("classifier.4.weight")->flat.N == 0);
+    CHECK(alexnet.params.find("classifier.6.bias")->shape == Shape{1, 1, 1, 10});
+}
+
+TEST_CASE("the table lists layers with shapes, parameters and GFLOP, within 100 columns") {
+    auto backend = make_backend("cpu");
+    Model model(model_text("resnet50"),
+                {.name = "resnet50", .classes = 3, .freeze = "conv1,layer1"}, *backend);
+    const std::string table = model.table();
+    // The first convolution: 2 · 112² · 64 · 7·7·3 = 0.236 GFLOP
+    CHECK(first_lines(table, 4) ==
+          "layer                                                                  output   "
+          "parameters    GFLOP\n"
+          "input                                                               224x224x3\n"
+          "conv1                    conv2d 64 7x7 stride 2 pad 3, frozen      112x112x64        "
+          "9,408    0.236\n"
+          "bn1                      batchnorm + relu                          112x112x64          "
+          "128\n");
+    CHECK(table.find("layer3.0.bn3             batchnorm + shortcut + relu") != std::string::npos);
+    CHECK(table.find("fc                       linear 3 ") != std::string::npos);
+    CHECK(table.find("23,514,179") != std::string::npos);
+    for (size_t at = 0, end; at < table.size(); at = end + 1) {
+        end = table.find('\n', at);
+        CHECK(end - at <= 100);
+    }
+    CHECK(model.layer_of(*model.params().find("fc.bias")) == "fc (linear 3)");
+    CHECK(model.layer_of(*model.params().find("layer1.0.bn3.weight")) ==
+          "layer1.0.bn3 (batchnorm + shortcut + relu)");
+}
+
+TEST_CASE("freezing takes the first N layers or prefixes, and says what it cannot find") {
+    const auto frozen = [](const std::string& freeze) {
+        auto backend = make_backend("cpu");
+        Model model(model_text("tiny"), {.name = "tiny", .freeze = freeze}, *backend);
+        std::set<std::string> names;
+        for (Param* row : model.params().rows())
+            if (row->frozen) names.insert(row->name.substr(0, row->name.rfind('.')));
+        return names;
+    };
+    using Names = std::set<std::string>;
+    CHECK(frozen("") == Names{});
+    CHECK(frozen("0") == Names{});
+    CHECK(frozen("3") == Names{"conv1", "bn1", "conv2"});
+    CHECK(frozen("bn") == Names{"bn1", "bn2", "bn3", "bn4"});
+    CHECK(frozen("conv1,bn1.") == Names{"conv1", "bn1"});
+    CHECK_THROWS_WITH_AS(
+        frozen("cnv"),
+        doctest::Contains("--freeze: no layer's name begins with 'cnv'; the layers "
+                          "are conv1, bn1, conv2"),
+        Error);
+    CHECK_THROWS_WITH_AS(frozen("99"), doctest::Contains("the model has only 9 layers"), Error);
+    CHECK_THROWS_WITH_AS(frozen("9"), doctest::Contains("leaves nothing to train"), Error);
+    CHECK_THROWS_WITH_AS(frozen("conv1,,"), doctest::Contains("has an empty name"), Error);
+}
+
+TEST_CASE("a model is a built-in name or a file, and another word lists the names") {
+    CHECK_THROWS_WITH_AS(model_text("resnet19"),
+                         doctest::Contains("alexnet, resnet18, resnet34, resnet50, tiny, vgg16"),
+                         Error);
+    CHECK_THROWS_WITH_AS(model_text("restnet18"), doctest::Contains("did you mean resnet18?"),
+                         Error);
+    TempDir dir;
+    CHECK_THROWS_AS(model_text(dir.path().string()), Error);
+    std::ofstream(dir / "net.txt") << "input 9\nflatten\nlinear fc out classes\n";
+    CHECK(model_input_size(model_text(dir / "net.txt")) == 9);
+    for (const std::string& name : built_in_models())
+        CHECK(model_input_size(model_text(name)) >= 64);
+}
+
+TEST_CASE("start values are torchvision's: He by fan-out, uniform by fan-in, normal 0.01") {
+    const auto init = [](const char* name, const char* row) {
+        return Bare(name).params.find(row)->init;
+    };
+    const Init conv = init("resnet18", "layer1.0.conv1.weight");
+    CHECK(conv.kind == Init::kNormal);
+    CHECK(conv.value == doctest::Approx(std::sqrt(2.0 / (64 * 9))));
+    const Init fc = init("resnet18", "fc.bias");
+    CHECK(fc.kind == Init::kUniform);
+    CHECK(fc.value == doctest::Approx(1 / std::sqrt(512.0)));
+    const Init alexnet = init("alexnet", "features.3.weight");
+    CHECK(alexnet.kind == Init::kUniform);
+    CHECK(alexnet.value == doctest::Approx(1 / std::sqrt(64.0 * 25)));
+    CHECK(init("resnet18", "bn1.weight").value == 1);
+}
+
+TEST_CASE("planned memory: vgg16 needs far less than the sum, and evaluation far less again") {
+    const auto bytes = [](bool training, bool plain) {
+        auto backend = make_backend("cpu");
+        // The classifier's weights are no activations; smaller ones make a faster test.
+        std::string text = model_text("vgg16");
+        for (size_t at; (at = text.find("4096")) != std::string::npos;) text.replace(at, 4, "256");
+        Model model(text, {.name = "vgg16", .size = 64, .plain = plain}, *backend);
+        return double(model.plan(16, training));
+    };
+    const double shared = bytes(true, false), apart = bytes(true, true);
+    CHECK(shared < 0.6 * apart);
+    // Kept for the backward pass: 13 convolutions, 5 pools with a byte an output; at its peak two
+    // gradients of the largest layer beside them.
+    const double image = 64 * 64 * 64 * 4.0;  // bytes after the first convolution
+    const double kept = image * (2 + 0.25 + 1 + 0.125 + 0.75 + 0.0625 + 0.375 + 0.0625 + 0.1);
+    CHECK(shared < 16 * (kept * 1.1 + 2 * image));
+    CHECK(bytes(false, false) < 16 * 2.3 * image);
+}

@@ -1,0 +1,160 @@
+// The model language: what is accepted, and the sentence for what is not.
+#include "src/model_text.h"
+
+#include "src/base/random.h"
+#include "src/model.h"
+#include "tests/support.h"
+
+using namespace convoy;
+
+TEST_CASE("windows, options in any order, comments and branches are parsed") {
+    const ModelText model = parse_model(
+        "# a comment\n\ninput 20  # another\r\n"
+        "conv2d a.0 bias no pad 1x2 stride 2 size 3x5 out 7 init 0.5\n"
+        "maxpool size 2\nresidual block\n  batchnorm n\nshortcut\n  relu\nend\n"
+        "avgpool 1x2\n\tdropout 0.25\nlinear fc out classes init he",
+        "m.txt");
+    CHECK(model.input == 20);
+    REQUIRE(model.layers.size() == 6);
+    const LayerText& conv = model.layers[0];
+    CHECK(conv.line == 4);
+    CHECK(conv.name == "a.0");
+    CHECK(conv.out == 7);
+    CHECK(conv.window == Window{3, 5, 2, 2, 1, 2});
+    CHECK_FALSE(conv.bias);
+    CHECK(conv.init == LayerText::InitRule::kNormal);
+    CHECK(conv.deviation == 0.5f);
+    CHECK(model.layers[1].window == Window::square(2, 2));
+    CHECK(model.layers[2].main[0].name == "n");
+    CHECK(model.layers[2].shortcut[0].kind == "relu");
+    CHECK(model.layers[3].rows == 1);
+    CHECK(model.layers[3].columns == 2);
+    CHECK(model.layers[4].drop == 0.25f);
+    CHECK(model.layers[5].out == 0);
+    CHECK(model.layers[5].bias);
+    CHECK(model.layers[5].init == LayerText::InitRule::kHe);
+}
+
+TEST_CASE("an error in a model names the line, the word, and what was expected") {
+    const std::string conv = "input 8\nconv2d c ", net = "input 8\n";
+    const std::string fc = "avgpool 1\nlinear fc out classes\n";
+    struct {
+        std::string text;
+        const char* says;
+    } cases[] = {
+        {"", "m.txt line 1: the end is too early; expected 'input'"},
+        {"\nrelu", "m.txt line 2: 'relu' is too early; expected 'input'"},
+        {"input", "line 1: 'input' ends too early; expected a whole number from 1 to 8192"},
+        {"input 0", "line 1: 'input' cannot be '0'; expected a whole number from 1 to 8192"},
+        {"input 8x8", "'input' cannot be '8x8'"},
+        {"input 8 8", "line 1: '8' is too much; expected the end of the line after 'input'"},
+        {net + "input 8", "line 2: 'input' is given twice"},
+        {net + "conv c out 3",
+         "line 2: 'conv' is not a layer; expected avgpool, batchnorm, conv2d"},
+        {net + "convd c out 3", "(did you mean conv2d?)"},
+        {conv + "out 3 sixe 3",
+         "m.txt line 2: 'sixe' is not an option of conv2d; expected out, size, "
+         "stride, pad, bias, init (did you mean size?)"},
+        {conv + "size 3", "line 2: 'conv2d' has no 'out', which it needs"},
+        {conv + "out 3", "'conv2d' has no 'size'"},
+        {conv + "out 3 size",
+         "'size' ends too early; expected a whole number from 1 to 1024, or two"},
+        {conv + "out 3 size 3x", "'size' cannot be '3x'"},
+        {conv + "out 3 size x3", "'size' cannot be 'x3'"},
+        {conv + "out 3 size 3x3x3", "'size' cannot be '3x3x3'"},
+        {conv + "out 3 size 3 stride 0", "'stride' cannot be '0'"},
+        {conv + "out 3 size 3 pad -1", "'pad' cannot be '-1'"},
+        {conv + "out 3 size 3 size 3", "'size' is given twice"},
+        {conv + "out 99999999999999999999 size 3", "'out' cannot be '99999999999999999999'"},
+        {conv + "out 3 size 3 bias maybe", "'bias' cannot be 'maybe'; expected yes or no"},
+        {conv + "out 3 size 3 init nan", "'init' cannot be 'nan'; expected he, uniform, or the"},
+        {conv + "out 3 size 3 init 1e40", "'init' cannot be '1e40'"},
+        {net + "conv2d out 3 size 3", "'conv2d' is followed by 'out'; expected its name first"},
+        {net + "conv2d a/b out 3 size 3", "'a/b' is not a name"},
+        {net + "batchnorm", "'batchnorm' ends too early; expected a name"},
+        {net + "relu 3", "'3' is too much; expected the end of the line after 'relu'"},
+        {net + "dropout 1", "'dropout' cannot be '1'; expected a probability"},
+        {net + "end", "line 2: 'end' without a 'residual' before it"},
+        {net + "residual b\nrelu\n", "line 2: 'residual' has no 'end'"},
+        {net + "residual b\nend", "line 2: 'residual' has no layers"},
+        {net + "residual b\nrelu\nshortcut\nend", "line 4: 'shortcut' has no layers"},
+        {net + "residual b\nrelu\nshortcut\nrelu\nshortcut\nend",
+         "line 6: 'shortcut' is given twice"},
+        {net + "\x01\x7f", "line 2: '?\?' is not a layer"},
+        // What does not fit together:
+        {net + "linear fc out classes",
+         "line 2: 'linear' needs a row, but its input is 8x8x3; put "
+         "'flatten' or 'avgpool 1' before it"},
+        {net + "maxpool size 9\n" + fc, "line 2: the input of 'maxpool' is 8x8x3, too small"},
+        {net + "maxpool size 3 pad 2\n" + fc, "'pad' of maxpool may be at most half of 'size', 1"},
+        {"input 99\nmaxpool size 17\n" + fc, "the window of maxpool has 289 pixels; at most 256"},
+        {conv + "out 3 size 3x11 pad 1\n" + fc, "too small for a window of 3x11 with pad 1"},
+        {net + "flatten\nconv2d c out 3 size 1\n" + fc,
+         "line 3: 'conv2d' needs an image, but line 2 flattened it"},
+        {conv + "out 3 size 1\nbatchnorm c\n" + fc, "line 3: the name 'c' is taken by line 2"},
+        {net + "residual b\nconv2d c out 4 size 1\nend\n" + fc,
+         "line 2: the layers of residual 'b' make 8x8x4, its input (there is no shortcut) is "
+         "8x8x3"},
+        {net + "residual b\nconv2d c out 4 size 1\nshortcut\nmaxpool size 2\nend\n" + fc,
+         "its shortcut makes 4x4x3; expected the same shape"},
+        {net + "residual b\nflatten\nend\n" + fc, "'flatten' cannot stand inside of a residual"},
+        {net, "m.txt has no layers after 'input'"},
+        {net + "flatten\nlinear fc out 3",
+         "line 3: the last layer with 'out' must have 'out classes'"},
+        {net + "relu", "the last layer with 'out' must have 'out classes'"},
+        {conv + "out classes size 1", "line 2: the model ends with 8x8x5 numbers an image"},
+    };
+    auto backend = make_backend("cpu");
+    for (auto& [text, says] : cases) {
+        CAPTURE(text);
+        CHECK_THROWS_WITH_AS(Model(text, {.name = "m.txt", .classes = 5}, *backend),
+                             doctest::Contains(says), Error);
+    }
+}
+
+TEST_CASE("a hostile model is refused before anything of its size is allocated") {
+    auto backend = make_backend("cpu");
+    const auto refused = [&](const std::string& text, const char* says) {
+        CHECK_THROWS_WITH_AS(Model(text, {.name = "m"}, *backend), doctest::Contains(says), Error);
+    };
+    refused(std::string(2 << 20, '#'), "is longer than 1048576 bytes");
+    std::string many = "input 8\n", deep = "input 8\n";
+    for (int i = 0; i < 5000; ++i) many += "relu\n";
+    for (int i = 0; i < 1000; ++i) deep += "residual b\n";
+    refused(many, "has 5001 lines with layers; at most 4096");
+    refused(deep, "more than 16 residuals in one another");
+    refused("input 8192\nconv2d c out 131072 size 1\n", "more than 268435456 numbers an image");
+    refused("input 8\nconv2d c out 131072 size 1\nconv2d d out 131072 size 1\n",
+            "more than 2147483648 parameters");
+    refused("input 8\nconv2d c out 131072 size 1024 pad 1024\n", "more than 2147483648 parameters");
+    refused("input 8\navgpool 1024\nconv2d " + std::string(5000, 'x') + " out 3 size 1",
+            "is longer than 100 letters");
+}
+
+TEST_CASE("a valid text with random damage is an Error or a model, never anything else") {
+    const std::string good =
+        "input 8\nconv2d c out 4 size 3 pad 1\nrelu\nresidual r\nconv2d c out 4 size 1\nend\n"
+        "avgpool 1\nlinear fc out classes\n";
+    auto backend = make_backend("cpu");
+    CHECK_NOTHROW(Model(good, {}, *backend));
+    int refused = 0;
+    Random random(5, 0, 0, kTest);
+    for (int turn = 0; turn < 2000; ++turn) {
+        std::string bad = good;
+        for (uint64_t changes = 1 + random.below(3); changes > 0; --changes) {
+            const size_t at = random.below(bad.size());
+            if (random.below(2)) {
+                bad.erase(at, 1 + random.below(4));
+            } else {
+                bad[at] = char(random.below(256));
+            }
+        }
+        try {
+            const ModelText text = parse_model(bad, "m");
+            CHECK(text.input >= 1);
+        } catch (const Error&) {
+            ++refused;
+        }
+    }
+    CHECK(refused > 1000);
+}

@@ -1,0 +1,168 @@
+// The safetensors reader and writer; the reader against hostile files.
+#include "src/safetensors.h"
+
+#include <cstring>
+#include <fstream>
+
+#include "src/base/check.h"
+#include "tests/support.h"
+
+using namespace convoy;
+
+static void write_file(const std::string& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary).write(bytes.data(), std::streamsize(bytes.size()));
+}
+static std::string read_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+// A file of a header and so many bytes of data, 0, 1, 2, …
+static std::string file_of(const std::string& header, size_t data_bytes) {
+    std::string bytes(8, '\0');
+    const uint64_t length = header.size();
+    std::memcpy(bytes.data(), &length, 8);
+    bytes += header;
+    for (size_t i = 0; i < data_bytes; ++i) bytes += char(i);
+    return bytes;
+}
+
+TEST_CASE("what was written is read again: values, shapes, types and metadata") {
+    TempDir dir;
+    SafeTensors content;
+    content.tensors["w"] = {"F32", {2, 3}, random_floats(6, 1)};
+    content.tensors["tracked"] = {"I64", {}, {41}};
+    content.tensors["none"] = {"F32", {0, 5}, {}};
+    content.metadata = {{"classes", "[\"a\\\"b\", \"ä\"]"}, {"empty", ""}};
+    write_safetensors(dir / "m.safetensors", content);
+    const SafeTensors back = read_safetensors(dir / "m.safetensors");
+    CHECK(back.metadata == content.metadata);
+    REQUIRE(back.tensors.size() == 3);
+    for (auto& [name, tensor] : content.tensors) {
+        CHECK(back.tensors.at(name).dtype == tensor.dtype);
+        CHECK(back.tensors.at(name).shape == tensor.shape);
+        CHECK(back.tensors.at(name).values == tensor.values);
+    }
+}
+
+TEST_CASE("a file written by the safetensors package of Python is read, in each type") {
+    // save({"f16": [1, -2.5, 6e-8], "bf16": [1, -3], "f64": [0.1], "i64": [-7], "f32": [0.5]},
+    // {"by": "python"}) of safetensors.numpy / .torch 0.8, as hexadecimal.
+    const char* hex =
+        "40010000000000007b225f5f6d657461646174615f5f223a7b226279223a22707974686f6e227d2c2269"
+        "3634223a7b226474797065223a22493634222c227368617065223a5b315d2c22646174615f6f66667365"
+        "7473223a5b302c385d7d2c22663634223a7b226474797065223a22463634222c227368617065223a5b31"
+        "5d2c22646174615f6f666673657473223a5b382c31365d7d2c22663332223a7b226474797065223a2246"
+        "3332222c227368617065223a5b315d2c22646174615f6f666673657473223a5b31362c32305d7d2c2262"
+        "663136223a7b226474797065223a2242463136222c227368617065223a5b325d2c22646174615f6f6666"
+        "73657473223a5b32302c32345d7d2c22663136223a7b226474797065223a22463136222c227368617065"
+        "223a5b335d2c22646174615f6f666673657473223a5b32342c33305d7d7d20202020f9ffffffffffffff"
+        "9a9999999999b93f0000003f803f40c0003c00c10100";
+    std::string bytes;
+    for (const char* at = hex; *at; at += 2)
+        bytes += char(std::stoi(std::string(at, 2), nullptr, 16));
+    TempDir dir;
+    write_file(dir / "python", bytes);
+    SafeTensors content = read_safetensors(dir / "python");
+    CHECK(content.metadata.at("by") == "python");
+    CHECK(content.tensors["f16"].values == std::vector<float>{1, -2.5, 0x1p-24f});
+    CHECK(content.tensors["bf16"].values == std::vector<float>{1, -3});
+    CHECK(content.tensors["f64"].values == std::vector<float>{0.1f});
+    CHECK(content.tensors["i64"].values == std::vector<float>{-7});
+    CHECK(content.tensors["f32"].values == std::vector<float>{0.5});
+    CHECK(content.tensors["f16"].shape == std::vector<int64_t>{3});
+}
+
+TEST_CASE("a wrong header is refused with a sentence that names the file and the tensor") {
+    const std::string good = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+    struct {
+        std::string header;
+        size_t data;
+        const char* says;
+    } cases[] = {
+        {"{\"a\":" + good + "}", 7, "is the file cut short?"},
+        {"{\"a\":" + good + "}", 9, "1 bytes that belong to no tensor"},
+        {"{\"a\":" + good + ",\"b\":" + good + "}", 8, "tensors 'a' and 'b' overlap"},
+        {"{\"a\":" + good + ",\"a\":" + good + "}", 8, "names 'a' twice"},
+        {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12,
+         "a gap before tensor 'a'"},
+        {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8, "its shape does not need"},
+        {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8, "lies at bytes 8 to 0"},
+        {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8,
+         "-2 is not a whole number"},
+        {R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,8]}})", 8, "1.5 is not a whole"},
+        {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,2],"data_offsets":[0,8]}})", 8,
+         "its shape does not need"},
+        {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551615]}})", 8,
+         "lies at bytes 0 to 18446744073709551615 of 8"},
+        {R"({"a":{"dtype":"F4","shape":[2],"data_offsets":[0,8]}})", 8, "is of type 'F4'"},
+        {R"({"a":{"shape":[2],"data_offsets":[0,8]}})", 8, "lacks dtype"},
+        {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", 8, "lacks dtype, shape or"},
+        {R"({"a":7})", 0, "tensor 'a' lacks"},
+        {R"([1,2])", 0, "not a JSON object"},
+        {R"({"__metadata__":{"a":1}})", 0, "__metadata__ 'a' is not a string"},
+        {R"({"__metadata__":[]})", 0, "__metadata__ is not an object"},
+        {R"({"a":)", 0, "not valid JSON"},
+        {std::string(100'000, '['), 0, "nested too deeply"},
+        {"{\"a\xff\":1}", 0, "not valid JSON"},
+    };
+    TempDir dir;
+    for (auto& [header, data, says] : cases) {
+        CAPTURE(header.substr(0, 100));
+        write_file(dir / "bad", file_of(header, data));
+        CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"), doctest::Contains(says), Error);
+        CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"),
+                             doctest::Contains((dir / "bad").c_str()), Error);
+    }
+    write_file(dir / "empty", "");
+    CHECK_THROWS_WITH_AS(read_safetensors(dir / "empty"), doctest::Contains("has 0 bytes"), Error);
+    write_file(dir / "long", std::string(8, '\xff'));
+    CHECK_THROWS_WITH_AS(read_safetensors(dir / "long"), doctest::Contains("is this a safetensors"),
+                         Error);
+    CHECK_THROWS_WITH_AS(read_safetensors(dir / "missing"), doctest::Contains("cannot be read"),
+                         Error);
+    CHECK_THROWS_AS(read_safetensors(dir.path().string()), Error);
+}
+
+TEST_CASE("cut anywhere, or with any byte changed, a file is an Error or another valid file") {
+    TempDir dir;
+    SafeTensors content;
+    content.tensors["conv.weight"] = {"F32", {2, 1, 1, 3}, random_floats(6, 2)};
+    content.tensors["n"] = {"I64", {}, {0}};
+    content.metadata["by"] = "me";
+    write_safetensors(dir / "good", content);
+    const std::string good = read_file(dir / "good");
+    for (size_t length = 0; length < good.size(); ++length) {
+        CAPTURE(length);
+        write_file(dir / "cut", good.substr(0, length));
+        CHECK_THROWS_AS(read_safetensors(dir / "cut"), Error);
+    }
+    size_t refused = 0;
+    Random random(1, 0, 0, kTest);
+    for (size_t at = 0; at < good.size(); ++at)
+        for (int turn = 0; turn < 4; ++turn) {
+            std::string bad = good;
+            bad[at] = char(bad[at] ^ (1 + random.below(255)));
+            write_file(dir / "bad", bad);
+            try {
+                for (auto& [name, tensor] : read_safetensors(dir / "bad").tensors) {
+                    size_t elems = 1;
+                    for (int64_t dim : tensor.shape) elems *= size_t(dim);
+                    CHECK(tensor.values.size() == elems);
+                }
+            } catch (const Error&) {
+                ++refused;
+            }
+        }
+    CHECK(refused > good.size());  // of 4 · size: most changes of the header are noticed
+}
+
+TEST_CASE("a file that cannot be written is an Error naming it and the cause") {
+    TempDir dir;
+    CHECK_THROWS_WITH_AS(write_safetensors(dir / "no/such/folder", {}),
+                         doctest::Contains("No such file or directory"), Error);
+    SafeTensors large;
+    large.tensors["w"] = {"F32", {1000}, std::vector<float>(1000)};
+    CHECK_THROWS_WITH_AS(write_safetensors("/dev/full", large),
+                         doctest::Contains("/dev/full cannot be written: No space left on device"),
+                         Error);
+}
