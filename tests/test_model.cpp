@@ -107,7 +107,10 @@ TEST_CASE("the table lists layers with shapes, parameters and GFLOP, within 100 
 TEST_CASE("freezing takes the first N layers or prefixes, and says what it cannot find") {
     const auto frozen = [](const std::string& freeze) {
         auto backend = make_backend("cpu");
-        Model model(model_text("tiny"), {.name = "tiny", .freeze = freeze}, *backend);
+        const char* text =
+            "input 8\nconv2d conv1 out 4 size 3\nbatchnorm bn1\nconv2d conv2 out 4 size 3\n"
+            "batchnorm bn2\navgpool 1\nlinear fc out classes\n";
+        Model model(text, {.name = "net", .freeze = freeze}, *backend);
         std::set<std::string> names;
         for (Param* row : model.params().rows())
             if (row->frozen) names.insert(row->name.substr(0, row->name.rfind('.')));
@@ -117,15 +120,15 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
     CHECK(frozen("") == Names{});
     CHECK(frozen("0") == Names{});
     CHECK(frozen("3") == Names{"conv1", "bn1", "conv2"});
-    CHECK(frozen("bn") == Names{"bn1", "bn2", "bn3", "bn4"});
+    CHECK(frozen("bn") == Names{"bn1", "bn2"});
     CHECK(frozen("conv1,bn1.") == Names{"conv1", "bn1"});
     CHECK_THROWS_WITH_AS(
         frozen("cnv"),
         doctest::Contains("--freeze: no layer's name begins with 'cnv'; the layers "
                           "are conv1, bn1, conv2"),
         Error);
-    CHECK_THROWS_WITH_AS(frozen("99"), doctest::Contains("the model has only 9 layers"), Error);
-    CHECK_THROWS_WITH_AS(frozen("9"), doctest::Contains("leaves nothing to train"), Error);
+    CHECK_THROWS_WITH_AS(frozen("99"), doctest::Contains("the model has only 5 layers"), Error);
+    CHECK_THROWS_WITH_AS(frozen("5"), doctest::Contains("leaves nothing to train"), Error);
     CHECK_THROWS_WITH_AS(frozen("conv1,,"), doctest::Contains("has an empty name"), Error);
 }
 
