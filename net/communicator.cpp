@@ -24,12 +24,13 @@ constexpr milliseconds kFirstCause{2'000};
 
 class RingCommunicator final : public Communicator {
  public:
-    RingCommunicator(std::unique_ptr<Membership> membership, Standing standing, bool bf16)
+    RingCommunicator(std::unique_ptr<Membership> membership, Standing standing)
         : membership_(std::move(membership)),
           rank_(standing.welcome.rank),
           world_(standing.welcome.world),
           ring_(rank_, standing.welcome.ring, std::move(standing.links),
-                standing.welcome.generation, bf16 ? Ring::Wire::bf16 : Ring::Wire::fp32,
+                standing.welcome.generation,
+                standing.welcome.bf16 ? Ring::Wire::bf16 : Ring::Wire::fp32,
                 membership_->progress().moved),
           thread_([this] { work(); }) {
         membership_->fate().on_end([this] { ring_.shut(); });
@@ -254,8 +255,7 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
         const wire::Member& peer = result.welcome.peers[size_t(rank)];
         job.peers.push_back({rank, peer.host, peer.address});
     }
-    job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result),
-                                                          options.bf16_wire);
+    job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result));
     return job;
 }
 

@@ -99,7 +99,7 @@ struct JoinOptions {
     std::chrono::milliseconds heartbeat{1'000};
     // Rank 0's counts: after so long without a byte moved, every log says who all wait for.
     std::chrono::milliseconds stall{30'000};
-    bool bf16_wire = false;  // the same on all ranks: sums above 8 KB and gathers travel as bf16
+    bool bf16_wire = false;  // rank 0's counts: sums above 16 KB and gathers travel as bf16
 
     // Called once with the port, when this process has begun to serve the coordinator. With port 0
     // and rank 0 the system picks one.

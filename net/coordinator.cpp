@@ -160,7 +160,7 @@ void Coordinator::seat() {
         previous_[welcome.peers[rank].host].push_back(rank);
     }
     stage_ = Stage::forming;
-    watch_ = StallWatch(addresses, options_.stall, Clock::now());
+    watch_ = StallWatch(addresses, milliseconds(seating.stall_ms), Clock::now());
     for (const ClientPtr& client : clients_) {
         const auto at = std::find(seating.ids.begin(), seating.ids.end(), client->id);
         client->rank = welcome.rank = int(at - seating.ids.begin());
@@ -261,7 +261,7 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& l
         fail("the coordinator cannot listen at ", host.empty() ? "every address" : host, ", port ",
              port, ": ", reason(e.code()));
     }
-    Coordinator coordinator(io, {world, milliseconds(1'000), milliseconds(30'000), true}, log);
+    Coordinator coordinator(io, {world, milliseconds(1'000), true}, log);
     listener.on_join = [&](tcp::socket socket, wire::Join join) {
         coordinator.take(std::move(socket), std::move(join));
     };

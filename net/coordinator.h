@@ -26,7 +26,7 @@ class Coordinator {
  public:
     struct Options {
         int world = 0;  // 0: the ranks say so
-        std::chrono::milliseconds heartbeat{1'000}, stall{30'000};
+        std::chrono::milliseconds heartbeat{1'000};
         bool say_so = false;  // put what happens on the log (a coordinator on its own)
     };
     Coordinator(asio::io_context& io, Options options, Log& log);

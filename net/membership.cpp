@@ -38,9 +38,9 @@ Membership::~Membership() {
     thread_.join();
 }
 
-void Membership::serve(int world, milliseconds stall) {
-    coordinator_ = std::make_unique<Coordinator>(
-        io_, Coordinator::Options{world, heartbeat_, stall, false}, log_);
+void Membership::serve(int world) {
+    coordinator_ =
+        std::make_unique<Coordinator>(io_, Coordinator::Options{world, heartbeat_, false}, log_);
     listener_.on_join = [this](tcp::socket socket, wire::Join join) {
         coordinator_->take(std::move(socket), std::move(join));
     };

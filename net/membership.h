@@ -43,7 +43,7 @@ class Membership {
 
     // The three below run on the control thread.
     // Serves a coordinator in this process: JOINs at the listener go to it.
-    void serve(int world, std::chrono::milliseconds stall);
+    void serve(int world);
     uint64_t coordinator_number() const { return coordinator_ ? coordinator_->number() : 0; }
     // Heartbeats on `connection` from now on; with `welcome`, its messages are heeded too.
     void keep_alive(std::shared_ptr<Connection> connection);

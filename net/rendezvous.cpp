@@ -243,7 +243,7 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     serves_ = true;
     listening_at_ = endpoints.front().address();
     if (options_.port == 0) options_.port = listener.port();
-    membership_.serve(options_.world, options_.stall);
+    membership_.serve(options_.world);
     if (options_.listening) options_.listening(listener.port());
 }
 
@@ -291,6 +291,8 @@ wire::Join Rendezvous::join_message() const {
     join.world = options_.world;
     join.serves = membership_.coordinator_number();
     join.heartbeat_ms = uint32_t(options_.heartbeat.count());
+    join.stall_ms = uint32_t(options_.stall.count());
+    join.bf16 = options_.bf16_wire;
     join.host = host_id();
     join.address = advertised();
     join.settings = options_.settings;

@@ -146,6 +146,8 @@ Roster::Seating Roster::seat() const {
     wire::Welcome& w = seating.welcome;
     w.world = world;
     w.settings = at[0]->join.settings;
+    w.bf16 = at[0]->join.bf16;
+    seating.stall_ms = at[0]->join.stall_ms;
     for (int rank = 0; rank < world; ++rank) {
         seating.ids.push_back(at[rank]->id);
         w.peers.push_back({at[rank]->join.host, at[rank]->join.address});

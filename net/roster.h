@@ -36,6 +36,7 @@ class Roster {
     struct Seating {
         std::vector<int> ids;   // of the members, by rank
         wire::Welcome welcome;  // all but `rank` and `job`
+        uint32_t stall_ms = 0;  // as rank 0 said
     };
     // The ranks of a complete roster. Wishes are kept; rank 0, where nobody wants it, goes to the
     // member in the coordinator's process, else to the first that came; the other free ranks go

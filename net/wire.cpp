@@ -168,6 +168,8 @@ std::string encode(const Join& m) {
         .number(int32_t(m.world))
         .number(m.serves)
         .number(m.heartbeat_ms)
+        .number(m.stall_ms)
+        .number(uint8_t(m.bf16))
         .text(m.host)
         .text(m.address)
         .pairs(m.settings)
@@ -182,6 +184,8 @@ Join decode_join(std::string_view body) {
     m.serves = in.number<uint64_t>();
     // A heartbeat of 0 would declare everybody lost at once, one of days would never do so.
     m.heartbeat_ms = std::clamp<uint32_t>(in.number<uint32_t>(), 10, 600'000);
+    m.stall_ms = in.number<uint32_t>();
+    m.bf16 = in.number<uint8_t>() != 0;
     m.host = in.text();
     m.address = in.text();
     m.settings = in.pairs();
@@ -207,6 +211,7 @@ Refuse decode_refuse(std::string_view body) {
 std::string encode(const Welcome& m) {
     Writer out(Type::welcome, m.generation);
     out.number(m.job).number(int32_t(m.rank)).number(int32_t(m.world)).number(int32_t(m.server));
+    out.number(uint8_t(m.bf16));
     out.number(uint32_t(m.peers.size()));
     for (const Member& peer : m.peers) out.text(peer.host).text(peer.address);
     out.number(uint32_t(m.ring.size()));
@@ -222,6 +227,7 @@ Welcome decode_welcome(std::string_view body, uint32_t generation) {
     m.rank = in.number<int32_t>();
     m.world = in.number<int32_t>();
     m.server = in.number<int32_t>();
+    m.bf16 = in.number<uint8_t>() != 0;
     m.peers.resize(in.count(8));
     for (Member& peer : m.peers) {
         peer.host = in.text();

@@ -15,12 +15,14 @@
 //
 //   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not said),
 //                                    u64 number of the coordinator that its
-//                                    process serves (0: none), u32 heartbeat in ms, text host id,
-//                                    text address ("10.0.0.5:29400"), pairs settings
+//                                    process serves (0: none), u32 heartbeat in ms, u32 stall in
+//                                    ms, u8 sums travel as bf16, text host id, text address
+//                                    ("10.0.0.5:29400"), pairs settings
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
-//                                    coordinator (-1: none does), list of peers (text host id,
+//                                    coordinator (-1: none does), u8 sums travel as bf16 (as rank
+//                                    0 said), list of peers (text host id,
 //                                    text address), list of i32 ring order, pairs settings
 //   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind
 //   READY       rank → coordinator   no body: all edges of this rank stand
@@ -98,7 +100,8 @@ using Settings = std::map<std::string, std::string>;
 struct Join {
     int rank = -1, world = 0;
     uint64_t serves = 0;
-    uint32_t heartbeat_ms = 1000;
+    uint32_t heartbeat_ms = 1000, stall_ms = 30'000;
+    bool bf16 = false;
     std::string host, address;
     Settings settings;
 };
@@ -113,6 +116,7 @@ struct Welcome {
     uint64_t job = 0;
     uint32_t generation = 0;  // travels in the header
     int rank = 0, world = 0, server = -1;
+    bool bf16 = false;
     std::vector<Member> peers;  // by rank
     std::vector<int> ring;
     Settings settings;

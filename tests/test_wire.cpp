@@ -26,17 +26,27 @@ TEST_CASE("a header is laid out as the table in wire.h says") {
 }
 
 TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they were sent") {
-    Join join{2, 4, 77, 250, "nodeA", "10.0.0.7:29401", {{"batch", "64"}, {"model", "resnet18"}}};
+    Join join{2,
+              4,
+              77,
+              250,
+              9000,
+              true,
+              "nodeA",
+              "10.0.0.7:29401",
+              {{"batch", "64"}, {"model", "resnet18"}}};
     const Join join2 = decode_join(body_of(encode(join)));
     CHECK(join2.rank == 2);
     CHECK(join2.world == 4);
     CHECK(join2.serves == 77);
     CHECK(join2.heartbeat_ms == 250);
+    CHECK(join2.stall_ms == 9000);
+    CHECK(join2.bf16);
     CHECK(join2.host == "nodeA");
     CHECK(join2.address == "10.0.0.7:29401");
     CHECK(join2.settings == join.settings);
 
-    Welcome welcome{99, 3, 1, 2, 0, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}, {{"lr", "0.1"}}};
+    Welcome welcome{99, 3, 1, 2, 0, true, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}, {{"lr", "0.1"}}};
     const std::string sent = encode(welcome);
     CHECK(header_of(sent).type == Type::welcome);
     CHECK(header_of(sent).length == sent.size() - kHeaderBytes);
@@ -46,6 +56,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they we
     CHECK(welcome2.rank == 1);
     CHECK(welcome2.world == 2);
     CHECK(welcome2.server == 0);
+    CHECK(welcome2.bf16);
     CHECK(welcome2.peers[1].host == "b");
     CHECK(welcome2.peers[1].address == "y:2");
     CHECK(welcome2.ring == welcome.ring);
@@ -89,8 +100,9 @@ TEST_CASE("a header of other bytes, another version, an unknown type or too long
 
 TEST_CASE("every cut and every flipped byte of a message either decodes or is an Error") {
     const std::string bodies[] = {
-        body_of(encode(Join{2, 4, 7, 250, "nodeA", "10.0.0.7:1", {{"batch", "64"}}})),
-        body_of(encode(Welcome{9, 1, 1, 2, 0, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}, {{"a", "b"}}})),
+        body_of(encode(Join{2, 4, 7, 250, 9000, true, "nodeA", "10.0.0.7:1", {{"batch", "64"}}})),
+        body_of(encode(
+            Welcome{9, 1, 1, 2, 0, false, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}, {{"a", "b"}}})),
         body_of(encode(Beat{1, 2, 1, 4, 5, "data"}))};
     size_t refused = 0, tried = 0;
     const auto try_all = [&](const std::string& body) {
@@ -131,7 +143,7 @@ TEST_CASE("a list that claims more items than its bytes could hold is refused by
 }
 
 TEST_CASE("a WELCOME whose ring is no permutation of the ranks is refused") {
-    Welcome welcome{9, 1, 1, 2, 0, {{"a", "x:1"}, {"b", "y:2"}}, {1, 1}, {}};
+    Welcome welcome{9, 1, 1, 2, 0, false, {{"a", "x:1"}, {"b", "y:2"}}, {1, 1}, {}};
     CHECK_THROWS_WITH_AS(decode_welcome(body_of(encode(welcome)), 1),
                          doctest::Contains("contradicts itself"), Error);
 }
