@@ -135,6 +135,8 @@ class RingCommunicator final : public Communicator {
             membership_->report(-1, e.what());  // does nothing where the cause is known
         } catch (const PeerMistake& e) {
             membership_->report(e.rank, e.what());
+        } catch (const std::exception& e) {
+            membership_->report(-1, e.what());  // half a collective cannot be gone on from
         }
         fate.check();
     }

@@ -12,6 +12,9 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 namespace {
+
+constexpr std::chrono::seconds kFormerPatience{60};  // for those of other jobs to hang up
+
 // Numbers for telling coordinators and jobs apart; not training's chance, so not from random.h.
 uint64_t fresh_number() {
     std::random_device device;
@@ -33,6 +36,8 @@ void Coordinator::take(tcp::socket socket, wire::Join join) {
     auto client = std::make_shared<Client>();
     client->id = next_id_++;
     client->job = job_;
+    client->wanted = join.rank;
+    client->host = join.host;
     client->address = join.address;
     client->heartbeat = milliseconds(join.heartbeat_ms);
     client->heard = Clock::now();
@@ -44,6 +49,14 @@ void Coordinator::take(tcp::socket socket, wire::Join join) {
         refuse(*client, true, cat("a job of ", watch_.world(), " ranks is running there"));
         return;
     }
+    // The same rank at the same port of the same host: that process is gone, though the news of it
+    // is still on its way.
+    for (const ClientPtr& c : std::vector(clients_))
+        if (c != client && c->wanted >= 0 && c->wanted == client->wanted &&
+            c->host == client->host && c->address == client->address) {
+            c->connection->close();
+            gone(*c, "it came again");
+        }
     say(cat(rank_name(join.rank, join.address), " of ", join.host, " has joined"));
     for (const Roster::Refusal& refusal : roster_.add(client->id, std::move(join)))
         for (const ClientPtr& other : std::vector(clients_))
@@ -218,6 +231,8 @@ asio::awaitable<void> Coordinator::tick() {
             if (speak && client->connection->drained()) client->connection->send(beat);
             if (client->job == job_) check_silence(*client, now);
         }
+        for (const ClientPtr& client : std::vector(former_))
+            if (now - client->heard > kFormerPatience) client->connection->close();
         if (stage_ == Stage::running)
             if (const auto stalled = watch_.report(now)) notice(*stalled);
         timer.expires_after(options_.heartbeat / 2);

@@ -45,7 +45,8 @@ class Coordinator {
     struct Client {
         int id, rank = -1;
         uint64_t job;
-        std::string address;
+        int wanted = -1;
+        std::string host, address;
         std::chrono::milliseconds heartbeat;
         std::chrono::steady_clock::time_point heard;
         bool ready = false, left = false, silent = false;

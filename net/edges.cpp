@@ -19,12 +19,12 @@ constexpr int kAttempts = 3;
 class Edges {
  public:
     Edges(Membership& membership, const wire::Welcome& welcome, tcp::endpoint coordinator,
-          const Addresses& from, std::vector<IncomingEdge>& waiting)
+          const Addresses& from)
         : membership_(membership),
           welcome_(welcome),
           coordinator_(std::move(coordinator)),
           from_(from),
-          waiting_(waiting),
+          waiting_(membership.incoming_edges()),
           links_(welcome.world) {}
 
     asio::awaitable<void> open();
@@ -154,9 +154,8 @@ void Edges::stand(int rank, tcp::socket socket) {
 }  // namespace
 
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
-                                              tcp::endpoint coordinator, const Addresses& from,
-                                              std::vector<IncomingEdge>& waiting) {
-    Edges edges(membership, welcome, std::move(coordinator), from, waiting);
+                                              tcp::endpoint coordinator, const Addresses& from) {
+    Edges edges(membership, welcome, std::move(coordinator), from);
     std::string why;
     try {
         co_await edges.open();

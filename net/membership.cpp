@@ -29,6 +29,11 @@ wire::Beat Progress::beat() const {
 Membership::Membership(Log& log, milliseconds heartbeat)
     : log_(log), heartbeat_(heartbeat), listener_(io_, log) {
     progress_.since = heard_ = Clock::now();
+    listener_.on_edge = [this](tcp::socket socket, wire::Edge edge, uint32_t generation) {
+        if (incoming_edges_.size() < size_t(wire::kMaxWorld))
+            incoming_edges_.push_back({std::move(socket), edge, generation});
+        news_.cancel();
+    };
     thread_ = std::thread([this] { io_.run(); });
 }
 

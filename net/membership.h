@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "net/coordinator.h"
 #include "net/fate.h"
@@ -27,6 +28,13 @@ struct Progress {
     wire::Beat beat() const;
 };
 
+// A connection that began with EDGE, until somebody takes it up.
+struct IncomingEdge {
+    tcp::socket socket;
+    wire::Edge edge;
+    uint32_t generation;
+};
+
 class Membership {
  public:
     Membership(Log& log, std::chrono::milliseconds heartbeat);
@@ -36,6 +44,7 @@ class Membership {
 
     asio::io_context& io() { return io_; }
     Listener& listener() { return listener_; }
+    std::vector<IncomingEdge>& incoming_edges() { return incoming_edges_; }
     Log& log() { return log_; }
     Fate& fate() { return fate_; }
     Progress& progress() { return progress_; }
@@ -84,6 +93,7 @@ class Membership {
     asio::executor_work_guard<asio::io_context::executor_type> busy_{io_.get_executor()};
     asio::steady_timer news_{io_};
     Listener listener_;
+    std::vector<IncomingEdge> incoming_edges_;
     std::unique_ptr<Coordinator> coordinator_;
     std::shared_ptr<Connection> connection_;
     std::thread thread_;

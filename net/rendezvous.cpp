@@ -83,19 +83,11 @@ class Rendezvous {
     asio::ip::address listening_at_;
     std::string last_status_;
     wire::Welcome welcome_;
-    std::vector<IncomingEdge> waiting_;
 };
 
 asio::awaitable<Standing> Rendezvous::run() {
     const auto deadline = Clock::now() + options_.join_timeout;
     const std::string until = clock_time(options_.join_timeout);
-    membership_.listener().on_edge = [this](tcp::socket socket, wire::Edge edge,
-                                            uint32_t generation) {
-        if (waiting_.size() < size_t(wire::kMaxWorld))
-            waiting_.push_back({std::move(socket), edge, generation});
-        membership_.news().cancel();
-    };
-
     std::string said;
     milliseconds pause = kFirstPause;
     for (bool joined = false; !joined;) {
@@ -124,8 +116,8 @@ asio::awaitable<Standing> Rendezvous::run() {
     Standing standing;
     standing.welcome = welcome_;
     standing.links =
-        co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_, waiting_);
-    membership_.listener().on_edge = nullptr;
+        co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_);
+    membership_.listener().on_edge = nullptr;  // whoever comes now is a stranger
     co_return standing;
 }
 

@@ -24,15 +24,9 @@ struct Standing {
 asio::awaitable<Standing> rendezvous(Membership& membership, JoinOptions options);
 
 // Opens the edges of this rank (edges.cpp): the higher rank of a pair dials the lower one.
-// `waiting` are edges that came before WELCOME did. Throws Error.
-struct IncomingEdge {
-    tcp::socket socket;
-    wire::Edge edge;
-    uint32_t generation;
-};
+// Edges that came before WELCOME did wait in the membership. Throws Error.
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
-                                              tcp::endpoint coordinator, const Addresses& from,
-                                              std::vector<IncomingEdge>& waiting);
+                                              tcp::endpoint coordinator, const Addresses& from);
 
 // One attempt to reach any of the addresses of host:port, each for `patience`, from one of our own
 // addresses (of --iface; none: as the routes say). Throws Error with the reasons, in words

@@ -145,14 +145,23 @@ TEST_CASE("a rank whose place in the queue is given up can be taken by another")
         finish(job);
     });
     {
-        FakeRank gone(1, port.get());
-        gone.join(3);
+        FakeRank frozen(1, port.get()), gone(1, port.get());
+        frozen.join(3);
+        frozen.await(wire::Type::status);
+        gone.join(3);  // the same rank at the same port: the one before can only be dead
+        CHECK_THROWS_AS(frozen.await(wire::Type::welcome), std::system_error);
         gone.await(wire::Type::status);
     }
     // The coordinator hears of the hang-up in its own time; until then the place counts as taken.
     Diary second;
-    while (diary.text().find("127.0.0.1:9 has gone") == std::string::npos)
-        std::this_thread::yield();
+    const auto departures = [&] {
+        const std::string text = diary.text(), news = "127.0.0.1:9 has gone";
+        int n = 0;
+        for (size_t at = text.find(news); at != std::string::npos; at = text.find(news, at + 1))
+            ++n;
+        return n;
+    };
+    while (departures() < 2) std::this_thread::yield();
     std::thread rank1([&] { finish(join(options_for(1, 0, port.get()), second.log())); });
     finish(join(options_for(2, 0, port.get()), second.log()));
     rank1.join();
