@@ -50,7 +50,7 @@ void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, 
     const ptrdiff_t panel = ptrdiff_t(count) * nr;
     const int rest = (end - begin) % nr;
     for (int k = 0; k < count; ++k, at.next(x), to += nr) {
-        copy_patch(x, at, begin, end, {to, nr, panel});
+        copy_patch(x, at, begin, end, to, nr, panel);
         if (rest) std::fill_n(to + (end - begin) / nr * panel + rest, nr - rest, 0.0f);
     }
 }

@@ -17,7 +17,7 @@ struct TileOut {
     const float* bias = nullptr;  // added: `cols` floats
     ptrdiff_t mask = 0;           // if not 0: result is 0 where row[mask + column] <= 0
 
-    bool plain() const { return !accumulate && !relu && !bias && !mask; }
+    bool plain() const { return !relu && !bias && !mask; }
 };
 
 // A block of pixels of an NHWC image, 6x6 or 4x4; those outside of [row_begin, row_end) ×
@@ -37,6 +37,19 @@ struct WinogradPieces {
     ptrdiff_t piece_stride;
 };
 
+// A pooling window around pixel (0, 0) = x; what lies in the image is [row_begin, row_end) ×
+// [col_begin, col_end). Places in it are counted r·size_w + s.
+struct PoolWindow {
+    ptrdiff_t line, pixel;  // floats from one row, or column, to the next
+    int row_begin, row_end, col_begin, col_end, size_w;
+};
+// One output that a pixel may have been the maximum of, if its argmax is `place`.
+struct PoolSource {
+    const float* dy;
+    const unsigned char* argmax;
+    int place;
+};
+
 struct Micro {
     const char* name;
     int width;      // floats in a vector register
@@ -51,6 +64,12 @@ struct Micro {
     //   by_depth   a(i,k) at a[k·lane + i]
     void (*tile_by_row)(int rows, int depth, const float* a, const float* b, const TileOut& out);
     void (*tile_by_depth)(int rows, int depth, const float* a, const float* b, const TileOut& out);
+
+    // y and argmax of one output pixel; dx of one input pixel = Σ of its sources, masked if `mask`.
+    void (*max_pool_window)(const float* x, const PoolWindow& window, int channels, float* y,
+                            unsigned char* argmax);
+    void (*max_pool_gather)(const PoolSource* sources, int count, int channels, const float* mask,
+                            float* dx);
 
     // The transforms of winograd.h.
     void (*winograd_input)(const WinogradBlock& in, const WinogradPieces& out);     // 6x6 → 36

@@ -59,8 +59,10 @@ inline void write_tile(const Vec (&acc)[M][kVecs], const TileOut& out) {
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
         float* to = direct ? out.rows[i] : sums + i * kCols;
+        const bool add = direct && out.accumulate;
 #pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) store(to + v * kWidth, acc[i][v]);
+        for (int v = 0; v < kVecs; ++v)
+            store(to + v * kWidth, add ? acc[i][v] + load(to + v * kWidth) : acc[i][v]);
     }
     if (!direct) finish_tile(sums, M, out);
 }
@@ -129,6 +131,7 @@ void any_by_depth(int rows, int depth, const float* a, const float* b, const Til
 }  // namespace
 }  // namespace convoy
 
+#include "kernels/cpu/max_pool_body.h"
 #include "kernels/cpu/winograd_body.h"
 
 namespace convoy {
@@ -142,6 +145,8 @@ constexpr Micro make_micro(const char* name) {
             kLaneRows,
             any_by_row,
             any_by_depth,
+            max_pool_window,
+            max_pool_gather,
             winograd_input,
             winograd_gradient,
             winograd_filter,

@@ -64,6 +64,26 @@ struct PieceWriter {
     }
 };
 
+// Writes a run of floats in one piece, 16 at a time: it may write up to 15 floats too many, and
+// reads as many, but never from `stop` on.
+struct RunWriter {
+    float* to;
+    const float* stop;
+
+    void write(const float* from, int n) {
+        if (stop - from >= n + kPiece - 1)
+            for (int i = 0; i < n; i += kPiece)
+                std::memcpy(to + i, from + i, kPiece * sizeof(float));
+        else
+            std::memcpy(to, from, n * sizeof(float));
+        to += n;
+    }
+    void write_zeros(int n) {
+        std::fill_n(to, n, 0.0f);
+        to += n;
+    }
+};
+
 // Walks the rows (n,p,q) of a patch matrix.
 struct Row {
     int n, p, q;
@@ -79,7 +99,8 @@ struct Row {
 
 // Elements [begin, end) of one row of the patch matrix. In NHWC the S·C elements of one filter
 // row are one run of the image, clipped at its left and right edge.
-inline void copy_patch(const Patches& x, const Row& at, int begin, int end, PieceWriter to) {
+template <class Writer>
+void copy_patch_to(Writer to, const Patches& x, const Row& at, int begin, int end) {
     const int run = x.S * x.C;
     const int w = at.q * x.step_w + x.w0;
     const int first = std::clamp(-w, 0, x.S) * x.C;      // of the run, what is inside
@@ -102,6 +123,19 @@ inline void copy_patch(const Patches& x, const Row& at, int begin, int end, Piec
     }
 }
 
+// The same in pieces of `piece` (16 or more) floats, each `stride` after the one before.
+inline void copy_patch(const Patches& x, const Row& at, int begin, int end, float* to, int piece,
+                       ptrdiff_t stride) {
+    constexpr int kLongest = 512;
+    const int count = end - begin;
+    if (x.C % kPiece == 0 || count > kLongest)
+        return copy_patch_to(PieceWriter{to, piece, stride}, x, at, begin, end);
+    // Runs that begin and end anywhere (three channels): first side by side, then cut.
+    float run[kLongest + kPiece];
+    copy_patch_to(RunWriter{run, x.x + ptrdiff_t(x.N) * x.H * x.W * x.C}, x, at, begin, end);
+    PieceWriter{to, piece, stride}.write(run, count);
+}
+
 // Rows [row, row + panels.rows) × depth [begin, end) of the patch matrix as by_row panels.
 inline void pack_by_row(const Patches& x, int64_t row, const Panels& panels, int begin, int end,
                         float* to) {
@@ -110,7 +144,7 @@ inline void pack_by_row(const Patches& x, int64_t row, const Panels& panels, int
     for (int panel = 0; panel < panels.count; ++panel) {
         const int height = panels.height(panel);
         for (int i = 0; i < height; ++i, at.next(x))
-            copy_patch(x, at, begin, end, {to + i * kPiece, kPiece, ptrdiff_t(height) * kPiece});
+            copy_patch(x, at, begin, end, to + i * kPiece, kPiece, ptrdiff_t(height) * kPiece);
         to += ptrdiff_t(height) * padded;
     }
 }
@@ -123,13 +157,18 @@ inline void pack_panel(const RightSide& b, int depth, int begin, int end, int j,
         const int tap = k / tap_depth, stop = std::min(end, (tap + 1) * tap_depth);
         const float* from = b.b + (b.tap_start ? b.tap_start[tap] : 0) +
                             (k - tap * tap_depth) * b.step_k + j * b.step_j;
-        for (; k < stop; ++k, from += b.step_k, to += nr) {
-            if (b.step_j == 1)
-                std::memcpy(to, from, count * sizeof(float));
-            else
-                for (int i = 0; i < count; ++i) to[i] = from[i * b.step_j];
-            std::fill(to + count, to + nr, 0.0f);
-        }
+        const int run = stop - k;
+        if (b.step_j == 1)
+            for (int i = 0; i < run; ++i)
+                std::memcpy(to + i * nr, from + i * b.step_k, count * sizeof(float));
+        else  // a cache line of each column at a time: its columns often share one cache set
+            for (int i = 0; i < run; i += kPiece)
+                for (int j = 0; j < count; ++j)
+                    for (int l = i; l < std::min(run, i + kPiece); ++l)
+                        to[l * nr + j] = from[l + j * b.step_j];  // step_k is 1
+        if (count < nr)
+            for (int i = 0; i < run; ++i) std::fill(to + i * nr + count, to + (i + 1) * nr, 0.0f);
+        k = stop, to += ptrdiff_t(run) * nr;
     }
 }
 

@@ -1,8 +1,8 @@
 // pool.cpp — max pooling and adaptive average pooling, NHWC. Bound by memory.
 //
 // Backward passes gather: each element of dx adds up what it gets, so every thread writes its own
-// rows and the order of the sums is fixed. Channels are handled kLanes at a time in local arrays,
-// which the compiler keeps in vector registers.
+// rows and the order of the sums is fixed. The loops over channels are in max_pool_body.h; those of
+// average pooling run over kLanes at a time in local arrays.
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -23,27 +23,6 @@ void check_max_pool(Shape x, Window window, Shape y) {
     const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), x.C};
     ENSURE(y == want && y.H > 0 && y.W > 0, "x is ", x.text(), ", y is ", y.text(), ", want ",
            want.text());
-}
-
-// Best of kLanes channels over the window's rows [r0, r1) and columns [s0, s1). A NaN wins, as in
-// PyTorch: it must reach the loss, where it is noticed.
-template <class Lanes>
-void max_of_window(const float* x, ptrdiff_t line, ptrdiff_t pixel, int r0, int r1, int s0, int s1,
-                   int S, Lanes lanes, float* y, uint8_t* argmax) {
-    float best[kLanes];
-    int32_t where[kLanes];
-    for (int l = 0; l < lanes; ++l) best[l] = x[r0 * line + s0 * pixel + l], where[l] = r0 * S + s0;
-    for (int r = r0; r < r1; ++r)
-        for (int s = s0; s < s1; ++s) {
-            const float* v = x + r * line + s * pixel;
-            const int32_t here = r * S + s;
-            for (int l = 0; l < lanes; ++l) {
-                const bool better = v[l] > best[l] || v[l] != v[l];
-                best[l] = better ? v[l] : best[l];
-                where[l] = better ? here : where[l];
-            }
-        }
-    for (int l = 0; l < lanes; ++l) y[l] = best[l], argmax[l] = uint8_t(where[l]);
 }
 
 // The output positions along one axis whose windows contain input position i: [first, last].
@@ -77,16 +56,18 @@ void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     const ptrdiff_t pixel = x.C, line = pixel * x.W;
     cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
         const int n = task / y.H, h = task % y.H * window.stride_h - window.pad_h;
-        const int r0 = std::max(0, -h), r1 = std::min(window.size_h, x.H - h);
         for (int q = 0; q < y.W; ++q) {
             const int w = q * window.stride_w - window.pad_w;
-            const int s0 = std::max(0, -w), s1 = std::min(window.size_w, x.W - w);
-            const float* corner = x.data + (ptrdiff_t(n) * x.H + h) * line + w * pixel;
+            const PoolWindow inside{line,
+                                    pixel,
+                                    std::max(0, -h),
+                                    std::min(window.size_h, x.H - h),
+                                    std::max(0, -w),
+                                    std::min(window.size_w, x.W - w),
+                                    window.size_w};
             const ptrdiff_t at = (ptrdiff_t(task) * y.W + q) * y.C;
-            over_channels(x.C, [&](int c, auto lanes) {
-                max_of_window(corner + c, line, pixel, r0, r1, s0, s1, window.size_w, lanes,
-                              y.data + at + c, argmax + at + c);
-            });
+            cpu_.micro.max_pool_window(x.data + (ptrdiff_t(n) * x.H + h) * line + w * pixel, inside,
+                                       x.C, y.data + at, argmax + at);
         }
     });
 }
@@ -95,25 +76,22 @@ void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, 
                                Tensor dx) {
     check_max_pool(dx.shape(), window, dy.shape());
     cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
+        PoolSource sources[256];  // a pixel is in no more windows than a window has places
         const int n = task / dx.H, h = task % dx.H;
         const Covering rows(h, window.size_h, window.stride_h, window.pad_h, dy.H);
         for (int w = 0; w < dx.W; ++w) {
             const Covering cols(w, window.size_w, window.stride_w, window.pad_w, dy.W);
+            int count = 0;
+            for (int p = rows.first; p <= rows.last; ++p)
+                for (int q = cols.first; q <= cols.last; ++q) {
+                    const int r = h + window.pad_h - p * window.stride_h;
+                    const int s = w + window.pad_w - q * window.stride_w;
+                    const ptrdiff_t from = ((ptrdiff_t(n) * dy.H + p) * dy.W + q) * dy.C;
+                    sources[count++] = {dy.data + from, argmax + from, r * window.size_w + s};
+                }
             const ptrdiff_t to = (ptrdiff_t(task) * dx.W + w) * dx.C;
-            over_channels(dx.C, [&](int c, auto lanes) {
-                float sum[kLanes] = {};
-                for (int p = rows.first; p <= rows.last; ++p)
-                    for (int q = cols.first; q <= cols.last; ++q) {
-                        const int r = h + window.pad_h - p * window.stride_h;
-                        const int s = w + window.pad_w - q * window.stride_w;
-                        const uint8_t here = uint8_t(r * window.size_w + s);
-                        const ptrdiff_t from = ((ptrdiff_t(n) * dy.H + p) * dy.W + q) * dy.C + c;
-                        for (int l = 0; l < lanes; ++l)
-                            sum[l] += argmax[from + l] == here ? dy.data[from + l] : 0.0f;
-                    }
-                for (int l = 0; l < lanes; ++l)
-                    dx.data[to + c + l] = mask && mask[to + c + l] <= 0 ? 0.0f : sum[l];
-            });
+            cpu_.micro.max_pool_gather(sources, count, dx.C, mask ? mask + to : nullptr,
+                                       dx.data + to);
         }
     });
 }
