@@ -75,6 +75,9 @@ class Backend {
     virtual void synchronize() = 0;
     // Whether the CPU may read and write device memory directly (the ring then sums in place).
     virtual bool host_visible() const = 0;
+    // Runs multiply-adds on registers alone for about a millisecond, on all compute threads:
+    // 10⁹ floating point operations a second, what no op can exceed. 0: not known.
+    virtual double measure_peak_gflops() { return 0; }
 
     // ---- convolution -----------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class CpuBackend final : public Backend {
     void fill(float* to, size_t elems, float value) override;
     void synchronize() override {}
     bool host_visible() const override { return true; }
+    double measure_peak_gflops() override;
 
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override;
     void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override;

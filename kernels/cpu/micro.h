@@ -84,8 +84,12 @@ struct Micro {
                             const TileOut& epilogue);
     // dw += 36 → 3x3, dw 9 × channels; sums may be read up to the next multiple of width.
     void (*winograd_filter_grad)(const float* sums, ptrdiff_t xi_stride, int channels, float* dw);
+
+    // rounds·kChains·width multiply-adds in registers alone: the limit of the processor.
+    float (*multiply_add_chains)(int rounds);
 };
 
+constexpr int kChains = 12;
 constexpr int kPiece = 16;  // floats of a row that lie together in a by_row panel
 
 const Micro& micro_base();

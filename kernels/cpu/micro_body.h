@@ -85,6 +85,9 @@ void tile_by_row(int depth, const float* a, const float* b, const TileOut& out) 
     constexpr int kCols = kWidth * kVecs;
     Vec acc[M][kVecs] = {};
     for (; depth >= kPiece; depth -= kPiece, a += M * kPiece) {
+        // The next piece of each row comes from L2: too short runs for the hardware to see.
+#pragma GCC unroll 16
+        for (int i = 0; i < M; ++i) __builtin_prefetch(a + (2 * M + i) * kPiece);
 #pragma GCC unroll 4
         for (int k = 0; k < kPiece; ++k, b += kCols) multiply_step<M, kPiece>(acc, a + k, b);
     }
@@ -131,6 +134,25 @@ void any_by_depth(int rows, int depth, const float* a, const float* b, const Til
 }  // namespace
 }  // namespace convoy
 
+namespace convoy {
+namespace {
+
+// Twelve chains of dependent multiply-adds hide the latency of four cycles of two units.
+float multiply_add_chains(int rounds) {
+    Vec sums[kChains], factor = Vec{} + 0.5f, addend = Vec{} + 1.0f;
+    for (int i = 0; i < kChains; ++i) sums[i] = Vec{} + float(i);
+    for (int round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+        for (int i = 0; i < kChains; ++i) sums[i] = sums[i] * factor + addend;
+    }
+    float all = 0;
+    for (int i = 0; i < kChains; ++i) all += sums[i][0];
+    return all;
+}
+
+}  // namespace
+}  // namespace convoy
+
 #include "kernels/cpu/max_pool_body.h"
 #include "kernels/cpu/winograd_body.h"
 
@@ -151,7 +173,8 @@ constexpr Micro make_micro(const char* name) {
             winograd_gradient,
             winograd_filter,
             winograd_output,
-            winograd_filter_grad};
+            winograd_filter_grad,
+            multiply_add_chains};
 }
 }  // namespace
 }  // namespace convoy

@@ -1,0 +1,30 @@
+// bench_kernels.h — how fast each op is on each layer of the built-in models, beside the limit of
+// the machine: what multiply-adds on registers reach, and what adding two arrays in memory reaches,
+// both measured in the same run, right after the op.
+//
+//   GFLOP/s  counted as direct convolution; Winograd's method does fewer, so it may exceed 100 %
+//   GB/s     what the op must read and write at least
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "kernels/backend.h"
+
+namespace convoy {
+
+struct KernelBench {
+    std::string device;  // as --device
+    int threads = 0;     // 0: all there are
+    ConvMethod conv = ConvMethod::kAuto;
+    std::string filter;    // only rows whose "model op shapes" contains this
+    double seconds = 0.1;  // for each row, about; at least 3 runs
+    bool json = false;     // one object a line instead of the table
+    std::FILE* out = stdout;
+};
+
+// Prints a line for each different (op, shapes) of tiny, alexnet, vgg16, resnet18 and resnet50
+// (those that are built in). Returns how many.
+int bench_kernels(const KernelBench& options);
+
+}  // namespace convoy
