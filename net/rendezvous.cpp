@@ -78,6 +78,7 @@ class Rendezvous {
     Membership& membership_;
     JoinOptions options_;
     Addresses from_;  // of --iface
+    Clock::time_point deadline_;
     bool serve_decided_ = false, serves_ = false, own_port_ = false;
     std::shared_ptr<Connection> connection_;
     asio::ip::address listening_at_;
@@ -86,7 +87,7 @@ class Rendezvous {
 };
 
 asio::awaitable<Standing> Rendezvous::run() {
-    const auto deadline = Clock::now() + options_.join_timeout;
+    deadline_ = Clock::now() + options_.join_timeout;
     const std::string until = clock_time(options_.join_timeout);
     std::string said;
     milliseconds pause = kFirstPause;
@@ -99,7 +100,7 @@ asio::awaitable<Standing> Rendezvous::run() {
             why = e.what();
         }
         if (joined) break;
-        const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+        const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now());
         if (left <= pause)
             fail("no job at ", where(), " in ", options_.join_timeout.count() / 1000, " s: ", why,
                  "; ", advice(why));
@@ -143,6 +144,9 @@ asio::awaitable<void> Rendezvous::attempt() {
             co_await within(std::max(kAnswerPatience, 5 * options_.heartbeat),
                             connection_->read(message));
             welcome = co_await heed(message);
+            if (!welcome && Clock::now() > deadline_)
+                fail("no job at ", where(), " in ", options_.join_timeout.count() / 1000,
+                     " s: ", last_status_);
         }
         co_return;
     } catch (const std::system_error& e) {

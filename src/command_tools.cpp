@@ -51,8 +51,6 @@ int command_models(const CommandLine& line) {
 int command_export(const CommandLine& line, Log& log) {
     const Config& config = line.config;
     if (config.out.empty()) fail("export needs --out FILE.safetensors");
-    if (config.layout != "oihw" && config.layout != "krsc")
-        fail("--layout cannot be '", config.layout, "': there are oihw (torchvision's) and krsc");
     const std::string file = find_model_file(config.from);
     SafeTensors content = read_safetensors(file);
     if (config.layout == "krsc") {

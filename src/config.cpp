@@ -1,6 +1,7 @@
 // config.cpp — the table of options, and values from and to text.
 #include "src/config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -173,11 +174,24 @@ static T parse_number(const Option& option, const std::string& text) {
     return value;
 }
 
+// "sgd|adamw" is a list of all there is; "NAME|FILE" is not.
+static void check_choice(const Option& option, const std::string& text) {
+    const std::string all = option.value;
+    if (all.find('|') == std::string::npos ||
+        all.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789|") != std::string::npos)
+        return;
+    const std::vector<std::string> choices = split(all, '|');
+    if (text != get_option(Config{}, option) &&
+        std::find(choices.begin(), choices.end(), text) == choices.end())
+        fail("--", option.name, " cannot be '", text, "': there are ", join_text(choices));
+}
+
 void set_option(Config& config, const Option& option, const std::string& text) {
     std::visit(
         [&](auto field) {
             using T = std::decay_t<decltype(config.*field)>;
             if constexpr (std::is_same_v<T, std::string>) {
+                check_choice(option, text);
                 config.*field = text;
             } else if constexpr (std::is_same_v<T, bool>) {
                 if (text != "0" && text != "1" && text != "true" && text != "false")

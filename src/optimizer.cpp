@@ -16,12 +16,10 @@ double learning_rate(const Config& config, double base, int64_t step, int64_t to
         const double epochs = double(step) / double(std::max<int64_t>(per_epoch, 1));
         return base * std::pow(config.gamma, std::floor(epochs / config.step_epochs));
     }
-    if (config.schedule == "cosine") {
-        const double length = std::max(double(total) - warmup, 1.0);
-        const double progress = std::min((double(step) - warmup) / length, 1.0);
-        return base * 0.5 * (1 + std::cos(M_PI * progress));
-    }
-    fail("--schedule cannot be '", config.schedule, "': there are constant, step and cosine");
+    ENSURE(config.schedule == "cosine", config.schedule);
+    const double length = std::max(double(total) - warmup, 1.0);
+    const double progress = std::min((double(step) - warmup) / length, 1.0);
+    return base * 0.5 * (1 + std::cos(M_PI * progress));
 }
 
 double base_learning_rate(const Config& config, bool has_batch_norm) {
@@ -32,8 +30,6 @@ double base_learning_rate(const Config& config, bool has_batch_norm) {
 
 Optimizer::Optimizer(const Config& config, Params& params, Backend& backend)
     : config_(config), params_(params), backend_(backend) {
-    if (config.optimizer != "sgd" && config.optimizer != "adamw")
-        fail("--optimizer cannot be '", config.optimizer, "': there are sgd and adamw");
     for (size_t i = 0; i < state_names().size(); ++i)
         state_.push_back(backend.alloc(std::max<size_t>(params.trained_size, 1)));
     for (Param* row : params.rows()) {

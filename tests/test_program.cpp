@@ -112,7 +112,8 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(predict_status == 1);  // one of the files is no image, and is named
     CHECK(predicted.find("broken.jpg") != std::string::npos);
     CHECK(std::count(predicted.begin(), predicted.end(), '{') >= 3);
-    const json first = json::parse(predicted.substr(0, predicted.find('\n')));
+    const json first = json::parse(predicted.substr(
+        predicted.find('{'), predicted.find('\n', predicted.find('{')) - predicted.find('{')));
     CHECK(first["top5"].size() == 3);
     double total = 0;
     for (const json& guess : first["top5"]) total += guess["probability"].get<double>();
