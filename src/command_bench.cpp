@@ -12,6 +12,7 @@
 #include "src/base/text.h"
 #include "src/bench_allreduce.h"
 #include "src/bench_data.h"
+#include "src/bench_kernels.h"
 #include "src/commands.h"
 #include "src/job_setup.h"
 #include "src/trainer.h"
@@ -64,7 +65,7 @@ int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
     const int classes = config.classes.empty() ? 3 : std::max(1, std::atoi(config.classes.c_str()));
     const int steps = config.steps > 0 ? int(config.steps) : 5;
 
-    const auto backend = make_backend(config.device, {config.threads});
+    const auto backend = make_backend(config);
     Model model(text, {config.model, classes, config.size, uint64_t(config.seed), ""}, *backend);
     const std::vector<double> shares(size_t(communicator.world()), 1.0);
     const int local = int(share_of(config.batch, shares, communicator.rank()).size());
@@ -100,6 +101,7 @@ int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
     std::sort(speeds.begin(), speeds.end());
     const double median = speeds[speeds.size() / 2];
     const double gflops = median / communicator.world() * train_flops(model) / 1e9;
+    const double peak = backend->measure_peak_gflops();
     if (config.json) {
         fmt::print("{}\n", json{{"bench", "train"},
                                 {"model", config.model},
@@ -112,19 +114,22 @@ int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
                                 {"images_per_second_min", speeds.front()},
                                 {"images_per_second_max", speeds.back()},
                                 {"gflops", gflops},
+                                {"peak_gflops", peak},
+                                {"percent_of_peak", peak > 0 ? 100 * gflops / peak : 0},
                                 {"net_wait", waited / total},
                                 {"first_step_seconds", first_step},
                                 {"peak_rss_mb", peak_rss_mb()}}
                                .dump());
         return 0;
     }
-    fmt::print("{:<10} {:>5} {:>5} {:>6} {:>22} {:>9} {:>6} {:>11} {:>9}\n", "model", "batch",
-               "size", "ranks", "img/s median (min-max)", "GFLOP/s", "net %", "first step",
-               "peak RSS");
-    fmt::print("{:<10} {:>5} {:>5} {:>6} {:>22} {:>9.0f} {:>6.0f} {:>9.2f} s {:>6.0f} MB\n",
-               config.model, config.batch, config.size, communicator.world(),
-               fmt::format("{:.2f} ({:.2f}-{:.2f})", median, speeds.front(), speeds.back()), gflops,
-               100 * waited / total, first_step, peak_rss_mb());
+    fmt::print("{:<10} {:>5} {:>5} {:>6} {:>22} {:>9} {:>9} {:>6} {:>11} {:>9}\n", "model", "batch",
+               "size", "ranks", "img/s median (min-max)", "GFLOP/s", "% of peak", "net %",
+               "first step", "peak RSS");
+    fmt::print(
+        "{:<10} {:>5} {:>5} {:>6} {:>22} {:>9.0f} {:>9.0f} {:>6.0f} {:>9.2f} s {:>6.0f} MB\n",
+        config.model, config.batch, config.size, communicator.world(),
+        fmt::format("{:.2f} ({:.2f}-{:.2f})", median, speeds.front(), speeds.back()), gflops,
+        peak > 0 ? 100 * gflops / peak : 0, 100 * waited / total, first_step, peak_rss_mb());
     return 0;
 }
 
@@ -158,6 +163,20 @@ int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop)
     bench_allreduce(*job.communicator, options);
     job.communicator->barrier();
     job.communicator->leave();
+    return 0;
+}
+
+int command_bench_kernels(const CommandLine& line) {
+    KernelBench options;
+    options.device = line.config.device;
+    options.threads = line.config.threads;
+    options.conv = parse_conv_method(line.config.conv);
+    options.filter = line.config.filter;
+    options.json = line.config.json;
+    if (bench_kernels(options) == 0)
+        fail("--filter: no row has '", options.filter,
+             "' in its name; `trainer bench kernels` "
+             "without it shows all");
     return 0;
 }
 

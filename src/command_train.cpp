@@ -22,6 +22,16 @@ namespace convoy {
 
 namespace fs = std::filesystem;
 
+ConvMethod parse_conv_method(const std::string& text) {
+    return text == "winograd" ? ConvMethod::kWinograd
+           : text == "direct" ? ConvMethod::kDirect
+                              : ConvMethod::kAuto;
+}
+
+std::unique_ptr<Backend> make_backend(const Config& config) {
+    return make_backend(config.device, {config.threads, parse_conv_method(config.conv)});
+}
+
 int decode_threads(const Config& config) {
     return config.decode_threads > 0 ? config.decode_threads : std::max(1, available_cpus() / 2);
 }
@@ -76,7 +86,7 @@ TrainRun::TrainRun(JobSetup& setup, Log& log, Stop stop)
     : setup_(setup),
       log_(log),
       stop_(std::move(stop)),
-      backend_(make_backend(config_.device, {config_.threads})),
+      backend_(make_backend(config_)),
       model_(setup_.model_text,
              {config_.model, int(setup_.classes.size()), config_.size, uint64_t(config_.seed),
               config_.freeze},

@@ -44,14 +44,21 @@ static int eval_in_job(const CommandLine& line, Config config, Communicator& com
     const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
     TrainedModel trained = load_trained_model(config, communicator, max_batch);
 
-    const DataSet data = open_data(data_options(config, trained.card.classes), log);
-    const std::shared_ptr<const Source> source = data.val ? data.val : data.train;
+    // A folder for this model may lack some of its classes; a split or the generated set may not.
+    std::shared_ptr<const Source> source;
+    if (!config.data.empty() && config.val.empty() && config.val_split == 0) {
+        source = open_for_classes(config.data, trained.card.classes, /*others_too=*/false);
+    } else {
+        const DataSet data = open_data(data_options(config, trained.card.classes), log);
+        source = data.val ? data.val : data.train;
+    }
     const std::string print = fmt::format("{:016x}", source->fingerprint());
     if (share_from_rank0(communicator, print) != print)
         fail("rank ", communicator.rank(), " sees other images than rank 0 in ", config.data,
              "; names, sizes and classes must be the same on all ranks");
     log.info("model ", trained.file, ", ", trained.backend->description());
-    log.info("data  ", data.description, data.val ? ": its validation part" : "");
+    log.info("data  ", source->size(), " images of ",
+             config.data.empty() ? "the generated set" : config.data);
 
     Loader loader(source, preprocess_of(trained.card), options,
                   lend_slots(*trained.backend, *trained.model, 2));

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "kernels/backend.h"
 #include "src/base/log.h"
 #include "src/config.h"
 
@@ -22,6 +23,11 @@ int command_bench_train(const CommandLine& line, Log& log, const Stop& stop);
 int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop);
 int command_bench_data(const CommandLine& line, Log& log);
 
+int command_bench_kernels(const CommandLine& line);
+
+ConvMethod parse_conv_method(const std::string& text);  // of --conv
+// The backend that --device, --threads and --conv ask for.
+std::unique_ptr<Backend> make_backend(const Config& config);
 // Threads that decode: as asked, or one for each two processors.
 int decode_threads(const Config& config);
 

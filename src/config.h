@@ -48,6 +48,7 @@ struct Config {
     // device
     std::string device;
     int threads = 0;
+    std::string conv = "auto";
 
     // ranks
     std::string coord;

@@ -38,7 +38,7 @@ static int run_command(const CommandLine& line, Log& log) {
         case kBenchTrain: return command_bench_train(line, log, stop_signal);
         case kBenchAllreduce: return command_bench_allreduce(line, log, stop_signal);
         case kBenchData: return command_bench_data(line, log);
-        case kBenchKernels: break;
+        case kBenchKernels: return command_bench_kernels(line);
     }
     return 1;
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
+#include "src/commands.h"
 #include "src/job_setup.h"
 #include "src/weights.h"
 
@@ -28,7 +29,7 @@ TrainedModel load_trained_model(const Config& config, Communicator& communicator
         shared.at("metadata").get<std::map<std::string, std::string>>(), trained.file);
 
     const ModelCard& card = trained.card;
-    trained.backend = make_backend(config.device, {config.threads});
+    trained.backend = make_backend(config);
     trained.model = std::make_unique<Model>(
         card.model_text, ModelOptions{card.model_name, int(card.classes.size()), card.size, 0, ""},
         *trained.backend);
