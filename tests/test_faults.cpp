@@ -5,7 +5,8 @@ namespace convoy {
 // Rank 0 of a world of 2, whose other rank the test plays. Returns the error that ends `work`.
 static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
                                  const std::function<void(Job&)>& work, Diary& diary,
-                                 int* lost = nullptr) {
+                                 int* lost = nullptr,
+                                 std::chrono::milliseconds stall = std::chrono::seconds(30)) {
     Port port;
     std::thread other([&] {
         FakeRank rank(1, port.get());
@@ -19,6 +20,7 @@ static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
         options.world = 2;
         options.heartbeat = std::chrono::milliseconds(100);
         options.join_timeout = std::chrono::seconds(20);
+        options.stall = stall;
         options.listening = [&](uint16_t p) { port.set(p); };
         Job job = join(options, diary.log());
         try {
@@ -264,6 +266,22 @@ TEST_CASE("an edge that breaks while both ranks live ends the job on both") {
         [](Job& job) { job.communicator->barrier(); }, diary);
     CHECK(error.find("receiving from rank 1 (127.0.0.1:9): connection closed") !=
           std::string::npos);
+}
+
+TEST_CASE("after the stall time the log of every rank says who all wait for, and in what phase") {
+    Diary diary;
+    std::string told;
+    rank0_against(
+        [&](FakeRank& rank) {
+            rank.stand(2);
+            rank.beat({12, 0, 0, 0, 40'000, "data"});
+            while (told.find("all wait") == std::string::npos)
+                told = wire::decode_text(rank.await(wire::Type::notice).body);
+            rank.die();
+        },
+        [](Job& job) { sum(job, 100'000); }, diary, nullptr, std::chrono::milliseconds(150));
+    CHECK(told.find("step 12: all wait for rank 1 (127.0.0.1:9), in data since 40 s") == 0);
+    CHECK(diary.text().find(told) != std::string::npos);
 }
 
 }  // namespace convoy

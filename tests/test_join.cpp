@@ -187,6 +187,13 @@ TEST_CASE("joining says what is wrong: refused, not a trainer, another version, 
         doctest::Contains("speaks version 2 of the protocol, this trainer speaks 1"), Error);
 }
 
+TEST_CASE("rank 0 waits for the others no longer than the join timeout, and says who is missing") {
+    Diary diary;
+    JoinOptions alone = options_for(0, 3, 0);
+    alone.join_timeout = milliseconds(150);
+    CHECK_THROWS_WITH_AS(join(alone, diary.log()), doctest::Contains("missing rank 1, 2"), Error);
+}
+
 TEST_CASE("joining refuses a world or rank that cannot be, and ends at once when told to stop") {
     Diary diary;
     CHECK_THROWS_WITH_AS(join(options_for(4, 4, 1), diary.log()),
