@@ -54,7 +54,7 @@ struct Config {
     std::string coord;
     int rank = -1, world = 0;
     int port = 0;
-    std::string advertise, share;
+    std::string advertise, iface, share;
     double join_timeout = 600;
     double bucket = 0;
     std::string wire = "fp32";

@@ -60,6 +60,7 @@ Job join_job(const CommandLine& line, Log& log, const std::function<int()>& stop
              config.world - 1);
     options.listen_port = uint16_t(config.port);
     options.advertise = config.advertise;
+    options.iface = config.iface;
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
     options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
     options.bf16_wire = config.wire == "bf16";
