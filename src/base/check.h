@@ -6,7 +6,7 @@
 // Nothing here prints or exits: an Error travels up and is caught once, in main.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>  // not format.h, which costs each file four seconds of compiling
 
 #include <stdexcept>
 #include <string>
