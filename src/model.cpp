@@ -1,6 +1,8 @@
 // model.cpp — the network as a whole: planning, passes, and its table.
 #include "src/model.h"
 
+#include <fmt/format.h>
+
 #include "src/base/text.h"
 #include "src/model_builder.h"
 #include "src/model_text.h"
