@@ -174,7 +174,9 @@ void TrainRun::print_start() {
     row("augment", config_.augment);
     row("seed", cat(config_.seed));
     row("output", folder_);
-    log_.info(model_.table());
+    std::string table = model_.table();
+    while (table.ends_with('\n')) table.pop_back();
+    log_.info(table);
     if (setup_.world() > 1) {
         log_.info("rank  share  address                host");
         for (const Peer& peer : setup_.job.peers)
