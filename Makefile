@@ -14,7 +14,7 @@ ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
 
 # Debug information costs build time and memory: -g1 keeps line numbers for traces.
 CXX      := g++
-CXXFLAGS := -std=c++20 -O2 -g1 -Wall -Wextra -Werror -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
+CXXFLAGS := -std=c++20 $(if $(SAN)$(TSAN),-O1,-O2) -g1 -Wall -Wextra -Werror -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 LDLIBS   := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
 
@@ -35,11 +35,15 @@ ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp,$(LIB_SRC))
 endif
 LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o)
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard tests/*.cpp))
+# The thread sanitizer has nothing to see in tests without threads of their own.
+TEST_SRC := $(if $(TSAN),$(wildcard $(addprefix tests/,main.cpp $(addprefix test_,ring.cpp join.cpp faults.cpp loader.cpp \
+              cpu_backend.cpp grad_reducer.cpp trainer.cpp program.cpp))),$(wildcard tests/*.cpp))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
 all: trainer
-trainer: $(BUILD)/trainer
-	cp -f $< $@
+trainer: $(BUILD)/trainer FORCE
+	@cmp -s $< $@ || cp -f $< $@
+FORCE:
 $(BUILD)/trainer: $(BUILD)/src/main.cpp.o $(LIB_OBJ)
 	$(CXX) $(filter-out %.h,$^) -o $@ $(LDLIBS)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ)
@@ -98,4 +102,4 @@ lines:
 	@git ls-files src net kernels data tools | xargs wc -l | tail -1
 clean:
 	rm -rf build trainer
-.PHONY: all test demo bench deps layers format format-check lines clean
+.PHONY: FORCE all test demo bench deps layers format format-check lines clean

@@ -12,6 +12,7 @@
 
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/text.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
@@ -89,6 +90,10 @@ std::vector<std::string> folders_in(const std::string& root) {
         fail("data folder '", root, "' cannot be listed: ", failure.code().message());
     }
     std::sort(names.begin(), names.end());
+    for (const std::string& name : names)
+        if (!is_utf8(name))
+            fail("data folder '", root, "': the name of the class folder '", name,
+                 "' is not UTF-8; rename it");
     return names;
 }
 

@@ -24,14 +24,15 @@
 #include <bit>
 #include <cstring>
 
+#include "net/communicator.h"
 #include "net/reduce.h"
 
 namespace convoy {
 
 namespace {
 
-constexpr size_t kStage = 256 << 10;    // bytes: two of them and the data fit a 1 MB L2 cache
-constexpr size_t kSmallSum = 16 << 10;  // bytes: up to here fewer steps beat fewer bytes
+constexpr size_t kStage = 256 << 10;  // bytes: two of them and the data fit a 1 MB L2 cache
+constexpr size_t kSmallSum = Communicator::kExactBytes;  // up to here fewer steps beat fewer bytes
 
 }  // namespace
 

@@ -169,8 +169,10 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
         write_safetensors(fresh / "optim.safetensors", optimizer_state(model, optimizer, backend));
         write_text(fresh / "meta.json", meta_to_json(meta, fresh).dump(2) + "\n");
         sync_path(fresh);
-        fs::remove_all(folder);  // the same step saved again, by a run that resumed
+        const fs::path old = fs::path(run) / cat(name, ".writing-old");
+        if (fs::exists(folder)) fs::rename(folder, old);  // the same step, saved again
         fs::rename(fresh, folder);
+        fs::remove_all(old);
         if (is_best) swap_link(run, "best", name);
         swap_link(run, "latest", name);
         sync_path(run);
@@ -240,6 +242,16 @@ void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, B
                            row->shape.elems() * sizeof(float));
         }
     optimizer.steps_done = checkpoint.meta.optimizer_steps;
+}
+
+std::map<std::string, std::string> settings_beside(const std::string& model_file) {
+    std::ifstream file(fs::path(model_file).parent_path() / "meta.json");
+    const json content = json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!content.is_object() || !content.contains("options")) return {};
+    std::map<std::string, std::string> settings;
+    for (const auto& [name, value] : content["options"].items())
+        if (value.is_string()) settings[name] = value;
+    return settings;
 }
 
 std::string find_model_file(const std::string& path) {

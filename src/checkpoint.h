@@ -63,6 +63,9 @@ Checkpoint load_checkpoint(const std::string& path, Log& log);
 // Copies a checkpoint's arenas into model and optimizer. Throws Error if anything does not fit.
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend);
 
+// Options of the run that wrote a model file, from the meta.json beside it; empty without one.
+std::map<std::string, std::string> settings_beside(const std::string& model_file);
+
 // The model file that PATH means: a .safetensors file itself, a checkpoint, or a run's best (else
 // latest) checkpoint. Throws Error.
 std::string find_model_file(const std::string& path);

@@ -23,15 +23,11 @@ int command_check(const CommandLine& line, Log& log) {
 int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
     const Config& config = line.config;
     log.set_quiet(config.quiet);
-    const size_t colon = config.coord.rfind(':');
-    if (colon == std::string::npos) fail("coordinator needs --coord HOST:PORT to listen at");
-    std::string host = config.coord.substr(0, colon);
-    if (host.starts_with("[") && host.ends_with("]")) host = host.substr(1, host.size() - 2);
-    const std::string port = config.coord.substr(colon + 1);
-    const bool numeric = !port.empty() && port.size() <= 5 &&
-                         port.find_first_not_of("0123456789") == std::string::npos;
-    if (!numeric || std::stoi(port) > 65535) fail("--coord: '", port, "' is no port");
-    serve_coordinator(host, uint16_t(std::stoi(port)), config.world, log, stop);
+    if (config.coord.empty()) fail("coordinator needs --coord HOST:PORT to listen at");
+    std::string host;
+    uint16_t port = 0;
+    parse_coordinator(config.coord, host, port);
+    serve_coordinator(host, port, config.world, log, stop);
     return stop() ? 128 + stop() : 0;
 }
 

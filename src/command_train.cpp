@@ -32,6 +32,13 @@ std::unique_ptr<Backend> make_backend(const Config& config) {
     return make_backend(config.device, {config.threads, parse_conv_method(config.conv)});
 }
 
+std::vector<float*> lend_slots(Backend& backend, const Model& model, int count) {
+    std::vector<float*> slots;
+    const Shape shape{model.max_batch(), model.size(), model.size(), 3};
+    for (int i = 0; i < count; ++i) slots.push_back(backend.alloc_host(shape.elems()));
+    return slots;
+}
+
 int decode_threads(const Config& config) {
     return config.decode_threads > 0 ? config.decode_threads : std::max(1, available_cpus() / 2);
 }
@@ -48,6 +55,7 @@ class TrainRun {
     void print_start();
     void start_weights();
     void equalise();
+    void count_steps();
     int train();
     void train_epoch();
     void validate();
@@ -55,7 +63,6 @@ class TrainRun {
     void save_or_go_on(bool is_best);
     void save_after_failure();
     void count_bad(const Sums& sums);
-    std::vector<float*> lend_slots(int count);
     std::unique_ptr<Loader> make_loader(std::shared_ptr<const Source> source, bool training,
                                         int slots);
     bool over() const { return stopped_ || at_.step >= total_steps_; }
@@ -105,7 +112,6 @@ TrainRun::TrainRun(JobSetup& setup, Log& log, Stop stop)
     evaluator_ = std::make_unique<Evaluator>(model_, *backend_, communicator_, stop_);
 
     steps_per_epoch_ = loader_->steps();
-    total_steps_ = config_.steps > 0 ? config_.steps : config_.epochs * steps_per_epoch_;
     save_steps_ =
         config_.save_every > 0
             ? std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)))
@@ -122,27 +128,31 @@ std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> sour
     how.seed = uint64_t(config_.seed);
     LoaderOptions options = sharing_;
     options.training = training;
-    return std::make_unique<Loader>(std::move(source), how, options, lend_slots(slots));
-}
-
-std::vector<float*> TrainRun::lend_slots(int count) {
-    std::vector<float*> slots;
-    const Shape shape{model_.max_batch(), model_.size(), model_.size(), 3};
-    for (int i = 0; i < count; ++i) slots.push_back(backend_->alloc_host(shape.elems()));
-    return slots;
+    return std::make_unique<Loader>(std::move(source), how, options,
+                                    lend_slots(*backend_, model_, slots));
 }
 
 // Rank 0's run folder; on another rank only where it must save in rank 0's place.
 void TrainRun::start_folder() {
-    folder_ = !config_.out.empty() ? config_.out : config_.resume;
-    if (folder_.empty()) {
+    folder_ = config_.out;
+    if (folder_.empty() && !config_.resume.empty()) {
+        folder_ = config_.resume;
+        if (fs::exists(fs::path(folder_) / "meta.json"))  // one checkpoint: its run goes on
+            folder_ = fs::canonical(folder_).parent_path();
+    } else if (folder_.empty()) {
         const std::time_t now = std::time(nullptr);
         char text[32];
         std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", std::localtime(&now));
-        folder_ = cat("runs/", text);
-        if (setup_.rank() != 0) folder_ += cat("-rank", setup_.rank());
+        const std::string rank = setup_.rank() == 0 ? "" : cat("-rank", setup_.rank());
+        folder_ = cat("runs/", text, rank);
+        for (int n = 2; fs::exists(folder_); ++n) folder_ = cat("runs/", text, rank, "-", n);
     }
     std::error_code error;
+    const bool goes_on = !config_.resume.empty() && fs::equivalent(folder_, config_.resume, error);
+    if (!config_.out.empty() && !goes_on && setup_.rank() == 0 &&
+        fs::exists(fs::path(folder_) / "latest"))
+        fail("--out: ", folder_, " holds a run already; go on with it by --resume ", folder_,
+             ", or choose another folder");
     fs::create_directories(folder_, error);
     if (error || access(folder_.c_str(), W_OK) != 0)
         fail("--out: cannot write into ", folder_, ": ",
@@ -201,7 +211,8 @@ void TrainRun::start_weights() {
                  setup_.resumed->folder, "; its position in the data would mean nothing");
         restore(*setup_.resumed, model_, *optimizer_, *backend_);
         at_ = meta.position;
-        best_top1_ = meta.best_top1;
+        // In a folder of its own a resumed run has a best of its own.
+        best_top1_ = fs::exists(fs::path(folder_) / "best") ? meta.best_top1 : -1;
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",
                   at_.consumed, " images into it, step ", at_.step);
         setup_.resumed.reset();
@@ -211,6 +222,17 @@ void TrainRun::start_weights() {
         log_.notice("weights from ", config_.init, ": ", report.text());
     }
     if (setup_.world() > 1) equalise();
+}
+
+// What is left of the epoch at hand, and the epochs after it.
+void TrainRun::count_steps() {
+    if (config_.steps > 0) {
+        total_steps_ = config_.steps;
+        return;
+    }
+    const int64_t after = config_.epochs - at_.epoch - 1;
+    total_steps_ =
+        after < 0 ? at_.step : at_.step + loader_->steps(at_.consumed) + after * steps_per_epoch_;
 }
 
 // Rank 0's weights, optimizer state and position to all.
@@ -233,21 +255,23 @@ int TrainRun::run() {
         if (setup_.rank() == 0) start_folder();
         run_log_ = std::make_unique<RunLog>(
             log_, folder_, setup_.rank(), setup_.rank() == 0 && !config_.quiet, config_.log_every);
-        if (setup_.rank() == 0) print_start();
         start_weights();
+        count_steps();
+        if (setup_.rank() == 0) print_start();
         run_log_->event("start", job_settings(config_));
         return train();
     } catch (const std::exception& error) {
         communicator_.abort(error.what());
-        if (run_log_) run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
         save_after_failure();
+        if (run_log_) run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
         throw;
     }
 }
 
 int TrainRun::train() {
-    const int64_t epochs =
-        (total_steps_ + steps_per_epoch_ - 1) / std::max<int64_t>(steps_per_epoch_, 1);
+    const int64_t epochs = config_.steps > 0
+                               ? (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_
+                               : config_.epochs;
     run_log_->plan(epochs, steps_per_epoch_, total_steps_, at_.step);
     while (!over()) {
         train_epoch();
@@ -270,14 +294,15 @@ int TrainRun::train() {
     }
     run_log_->done(at_, "finished");
     if (setup_.rank() == 0) {
-        log_.info(fmt::format("done: {} steps in {}, {:.1f} img/s{}", at_.step,
-                              clock_text(run_log_->seconds()), run_log_->images_per_second(),
-                              best_top1_ < 0
-                                  ? std::string()
-                                  : fmt::format(", validation top1 {:.2f} % (best {:.2f} %)",
-                                                100 * last_val_.top1_part(), 100 * best_top1_)));
-        log_.info("model: ", folder_, "/", best_top1_ < 0 ? "latest" : "best",
-                  "/model.safetensors   try: ./trainer predict --from ", folder_, " IMAGE");
+        std::string text =
+            fmt::format("done: {} steps in {}, {:.1f} img/s", at_.step,
+                        clock_text(run_log_->seconds()), run_log_->images_per_second());
+        if (last_val_.count > 0)
+            text += fmt::format(", validation top1 {:.2f} % (best {:.2f} %)",
+                                100 * last_val_.top1_part(), 100 * best_top1_);
+        log_.info(text);
+        log_.info("model: ", find_model_file(folder_), "   try: ./trainer predict --from ", folder_,
+                  " IMAGE");
     } else {
         log_.info("done: ", at_.step, " steps");
     }
@@ -288,8 +313,12 @@ void TrainRun::train_epoch() {
     epoch_sums_ = {};
     loader_->start(uint32_t(at_.epoch), at_.consumed);
     while (Batch* batch = loader_->next()) {
-        const double lr =
-            learning_rate(config_, base_lr_, at_.step, total_steps_, steps_per_epoch_);
+        // By position rather than by steps done, which a change of --batch would shift.
+        const bool by_steps = config_.steps > 0;
+        const double lr = learning_rate(
+            config_, base_lr_,
+            by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
+            by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
         communicator_.set_progress(at_.step, "step");
         const Sums sums = trainer_->step(*batch, at_, lr);
         at_.consumed += batch->global_wanted;
@@ -326,6 +355,9 @@ void TrainRun::validate() {
         log_.notice("left out of the validation: ", reason);
     stopped_ = evaluator_->stopped();
     if (stopped_) return;
+    if (double(sums.skipped) > config_.max_bad * double(setup_.data.val->size()))
+        fail(sums.skipped, " of ", setup_.data.val->size(),
+             " validation images did not decode, more than --max-bad ", config_.max_bad, " allows");
     last_val_ = sums;
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
@@ -341,7 +373,7 @@ void TrainRun::validate() {
 void TrainRun::save(bool is_best) {
     if (saved_step_ == at_.step) return;
     saved_step_ = at_.step;
-    if (setup_.rank() != 0 && !(communicator_.lost_rank() == 0)) return;
+    if (setup_.rank() != 0 && folder_.empty()) return;  // only where rank 0 cannot
     communicator_.set_progress(at_.step, "checkpoint");
     CheckpointMeta meta{at_, best_top1_, optimizer_->steps_done, setup_.data.train->fingerprint(),
                         job_settings(config_)};
@@ -371,8 +403,8 @@ void TrainRun::save_or_go_on(bool is_best) {
 // rank 1 where rank 0 is the one that was lost.
 void TrainRun::save_after_failure() {
     if (at_.step == 0 || saved_step_ == at_.step) return;
-    const int saver = communicator_.lost_rank() == 0 ? 1 : 0;
-    if (setup_.rank() != saver) return;
+    const bool in_its_place = setup_.rank() == 1 && communicator_.lost_rank() == 0;
+    if (setup_.rank() != 0 && !in_its_place) return;
     try {
         if (folder_.empty()) start_folder();
         save(false);

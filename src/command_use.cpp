@@ -18,17 +18,22 @@ namespace convoy {
 
 using nlohmann::json;
 
-static std::vector<float*> lend_slots(Backend& backend, const Model& model, int count) {
-    std::vector<float*> slots;
-    for (int i = 0; i < count; ++i)
-        slots.push_back(
-            backend.alloc_host(Shape{model.max_batch(), model.size(), model.size(), 3}.elems()));
-    return slots;
+static void take_data_options(const CommandLine& line, Config& config) {
+    const std::map<std::string, std::string> trained =
+        settings_beside(find_model_file(config.from));
+    const auto data = trained.find("data");
+    if (data == trained.end() || (line.given.contains("data") && config.data != data->second))
+        return;
+    for (const char* name : {"data", "val", "val-split", "generated", "seed"})
+        if (!line.given.contains(name) && trained.contains(name))
+            set_option(config, *find_option(name), trained.at(name));
 }
 
 static int eval_in_job(const CommandLine& line, Config config, Communicator& communicator, Log& log,
                        const Stop& stop) {
-    // Rank 0's choices of data; the others need only --coord and --rank.
+    // Rank 0's choices of data; the others need only --coord and --rank. What its user did not type
+    // is as in training: another seed would hold back other images.
+    if (communicator.rank() == 0) take_data_options(line, config);
     json shared = {{"data", config.data}, {"val", config.val}, {"settings", job_settings(config)}};
     shared = json::parse(share_from_rank0(communicator, shared.dump()));
     apply_settings(config, shared.at("settings").get<std::map<std::string, std::string>>());
@@ -125,7 +130,8 @@ static void print_prediction(const std::string& name, std::span<const float> pro
         for (size_t i = 0; i < top; ++i)
             best.push_back(
                 {{"class", classes[order[i]]}, {"probability", probabilities[order[i]]}});
-        fmt::print("{}\n", json{{"event", "predict"}, {"file", name}, {"top5", best}}.dump());
+        fmt::print("{}\n", json{{"event", "predict"}, {"file", name}, {"top5", best}}.dump(
+                               -1, ' ', false, json::error_handler_t::replace));
         return;
     }
     std::string text;

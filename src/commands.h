@@ -3,9 +3,9 @@
 
 #include <functional>
 
-#include "kernels/backend.h"
 #include "src/base/log.h"
 #include "src/config.h"
+#include "src/model.h"
 
 namespace convoy {
 
@@ -28,6 +28,8 @@ int command_bench_kernels(const CommandLine& line);
 ConvMethod parse_conv_method(const std::string& text);  // of --conv
 // The backend that --device, --threads and --conv ask for.
 std::unique_ptr<Backend> make_backend(const Config& config);
+// Host memory for a loader: slots for batches as large as the model is planned for.
+std::vector<float*> lend_slots(Backend& backend, const Model& model, int count);
 // Threads that decode: as asked, or one for each two processors.
 int decode_threads(const Config& config);
 

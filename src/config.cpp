@@ -114,7 +114,7 @@ static const Option kOptions[] = {
     {"share", "Ranks", &Config::share, "W|A:B:C",
      "this rank's weight when a batch is cut, or on rank 0 all of them", kTrain},
     {"bucket", "Ranks", &Config::bucket, "MB", "gradients sent at a time; 0: 4 MB",
-     kTrain | kBenchTrain, false, false, 0, 4096},
+     kTrain | kBenchTrain, true, false, 0, 4096},
 
     {"wire", "Ranks", &Config::wire, "fp32|bf16",
      "how sums travel; bf16 halves the bytes, sums are made in fp32",

@@ -16,12 +16,20 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
     std::vector<Param*> rows = params.rows();
     std::erase_if(rows, [](Param* row) { return row->running || row->frozen; });
 
-    // Statistics and tail are ready before the backward pass begins: they open the first bucket.
-    Bucket bucket{params.trained_size, params.grads_size, 0, 0};
+    // Statistics and tail are ready before the backward pass begins. They hold counts and what is
+    // kept for long: in pieces so small that they travel exactly whatever the wire.
+    constexpr size_t kPiece = Communicator::kExactBytes / sizeof(float);
+    for (size_t end = params.grads_size; end > params.trained_size;) {
+        const size_t begin = std::max(params.trained_size, end > kPiece ? end - kPiece : 0);
+        buckets_.push_back({begin, end, 0, 0});
+        end = begin;
+    }
+    const size_t pieces = buckets_.size();
+    Bucket bucket{params.trained_size, params.trained_size, 0, 0};
     for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
         bucket.begin = (*row)->offset;
         ++bucket.rows;
-        const size_t limit = buckets_.empty() ? bucket_bytes / 4 : bucket_bytes;
+        const size_t limit = buckets_.size() == pieces ? bucket_bytes / 4 : bucket_bytes;
         if ((bucket.end - bucket.begin) * sizeof(float) >= limit) {
             buckets_.push_back(bucket);
             bucket = {bucket.begin, bucket.begin, 0, 0};

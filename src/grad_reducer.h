@@ -1,7 +1,8 @@
 // grad_reducer.h — sums the gradients over the ranks while the backward pass goes on.
 //
 //   arena      | row 0 | row 1 | … | row n−1 | statistics | tail |
-//   buckets    |     bucket 2     |  bucket 1  |     bucket 0     |   cut from the back
+//   buckets    |     bucket 2     |  bucket 1  |     bucket 0     |   cut from the back (the last
+//                                                                    two in pieces of 16 KB)
 //
 //   compute    forward ─ loss ─ backward: row n−1 … row 0 ───────┐
 //   network                 └ bucket 0 ─ bucket 1 ─ … ─ last ────┴ finish() waits for the rest

@@ -11,8 +11,7 @@ namespace convoy {
 
 using nlohmann::json;
 
-// "host:port", "[v6]:port" or "host" (then port 29400).
-static void parse_coordinator(const std::string& text, std::string& host, uint16_t& port) {
+void parse_coordinator(const std::string& text, std::string& host, uint16_t& port) {
     const size_t colon = text.rfind(':');
     const bool bare_v6 = !text.starts_with("[") && text.find(':') != colon;
     host = colon == std::string::npos || bare_v6 ? text : text.substr(0, colon);
@@ -89,6 +88,19 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     return options;
 }
 
+// What a checkpoint is bound to: with another value it would be another run.
+static void refuse_on_resume(const std::string& name, const std::string& was,
+                             const std::string& now) {
+    if (name == "init") fail("--init and --resume cannot both say where the weights come from");
+    for (const char* bound : {"model", "size", "classes", "generated", "val-split", "seed",
+                              "bn-group", "optimizer", "freeze"})
+        if (name == bound && was != now)
+            fail("--", name, " was ", was.empty() ? "not given" : was,
+                 " in the run to resume and "
+                 "cannot become ",
+                 now, "; `--init` starts a new run from its weights");
+}
+
 // Rank 0's decisions. Order: defaults, then the checkpoint's options, then what its user typed.
 static void decide(JobSetup& setup, const CommandLine& line, Log& log) {
     Config& config = setup.config;
@@ -99,6 +111,7 @@ static void decide(JobSetup& setup, const CommandLine& line, Log& log) {
         for (const auto& [name, who] : line.given) {
             const Option& option = *find_option(name);
             const std::string value = get_option(line.config, option);
+            refuse_on_resume(name, get_option(config, option), value);
             if (option.job && get_option(config, option) != value)
                 log.notice("--", name, " was ", get_option(config, option),
                            " in the checkpoint and is ", value, " from here on");

@@ -37,6 +37,9 @@ JobSetup set_up_job(const CommandLine& line, Log& log, const std::function<int()
 // Joins only (eval, bench): alone without --coord.
 Job join_job(const CommandLine& line, Log& log, const std::function<int()>& stop);
 
+// "host:port", "[v6]:port", or "host" alone (port 29400). Throws Error naming --coord.
+void parse_coordinator(const std::string& text, std::string& host, uint16_t& port);
+
 // One JSON text of rank 0 to all ranks. Blocks; every rank must call it.
 std::string share_from_rank0(Communicator& communicator, const std::string& text);
 

@@ -56,7 +56,10 @@ int main(int argc, char** argv) {
             fmt::print("{}", line.help);
             return 0;
         }
-        install_signal_handlers();
+        ignore_broken_pipes();
+        constexpr unsigned kPolls =
+            kTrain | kEval | kPredict | kCoordinator | kBenchTrain | kBenchAllreduce;
+        if (line.command & kPolls) install_signal_handlers();
         return run_command(line, log);
     } catch (const std::exception& error) {
         std::fflush(stdout);

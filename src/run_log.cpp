@@ -55,9 +55,13 @@ void RunLog::event(const char* name, const json& fields) {
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     json line = {{"event", name}, {"time", now}, {"rank", rank_}};
     line.update(fields);
-    const std::string text = line.dump() + "\n";
-    if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
-        fail("cannot write ", path_, ": ", std::strerror(errno));
+    const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    if (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0)
+        return;
+    log_.notice("cannot write ", path_, ": ", std::strerror(errno),
+                "; the run goes on without it");  // a log is not worth a run
+    std::fclose(file_);
+    file_ = nullptr;
 }
 
 void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, double lr,

@@ -20,9 +20,9 @@ void install_signal_handlers() {
     action.sa_flags = SA_RESTART;
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
-    action.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &action, nullptr);
 }
+
+void ignore_broken_pipes() { signal(SIGPIPE, SIG_IGN); }
 
 int stop_signal() { return caught; }
 

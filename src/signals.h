@@ -6,8 +6,10 @@
 
 namespace convoy {
 
-// Catches SIGINT and SIGTERM (a second one ends the process with 128+n) and ignores SIGPIPE.
+// Catches SIGINT and SIGTERM; a second one ends the process with 128+n. For commands that poll.
 void install_signal_handlers();
+// A closed pipe or socket is an error of the write, never the end of the process.
+void ignore_broken_pipes();
 // The first signal that came, 0 if none did.
 int stop_signal();
 

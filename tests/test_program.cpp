@@ -145,6 +145,46 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(resumed.find("done: 15 steps") != std::string::npos);
 }
 
+TEST_CASE("program: a diverging run says where, and leaves a checkpoint from before") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const auto [status, output] =
+        run_trainer(small({"--out", run, "--lr", "1000", "--weight-decay", "10", "--warmup", "0",
+                           "--epochs", "200", "--save-every", "0"}));
+    CAPTURE(output);
+    CHECK(status == 1);
+    CHECK(output.find("NaN or infinity in the ") != std::string::npos);
+    CHECK(std::filesystem::exists(run + "/latest/meta.json"));
+}
+
+TEST_CASE("program: a run folder is not mixed with another run, nor a run with other settings") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    REQUIRE(run_trainer(small({"--out", run})).first == 0);
+    const struct {
+        Words words;
+        const char* message;
+    } cases[] = {
+        {small({"--out", run}), "holds a run already"},
+        {{"--resume", run, "--model", "resnet18"}, "--model was tiny"},
+        {{"--resume", run, "--seed", "9"}, "--seed was 1"},
+        {{"--resume", run, "--init", "x"}, "--init and --resume"},
+    };
+    for (const auto& [words, message] : cases) {
+        const auto [status, output] = run_trainer(words);
+        CAPTURE(output);
+        CHECK(status == 1);
+        CHECK(output.find(message) != std::string::npos);
+    }
+    // Another batch: the epochs that are left are trained, and the run folder is the same one.
+    const auto [status, output] =
+        run_trainer({"--resume", run + "/latest", "--batch", "20", "--epochs", "4"});
+    CAPTURE(output);
+    CHECK(status == 0);
+    CHECK(output.find("done: 14 steps") != std::string::npos);
+    CHECK(std::filesystem::read_symlink(run + "/latest") == "step-00000014");
+}
+
 TEST_CASE("program: a cut checkpoint is named, and the one before it is used") {
     TempDir folder;
     const std::string run = folder / "run";

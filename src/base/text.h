@@ -55,6 +55,26 @@ inline std::string nearest(std::string_view word, const std::vector<std::string>
     return best;
 }
 
+// Whether the bytes are UTF-8 (RFC 3629): no stray or missing continuation, no overlong form.
+inline bool is_utf8(std::string_view text) {
+    for (size_t i = 0; i < text.size();) {
+        const unsigned char c = static_cast<unsigned char>(text[i]);
+        const size_t length = c < 0x80                ? 1
+                              : c >= 0xC2 && c < 0xE0 ? 2
+                              : c >= 0xE0 && c < 0xF0 ? 3
+                              : c >= 0xF0 && c < 0xF5 ? 4
+                                                      : 0;
+        if (length == 0 || i + length > text.size()) return false;
+        for (size_t j = 1; j < length; ++j)
+            if ((static_cast<unsigned char>(text[i + j]) & 0xC0) != 0x80) return false;
+        if (length > 1 && ((c == 0xE0 && static_cast<unsigned char>(text[i + 1]) < 0xA0) ||
+                           (c == 0xF0 && static_cast<unsigned char>(text[i + 1]) < 0x90)))
+            return false;
+        i += length;
+    }
+    return true;
+}
+
 // "3:10" (minutes), "2:05:07" (hours).
 inline std::string clock_text(double seconds) {
     const long s = seconds > 0 ? long(seconds + 0.5) : 0;
