@@ -68,7 +68,7 @@ $(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 
 # The tests of the whole program run the trainer beside them.
 test: $(BUILD)/run_tests $(BUILD)/trainer
-	$<
+	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) $<
 demo: trainer
 	tools/demo.sh ./trainer
 bench: trainer
