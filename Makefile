@@ -19,7 +19,8 @@ KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 LDLIBS   := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
 
 ifdef SAN
-  # GCC 12 sees overflows in fmt that are not there, at -O3 beside the sanitizers.
+  # Beside the sanitizers GCC 12 sees overflows in fmt that are not there; other builds stay strict.
+  CXXFLAGS += -Wno-error
   KERNELFLAGS += -O2
   CXXFLAGS += -fsanitize=address,undefined -fno-omit-frame-pointer
   LDLIBS   += -fsanitize=address,undefined
