@@ -1,0 +1,31 @@
+#include "src/base/text.h"
+
+#include "tests/support.h"
+
+using namespace convoy;
+
+TEST_CASE("text: UTF-8 is told from what is not") {
+    for (const char* good :
+         {"", "hat", "caf\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x91\x9F", "\xED\x9F\xBF"})
+        CHECK(is_utf8(good));
+    // Latin-1, a lone continuation, a cut sequence, overlong forms of '/', a byte that never
+    // occurs.
+    for (const char* bad :
+         {"caf\xE9", "\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\xAF", "\xF0\x80\x80\xAF", "\xFF"})
+        CHECK(!is_utf8(bad));
+}
+
+TEST_CASE("text: the nearest word is what was meant, and none if nothing is close") {
+    CHECK(nearest("--bach", {"--batch", "--size"}) == "--batch");
+    CHECK(nearest("trian", {"eval", "train"}) == "train");
+    CHECK(nearest("zzzzzz", {"eval", "train"}).empty());
+    CHECK(edit_distance("kitten", "sitting") == 3);
+}
+
+TEST_CASE("text: durations and counts as people write them") {
+    CHECK(clock_text(190) == "3:10");
+    CHECK(clock_text(7507) == "2:05:07");
+    CHECK(clock_text(-1) == "0:00");
+    CHECK(count_text(316) == "316");
+    CHECK(count_text(57.02e6) == "57.02 M");
+}
