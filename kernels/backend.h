@@ -195,9 +195,8 @@ class Backend {
     virtual void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale,
                        float lr, float beta1, float beta2, float eps, float weight_decay,
                        int64_t t) = 0;
-    // running = (1 − momentum)·running + momentum·scale·sums, n floats.
-    virtual void update_running(float* running, const float* sums, size_t n, float scale,
-                                float momentum) = 0;
+    // y = a·x + b·y, n floats; y is not read where b is 0. y may be x.
+    virtual void axpby(float a, const float* x, float b, float* y, size_t n) = 0;
     // The first i in [0, n) for which x[i] is NaN or infinite, or -1. Waits.
     virtual int64_t first_nonfinite(const float* x, size_t n) = 0;
 };

@@ -65,9 +65,10 @@ void Optimizer::step(double lr, double count) {
             backend_.adamw(w, g, state_[0] + s.begin, state_[1] + s.begin, s.end - s.begin, scale,
                            float(lr), float(config_.momentum), 0.999f, 1e-8f, decay, steps_done);
     }
+    constexpr float kMomentum = 0.1f;  // of running statistics, as PyTorch's
     for (const Segment& s : running_)
-        backend_.update_running(params_.weights + s.begin, params_.grads + s.begin, s.end - s.begin,
-                                scale, 0.1f);
+        backend_.axpby(kMomentum * scale, params_.grads + s.begin, 1 - kMomentum,
+                       params_.weights + s.begin, s.end - s.begin);
 }
 
 }  // namespace convoy

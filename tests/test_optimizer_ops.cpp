@@ -55,14 +55,18 @@ TEST_CASE("adamw counts its steps from 1") {
                     Error);
 }
 
-TEST_CASE("update_running moves towards the scaled sums") {
+TEST_CASE("axpby mixes two vectors, and does not read what counts 0 times") {
     auto backend = make_backend("cpu");
-    const std::vector<float> sums = random_floats(37, 1), start = random_floats(37, 2);
-    Guarded running(start);
-    backend->update_running(running.data(), sums.data(), 37, 0.5f, 0.1f);
+    const std::vector<float> x = random_floats(37, 1), start = random_floats(37, 2);
+    Guarded y(start);
+    backend->axpby(0.05f, x.data(), 0.9f, y.data(), 37);
     std::vector<double> want(37);
-    for (int i = 0; i < 37; ++i) want[i] = 0.9 * start[i] + 0.1 * 0.5 * sums[i];
-    CHECK_CLOSE(running.span(), want, sum_tolerance(2));
+    for (int i = 0; i < 37; ++i) want[i] = 0.9f * double(start[i]) + 0.05f * double(x[i]);
+    CHECK_CLOSE(y.span(), want, sum_tolerance(2));
+    Guarded poisoned(37);
+    backend->axpby(0.5f, x.data(), 0, poisoned.data(), 37);
+    for (int i = 0; i < 37; ++i) want[i] = 0.5 * x[i];
+    CHECK_CLOSE(poisoned.span(), want, 0);
 }
 
 TEST_CASE("first_nonfinite finds the first NaN or infinity, wherever it is") {

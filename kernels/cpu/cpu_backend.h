@@ -69,8 +69,7 @@ class CpuBackend final : public Backend {
              float weight_decay, bool nesterov) override;
     void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale, float lr,
                float beta1, float beta2, float eps, float weight_decay, int64_t t) override;
-    void update_running(float* running, const float* sums, size_t n, float scale,
-                        float momentum) override;
+    void axpby(float a, const float* x, float b, float* y, size_t n) override;
     int64_t first_nonfinite(const float* x, size_t n) override;
 
  private:

@@ -44,11 +44,12 @@ void CpuBackend::adamw(float* w, const float* g, float* m, float* v, size_t n, f
     });
 }
 
-void CpuBackend::update_running(float* running, const float* sums, size_t n, float scale,
-                                float momentum) {
+void CpuBackend::axpby(float a, const float* x, float b, float* y, size_t n) {
     cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i)
-            running[i] = (1 - momentum) * running[i] + momentum * scale * sums[i];
+        if (b == 0)
+            for (size_t i = begin; i < end; ++i) y[i] = a * x[i];
+        else
+            for (size_t i = begin; i < end; ++i) y[i] = a * x[i] + b * y[i];
     });
 }
 
