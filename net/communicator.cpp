@@ -82,6 +82,7 @@ class RingCommunicator final : public Communicator {
     void leave() noexcept override { membership_->leave(); }
     int lost_rank() const override { return membership_->fate().lost(); }
     uint64_t bytes_sent() const override { return ring_.bytes_sent(); }
+    double seconds_busy() const override { return double(busy_ns_) * 1e-9; }
 
  private:
     struct Operation {
@@ -109,11 +110,17 @@ class RingCommunicator final : public Communicator {
             Operation operation = std::move(queue_.front());
             queue_.pop_front();
             lock.unlock();
+            const auto begin = std::chrono::steady_clock::now();
+            const auto count_busy = [&] {
+                busy_ns_ += (std::chrono::steady_clock::now() - begin).count();
+            };
             try {
                 run(operation);
+                count_busy();
                 ++membership_->progress().done;
                 operation.done.set_value();
             } catch (...) {
+                count_busy();
                 ++membership_->progress().done;
                 const Fate& fate = membership_->fate();
                 operation.done.set_exception(fate.ended() ? fate.error()
@@ -153,6 +160,7 @@ class RingCommunicator final : public Communicator {
     std::condition_variable wake_;
     std::deque<Operation> queue_;
     bool closing_ = false;
+    std::atomic<int64_t> busy_ns_{0};
     std::thread thread_;
 };
 
@@ -200,6 +208,7 @@ class SingleRank final : public Communicator {
     void leave() noexcept override {}
     int lost_rank() const override { return fate_.lost(); }
     uint64_t bytes_sent() const override { return 0; }
+    double seconds_busy() const override { return 0; }
 
  private:
     void check() const { fate_.check(); }

@@ -79,6 +79,8 @@ class Communicator {
 
     // Payload bytes that this rank has sent to its peers in collectives, headers included.
     virtual uint64_t bytes_sent() const = 0;
+    // Seconds in which a collective was at work, waiting for other ranks included.
+    virtual double seconds_busy() const = 0;
 };
 
 // A job of one rank: nothing is sent.

@@ -52,12 +52,14 @@ class TrainRun {
 
  private:
     void start_folder();
+    std::string network_text();
     void print_start();
     void start_weights();
     void equalise();
     void count_steps();
     int train();
     void train_epoch();
+    bool averages_after(const Batch& batch) const;
     void validate();
     void save(bool is_best);
     void save_or_go_on(bool is_best);
@@ -107,8 +109,8 @@ TrainRun::TrainRun(JobSetup& setup, Log& log, Stop stop)
     optimizer_ = std::make_unique<Optimizer>(config_, model_.params(), *backend_);
     loader_ = make_loader(setup_.data.train, true, 3);
     if (setup_.data.val) val_loader_ = make_loader(setup_.data.val, false, 2);
-    trainer_ =
-        std::make_unique<Trainer>(config_, *backend_, communicator_, model_, *optimizer_, stop_);
+    trainer_ = std::make_unique<Trainer>(config_, *backend_, communicator_, model_, *optimizer_,
+                                         setup_.shares, stop_);
     evaluator_ = std::make_unique<Evaluator>(model_, *backend_, communicator_, stop_);
 
     steps_per_epoch_ = loader_->steps();
@@ -159,6 +161,16 @@ void TrainRun::start_folder() {
              error ? error.message() : std::string("no permission"));
 }
 
+std::string TrainRun::network_text() {
+    Params& params = model_.params();
+    if (config_.sync_every > 1)
+        return cat("weights and momentum averaged every ", config_.sync_every, " steps");
+    return traffic_text(
+        params,
+        choose_factors(params, config_.batch, setup_.world(), parse_factor_mode(config_.factors)),
+        setup_.world());
+}
+
 void TrainRun::print_start() {
     const auto row = [&](const char* name, const std::string& value) {
         log_.info(fmt::format("  {:<10} {}", name, value));
@@ -188,6 +200,7 @@ void TrainRun::print_start() {
     while (table.ends_with('\n')) table.pop_back();
     log_.info(table);
     if (setup_.world() > 1) {
+        row("network", network_text());
         log_.info("rank  share  address                host");
         for (const Peer& peer : setup_.job.peers)
             log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank,
@@ -320,7 +333,7 @@ void TrainRun::train_epoch() {
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
         communicator_.set_progress(at_.step, "step");
-        const Sums sums = trainer_->step(*batch, at_, lr);
+        const Sums sums = trainer_->step(*batch, at_, lr, averages_after(*batch));
         at_.consumed += batch->global_wanted;
         ++at_.step;
         loader_->release(batch);
@@ -328,7 +341,8 @@ void TrainRun::train_epoch() {
             log_.notice("left out: ", reason);
         const int64_t done = (at_.consumed + config_.batch - 1) / config_.batch;
         run_log_->step(at_, done, sums, lr,
-                       {loader_->waited_seconds(), trainer_->seconds_waited_for_network()});
+                       {loader_->waited_seconds(), trainer_->seconds_waited_for_network(),
+                        communicator_.seconds_busy()});
         stopped_ = trainer_->stop_agreed();
         count_bad(sums);
         if (over()) return;
@@ -336,6 +350,15 @@ void TrainRun::train_epoch() {
         if (save_steps_ > 0 && at_.step % save_steps_ == 0 && !epoch_done) save_or_go_on(false);
         communicator_.set_progress(at_.step, "data");
     }
+}
+
+// Where ranks train on their own for some steps: after every H of them, and wherever the weights
+// are about to be looked at.
+bool TrainRun::averages_after(const Batch& batch) const {
+    const int64_t steps = at_.step + 1;
+    return steps % config_.sync_every == 0 || steps >= total_steps_ ||
+           at_.consumed + batch.global_wanted >= int64_t(setup_.data.train->size()) ||
+           (save_steps_ > 0 && steps % save_steps_ == 0);
 }
 
 // The same count on every rank, since it travels with the gradients.

@@ -119,6 +119,13 @@ static const Option kOptions[] = {
     {"wire", "Ranks", &Config::wire, "fp32|bf16",
      "how sums travel; bf16 halves the bytes, sums are made in fp32",
      kTrain | kBenchTrain | kBenchAllreduce, true},
+    {"factors", "Ranks", &Config::factors, "auto|on|off",
+     "gradients of linear layers as their factors, formed on every rank: where that is fewer "
+     "bytes, always, never",
+     kTrain | kBenchTrain, true},
+    {"sync-every", "Ranks", &Config::sync_every, "H",
+     "train H steps on each rank alone, then average weights and momentum; 1: sum every gradient",
+     kTrain | kBenchTrain, true, false, 1, 1e9},
     {"stall", "Ranks", &Config::stall, "S",
      "seconds without progress after which every log says who all wait for", kRanked, false, false,
      0.1, 1e7},
@@ -142,6 +149,10 @@ static const Option kOptions[] = {
      kEval | kPredict | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData},
 
     {"bytes", "Bench", &Config::bytes, "LIST", "sizes to sum", kBenchAllreduce},
+    {"compute", "Bench", &Config::compute, "S",
+     "sleep S seconds a step in place of computing, while gradients travel: many hosts on few "
+     "cores",
+     kBenchTrain, true, false, 0, 3600},
     {"filter", "Bench", &Config::filter, "WORD", "only rows whose name has this in it",
      kBenchKernels},
     {"layout", "Output", &Config::layout, "oihw|krsc",

@@ -57,7 +57,8 @@ struct Config {
     std::string advertise, iface, share;
     double join_timeout = 600;
     double bucket = 0;
-    std::string wire = "fp32";
+    std::string wire = "fp32", factors = "auto";
+    int sync_every = 1;
     double stall = 30;
 
     // output
@@ -69,6 +70,7 @@ struct Config {
 
     // bench, export
     std::string bytes = "1K,64K,1M,16M,64M,244M";
+    double compute = 0;
     std::string filter, layout = "oihw";
 };
 

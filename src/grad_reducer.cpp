@@ -9,74 +9,132 @@
 namespace convoy {
 
 GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communicator,
-                         size_t bucket_bytes)
+                         const ReducerOptions& options)
     : params_(params), backend_(backend), communicator_(communicator) {
     ENSURE(backend.host_visible() || communicator.world() == 1, backend.name(),
            " keeps its gradients where the network cannot read them");
-    std::vector<Param*> rows = params.rows();
-    std::erase_if(rows, [](Param* row) { return row->running || row->frozen; });
+    cut(options);
+}
 
+void GradReducer::cut(const ReducerOptions& options) {
     // Statistics and tail are ready before the backward pass begins. They hold counts and what is
     // kept for long: in pieces so small that they travel exactly whatever the wire.
     constexpr size_t kPiece = Communicator::kExactBytes / sizeof(float);
-    for (size_t end = params.grads_size; end > params.trained_size;) {
-        const size_t begin = std::max(params.trained_size, end > kPiece ? end - kPiece : 0);
-        buckets_.push_back({begin, end, 0, 0});
+    for (size_t end = params_.grads_size; end > params_.trained_size;) {
+        const size_t begin = std::max(params_.trained_size, end > kPiece ? end - kPiece : 0);
+        parcels_.push_back({begin, end, 0, 0, nullptr});
         end = begin;
     }
-    const size_t pieces = buckets_.size();
-    Bucket bucket{params.trained_size, params.trained_size, 0, 0};
-    for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
-        bucket.begin = (*row)->offset;
-        ++bucket.rows;
-        const size_t limit = buckets_.size() == pieces ? bucket_bytes / 4 : bucket_bytes;
-        if ((bucket.end - bucket.begin) * sizeof(float) >= limit) {
-            buckets_.push_back(bucket);
-            bucket = {bucket.begin, bucket.begin, 0, 0};
+    std::vector<Param*> rows = params_.rows();
+    std::erase_if(rows, [](Param* row) { return row->running || row->frozen; });
+    size_t limit = options.bucket_bytes / 4;
+    Parcel bucket{params_.trained_size, params_.trained_size, 0, 0, nullptr};
+    const auto close = [&] {
+        const size_t begin = bucket.begin;
+        if (bucket.rows > 0) {
+            parcels_.push_back(std::move(bucket));
+            limit = options.bucket_bytes;
         }
+        bucket = {begin, begin, 0, 0, nullptr};
+    };
+    for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+        const auto layer =
+            std::find_if(options.factors.begin(), options.factors.end(), [&](const auto& choice) {
+                return choice.use && (choice.w == *row || choice.b == *row);
+            });
+        if (layer == options.factors.end()) {
+            bucket.begin = (*row)->offset;
+            ++bucket.rows;
+            if ((bucket.end - bucket.begin) * sizeof(float) >= limit) close();
+            continue;
+        }
+        close();
+        bucket = {(*row)->offset, (*row)->offset, 0, 0, nullptr};
+        if (layer->w == *row)  // the bias has no parcel of its own: it comes with the weights
+            parcels_.push_back(
+                {(*row)->offset, (*row)->offset + (*row)->shape.elems(), 1, 1,
+                 std::make_unique<Factors>(*layer, options.batch, backend_, communicator_)});
     }
-    if (bucket.end > bucket.begin) buckets_.push_back(bucket);
+    close();
 }
 
-void GradReducer::start() {
+void GradReducer::start(std::span<const int64_t> rows) {
     next_ = 0;
     sums_.clear();
-    for (Bucket& bucket : buckets_) bucket.left = bucket.rows;
+    for (Parcel& parcel : parcels_) {
+        parcel.left = parcel.rows;
+        if (parcel.factors) parcel.factors->start(rows);
+    }
     send_complete();
+}
+
+Ready GradReducer::listener() {
+    return {[this](const Param& row) { ready(row); },
+            [this](const Param& w, const Param*, Tensor x, Tensor dy) {
+                return take_factors(w, x, dy);
+            }};
+}
+
+GradReducer::Parcel& GradReducer::parcel_of(const Param& row) {
+    const auto parcel = std::find_if(parcels_.begin(), parcels_.end(), [&](const Parcel& p) {
+        return p.begin <= row.offset && row.offset < p.end;
+    });
+    ENSURE(parcel != parcels_.end(), row.name, " is in no parcel");
+    return *parcel;
 }
 
 void GradReducer::ready(const Param& row) {
     if (row.running || row.frozen) return;
-    const auto bucket = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& b) {
-        return b.begin <= row.offset && row.offset < b.end;
-    });
-    ENSURE(bucket != buckets_.end() && bucket->left > 0, row.name, " is ready twice in a step");
-    --bucket->left;
+    Parcel& parcel = parcel_of(row);
+    ENSURE(parcel.left > 0, row.name, " is ready twice in a step");
+    --parcel.left;
     send_complete();
+}
+
+bool GradReducer::take_factors(const Param& w, Tensor x, Tensor dy) {
+    Parcel& parcel = parcel_of(w);
+    if (!parcel.factors) return false;
+    parcel.factors->put(x, dy);
+    ready(w);
+    return true;
 }
 
 void GradReducer::send_complete() {
-    for (; next_ < buckets_.size() && buckets_[next_].left == 0; ++next_) {
-        if (communicator_.world() == 1) continue;
-        backend_.synchronize();
-        const Bucket& bucket = buckets_[next_];
-        sums_.push_back(
-            communicator_.allreduce_sum({params_.grads + bucket.begin, bucket.end - bucket.begin}));
+    for (; next_ < parcels_.size() && parcels_[next_].left == 0; ++next_) {
+        Parcel& parcel = parcels_[next_];
+        if (parcel.factors) {
+            parcel.factors->send();
+        } else if (communicator_.world() > 1) {
+            backend_.synchronize();
+            sums_.push_back(communicator_.allreduce_sum(
+                {params_.grads + parcel.begin, parcel.end - parcel.begin}));
+        }
     }
 }
 
-void GradReducer::finish() {
-    for (Bucket& bucket : buckets_) bucket.left = 0;
-    send_complete();
+template <class Wait>
+void GradReducer::wait_for(Wait&& wait, std::exception_ptr& first) {
     const auto begin = std::chrono::steady_clock::now();
-    // Wait for all before throwing: the communicator writes into the arena until then.
-    std::exception_ptr first;
-    for (std::future<void>& sum : sums_) try {
-            sum.get();
-        } catch (...) {
-            if (!first) first = std::current_exception();
-        }
+    try {
+        wait();
+    } catch (...) {
+        if (!first) first = std::current_exception();
+    }
     waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void GradReducer::finish() {
+    for (Parcel& parcel : parcels_) parcel.left = 0;
+    send_complete();
+    // Wait for all before throwing: the communicator writes into the arena until then. Gradients
+    // are formed from factors while the last buckets still travel.
+    std::exception_ptr first;
+    for (Parcel& parcel : parcels_) {
+        if (!parcel.factors) continue;
+        wait_for([&] { parcel.factors->wait(); }, first);
+        if (!first) parcel.factors->add_gradient();
+    }
+    for (std::future<void>& sum : sums_) wait_for([&] { sum.get(); }, first);
     if (first) std::rethrow_exception(first);
 }
 

@@ -1,56 +1,78 @@
 // grad_reducer.h — sums the gradients over the ranks while the backward pass goes on.
 //
 //   arena      | row 0 | row 1 | … | row n−1 | statistics | tail |
-//   buckets    |     bucket 2     |  bucket 1  |     bucket 0     |   cut from the back (the last
-//                                                                    two in pieces of 16 KB)
+//   parcels    |    parcel 3    |  2  |  1   |      0     |   cut from the back (statistics and
+//   tail
+//                                                             in pieces of 16 KB)
 //
 //   compute    forward ─ loss ─ backward: row n−1 … row 0 ───────┐
-//   network                 └ bucket 0 ─ bucket 1 ─ … ─ last ────┴ finish() waits for the rest
+//   network                 └ parcel 0 ─ 1 ─ 2 ─ … ─ last ───────┴ finish() waits for the rest
 //
-// The backward pass completes rows from the back to the front. A bucket whose rows are all ready
-// is handed to the communicator; buckets go in the same order on every rank, also on a rank with
-// nothing to train in this step. The only class that knows both Backend and Communicator.
+// A parcel is a bucket, a slice of the arena that is summed over the ring; or the rows of a linear
+// layer that travel as factors (factors.h). The backward pass completes rows from the back to the
+// front. A parcel whose rows are all ready is handed to the communicator; parcels go in the same
+// order on every rank, also on a rank with nothing to train in this step. The only class that knows
+// both Backend and Communicator, with its helpers Factors and WeightAverage.
 #pragma once
 
 #include <cstdint>
 #include <future>
+#include <memory>
 #include <vector>
 
-#include "net/communicator.h"
-#include "src/params.h"
+#include "src/factors.h"
+#include "src/layer.h"
 
 namespace convoy {
 
+// What a reducer is made for.
+struct ReducerOptions {
+    // Size at which a bucket is closed; the first is a fourth of that, so that the network starts
+    // early.
+    size_t bucket_bytes = 4 << 20;
+    int64_t batch = 0;                       // images of a step over all ranks, at most
+    std::vector<FactorChoice> factors = {};  // of choose_factors(); may be empty
+};
+
 class GradReducer {
  public:
-    // bucket_bytes: size at which a bucket is closed; the first is a fourth of that, so that the
-    // network starts early. All three must outlive the reducer.
-    GradReducer(Params& params, Backend& backend, Communicator& communicator, size_t bucket_bytes);
+    // All three must outlive the reducer.
+    GradReducer(Params& params, Backend& backend, Communicator& communicator,
+                const ReducerOptions& options);
 
-    // A step begins: tail and statistics are complete, no row is.
-    void start();
-    // All additions to this row are done. Hands over what has become complete.
-    void ready(const Param& row);
+    // A step begins, in which rank r has at most rows[r] images (the same list on every rank; of no
+    // account where nothing travels as factors): tail and statistics are complete, no row is.
+    void start(std::span<const int64_t> rows = {});
+    // What the backward pass calls: hands over what has become complete. Good until the reducer
+    // ends.
+    Ready listener();
     // Hands over the rest (rows that were never ready count as they are) and waits until every sum
     // has arrived. Throws the communicator's Error; the gradients are then undefined, and weights
     // were not touched.
     void finish();
 
     double seconds_waited() const { return waited_; }  // in finish(): what was not hidden
-    size_t buckets() const { return buckets_.size(); }
+    size_t parcels() const { return parcels_.size(); }
 
  private:
-    struct Bucket {
-        size_t begin, end;  // floats of the gradient arena
-        int rows, left;     // trained rows that touch it, and those not ready yet
+    struct Parcel {
+        size_t begin, end;                 // floats of the gradient arena
+        int rows, left;                    // trained rows in it, and those not ready yet
+        std::unique_ptr<Factors> factors;  // else a bucket
     };
+    void cut(const ReducerOptions& options);
+    void ready(const Param& row);
+    bool take_factors(const Param& w, Tensor x, Tensor dy);
+    Parcel& parcel_of(const Param& row);
     void send_complete();
+    template <class Wait>
+    void wait_for(Wait&& wait, std::exception_ptr& first);
 
     Params& params_;
     Backend& backend_;
     Communicator& communicator_;
-    std::vector<Bucket> buckets_;
-    size_t next_ = 0;  // bucket to hand over next
+    std::vector<Parcel> parcels_;
+    size_t next_ = 0;  // parcel to hand over next
     std::vector<std::future<void>> sums_;
     double waited_ = 0;
 };

@@ -1,6 +1,7 @@
 // layer.h — what a layer is: plan, forward, backward.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <span>
@@ -29,6 +30,31 @@ struct LayerLine {
     size_t params = 0;
     double flops = 0;  // of one image forward; multiply and add are two
     bool frozen = false;
+};
+
+// What the backward pass tells about gradients as it goes. Made from a function of a row where
+// nobody takes factors.
+class Ready {
+ public:
+    using Row = std::function<void(const Param&)>;
+    // x and dy of a linear layer with rows w and b (or null), dy as its own relu left it.
+    using Factors = std::function<bool(const Param& w, const Param* b, Tensor x, Tensor dy)>;
+
+    template <class F>
+    requires std::invocable<F, const Param&> Ready(F row, Factors factors = {})
+        : row_(std::move(row)), factors_(std::move(factors)) {}
+
+    // All additions to this row's gradient are done.
+    void operator()(const Param& row) const { row_(row); }
+    // Whether somebody will form this layer's dw and db from its factors: it then leaves both alone
+    // and does not call its rows ready.
+    bool takes_factors(const Param& w, const Param* b, Tensor x, Tensor dy) const {
+        return factors_ && factors_(w, b, x, dy);
+    }
+
+ private:
+    Row row_;
+    Factors factors_;
 };
 
 // Planned for the largest batch; a pass may be smaller (N of its input), also 0.
@@ -61,7 +87,6 @@ class Layer {
     virtual Tensor forward(Tensor x, const Pass& pass) = 0;
     // Adds to the gradients of its trained rows, then calls ready(row) for each of them, last row
     // first. Returns dx, or an empty Tensor where the plan said that nobody needs it.
-    using Ready = std::function<void(const Param&)>;
     virtual Tensor backward(Tensor dy, const Pass& pass, const Ready& ready) = 0;
 
     virtual bool trained() const { return false; }  // has rows that are not frozen

@@ -53,7 +53,7 @@ Tensor Model::dlogits(int N) {
     return {plan_.at(dlogits_), N, 1, 1, dlogits_.shape.C};
 }
 
-void Model::backward(Tensor dlogits, const Pass& pass, const Layer::Ready& ready) {
+void Model::backward(Tensor dlogits, const Pass& pass, const Ready& ready) {
     ENSURE(training_ && pass.training, "a backward pass in evaluation");
     layers_.backward(dlogits, pass, ready);
 }

@@ -41,7 +41,7 @@ class Model {
     int max_batch() const { return max_batch_; }  // as planned
     Tensor dlogits(int N);                        // planned buffer for the gradient of the logits
     // From dlogits to the gradients; ready(row) in backward order, each trained row once.
-    void backward(Tensor dlogits, const Pass& pass, const Layer::Ready& ready);
+    void backward(Tensor dlogits, const Pass& pass, const Ready& ready);
 
     // The table of the network: a line a layer with shapes and GFLOP, and the totals.
     std::string table() const;

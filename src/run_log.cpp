@@ -69,8 +69,11 @@ void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, d
     window_ += sums, epoch_ += sums, run_ += sums;
     clocks_ = clocks;
     const bool last = step_in_epoch == steps_per_epoch_ || at.step == total_steps_;
-    if (at.step % log_every_ == 0 || last) {
+    // Steps without sums (--sync-every) leave the line to the next step that has them.
+    line_due_ |= at.step % log_every_ == 0;
+    if ((line_due_ && window_.count > 0) || last) {
         print_step(at, step_in_epoch, lr, true);
+        line_due_ = false;
         window_ = {};
         window_clocks_ = clocks;
         window_begin_ = Clock::now();
@@ -84,13 +87,14 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, double lr, bo
     const double speed = double(window_.count) / elapsed;
     const double data = (clocks_.data_wait - window_clocks_.data_wait) / elapsed;
     const double net = (clocks_.net_wait - window_clocks_.net_wait) / elapsed;
+    const double busy = (clocks_.net_busy - window_clocks_.net_busy) / elapsed;
     const double done = double(std::max<int64_t>(at.step - first_step_, 1));
     const double left = seconds() / done * double(total_steps_ - at.step);
     const std::string text = fmt::format(
         "epoch {}/{}  step {}/{}  loss {:.4f}  top1 {:.1f} %  {:.1f} img/s  data {:.0f} %  "
-        "net {:.0f} %  lr {:.4g}  eta {}",
+        "net {:.0f} of {:.0f} %  lr {:.4g}  eta {}",
         at.epoch + 1, epochs_, step_in_epoch, steps_per_epoch_, window_.mean_loss(),
-        100 * window_.top1_part(), speed, 100 * data, 100 * net, lr, clock_text(left));
+        100 * window_.top1_part(), speed, 100 * data, 100 * net, 100 * busy, lr, clock_text(left));
     drawn_ = Clock::now();
     if (!whole_line) {
         const int width = 20,
@@ -107,6 +111,7 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, double lr, bo
                    {"images_per_second", speed},
                    {"data_wait", data},
                    {"net_wait", net},
+                   {"net_busy", busy},
                    {"lr", lr}});
 }
 

@@ -14,7 +14,7 @@ namespace convoy {
 
 // Clocks of a run at one moment, in seconds since its start.
 struct Clocks {
-    double data_wait = 0, net_wait = 0;
+    double data_wait = 0, net_wait = 0, net_busy = 0;
 };
 
 class RunLog {
@@ -47,7 +47,7 @@ class RunLog {
     std::FILE* file_ = nullptr;
     std::string path_;
     int rank_, log_every_;
-    bool speaks_, terminal_;
+    bool speaks_, terminal_, line_due_ = false;
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
     Sums window_, epoch_, run_;
     Clocks window_clocks_, clocks_;

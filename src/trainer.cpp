@@ -9,24 +9,39 @@
 
 namespace convoy {
 
-static constexpr size_t kDefaultBucketBytes = 4 << 20;
-
 Trainer::Trainer(const Config& config, Backend& backend, Communicator& communicator, Model& model,
-                 Optimizer& optimizer, std::function<int()> stop)
+                 Optimizer& optimizer, std::vector<double> shares, std::function<int()> stop)
     : config_(config),
       backend_(backend),
       communicator_(communicator),
       model_(model),
       optimizer_(optimizer),
-      reducer_(model.params(), backend, communicator,
-               config.bucket > 0 ? size_t(config.bucket * (1 << 20)) : kDefaultBucketBytes),
+      shares_(std::move(shares)),
+      average_(
+          config.sync_every > 1 && communicator.world() > 1
+              ? std::make_unique<WeightAverage>(model.params(), optimizer, backend, communicator)
+              : nullptr),
+      alone_(make_single_rank()),
+      reducer_(model.params(), backend, average_ ? *alone_ : communicator,
+               reducer_options(config, model.params(), average_ ? 1 : communicator.world())),
       stop_(std::move(stop)) {
+    ENSURE(int(shares_.size()) == communicator.world(), shares_.size(), " shares");
     if (!backend.host_visible())
         input_ = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
 }
 
-Sums Trainer::step(const Batch& batch, const Position& at, double lr) {
+ReducerOptions reducer_options(const Config& config, Params& params, int world) {
+    ReducerOptions options;
+    if (config.bucket > 0) options.bucket_bytes = size_t(config.bucket * (1 << 20));
+    options.batch = config.batch;
+    options.factors =
+        choose_factors(params, config.batch, world, parse_factor_mode(config.factors));
+    return options;
+}
+
+Sums Trainer::step(const Batch& batch, const Position& at, double lr, bool average) {
     Params& params = model_.params();
+    if (average_) average_->begin();
     float tail[Tail::kSize];
     fill_tail(tail, batch, stop_());
     backend_.fill(params.grads, params.updated_size, 0);
@@ -44,25 +59,34 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr) {
                                    params.tail() + Tail::kLoss);
 
     communicator_.set_progress(at.step, "backward");
-    reducer_.start();
-    if (batch.n > 0)
-        model_.backward(dlogits, pass, [this](const Param& row) { reducer_.ready(row); });
+    reducer_.start(rows_of_ranks(batch.global_wanted));
+    if (batch.n > 0) model_.backward(dlogits, pass, reducer_.listener());
     communicator_.set_progress(at.step, "reduce");
     reducer_.finish();
 
     backend_.download(tail, params.tail(), sizeof tail);
-    const Sums sums = read_tail(tail);
-    stop_agreed_ = read_stop(tail);
-    check_finite(sums, at);
+    check_finite(tail, at);
     communicator_.set_progress(at.step, "update");
-    if (sums.count > 0) optimizer_.step(lr, double(sums.count));
-    return sums;
+    if (tail[Tail::kCount] > 0) optimizer_.step(lr, double(tail[Tail::kCount]));
+    if (average_) {
+        communicator_.set_progress(at.step, "average");
+        average_->add(tail, average);
+    }
+    stop_agreed_ = read_stop(tail);
+    return read_tail(tail);
 }
 
-void Trainer::check_finite(const Sums& sums, const Position& at) {
+std::span<const int64_t> Trainer::rows_of_ranks(int64_t images) {
+    rows_.clear();
+    for (int rank = 0; rank < communicator_.world(); ++rank)
+        rows_.push_back(share_of(images, shares_, rank).size());
+    return rows_;
+}
+
+void Trainer::check_finite(const float (&tail)[Tail::kSize], const Position& at) {
     Params& params = model_.params();
     const int64_t bad = backend_.first_nonfinite(params.grads, params.trained_size);
-    if (bad < 0 && std::isfinite(sums.loss)) return;
+    if (bad < 0 && std::isfinite(tail[Tail::kLoss])) return;
     std::string where = "in the loss";
     for (Param* row : params.rows())
         if (bad >= int64_t(row->offset) && bad < int64_t(row->offset + row->shape.elems()))

@@ -11,6 +11,7 @@
 #include "src/grad_reducer.h"
 #include "src/model.h"
 #include "src/optimizer.h"
+#include "src/weight_average.h"
 
 namespace convoy {
 
@@ -40,34 +41,47 @@ struct Position {
 
 class Trainer {
  public:
-    // Takes a planned model (with backward pass). `stop` is polled once a step; the signal that
-    // any rank saw reaches all ranks with the sums of the step. All must outlive the trainer.
+    // Takes a planned model (with backward pass). `shares`: one weight a rank, as the loader's.
+    // `stop` is polled once a step; the signal that any rank saw reaches all ranks with the sums of
+    // the step. All must outlive the trainer.
     Trainer(const Config& config, Backend& backend, Communicator& communicator, Model& model,
-            Optimizer& optimizer, std::function<int()> stop);
+            Optimizer& optimizer, std::vector<double> shares, std::function<int()> stop);
 
     // One step over this rank's part of a batch, which may be empty. Blocks until the weights are
     // new. Throws Error when a peer is lost or the gradient is not finite: the weights are then
     // those before the step.
-    Sums step(const Batch& batch, const Position& at, double lr);
+    // average: only with --sync-every above 1, where a step is local and returns zeros, unless it
+    // ends in an average and returns the sums since the one before. The same on every rank.
+    Sums step(const Batch& batch, const Position& at, double lr, bool average = true);
 
     // SIGINT or SIGTERM if any rank was asked to stop, as of the last step: the same on every rank.
     int stop_agreed() const { return stop_agreed_; }
-    double seconds_waited_for_network() const { return reducer_.seconds_waited(); }
+    double seconds_waited_for_network() const {
+        return reducer_.seconds_waited() + (average_ ? average_->seconds() : 0);
+    }
 
  private:
-    void check_finite(const Sums& sums, const Position& at);
+    std::span<const int64_t> rows_of_ranks(int64_t images);
+    void check_finite(const float (&tail)[Tail::kSize], const Position& at);
 
     const Config config_;
     Backend& backend_;
     Communicator& communicator_;
     Model& model_;
     Optimizer& optimizer_;
+    const std::vector<double> shares_;
+    std::unique_ptr<WeightAverage> average_;  // with --sync-every above 1
+    std::unique_ptr<Communicator> alone_;     // what the reducer then sums over
     GradReducer reducer_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
-    float* input_ = nullptr;   // device copy of a batch, where the device needs one
-    std::vector<int> groups_;  // batch norm bounds of the batch at hand
+    float* input_ = nullptr;     // device copy of a batch, where the device needs one
+    std::vector<int> groups_;    // batch norm bounds of the batch at hand
+    std::vector<int64_t> rows_;  // each rank's images of it
 };
+
+// How a job's gradients travel: buckets and factors, from --bucket, --factors and --batch.
+ReducerOptions reducer_options(const Config& config, Params& params, int world);
 
 // Bounds of the batch norm groups in a rank's part of a batch: images whose places in the global
 // slice fall into the same block of `group` share a group; group 0 takes the whole part.

@@ -22,8 +22,9 @@ class Recorder final : public Communicator {
         for (float& x : data) x *= float(world_);
         return promise.get_future();
     }
-    std::future<void> gather(std::vector<std::span<float>>) override {
+    std::future<void> gather(std::vector<std::span<float>> blocks) override {
         std::promise<void> promise;
+        gathers.push_back(std::move(blocks));
         promise.set_value();
         return promise.get_future();
     }
@@ -38,8 +39,10 @@ class Recorder final : public Communicator {
     void leave() noexcept override {}
     int lost_rank() const override { return -1; }
     uint64_t bytes_sent() const override { return 0; }
+    double seconds_busy() const override { return 0; }
 
     std::vector<std::span<float>> slices;
+    std::vector<std::vector<std::span<float>>> gathers;
     int fail_at = -1;
 
  private:
@@ -77,11 +80,12 @@ TEST_CASE_FIXTURE(Arena,
     for (size_t bucket_bytes : {size_t(1), size_t(1000), size_t(1) << 30}) {
         CAPTURE(bucket_bytes);
         Recorder ring(3);
-        GradReducer reducer(params, *backend, ring, bucket_bytes);
+        GradReducer reducer(params, *backend, ring, {bucket_bytes});
         set_gradients();
         reducer.start();
         std::vector<Param*> rows = trained();
-        for (auto row = rows.rbegin(); row != rows.rend(); ++row) reducer.ready(**row);
+        const Ready ready = reducer.listener();
+        for (auto row = rows.rbegin(); row != rows.rend(); ++row) ready(**row);
         reducer.finish();
         for (size_t i = 0; i < params.grads_size; ++i) REQUIRE(params.grads[i] == 3 * float(i));
         const float* end = params.grads + params.grads_size;
@@ -98,16 +102,17 @@ TEST_CASE_FIXTURE(Arena,
 
 TEST_CASE_FIXTURE(Arena, "reducer: a bucket leaves as soon as its rows are ready, not before") {
     Recorder ring(2);
-    GradReducer reducer(params, *backend, ring, 4);
+    GradReducer reducer(params, *backend, ring, {4});
     set_gradients();
     reducer.start();
     CHECK(ring.slices.size() == 1);  // statistics and tail
+    const Ready ready = reducer.listener();
     std::vector<Param*> rows = trained();
-    reducer.ready(*rows[9]);
+    ready(*rows[9]);
     CHECK(ring.slices.size() == 2);
-    reducer.ready(*rows[7]);  // before its turn: it waits, since the order is the same on all ranks
+    ready(*rows[7]);  // before its turn: it waits, since the order is the same on all ranks
     CHECK(ring.slices.size() == 2);
-    reducer.ready(*rows[8]);
+    ready(*rows[8]);
     CHECK(ring.slices.size() == 4);
     reducer.finish();
     CHECK(ring.slices.size() == 11);
@@ -116,11 +121,12 @@ TEST_CASE_FIXTURE(Arena, "reducer: a bucket leaves as soon as its rows are ready
 TEST_CASE_FIXTURE(Arena, "reducer: a rank with nothing to train hands over the same slices") {
     Recorder busy(2), idle(2);
     for (Recorder* ring : {&busy, &idle}) {
-        GradReducer reducer(params, *backend, *ring, 900);
+        GradReducer reducer(params, *backend, *ring, {900});
         reducer.start();
         std::vector<Param*> rows = trained();
+        const Ready ready = reducer.listener();
         if (ring == &busy)
-            for (auto row = rows.rbegin(); row != rows.rend(); ++row) reducer.ready(**row);
+            for (auto row = rows.rbegin(); row != rows.rend(); ++row) ready(**row);
         reducer.finish();
     }
     REQUIRE(busy.slices.size() == idle.slices.size());
@@ -133,7 +139,7 @@ TEST_CASE_FIXTURE(Arena, "reducer: a rank with nothing to train hands over the s
 TEST_CASE_FIXTURE(Arena,
                   "reducer: a lost peer is thrown by finish, and the next step starts anew") {
     Recorder ring(2);
-    GradReducer reducer(params, *backend, ring, 4);
+    GradReducer reducer(params, *backend, ring, {4});
     ring.fail_at = 3;
     reducer.start();
     CHECK_THROWS_WITH_AS(reducer.finish(), doctest::Contains("rank 1 was lost"), Error);
@@ -146,8 +152,102 @@ TEST_CASE_FIXTURE(Arena,
 
 TEST_CASE_FIXTURE(Arena, "reducer: a job of one rank sends nothing") {
     Recorder ring(1);
-    GradReducer reducer(params, *backend, ring, 4);
+    GradReducer reducer(params, *backend, ring, {4});
     reducer.start();
     reducer.finish();
     CHECK(ring.slices.empty());
+}
+
+namespace {
+
+// conv 40 | first 30→20 with bias | norm 8 | second 20→3 without
+struct LinearArena {
+    std::unique_ptr<Backend> backend = make_backend("cpu", {1});
+    Params params;
+
+    LinearArena() {
+        const auto row = [&](const char* name, Shape shape, int dims) {
+            Param param;
+            param.name = name, param.shape = shape, param.dims = dims;
+            params.add(param);
+        };
+        row("conv.weight", {4, 1, 1, 10}, 4);
+        row("first.weight", {20, 1, 1, 30}, 2);
+        row("first.bias", {1, 1, 1, 20}, 1);
+        row("norm.weight", {1, 1, 1, 8}, 1);
+        row("second.weight", {3, 1, 1, 20}, 2);
+        params.allocate(*backend, 1);
+    }
+    std::vector<bool> used(int64_t batch, int world, FactorMode mode) {
+        std::vector<bool> list;
+        for (const FactorChoice& choice : choose_factors(params, batch, world, mode))
+            list.push_back(choice.use);
+        return list;
+    }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they are fewer bytes") {
+    // first: 2·(20·30 + 20) = 1240 against B·50 floats; second: 2·60 = 120 against B·23.
+    CHECK(used(24, 4, FactorMode::kAuto) == std::vector<bool>{true, false});
+    CHECK(used(25, 4, FactorMode::kAuto) == std::vector<bool>{false, false});
+    CHECK(used(5, 4, FactorMode::kAuto) == std::vector<bool>{true, true});
+    CHECK(used(6, 4, FactorMode::kAuto) == std::vector<bool>{true, false});
+    CHECK(used(1000, 2, FactorMode::kOn) == std::vector<bool>{true, true});
+    CHECK(used(1, 2, FactorMode::kOff) == std::vector<bool>{false, false});
+    CHECK(used(1, 1, FactorMode::kOn) == std::vector<bool>{false, false});
+    const FactorChoice first = choose_factors(params, 10, 4, FactorMode::kAuto)[0];
+    CHECK(first.dense_bytes == doctest::Approx(2 * 3 / 4. * 4 * 620));
+    CHECK(first.factor_bytes == doctest::Approx(3 / 4. * 4 * 10 * 50));
+    CHECK(traffic_text(params, std::vector{first}, 4).find(": first 0.0 MB as factors") !=
+          std::string::npos);
+}
+
+TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the buckets") {
+    Recorder ring(3);  // this is rank 0
+    GradReducer reducer(params, *backend, ring,
+                        {1 << 20, 7, choose_factors(params, 7, 3, FactorMode::kAuto)});
+    const std::vector<int64_t> rows = {2, 0, 3};
+    std::vector<float> x = random_floats(30, 1), dy = random_floats(20, 2);
+    for (int step = 0; step < 2; ++step) {
+        ring.slices.clear(), ring.gathers.clear();
+        std::fill_n(params.grads, params.grads_size, 0.0f);
+        reducer.start(rows);
+        const Ready ready = reducer.listener();
+        ready(*params.find("second.weight"));
+        ready(*params.find("norm.weight"));
+        CHECK(ring.slices.size() == 2);  // the tail, and the bucket that the factors closed
+        // One image of two was trained; the second row counts as zero.
+        CHECK(ready.takes_factors(*params.find("first.weight"), params.find("first.bias"),
+                                  {x.data(), 1, 1, 1, 30}, {dy.data(), 1, 1, 1, 20}));
+        REQUIRE(ring.gathers.size() == 2);
+        CHECK(ring.slices.size() == 2);
+        ready(*params.find("conv.weight"));
+        CHECK(ring.slices.size() == 3);
+        for (auto [gather, width] : {std::pair{0, 30}, {1, 20}})
+            for (size_t rank = 0; rank < 3; ++rank)
+                CHECK(ring.gathers[size_t(gather)][rank].size() == size_t(rows[rank] * width));
+        // What the other ranks send: here, three more rows like ours.
+        for (int i = 0; i < 3; ++i) {
+            std::copy(x.begin(), x.end(), ring.gathers[0][2].begin() + i * 30);
+            std::copy(dy.begin(), dy.end(), ring.gathers[1][2].begin() + i * 20);
+        }
+        reducer.finish();
+        std::vector<double> dw, db;
+        for (int k = 0; k < 20; ++k) {
+            for (int c = 0; c < 30; ++c)
+                dw.push_back(4.0 * double(dy[size_t(k)]) * double(x[size_t(c)]));
+            db.push_back(4.0 * double(dy[size_t(k)]));
+        }
+        CHECK_CLOSE(std::span(params.find("first.weight")->grad.data, 600), dw, sum_tolerance(5));
+        CHECK_CLOSE(std::span(params.find("first.bias")->grad.data, 20), db, sum_tolerance(5));
+    }
+    // A rank with nothing to train hands over the same parcels, all its rows zero.
+    ring.slices.clear(), ring.gathers.clear();
+    reducer.start(rows);
+    reducer.finish();
+    CHECK(ring.slices.size() == 3);
+    REQUIRE(ring.gathers.size() == 2);
+    for (float v : ring.gathers[0][0]) CHECK(v == 0);
 }

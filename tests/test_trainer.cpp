@@ -30,6 +30,9 @@ relu
 dropout 0.25
 avgpool 1
 flatten
+linear fc1 out 20
+relu
+dropout 0.25
 linear fc out classes
 )";
 
@@ -78,7 +81,7 @@ struct Rank {
         loader = std::make_unique<Loader>(data.train, how, options, slots);
         optimizer = std::make_unique<Optimizer>(config, model.params(), *backend);
         trainer = std::make_unique<Trainer>(config, *backend, communicator, model, *optimizer,
-                                            [] { return 0; });
+                                            shares, [] { return 0; });
     }
 
     void train(int steps) {
@@ -90,7 +93,8 @@ struct Rank {
                 loader->start(uint32_t(at.epoch), 0);
                 continue;
             }
-            const Sums sums = trainer->step(*batch, at, 0.05);
+            const Sums sums =
+                trainer->step(*batch, at, 0.05, (at.step + 1) % config.sync_every == 0);
             losses.push_back(sums.mean_loss());
             samples.insert(samples.end(), batch->samples.begin(), batch->samples.end());
             at.consumed += batch->global_wanted;
@@ -105,7 +109,8 @@ struct Rank {
 
 struct Outcome {
     std::vector<double> losses;
-    std::vector<float> weights;
+    std::vector<float> weights, momentum;
+    double bytes_a_step = 0;        // sent by one rank
     std::vector<uint64_t> samples;  // of all ranks, sorted
 };
 
@@ -130,8 +135,15 @@ Outcome train_in_threads(const Config& config, std::vector<double> shares, int s
                     job = join(options, log);
                 }
                 Rank rank(config, *job.communicator, shares);
+                const uint64_t before = job.communicator->bytes_sent();
                 rank.train(steps);
-                outcomes[size_t(r)] = {rank.losses, rank.weights(), rank.samples};
+                const uint64_t sent = job.communicator->bytes_sent() - before;
+                const float* momentum = rank.optimizer->state()[0];
+                outcomes[size_t(r)] = {rank.losses,
+                                       rank.weights(),
+                                       {momentum, momentum + rank.model.params().trained_size},
+                                       double(sent) / steps,
+                                       rank.samples};
                 job.communicator->barrier();
                 job.communicator->leave();
             } catch (...) {
@@ -143,6 +155,7 @@ Outcome train_in_threads(const Config& config, std::vector<double> shares, int s
         if (error) std::rethrow_exception(error);
     for (int r = 1; r < world; ++r) {
         CHECK(outcomes[size_t(r)].weights == outcomes[0].weights);  // the same bits on all ranks
+        CHECK(outcomes[size_t(r)].momentum == outcomes[0].momentum);
         CHECK(outcomes[size_t(r)].losses == outcomes[0].losses);
         outcomes[0].samples.insert(outcomes[0].samples.end(), outcomes[size_t(r)].samples.begin(),
                                    outcomes[size_t(r)].samples.end());
@@ -154,18 +167,102 @@ Outcome train_in_threads(const Config& config, std::vector<double> shares, int s
 }  // namespace
 
 TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same model") {
-    const Config config = small_config();
+    Config config = small_config();
     const int steps = 5;
     const Outcome one = train_in_threads(config, {1}, steps);
-    for (const std::vector<double>& shares :
-         {std::vector<double>{1, 1}, {1, 1, 1, 1}, {5, 3, 2, 0}}) {
+    const std::vector<double> two = {1, 1}, four = {1, 1, 1, 1}, unequal = {5, 3, 2, 0};
+    for (const auto& [factors, shares] :
+         {std::pair{"off", two}, {"off", four}, {"off", unequal}, {"on", two}, {"on", unequal}}) {
+        config.factors = factors;
         const Outcome many = train_in_threads(config, shares, steps);
+        CAPTURE(config.factors);
         CAPTURE(shares.size());
         CAPTURE(shares[0]);
         CHECK(many.samples == one.samples);
         // Rounding of float sums in another order, grown by five steps of training.
         CHECK_CLOSE(many.losses, one.losses, 2e-5);
         CHECK_CLOSE(many.weights, one.weights, 2e-4);
+    }
+}
+
+namespace {
+
+// A rank that must not talk to the others.
+class Apart final : public Communicator {
+ public:
+    Apart(int rank, int world) : rank_(rank), world_(world) {}
+    int rank() const override { return rank_; }
+    int world() const override { return world_; }
+    std::future<void> allreduce_sum(std::span<float>) override { fail("a local step sums"); }
+    std::future<void> gather(std::vector<std::span<float>>) override { fail("… gathers"); }
+    void broadcast(std::span<std::byte>, int) override { fail("… broadcasts"); }
+    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte>) override {
+        fail("… gathers bytes");
+    }
+    void barrier() override { fail("… waits"); }
+    std::vector<EdgeTiming> measure_edges() override { return {}; }
+    void set_progress(int64_t, const char*) override {}
+    void abort(const std::string&) noexcept override {}
+    void leave() noexcept override {}
+    int lost_rank() const override { return -1; }
+    uint64_t bytes_sent() const override { return 0; }
+    double seconds_busy() const override { return 0; }
+
+ private:
+    int rank_, world_;
+};
+
+}  // namespace
+
+TEST_CASE("--sync-every: local steps, then the mean of weights and momentum by images trained") {
+    Config config = small_config();
+    config.sync_every = 2;
+    const std::vector<double> shares = {3, 1};
+    const Outcome together = train_in_threads(config, shares, 2);
+
+    std::vector<double> weights, momentum;
+    for (int r = 0; r < 2; ++r) {
+        Apart apart(r, 2);
+        Config local = config;
+        local.sync_every = 1000;
+        Rank rank(local, apart, shares);
+        rank.train(2);
+        CHECK(rank.losses == std::vector<double>{0, 0});  // sums come with the average
+        const std::vector<float> ends = rank.weights();
+        const float* state = rank.optimizer->state()[0];
+        weights.resize(ends.size()), momentum.resize(rank.model.params().trained_size);
+        const double part = shares[size_t(r)] / 4;
+        for (size_t i = 0; i < ends.size(); ++i) weights[i] += part * double(ends[i]);
+        for (size_t i = 0; i < momentum.size(); ++i) momentum[i] += part * double(state[i]);
+    }
+    CHECK_CLOSE(together.weights, weights, 1e-6);
+    CHECK_CLOSE(together.momentum, momentum, 1e-6);
+    CHECK(together.losses[0] == 0);
+    CHECK(together.losses[1] > 0);
+}
+
+TEST_CASE("bytes on the wire are those of the formulas, as buckets and as factors") {
+    Config config = small_config();
+    const std::vector<double> shares = {1, 1, 1, 1};
+    for (const char* factors : {"off", "on"}) {
+        config.factors = factors;
+        const Outcome three = train_in_threads(config, shares, 3);
+        const auto backend = make_backend("cpu", {1});
+        Model model(kNet, {"net", 3, 16, 1, ""}, *backend);
+        Params& params = model.params();
+        const auto choices = choose_factors(params, config.batch, 4, parse_factor_mode(factors));
+        // fp32, all sums below 16 KB: recursive doubling sends everything log2(4) times.
+        double want = 2.0 * 4 * double(params.grads_size);
+        for (const FactorChoice& choice : choices)
+            if (choice.use) {
+                const Shape w = choice.w->shape;
+                want += choice.factor_bytes;
+                want -= 2.0 * 4 * double(w.elems() + size_t(w.N));
+            }
+        CAPTURE(factors);
+        // Headers, and the padding between rows, beside it.
+        CHECK(three.bytes_a_step >= want * 0.98);
+        CHECK(three.bytes_a_step <= want * 1.02 + 24 * 64);
     }
 }
 
@@ -261,7 +358,7 @@ TEST_CASE("a signal that one rank saw is agreed on with the sums of the step") {
     const std::unique_ptr<Communicator> alone = make_single_rank();
     Rank rank(config, *alone, {1});
     int signal = 0;
-    Trainer trainer(config, *rank.backend, *alone, rank.model, *rank.optimizer,
+    Trainer trainer(config, *rank.backend, *alone, rank.model, *rank.optimizer, {1},
                     [&] { return signal; });
     rank.loader->start(0, 0);
     Batch* batch = rank.loader->next();

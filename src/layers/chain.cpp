@@ -59,7 +59,7 @@ Tensor Chain::forward(Tensor x, const Pass& pass) {
     return x;
 }
 
-Tensor Chain::backward(Tensor dy, const Pass& pass, const Layer::Ready& ready) {
+Tensor Chain::backward(Tensor dy, const Pass& pass, const Ready& ready) {
     for (size_t i = layers_.size(); i-- > backward_from_;)
         dy = layers_[i]->backward(dy, pass, ready);
     return dy;

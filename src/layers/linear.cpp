@@ -57,9 +57,11 @@ class Linear final : public Layer {
     Tensor backward(Tensor dy, const Pass&, const Ready& ready) override {
         dy = relu_.grad(dy, y_, *backend_);
         if (trained()) {
-            backend_->linear_grad_w(x_, dy, w_.grad, b_ ? b_->grad.data : nullptr);
-            if (b_) ready(*b_);
-            ready(w_);
+            if (!ready.takes_factors(w_, b_, x_, dy)) {
+                backend_->linear_grad_w(x_, dy, w_.grad, b_ ? b_->grad.data : nullptr);
+                if (b_) ready(*b_);
+                ready(w_);
+            }
         }
         if (!dx_data_) return {};
         const Tensor dx(dx_data_, x_.shape());

@@ -1,0 +1,228 @@
+// bench_train.cpp — see bench_train.h.
+#include "src/bench_train.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "data/order.h"
+#include "src/base/check.h"
+#include "src/base/random.h"
+#include "src/commands.h"
+#include "src/trainer.h"
+
+namespace convoy {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+double peak_rss_mb() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return double(usage.ru_maxrss) / 1024;
+}
+
+// A batch of random pixels and labels: this rank's share of a global batch, always the same.
+Batch random_batch(const Config& config, Range share, int size, int classes, float* slot) {
+    Batch batch;
+    batch.x = slot;
+    batch.n = batch.wanted = int(share.size());
+    batch.global_wanted = config.batch;
+    const size_t row = size_t(size) * size_t(size) * 3;
+    for (int64_t i = share.begin; i < share.end; ++i) {
+        Random random(uint64_t(config.seed), 0, uint64_t(i), kBench);
+        batch.samples.push_back(uint64_t(i));
+        batch.positions.push_back(int32_t(i));
+        batch.labels.push_back(int32_t(random.below(uint64_t(classes))));
+        float* pixels = slot + size_t(i - share.begin) * row;
+        for (size_t p = 0; p < row; ++p) pixels[p] = random.uniform(-2, 2);
+    }
+    return batch;
+}
+
+// Forward, gradient of x and gradient of w cost the same; the first layer needs no gradient of x.
+double train_flops(const Model& model) {
+    double flops = 3 * model.forward_flops();
+    for (const LayerLine& line : model.lines())
+        if (line.flops > 0) return flops - line.flops;
+    return flops;
+}
+
+// A step whose layers sleep: a third of the time forward, then rows in backward order, each after
+// its layer's part of the rest.
+class Sleeper {
+ public:
+    Sleeper(Model& model, GradReducer& reducer, double seconds)
+        : model_(model), reducer_(reducer), seconds_(seconds) {
+        x_.resize(size_t(model.max_batch()) * widest());
+    }
+    void step(std::span<const int64_t> rows, int n) {
+        std::fill_n(model_.params().tail(), Tail::kSize, 0.0f);
+        wake_ = Clock::now();
+        sleep(seconds_ / 3);
+        reducer_.start(rows);
+        const Ready ready = reducer_.listener();
+        const std::vector<LayerLine> lines = model_.lines();
+        const std::vector<Param*> all = model_.params().rows();
+        const Param* bias = nullptr;  // of a linear layer: comes with its weights, which are next
+        for (auto row = all.rbegin(); row != all.rend(); ++row) {
+            const Param& w = **row;
+            const bool of_linear = row + 1 != all.rend() && (*(row + 1))->dims == 2 && w.dims == 1;
+            if (of_linear) bias = &w;
+            if (of_linear || w.running || w.frozen) continue;
+            if (w.dims > 1) sleep(seconds_ * 2 / 3 * flops_of(w, lines) / model_.forward_flops());
+            const bool as_factors =
+                w.dims == 2 && ready.takes_factors(w, bias, {x_.data(), n, 1, 1, w.shape.C},
+                                                   {x_.data(), n, 1, 1, w.shape.N});
+            if (!as_factors && bias) ready(*bias);
+            if (!as_factors) ready(w);
+            bias = nullptr;
+        }
+        reducer_.finish();
+    }
+
+ private:
+    double flops_of(const Param& w, const std::vector<LayerLine>& lines) const {
+        const std::string name = w.name.substr(0, w.name.rfind('.'));
+        for (const LayerLine& line : lines)
+            if (line.name == name) return line.flops;
+        return 0;
+    }
+    size_t widest() {
+        int widest = 1;
+        for (const Param* row : model_.params().rows())
+            if (row->dims == 2) widest = std::max({widest, row->shape.C, row->shape.N});
+        return size_t(widest);
+    }
+    // By the clock rather than one after the other, so that late wake-ups do not add up.
+    void sleep(double seconds) {
+        wake_ +=
+            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+        std::this_thread::sleep_until(wake_);
+    }
+
+    Model& model_;
+    GradReducer& reducer_;
+    double seconds_;
+    Clock::time_point wake_;
+    std::vector<float> x_;  // stands for every x and dy
+};
+
+}  // namespace
+
+TrainBench bench_train(const Config& config, Communicator& communicator,
+                       const std::function<int()>& stop) {
+    if (config.compute > 0 && config.sync_every > 1)
+        fail("--compute sleeps in steps that sum every gradient; it does not go with --sync-every");
+    TrainBench result;
+    const std::string text = model_text(config.model);
+    result.model = config.model, result.batch = config.batch;
+    result.size = config.size ? config.size : model_input_size(text);
+    result.classes = config.classes.empty() ? 3 : std::max(1, std::atoi(config.classes.c_str()));
+    result.world = communicator.world();
+    const int groups = config.steps > 0 ? int(config.steps) : 5;  // timed: H steps each
+
+    const auto backend = make_backend(config);
+    result.threads = backend->threads();
+    Model model(text, {config.model, result.classes, result.size, uint64_t(config.seed), ""},
+                *backend);
+    const std::vector<double> shares(size_t(result.world), 1.0);
+    std::vector<int64_t> rows;
+    for (int rank = 0; rank < result.world; ++rank)
+        rows.push_back(share_of(config.batch, shares, rank).size());
+    const Range share = share_of(config.batch, shares, communicator.rank());
+    const int local = std::max(int(share.size()), 1);
+    model.plan(local, /*training=*/true);
+    Optimizer optimizer(config, model.params(), *backend);
+    Trainer trainer(config, *backend, communicator, model, optimizer, shares, stop);
+    float* slot = backend->alloc_host(Shape{local, result.size, result.size, 3}.elems());
+    const Batch batch = random_batch(config, share, result.size, result.classes, slot);
+    std::optional<GradReducer> reducer;
+    std::optional<Sleeper> sleeper;
+    if (config.compute > 0) {
+        reducer.emplace(model.params(), *backend, communicator,
+                        reducer_options(config, model.params(), result.world));
+        sleeper.emplace(model, *reducer, config.compute);
+    }
+
+    int64_t step = 0;
+    double waited = 0, busy = 0, total = 0;
+    uint64_t bytes = 0;
+    for (int group = 0; group <= groups && !result.signal; ++group) {
+        const double waited_before =
+            reducer ? reducer->seconds_waited() : trainer.seconds_waited_for_network();
+        const double busy_before = communicator.seconds_busy();
+        const uint64_t bytes_before = communicator.bytes_sent();
+        const auto begin = Clock::now();
+        for (int i = 0; i < config.sync_every; ++i, ++step) {
+            if (sleeper)
+                sleeper->step(rows, int(share.size()));
+            else
+                trainer.step(batch, {0, 0, step}, 1e-4, i + 1 == config.sync_every);
+            if (step == 0) result.first_step_end = Clock::now();
+        }
+        const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+        result.signal = trainer.stop_agreed();
+        if (group == 0) continue;  // warms up and is not counted
+        total += seconds;
+        waited -= waited_before;
+        waited += reducer ? reducer->seconds_waited() : trainer.seconds_waited_for_network();
+        busy += communicator.seconds_busy() - busy_before;
+        bytes += communicator.bytes_sent() - bytes_before;
+        result.images_per_second.push_back(double(config.batch * config.sync_every) / seconds);
+    }
+    std::vector<double>& speeds = result.images_per_second;
+    std::sort(speeds.begin(), speeds.end());
+    result.net_wait = total > 0 ? waited / total : 0;
+    result.net_busy = total > 0 ? busy / total : 0;
+    result.bytes_a_step = double(bytes) / (double(groups) * config.sync_every);
+    if (!sleeper && !speeds.empty()) {
+        result.gflops = speeds[speeds.size() / 2] / double(config.batch) * double(share.size()) *
+                        train_flops(model) / 1e9;
+        result.peak_gflops = backend->measure_peak_gflops();
+    }
+    return result;
+}
+
+void print_train_bench(const TrainBench& r, bool json_lines) {
+    const std::vector<double>& speeds = r.images_per_second;
+    const double median = speeds[speeds.size() / 2];
+    const double percent = r.peak_gflops > 0 ? 100 * r.gflops / r.peak_gflops : 0;
+    if (json_lines) {
+        fmt::print("{}\n", json{{"bench", "train"},
+                                {"model", r.model},
+                                {"batch", r.batch},
+                                {"size", r.size},
+                                {"classes", r.classes},
+                                {"world", r.world},
+                                {"threads", r.threads},
+                                {"images_per_second", median},
+                                {"images_per_second_min", speeds.front()},
+                                {"images_per_second_max", speeds.back()},
+                                {"gflops", r.gflops},
+                                {"peak_gflops", r.peak_gflops},
+                                {"percent_of_peak", percent},
+                                {"net_wait", r.net_wait},
+                                {"net_busy", r.net_busy},
+                                {"bytes_a_step", r.bytes_a_step},
+                                {"first_step_seconds", r.first_step_seconds},
+                                {"peak_rss_mb", peak_rss_mb()}}
+                               .dump());
+        return;
+    }
+    fmt::print("{:<10} {:>5} {:>5} {:>6} {:>22} {:>9} {:>9} {:>13} {:>9} {:>11} {:>9}\n", "model",
+               "batch", "size", "ranks", "img/s median (min-max)", "GFLOP/s", "% of peak",
+               "net % of busy", "sent/step", "first step", "peak RSS");
+    fmt::print(
+        "{:<10} {:>5} {:>5} {:>6} {:>22} {:>9.0f} {:>9.0f} {:>13} {:>9} {:>9.2f} s {:>6.0f} MB\n",
+        r.model, r.batch, r.size, r.world,
+        fmt::format("{:.2f} ({:.2f}-{:.2f})", median, speeds.front(), speeds.back()), r.gflops,
+        percent, fmt::format("{:.0f} of {:.0f}", 100 * r.net_wait, 100 * r.net_busy),
+        fmt::format("{:.1f} MB", r.bytes_a_step / 1e6), r.first_step_seconds, peak_rss_mb());
+}
+
+}  // namespace convoy

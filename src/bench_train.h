@@ -1,0 +1,36 @@
+// bench_train.h — training steps without the input pipeline: how fast, and what the network costs.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "net/communicator.h"
+#include "src/config.h"
+
+namespace convoy {
+
+struct TrainBench {
+    std::string model;
+    int64_t batch = 0;
+    int size = 0, classes = 0, world = 1, threads = 1;
+    std::vector<double> images_per_second;  // of all ranks together, ascending: one a timed step
+    double gflops = 0, peak_gflops = 0;     // of this rank; 0: nothing was computed, or not known
+    double net_wait = 0, net_busy = 0;      // parts of the time
+    double bytes_a_step = 0;                // sent by this rank
+    double first_step_seconds = 0;          // from the start of the command
+    std::chrono::steady_clock::time_point first_step_end;
+    int signal = 0;  // that ended it early, else 0
+};
+
+// Blocks; every rank must call it. Random pixels, the same in every step. With config.compute > 0
+// the layers sleep so many seconds a step in place of computing, in proportion to their operations,
+// while gradients travel as ever: the network of many hosts on a machine of few cores.
+TrainBench bench_train(const Config& config, Communicator& communicator,
+                       const std::function<int()>& stop);
+
+// A table on stdout, or one JSON object.
+void print_train_bench(const TrainBench& result, bool json);
+
+}  // namespace convoy

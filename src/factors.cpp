@@ -1,0 +1,103 @@
+// factors.cpp — see factors.h.
+#include "src/factors.h"
+
+#include <fmt/format.h>
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+FactorMode parse_factor_mode(const std::string& text) {
+    return text == "on" ? FactorMode::kOn : text == "off" ? FactorMode::kOff : FactorMode::kAuto;
+}
+
+std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int world,
+                                         FactorMode mode) {
+    std::vector<FactorChoice> choices;
+    const double others = double(world - 1) / world;
+    for (Param* w : params.rows()) {
+        if (w->dims != 2 || w->frozen) continue;  // in files a linear layer has two dimensions
+        Param* b = params.find(w->name.substr(0, w->name.rfind('.')) + ".bias");
+        if (b && b->frozen) b = nullptr;
+        const double in = w->shape.C, out = w->shape.N;
+        FactorChoice choice{w, b, 0, 0, false};
+        choice.dense_bytes = 2 * others * sizeof(float) * (in * out + (b ? out : 0));
+        choice.factor_bytes = others * sizeof(float) * double(batch) * (in + out);
+        choice.use =
+            world > 1 && (mode == FactorMode::kOn ||
+                          (mode == FactorMode::kAuto && choice.factor_bytes < choice.dense_bytes));
+        choices.push_back(choice);
+    }
+    return choices;
+}
+
+std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world) {
+    const double ring = 2.0 * (world - 1) / world * sizeof(float) * double(params.grads_size);
+    double sent = ring;
+    std::string as_factors;
+    for (const FactorChoice& choice : choices) {
+        if (!choice.use) continue;
+        sent += choice.factor_bytes - choice.dense_bytes;
+        const std::string name = choice.w->name.substr(0, choice.w->name.rfind('.'));
+        as_factors += fmt::format("{}{} {:.1f} MB as factors instead of {:.1f}",
+                                  as_factors.empty() ? ": " : ", ", name, choice.factor_bytes / 1e6,
+                                  choice.dense_bytes / 1e6);
+    }
+    return fmt::format("{:.1f} MB a rank and step in fp32{}", sent / 1e6,
+                       as_factors.empty() ? ", all gradients as they are" : as_factors);
+}
+
+Factors::Factors(const FactorChoice& layer, int64_t batch, Backend& backend,
+                 Communicator& communicator)
+    : layer_(layer),
+      backend_(backend),
+      communicator_(communicator),
+      in_(int(layer.w->shape.row_elems())),
+      out_(layer.w->shape.N),
+      x_(backend.alloc(size_t(batch) * size_t(in_))),
+      dy_(backend.alloc(size_t(batch) * size_t(out_))) {}
+
+void Factors::start(std::span<const int64_t> rows) {
+    ENSURE(int(rows.size()) == communicator_.world(), rows.size(), " counts of rows");
+    first_row_.assign(1, 0);
+    for (int64_t n : rows) first_row_.push_back(first_row_.back() + n);
+    gathers_.clear();
+    const size_t rank = size_t(communicator_.rank());
+    const size_t first = size_t(first_row_[rank]), count = size_t(rows[rank]);
+    backend_.fill(x_ + first * size_t(in_), count * size_t(in_), 0);
+    backend_.fill(dy_ + first * size_t(out_), count * size_t(out_), 0);
+}
+
+void Factors::put(Tensor x, Tensor dy) {
+    const size_t rank = size_t(communicator_.rank());
+    ENSURE(x.N == dy.N && x.N <= first_row_[rank + 1] - first_row_[rank], x.N, " and ", dy.N,
+           " rows");
+    const size_t first = size_t(first_row_[rank]);
+    backend_.copy(x_ + first * size_t(in_), x.data, size_t(x.N) * size_t(in_));
+    backend_.copy(dy_ + first * size_t(out_), dy.data, size_t(dy.N) * size_t(out_));
+}
+
+void Factors::send() {
+    backend_.synchronize();
+    for (auto [all, width] : {std::pair{x_, in_}, {dy_, out_}}) {
+        std::vector<std::span<float>> blocks;
+        for (size_t r = 0; r + 1 < first_row_.size(); ++r)
+            blocks.emplace_back(all + size_t(first_row_[r]) * size_t(width),
+                                size_t(first_row_[r + 1] - first_row_[r]) * size_t(width));
+        gathers_.push_back(communicator_.gather(std::move(blocks)));
+    }
+}
+
+void Factors::wait() {
+    for (std::future<void>& gather : gathers_) gather.wait();
+    for (std::future<void>& gather : gathers_) gather.get();
+}
+
+void Factors::add_gradient() {
+    const int rows = int(first_row_.back());
+    if (rows == 0) return;
+    backend_.linear_grad_w({x_, rows, 1, 1, in_}, {dy_, rows, 1, 1, out_}, layer_.w->grad,
+                           layer_.b ? layer_.b->grad.data : nullptr);
+}
+
+}  // namespace convoy

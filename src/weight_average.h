@@ -1,0 +1,47 @@
+// weight_average.h — `--sync-every H`: each rank trains H steps on its own, then weights and
+// optimizer state become their mean over the ranks, weighted by the images each has trained.
+//
+//   rank 0   step ─ step ─ step ─ step ─┐            ┌─ step ─ …
+//   rank 1   step ─ step ─ step ─ step ─┴─ average ──┴─ step ─ …      H = 4: a fourth of the bytes
+//
+// Local SGD: Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019); momentum is
+// averaged like the weights: Yu, Jin, Yang (ICML 2019). Not the same training as H = 1. What
+// travels is how far the weights have moved since the last time, so a bf16 wire rounds the movement
+// and not the weights; every rank ends with the same bits.
+#pragma once
+
+#include "net/communicator.h"
+#include "src/optimizer.h"
+#include "src/params.h"
+
+namespace convoy {
+
+class WeightAverage {
+ public:
+    // Weights must be equal on all ranks at the first add(). All must outlive this.
+    WeightAverage(Params& params, Optimizer& optimizer, Backend& backend,
+                  Communicator& communicator);
+
+    // Before a step: remembers the weights that all ranks share, the first time.
+    void begin();
+    // After a local step with these sums of its own. Not `now`: keeps them and returns zeros in
+    // `tail`. Now: blocks until weights and optimizer state are the mean; `tail` then has the sums
+    // of all ranks since the last time, which are exact. Throws the communicator's Error: weights
+    // and each optimizer state are then either this rank's own or the mean, never half of it.
+    void add(float (&tail)[Tail::kSize], bool now);
+
+    double seconds() const { return seconds_; }  // spent in averaging
+
+ private:
+    void average(float* values, float* shared, size_t n, float part);
+
+    Params& params_;
+    Optimizer& optimizer_;
+    Backend& backend_;
+    Communicator& communicator_;
+    float* shared_ = nullptr;  // the weights after the last average
+    float sums_[Tail::kSize] = {};
+    double seconds_ = 0;
+};
+
+}  // namespace convoy
