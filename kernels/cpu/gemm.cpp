@@ -19,8 +19,9 @@ namespace convoy {
 
 namespace {
 
-constexpr int kDepthBlock = 256;  // k in a block: a B panel of 32 columns is then 32 KB
-constexpr int kRowBlock = 280;    // 280·256 floats of A are 287 KB of the 1–2 MB of L2
+constexpr int kRowBlock = 280;  // 280·256 floats of A are 287 KB of the 1–2 MB of L2
+constexpr int kThinGroup = 16;  // panels of columns whose results stay in L2 over all of the depth
+constexpr int kThinPack = 4;    // panels packed together: runs of 512 bytes
 
 // Multiplies a packed block of rows with packed panels of b, for one block of depth.
 struct BlockProduct {
@@ -32,7 +33,9 @@ struct BlockProduct {
     float* const* result;  // start of each row
     const float* base;     // of the result's tensor, for the mask
 
-    void operator()(const float* a, const float* b, int j, int columns) const {
+    // `upcoming`, as large as b: what is needed after this, or null.
+    void operator()(const float* a, const float* b, int j, int columns,
+                    const float* upcoming) const {
         TileOut out{nullptr, std::min(micro.nr, columns - j)};
         out.accumulate = !first;
         if (last) {
@@ -42,12 +45,11 @@ struct BlockProduct {
         }
         float* tile_rows[16];
         out.rows = tile_rows;
-        const int padded = ceil_div(depth, kPiece) * kPiece;
         for (int panel = 0; panel < rows.count; ++panel) {
             const int height = rows.height(panel), begin = rows.begin(panel);
             for (int i = 0; i < height; ++i) tile_rows[i] = result[begin + i] + j;
-            micro.tile_by_row(height, depth, a, b, out);
-            a += ptrdiff_t(height) * padded;
+            if (upcoming && 2 * panel < micro.nr) out.upcoming = upcoming + 2 * panel * depth;
+            micro.tile_by_row(height, depth, a + ptrdiff_t(begin) * kRowStride, b, out);
         }
     }
 };
@@ -75,10 +77,13 @@ float* const* Cpu::for_threads(size_t elems) {
     return thread_blocks_.data();
 }
 
-void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int columns,
+void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int columns,
                       const RowMap& result, const Epilogue& epilogue) {
-    const int64_t rows = a.rows();
+    const int64_t rows = x.rows();
     if (rows == 0) return;
+    const bool plain = x.is_matrix() && result.step_p == x.Q * result.step_q &&
+                       result.step_n == x.P * result.step_p;
+    const Patches a = plain ? Patches::matrix(x.x, int(rows), x.C) : x;
     const int depth = a.depth();
     if (depth == 0) return fill_without_depth(cpu, a, columns, result, epilogue);
     const Micro& micro = cpu.micro;
@@ -93,7 +98,7 @@ void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int column
     };
     cpu.pool.for_each(depths.parts * panels, [&](int task, int) {
         const int block = task / panels, panel = task % panels, k = depths.begin(block);
-        pack_panel(b, depth, k, k + depths.length(block), panel * micro.nr, columns, micro.nr,
+        pack_panel(micro, b, depth, k, k + depths.length(block), panel * micro.nr, columns,
                    panel_at(block, panel));
     });
 
@@ -102,8 +107,7 @@ void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int column
     const int most = int(std::clamp<int64_t>((rows + threads - 1) / threads, micro.mr, kRowBlock));
     const int blocks = ceil_div(rows, most);
     const int cuts = std::min(panels, blocks >= threads ? 1 : ceil_div(threads, blocks));
-    float* const* scratch =
-        cpu.for_threads(size_t(kRowBlock + 16) * std::min(depths.size, kDepthBlock));
+    float* const* scratch = cpu.for_threads(size_t(kRowBlock + 16) * kRowStride);
     cpu.pool.for_each(blocks * cuts, [&](int task, int thread) {
         const int64_t row = rows * (task / cuts) / blocks;
         const Panels block(int(rows * (task / cuts + 1) / blocks - row), micro.mr);
@@ -111,16 +115,20 @@ void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int column
         const int panel_end = panels * (task % cuts + 1) / cuts;
         float* starts[kRowBlock + 16];
         Row at(a, row);
-        for (int i = 0; i < block.rows; ++i, at.next(a))
+        for (int i = 0; i < block.rows; ++i, at.skip(a, 1))
             starts[i] =
                 result.data + at.n * result.step_n + at.p * result.step_p + at.q * result.step_q;
         for (int d = 0; d < depths.parts; ++d) {
             const int k = depths.begin(d), length = depths.length(d);
-            pack_by_row(a, row, block, k, k + length, scratch[thread]);
+            pack_by_row(a, row, block.rows, k, k + length, scratch[thread]);
             const BlockProduct product{micro,    block,  length,     d == 0, d + 1 == depths.parts,
                                        epilogue, starts, result.data};
-            for (int panel = panel_begin; panel < panel_end; ++panel)
-                product(scratch[thread], panel_at(d, panel), panel * micro.nr, columns);
+            for (int panel = panel_begin; panel < panel_end; ++panel) {
+                const bool more = panel + 1 < panel_end;
+                const int next = more ? d : (d + 1) % depths.parts;
+                product(scratch[thread], panel_at(d, panel), panel * micro.nr, columns,
+                        panel_at(next, more ? panel + 1 : panel_begin));
+            }
         }
     });
 }
@@ -132,34 +140,38 @@ void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSid
     const Patches left = Patches::matrix(a, rows, depth);
     const Cut depths(depth, kDepthBlock, kPiece);
     const Panels all_rows(rows, micro.mr);
-    const int padded = ceil_div(depth, kPiece) * kPiece;
 
     // All of a, packed by blocks of depth.
-    float* packed = cpu.shared.get(kSlotA, size_t(rows) * padded);
+    const size_t block = size_t(rows) * kRowStride;
+    float* packed = cpu.shared.get(kSlotA, block * depths.parts);
     cpu.pool.for_each(depths.parts, [&](int d, int) {
         const int k = depths.begin(d);
-        pack_by_row(left, 0, all_rows, k, k + depths.length(d), packed + size_t(rows) * k);
+        pack_by_row(left, 0, rows, k, k + depths.length(d), packed + block * d);
     });
     std::vector<float*> starts(rows);
     for (int i = 0; i < rows; ++i) starts[i] = result + ptrdiff_t(i) * columns;
 
     const int panels = ceil_div(columns, micro.nr);
     const int tasks = std::min(panels, cpu.pool.size());
-    float* const* scratch = cpu.for_threads(size_t(kDepthBlock) * micro.nr);
+    const ptrdiff_t panel_elems = ptrdiff_t(kDepthBlock) * micro.nr;
+    float* const* scratch = cpu.for_threads(kThinPack * panel_elems);
     cpu.pool.for_each(tasks, [&](int task, int thread) {
-        const int begin = int(int64_t(panels) * task / tasks);
         const int end = int(int64_t(panels) * (task + 1) / tasks);
-        for (int d = 0; d < depths.parts; ++d) {
+        const auto multiply = [&](int d, int from, int until) {
             const int k = depths.begin(d), length = depths.length(d);
+            pack_panels(micro, b, depth, k, k + length, from * micro.nr, (until - from) * micro.nr,
+                        columns, scratch[thread], panel_elems);
             const BlockProduct product{
                 micro,    all_rows,      length, d == 0, d + 1 == depths.parts,
                 epilogue, starts.data(), result};
-            for (int panel = begin; panel < end; ++panel) {
-                pack_panel(b, depth, k, k + length, panel * micro.nr, columns, micro.nr,
-                           scratch[thread]);
-                product(packed + size_t(rows) * k, scratch[thread], panel * micro.nr, columns);
-            }
-        }
+            for (int panel = from; panel < until; ++panel)
+                product(packed + block * d, scratch[thread] + (panel - from) * panel_elems,
+                        panel * micro.nr, columns, nullptr);
+        };
+        for (int group = int(int64_t(panels) * task / tasks); group < end; group += kThinGroup)
+            for (int d = 0; d < depths.parts; ++d)
+                for (int p = group; p < std::min(end, group + kThinGroup); p += kThinPack)
+                    multiply(d, p, std::min({end, group + kThinGroup, p + kThinPack}));
     });
 }
 

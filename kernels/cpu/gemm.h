@@ -3,7 +3,7 @@
 // A convolution is a product with the matrix of patches: row (n,p,q) holds the R·S·C numbers
 // under the window at output (p,q). That matrix (R·S times the size of the image) is never
 // written down: blocks of it are copied straight from the image into the packed form that the
-// inner kernels read. A plain matrix is the case H = W = R = S = 1.
+// inner kernels read. A plain matrix is an image of one line under a window of 1x1.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,11 @@ struct Patches {
     int64_t rows() const { return int64_t(N) * P * Q; }
     int depth() const { return R * S * C; }
     static Patches matrix(const float* x, int rows, int columns) {
-        return {x, rows, 1, 1, columns, 1, 1, 0, 0, 1, 1, 1, 1};
+        return {x, 1, 1, rows, columns, 1, 1, 0, 0, 1, 1, 1, rows};
+    }
+    // The patches are the rows of x themselves.
+    bool is_matrix() const {
+        return R == 1 && S == 1 && step_h == 1 && step_w == 1 && P == H && Q == W;
     }
 };
 

@@ -43,15 +43,32 @@ void pack_by_depth(const float* dy, int K, int count, const Panels& panels, int 
     }
 }
 
+// One row of a panel; copies of a constant length need no call.
+inline void copy_panel_row(float* to, const float* from, int nr) {
+    if (nr == 32)
+        std::memcpy(to, from, 32 * sizeof(float));
+    else if (nr == 16)
+        std::memcpy(to, from, 16 * sizeof(float));
+    else
+        std::memcpy(to, from, nr * sizeof(float));
+}
+
 // Columns [begin, end) of `count` rows of patches as panels b[panel][row][nr], the last filled up
-// with zeros.
+// with zeros: a few rows at a time are first laid side by side.
 void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, int nr, float* to) {
-    Row at(x, row);
+    constexpr int kRows = 16;
+    float rows[kRows * kRowStride];
     const ptrdiff_t panel = ptrdiff_t(count) * nr;
     const int rest = (end - begin) % nr;
-    for (int k = 0; k < count; ++k, at.next(x), to += nr) {
-        copy_patch(x, at, begin, end, to, nr, panel);
-        if (rest) std::fill_n(to + (end - begin) / nr * panel + rest, nr - rest, 0.0f);
+    for (int k = 0; k < count; k += kRows, to += kRows * nr) {
+        const int here = std::min(kRows, count - k);
+        pack_by_row(x, row + k, here, begin, end, rows);
+        if (rest)
+            for (int i = 0; i < here; ++i)
+                std::fill_n(rows + i * kRowStride + (end - begin), nr - rest, 0.0f);
+        for (int j = 0; j < end - begin; j += nr)
+            for (int i = 0; i < here; ++i)
+                copy_panel_row(to + j / nr * panel + i * nr, rows + i * kRowStride + j, nr);
     }
 }
 
@@ -114,9 +131,10 @@ struct RowsProduct {
 
 }  // namespace
 
-void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& patches, float* dw) {
-    const int64_t rows = patches.rows();
+void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw) {
+    const int64_t rows = x.rows();
     if (rows == 0) return;
+    const Patches patches = x.is_matrix() ? Patches::matrix(x.x, int(rows), x.C) : x;
     const RowsProduct product{cpu.micro, dy, K, patches};
     const int panels = ceil_div(patches.depth(), cpu.micro.nr), threads = cpu.pool.size();
     float* const* scratch = cpu.for_threads(product.scratch_elems());

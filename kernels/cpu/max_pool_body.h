@@ -3,7 +3,6 @@
 namespace convoy {
 namespace {
 
-typedef int Ints __attribute__((vector_size(kWidth * 4)));
 typedef unsigned char Bytes __attribute__((vector_size(kWidth)));
 typedef unsigned char BytesAnywhere __attribute__((vector_size(kWidth), aligned(1), may_alias));
 

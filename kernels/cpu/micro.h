@@ -16,6 +16,9 @@ struct TileOut {
     bool relu = false;            // then max(0, ·)
     const float* bias = nullptr;  // added: `cols` floats
     ptrdiff_t mask = 0;           // if not 0: result is 0 where row[mask + column] <= 0
+    // What is needed next: as many floats from here as the tile has depth, twice, are brought to
+    // L2.
+    const float* upcoming = nullptr;
 
     bool plain() const { return !relu && !bias && !mask; }
 };
@@ -60,10 +63,16 @@ struct Micro {
 
     // tile = Σ_k a(i,k)·b(k,j) for i < rows ≤ mr, j < nr.
     //   b          b(k,j) at b[k·nr + j]
-    //   by_row     a(i,k) at a[(k/16)·rows·16 + i·16 + k%16]: rows copied in pieces of 16
+    //   by_row     a(i,k) at a[i·kRowStride + k]
+    //   by_piece   a(i,k) at a[(k/16)·rows·16 + i·16 + k%16]: rows in pieces of 16
     //   by_depth   a(i,k) at a[k·lane + i]
     void (*tile_by_row)(int rows, int depth, const float* a, const float* b, const TileOut& out);
+    void (*tile_by_piece)(int rows, int depth, const float* a, const float* b, const TileOut& out);
     void (*tile_by_depth)(int rows, int depth, const float* a, const float* b, const TileOut& out);
+
+    // The same panel of b from rows of depth: to[k·nr + j] = from[j·step + k], k < depth, j <
+    // columns.
+    void (*transpose)(const float* from, ptrdiff_t step, int depth, int columns, float* to);
 
     // y and argmax of one output pixel; dx of one input pixel = Σ of its sources, masked if `mask`.
     void (*max_pool_window)(const float* x, const PoolWindow& window, int channels, float* y,
@@ -90,7 +99,11 @@ struct Micro {
 };
 
 constexpr int kChains = 12;
-constexpr int kPiece = 16;  // floats of a row that lie together in a by_row panel
+constexpr int kPiece = 16;        // floats of a row that lie together in a by_piece panel
+constexpr int kDepthBlock = 256;  // most depth of a tile: a panel of b, 32 columns, is then 32 KB
+// From one row of a by_row panel to the next: not a multiple of 4 KB / mr, so that the rows fall
+// into different sets of the L1 cache.
+constexpr int kRowStride = kDepthBlock + kPiece;
 
 const Micro& micro_base();
 const Micro& micro_avx512();  // only on x86-64, only to be called where the processor has it

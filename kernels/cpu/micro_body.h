@@ -80,25 +80,51 @@ inline void multiply_step(Vec (&acc)[M][kVecs], const float* a, const float* b) 
     }
 }
 
+// Brings the tile's place in the result to L1 while the sums are being made: it was written a whole
+// block of depth ago.
 template <int M>
-void tile_by_row(int depth, const float* a, const float* b, const TileOut& out) {
+inline void prefetch_result(const TileOut& out) {
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs * kWidth; v += 16) __builtin_prefetch(out.rows[i] + v, 1);
+}
+
+// Row i of a at a + i·Stride; its next kPiece numbers follow Next floats on.
+template <int M, int Stride, int Next>
+inline void tile_of_pieces(int depth, const float* a, const float* b, const TileOut& out) {
     constexpr int kCols = kWidth * kVecs;
+    const float* upcoming = out.upcoming ? out.upcoming : b;
     Vec acc[M][kVecs] = {};
-    for (; depth >= kPiece; depth -= kPiece, a += M * kPiece) {
+    prefetch_result<M>(out);
+    for (; depth >= kPiece; depth -= kPiece, a += Next) {
         // The next piece of each row comes from L2: too short runs for the hardware to see.
 #pragma GCC unroll 16
-        for (int i = 0; i < M; ++i) __builtin_prefetch(a + (2 * M + i) * kPiece);
+        for (int i = 0; i < M; ++i) __builtin_prefetch(a + Next + i * Stride);
+        __builtin_prefetch(upcoming, 0, 2);
+        __builtin_prefetch(upcoming + 16, 0, 2);
+        upcoming += 2 * kPiece;
 #pragma GCC unroll 4
-        for (int k = 0; k < kPiece; ++k, b += kCols) multiply_step<M, kPiece>(acc, a + k, b);
+        for (int k = 0; k < kPiece; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
     }
-    for (int k = 0; k < depth; ++k, b += kCols) multiply_step<M, kPiece>(acc, a + k, b);
+    for (int k = 0; k < depth; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
     write_tile<M>(acc, out);
+}
+
+template <int M>
+void tile_by_row(int depth, const float* a, const float* b, const TileOut& out) {
+    tile_of_pieces<M, kRowStride, kPiece>(depth, a, b, out);
+}
+template <int M>
+void tile_by_piece(int depth, const float* a, const float* b, const TileOut& out) {
+    tile_of_pieces<M, kPiece, M * kPiece>(depth, a, b, out);
 }
 
 template <int M>
 void tile_by_depth(int depth, const float* a, const float* b, const TileOut& out) {
     constexpr int kCols = kWidth * kVecs;
     Vec acc[M][kVecs] = {};
+    prefetch_result<M>(out);
 #pragma GCC unroll 4
     for (int k = 0; k < depth; ++k, a += kLane, b += kCols) multiply_step<M, 1>(acc, a, b);
     write_tile<M>(acc, out);
@@ -107,12 +133,13 @@ void tile_by_depth(int depth, const float* a, const float* b, const TileOut& out
 // One instance for each number of rows, so that the last rows of a matrix cost what they are.
 using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& out);
 struct Tiles {
-    Tile by_row[kRows + 1] = {}, by_depth[kRows + 1] = {};
+    Tile by_row[kRows + 1] = {}, by_piece[kRows + 1] = {}, by_depth[kRows + 1] = {};
 };
 template <int M>
 constexpr void list_tiles(Tiles& tiles) {
     if constexpr (M > 0) {
         tiles.by_row[M] = tile_by_row<M>;
+        tiles.by_piece[M] = tile_by_piece<M>;
         tiles.by_depth[M] = tile_by_depth<M>;
         list_tiles<M - 1>(tiles);
     }
@@ -127,6 +154,9 @@ constexpr Tiles kTiles = all_tiles();
 void any_by_row(int rows, int depth, const float* a, const float* b, const TileOut& out) {
     kTiles.by_row[rows](depth, a, b, out);
 }
+void any_by_piece(int rows, int depth, const float* a, const float* b, const TileOut& out) {
+    kTiles.by_piece[rows](depth, a, b, out);
+}
 void any_by_depth(int rows, int depth, const float* a, const float* b, const TileOut& out) {
     kTiles.by_depth[rows](depth, a, b, out);
 }
@@ -136,6 +166,55 @@ void any_by_depth(int rows, int depth, const float* a, const float* b, const Til
 
 namespace convoy {
 namespace {
+
+typedef int Ints __attribute__((vector_size(kWidth * 4)));
+
+// Step D of transposing a square of vectors: in each 2D × 2D block the corners of D × D change
+// places. Eklundh, "A Fast Computer Method for Matrix Transposing" (1972).
+template <int D>
+inline void transpose_square(Vec (&v)[kWidth]) {
+    if constexpr (D < kWidth) {
+        Ints low, high;
+        for (int l = 0; l < kWidth; ++l) {
+            low[l] = l & D ? kWidth + l - D : l;
+            high[l] = l & D ? kWidth + l : l + D;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kWidth; ++i)
+            if ((i & D) == 0) {
+                const Vec a = v[i], b = v[i + D];
+                v[i] = __builtin_shuffle(a, b, low);
+                v[i + D] = __builtin_shuffle(a, b, high);
+            }
+        transpose_square<2 * D>(v);
+    }
+}
+
+void transpose(const float* from, ptrdiff_t step, int depth, int columns, float* to) {
+    constexpr int kCols = kVecs * kWidth;
+    int k = 0;
+    for (; k + kWidth <= depth; k += kWidth)
+        for (int j = 0; j < columns; j += kWidth) {
+            const float* block = from + j * step + k;
+            float* out = to + k * kCols + j;
+            if (columns - j < kWidth) {
+                for (int i = 0; i < kWidth; ++i)
+                    for (int c = 0; c < columns - j; ++c) out[i * kCols + c] = block[c * step + i];
+                continue;
+            }
+            Vec v[kWidth];
+#pragma GCC unroll 16
+            for (int c = 0; c < kWidth; ++c) {
+                v[c] = load(block + c * step);
+                __builtin_prefetch(block + c * step + 128);  // rows lie far apart
+            }
+            transpose_square<1>(v);
+#pragma GCC unroll 16
+            for (int i = 0; i < kWidth; ++i) store(out + i * kCols, v[i]);
+        }
+    for (; k < depth; ++k)
+        for (int j = 0; j < columns; ++j) to[k * kCols + j] = from[j * step + k];
+}
 
 // Twelve chains of dependent multiply-adds hide the latency of four cycles of two units.
 float multiply_add_chains(int rounds) {
@@ -166,7 +245,9 @@ constexpr Micro make_micro(const char* name) {
             kLane,
             kLaneRows,
             any_by_row,
+            any_by_piece,
             any_by_depth,
+            transpose,
             max_pool_window,
             max_pool_gather,
             winograd_input,

@@ -33,74 +33,32 @@ struct Panels {
     int height(int panel) const { return begin(panel + 1) - begin(panel); }
 };
 
-// Writes a run of floats cut into pieces of `piece`, each `stride` after the one before.
-struct PieceWriter {
-    float* to;
-    int piece;
-    ptrdiff_t stride;
-    int at = 0;  // within the piece
-
-    template <class Copy>
-    void put(int n, Copy&& copy) {
-        for (int done = 0; done < n;) {
-            const int m = std::min(n - done, piece - at);
-            copy(to + at, done, m);
-            done += m, at += m;
-            if (at == piece) at = 0, to += stride;
-        }
-    }
-    void write(const float* from, int n) {
-        put(n, [&](float* t, int done, int m) {
-            if (m == kPiece)  // of fixed length: no call
-                std::memcpy(t, from + done, kPiece * sizeof(float));
-            else if (m == 2 * kPiece)
-                std::memcpy(t, from + done, 2 * kPiece * sizeof(float));
-            else
-                for (int i = 0; i < m; ++i) t[i] = from[done + i];
-        });
-    }
-    void write_zeros(int n) {
-        put(n, [&](float* t, int, int m) { std::fill_n(t, m, 0.0f); });
-    }
-};
-
-// Writes a run of floats in one piece, 16 at a time: it may write up to 15 floats too many, and
-// reads as many, but never from `stop` on.
-struct RunWriter {
-    float* to;
-    const float* stop;
-
-    void write(const float* from, int n) {
-        if (stop - from >= n + kPiece - 1)
-            for (int i = 0; i < n; i += kPiece)
-                std::memcpy(to + i, from + i, kPiece * sizeof(float));
-        else
-            std::memcpy(to, from, n * sizeof(float));
-        to += n;
-    }
-    void write_zeros(int n) {
-        std::fill_n(to, n, 0.0f);
-        to += n;
-    }
-};
+// Copies n floats, 16 at a time: it may write up to 15 too many, and reads as many, but never from
+// `stop` on.
+inline void copy_run(float* to, const float* from, int n, const float* stop) {
+    if (stop - from >= n + kPiece - 1)
+        for (int i = 0; i < n; i += kPiece) std::memcpy(to + i, from + i, kPiece * sizeof(float));
+    else
+        std::memcpy(to, from, n * sizeof(float));
+}
 
 // Walks the rows (n,p,q) of a patch matrix.
 struct Row {
     int n, p, q;
     Row(const Patches& x, int64_t row)
         : n(int(row / (int64_t(x.P) * x.Q))), p(int(row / x.Q % x.P)), q(int(row % x.Q)) {}
-    void next(const Patches& x) {
-        if (++q == x.Q) {
+    // Not beyond the row's end.
+    void skip(const Patches& x, int count) {
+        if ((q += count) == x.Q) {
             q = 0;
             if (++p == x.P) p = 0, ++n;
         }
     }
 };
 
-// Elements [begin, end) of one row of the patch matrix. In NHWC the S·C elements of one filter
-// row are one run of the image, clipped at its left and right edge.
-template <class Writer>
-void copy_patch_to(Writer to, const Patches& x, const Row& at, int begin, int end) {
+// Elements [begin, end) of one row of the patch matrix, some of which may lie outside of the image.
+inline void copy_patch(const Patches& x, const Row& at, int begin, int end, float* to) {
+    const float* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;
     const int run = x.S * x.C;
     const int w = at.q * x.step_w + x.w0;
     const int first = std::clamp(-w, 0, x.S) * x.C;      // of the run, what is inside
@@ -109,67 +67,91 @@ void copy_patch_to(Writer to, const Patches& x, const Row& at, int begin, int en
         const int from = begin - r * run, until = std::min(end - r * run, run);
         begin = (r + 1) * run;
         const int h = at.p * x.step_h + x.h0 + r;
+        const bool exists = h >= 0 && h < x.H;
+        const int a = exists ? std::clamp(first, from, until) : until;
+        const int b = exists ? std::clamp(last, a, until) : until;
+        std::fill_n(to, a - from, 0.0f);
+        const ptrdiff_t pixel = (ptrdiff_t(at.n) * x.H + h) * x.W + w;
+        if (b > a) copy_run(to + a - from, x.x + pixel * x.C + a, b - a, stop);
+        std::fill_n(to + b - from, until - b, 0.0f);
+        to += until - from;
+    }
+}
+
+// The same for `count` neighbours (n, p, q…) whose columns all lie inside of the image: one run a
+// filter row and patch, all of one length. Copies in the order of the filter rows, so that what one
+// writes too many is overwritten by the next.
+inline void copy_inner_patches(const Patches& x, const Row& at, int count, int begin, int end,
+                               float* to) {
+    const float* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;
+    const int run = x.S * x.C;
+    const ptrdiff_t step = ptrdiff_t(x.step_w) * x.C;
+    for (int r = begin / run; begin < end; ++r) {
+        const int from = begin - r * run, length = std::min(end - r * run, run) - from;
+        begin = (r + 1) * run;
+        const int h = at.p * x.step_h + x.h0 + r;
         if (h < 0 || h >= x.H) {
-            to.write_zeros(until - from);
-            continue;
+            for (int i = 0; i < count; ++i) std::fill_n(to + i * kRowStride, length, 0.0f);
+        } else {
+            const ptrdiff_t pixel = (ptrdiff_t(at.n) * x.H + h) * x.W + at.q * x.step_w + x.w0;
+            const float* source = x.x + pixel * x.C + from;
+            for (int i = 0; i < count; ++i, source += step)
+                copy_run(to + i * kRowStride, source, length, stop);
         }
-        const int a = std::clamp(first, from, until), b = std::clamp(last, a, until);
-        if (a > from) to.write_zeros(a - from);
-        if (b > a) {
-            const ptrdiff_t pixel = (ptrdiff_t(at.n) * x.H + h) * x.W + w;
-            to.write(x.x + pixel * x.C + a, b - a);
-        }
-        if (until > b) to.write_zeros(until - b);
+        to += length;
     }
 }
 
-// The same in pieces of `piece` (16 or more) floats, each `stride` after the one before.
-inline void copy_patch(const Patches& x, const Row& at, int begin, int end, float* to, int piece,
-                       ptrdiff_t stride) {
-    constexpr int kLongest = 512;
-    const int count = end - begin;
-    if (x.C % kPiece == 0 || count > kLongest)
-        return copy_patch_to(PieceWriter{to, piece, stride}, x, at, begin, end);
-    // Runs that begin and end anywhere (three channels): first side by side, then cut.
-    float run[kLongest + kPiece];
-    copy_patch_to(RunWriter{run, x.x + ptrdiff_t(x.N) * x.H * x.W * x.C}, x, at, begin, end);
-    PieceWriter{to, piece, stride}.write(run, count);
-}
-
-// Rows [row, row + panels.rows) × depth [begin, end) of the patch matrix as by_row panels.
-inline void pack_by_row(const Patches& x, int64_t row, const Panels& panels, int begin, int end,
-                        float* to) {
-    const int padded = ceil_div(end - begin, kPiece) * kPiece;
+// Rows [row, row + rows) × depth [begin, end) of the patch matrix, kRowStride apart: the form of
+// Micro::tile_by_row. In NHWC the S·C elements of one filter row are one run of the image.
+inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int end, float* to) {
+    const int inner_begin = ceil_div(std::max(0, -x.w0), x.step_w);
+    const int inner_end = x.W - x.S < x.w0 ? 0 : (x.W - x.S - x.w0) / x.step_w + 1;
     Row at(x, row);
-    for (int panel = 0; panel < panels.count; ++panel) {
-        const int height = panels.height(panel);
-        for (int i = 0; i < height; ++i, at.next(x))
-            copy_patch(x, at, begin, end, to + i * kPiece, kPiece, ptrdiff_t(height) * kPiece);
-        to += ptrdiff_t(height) * padded;
+    for (int i = 0; i < rows;) {
+        int count = std::min(rows - i, inner_end - at.q);
+        if (at.q >= inner_begin && count > 0) {
+            count = std::min(count, x.Q - at.q);
+            copy_inner_patches(x, at, count, begin, end, to + ptrdiff_t(i) * kRowStride);
+        } else {
+            count = 1;
+            copy_patch(x, at, begin, end, to + ptrdiff_t(i) * kRowStride);
+        }
+        at.skip(x, count);
+        i += count;
     }
 }
 
-// Depth [begin, end) of one panel of nr columns of b, from column j; missing columns are 0.
-inline void pack_panel(const RightSide& b, int depth, int begin, int end, int j, int columns,
-                       int nr, float* to) {
-    const int tap_depth = depth / b.taps, count = std::min(nr, columns - j);
+// Depth [begin, end) of columns [j, j + width) of b as panels of nr columns, `panel` floats from
+// one to the next; width is a multiple of nr, columns that do not exist are 0.
+inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int begin, int end,
+                        int j, int width, int columns, float* to, ptrdiff_t panel) {
+    const int nr = micro.nr, tap_depth = depth / b.taps, count = std::min(width, columns - j);
     for (int k = begin; k < end;) {
-        const int tap = k / tap_depth, stop = std::min(end, (tap + 1) * tap_depth);
+        const int tap = k / tap_depth, run = std::min(end, (tap + 1) * tap_depth) - k;
         const float* from = b.b + (b.tap_start ? b.tap_start[tap] : 0) +
                             (k - tap * tap_depth) * b.step_k + j * b.step_j;
-        const int run = stop - k;
+        for (int first = 0; first < width; first += nr) {
+            const int exist = std::clamp(count - first, 0, nr);
+            float* at = to + first / nr * panel;
+            if (exist < nr)
+                for (int i = 0; i < run; ++i) std::fill_n(at + i * nr + exist, nr - exist, 0.0f);
+            if (b.step_j != 1) micro.transpose(from + first * b.step_j, b.step_j, run, exist, at);
+        }
         if (b.step_j == 1)
-            for (int i = 0; i < run; ++i)
-                std::memcpy(to + i * nr, from + i * b.step_k, count * sizeof(float));
-        else  // a cache line of each column at a time: its columns often share one cache set
-            for (int i = 0; i < run; i += kPiece)
-                for (int j = 0; j < count; ++j)
-                    for (int l = i; l < std::min(run, i + kPiece); ++l)
-                        to[l * nr + j] = from[l + j * b.step_j];  // step_k is 1
-        if (count < nr)
-            for (int i = 0; i < run; ++i) std::fill(to + i * nr + count, to + (i + 1) * nr, 0.0f);
-        k = stop, to += ptrdiff_t(run) * nr;
+            for (int i = 0; i < run; ++i) {
+                const float* row = from + i * b.step_k;
+                __builtin_prefetch(row + 8 * b.step_k);
+                for (int first = 0; first < count; first += nr)
+                    std::memcpy(to + first / nr * panel + i * nr, row + first,
+                                std::min(nr, count - first) * sizeof(float));
+            }
+        k += run, to += ptrdiff_t(run) * nr;
     }
+}
+inline void pack_panel(const Micro& micro, const RightSide& b, int depth, int begin, int end, int j,
+                       int columns, float* to) {
+    pack_panels(micro, b, depth, begin, end, j, micro.nr, columns, to, 0);
 }
 
 }  // namespace convoy

@@ -19,7 +19,6 @@ namespace {
 constexpr int kL2Floats = 330'000;  // 1.3 of 2 MB: the rest is for U and pixels passing through
 constexpr int kFewTiles = 42;       // fewer tiles a block make reading U the limit
 constexpr int kManyTiles = 112;
-constexpr int kDepthBlock = 256;  // as in gemm.cpp
 
 struct Blocking {
     int tiles;  // of a block, most
@@ -53,8 +52,8 @@ Filters transform_filters(Cpu& cpu, const RightSide& w, int depth, int columns) 
         const int end = std::min(depth, begin + kBlock);
         float* taps = scratch[thread];
         for (int t = 0; t < 9; ++t)
-            pack_panel({w.b + w.tap_start[t], w.step_k, w.step_j}, depth, begin, end, p * nr,
-                       columns, nr, taps + t * kBlock * nr);
+            pack_panel(cpu.micro, {w.b + w.tap_start[t], w.step_k, w.step_j}, depth, begin, end,
+                       p * nr, columns, taps + t * kBlock * nr);
         for (int c = begin; c < end; ++c)
             cpu.micro.winograd_filter(taps + (c - begin) * nr, ptrdiff_t(kBlock) * nr, nr,
                                       u.panel(0, p) + ptrdiff_t(c) * nr, xi_stride);
@@ -109,8 +108,8 @@ struct BlockConv {
             for (int p = 0; p < panels.count; ++p) {
                 const int height = panels.height(p), begin = panels.begin(p);
                 for (int i = 0; i < height; ++i) rows[i] = to + ptrdiff_t(begin + i) * width;
-                micro.tile_by_row(height, depth, a + ptrdiff_t(begin) * padded + k * height,
-                                  b + ptrdiff_t(k) * u.nr, out);
+                micro.tile_by_piece(height, depth, a + ptrdiff_t(begin) * padded + k * height,
+                                    b + ptrdiff_t(k) * u.nr, out);
             }
             out.accumulate = true;
         }
