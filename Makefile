@@ -3,8 +3,7 @@
 # make bench    the speed tables                    make layers  check the include rules
 # make format   clang-format in place               make lines   count lines
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  CUDA=0|1  ARCH=…
-CUDA    ?= 0
-VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))$(if $(filter 1,$(CUDA)),-cuda)
+VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))
 BUILD   := build/$(VARIANT)
 MACHINE := $(shell uname -m)
 
@@ -16,7 +15,7 @@ ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
 CXX      := g++
 CXXFLAGS := -std=c++20 $(if $(SAN)$(TSAN),-O1,-O2) -g1 -Wall -Wextra -Werror -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-LDLIBS   := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
+LDLIBS   := -lboost_context -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
 
 ifdef SAN
   # Beside the sanitizers GCC 12 sees overflows in fmt that are not there; other builds stay strict.
@@ -30,16 +29,18 @@ ifdef TSAN
   LDLIBS   += -fsanitize=thread
 endif
 
-LIB_SRC  := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*.cpp data/*.cpp src/base/*.cpp src/layers/*.cpp) \
+LIB_SRC  := $(wildcard kernels/*.cpp kernels/cpu/*.cpp kernels/simt/*.cpp net/*.cpp data/*.cpp src/base/*.cpp src/layers/*.cpp) \
             $(filter-out src/main.cpp,$(wildcard src/*.cpp))
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp,$(LIB_SRC))
 endif
-LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o)
+# The CUDA kernels, compiled by g++ for the model of CUDA in kernels/simt: always there.
+CU_SRC   := $(wildcard kernels/cuda/*.cu)
+LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(CU_SRC:%=$(BUILD)/%.simt.o)
 # The thread sanitizer has nothing to see in tests without threads of their own.
 TEST_SRC := $(if $(TSAN),$(wildcard $(addprefix tests/,main.cpp $(addprefix test_,ring.cpp join.cpp faults.cpp loader.cpp \
               cpu_backend.cpp grad_reducer.cpp trainer.cpp program.cpp))),$(wildcard tests/*.cpp))
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) $(patsubst %,$(BUILD)/%.simt.o,$(wildcard tests/*.cu))
 
 all: trainer
 trainer: $(BUILD)/trainer FORCE
@@ -65,6 +66,15 @@ $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
 $(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
+# Plain CUDA but for the launches, which kernels/simt/launch.sed turns into C++. Every pointer is
+# checked for the alignment of its type (kernels/simt/checks.cpp).
+$(BUILD)/%.cu.simt.cpp: %.cu kernels/simt/launch.sed
+	@mkdir -p $(@D)
+	@{ echo '#line 1 "$<"'; sed -zEf kernels/simt/launch.sed $<; } > $@
+$(BUILD)/%.cu.simt.o: CXXFLAGS += -g -fsanitize=alignment
+$(BUILD)/%.cu.simt.o: $(BUILD)/%.cu.simt.cpp Makefile | build/deps.ok
+	$(CXX) $(CXXFLAGS) -c $< -o $@
+.PRECIOUS: $(BUILD)/%.cu.simt.cpp
 -include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/src/main.cpp.d
 
 # The tests of the whole program run the trainer beside them.

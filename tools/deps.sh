@@ -4,7 +4,7 @@
 set -eu
 
 packages="g++ make libasio-dev libopencv-core-dev libopencv-imgproc-dev libopencv-imgcodecs-dev
-libjpeg-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev"
+libjpeg-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev"
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "deps: this is no Debian or Ubuntu; what is needed, by Debian's names:"

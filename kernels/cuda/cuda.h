@@ -1,0 +1,35 @@
+// cuda.h — the one include of every file here: CUDA, for a GPU or as a model on the CPU.
+//
+// Each .cu is compiled twice, by nvcc into namespace convoy::cuda and by g++ into convoy::simt
+// (kernels/simt: the same names, run on the CPU), so both are in one binary. Sources are plain
+// CUDA and do not know which it is.
+#pragma once
+
+#include "src/base/check.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#define CONVOY_DEVICE cuda
+#else
+#include "kernels/simt/bf16.h"
+#include "kernels/simt/math.h"
+#include "kernels/simt/model.h"
+#include "kernels/simt/runtime.h"
+#define CONVOY_DEVICE simt
+#endif
+
+namespace convoy::CONVOY_DEVICE {
+
+inline void cuda_check(cudaError_t error, const char* call, const char* file, int line) {
+    if (error != cudaSuccess)
+        fail(file, ":", line, ": ", call, ": ", cudaGetErrorName(error), ", ",
+             cudaGetErrorString(error));
+}
+// Around each call of the runtime; and after each launch.
+#define CUDA_CHECK(call) ::convoy::CONVOY_DEVICE::cuda_check((call), #call, __FILE__, __LINE__)
+#define CUDA_LAUNCHED() CUDA_CHECK(cudaGetLastError())
+
+__host__ __device__ constexpr int ceil_div(int64_t n, int64_t by) { return int((n + by - 1) / by); }
+
+}  // namespace convoy::CONVOY_DEVICE

@@ -1,0 +1,232 @@
+// model.h — CUDA's execution model on the CPU: grids, blocks, threads, barriers, warps, atomics.
+//
+// Each thread of a block is a fibre, with a stack of its own; a block runs on one thread of the
+// system, blocks are spread over several. A fibre runs until it waits: at a barrier, or at a warp
+// operation for the other lanes. Who runs next is drawn from a seeded generator, so a kernel that
+// lacks a barrier reads what has not been written yet, and fails its test, mostly at once.
+//
+// What CUDA leaves undefined is an Error here that names kernel, block and thread:
+//   __syncthreads    not reached by every thread of the block, or not at the same place
+//   warp operations  whose mask lacks the caller, or names a lane that is gone or waits elsewhere
+//   loads, stores    of a type that needs more alignment than the address has
+//   launches         beyond the limits of the hardware, or with a pointer to host memory
+// Shared memory is full of NaN when a block begins. A write just past the end of a shared variable
+// is noticed when the block ends; the sanitizer build finds each access outside of shared or global
+// memory, and names kernel, block and thread too.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+#include "kernels/simt/types.h"
+#include "src/base/check.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __grid_constant__
+
+namespace convoy::simt {
+
+constexpr int warpSize = 32;
+extern constinit thread_local uint3 threadIdx, blockIdx;
+extern constinit thread_local dim3 blockDim, gridDim;
+
+// ---- launches ------------------------------------------------------------------------------
+
+// Blocks of streams that the calling thread creates from now on are run by this many threads of the
+// system.
+void set_workers(int workers);
+// What the order of threads and blocks is drawn from.
+void set_seed(uint64_t seed);
+
+struct Stream;
+using cudaStream_t = Stream*;
+
+class Launch {
+ public:
+    Launch(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t stream = nullptr)
+        : grid_(grid), block_(block), shared_bytes_(shared_bytes), stream_(stream) {}
+
+    template <class... Params>
+    auto kernel(const char* name, void (*function)(Params...)) {
+        name_ = name;
+        check(reinterpret_cast<const void*>(function));
+        return [this, function](const std::type_identity_t<Params>&... args) {
+            int number = 0;
+            (check_argument(++number, args), ...);
+            submit([function, all = std::tuple<Params...>(args...)] { std::apply(function, all); });
+        };
+    }
+
+ private:
+    friend class Worker;
+    void check(const void* function) const;
+    void check_pointer(int number, const void* pointer) const;
+    template <class Arg>
+    void check_argument(int number, const Arg& arg) const {
+        if constexpr (std::is_pointer_v<Arg>) check_pointer(number, arg);
+    }
+    void submit(std::function<void()> thread) const;
+
+    dim3 grid_, block_;
+    size_t shared_bytes_;
+    cudaStream_t stream_;
+    const char* name_ = "";
+};
+
+// ---- inside a kernel -----------------------------------------------------------------------
+
+using Here = std::source_location;
+
+// Ends the launch with an Error "kernel …, block …, thread …: " and the text.
+// Nothing on the stack of the caller is destroyed; the text is.
+[[noreturn]] void fault(std::string&& text);
+std::string hex(unsigned mask);
+std::string place_text();  // "kernel …, block …, thread …", empty outside of a kernel
+
+// What launch.sed makes of `__shared__`: the block's one copy of a variable, known by `Tag`, which
+// is a type of its own for each declaration.
+void* shared_bytes(const void* tag, const char* name, size_t bytes, size_t align);
+template <class T, class Tag>
+T& shared(const char* name, size_t align) {
+    static const char tag = 0;
+    return *static_cast<T*>(
+        shared_bytes(&tag, name, sizeof(T), align > alignof(T) ? align : alignof(T)));
+}
+void* dynamic_shared_bytes();
+template <class T>
+T* dynamic_shared() {
+    return static_cast<T*>(dynamic_shared_bytes());
+}
+
+// Waits for all threads of the block; how many of them gave a predicate that is not 0.
+int barrier(int predicate, Here here);
+inline void __syncthreads(Here here = Here::current()) { barrier(0, here); }
+inline int __syncthreads_count(int predicate, Here here = Here::current()) {
+    return barrier(predicate, here);
+}
+inline int __syncthreads_or(int predicate, Here here = Here::current()) {
+    return barrier(predicate, here) != 0;
+}
+inline int __syncthreads_and(int predicate, Here here = Here::current()) {
+    return barrier(!predicate, here) == 0;
+}
+
+// Every operation of a warp: each lane of `mask` brings a Lane of its own, waits for the others,
+// and the last one to come calls work(lanes, mask) for all; lanes that are not in the mask are
+// null.
+using WarpWork = void (*)(void* const* lanes, unsigned mask);
+void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here);
+
+inline int lane_id() {
+    return int((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize);
+}
+
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, Here here = Here::current()) {
+    int nothing = 0;
+    warp_operation(
+        mask, &nothing, [](void* const*, unsigned) {}, "__syncwarp", here);
+}
+
+template <class T>
+struct ShuffleLane {
+    T value, got;
+    int from;
+};
+template <class T>
+T shuffle(unsigned mask, T value, int from, const char* name, Here here) {
+    ShuffleLane<T> lane{value, value, from};
+    const WarpWork work = [](void* const* lanes, unsigned mask) {
+        for (int i = 0; i < warpSize; ++i) {
+            auto* to = static_cast<ShuffleLane<T>*>(lanes[i]);
+            if (!(mask >> i & 1)) continue;
+            if (!(mask >> to->from & 1))
+                fault(cat("lane ", i, " reads from lane ", to->from, ", which is not in mask ",
+                          hex(mask)));
+            to->got = static_cast<ShuffleLane<T>*>(lanes[to->from])->value;
+        }
+    };
+    warp_operation(mask, &lane, work, name, here);
+    return lane.got;
+}
+// A warp is cut into parts of `width` lanes; a source outside of its own part is the lane itself.
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, Here here = Here::current()) {
+    const int part = lane_id() / width * width;
+    return shuffle(mask, value, part + (source & (width - 1)), "__shfl_sync", here);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, int by, int width = 32, Here here = Here::current()) {
+    const int lane = lane_id(), part = lane / width * width;
+    return shuffle(mask, value, lane - by < part ? lane : lane - by, "__shfl_up_sync", here);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, int by, int width = 32, Here here = Here::current()) {
+    const int lane = lane_id(), end = lane / width * width + width;
+    return shuffle(mask, value, lane + by >= end ? lane : lane + by, "__shfl_down_sync", here);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, Here here = Here::current()) {
+    const int lane = lane_id(), end = lane / width * width + width;
+    return shuffle(mask, value, (lane ^ bits) >= end ? lane : lane ^ bits, "__shfl_xor_sync", here);
+}
+
+unsigned ballot(unsigned mask, int predicate, const char* name, Here here);
+inline unsigned __ballot_sync(unsigned mask, int predicate, Here here = Here::current()) {
+    return ballot(mask, predicate, "__ballot_sync", here);
+}
+inline int __any_sync(unsigned mask, int predicate, Here here = Here::current()) {
+    return ballot(mask, predicate, "__any_sync", here) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, Here here = Here::current()) {
+    return ballot(mask, predicate, "__all_sync", here) == mask;
+}
+
+// ---- atomics: blocks run side by side --------------------------------------------------------
+
+// *at = f(*at), as one; what was there before.
+template <class T, class F>
+T atomic_change(T* at, F f) {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+    Bits* bits = reinterpret_cast<Bits*>(at);
+    Bits old = __atomic_load_n(bits, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(bits, &old,
+                                        std::bit_cast<Bits>(T(f(std::bit_cast<T>(old)))), true,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+        continue;
+    return std::bit_cast<T>(old);
+}
+template <class T>
+T atomicAdd(T* at, std::type_identity_t<T> value) {
+    return atomic_change(at, [&](T old) { return old + value; });
+}
+template <class T>
+T atomicMax(T* at, std::type_identity_t<T> value) {
+    return atomic_change(at, [&](T old) { return old < value ? value : old; });
+}
+template <class T>
+T atomicMin(T* at, std::type_identity_t<T> value) {
+    return atomic_change(at, [&](T old) { return value < old ? value : old; });
+}
+template <class T>
+T atomicExch(T* at, std::type_identity_t<T> value) {
+    return atomic_change(at, [&](T) { return value; });
+}
+template <class T>
+T atomicCAS(T* at, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
+    return atomic_change(at, [&](T old) { return old == compare ? value : old; });
+}
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __threadfence(); }
+
+}  // namespace convoy::simt

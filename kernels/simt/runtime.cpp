@@ -1,0 +1,251 @@
+// runtime.cpp — launches, streams and memory of the model; see runtime.h.
+#include "kernels/simt/runtime.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+
+#include "kernels/simt/worker.h"
+
+namespace convoy::simt {
+
+namespace {
+
+std::atomic<uint64_t> order_seed{1};
+thread_local int stream_workers = 1;
+
+// All memory that was given out, by its first address.
+struct Allocation {
+    size_t bytes;
+    bool on_device;
+};
+struct Registry {
+    std::mutex mutex;
+    std::map<const char*, Allocation> blocks;
+    std::map<const void*, size_t> max_shared;  // by kernel
+
+    const Allocation* find(const void* p, size_t bytes) const {
+        auto after = blocks.upper_bound(static_cast<const char*>(p));
+        if (after == blocks.begin()) return nullptr;
+        const auto& [begin, block] = *std::prev(after);
+        const bool inside = static_cast<const char*>(p) + bytes <= begin + block.bytes;
+        return inside ? &block : nullptr;
+    }
+};
+// CUDA's memory is the process's, so is the list of it.
+Registry& registry() {
+    static Registry all;
+    return all;
+}
+
+int64_t count(dim3 size) { return int64_t(size.x) * size.y * size.z; }
+std::string text_of(dim3 size) { return cat(size.x, "x", size.y, "x", size.z); }
+
+}  // namespace
+
+void set_workers(int workers) { stream_workers = std::max(1, workers); }
+void set_seed(uint64_t seed) { order_seed = seed; }
+
+Stream::Stream(int workers) : pool(workers) {
+    for (int i = 0; i < workers; ++i) this->workers.push_back(std::make_unique<Worker>());
+}
+Stream& stream_of(cudaStream_t stream) {
+    static Stream common(1);
+    return stream ? *stream : common;
+}
+
+// ---- launches ------------------------------------------------------------------------------
+
+// The limits of compute capability 7.5 to 9.0 (CUDA C++ Programming Guide, "Technical
+// Specifications per Compute Capability").
+void Launch::check(const void* function) const {
+    const auto need = [&](bool good, const std::string& what) {
+        if (!good) fail("kernel ", name_, ": ", what);
+    };
+    need(count(block_) >= 1 && count(block_) <= 1024,
+         cat("a block of ", text_of(block_), " threads; there may be 1 to 1024"));
+    need(block_.z <= 64, cat("a block of ", text_of(block_), " threads; z is at most 64"));
+    need(count(grid_) >= 1 && grid_.x <= 0x7FFFFFFFu && grid_.y <= 65535 && grid_.z <= 65535,
+         cat("a grid of ", text_of(grid_), " blocks; at least 1, at most 2147483647x65535x65535"));
+    need(shared_bytes_ <= max_shared(function),
+         cat(shared_bytes_, " bytes of dynamic shared memory; this kernel may have ",
+             max_shared(function), " (cudaFuncSetAttribute raises it to at most ", kMaxSharedBytes,
+             ")"));
+}
+
+void Launch::check_pointer(int number, const void* pointer) const {
+    if (pointer && !is_device_memory(pointer))
+        fail("kernel ", name_, ": argument ", number, " does not point to device memory");
+}
+
+void Launch::submit(std::function<void()> thread) const {
+    Stream& stream = stream_of(stream_);
+    std::lock_guard lock(stream.mutex);
+    const uint64_t seed = order_seed * 1'000'003 + ++stream.launches;
+    const int64_t blocks = count(grid_);
+    // Blocks in a drawn order: i → (step·i + start) mod blocks, step and blocks without a common
+    // divisor.
+    Order order(seed);
+    const int64_t start = order.below(uint32_t(std::min<int64_t>(blocks, 0xFFFFFFFF)));
+    int64_t step = 1 + order.below(uint32_t(std::min<int64_t>(blocks, 0xFFFFFFFF)));
+    while (std::gcd(step, blocks) != 1) ++step;
+
+    std::atomic<int64_t> next{0};
+    std::exception_ptr first;
+    std::mutex first_mutex;
+    const int workers = int(std::min<int64_t>(stream.pool.size(), blocks));
+    stream.pool.for_each(workers, [&](int worker, int) {
+        try {
+            for (int64_t i = next++; i < blocks; i = next++) {
+                const int64_t b = int64_t((__int128(step) * i + start) % blocks);
+                const uint3 block{unsigned(b % grid_.x), unsigned(b / grid_.x % grid_.y),
+                                  unsigned(b / grid_.x / grid_.y)};
+                stream.workers[worker]->run_block(*this, thread, block, seed * 31 + b);
+            }
+        } catch (...) {
+            next = blocks;
+            std::lock_guard lock(first_mutex);
+            if (!first) first = std::current_exception();
+        }
+    });
+    if (first) std::rethrow_exception(first);
+}
+
+cudaError_t set_max_shared(const void* kernel, int bytes) {
+    if (bytes < 0 || size_t(bytes) > kMaxSharedBytes) return cudaErrorInvalidValue;
+    std::lock_guard lock(registry().mutex);
+    registry().max_shared[kernel] = std::max(size_t(bytes), kDefaultSharedBytes);
+    return cudaSuccess;
+}
+size_t max_shared(const void* kernel) {
+    std::lock_guard lock(registry().mutex);
+    const auto found = registry().max_shared.find(kernel);
+    return found == registry().max_shared.end() ? kDefaultSharedBytes : found->second;
+}
+
+// ---- device --------------------------------------------------------------------------------
+
+const char* cudaGetErrorName(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess: return "cudaSuccess";
+        case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+        case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+        case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+        case cudaErrorNotReady: return "cudaErrorNotReady";
+    }
+    return "unknown";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess: return "no error";
+        case cudaErrorInvalidValue: return "invalid argument";
+        case cudaErrorMemoryAllocation: return "out of memory";
+        case cudaErrorInvalidDevice: return "invalid device ordinal";
+        case cudaErrorNotReady: return "not ready";
+    }
+    return "unknown error";
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    // Of a small GPU with the instructions of compute capability 8.0.
+    *properties = {"a model of CUDA on the CPU", {}, size_t(8) << 30, 8, 0, 4, kMaxSharedBytes};
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+
+// ---- memory --------------------------------------------------------------------------------
+
+cudaError_t allocate(void** memory, size_t bytes, bool on_device) {
+    // The exact size, so that the sanitizer sees the end; aligned as CUDA aligns.
+    if (posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
+    std::memset(*memory, 0xFF, bytes);
+    std::lock_guard lock(registry().mutex);
+    registry().blocks[static_cast<char*>(*memory)] = {bytes, on_device};
+    return cudaSuccess;
+}
+static cudaError_t release(void* memory, bool on_device) {
+    if (!memory) return cudaSuccess;
+    {
+        std::lock_guard lock(registry().mutex);
+        const auto found = registry().blocks.find(static_cast<char*>(memory));
+        if (found == registry().blocks.end() || found->second.on_device != on_device)
+            return cudaErrorInvalidValue;
+        registry().blocks.erase(found);
+    }
+    std::free(memory);
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) { return release(memory, true); }
+cudaError_t cudaFreeHost(void* memory) { return release(memory, false); }
+
+bool is_device_memory(const void* p, size_t bytes) {
+    std::lock_guard lock(registry().mutex);
+    const Allocation* block = registry().find(p, bytes);
+    return block && block->on_device;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+    const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (bytes == 0) return cudaSuccess;
+    if (kind != cudaMemcpyDefault &&
+        (is_device_memory(to, bytes) != to_device || is_device_memory(from, bytes) != from_device))
+        return cudaErrorInvalidValue;
+    std::memmove(to, from, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+    if (bytes == 0) return cudaSuccess;
+    if (!is_device_memory(to, bytes)) return cudaErrorInvalidValue;
+    std::memset(to, value, bytes);
+    return cudaSuccess;
+}
+
+// ---- streams and events --------------------------------------------------------------------
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+    *stream = new Stream(stream_workers);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    delete stream;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+struct Event {
+    std::chrono::steady_clock::time_point time;
+};
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+    *event = new Event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+    event->time = std::chrono::steady_clock::now();
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+    *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+}  // namespace convoy::simt

@@ -1,0 +1,96 @@
+// runtime.h — the calls of the CUDA runtime that the backend makes, for the model (model.h).
+//
+// Device memory is heap memory of its own, filled with NaN when it is given out and known by
+// address, so that a kernel that is handed a pointer of the host is refused. Streams do their work
+// in order and at once: whoever submits it waits. Events are moments in that order.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/simt/model.h"
+
+namespace convoy::simt {
+
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600,
+};
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }  // a launch that fails throws
+
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault,
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum : unsigned { cudaStreamNonBlocking = 1 };
+enum : unsigned { cudaEventDisableTiming = 2 };
+
+struct cudaUUID_t {
+    char bytes[16];
+};
+struct cudaDeviceProp {
+    char name[256];
+    cudaUUID_t uuid;
+    size_t totalGlobalMem;
+    int major, minor;
+    int multiProcessorCount;
+    size_t sharedMemPerBlockOptin;
+};
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDeviceSynchronize();
+
+cudaError_t allocate(void** memory, size_t bytes, bool on_device);
+template <class T>
+cudaError_t cudaMalloc(T** memory, size_t bytes) {
+    return allocate(reinterpret_cast<void**>(memory), bytes, true);
+}
+template <class T>
+cudaError_t cudaMallocHost(T** memory, size_t bytes) {
+    return allocate(reinterpret_cast<void**>(memory), bytes, false);
+}
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream = nullptr);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr);
+// Whether [p, p + bytes] lies in one block of device memory.
+bool is_device_memory(const void* p, size_t bytes = 0);
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+
+struct Event;
+using cudaEvent_t = Event*;
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+    return cudaEventCreateWithFlags(event, 0);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+
+// The most bytes of dynamic shared memory that launches of this kernel may ask for: 48 KB until it
+// is set, and never more than kMaxSharedBytes.
+constexpr size_t kDefaultSharedBytes = 48 << 10, kMaxSharedBytes = 227 << 10;
+cudaError_t set_max_shared(const void* kernel, int bytes);
+size_t max_shared(const void* kernel);
+template <class... Params>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute, int bytes) {
+    return set_max_shared(reinterpret_cast<const void*>(kernel), bytes);
+}
+
+}  // namespace convoy::simt

@@ -1,0 +1,377 @@
+// worker.cpp — one block at a time: its threads as fibres, resumed in a drawn order until all have
+// ended. Switching is Boost.Context's (a few nanoseconds); a block never changes its system thread.
+#include "kernels/simt/worker.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace convoy::simt {
+
+using boost::context::detail::jump_fcontext;
+using boost::context::detail::make_fcontext;
+using boost::context::detail::transfer_t;
+
+constinit thread_local uint3 threadIdx{}, blockIdx{};
+constinit thread_local dim3 blockDim, gridDim;
+
+namespace {
+
+constinit thread_local Worker* current = nullptr;
+
+constexpr int kMaxThreads = 1024;
+constexpr uint64_t kCanary = 0x5742FA11D0C0DE5Eull;  // at the low end of each stack
+
+// The sanitizer keeps a shadow of the stack, and has to be told of each change of stacks.
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t kStackBytes = 256 << 10;
+void leave_stack(void** fake, const void* to, size_t bytes) {
+    __sanitizer_start_switch_fiber(fake, to, bytes);
+}
+void arrive_on_stack(void* fake, const void** from, size_t* bytes) {
+    __sanitizer_finish_switch_fiber(fake, from, bytes);
+}
+void allow(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
+void forbid(const void* p, size_t bytes) { __asan_poison_memory_region(p, bytes); }
+#else
+constexpr size_t kStackBytes = 64 << 10;
+void leave_stack(void**, const void*, size_t) {}
+void arrive_on_stack(void*, const void**, size_t*) {}
+void allow(const void*, size_t) {}
+void forbid(const void*, size_t) {}
+#endif
+
+constexpr size_t kArenaBytes = 512 << 10;  // 227 KB, and gaps around some hundred variables
+constexpr size_t kGap = 64;
+constexpr char kGapByte = 0x6B;
+
+std::string text_of(uint3 v) { return cat("(", v.x, ",", v.y, ",", v.z, ")"); }
+
+// "kernels/cuda/pool.cu:31"
+std::string text_of(Here here) { return cat(here.file_name(), ":", here.line()); }
+
+}  // namespace
+
+Worker::Worker() : arena_(static_cast<char*>(std::aligned_alloc(1024, kArenaBytes)), std::free) {
+    void* region = mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (region == MAP_FAILED)
+        fail("simt: no address space for the stacks of ", kMaxThreads,
+             " threads: ", std::strerror(errno));
+    if (!arena_) fail("simt: no memory for shared memory");
+    stacks_ = static_cast<char*>(region);
+}
+
+Worker::~Worker() {
+    for (Fibre& fibre : fibres_) allow(fibre.stack, kStackBytes);
+    allow(arena_.get(), kArenaBytes);
+    munmap(stacks_, kMaxThreads * kStackBytes);
+}
+
+int Worker::idle_fibre() {
+    if (idle_.empty()) {
+        char* stack = stacks_ + fibres_.size() * kStackBytes;
+        std::memcpy(stack, &kCanary, sizeof kCanary);
+        fibres_.push_back({make_fcontext(stack + kStackBytes, kStackBytes, enter), stack});
+        idle_.push_back(int(fibres_.size()) - 1);
+    }
+    const int fibre = idle_.back();
+    idle_.pop_back();
+    return fibre;
+}
+
+// The first function on a fibre's stack. It runs one thread of a block after the other; each return
+// to the scheduler ends one.
+void Worker::enter(transfer_t from) {
+    Worker& worker = *static_cast<Worker*>(from.data);
+    arrive_on_stack(nullptr, &worker.scheduler_stack_, &worker.scheduler_stack_bytes_);
+    worker.scheduler_ = from.fctx;
+    for (;;) {
+        (*worker.body_)();
+        worker.threads_[worker.now_].state = State::kDone;
+        worker.suspend();
+    }
+}
+
+void Worker::suspend() {
+    void* fake = nullptr;
+    leave_stack(&fake, scheduler_stack_, scheduler_stack_bytes_);
+    const transfer_t from = jump_fcontext(scheduler_, nullptr);
+    // The next block may be run by another system thread, on another stack.
+    arrive_on_stack(fake, &scheduler_stack_, &scheduler_stack_bytes_);
+    scheduler_ = from.fctx;
+}
+
+void Worker::resume(int number) {
+    Thread& thread = threads_[number];
+    if (thread.fibre < 0) thread.fibre = idle_fibre();
+    Fibre& fibre = fibres_[thread.fibre];
+    const dim3 size = launch_->block_;
+    now_ = number;
+    threadIdx = {unsigned(number) % size.x, unsigned(number) / size.x % size.y,
+                 unsigned(number) / size.x / size.y};
+    void* fake = nullptr;
+    leave_stack(&fake, fibre.stack, kStackBytes);
+    const transfer_t from = jump_fcontext(fibre.context, this);
+    arrive_on_stack(fake, nullptr, nullptr);
+    fibre.context = from.fctx;
+    if (thread.state == State::kDone) idle_.push_back(thread.fibre);
+}
+
+void Worker::run_block(const Launch& launch, const std::function<void()>& body, uint3 block,
+                       uint64_t seed) {
+    launch_ = &launch, body_ = &body, order_ = Order(seed), current = this;
+    blockIdx = block, blockDim = launch.block_, gridDim = launch.grid_;
+    begin_shared(launch.shared_bytes_);
+    const int count = int(blockDim.x * blockDim.y * blockDim.z);
+    threads_.assign(count, Thread{State::kReady, -1, {}, "", 0, nullptr, nullptr});
+    at_barrier_ = predicates_ = 0;
+    fault_.clear(), ready_.clear();
+    for (int thread = 0; thread < count; ++thread) make_ready(thread);
+    for (;;) {
+        run_ready();
+        if (!fault_.empty()) break;
+        if (at_barrier_ == count) {
+            release_barrier();
+            continue;
+        }
+        const bool all_done = std::all_of(threads_.begin(), threads_.end(),
+                                          [](const Thread& t) { return t.state == State::kDone; });
+        if (!all_done) fault_ = deadlock();
+        break;
+    }
+    for (const Fibre& fibre : fibres_)
+        if (fault_.empty() && std::memcmp(fibre.stack, &kCanary, sizeof kCanary) != 0)
+            fault_ = cat(place(), ": a thread used more than ", kStackBytes >> 10, " KB of stack");
+    if (fault_.empty()) fault_ = end_shared();
+    current = nullptr;
+    if (fault_.empty()) return;
+    drop_fibres();
+    throw Error(fault_);
+}
+
+// ---- shared memory -------------------------------------------------------------------------
+
+// Nothing but the dynamic part, if any; variables come when the first thread reaches them.
+void Worker::begin_shared(size_t dynamic_bytes) {
+    variables_.clear();
+    arena_used_ = shared_bytes_ = 0;
+    allow(arena_.get(), kArenaBytes);
+    if (dynamic_bytes) shared(nullptr, "dynamic shared memory", dynamic_bytes, 1024);
+}
+
+void* Worker::shared(const void* tag, const char* name, size_t bytes, size_t align) {
+    for (const Variable& variable : variables_)
+        if (variable.tag == tag) return variable.data;
+    if (!tag && bytes == 0) fault("has no dynamic shared memory: its launch asked for 0 bytes");
+    shared_bytes_ += tag ? bytes : 0;
+    if (shared_bytes_ > 48 << 10)
+        fault(cat("its variables in shared memory take more than 48 KB, with ", name, " ",
+                  shared_bytes_, " bytes"));
+    // Aligned as declared and no better, so that a wider access is noticed.
+    size_t begin = (arena_used_ + kGap + align - 1) / align * align;
+    if (begin / align % 2 == 0 && align < 128) begin += align;
+    char* data = arena_.get() + begin;
+    ENSURE(begin + bytes + kGap <= kArenaBytes, "shared memory of ", bytes, " bytes");
+    std::memset(arena_.get() + arena_used_, kGapByte, begin - arena_used_);
+    std::memset(data, 0xFF, bytes);  // a NaN
+    std::memset(data + bytes, kGapByte, kGap);
+    forbid(arena_.get() + arena_used_, begin - arena_used_);
+    forbid(data + bytes, kGap);
+    arena_used_ = begin + bytes;
+    variables_.push_back({tag, name, data, bytes});
+    return data;
+}
+
+// "" or what was written outside of a variable.
+std::string Worker::end_shared() {
+    allow(arena_.get(), kArenaBytes);
+    for (const Variable& variable : variables_)
+        for (size_t i = 0; i < kGap; ++i) {
+            const char* end = variable.data + variable.bytes;
+            const bool behind = end[i] != kGapByte;
+            if (behind || variable.data[-1 - ptrdiff_t(i)] != kGapByte)
+                return cat("kernel ", launch_->name_, ", block ", text_of(blockIdx),
+                           ": a thread wrote up to ", kGap, " bytes ",
+                           behind ? "behind" : "in front of", " the ", variable.bytes, " bytes of ",
+                           variable.name);
+        }
+    return "";
+}
+
+// ---- the order of threads ------------------------------------------------------------------
+
+void Worker::run_ready() {
+    while (!ready_.empty() && fault_.empty()) {
+        const int thread = ready_.back();
+        ready_.pop_back();
+        resume(thread);
+    }
+}
+
+// Puts a thread at a drawn place of the order (Fisher and Yates, one element at a time).
+void Worker::make_ready(int thread) {
+    threads_[thread].state = State::kReady;
+    ready_.push_back(thread);
+    std::swap(ready_.back(), ready_[order_.below(uint32_t(ready_.size()))]);
+}
+
+void Worker::release_barrier() {
+    barrier_result_ = predicates_;
+    at_barrier_ = predicates_ = 0;
+    for (int thread = 0; thread < int(threads_.size()); ++thread) make_ready(thread);
+}
+
+// After a fault, fibres are left where they were; nothing on their stacks needs an end.
+void Worker::drop_fibres() {
+    idle_.clear();
+    for (int i = 0; i < int(fibres_.size()); ++i) {
+        Fibre& fibre = fibres_[i];
+        allow(fibre.stack, kStackBytes);
+        std::memcpy(fibre.stack, &kCanary, sizeof kCanary);
+        fibre.context = make_fcontext(fibre.stack + kStackBytes, kStackBytes, enter);
+        idle_.push_back(i);
+    }
+}
+
+int Worker::barrier(int predicate, Here here) {
+    Thread& thread = threads_[now_];
+    const int other_number = now_ == 0 ? int(threads_.size()) - 1 : 0;
+    const Thread& other = threads_[other_number];
+    if (other.state == State::kAtBarrier && other.here.line() != here.line()) {
+        std::string text = cat("waits at the barrier ", text_of(here), ", but thread ",
+                               coordinates(other_number), " ", whereabouts(other_number));
+        fault(std::move(text));
+    }
+    thread.state = State::kAtBarrier, thread.here = here;
+    ++at_barrier_, predicates_ += predicate != 0;
+    suspend();
+    return barrier_result_;
+}
+
+void Worker::warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here) {
+    Thread& thread = threads_[now_];
+    const int first = now_ / warpSize * warpSize, own = now_ - first;
+    if (!(mask >> own & 1)) {
+        std::string text =
+            cat(name, " at ", text_of(here), ": mask ", hex(mask), " lacks the caller, lane ", own);
+        fault(std::move(text));
+    }
+    thread.state = State::kInWarp, thread.here = here, thread.name = name;
+    thread.mask = mask, thread.lane = lane, thread.work = work;
+
+    void* lanes[warpSize] = {};
+    for (int i = 0; i < warpSize; ++i) {
+        if (!(mask >> i & 1)) continue;
+        const int number = first + i;
+        const bool here_too = number < int(threads_.size()) &&
+                              threads_[number].state == State::kInWarp &&
+                              threads_[number].mask == mask && threads_[number].work == work &&
+                              threads_[number].here.line() == here.line();
+        if (!here_too) return suspend();  // the last one to come does the work
+        lanes[i] = threads_[number].lane;
+    }
+    work(lanes, mask);
+    thread.state = State::kReady;
+    for (int i = 0; i < warpSize; ++i)
+        if (lanes[i] && i != own) make_ready(first + i);
+}
+
+void Worker::fault(std::string&& text) {
+    fault_ = cat(place(), ": ", text);
+    std::string().swap(text);  // its owner never runs again
+    suspend();
+    std::abort();  // the scheduler never resumes a fibre after a fault
+}
+
+std::string Worker::place() const {
+    return cat("kernel ", launch_->name_, ", block ", text_of(blockIdx), ", thread ",
+               coordinates(now_));
+}
+
+std::string Worker::coordinates(int thread) const {
+    const unsigned t = unsigned(thread);
+    const dim3 size = launch_->block_;
+    return text_of(uint3{t % size.x, t / size.x % size.y, t / size.x / size.y});
+}
+
+std::string Worker::whereabouts(int number) const {
+    const Thread& thread = threads_[number];
+    if (thread.state == State::kDone) return "has ended";
+    if (thread.state == State::kAtBarrier)
+        return cat("waits at the barrier ", text_of(thread.here));
+    return cat("waits in ", thread.name, " at ", text_of(thread.here));
+}
+
+// Nobody can go on: says who waits for whom. A warp operation is the likelier cause, and waits for
+// fewer, so it is named first.
+std::string Worker::deadlock() const {
+    const std::string kernel = cat("kernel ", launch_->name_, ", block ", text_of(blockIdx));
+    for (int number = 0; number < int(threads_.size()); ++number) {
+        const Thread& thread = threads_[number];
+        if (thread.state != State::kInWarp) continue;
+        for (int i = 0; i < warpSize; ++i) {
+            const int other = number / warpSize * warpSize + i;
+            if (!(thread.mask >> i & 1) || other == number) continue;
+            const std::string text =
+                cat(kernel, ", thread ", coordinates(number), ": waits in ", thread.name, " at ",
+                    text_of(thread.here), " with mask ", hex(thread.mask));
+            if (other >= int(threads_.size()))
+                return cat(text, " for lane ", i, ", which this block does not have");
+            if (threads_[other].state != State::kInWarp ||
+                threads_[other].here.line() != thread.here.line() ||
+                threads_[other].mask != thread.mask)
+                return cat(text, " for lane ", i, ", but thread ", coordinates(other), " ",
+                           whereabouts(other));
+        }
+    }
+    const auto waits = std::find_if(threads_.begin(), threads_.end(),
+                                    [](const Thread& t) { return t.state == State::kAtBarrier; });
+    const auto gone = std::find_if(threads_.begin(), threads_.end(),
+                                   [](const Thread& t) { return t.state != State::kAtBarrier; });
+    const int first = int(waits - threads_.begin()), other = int(gone - threads_.begin());
+    return cat(kernel, ", thread ", coordinates(first), ": ", whereabouts(first), ", which ",
+               at_barrier_, " of ", threads_.size(), " threads have reached; thread ",
+               coordinates(other), " ", whereabouts(other));
+}
+
+// ---- what kernels call -----------------------------------------------------------------------
+
+void fault(std::string&& text) {
+    ENSURE(current, "outside of a kernel: ", text);
+    current->fault(std::move(text));
+}
+std::string hex(unsigned mask) { return fmt::format("{:#010x}", mask); }
+std::string place_text() { return current ? current->place() : ""; }
+void* shared_bytes(const void* tag, const char* name, size_t bytes, size_t align) {
+    return current->shared(tag, name, bytes, align);
+}
+void* dynamic_shared_bytes() { return current->shared(nullptr, "", 0, 1); }
+int barrier(int predicate, Here here) { return current->barrier(predicate, here); }
+void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here) {
+    current->warp_operation(mask, lane, work, name, here);
+}
+
+unsigned ballot(unsigned mask, int predicate, const char* name, Here here) {
+    struct Vote {
+        bool yes;
+        unsigned result;
+    } vote{predicate != 0, 0};
+    const WarpWork count = [](void* const* lanes, unsigned mask) {
+        unsigned result = 0;
+        for (int i = 0; i < warpSize; ++i)
+            if (mask >> i & 1) result |= unsigned(static_cast<Vote*>(lanes[i])->yes) << i;
+        for (int i = 0; i < warpSize; ++i)
+            if (mask >> i & 1) static_cast<Vote*>(lanes[i])->result = result;
+    };
+    warp_operation(mask, &vote, count, name, here);
+    return vote.result;
+}
+
+}  // namespace convoy::simt

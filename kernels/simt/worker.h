@@ -1,0 +1,114 @@
+// worker.h — what runs blocks: one system thread's fibres and their order. For model.cpp and
+// runtime.cpp alone; kernels see model.h.
+#pragma once
+
+#include <boost/context/detail/fcontext.hpp>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/simt/model.h"
+
+namespace convoy::simt {
+
+// xorshift64* (Vigna 2016): the order of threads needs speed, not quality.
+class Order {
+ public:
+    explicit Order(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ull | 1) {}
+    uint32_t below(uint32_t n) {
+        state_ ^= state_ >> 12, state_ ^= state_ << 25, state_ ^= state_ >> 27;
+        return uint32_t((state_ * 0x2545F4914F6CDD1Dull >> 32) * n >> 32);
+    }
+
+ private:
+    uint64_t state_;
+};
+
+class Worker {
+ public:
+    Worker();
+    ~Worker();
+    Worker(const Worker&) = delete;
+    Worker& operator=(const Worker&) = delete;
+
+    // Runs one block to its end; throws Error if it does something undefined.
+    void run_block(const Launch& launch, const std::function<void()>& body, uint3 block,
+                   uint64_t seed);
+
+    // Called by the fibre that runs.
+    int barrier(int predicate, Here here);
+    void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here);
+    [[noreturn]] void fault(std::string&& text);
+    void* shared(const void* tag, const char* name, size_t bytes, size_t align);
+    std::string place() const;  // "kernel …, block …, thread …"
+
+ private:
+    enum class State { kReady, kAtBarrier, kInWarp, kDone };
+    struct Fibre {
+        boost::context::detail::fcontext_t context = nullptr;
+        char* stack = nullptr;  // its lowest address
+    };
+    struct Thread {
+        State state;
+        int fibre;  // -1: not begun
+        Here here;  // where it waits
+        const char* name;
+        unsigned mask;
+        void* lane;
+        WarpWork work;
+    };
+
+    // A variable in shared memory, with kGap bytes before and after that nobody may touch.
+    struct Variable {
+        const void* tag;
+        const char* name;
+        char* data;
+        size_t bytes;
+    };
+
+    static void enter(boost::context::detail::transfer_t from);
+    int idle_fibre();
+    void resume(int thread);
+    void suspend();
+    void run_ready();
+    void release_barrier();
+    void make_ready(int thread);
+    void drop_fibres();
+    void begin_shared(size_t dynamic_bytes);
+    std::string end_shared();
+    std::string coordinates(int thread) const;
+    std::string whereabouts(int thread) const;
+    std::string deadlock() const;
+
+    const Launch* launch_ = nullptr;
+    const std::function<void()>* body_ = nullptr;
+    Order order_{0};
+    std::vector<Thread> threads_;
+    std::vector<int> ready_;
+    int now_ = 0;  // the thread that runs
+    int at_barrier_ = 0, predicates_ = 0, barrier_result_ = 0;
+    std::string fault_;
+
+    std::unique_ptr<char, void (*)(void*)> arena_;  // all shared memory of a block
+    size_t arena_used_ = 0, shared_bytes_ = 0;
+    std::vector<Variable> variables_;
+
+    char* stacks_ = nullptr;
+    std::vector<Fibre> fibres_;
+    std::vector<int> idle_;
+    boost::context::detail::fcontext_t scheduler_ = nullptr;
+    const void* scheduler_stack_ = nullptr;  // for the sanitizer
+    size_t scheduler_stack_bytes_ = 0;
+};
+
+struct Stream {
+    explicit Stream(int workers);
+    std::mutex mutex;  // the default stream has many users
+    ThreadPool pool;
+    std::vector<std::unique_ptr<Worker>> workers;
+    uint64_t launches = 0;
+};
+Stream& stream_of(cudaStream_t stream);  // the default stream for null
+
+}  // namespace convoy::simt

@@ -1,0 +1,27 @@
+// simt_kernels.h — small kernels, right and wrong ones, for the tests of the model of CUDA.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace convoy::simt {
+
+// The numbers of x, each block of 256 reversed, through shared memory; without its barrier if told.
+std::vector<float> reverse_blocks(const std::vector<float>& x, bool with_barrier);
+
+// Σ x by warp shuffles, then shared memory, then an atomic addition of whole numbers.
+int sum_of(const std::vector<int>& x);
+
+// What each thread of a block of 40x3x2 sees: a bit for each number that is as CUDA says.
+std::vector<int> coordinates_seen();
+
+// Votes, each lane's answer to each.
+std::vector<unsigned> votes();
+
+// bf16 bits of each number.
+std::vector<unsigned> rounded_to_bf16(const std::vector<float>& x);
+
+// One of the launches that are wrong, each in its own way.
+void launch_wrong(const std::string& what);
+
+}  // namespace convoy::simt

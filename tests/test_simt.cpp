@@ -1,0 +1,161 @@
+// The model of CUDA (kernels/simt) itself: right kernels give what CUDA says, wrong ones an error.
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "kernels/simt/model.h"
+#include "tests/simt_kernels.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+using simt::launch_wrong;
+
+TEST_CASE("simt: a block hands numbers over through shared memory, in any order of its threads") {
+    const std::vector<float> x = random_floats(256 * 50, 1);
+    std::vector<float> want = x;
+    for (size_t i = 0; i < x.size(); i += 256)
+        std::reverse(want.begin() + i, want.begin() + i + 256);
+    for (uint64_t seed : {1, 2, 3}) {
+        simt::set_seed(seed);
+        CHECK(simt::reverse_blocks(x, true) == want);
+    }
+}
+
+TEST_CASE("simt: a missing barrier is noticed under every order that was tried") {
+    const std::vector<float> x = random_floats(256, 1);
+    const std::vector<float> want(x.rbegin(), x.rend());
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+        simt::set_seed(seed);
+        CHECK(simt::reverse_blocks(x, false) != want);
+    }
+}
+
+TEST_CASE("simt: shuffles, shared memory and atomics add up numbers over many blocks") {
+    std::vector<int> x(12'345);
+    std::iota(x.begin(), x.end(), 1);
+    CHECK(simt::sum_of(x) == 12'345 * 12'346 / 2);
+}
+
+TEST_CASE("simt: threads see their coordinates, dynamic shared memory and the votes of barriers") {
+    for (int bits : simt::coordinates_seen()) CHECK(bits == 0x7F);
+}
+
+TEST_CASE("simt: votes and shuffles of a warp, whole, in parts and in two halves") {
+    const std::vector<unsigned> out = simt::votes();
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        CAPTURE(lane);
+        const unsigned* own = &out[lane * 8];
+        CHECK(own[0] == 0x49249249u);  // lanes 0, 3, 6, …
+        CHECK(own[1] == 2);
+        CHECK(own[2] == 50);
+        CHECK(own[3] == lane / 8 * 8 + 3);
+        CHECK(own[4] == (lane ^ 1));
+        CHECK(own[5] == (lane < 2 ? lane : lane - 2));
+        CHECK(own[6] == (lane < 16 ? 4u : 0xFFFF0000u));
+        CHECK(own[7] == (lane % 16 < 12 ? lane + 4 : lane));
+    }
+}
+
+TEST_CASE("simt: bfloat16 rounds to the nearest, ties to even") {
+    const std::vector<float> x{1.0f, -2.5f, 1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-8f + 0x1p-20f,
+                               0.0f, -0.0f, 3.4e38f,     INFINITY};
+    const std::vector<unsigned> want{0x3F80, 0xC020, 0x3F80, 0x3F82, 0x3F81,
+                                     0,      0x8000, 0x7F80, 0x7F80};
+    CHECK(simt::rounded_to_bf16(x) == want);
+    const unsigned nan = simt::rounded_to_bf16({NAN})[0];
+    CHECK(std::isnan(std::bit_cast<float>(nan << 16)));
+}
+
+TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block and thread") {
+    const auto message = [](const char* what) -> std::string {
+        try {
+            launch_wrong(what);
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "no error";
+    };
+    const std::pair<const char*, std::vector<const char*>> cases[] = {
+        {"barrier",
+         {"kernel barrier_in_branch_kernel, block (",
+          "thread (0,0,0): waits at the "
+          "barrier tests/simt_kernels.cu:",
+          ", which 7 of 64 threads have reached; "
+          "thread (7,0,0) has ended"}},
+        {"early exit",
+         {"kernel early_exit_kernel, block (0,0,0), thread (0,0,0): waits at the "
+          "barrier tests/simt_kernels.cu:",
+          "63 of 64 threads have reached; thread "
+          "(33,0,0) has ended"}},
+        {"two barriers", {"kernel two_barriers_kernel", "waits at the barrier"}},
+        {"mask",
+         {"waits in __shfl_xor_sync at tests/simt_kernels.cu:",
+          "for lane 16, but thread "
+          "(16,0,0) has ended"}},
+        {"caller", {"mask 0x0000ffff lacks the caller, lane "}},
+        {"source", {"reads from lane 20, which is not in mask 0x0000ffff"}},
+        {"threads", {"kernel write_kernel: a block of 1025x1x1 threads; there may be 1 to 1024"}},
+        {"grid", {"kernel write_kernel: a grid of 1x65536x1 blocks"}},
+        {"no blocks", {"kernel write_kernel: a grid of 0x1x1 blocks"}},
+        {"dynamic", {"49156 bytes of dynamic shared memory; this kernel may have 49152"}},
+        {"too much", {"cudaErrorInvalidValue"}},
+        {"host", {"kernel write_kernel: argument 1 does not point to device memory"}},
+        {"no shared", {"has no dynamic shared memory"}},
+        {"large shared",
+         {"kernel large_shared_kernel, block (0,0,0), thread (",
+          "take more than 48 "
+          "KB, with second 49600 bytes"}},
+#ifndef __SANITIZE_ADDRESS__  // there the sanitizer reports it, and goes on
+        {"misaligned",
+         {"kernel misaligned_kernel, block (0,0,0), thread (",
+          "misaligned access at "
+          "tests/simt_kernels.cu:",
+          "which needs a multiple of 16"}},
+        {"misaligned shared", {"kernel misaligned_shared_kernel", "misaligned access"}},
+        {"shared bounds",
+         {"kernel shared_bounds_kernel, block (0,0,0): a thread wrote up to 64 "
+          "bytes behind the 256 bytes of tile"}},
+        {"dynamic bounds", {"bytes behind the 256 bytes of dynamic shared memory"}},
+#endif
+    };
+    for (const auto& [what, parts] : cases) {
+        const std::string text = message(what);
+        CAPTURE(what);
+        CAPTURE(text);
+        for (const char* part : parts) CHECK(text.find(part) != std::string::npos);
+    }
+    // And the model goes on as if nothing had been.
+    CHECK(simt::sum_of({1, 2, 3}) == 6);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+// Each ends the process that runs it, so each gets one of its own.
+TEST_CASE("planted: global bounds" * doctest::skip()) { launch_wrong("global bounds"); }
+TEST_CASE("planted: shared bounds" * doctest::skip()) { launch_wrong("shared bounds"); }
+TEST_CASE("planted: dynamic bounds" * doctest::skip()) { launch_wrong("dynamic bounds"); }
+
+TEST_CASE("simt: the sanitizer stops at the first access out of bounds and names its thread") {
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+    const std::pair<const char*, const char*> cases[] = {
+        {"global bounds", "simt: this was kernel write_kernel, block (0,0,0), thread (3,0,0)"},
+        {"shared bounds", "simt: this was kernel shared_bounds_kernel, block (0,0,0), thread (63,"},
+        {"dynamic bounds", "simt: this was kernel dynamic_bounds_kernel, block (0,0,0), thread (6"},
+    };
+    for (const auto& [what, want] : cases) {
+        const std::string command = cat("'", self, "' -ns '-tc=planted: ", what, "' 2>&1");
+        std::FILE* pipe = popen(command.c_str(), "r");
+        REQUIRE(pipe);
+        std::string said;
+        for (int c; (c = std::fgetc(pipe)) != EOF;) said += char(c);
+        CHECK(pclose(pipe) != 0);
+        CAPTURE(said);
+        CHECK(said.find("AddressSanitizer") != std::string::npos);
+        CHECK(said.find("simt_kernels.cu:") != std::string::npos);
+        CHECK(said.find(want) != std::string::npos);
+    }
+}
+#endif
+
+}  // namespace convoy
