@@ -201,7 +201,7 @@ class Backend {
     virtual int64_t first_nonfinite(const float* x, size_t n) = 0;
 };
 
-// How 3x3 convolutions of stride 1 are computed: by Winograd's method, directly, or as the
+// How 3x3 and 5x5 convolutions of stride 1 are computed: by Winograd's method, directly, or as the
 // backend's rule says which is faster (CPU: winograd_pays in kernels/cpu/winograd.cpp).
 enum class ConvMethod { kAuto, kWinograd, kDirect };
 

@@ -89,8 +89,8 @@ static const Option kOptions[] = {
     {"threads", "Device", &Config::threads, "T",
      "compute threads; 0: as many as this process may use", kCompute, false, false, 0, 4096},
 
-    {"conv", "Device", &Config::conv, "auto|winograd|direct", "how 3x3 convolutions are computed",
-     kCompute},
+    {"conv", "Device", &Config::conv, "auto|winograd|direct",
+     "how 3x3 and 5x5 convolutions are computed", kCompute},
 
     {"coord", "Ranks", &Config::coord, "HOST:PORT",
      "where the ranks meet; rank 0 serves it unless a coordinator already listens there",

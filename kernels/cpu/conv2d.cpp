@@ -63,7 +63,7 @@ struct PhaseTaps {
 }  // namespace
 
 bool CpuBackend::use_winograd(const Patches& x, int K) const {
-    if (x.R != 3 || x.S != 3 || x.step_h != 1 || x.step_w != 1) return false;
+    if (!winograd_can(x)) return false;
     return conv_ == ConvMethod::kWinograd || (conv_ == ConvMethod::kAuto && winograd_pays(x, K));
 }
 
@@ -73,9 +73,10 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
     const ptrdiff_t row = y.C, line = row * y.W, filter = ptrdiff_t(w.H) * w.W * w.C;
     const Epilogue epilogue{b, relu, nullptr};
     if (use_winograd(patches, w.N)) {
-        ptrdiff_t taps[9];
-        for (int t = 0; t < 9; ++t) taps[t] = ptrdiff_t(t) * w.C;
-        winograd_conv(cpu_, patches, {w.data, 1, filter, 9, taps}, w.N, y.data, epilogue);
+        std::vector<ptrdiff_t> taps(size_t(w.H) * w.W);
+        for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * w.C;
+        winograd_conv(cpu_, patches, {w.data, 1, filter, int(taps.size()), taps.data()}, w.N,
+                      y.data, epilogue);
         return;
     }
     multiply_patches(cpu_, patches, {w.data, 1, filter}, w.N, {y.data, line * y.H, line, row},

@@ -23,7 +23,7 @@ struct TileOut {
     bool plain() const { return !relu && !bias && !mask; }
 };
 
-// A block of pixels of an NHWC image, 6x6 or 4x4; those outside of [row_begin, row_end) ×
+// A block of pixels of an NHWC image, 6x6, 4x4 or 2x2; those outside of [row_begin, row_end) ×
 // [col_begin, col_end) do not exist: they are read as 0 and not written.
 struct WinogradBlock {
     const float* data;      // of pixel (0, 0), which may lie outside of the image
@@ -38,6 +38,23 @@ struct WinogradPieces {
     ptrdiff_t xi_stride;
     int piece;
     ptrdiff_t piece_stride;
+};
+
+// F(out x out, size x size), out + size − 1 = 6: blocks of `out` × `out` outputs.
+struct WinogradMethod {
+    int size, out;
+    void (*gradient)(const WinogradBlock& in, const WinogradPieces& to);  // out × out → 36
+    // size × size → 36, for `columns` (a multiple of width) side by side: tap t at
+    // g[t·tap_stride + j], number xi to u[xi·xi_stride + j].
+    void (*filter)(const float* g, ptrdiff_t tap_stride, int columns, float* u,
+                   ptrdiff_t xi_stride);
+    // 36 → out × out, then bias, relu and mask of `epilogue` (its rows and cols are not used). m
+    // may be read up to the next multiple of width.
+    void (*output)(const float* m, ptrdiff_t xi_stride, const WinogradBlock& to,
+                   const TileOut& epilogue);
+    // dw += 36 → size × size, dw size² × channels; sums may be read up to the next multiple of
+    // width.
+    void (*filter_grad)(const float* sums, ptrdiff_t xi_stride, int channels, float* dw);
 };
 
 // A pooling window around pixel (0, 0) = x; what lies in the image is [row_begin, row_end) ×
@@ -80,19 +97,9 @@ struct Micro {
     void (*max_pool_gather)(const PoolSource* sources, int count, int channels, const float* mask,
                             float* dx);
 
-    // The transforms of winograd.h.
-    void (*winograd_input)(const WinogradBlock& in, const WinogradPieces& out);     // 6x6 → 36
-    void (*winograd_gradient)(const WinogradBlock& in, const WinogradPieces& out);  // 4x4 → 36
-    // 3x3 → 36, for `columns` (a multiple of width) side by side: tap t at g[t·tap_stride + j],
-    // number xi to u[xi·xi_stride + j].
-    void (*winograd_filter)(const float* g, ptrdiff_t tap_stride, int columns, float* u,
-                            ptrdiff_t xi_stride);
-    // 36 → 4x4, then bias, relu and mask of `epilogue` (its rows and cols are not used). m may be
-    // read up to the next multiple of width.
-    void (*winograd_output)(const float* m, ptrdiff_t xi_stride, const WinogradBlock& out,
-                            const TileOut& epilogue);
-    // dw += 36 → 3x3, dw 9 × channels; sums may be read up to the next multiple of width.
-    void (*winograd_filter_grad)(const float* sums, ptrdiff_t xi_stride, int channels, float* dw);
+    // The transforms of winograd.h: 6x6 pixels → 36, and what depends on the size of the filters.
+    void (*winograd_input)(const WinogradBlock& in, const WinogradPieces& out);
+    WinogradMethod winograd3, winograd5;
 
     // rounds·kChains·width multiply-adds in registers alone: the limit of the processor.
     float (*multiply_add_chains)(int rounds);

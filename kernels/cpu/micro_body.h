@@ -238,24 +238,10 @@ float multiply_add_chains(int rounds) {
 namespace convoy {
 namespace {
 constexpr Micro make_micro(const char* name) {
-    return {name,
-            kWidth,
-            kRows,
-            kWidth * kVecs,
-            kLane,
-            kLaneRows,
-            any_by_row,
-            any_by_piece,
-            any_by_depth,
-            transpose,
-            max_pool_window,
-            max_pool_gather,
-            winograd_input,
-            winograd_gradient,
-            winograd_filter,
-            winograd_output,
-            winograd_filter_grad,
-            multiply_add_chains};
+    return {name,           kWidth,     kRows,           kWidth * kVecs,
+            kLane,          kLaneRows,  any_by_row,      any_by_piece,
+            any_by_depth,   transpose,  max_pool_window, max_pool_gather,
+            winograd_input, kWinograd3, kWinograd5,      multiply_add_chains};
 }
 }  // namespace
 }  // namespace convoy

@@ -17,7 +17,7 @@ namespace convoy {
 namespace {
 
 constexpr int kL2Floats = 330'000;  // 1.3 of 2 MB: the rest is for U and pixels passing through
-constexpr int kFewTiles = 42;       // fewer tiles a block make reading U the limit
+constexpr int kFewTiles = 38;       // fewer tiles a block make reading U the limit
 constexpr int kManyTiles = 112;
 
 struct Blocking {
@@ -40,23 +40,25 @@ struct Filters {
     float* panel(int xi, int p) const { return data + xi * xi_stride + ptrdiff_t(p) * depth * nr; }
 };
 
-Filters transform_filters(Cpu& cpu, const RightSide& w, int depth, int columns) {
+Filters transform_filters(Cpu& cpu, const WinogradMethod& method, const RightSide& w, int depth,
+                          int columns) {
     constexpr int kBlock = 16;  // depth at a time: 9·16·32 floats are 18 KB
+    const int all_taps = method.size * method.size;
     const int nr = cpu.micro.nr, panels = ceil_div(columns, nr);
     const ptrdiff_t xi_stride = ptrdiff_t(panels) * depth * nr + kStagger;
     const Filters u{cpu.shared.get(kSlotB, kXi * xi_stride), depth, panels, nr, xi_stride};
-    float* const* scratch = cpu.for_threads(size_t(9) * kBlock * nr);
+    float* const* scratch = cpu.for_threads(size_t(all_taps) * kBlock * nr);
     const int blocks = ceil_div(depth, kBlock);
     cpu.pool.for_each(panels * blocks, [&](int task, int thread) {
         const int p = task / blocks, begin = task % blocks * kBlock;
         const int end = std::min(depth, begin + kBlock);
         float* taps = scratch[thread];
-        for (int t = 0; t < 9; ++t)
+        for (int t = 0; t < all_taps; ++t)
             pack_panel(cpu.micro, {w.b + w.tap_start[t], w.step_k, w.step_j}, depth, begin, end,
                        p * nr, columns, taps + t * kBlock * nr);
         for (int c = begin; c < end; ++c)
-            cpu.micro.winograd_filter(taps + (c - begin) * nr, ptrdiff_t(kBlock) * nr, nr,
-                                      u.panel(0, p) + ptrdiff_t(c) * nr, xi_stride);
+            method.filter(taps + (c - begin) * nr, ptrdiff_t(kBlock) * nr, nr,
+                          u.panel(0, p) + ptrdiff_t(c) * nr, xi_stride);
     });
     return u;
 }
@@ -64,6 +66,7 @@ Filters transform_filters(Cpu& cpu, const RightSide& w, int depth, int columns) 
 // One thread's work on tiles [first, first + count).
 struct BlockConv {
     const Micro& micro;
+    const WinogradMethod& method;
     const Patches& x;
     const Tiles& tiles;
     const Filters& u;
@@ -120,8 +123,8 @@ struct BlockConv {
         out.bias = epilogue.bias ? epilogue.bias + k : nullptr;
         out.mask = epilogue.mask ? epilogue.mask - result : 0;
         for (int t = 0; t < count; ++t)
-            micro.winograd_output(m + ptrdiff_t(t) * width, m_stride,
-                                  tiles.output(result, K, first + t, k, k_end), out);
+            method.output(m + ptrdiff_t(t) * width, m_stride,
+                          tiles.output(result, K, first + t, k, k_end), out);
     }
 };
 
@@ -129,7 +132,8 @@ struct BlockConv {
 
 bool winograd_pays(const Patches& x, int K) {
     const Tiles tiles(x);
-    const double used = double(x.rows()) / (16.0 * std::max(1, tiles.count));
+    const double outputs = double(tiles.out) * tiles.out * std::max(1, tiles.count);
+    const double used = double(x.rows()) / outputs;
     return x.C >= 16 && K >= 16 && used > 0.4 && tiles.count >= 16;
 }
 
@@ -137,7 +141,8 @@ void winograd_conv(Cpu& cpu, const Patches& x, const RightSide& filters, int K, 
                    const Epilogue& epilogue) {
     const Tiles tiles(x);
     if (tiles.count == 0) return;
-    const Filters u = transform_filters(cpu, filters, x.C, K);
+    const WinogradMethod& method = method_for(cpu.micro, x);
+    const Filters u = transform_filters(cpu, method, filters, x.C, K);
     const Blocking blocking(x.C, u.panels, u.nr);
     const int threads = cpu.pool.size();
     // As many blocks for each thread, and all of nearly the same size.
@@ -151,8 +156,8 @@ void winograd_conv(Cpu& cpu, const Patches& x, const RightSide& filters, int K, 
         const int begin = int(int64_t(tiles.count) * task / blocks);
         const int end = int(int64_t(tiles.count) * (task + 1) / blocks);
         float* v = scratch[thread];
-        BlockConv{cpu.micro, x, tiles, u, K, blocking.group, result, epilogue, v, v + v_elems}(
-            begin, end - begin);
+        BlockConv{cpu.micro,      method, x,        tiles, u,          K,
+                  blocking.group, result, epilogue, v,     v + v_elems}(begin, end - begin);
     });
 }
 

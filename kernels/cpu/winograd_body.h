@@ -1,15 +1,23 @@
-// winograd_body.h — the transforms of Winograd's F(4x4, 3x3), vectors running along the channels.
-// Included by micro_body.h, so compiled for each width of vectors. See winograd.h for the whole.
+// winograd_body.h — the transforms of Winograd's F(4x4, 3x3) and F(2x2, 5x5), vectors running along
+// the channels. Included by micro_body.h, so compiled for each width of vectors. See winograd.h.
 //
-// Each 2-D transform is a 1-D one on the columns, then on the rows. The 1-D matrices are those of
-// Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), points 0, ±1, ±2, ∞:
+// Each 2-D transform is a 1-D one on the columns, then on the rows. Both methods take the points
+// 0, ±1, ±2, ∞, so Bᵀ is the same. Lavin and Gray, "Fast Algorithms for Convolutional Neural
+// Networks" (2015); for any points: Toom, Cook, as in Winograd, "Arithmetic Complexity of
+// Computations" (1980). G has rows (1, a, a², …) / N(a), Aᵀ has columns (1, a, a², …):
 //
-//        4  0 -5  0  1  0        1/4    0    0
-//        0 -4 -4  1  1  0       -1/6 -1/6 -1/6        1  1  1  1  1  0
-//   Bᵀ = 0  4 -4 -1  1  0   G = -1/6  1/6 -1/6   Aᵀ = 0  1 -1  2 -2  0
-//        0 -2 -1  2  1  0       1/24 1/12  1/6        0  1  1  4  4  0
-//        0  2 -1 -2  1  0       1/24-1/12  1/6        0  1 -1  8 -8  1
-//        0  4  0 -5  0  1          0    0    1
+//        4  0 -5  0  1  0         a   N(a)   G for 3x3          G for 5x5
+//        0 -4 -4  1  1  0         0     4    1  0  0            1  0  0  0  0
+//   Bᵀ = 0  4 -4 -1  1  0         1    -6    1  1  1            1  1  1  1  1
+//        0 -2 -1  2  1  0        -1    -6    1 -1  1            1 -1  1 -1  1
+//        0  2 -1 -2  1  0         2    24    1  2  4            1  2  4  8 16
+//        0  4  0 -5  0  1        -2    24    1 -2  4            1 -2  4 -8 16
+//                                 ∞     1    0  0  1            0  0  0  0  1
+//
+//                1  1  1  1  1  0
+//   Aᵀ for 4x4 = 0  1 -1  2 -2  0        Aᵀ for 2x2 = 1  1  1  1  1  0
+//                0  1  1  4  4  0                     0  1 -1  2 -2  1
+//                0  1 -1  8 -8  1
 namespace convoy {
 namespace {
 
@@ -25,7 +33,7 @@ struct InputTransform {  // Bᵀ: 6 → 6
     }
 };
 
-struct GradientTransform {  // A: 4 → 6
+struct Gradient4 {  // A: 4 → 6
     static constexpr int kIn = 4, kOut = 6;
     static inline void apply(const Vec (&y)[4], Vec (&t)[6]) {
         const Vec even = y[0] + y[2], odd = y[1] + y[3];
@@ -37,7 +45,18 @@ struct GradientTransform {  // A: 4 → 6
     }
 };
 
-struct FilterTransform {  // G: 3 → 6
+struct Gradient2 {  // A: 2 → 6
+    static constexpr int kIn = 2, kOut = 6;
+    static inline void apply(const Vec (&y)[2], Vec (&t)[6]) {
+        const Vec twice = 2 * y[1];
+        t[0] = y[0];
+        t[1] = y[0] + y[1], t[2] = y[0] - y[1];
+        t[3] = y[0] + twice, t[4] = y[0] - twice;
+        t[5] = y[1];
+    }
+};
+
+struct Filter3 {  // G: 3 → 6
     static constexpr int kIn = 3, kOut = 6;
     static inline void apply(const Vec (&g)[3], Vec (&t)[6]) {
         const Vec even = (-1.0f / 6) * (g[0] + g[2]), odd = (-1.0f / 6) * g[1];
@@ -49,7 +68,20 @@ struct FilterTransform {  // G: 3 → 6
     }
 };
 
-struct OutputTransform {  // Aᵀ: 6 → 4
+struct Filter5 {  // G: 5 → 6
+    static constexpr int kIn = 5, kOut = 6;
+    static inline void apply(const Vec (&g)[5], Vec (&t)[6]) {
+        const Vec even = (-1.0f / 6) * (g[0] + g[2] + g[4]), odd = (-1.0f / 6) * (g[1] + g[3]);
+        const Vec even2 = (1.0f / 24) * g[0] + (1.0f / 6) * g[2] + (2.0f / 3) * g[4];
+        const Vec odd2 = (1.0f / 12) * g[1] + (1.0f / 3) * g[3];
+        t[0] = 0.25f * g[0];
+        t[1] = even + odd, t[2] = even - odd;
+        t[3] = even2 + odd2, t[4] = even2 - odd2;
+        t[5] = g[4];
+    }
+};
+
+struct Output4 {  // Aᵀ: 6 → 4
     static constexpr int kIn = 6, kOut = 4;
     static inline void apply(const Vec (&m)[6], Vec (&y)[4]) {
         const Vec sum = m[1] + m[2], diff = m[1] - m[2];
@@ -61,13 +93,34 @@ struct OutputTransform {  // Aᵀ: 6 → 4
     }
 };
 
-struct FilterGradTransform {  // Gᵀ: 6 → 3
+struct Output2 {  // Aᵀ: 6 → 2
+    static constexpr int kIn = 6, kOut = 2;
+    static inline void apply(const Vec (&m)[6], Vec (&y)[2]) {
+        y[0] = m[0] + (m[1] + m[2]) + (m[3] + m[4]);
+        y[1] = (m[1] - m[2]) + 2 * (m[3] - m[4]) + m[5];
+    }
+};
+
+struct FilterGrad3 {  // Gᵀ: 6 → 3
     static constexpr int kIn = 6, kOut = 3;
     static inline void apply(const Vec (&m)[6], Vec (&g)[3]) {
         const Vec sum = (-1.0f / 6) * (m[1] + m[2]), sum2 = m[3] + m[4];
         g[0] = 0.25f * m[0] + sum + (1.0f / 24) * sum2;
         g[1] = (1.0f / 6) * (m[2] - m[1]) + (1.0f / 12) * (m[3] - m[4]);
         g[2] = sum + (1.0f / 6) * sum2 + m[5];
+    }
+};
+
+struct FilterGrad5 {  // Gᵀ: 6 → 5
+    static constexpr int kIn = 6, kOut = 5;
+    static inline void apply(const Vec (&m)[6], Vec (&g)[5]) {
+        const Vec sum = (-1.0f / 6) * (m[1] + m[2]), sum2 = m[3] + m[4];
+        const Vec diff = (1.0f / 6) * (m[2] - m[1]), diff2 = m[3] - m[4];
+        g[0] = 0.25f * m[0] + sum + (1.0f / 24) * sum2;
+        g[1] = diff + (1.0f / 12) * diff2;
+        g[2] = sum + (1.0f / 6) * sum2;
+        g[3] = diff + (1.0f / 3) * diff2;
+        g[4] = sum + (2.0f / 3) * sum2 + m[5];
     }
 };
 
@@ -129,63 +182,73 @@ void transform_pixels(const WinogradBlock& in, const WinogradPieces& out) {
 void winograd_input(const WinogradBlock& in, const WinogradPieces& out) {
     transform_pixels<InputTransform>(in, out);
 }
-void winograd_gradient(const WinogradBlock& in, const WinogradPieces& out) {
-    transform_pixels<GradientTransform>(in, out);
-}
 
+template <class T>
 void winograd_filter(const float* g, ptrdiff_t tap_stride, int columns, float* u,
                      ptrdiff_t xi_stride) {
     for (int c = 0; c < columns; c += kWidth)
-        transform<FilterTransform>(
-            [&](int i, int j) { return load(g + (i * 3 + j) * tap_stride + c); },
-            [&](int i, int j, Vec v) { store(u + (i * 6 + j) * xi_stride + c, v); });
+        transform<T>([&](int i, int j) { return load(g + (i * T::kIn + j) * tap_stride + c); },
+                     [&](int i, int j, Vec v) { store(u + (i * 6 + j) * xi_stride + c, v); });
 }
 
+template <class T>
 void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock& out,
                      const TileOut& epilogue) {
     float* base = const_cast<float*>(out.data);
     for (int c = 0; c < out.channels; c += kWidth) {
         const int count = out.channels - c;
-        transform<OutputTransform>(
-            [&](int i, int j) { return load(m + (i * 6 + j) * xi_stride + c); },
-            [&](int i, int j, Vec v) {
-                if (i >= out.row_end || j >= out.col_end) return;
-                float* to = base + i * out.line + j * out.pixel + c;
-                if (count < kWidth) {
-                    float* row = to;
-                    TileOut last = epilogue;
-                    last.rows = &row, last.cols = count;
-                    if (last.bias) last.bias += c;
-                    float sums[kWidth];
-                    store(sums, v);
-                    finish_tile(sums, 1, last);
-                    return;
-                }
-                if (epilogue.bias) v += load(epilogue.bias + c);
-                if (epilogue.relu) v = v < 0 ? Vec{} : v;
-                if (epilogue.mask) v = load(to + epilogue.mask) <= 0 ? Vec{} : v;
-                store(to, v);
-            });
+        transform<T>([&](int i, int j) { return load(m + (i * 6 + j) * xi_stride + c); },
+                     [&](int i, int j, Vec v) {
+                         if (i >= out.row_end || j >= out.col_end) return;
+                         float* to = base + i * out.line + j * out.pixel + c;
+                         if (count < kWidth) {
+                             float* row = to;
+                             TileOut last = epilogue;
+                             last.rows = &row, last.cols = count;
+                             if (last.bias) last.bias += c;
+                             float sums[kWidth];
+                             store(sums, v);
+                             finish_tile(sums, 1, last);
+                             return;
+                         }
+                         if (epilogue.bias) v += load(epilogue.bias + c);
+                         if (epilogue.relu) v = v < 0 ? Vec{} : v;
+                         if (epilogue.mask) v = load(to + epilogue.mask) <= 0 ? Vec{} : v;
+                         store(to, v);
+                     });
     }
 }
 
+template <class T>
 void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, float* dw) {
     for (int c = 0; c < channels; c += kWidth) {
         const int count = channels - c;
-        transform<FilterGradTransform>(
-            [&](int i, int j) { return load(sums + (i * 6 + j) * xi_stride + c); },
-            [&](int i, int j, Vec v) {
-                float* to = dw + (i * 3 + j) * ptrdiff_t(channels) + c;
-                if (count >= kWidth) {
-                    store(to, load(to) + v);
-                    return;
-                }
-                float part[kWidth];
-                store(part, v);
-                for (int l = 0; l < count; ++l) to[l] += part[l];
-            });
+        transform<T>([&](int i, int j) { return load(sums + (i * 6 + j) * xi_stride + c); },
+                     [&](int i, int j, Vec v) {
+                         float* to = dw + (i * T::kOut + j) * ptrdiff_t(channels) + c;
+                         if (count >= kWidth) {
+                             store(to, load(to) + v);
+                             return;
+                         }
+                         float part[kWidth];
+                         store(part, v);
+                         for (int l = 0; l < count; ++l) to[l] += part[l];
+                     });
     }
 }
+
+constexpr WinogradMethod kWinograd3{3,
+                                    4,
+                                    transform_pixels<Gradient4>,
+                                    winograd_filter<Filter3>,
+                                    winograd_output<Output4>,
+                                    winograd_filter_grad<FilterGrad3>};
+constexpr WinogradMethod kWinograd5{5,
+                                    2,
+                                    transform_pixels<Gradient2>,
+                                    winograd_filter<Filter5>,
+                                    winograd_output<Output2>,
+                                    winograd_filter_grad<FilterGrad5>};
 
 }  // namespace
 }  // namespace convoy

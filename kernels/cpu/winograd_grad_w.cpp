@@ -1,4 +1,4 @@
-// winograd_grad_w.cpp — gradients of 3x3 filters: dw += Gᵀ [ Σ_tiles (A dy Aᵀ) ⊙ (Bᵀ x B) ] G
+// winograd_grad_w.cpp — gradients of filters: dw += Gᵀ [ Σ_tiles (A dy Aᵀ) ⊙ (Bᵀ x B) ] G
 //
 // For each xi a product Y[xi]ᵀ (K × tiles) · V[xi] (tiles × C), summed over blocks of tiles into
 // S[xi] (K × C). Two ways, by the size of S:
@@ -21,6 +21,7 @@ constexpr int kManyTiles = 256;  // of a block when S is large: reads and writes
 
 struct GradW {
     const Micro& micro;
+    const WinogradMethod& method;
     const Patches& x;
     const Tiles& tiles;
     const float* dy;
@@ -41,7 +42,7 @@ struct GradW {
         for (int t = begin; t < end; ++t) {
             micro.winograd_input(tiles.input(x, first + t), {v + t * micro.nr, v_stride(), micro.nr,
                                                              ptrdiff_t(most) * micro.nr});
-            micro.winograd_gradient(
+            method.gradient(
                 tiles.output(dy, K, first + t, 0, K),
                 {y + t * micro.lane, y_stride(), micro.lane, ptrdiff_t(most) * micro.lane});
         }
@@ -101,7 +102,7 @@ void sum_together(Cpu& cpu, GradW op, float* sums) {
 void winograd_grad_w(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw) {
     const Tiles tiles(x);
     if (tiles.count == 0) return;
-    GradW op{cpu.micro, x, tiles, dy, K, 0};
+    GradW op{cpu.micro, method_for(cpu.micro, x), x, tiles, dy, K, 0};
     const int row = kXi * (op.width() + op.lanes() * cpu.micro.lane);
     const bool own = kXi * int64_t(K) * op.width() <= kSmallSum || cpu.pool.size() == 1;
     const int parts = own ? cpu.pool.size() : 1;
@@ -122,7 +123,7 @@ void winograd_grad_w(Cpu& cpu, const float* dy, int K, const Patches& x, float* 
                 const float* from = to + part * op.sum_elems();
                 for (int c = 0; c < op.width(); ++c) to[c] += from[c];
             }
-        cpu.micro.winograd_filter_grad(row_sums, op.s_stride(), x.C, dw + ptrdiff_t(k) * 9 * x.C);
+        op.method.filter_grad(row_sums, op.s_stride(), x.C, dw + ptrdiff_t(k) * x.depth());
     });
 }
 

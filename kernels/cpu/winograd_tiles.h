@@ -1,4 +1,4 @@
-// winograd_tiles.h — how an image is cut into the 4x4 blocks of its output. For winograd.cpp and
+// winograd_tiles.h — how an image is cut into the blocks of its output. For winograd.cpp and
 // winograd_grad_w.cpp alone.
 #pragma once
 
@@ -17,20 +17,26 @@ constexpr int kStagger = 16;
 
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-// Tile t covers outputs [4·row, 4·row + 4) × [4·col, 4·col + 4) of image n.
+inline const WinogradMethod& method_for(const Micro& micro, const Patches& x) {
+    return x.R == 3 ? micro.winograd3 : micro.winograd5;
+}
+
+// Tile t covers outputs [out·row, out·row + out) × [out·col, out·col + out) of image n, where out
+// is 4 for 3x3 windows and 2 for 5x5.
 struct Tiles {
-    int P, Q, rows, cols, count;
+    int P, Q, out, rows, cols, count;
     explicit Tiles(const Patches& x)
         : P(x.P),
           Q(x.Q),
-          rows(ceil_div(x.P, 4)),
-          cols(ceil_div(x.Q, 4)),
+          out(7 - x.R),
+          rows(ceil_div(x.P, out)),
+          cols(ceil_div(x.Q, out)),
           count(x.N * rows * cols) {}
 
     // The 6x6 pixels of x under tile t.
     WinogradBlock input(const Patches& x, int t) const {
         const int n = t / (rows * cols);
-        const int h = t / cols % rows * 4 + x.h0, w = t % cols * 4 + x.w0;
+        const int h = t / cols % rows * out + x.h0, w = t % cols * out + x.w0;
         const ptrdiff_t pixel = x.C, line = pixel * x.W;
         return {x.x + (ptrdiff_t(n) * x.H + h) * line + w * pixel,
                 line,
@@ -41,18 +47,18 @@ struct Tiles {
                 std::max(0, -w),
                 std::min(6, x.W - w)};
     }
-    // Channels [k, k_end) of the 4x4 outputs of tile t, y N×P×Q×K.
+    // Channels [k, k_end) of the outputs of tile t, y N×P×Q×K.
     WinogradBlock output(const float* y, int K, int t, int k, int k_end) const {
-        const int n = t / (rows * cols), p = t / cols % rows * 4, q = t % cols * 4;
+        const int n = t / (rows * cols), p = t / cols % rows * out, q = t % cols * out;
         const ptrdiff_t pixel = K, line = pixel * Q;
         return {y + (ptrdiff_t(n) * P + p) * line + q * pixel + k,
                 line,
                 pixel,
                 k_end - k,
                 0,
-                std::min(4, P - p),
+                std::min(out, P - p),
                 0,
-                std::min(4, Q - q)};
+                std::min(out, Q - q)};
     }
 };
 
