@@ -1,17 +1,23 @@
 // gemm.cpp — blocking and packing around the inner kernels of micro.h.
 //
-//            depth           columns                   loops, outermost first
-//          ┌───┬───┐       ┌───┬───┬───┐      rows:  blocks of kRowBlock, shared out to threads
-//     rows │ A │   │   ×   │ B │ B │ B │ kc   depth: blocks of kc: A block packed, stays in L2
-//          ├───┼───┤       ├───┼───┼───┤      columns: panels of nr: B panel (kc·nr) stays in L1
-//          │   │   │       │   │   │   │      rows:  panels of mr: one tile in registers
-//          └───┴───┘       └───┴───┴───┘
+//            depth             columns
+//          ┌────┬────┐       ┌────┬────┬────┐  threads  take rows each; for each block of B,
+//          ├────┤    │       │ B  │    │    │           outermost, every thread walks all its rows
+//     rows ├────┤    │   ×   │    │    │    │  B        1024 deep at most, as many columns as stay
+//          ├────┤    │       ├────┼────┼────┤           in L2 (kStaysInL2); all of it packed before
+//          │ A  │    │       │    │    │    │  A        2·mr rows × 256 deep, packed: stays in L1
+//          └────┴────┘       └────┴────┴────┘           while the block's panels of nr columns pass
 //
-// Goto, van de Geijn: "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 2008). Sums
-// over depth are added in a fixed order, so the bits do not depend on chance.
+// by, from L2; then the next 256 deep of the same rows, whose sums are still in L1 or L2 as well.
+// So what comes from memory comes once a block: rows of A, brought to L2 ahead by the tiles before
+// them, and sums, fetched while they are computed. Goto, van de Geijn: "Anatomy of
+// High-Performance Matrix Multiplication" (ACM TOMS 2008), with the sides exchanged: images have
+// many rows, filters few columns. Sums over depth are added in a fixed order, so the bits do not
+// depend on chance.
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/cpu/pack.h"
 
@@ -19,11 +25,13 @@ namespace convoy {
 
 namespace {
 
-constexpr int kRowBlock = 280;  // 280·256 floats of A are 287 KB of the 1–2 MB of L2
+constexpr int kBlockDepths = 4;         // depth of a block of B, in kDepthBlock
+constexpr size_t kStaysInL2 = 240'000;  // floats of B that stay in L2 while rows pass by
+constexpr int kMostRows = 32;           // ≥ 2·mr
 constexpr int kThinGroup = 16;  // panels of columns whose results stay in L2 over all of the depth
 constexpr int kThinPack = 4;    // panels packed together: runs of 512 bytes
 
-// Multiplies a packed block of rows with packed panels of b, for one block of depth.
+// Multiplies packed rows with one packed panel of b, for one block of depth.
 struct BlockProduct {
     const Micro& micro;
     const Panels& rows;
@@ -33,9 +41,9 @@ struct BlockProduct {
     float* const* result;  // start of each row
     const float* base;     // of the result's tensor, for the mask
 
-    // `upcoming`, as large as b: what is needed after this, or null.
+    // Brings `ahead` to L2 meanwhile.
     void operator()(const float* a, const float* b, int j, int columns,
-                    const float* upcoming) const {
+                    std::span<const float> ahead) const {
         TileOut out{nullptr, std::min(micro.nr, columns - j)};
         out.accumulate = !first;
         if (last) {
@@ -48,8 +56,73 @@ struct BlockProduct {
         for (int panel = 0; panel < rows.count; ++panel) {
             const int height = rows.height(panel), begin = rows.begin(panel);
             for (int i = 0; i < height; ++i) tile_rows[i] = result[begin + i] + j;
-            if (upcoming && 2 * panel < micro.nr) out.upcoming = upcoming + 2 * panel * depth;
+            const size_t from = ahead.size() * panel / rows.count;
+            const size_t until = ahead.size() * (panel + 1) / rows.count;
+            out.upcoming = ahead.data() + from;
+            out.upcoming_lines = ceil_div(int64_t(until - from), depth);
             micro.tile_by_row(height, depth, a + ptrdiff_t(begin) * kRowStride, b, out);
+        }
+    }
+};
+
+// b as a whole: for each block of depth, its panels one after the other.
+struct PackedRight {
+    const Cut& depths;
+    int panels, nr;
+    float* data;
+
+    float* panel(int d, int p) const {
+        return data + (size_t(depths.begin(d)) * panels + size_t(depths.length(d)) * p) * nr;
+    }
+};
+
+// What one thread does: rows [row, row_end) × panels [panel, panel_end).
+struct RowsOfResult {
+    const Micro& micro;
+    const Patches& a;
+    const PackedRight& b;
+    int columns;
+    const RowMap& result;
+    const Epilogue& epilogue;
+    bool plain;  // a is a matrix, so the next rows lie behind these
+
+    void operator()(int64_t row, int64_t row_end, int panel, int panel_end, float* scratch) const {
+        const Cut& depths = b.depths;
+        const int group = std::max(1, ceil_div(depths.parts, ceil_div(depths.parts, kBlockDepths)));
+        const size_t deep = size_t(std::min(group * depths.size, depths.count));
+        const int wide = int(std::max<size_t>(2, kStaysInL2 / (deep * micro.nr)));
+        const int blocks = ceil_div(row_end - row, 2 * micro.mr);
+        for (int d = 0; d < depths.parts; d += group)
+            for (int p = panel; p < panel_end; p += wide)
+                for (int i = 0; i < blocks; ++i)
+                    multiply(row + (row_end - row) * i / blocks,
+                             row + (row_end - row) * (i + 1) / blocks, d,
+                             std::min(depths.parts, d + group), p, std::min(panel_end, p + wide),
+                             scratch);
+    }
+
+ private:
+    void multiply(int64_t row, int64_t row_end, int d, int d_end, int panel, int panel_end,
+                  float* scratch) const {
+        const Panels block(int(row_end - row), micro.mr);
+        float* starts[kMostRows];
+        Row at(a, row);
+        for (int i = 0; i < block.rows; ++i, at.skip(a, 1))
+            starts[i] =
+                result.data + at.n * result.step_n + at.p * result.step_p + at.q * result.step_q;
+        // The next rows, a part with each panel of b.
+        const int64_t next = plain && d_end - d == b.depths.parts ? a.rows() - row_end : 0;
+        const size_t all = size_t(std::min<int64_t>(block.rows, next)) * a.C;
+        const size_t part = all / (size_t(panel_end - panel) * b.depths.parts);
+        const float* ahead = a.x + row_end * a.C;
+        for (; d < d_end; ++d) {
+            const int k = b.depths.begin(d), length = b.depths.length(d);
+            pack_by_row(a, row, block.rows, k, k + length, scratch);
+            const BlockProduct product{
+                micro,    block,  length,     d == 0, d + 1 == b.depths.parts,
+                epilogue, starts, result.data};
+            for (int p = panel; p < panel_end; ++p, ahead += part)
+                product(scratch, b.panel(d, p), p * micro.nr, columns, {ahead, part});
         }
     }
 };
@@ -89,47 +162,24 @@ void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int column
     const Micro& micro = cpu.micro;
     const Cut depths(depth, kDepthBlock, kPiece);
     const int panels = ceil_div(columns, micro.nr);
-
-    // All of b: for each block of depth, its panels one after the other.
-    float* packed = cpu.shared.get(kSlotB, size_t(depth) * panels * micro.nr);
-    const auto panel_at = [&](int block, int panel) {
-        return packed + size_t(depths.begin(block)) * panels * micro.nr +
-               size_t(panel) * depths.length(block) * micro.nr;
-    };
+    const PackedRight packed{depths, panels, micro.nr,
+                             cpu.shared.get(kSlotB, size_t(depth) * panels * micro.nr)};
     cpu.pool.for_each(depths.parts * panels, [&](int task, int) {
-        const int block = task / panels, panel = task % panels, k = depths.begin(block);
-        pack_panel(micro, b, depth, k, k + depths.length(block), panel * micro.nr, columns,
-                   panel_at(block, panel));
+        const int d = task / panels, panel = task % panels, k = depths.begin(d);
+        pack_panel(micro, b, depth, k, k + depths.length(d), panel * micro.nr, columns,
+                   packed.panel(d, panel));
     });
 
-    // Blocks of rows; where there are fewer than threads, each is cut by columns as well.
+    // Rows; where there are too few for all threads, columns as well.
     const int threads = cpu.pool.size();
-    const int most = int(std::clamp<int64_t>((rows + threads - 1) / threads, micro.mr, kRowBlock));
-    const int blocks = ceil_div(rows, most);
-    const int cuts = std::min(panels, blocks >= threads ? 1 : ceil_div(threads, blocks));
-    float* const* scratch = cpu.for_threads(size_t(kRowBlock + 16) * kRowStride);
-    cpu.pool.for_each(blocks * cuts, [&](int task, int thread) {
-        const int64_t row = rows * (task / cuts) / blocks;
-        const Panels block(int(rows * (task / cuts + 1) / blocks - row), micro.mr);
-        const int panel_begin = panels * (task % cuts) / cuts;
-        const int panel_end = panels * (task % cuts + 1) / cuts;
-        float* starts[kRowBlock + 16];
-        Row at(a, row);
-        for (int i = 0; i < block.rows; ++i, at.skip(a, 1))
-            starts[i] =
-                result.data + at.n * result.step_n + at.p * result.step_p + at.q * result.step_q;
-        for (int d = 0; d < depths.parts; ++d) {
-            const int k = depths.begin(d), length = depths.length(d);
-            pack_by_row(a, row, block.rows, k, k + length, scratch[thread]);
-            const BlockProduct product{micro,    block,  length,     d == 0, d + 1 == depths.parts,
-                                       epilogue, starts, result.data};
-            for (int panel = panel_begin; panel < panel_end; ++panel) {
-                const bool more = panel + 1 < panel_end;
-                const int next = more ? d : (d + 1) % depths.parts;
-                product(scratch[thread], panel_at(d, panel), panel * micro.nr, columns,
-                        panel_at(next, more ? panel + 1 : panel_begin));
-            }
-        }
+    const int shares = int(std::min<int64_t>(threads, (rows + micro.mr - 1) / micro.mr));
+    const int cuts = std::min(panels, ceil_div(threads, shares));
+    float* const* scratch = cpu.for_threads(size_t(kMostRows) * kRowStride);
+    const RowsOfResult multiply{micro, a, packed, columns, result, epilogue, plain};
+    cpu.pool.for_each(shares * cuts, [&](int task, int thread) {
+        const int share = task / cuts, cut = task % cuts;
+        multiply(rows * share / shares, rows * (share + 1) / shares, panels * cut / cuts,
+                 panels * (cut + 1) / cuts, scratch[thread]);
     });
 }
 
@@ -166,7 +216,7 @@ void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSid
                 epilogue, starts.data(), result};
             for (int panel = from; panel < until; ++panel)
                 product(packed + block * d, scratch[thread] + (panel - from) * panel_elems,
-                        panel * micro.nr, columns, nullptr);
+                        panel * micro.nr, columns, {});
         };
         for (int group = int(int64_t(panels) * task / tasks); group < end; group += kThinGroup)
             for (int d = 0; d < depths.parts; ++d)

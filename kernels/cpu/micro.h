@@ -16,9 +16,9 @@ struct TileOut {
     bool relu = false;            // then max(0, ·)
     const float* bias = nullptr;  // added: `cols` floats
     ptrdiff_t mask = 0;           // if not 0: result is 0 where row[mask + column] <= 0
-    // What is needed next: as many floats from here as the tile has depth, twice, are brought to
-    // L2.
+    // What is needed next: so many cache lines from here are brought to L2 for each 16 of depth.
     const float* upcoming = nullptr;
+    int upcoming_lines = 0;
 
     bool plain() const { return !relu && !bias && !mask; }
 };

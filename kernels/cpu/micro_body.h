@@ -94,16 +94,15 @@ inline void prefetch_result(const TileOut& out) {
 template <int M, int Stride, int Next>
 inline void tile_of_pieces(int depth, const float* a, const float* b, const TileOut& out) {
     constexpr int kCols = kWidth * kVecs;
-    const float* upcoming = out.upcoming ? out.upcoming : b;
+    const float* upcoming = out.upcoming;
     Vec acc[M][kVecs] = {};
     prefetch_result<M>(out);
     for (; depth >= kPiece; depth -= kPiece, a += Next) {
         // The next piece of each row comes from L2: too short runs for the hardware to see.
 #pragma GCC unroll 16
         for (int i = 0; i < M; ++i) __builtin_prefetch(a + Next + i * Stride);
-        __builtin_prefetch(upcoming, 0, 2);
-        __builtin_prefetch(upcoming + 16, 0, 2);
-        upcoming += 2 * kPiece;
+        for (int i = 0; i < out.upcoming_lines; ++i, upcoming += 16)
+            __builtin_prefetch(upcoming, 0, 2);
 #pragma GCC unroll 4
         for (int k = 0; k < kPiece; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
     }
