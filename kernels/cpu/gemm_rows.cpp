@@ -9,10 +9,11 @@
 //   dyᵀ ×  │              │
 //          └──────────────┘
 //
-// Threads take columns of dw each. Where dw has too few (first layers), they take rows, each adds
-// into a dw of its own, and these are added up in the order of the threads.
+// While a block is multiplied the next rows of dy and x are brought to L2. Threads take rows each,
+// add into a dw of their own, and these are added up in the order of the threads. Where dw is too
+// large for that, they take columns of it.
 #include <algorithm>
-#include <cstring>
+#include <span>
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pack.h"
@@ -21,44 +22,45 @@ namespace convoy {
 
 namespace {
 
-constexpr int kRowsBlock = 256;
+constexpr int kRowsBlock = 288;
 constexpr int kPanelGroup = 8;
+constexpr size_t kOwnSums = 300'000;  // floats of dw of which each thread has its own
+// Floats between two panels beside their size, which is often a multiple of 4 KB: the same row of
+// all panels would then fall into one set of the L1 cache.
+constexpr int kStagger = 16;
 
 // Rows [row, row + count) of dy, its columns in panels: a(i,k) at lane·k + i in each.
-void pack_by_depth(const float* dy, int K, int count, const Panels& panels, int lane, float* to) {
-    for (int panel = 0; panel < panels.count; ++panel) {
-        const float* from = dy + panels.begin(panel);
-        // The floats from height to lane are never used; where they exist, copying them along
-        // makes the length constant.
-        const bool whole = panels.begin(panel) + lane <= K;
-        const int height = panels.height(panel);
-        for (int k = 0; k < count; ++k, from += K, to += lane) {
-            if (whole && lane == 16)
-                std::memcpy(to, from, 16 * sizeof(float));
-            else if (whole && lane == 8)
-                std::memcpy(to, from, 8 * sizeof(float));
-            else
-                for (int i = 0; i < height; ++i) to[i] = from[i];
+void pack_by_depth(const float* dy, int K, int count, const Panels& panels, int lane,
+                   ptrdiff_t panel_elems, float* to) {
+    // The floats from height to lane are never used; where they exist, copying them along makes
+    // the length constant.
+    int whole = 0;
+    while (whole < panels.count && panels.begin(whole) + lane <= K) ++whole;
+    // A few panels at a time, so that the lines being written stay in L1.
+    for (int first = 0; first < panels.count; first += kPanelGroup) {
+        const int last = std::min(panels.count, first + kPanelGroup);
+        for (int k = 0; k < count; ++k) {
+            const float* row = dy + ptrdiff_t(k) * K;
+            float* at = to + first * panel_elems + k * lane;
+            for (int p = first; p < last; ++p, at += panel_elems) {
+                const float* from = row + panels.begin(p);
+                if (p < whole && lane == 16)
+                    copy_floats<16>(at, from);
+                else if (p < whole && lane == 8)
+                    copy_floats<8>(at, from);
+                else
+                    for (int i = 0; i < panels.height(p); ++i) at[i] = from[i];
+            }
         }
     }
 }
 
-// One row of a panel; copies of a constant length need no call.
-inline void copy_panel_row(float* to, const float* from, int nr) {
-    if (nr == 32)
-        std::memcpy(to, from, 32 * sizeof(float));
-    else if (nr == 16)
-        std::memcpy(to, from, 16 * sizeof(float));
-    else
-        std::memcpy(to, from, nr * sizeof(float));
-}
-
 // Columns [begin, end) of `count` rows of patches as panels b[panel][row][nr], the last filled up
 // with zeros: a few rows at a time are first laid side by side.
-void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, int nr, float* to) {
+void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, int nr,
+                  ptrdiff_t panel_elems, float* to) {
     constexpr int kRows = 16;
     float rows[kRows * kRowStride];
-    const ptrdiff_t panel = ptrdiff_t(count) * nr;
     const int rest = (end - begin) % nr;
     for (int k = 0; k < count; k += kRows, to += kRows * nr) {
         const int here = std::min(kRows, count - k);
@@ -68,7 +70,7 @@ void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, 
                 std::fill_n(rows + i * kRowStride + (end - begin), nr - rest, 0.0f);
         for (int j = 0; j < end - begin; j += nr)
             for (int i = 0; i < here; ++i)
-                copy_panel_row(to + j / nr * panel + i * nr, rows + i * kRowStride + j, nr);
+                copy_panel_row(to + j / nr * panel_elems + i * nr, rows + i * kRowStride + j, nr);
     }
 }
 
@@ -81,51 +83,85 @@ struct RowsProduct {
 
     size_t scratch_elems() const {
         const Panels out(K, micro.mr);
-        return size_t(kRowsBlock) * (out.count * micro.lane + kPanelGroup * micro.nr);
+        return (out.count + kPanelGroup) *
+               (size_t(kRowsBlock) * std::max(micro.lane, micro.nr) + kStagger);
     }
 
     void operator()(int64_t row, int64_t row_end, int panel_begin, int panel_end, float* scratch,
                     float* dw) const {
         const int depth = patches.depth(), nr = micro.nr;
         const Panels out(K, micro.mr);
-        for (; row < row_end; row += kRowsBlock) {
-            const int count = int(std::min<int64_t>(kRowsBlock, row_end - row));
-            float* a = scratch;
-            float* b = scratch + size_t(out.count) * kRowsBlock * micro.lane;
-            pack_by_depth(dy + row * K, K, count, out, micro.lane, a);
+        const int blocks = ceil_div(row_end - row, kRowsBlock);
+        for (int i = 0; i < blocks; ++i) {
+            const int64_t begin = row + (row_end - row) * i / blocks;
+            const int64_t end = row + (row_end - row) * (i + 1) / blocks;
+            Block block{begin, int(end - begin), out, scratch, nullptr};
+            block.b = scratch + out.count * a_elems(block.count);
+            block.next = int(std::min<int64_t>(row_end - end, kRowsBlock));
+            pack_by_depth(dy + begin * K, K, block.count, out, micro.lane, a_elems(block.count),
+                          block.a);
             for (int p = panel_begin; p < panel_end; p += kPanelGroup) {
                 const int group_end = std::min(panel_end, p + kPanelGroup);
-                pack_columns(patches, row, count, p * nr, std::min(depth, group_end * nr), nr, b);
-                multiply_group(count, p, group_end, out, a, b, dw);
+                pack_columns(patches, begin, block.count, p * nr, std::min(depth, group_end * nr),
+                             nr, b_elems(block.count), block.b);
+                block.group = p - panel_begin, block.groups = panel_end - panel_begin;
+                multiply_group(block, p, group_end, dw);
             }
         }
     }
 
  private:
-    void multiply_group(int count, int panel_begin, int panel_end, const Panels& out,
-                        const float* a, const float* b, float* dw) const {
-        const int panels = panel_end - panel_begin;
+    // Packed rows [row, row + count), and how many come after them.
+    struct Block {
+        int64_t row;
+        int count;
+        const Panels& out;
+        float *a, *b;
+        int next = 0;
+        int group = 0, groups = 1;  // panels of patches before this group, and in all
+    };
+    ptrdiff_t a_elems(int count) const { return ptrdiff_t(count) * micro.lane + kStagger; }
+    ptrdiff_t b_elems(int count) const { return ptrdiff_t(count) * micro.nr + kStagger; }
+
+    void multiply_group(const Block& block, int panel_begin, int panel_end, float* dw) const {
+        const int panels = panel_end - panel_begin, count = block.out.count;
+        int done = block.group * count;
         const auto tile = [&](int m, int p) {
-            add_tile(count, m, panel_begin + p, out, a, b + size_t(p) * count * micro.nr, dw);
+            add_tile(block, m, panel_begin + p, block.b + p * b_elems(block.count), dw,
+                     ahead(block, done++));
         };
         // Few rows (linear layers): all is in cache but dw, which is then walked along its rows.
-        if (count <= 64) {
-            for (int m = 0; m < out.count; ++m)
+        if (block.count <= 64) {
+            for (int m = 0; m < count; ++m)
                 for (int p = 0; p < panels; ++p) tile(m, p);
         } else {
             for (int p = 0; p < panels; ++p)
-                for (int m = 0; m < out.count; ++m) tile(m, p);
+                for (int m = 0; m < count; ++m) tile(m, p);
         }
     }
-    void add_tile(int count, int m, int panel, const Panels& out, const float* a, const float* b,
-                  float* dw) const {
+    // The part of the next rows of dy, and of x if it is a matrix, that tile `done` of all fetches.
+    std::span<const float> ahead(const Block& block, int done) const {
+        const size_t tiles = size_t(block.groups) * block.out.count;
+        const size_t dy_elems = size_t(block.next) * K;
+        const size_t x_elems = patches.is_matrix() ? size_t(block.next) * patches.C : 0;
+        const size_t begin = (dy_elems + x_elems) * done / tiles;
+        const size_t end = (dy_elems + x_elems) * (done + 1) / tiles;
+        const int64_t row = block.row + block.count;
+        if (begin < dy_elems) return {dy + row * K + begin, end - begin};
+        return {patches.x + row * patches.C + (begin - dy_elems), end - begin};
+    }
+    void add_tile(const Block& block, int m, int panel, const float* b, float* dw,
+                  std::span<const float> ahead) const {
         const int depth = patches.depth(), column = panel * micro.nr;
         float* rows[16];
-        for (int i = 0; i < out.height(m); ++i)
-            rows[i] = dw + ptrdiff_t(out.begin(m) + i) * depth + column;
+        for (int i = 0; i < block.out.height(m); ++i)
+            rows[i] = dw + ptrdiff_t(block.out.begin(m) + i) * depth + column;
         TileOut to{rows, std::min(micro.nr, depth - column)};
         to.accumulate = true;
-        micro.tile_by_depth(out.height(m), count, a + size_t(m) * count * micro.lane, b, to);
+        to.upcoming = ahead.data();
+        to.upcoming_lines = ceil_div(int64_t(ahead.size()), block.count);
+        micro.tile_by_depth(block.out.height(m), block.count, block.a + m * a_elems(block.count), b,
+                            to);
     }
 };
 
@@ -137,15 +173,16 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     const Patches patches = x.is_matrix() ? Patches::matrix(x.x, int(rows), x.C) : x;
     const RowsProduct product{cpu.micro, dy, K, patches};
     const int panels = ceil_div(patches.depth(), cpu.micro.nr), threads = cpu.pool.size();
+    const size_t elems = size_t(K) * patches.depth();
     float* const* scratch = cpu.for_threads(product.scratch_elems());
-    if (panels >= 2 * threads || threads == 1) {
+    const bool own = elems <= kOwnSums && rows >= kRowsBlock * threads;
+    if (threads == 1 || (!own && panels >= threads)) {
         cpu.pool.for_each(threads, [&](int task, int thread) {
             product(0, rows, int(int64_t(panels) * task / threads),
                     int(int64_t(panels) * (task + 1) / threads), scratch[thread], dw);
         });
         return;
     }
-    const size_t elems = size_t(K) * patches.depth();
     float* parts = cpu.shared.get(kSlotParts, elems * threads);
     cpu.pool.for_each(threads, [&](int task, int thread) {
         float* part = parts + elems * task;

@@ -123,8 +123,14 @@ template <int M>
 void tile_by_depth(int depth, const float* a, const float* b, const TileOut& out) {
     constexpr int kCols = kWidth * kVecs;
     Vec acc[M][kVecs] = {};
+    const float* upcoming = out.upcoming;
     prefetch_result<M>(out);
+    for (; depth >= kPiece; depth -= kPiece) {
+        for (int i = 0; i < out.upcoming_lines; ++i, upcoming += 16)
+            __builtin_prefetch(upcoming, 0, 2);
 #pragma GCC unroll 4
+        for (int k = 0; k < kPiece; ++k, a += kLane, b += kCols) multiply_step<M, 1>(acc, a, b);
+    }
     for (int k = 0; k < depth; ++k, a += kLane, b += kCols) multiply_step<M, 1>(acc, a, b);
     write_tile<M>(acc, out);
 }
