@@ -10,8 +10,9 @@
 
 #include "data/order.h"
 #include "src/base/check.h"
-#include "src/base/random.h"
+#include "src/base/text.h"
 #include "src/commands.h"
+#include "src/random_batch.h"
 #include "src/trainer.h"
 
 namespace convoy {
@@ -24,24 +25,6 @@ double peak_rss_mb() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     return double(usage.ru_maxrss) / 1024;
-}
-
-// A batch of random pixels and labels: this rank's share of a global batch, always the same.
-Batch random_batch(const Config& config, Range share, int size, int classes, float* slot) {
-    Batch batch;
-    batch.x = slot;
-    batch.n = batch.wanted = int(share.size());
-    batch.global_wanted = config.batch;
-    const size_t row = size_t(size) * size_t(size) * 3;
-    for (int64_t i = share.begin; i < share.end; ++i) {
-        Random random(uint64_t(config.seed), 0, uint64_t(i), kBench);
-        batch.samples.push_back(uint64_t(i));
-        batch.positions.push_back(int32_t(i));
-        batch.labels.push_back(int32_t(random.below(uint64_t(classes))));
-        float* pixels = slot + size_t(i - share.begin) * row;
-        for (size_t p = 0; p < row; ++p) pixels[p] = random.uniform(-2, 2);
-    }
-    return batch;
 }
 
 // Forward, gradient of x and gradient of w cost the same; the first layer needs no gradient of x.
@@ -114,6 +97,16 @@ class Sleeper {
 
 }  // namespace
 
+int class_count(const Config& config) {
+    const std::string& text = config.classes;
+    if (text.empty()) return 3;
+    if (text.find_first_not_of("0123456789") != std::string::npos)
+        return int(split(text, ',').size());
+    const int count = text.size() < 8 ? std::stoi(text) : 0;
+    if (count < 1 || count > 1 << 20) fail("--classes cannot be ", text, ": 1 to ", 1 << 20);
+    return count;
+}
+
 TrainBench bench_train(const Config& config, Communicator& communicator,
                        const std::function<int()>& stop) {
     if (config.compute > 0 && config.sync_every > 1)
@@ -122,7 +115,7 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
     const std::string text = model_text(config.model);
     result.model = config.model, result.batch = config.batch;
     result.size = config.size ? config.size : model_input_size(text);
-    result.classes = config.classes.empty() ? 3 : std::max(1, std::atoi(config.classes.c_str()));
+    result.classes = class_count(config);
     result.world = communicator.world();
     const int groups = config.steps > 0 ? int(config.steps) : 5;  // timed: H steps each
 
@@ -140,7 +133,8 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
     Optimizer optimizer(config, model.params(), *backend);
     Trainer trainer(config, *backend, communicator, model, optimizer, shares, stop);
     float* slot = backend->alloc_host(Shape{local, result.size, result.size, 3}.elems());
-    const Batch batch = random_batch(config, share, result.size, result.classes, slot);
+    const Batch batch =
+        random_batch(share, config.batch, result.size, result.classes, uint64_t(config.seed), slot);
     std::optional<GradReducer> reducer;
     std::optional<Sleeper> sleeper;
     if (config.compute > 0) {

@@ -17,6 +17,8 @@ struct CommandRow {
 };
 static const CommandRow kCommands[] = {
     {"train", kTrain, "[options]", "train a network, alone or as one of several ranks"},
+    {"plan", kPlan, "[options]",
+     "time edges and ranks before a job, and say how fast it will be and with which options"},
     {"eval", kEval, "--from RUN [options]", "loss and accuracy of a trained model on a data set"},
     {"predict", kPredict, "--from RUN FILE|DIR...", "the five most likely classes of each image"},
     {"check", kCheck, "DIR", "decode every image of a data set and name the bad ones"},

@@ -1,9 +1,6 @@
 // command_train.cpp — a training run from the first to the last epoch.
-#include <unistd.h>
-
 #include <chrono>
 #include <cmath>
-#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -13,7 +10,8 @@
 #include "src/checkpoint.h"
 #include "src/commands.h"
 #include "src/evaluate.h"
-#include "src/job_setup.h"
+#include "src/preflight.h"
+#include "src/run_folder.h"
 #include "src/run_log.h"
 #include "src/trainer.h"
 #include "src/weights.h"
@@ -47,11 +45,10 @@ namespace {
 
 class TrainRun {
  public:
-    TrainRun(JobSetup& setup, Log& log, Stop stop);
+    TrainRun(JobSetup& setup, Preflight preflight, Log& log, Stop stop);
     int run();
 
  private:
-    void start_folder();
     std::string network_text();
     void print_start();
     void start_weights();
@@ -70,6 +67,7 @@ class TrainRun {
     bool over() const { return stopped_ || at_.step >= total_steps_; }
 
     JobSetup& setup_;
+    const Preflight preflight_;
     Log& log_;
     Stop stop_;
     const Config& config_ = setup_.config;
@@ -91,8 +89,9 @@ class TrainRun {
     int stopped_ = 0;
 };
 
-TrainRun::TrainRun(JobSetup& setup, Log& log, Stop stop)
+TrainRun::TrainRun(JobSetup& setup, Preflight preflight, Log& log, Stop stop)
     : setup_(setup),
+      preflight_(std::move(preflight)),
       log_(log),
       stop_(std::move(stop)),
       backend_(make_backend(config_)),
@@ -101,7 +100,7 @@ TrainRun::TrainRun(JobSetup& setup, Log& log, Stop stop)
               config_.freeze},
              *backend_) {
     sharing_.batch = config_.batch;
-    sharing_.shares = setup_.shares;
+    sharing_.shares = setup_.shares.weights;
     sharing_.rank = setup_.rank();
     sharing_.threads = decode_threads(config_);
     const int max_batch = int(std::max<int64_t>(Loader::max_share(sharing_), 1));
@@ -109,8 +108,10 @@ TrainRun::TrainRun(JobSetup& setup, Log& log, Stop stop)
     optimizer_ = std::make_unique<Optimizer>(config_, model_.params(), *backend_);
     loader_ = make_loader(setup_.data.train, true, 3);
     if (setup_.data.val) val_loader_ = make_loader(setup_.data.val, false, 2);
-    trainer_ = std::make_unique<Trainer>(config_, *backend_, communicator_, model_, *optimizer_,
-                                         setup_.shares, stop_);
+    Config with_bucket = config_;
+    with_bucket.bucket = double(preflight_.bucket_bytes) / (1 << 20);
+    trainer_ = std::make_unique<Trainer>(with_bucket, *backend_, communicator_, model_, *optimizer_,
+                                         setup_.shares.weights, stop_);
     evaluator_ = std::make_unique<Evaluator>(model_, *backend_, communicator_, stop_);
 
     steps_per_epoch_ = loader_->steps();
@@ -132,33 +133,6 @@ std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> sour
     options.training = training;
     return std::make_unique<Loader>(std::move(source), how, options,
                                     lend_slots(*backend_, model_, slots));
-}
-
-// Rank 0's run folder; on another rank only where it must save in rank 0's place.
-void TrainRun::start_folder() {
-    folder_ = config_.out;
-    if (folder_.empty() && !config_.resume.empty()) {
-        folder_ = config_.resume;
-        if (fs::exists(fs::path(folder_) / "meta.json"))  // one checkpoint: its run goes on
-            folder_ = fs::canonical(folder_).parent_path();
-    } else if (folder_.empty()) {
-        const std::time_t now = std::time(nullptr);
-        char text[32];
-        std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", std::localtime(&now));
-        const std::string rank = setup_.rank() == 0 ? "" : cat("-rank", setup_.rank());
-        folder_ = cat("runs/", text, rank);
-        for (int n = 2; fs::exists(folder_); ++n) folder_ = cat("runs/", text, rank, "-", n);
-    }
-    std::error_code error;
-    const bool goes_on = !config_.resume.empty() && fs::equivalent(folder_, config_.resume, error);
-    if (!config_.out.empty() && !goes_on && setup_.rank() == 0 &&
-        fs::exists(fs::path(folder_) / "latest"))
-        fail("--out: ", folder_, " holds a run already; go on with it by --resume ", folder_,
-             ", or choose another folder");
-    fs::create_directories(folder_, error);
-    if (error || access(folder_.c_str(), W_OK) != 0)
-        fail("--out: cannot write into ", folder_, ": ",
-             error ? error.message() : std::string("no permission"));
 }
 
 std::string TrainRun::network_text() {
@@ -204,11 +178,13 @@ void TrainRun::print_start() {
         log_.info("rank  share  address                host");
         for (const Peer& peer : setup_.job.peers)
             log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank,
-                                  setup_.shares[size_t(peer.rank)], peer.address, peer.host));
+                                  setup_.shares.weights[size_t(peer.rank)], peer.address,
+                                  peer.host));
+        for (const std::string& line : preflight_.report) log_.info(line);
     }
     for (int rank = 0; rank + 1 < setup_.world() && config_.bn_group > 0; ++rank) {
         const bool has_norm = setup_.model_text.find("batchnorm") != std::string::npos;
-        const int64_t cut = share_of(config_.batch, setup_.shares, rank).end;
+        const int64_t cut = share_of(config_.batch, setup_.shares.weights, rank).end;
         if (has_norm && cut % config_.bn_group != 0)
             log_.info("batch norm: the cut between rank ", rank, " and ", rank + 1, " at image ",
                       cut, " splits a group of ", config_.bn_group,
@@ -265,7 +241,7 @@ void TrainRun::equalise() {
 
 int TrainRun::run() {
     try {
-        if (setup_.rank() == 0) start_folder();
+        if (setup_.rank() == 0) folder_ = open_run_folder(config_, 0);
         run_log_ = std::make_unique<RunLog>(
             log_, folder_, setup_.rank(), setup_.rank() == 0 && !config_.quiet, config_.log_every);
         start_weights();
@@ -429,7 +405,7 @@ void TrainRun::save_after_failure() {
     const bool in_its_place = setup_.rank() == 1 && communicator_.lost_rank() == 0;
     if (setup_.rank() != 0 && !in_its_place) return;
     try {
-        if (folder_.empty()) start_folder();
+        if (folder_.empty()) folder_ = open_run_folder(config_, setup_.rank());
         save(false);
         log_.notice("saved the state after step ", at_.step, "; `trainer --resume ", folder_,
                     "` goes on from there");
@@ -447,7 +423,8 @@ int command_train(const CommandLine& line, Log& log, const Stop& stop) {
     JobSetup setup = set_up_job(line, log, stop);
     std::unique_ptr<TrainRun> run;
     try {
-        run = std::make_unique<TrainRun>(setup, log, stop);
+        Preflight preflight = run_preflight(setup, log);
+        run = std::make_unique<TrainRun>(setup, std::move(preflight), log, stop);
     } catch (const std::exception& error) {
         setup.communicator().abort(error.what());
         throw;

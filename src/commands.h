@@ -12,6 +12,7 @@ namespace convoy {
 using Stop = std::function<int()>;  // the signal that asked to stop, 0 if none did
 
 int command_train(const CommandLine& line, Log& log, const Stop& stop);
+int command_plan(const CommandLine& line, Log& log, const Stop& stop);
 int command_eval(const CommandLine& line, Log& log, const Stop& stop);
 int command_predict(const CommandLine& line, Log& log, const Stop& stop);
 int command_check(const CommandLine& line, Log& log);
@@ -28,6 +29,8 @@ int command_bench_kernels(const CommandLine& line);
 ConvMethod parse_conv_method(const std::string& text);  // of --conv
 // The backend that --device, --threads and --conv ask for.
 std::unique_ptr<Backend> make_backend(const Config& config);
+// Of --classes where there is no data: a number, or as many as there are names; 3 without it.
+int class_count(const Config& config);
 // Host memory for a loader: slots for batches as large as the model is planned for.
 std::vector<float*> lend_slots(Backend& backend, const Model& model, int count);
 // Threads that decode: as asked, or one for each two processors.

@@ -10,9 +10,10 @@
 
 namespace convoy {
 
-static constexpr unsigned kRanked = kTrain | kEval | kBenchAllreduce | kBenchTrain;
-static constexpr unsigned kModel = kTrain | kBenchTrain | kImport;
-static constexpr unsigned kCompute = kTrain | kEval | kPredict | kBenchTrain | kBenchKernels;
+static constexpr unsigned kRanked = kTrain | kEval | kBenchAllreduce | kBenchTrain | kPlan;
+static constexpr unsigned kModel = kTrain | kBenchTrain | kImport | kPlan;
+static constexpr unsigned kCompute =
+    kTrain | kEval | kPredict | kBenchTrain | kBenchKernels | kPlan;
 static constexpr unsigned kFrom = kEval | kPredict | kExport;
 static constexpr unsigned kSets = kTrain | kEval | kCheck | kBenchData;
 
@@ -26,7 +27,7 @@ static const Option kOptions[] = {
      kTrain | kEval | kCheck, true, false, 0, 0.9},
     {"classes", "Data", &Config::classes, "A,B,C",
      "keep only these class folders, in this order; for import: the names of the classes",
-     kSets | kImport | kBenchTrain, true},
+     kSets | kImport | kBenchTrain | kPlan, true},
     {"generated", "Data", &Config::generated, "N", "images of the generated set; a sixth validates",
      kSets, true, false, 24, 1e6},
     {"augment", "Data", &Config::augment, "crop|resize|none",
@@ -46,22 +47,23 @@ static const Option kOptions[] = {
     {"size", "Model", &Config::size, "S", "input height and width; 0: the model's own",
      kModel | kBenchData, true, true, 0, 4096},
     {"bn-group", "Model", &Config::bn_group, "G",
-     "images in a batch norm group; 0: a rank's whole share", kTrain | kBenchTrain, true, false, 0,
-     1e6},
+     "images in a batch norm group; 0: a rank's whole share", kTrain | kBenchTrain | kPlan, true,
+     false, 0, 1e6},
     {"init", "Model", &Config::init, "FILE",
      "start from these weights (safetensors, torchvision's names); what does not fit starts fresh",
      kTrain},
     {"freeze", "Model", &Config::freeze, "N|PREFIX",
-     "keep the first N layers, or the parameters of this prefix, as they are", kTrain, true},
+     "keep the first N layers, or the parameters of this prefix, as they are", kTrain | kPlan,
+     true},
 
     {"batch", "Training", &Config::batch, "B", "images of a step, over all ranks",
-     kTrain | kEval | kBenchTrain | kBenchData, true, true, 1, 1 << 24},
+     kTrain | kEval | kBenchTrain | kBenchData | kPlan, true, true, 1, 1 << 24},
     {"epochs", "Training", &Config::epochs, "E", "passes over the training set", kTrain, true, true,
      0, 1e6},
     {"steps", "Training", &Config::steps, "K", "stop after K steps; 0: when the epochs are done",
      kTrain | kBenchTrain, true, false, 0, 1e15},
     {"optimizer", "Training", &Config::optimizer, "sgd|adamw", "how weights follow gradients",
-     kTrain | kBenchTrain, true},
+     kTrain | kBenchTrain | kPlan, true},
     {"lr", "Training", &Config::lr, "LR",
      "learning rate of the global batch; 0: 0.1·B/256 with batch norm, 0.01·B/128 without, 0.001 "
      "for adamw",
@@ -81,8 +83,8 @@ static const Option kOptions[] = {
     {"label-smoothing", "Training", &Config::label_smoothing, "S",
      "part of the target spread over all classes", kTrain, true, false, 0, 0.999},
     {"seed", "Training", &Config::seed, "N",
-     "start values, order, augmentation and dropout follow from it", kTrain | kBenchTrain | kSets,
-     true, false, 0, 9e18},
+     "start values, order, augmentation and dropout follow from it",
+     kTrain | kBenchTrain | kSets | kPlan, true, false, 0, 9e18},
 
     {"device", "Device", &Config::device, "cpu", "where to compute; without it the best there is",
      kCompute},
@@ -111,21 +113,26 @@ static const Option kOptions[] = {
      kRanked},
     {"join-timeout", "Ranks", &Config::join_timeout, "S",
      "seconds to wait for the coordinator and the other ranks", kRanked, false, false, 0.1, 1e7},
-    {"share", "Ranks", &Config::share, "W|A:B:C",
-     "this rank's weight when a batch is cut, or on rank 0 all of them", kTrain},
-    {"bucket", "Ranks", &Config::bucket, "MB", "gradients sent at a time; 0: 4 MB",
-     kTrain | kBenchTrain, true, false, 0, 4096},
+    {"share", "Ranks", &Config::share, "W|A:B:C|auto",
+     "this rank's weight when a batch is cut, or on rank 0 all of them; auto: by measured speed",
+     kTrain | kPlan},
+    {"bucket", "Ranks", &Config::bucket, "MB",
+     "gradients sent at a time; 0: by latency and bandwidth of the slowest edge, 1 to 25 MB",
+     kTrain | kBenchTrain | kPlan, true, false, 0, 4096},
+    {"preflight", "Ranks", &Config::preflight, "on|off",
+     "a second of measuring before a job of several ranks: edges, compute, expected speed", kTrain,
+     true},
 
     {"wire", "Ranks", &Config::wire, "fp32|bf16",
      "how sums travel; bf16 halves the bytes, sums are made in fp32",
-     kTrain | kBenchTrain | kBenchAllreduce, true},
+     kTrain | kBenchTrain | kBenchAllreduce | kPlan, true},
     {"factors", "Ranks", &Config::factors, "auto|on|off",
      "gradients of linear layers as their factors, formed on every rank: where that is fewer "
      "bytes, always, never",
-     kTrain | kBenchTrain, true},
+     kTrain | kBenchTrain | kPlan, true},
     {"sync-every", "Ranks", &Config::sync_every, "H",
      "train H steps on each rank alone, then average weights and momentum; 1: sum every gradient",
-     kTrain | kBenchTrain, true, false, 1, 1e9},
+     kTrain | kBenchTrain | kPlan, true, false, 1, 1e9},
     {"stall", "Ranks", &Config::stall, "S",
      "seconds without progress after which every log says who all wait for", kRanked, false, false,
      0.1, 1e7},
@@ -146,7 +153,7 @@ static const Option kOptions[] = {
     {"quiet", "Output", &Config::quiet, "", "only what matters",
      kTrain | kEval | kPredict | kCoordinator},
     {"json", "Output", &Config::json, "", "one JSON object a line on stdout",
-     kEval | kPredict | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData},
+     kEval | kPredict | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData | kPlan},
 
     {"bytes", "Bench", &Config::bytes, "LIST", "sizes to sum", kBenchAllreduce},
     {"compute", "Bench", &Config::compute, "S",

@@ -60,6 +60,7 @@ struct Config {
     std::string wire = "fp32", factors = "auto";
     int sync_every = 1;
     double stall = 30;
+    std::string preflight = "on";
 
     // output
     std::string out, resume, from;
@@ -88,6 +89,7 @@ enum Command : unsigned {
     kBenchAllreduce = 512,
     kBenchData = 1024,
     kModels = 2048,
+    kPlan = 4096,
 };
 
 struct Option {

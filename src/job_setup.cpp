@@ -70,12 +70,6 @@ Job join_job(const CommandLine& line, Log& log, const std::function<int()>& stop
     return join(options, log, stop);
 }
 
-std::string share_from_rank0(Communicator& communicator, const std::string& text) {
-    const std::string mine = communicator.rank() == 0 ? text : "";
-    const auto all = communicator.allgather(std::as_bytes(std::span(mine)));
-    return {reinterpret_cast<const char*>(all[0].data()), all[0].size()};
-}
-
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes) {
     DataOptions options;
     options.train = config.data;
@@ -154,37 +148,36 @@ static void follow(JobSetup& setup, const CommandLine& line, const json& decided
     setup.data = open_data(data_options(config, setup.classes), log);
 }
 
+Shares agree_on_shares(Communicator& communicator, const std::string& mine) {
+    std::vector<std::string> each = share_from_all(communicator, mine);
+    const int world = communicator.world();
+    if (each[0] == "auto") return {std::vector<double>(size_t(world), 1.0), true};
+    if (each[0].find(':') != std::string::npos) return {parse_shares(each[0], world), false};
+    for (size_t rank = 0; rank < each.size(); ++rank) {
+        if (each[rank] == "auto")
+            fail("rank ", rank, " says --share auto, rank 0 does not; it is rank 0 that says it");
+        if (each[rank].empty()) each[rank] = "1";
+    }
+    return {parse_shares(join_text(each, ":"), world), false};
+}
+
 // All ranks compare what they see, and learn each other's shares.
 static void compare(JobSetup& setup) {
     Communicator& communicator = setup.communicator();
     const DataSet& data = setup.data;
     const json mine = {{"train", fmt::format("{:016x}", data.train->fingerprint())},
                        {"val", data.val ? fmt::format("{:016x}", data.val->fingerprint()) : ""},
-                       {"description", data.description},
-                       {"share", setup.config.share}};
-    const std::string text = mine.dump();
+                       {"description", data.description}};
     std::vector<json> all;
-    for (const auto& bytes : communicator.allgather(std::as_bytes(std::span(text))))
-        all.push_back(json::parse(reinterpret_cast<const char*>(bytes.data()),
-                                  reinterpret_cast<const char*>(bytes.data()) + bytes.size()));
+    for (const std::string& one : share_from_all(communicator, mine.dump()))
+        all.push_back(json::parse(one));
     for (size_t rank = 1; rank < all.size(); ++rank)
         if (all[rank]["train"] != all[0]["train"] || all[rank]["val"] != all[0]["val"])
             fail("rank ", rank,
                  " sees other images than rank 0: ", all[rank]["description"].get<std::string>(),
                  " against ", all[0]["description"].get<std::string>(),
                  "; names, sizes and classes must be the same on all ranks");
-
-    const std::string first = all[0]["share"];
-    if (first.find(':') != std::string::npos) {
-        setup.shares = parse_shares(first, setup.world());
-        return;
-    }
-    std::vector<std::string> each;
-    for (const json& one : all) {
-        const std::string share = one["share"];
-        each.push_back(share.empty() ? "1" : share);
-    }
-    setup.shares = parse_shares(join_text(each, ":"), setup.world());
+    setup.shares = agree_on_shares(communicator, setup.config.share);
 }
 
 JobSetup set_up_job(const CommandLine& line, Log& log, const std::function<int()>& stop) {

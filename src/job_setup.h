@@ -8,17 +8,26 @@
 
 #include "data/source.h"
 #include "net/communicator.h"
+#include "src/agree.h"
 #include "src/checkpoint.h"
 #include "src/config.h"
 
 namespace convoy {
+
+// How a batch is cut among the ranks.
+struct Shares {
+    std::vector<double> weights;  // one a rank
+    bool fair = false;            // --share auto: equal until the ranks are measured
+};
+// From what each rank's --share says: rank 0's list or `auto`, else one weight of each. Collective.
+Shares agree_on_shares(Communicator& communicator, const std::string& mine);
 
 // What all ranks agreed on, and this rank's means.
 struct JobSetup {
     Config config;  // complete: rank 0's settings, this rank's device and threads
     std::string model_text;
     std::vector<std::string> classes;
-    std::vector<double> shares;  // one weight a rank
+    Shares shares;
     DataSet data;
     Job job;
     std::optional<Checkpoint> resumed;  // on rank 0, where --resume was given
@@ -39,9 +48,6 @@ Job join_job(const CommandLine& line, Log& log, const std::function<int()>& stop
 
 // "host:port", "[v6]:port", or "host" alone (port 29400). Throws Error naming --coord.
 void parse_coordinator(const std::string& text, std::string& host, uint16_t& port);
-
-// One JSON text of rank 0 to all ranks. Blocks; every rank must call it.
-std::string share_from_rank0(Communicator& communicator, const std::string& text);
 
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes = {});
 

@@ -28,6 +28,7 @@ static std::map<std::string, std::string> environment() {
 static int run_command(const CommandLine& line, Log& log) {
     switch (line.command) {
         case kTrain: return command_train(line, log, stop_signal);
+        case kPlan: return command_plan(line, log, stop_signal);
         case kEval: return command_eval(line, log, stop_signal);
         case kPredict: return command_predict(line, log, stop_signal);
         case kCheck: return command_check(line, log);
@@ -58,7 +59,7 @@ int main(int argc, char** argv) {
         }
         ignore_broken_pipes();
         constexpr unsigned kPolls =
-            kTrain | kEval | kPredict | kCoordinator | kBenchTrain | kBenchAllreduce;
+            kTrain | kPlan | kEval | kPredict | kCoordinator | kBenchTrain | kBenchAllreduce;
         if (line.command & kPolls) install_signal_handlers();
         return run_command(line, log);
     } catch (const std::exception& error) {

@@ -1,0 +1,210 @@
+#include "src/step_probe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "src/base/check.h"
+#include "src/random_batch.h"
+
+namespace convoy {
+
+using Clock = std::chrono::steady_clock;
+
+// A neighbour that is always there and adds nothing.
+class StepProbe::Recorder final : public Communicator {
+ public:
+    struct Handover {
+        Clock::time_point when;
+        const float* data;
+        size_t floats;
+    };
+    struct Mark {
+        Clock::time_point when;
+        const char* phase;
+    };
+
+    int rank() const override { return 0; }
+    int world() const override { return 2; }  // so that there is something to hand over
+    std::future<void> allreduce_sum(std::span<float> data) override {
+        handed.push_back({Clock::now(), data.data(), data.size()});
+        return done();
+    }
+    std::future<void> gather(std::vector<std::span<float>> blocks) override {
+        size_t floats = 0;
+        for (const auto& block : blocks) floats += block.size();
+        handed.push_back({Clock::now(), nullptr, floats});
+        return done();
+    }
+    void broadcast(std::span<std::byte>, int) override {}
+    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
+        return std::vector(2, std::vector(data.begin(), data.end()));
+    }
+    void barrier() override {}
+    std::vector<EdgeTiming> measure_edges() override { return {}; }
+    void set_progress(int64_t, const char* phase) override {
+        marks.push_back({Clock::now(), phase});
+    }
+    void abort(const std::string&) noexcept override {}
+    void leave() noexcept override {}
+    int lost_rank() const override { return -1; }
+    uint64_t bytes_sent() const override { return 0; }
+    double seconds_busy() const override { return 0; }
+
+    // When the step came to this phase.
+    Clock::time_point at(const char* phase) const {
+        for (const Mark& mark : marks)
+            if (std::strcmp(mark.phase, phase) == 0) return mark.when;
+        fail("a step without the phase ", phase);
+    }
+
+    std::vector<Handover> handed;
+    std::vector<Mark> marks;
+
+ private:
+    static std::future<void> done() {
+        std::promise<void> promise;
+        promise.set_value();
+        return promise.get_future();
+    }
+};
+
+static double between(Clock::time_point begin, Clock::time_point end) {
+    return std::chrono::duration<double>(end - begin).count();
+}
+
+Config row_by_row(Config config) {
+    config.bucket = 1e-6;  // a byte
+    config.factors = "off";
+    config.sync_every = 1;
+    return config;
+}
+
+StepProbe::StepProbe(const Config& config, Backend& backend, Model& model, Optimizer& optimizer,
+                     int classes)
+    : backend_(backend),
+      optimizer_(optimizer),
+      model_(model),
+      recorder_(std::make_unique<Recorder>()) {
+    trainer_ = std::make_unique<Trainer>(config, backend, *recorder_, model, optimizer,
+                                         std::vector<double>{1, 0}, [] { return 0; });
+    const Range all{0, model.max_batch()};
+    float* slot =
+        backend.alloc_host(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
+    batch_ = random_batch(all, all.end, model.size(), classes, uint64_t(config.seed), slot);
+}
+
+StepProbe::~StepProbe() = default;
+
+StepTiming StepProbe::step(int images) {
+    ENSURE(images >= 1 && images <= model_.max_batch(), images, " of ", model_.max_batch());
+    Batch batch = batch_;
+    batch.n = batch.wanted = images;
+    batch.global_wanted = images;
+    batch.labels.resize(size_t(images));
+    batch.samples.resize(size_t(images));
+    batch.positions.resize(size_t(images));
+
+    recorder_->handed.clear();
+    recorder_->marks.clear();
+    const auto begin = Clock::now();
+    trainer_->step(batch, {}, /*lr=*/0);  // at this rate the weights stay as they are
+    const auto end = Clock::now();
+    const auto backward = recorder_->at("backward"), reduce = recorder_->at("reduce");
+    note_rows(between(backward, reduce));
+    return {double(images), between(begin, backward), between(backward, reduce),
+            between(reduce, end)};
+}
+
+void StepProbe::note_rows(double backward_seconds) {
+    Params& params = model_.params();
+    const auto backward = recorder_->at("backward");
+    const std::vector<Param*> all = params.rows();
+    rows_.clear();
+    for (const auto& [when, data, floats] : recorder_->handed) {
+        if (data >= params.grads + params.trained_size) continue;  // statistics, tail
+        PlanRow row;
+        row.floats = floats;
+        row.ready = std::clamp(between(backward, when) / backward_seconds, 0.0, 1.0);
+        for (const FactorChoice& layer : choose_factors(params, 1, 2, FactorMode::kOff)) {
+            const bool is_weight = params.grads + layer.w->offset == data;
+            row.bias = layer.b && params.grads + layer.b->offset == data;
+            if (!is_weight && !row.bias) continue;
+            row.inputs = layer.w->shape.C, row.outputs = layer.w->shape.N;
+            row.with_bias = layer.b != nullptr;
+            const auto timed = linear_.find(layer.w);
+            if (is_weight && timed != linear_.end())
+                row.fixed_seconds = timed->second.first, row.image_seconds = timed->second.second;
+            break;
+        }
+        rows_.push_back(row);
+    }
+}
+
+// The better of two: the first touches the memory.
+double StepProbe::time_linear(const Param& w, Param* b, int images, float* x, float* dy) {
+    double best = 1e300;
+    for (int i = 0; i < 2; ++i) {
+        const auto begin = Clock::now();
+        backend_.linear_grad_w({x, images, 1, 1, w.shape.C}, {dy, images, 1, 1, w.shape.N}, w.grad,
+                               b ? b->grad.data : nullptr);
+        backend_.synchronize();
+        best = std::min(best, between(begin, Clock::now()));
+    }
+    return best;
+}
+
+void StepProbe::time_linear_layers() {
+    constexpr int kFew = 8, kMany = 64;
+    constexpr size_t kSmall = 1 << 16;  // weights whose gradient takes no time
+    size_t widest_in = 0, widest_out = 0;
+    std::vector<FactorChoice> layers = choose_factors(model_.params(), 1, 2, FactorMode::kOff);
+    std::erase_if(layers, [](const FactorChoice& l) { return l.w->shape.elems() < kSmall; });
+    for (const FactorChoice& layer : layers) {
+        widest_in = std::max(widest_in, size_t(layer.w->shape.C));
+        widest_out = std::max(widest_out, size_t(layer.w->shape.N));
+    }
+    if (layers.empty()) return;
+    float* x = backend_.alloc(kMany * widest_in);  // zeros: gradients stay as they are
+    float* dy = backend_.alloc(kMany * widest_out);
+    for (const FactorChoice& layer : layers) {
+        const double few = time_linear(*layer.w, layer.b, kFew, x, dy);
+        const double many = std::max(few, time_linear(*layer.w, layer.b, kMany, x, dy));
+        const double an_image = (many - few) / (kMany - kFew);
+        linear_[layer.w] = {std::max(0.0, few - kFew * an_image), an_image};
+    }
+}
+
+size_t StepProbe::average_floats() const {
+    const Params& params = model_.params();
+    return params.updated_size + optimizer_.state().size() * params.trained_size;
+}
+
+size_t StepProbe::exact_floats() const {
+    return model_.params().grads_size - model_.params().trained_size;
+}
+
+StepTiming StepProbe::steps(int images, double seconds, int least) {
+    std::vector<StepTiming> timings;
+    const auto begin = Clock::now();
+    while (int(timings.size()) < least || between(begin, Clock::now()) < seconds)
+        timings.push_back(step(images));
+    return median_timing(std::move(timings));
+}
+
+StepTiming median_timing(std::vector<StepTiming> timings) {
+    ENSURE(!timings.empty(), "no steps");
+    const auto median = [&](double StepTiming::*part) {
+        std::sort(timings.begin(), timings.end(),
+                  [&](const StepTiming& a, const StepTiming& b) { return a.*part < b.*part; });
+        return timings[timings.size() / 2].*part;
+    };
+    StepTiming result;
+    result.images = timings.front().images;
+    result.forward = median(&StepTiming::forward);
+    result.backward = median(&StepTiming::backward);
+    result.update = median(&StepTiming::update);
+    return result;
+}
+
+}  // namespace convoy
