@@ -17,7 +17,6 @@
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
-#include <span>
 
 #include "kernels/cpu/pack.h"
 
@@ -31,6 +30,13 @@ constexpr int kMostRows = 32;           // ≥ 2·mr
 constexpr int kThinGroup = 16;  // panels of columns whose results stay in L2 over all of the depth
 constexpr int kThinPack = 4;    // panels packed together: runs of 512 bytes
 
+// What is needed soon: `runs` runs of floats, `step` from one to the next.
+struct Ahead {
+    const float* data = nullptr;
+    int runs = 0, run = 0;
+    ptrdiff_t step = 0;
+};
+
 // Multiplies packed rows with one packed panel of b, for one block of depth.
 struct BlockProduct {
     const Micro& micro;
@@ -42,8 +48,7 @@ struct BlockProduct {
     const float* base;     // of the result's tensor, for the mask
 
     // Brings `ahead` to L2 meanwhile.
-    void operator()(const float* a, const float* b, int j, int columns,
-                    std::span<const float> ahead) const {
+    void operator()(const float* a, const float* b, int j, int columns, const Ahead& ahead) const {
         TileOut out{nullptr, std::min(micro.nr, columns - j)};
         out.accumulate = !first;
         if (last) {
@@ -56,11 +61,25 @@ struct BlockProduct {
         for (int panel = 0; panel < rows.count; ++panel) {
             const int height = rows.height(panel), begin = rows.begin(panel);
             for (int i = 0; i < height; ++i) tile_rows[i] = result[begin + i] + j;
-            const size_t from = ahead.size() * panel / rows.count;
-            const size_t until = ahead.size() * (panel + 1) / rows.count;
-            out.upcoming = ahead.data() + from;
-            out.upcoming_lines = ceil_div(int64_t(until - from), depth);
+            fetch(ahead, panel, out);
             micro.tile_by_row(height, depth, a + ptrdiff_t(begin) * kRowStride, b, out);
+        }
+    }
+
+ private:
+    // A part of one run with each tile, or if there are more, a run with each 16 of depth.
+    void fetch(const Ahead& ahead, int panel, TileOut& out) const {
+        if (ahead.runs <= 1) {
+            const size_t from = size_t(ahead.run) * panel / rows.count;
+            const size_t until = size_t(ahead.run) * (panel + 1) / rows.count;
+            out.upcoming = ahead.data + from;
+            out.upcoming_lines = ceil_div(int64_t(until - from), depth);
+            out.upcoming_step = out.upcoming_lines * 16;
+        } else {
+            const int pieces = depth / kPiece;
+            out.upcoming = ahead.data + ptrdiff_t(panel) * pieces * ahead.step;
+            out.upcoming_lines = panel * pieces < ahead.runs ? ceil_div(ahead.run, 16) : 0;
+            out.upcoming_step = ahead.step;
         }
     }
 };
@@ -122,7 +141,7 @@ struct RowsOfResult {
                 micro,    block,  length,     d == 0, d + 1 == b.depths.parts,
                 epilogue, starts, result.data};
             for (int p = panel; p < panel_end; ++p, ahead += part)
-                product(scratch, b.panel(d, p), p * micro.nr, columns, {ahead, part});
+                product(scratch, b.panel(d, p), p * micro.nr, columns, {ahead, 1, int(part)});
         }
     }
 };
@@ -207,21 +226,42 @@ void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSid
     float* const* scratch = cpu.for_threads(kThinPack * panel_elems);
     cpu.pool.for_each(tasks, [&](int task, int thread) {
         const int end = int(int64_t(panels) * (task + 1) / tasks);
-        const auto multiply = [&](int d, int from, int until) {
-            const int k = depths.begin(d), length = depths.length(d);
-            pack_panels(micro, b, depth, k, k + length, from * micro.nr, (until - from) * micro.nr,
-                        columns, scratch[thread], panel_elems);
+        // Panels [from, until); meanwhile what is to be packed after them: from `next` on, of
+        // next_d.
+        const auto multiply = [&](int d, int from, int until, int next_d, int next) {
+            const int k = depths.begin(d), length = depths.length(d), width = until - from;
+            pack_panels(micro, b, depth, k, k + length, from * micro.nr, width * micro.nr, columns,
+                        scratch[thread], panel_elems);
             const BlockProduct product{
                 micro,    all_rows,      length, d == 0, d + 1 == depths.parts,
                 epilogue, starts.data(), result};
-            for (int panel = from; panel < until; ++panel)
-                product(packed + block * d, scratch[thread] + (panel - from) * panel_elems,
-                        panel * micro.nr, columns, {});
+            const int next_columns = std::min(kThinPack * micro.nr, columns - next * micro.nr);
+            const bool by_row = b.step_j == 1;
+            const int runs = by_row ? depths.length(next_d) : next_columns;
+            const ptrdiff_t step = by_row ? b.step_k : b.step_j;
+            for (int p = 0; p < width; ++p) {
+                const Ahead ahead{b.b + depths.begin(next_d) * b.step_k +
+                                      next * micro.nr * b.step_j + runs * p / width * step,
+                                  runs * (p + 1) / width - runs * p / width,
+                                  by_row ? next_columns : depths.length(next_d), step};
+                product(packed + block * d, scratch[thread] + p * panel_elems,
+                        (from + p) * micro.nr, columns, next < end ? ahead : Ahead{});
+            }
         };
-        for (int group = int(int64_t(panels) * task / tasks); group < end; group += kThinGroup)
+        for (int group = int(int64_t(panels) * task / tasks); group < end; group += kThinGroup) {
+            const int group_end = std::min(end, group + kThinGroup);
             for (int d = 0; d < depths.parts; ++d)
-                for (int p = group; p < std::min(end, group + kThinGroup); p += kThinPack)
-                    multiply(d, p, std::min({end, group + kThinGroup, p + kThinPack}));
+                for (int p = group; p < group_end; p += kThinPack) {
+                    const bool more = p + kThinPack < group_end, deeper = d + 1 < depths.parts;
+                    multiply(d, p, std::min(group_end, p + kThinPack),
+                             more     ? d
+                             : deeper ? d + 1
+                                      : 0,
+                             more     ? p + kThinPack
+                             : deeper ? group
+                                      : group_end);
+                }
+        }
     });
 }
 

@@ -16,9 +16,11 @@ struct TileOut {
     bool relu = false;            // then max(0, ·)
     const float* bias = nullptr;  // added: `cols` floats
     ptrdiff_t mask = 0;           // if not 0: result is 0 where row[mask + column] <= 0
-    // What is needed next: so many cache lines from here are brought to L2 for each 16 of depth.
+    // What is needed next is brought to L2: for each 16 of depth so many cache lines from here, and
+    // then from `upcoming_step` floats on.
     const float* upcoming = nullptr;
     int upcoming_lines = 0;
+    ptrdiff_t upcoming_step = 0;
 
     bool plain() const { return !relu && !bias && !mask; }
 };

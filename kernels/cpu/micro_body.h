@@ -101,8 +101,8 @@ inline void tile_of_pieces(int depth, const float* a, const float* b, const Tile
         // The next piece of each row comes from L2: too short runs for the hardware to see.
 #pragma GCC unroll 16
         for (int i = 0; i < M; ++i) __builtin_prefetch(a + Next + i * Stride);
-        for (int i = 0; i < out.upcoming_lines; ++i, upcoming += 16)
-            __builtin_prefetch(upcoming, 0, 2);
+        for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
+        upcoming += out.upcoming_step;
 #pragma GCC unroll 4
         for (int k = 0; k < kPiece; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
     }
@@ -126,8 +126,8 @@ void tile_by_depth(int depth, const float* a, const float* b, const TileOut& out
     const float* upcoming = out.upcoming;
     prefetch_result<M>(out);
     for (; depth >= kPiece; depth -= kPiece) {
-        for (int i = 0; i < out.upcoming_lines; ++i, upcoming += 16)
-            __builtin_prefetch(upcoming, 0, 2);
+        for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
+        upcoming += out.upcoming_step;
 #pragma GCC unroll 4
         for (int k = 0; k < kPiece; ++k, a += kLane, b += kCols) multiply_step<M, 1>(acc, a, b);
     }
