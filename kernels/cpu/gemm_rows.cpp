@@ -130,14 +130,9 @@ struct RowsProduct {
             add_tile(block, m, panel_begin + p, block.b + p * b_elems(block.count), dw,
                      ahead(block, done++));
         };
-        // Few rows (linear layers): all is in cache but dw, which is then walked along its rows.
-        if (block.count <= 64) {
-            for (int m = 0; m < count; ++m)
-                for (int p = 0; p < panels; ++p) tile(m, p);
-        } else {
-            for (int p = 0; p < panels; ++p)
-                for (int m = 0; m < count; ++m) tile(m, p);
-        }
+        // Along the rows of dw, which may be large: the packed patches stay in L2.
+        for (int m = 0; m < count; ++m)
+            for (int p = 0; p < panels; ++p) tile(m, p);
     }
     // The part of the next rows of dy, and of x if it is a matrix, that tile `done` of all fetches.
     std::span<const float> ahead(const Block& block, int done) const {

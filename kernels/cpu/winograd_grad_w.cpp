@@ -106,7 +106,7 @@ void winograd_grad_w(Cpu& cpu, const float* dy, int K, const Patches& x, float* 
     const int row = kXi * (op.width() + op.lanes() * cpu.micro.lane);
     const bool own = kXi * int64_t(K) * op.width() <= kSmallSum || cpu.pool.size() == 1;
     const int parts = own ? cpu.pool.size() : 1;
-    op.most = own && kXi * int64_t(K) * op.width() <= kSmallSum ? std::max(28, kL2Floats / row)
+    op.most = own && kXi * int64_t(K) * op.width() <= kSmallSum ? std::max(64, kL2Floats / row)
                                                                 : kManyTiles;
     op.most = std::min(op.most, ceil_div(tiles.count, parts));
     float* sums = cpu.shared.get(kSlotParts, op.sum_elems() * parts);
