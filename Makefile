@@ -62,6 +62,8 @@ deps:
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
 $(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
+# Vectors for the start values, and the same ones on every machine.
+$(BUILD)/src/start_values.cpp.o: CXXFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
 $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
 $(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 	@mkdir -p $(@D)

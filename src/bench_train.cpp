@@ -95,6 +95,29 @@ class Sleeper {
     std::vector<float> x_;  // stands for every x and dy
 };
 
+// What eval and predict compute.
+class Forward {
+ public:
+    Forward(Model& model, Backend& backend)
+        : model_(model), backend_(backend), sums_(backend.alloc(BatchSums::kFloats)) {
+        if (!backend.host_visible())
+            input_ = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
+    }
+    void step(const Batch& batch) {
+        const Shape shape{batch.n, model_.size(), model_.size(), 3};
+        float* pixels = const_cast<float*>(backend_.to_device(batch.x, input_, shape.elems()));
+        const Tensor logits = model_.forward({pixels, shape}, {false, 0, 0, batch.samples, {}});
+        backend_.softmax_cross_entropy(logits, batch.labels, 0, {nullptr, logits.shape()}, sums_);
+        backend_.synchronize();
+    }
+
+ private:
+    Model& model_;
+    Backend& backend_;
+    float* sums_;
+    float* input_ = nullptr;
+};
+
 }  // namespace
 
 int class_count(const Config& config) {
@@ -129,42 +152,53 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
         rows.push_back(share_of(config.batch, shares, rank).size());
     const Range share = share_of(config.batch, shares, communicator.rank());
     const int local = std::max(int(share.size()), 1);
-    model.plan(local, /*training=*/true);
-    Optimizer optimizer(config, model.params(), *backend);
-    Trainer trainer(config, *backend, communicator, model, optimizer, shares, stop);
+    model.plan(local, /*training=*/!config.forward);
     float* slot = backend->alloc_host(Shape{local, result.size, result.size, 3}.elems());
     const Batch batch =
         random_batch(share, config.batch, result.size, result.classes, uint64_t(config.seed), slot);
+
+    std::optional<Optimizer> optimizer;
+    std::optional<Trainer> trainer;
     std::optional<GradReducer> reducer;
     std::optional<Sleeper> sleeper;
-    if (config.compute > 0) {
+    std::optional<Forward> forward;
+    if (config.forward) {
+        forward.emplace(model, *backend);
+    } else if (config.compute > 0) {
         reducer.emplace(model.params(), *backend, communicator,
                         reducer_options(config, model.params(), result.world));
         sleeper.emplace(model, *reducer, config.compute);
+    } else {
+        optimizer.emplace(config, model.params(), *backend);
+        trainer.emplace(config, *backend, communicator, model, *optimizer, shares, stop);
     }
+    const auto step = [&](int64_t number, bool average) {
+        if (forward) forward->step(batch);
+        if (sleeper) sleeper->step(rows, int(share.size()));
+        if (trainer) trainer->step(batch, {0, 0, number}, 1e-4, average);
+    };
+    const auto seconds_waited = [&] {
+        return trainer   ? trainer->seconds_waited_for_network()
+               : reducer ? reducer->seconds_waited()
+                         : 0.0;
+    };
 
-    int64_t step = 0;
     double waited = 0, busy = 0, total = 0;
     uint64_t bytes = 0;
-    for (int group = 0; group <= groups && !result.signal; ++group) {
-        const double waited_before =
-            reducer ? reducer->seconds_waited() : trainer.seconds_waited_for_network();
-        const double busy_before = communicator.seconds_busy();
+    result.first_step_begin = Clock::now();
+    for (int64_t group = 0, number = 0; group <= groups && !result.signal; ++group) {
+        const double waited_before = seconds_waited(), busy_before = communicator.seconds_busy();
         const uint64_t bytes_before = communicator.bytes_sent();
         const auto begin = Clock::now();
-        for (int i = 0; i < config.sync_every; ++i, ++step) {
-            if (sleeper)
-                sleeper->step(rows, int(share.size()));
-            else
-                trainer.step(batch, {0, 0, step}, 1e-4, i + 1 == config.sync_every);
-            if (step == 0) result.first_step_end = Clock::now();
+        for (int i = 1; i <= config.sync_every; ++i) {
+            step(number++, i == config.sync_every);
+            if (number == 1) result.first_step_end = Clock::now();
         }
         const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-        result.signal = trainer.stop_agreed();
+        result.signal = trainer ? trainer->stop_agreed() : stop();
         if (group == 0) continue;  // warms up and is not counted
         total += seconds;
-        waited -= waited_before;
-        waited += reducer ? reducer->seconds_waited() : trainer.seconds_waited_for_network();
+        waited += seconds_waited() - waited_before;
         busy += communicator.seconds_busy() - busy_before;
         bytes += communicator.bytes_sent() - bytes_before;
         result.images_per_second.push_back(double(config.batch * config.sync_every) / seconds);
@@ -175,8 +209,9 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
     result.net_busy = total > 0 ? busy / total : 0;
     result.bytes_a_step = double(bytes) / (double(groups) * config.sync_every);
     if (!sleeper && !speeds.empty()) {
-        result.gflops = speeds[speeds.size() / 2] / double(config.batch) * double(share.size()) *
-                        train_flops(model) / 1e9;
+        const double flops = forward ? model.forward_flops() : train_flops(model);
+        result.gflops =
+            speeds[speeds.size() / 2] / double(config.batch) * double(share.size()) * flops / 1e9;
         result.peak_gflops = backend->measure_peak_gflops();
     }
     return result;
@@ -203,20 +238,21 @@ void print_train_bench(const TrainBench& r, bool json_lines) {
                                 {"net_wait", r.net_wait},
                                 {"net_busy", r.net_busy},
                                 {"bytes_a_step", r.bytes_a_step},
+                                {"start_seconds", r.start_seconds},
                                 {"first_step_seconds", r.first_step_seconds},
                                 {"peak_rss_mb", peak_rss_mb()}}
                                .dump());
         return;
     }
-    fmt::print("{:<10} {:>5} {:>5} {:>6} {:>22} {:>9} {:>9} {:>13} {:>9} {:>11} {:>9}\n", "model",
+    fmt::print("{:<10} {:>5} {:>5} {:>6} {:>22} {:>9} {:>9} {:>13} {:>9} {:>13} {:>9}\n", "model",
                "batch", "size", "ranks", "img/s median (min-max)", "GFLOP/s", "% of peak",
-               "net % of busy", "sent/step", "first step", "peak RSS");
+               "net % of busy", "sent/step", "step 1 after", "peak RSS");
     fmt::print(
-        "{:<10} {:>5} {:>5} {:>6} {:>22} {:>9.0f} {:>9.0f} {:>13} {:>9} {:>9.2f} s {:>6.0f} MB\n",
+        "{:<10} {:>5} {:>5} {:>6} {:>22} {:>9.0f} {:>9.0f} {:>13} {:>9} {:>11.2f} s {:>6.0f} MB\n",
         r.model, r.batch, r.size, r.world,
         fmt::format("{:.2f} ({:.2f}-{:.2f})", median, speeds.front(), speeds.back()), r.gflops,
         percent, fmt::format("{:.0f} of {:.0f}", 100 * r.net_wait, 100 * r.net_busy),
-        fmt::format("{:.1f} MB", r.bytes_a_step / 1e6), r.first_step_seconds, peak_rss_mb());
+        fmt::format("{:.1f} MB", r.bytes_a_step / 1e6), r.start_seconds, peak_rss_mb());
 }
 
 }  // namespace convoy

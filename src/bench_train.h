@@ -19,14 +19,16 @@ struct TrainBench {
     double gflops = 0, peak_gflops = 0;     // of this rank; 0: nothing was computed, or not known
     double net_wait = 0, net_busy = 0;      // parts of the time
     double bytes_a_step = 0;                // sent by this rank
-    double first_step_seconds = 0;          // from the start of the command
-    std::chrono::steady_clock::time_point first_step_end;
+    // From the start of the command to the begin and to the end of the first step.
+    double start_seconds = 0, first_step_seconds = 0;
+    std::chrono::steady_clock::time_point first_step_begin, first_step_end;
     int signal = 0;  // that ended it early, else 0
 };
 
 // Blocks; every rank must call it. Random pixels, the same in every step. With config.compute > 0
 // the layers sleep so many seconds a step in place of computing, in proportion to their operations,
-// while gradients travel as ever: the network of many hosts on a machine of few cores.
+// while gradients travel as ever: the network of many hosts on a machine of few cores. With
+// config.forward the steps are forward passes, as of eval.
 TrainBench bench_train(const Config& config, Communicator& communicator,
                        const std::function<int()>& stop);
 

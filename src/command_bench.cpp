@@ -20,8 +20,11 @@ int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
     log.set_quiet(config.json);
     Job job = join_job(line, log, stop);
     TrainBench result = bench_train(config, *job.communicator, stop);
-    result.first_step_seconds =
-        std::chrono::duration<double>(result.first_step_end - started).count();
+    const auto since_start = [&](auto then) {
+        return std::chrono::duration<double>(then - started).count();
+    };
+    result.start_seconds = since_start(result.first_step_begin);
+    result.first_step_seconds = since_start(result.first_step_end);
     job.communicator->barrier();
     job.communicator->leave();
     if (result.signal) return 128 + result.signal;

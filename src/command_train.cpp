@@ -224,7 +224,8 @@ void TrainRun::count_steps() {
         after < 0 ? at_.step : at_.step + loader_->steps(at_.consumed) + after * steps_per_epoch_;
 }
 
-// Rank 0's weights, optimizer state and position to all.
+// Rank 0's weights, optimizer state and position to all. Ranks that start afresh have drawn the
+// same weights from the same seed: then nothing needs to travel.
 void TrainRun::equalise() {
     using nlohmann::json;
     const json mine = {at_.epoch, at_.consumed, at_.step, optimizer_->steps_done, best_top1_};
@@ -233,8 +234,14 @@ void TrainRun::equalise() {
     optimizer_->steps_done = rank0[3];
     best_top1_ = rank0[4];
     Params& params = model_.params();
-    communicator_.broadcast(std::as_writable_bytes(std::span(params.weights, params.weights_size)),
-                            0);
+    const uint64_t sum = checksum({params.weights, params.weights_size});
+    const auto sums = communicator_.allgather(std::as_bytes(std::span(&sum, 1)));
+    const bool all_equal =
+        std::all_of(sums.begin(), sums.end(), [&](const auto& other) { return other == sums[0]; });
+    if (!all_equal)
+        communicator_.broadcast(
+            std::as_writable_bytes(std::span(params.weights, params.weights_size)), 0);
+    if (optimizer_->steps_done == 0) return;  // its state is zero everywhere
     for (float* state : optimizer_->state())
         communicator_.broadcast(std::as_writable_bytes(std::span(state, params.trained_size)), 0);
 }

@@ -160,6 +160,8 @@ static const Option kOptions[] = {
      "sleep S seconds a step in place of computing, while gradients travel: many hosts on few "
      "cores",
      kBenchTrain, true, false, 0, 3600},
+    {"forward", "Bench", &Config::forward, "", "forward passes only, as eval and predict do them",
+     kBenchTrain, true},
     {"filter", "Bench", &Config::filter, "WORD", "only rows whose name has this in it",
      kBenchKernels},
     {"layout", "Output", &Config::layout, "oihw|krsc",

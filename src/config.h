@@ -72,6 +72,7 @@ struct Config {
     // bench, export
     std::string bytes = "1K,64K,1M,16M,64M,244M";
     double compute = 0;
+    bool forward = false;
     std::string filter, layout = "oihw";
 };
 

@@ -2,8 +2,7 @@
 #include "src/params.h"
 
 #include <algorithm>
-#include <cmath>
-#include <thread>
+#include <bit>
 
 #include "src/base/random.h"
 
@@ -14,44 +13,20 @@ constexpr size_t kAlign = 16;  // floats: 64 bytes
 
 size_t aligned(size_t elems) { return (elems + kAlign - 1) / kAlign * kAlign; }
 
-// Elements [first, last) of a row, first a multiple of 4. All four draws of a block are used; a
-// pair of them gives two normals (Box and Muller 1958).
-void draw(const Init& init, uint64_t key, size_t first, size_t last, float* out) {
-    for (size_t i = first; i < last; i += 4) {
-        Random random(key, 0, i / 4, kInit);
-        float four[4];
-        for (int pair = 0; pair < 4; pair += 2) {
-            const float u = random.uniform(), v = random.uniform();
-            if (init.kind == Init::kUniform) {
-                four[pair] = (2 * u - 1) * init.value;
-                four[pair + 1] = (2 * v - 1) * init.value;
-            } else {
-                const float radius = init.value * std::sqrt(-2 * std::log(1 - u));  // 1 - u > 0
-                const float angle = 2 * float(M_PI) * v;
-                four[pair] = radius * std::cos(angle);
-                four[pair + 1] = radius * std::sin(angle);
-            }
-        }
-        std::copy_n(four, std::min<size_t>(4, last - i), out + i);
-    }
-}
-
-// The row's start values on all threads; each element depends on its number alone.
-void draw_parallel(const Init& init, uint64_t key, size_t n, float* out, int threads) {
-    constexpr size_t kSmallest = 1 << 16;  // fewer are not worth a thread
-    const size_t parts = std::clamp<size_t>(n / kSmallest, 1, std::max(threads, 1));
-    const size_t share = (n / parts + 3) / 4 * 4;
-    std::vector<std::thread> pool;
-    for (size_t part = 1; part < parts; ++part)
-        pool.emplace_back([&, part] {
-            const size_t last = part + 1 == parts ? n : (part + 1) * share;
-            draw(init, key, std::min(part * share, n), last, out);
-        });
-    draw(init, key, 0, parts == 1 ? n : share, out);
-    for (std::thread& thread : pool) thread.join();
-}
-
 }  // namespace
+
+uint64_t checksum(std::span<const float> values) {
+    // Four chains of multiply and add, so that one need not wait for the other.
+    constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ull;  // 2^64 divided by the golden ratio
+    uint64_t chain[4] = {1, 2, 3, 4};
+    for (size_t i = 0; i < values.size(); ++i) {
+        const uint64_t bits = std::bit_cast<uint32_t>(values[i]);
+        chain[i % 4] = (chain[i % 4] ^ bits) * kPrime;
+    }
+    uint64_t sum = values.size();
+    for (uint64_t c : chain) sum = (sum ^ (c >> 32) ^ c) * kPrime;
+    return sum;
+}
 
 Param& Params::add(Param row) {
     if (find(row.name)) fail("two parameters are named '", row.name, "'");
@@ -94,7 +69,7 @@ void Params::allocate(Backend& backend, uint64_t seed) {
         const uint64_t key = hash_bytes(row->name, hash_bytes(cat(seed, ":")));
         float* out = row->value.data;
         if (!backend.host_visible()) staged.resize(n), out = staged.data();
-        draw_parallel(row->init, key, n, out, backend.threads());
+        draw_start_values(row->init, key, n, out, backend.threads());
         if (!backend.host_visible()) backend.upload(row->value.data, out, n * sizeof(float));
     }
     backend.synchronize();

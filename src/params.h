@@ -11,19 +11,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "src/start_values.h"
 
 namespace convoy {
-
-// How a row starts. Element i is draw i % 4 of block i / 4 of Random(key, 0, block, kInit), where
-// the key is a hash of (seed, the row's name): a row starts the same whatever else is in the model.
-struct Init {
-    enum Kind { kConstant, kNormal, kUniform } kind = kConstant;
-    float value = 0;  // the constant, the standard deviation, or the bound of ±bound
-};
 
 // Places in the gradient arena's tail: what travels with the gradients of a step.
 struct Tail {
@@ -53,6 +48,9 @@ struct Param {
     // Views, set by Params::allocate; grad is empty where frozen.
     Tensor value = {}, grad = {};
 };
+
+// Of the bits of floats, for telling whether two ranks hold the same: 64 bits, sensitive to order.
+uint64_t checksum(std::span<const float> values);
 
 class Params {
  public:

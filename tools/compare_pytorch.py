@@ -1,20 +1,31 @@
 #!/usr/bin/env python3
-"""Training steps of the same model in Convoy and in PyTorch, alternating in one run.
+"""The same model in Convoy and in PyTorch: speed, memory, start, and whether they learn the same.
 
     tools/compare_pytorch.py [--model vgg16 --batch 16 --steps 5 --rounds 3 --threads 2]
+    tools/compare_pytorch.py --forward --model vgg16 --batch 16
+    tools/compare_pytorch.py --losses 20 --model resnet18 --batch 8
 
-Both train on one batch of random images that stays in memory, SGD with momentum, so what is timed is
-forward, backward and update. PyTorch runs in its better memory format (channels_last is tried beside
-the default in a first round). Needs torch and torchvision beside the project; Convoy needs neither.
-Prints medians of the rounds, the ratio, peak memory, and the time from start to the first step's end.
+Speed: the two take turns, training on one batch of random images that stays in memory, SGD with
+momentum, so what is timed is forward, backward and update (--forward: the forward pass alone, in
+inference mode). PyTorch runs in its better memory format: channels_last and the default are both
+tried first. Prints medians of the rounds, the ratio, peak memory, and the times from the start of the
+process to the begin and the end of the first step.
+
+Losses: both start from the weights that PyTorch drew and train the same batches of the same image
+files in the same order, without augmentation and dropout; prints both losses of every step and the
+largest relative difference.
+
+Needs torch and torchvision beside the project (and Pillow for --losses); Convoy needs none of them.
 """
 import argparse
 import json
 import os
 import resource
 import statistics
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 
@@ -32,18 +43,131 @@ def torch_run(options, channels_last):
     x = torch.randn(options.batch, 3, options.size, options.size).to(memory_format=layout)
     labels = torch.randint(0, 3, (options.batch,))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4)
-    speeds, first = [], 0.0
+    if options.forward:
+        model.eval()
+    speeds, first, start = [], 0.0, time.time() - started
     for step in range(options.steps + 1):
         begin = time.time()
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), labels).backward()
-        optimizer.step()
+        if options.forward:
+            with torch.inference_mode():
+                torch.nn.functional.cross_entropy(model(x), labels).item()
+        else:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), labels).backward()
+            optimizer.step()
         if step == 0:
             first = time.time() - started
         else:
             speeds.append(options.batch / (time.time() - begin))
-    print(json.dumps({"images_per_second": statistics.median(speeds), "first_step_seconds": first,
+    print(json.dumps({"images_per_second": statistics.median(speeds), "start_seconds": start,
+                      "first_step_seconds": first,
                       "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+
+
+def philox(counter, key):
+    """Philox 4x32-10 (Salmon et al. 2011), as src/base/random.h."""
+    c, k, mask = list(counter), list(key), 0xFFFFFFFF
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k[0], b & mask, (a >> 32) ^ c[3] ^ k[1], a & mask]
+        k = [(k[0] + 0x9E3779B9) & mask, (k[1] + 0xBB67AE85) & mask]
+    return c
+
+
+def epoch_order(n, seed, epoch):
+    """The permutation of data/order.h: Fisher-Yates with draws of (seed, epoch, purpose 1)."""
+    words = (word for block in range(n)
+             for word in philox([block, 0, epoch, 1], [seed & 0xFFFFFFFF, seed >> 32]))
+    order = list(range(n))
+    for i in range(n, 1, -1):
+        low, high = next(words), next(words)
+        j = (low | high << 32) * i >> 64
+        order[i - 1], order[j] = order[j], order[i - 1]
+    return order
+
+
+def write_safetensors(path, tensors):
+    header, at = {}, 0
+    for name, t in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(t.shape), "data_offsets": [at, at + 4 * t.numel()]}
+        at += 4 * t.numel()
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for t in tensors.values():
+            file.write(t.contiguous().numpy().tobytes())
+
+
+def compare_losses(options):
+    import numpy
+    import torch
+    import torchvision
+    from PIL import Image
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    model = getattr(torchvision.models, options.model)(num_classes=3)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.0
+    if options.size % 56:
+        sys.exit("--losses needs a --size that 56 divides: its images are then cropped, not resized")
+    side, edge = options.size * 8 // 7, options.size // 14  # Convoy cuts the middle out of 256/224
+    seed, count = 7, options.losses * options.batch
+    with tempfile.TemporaryDirectory() as folder:
+        # Coloured noise over a class colour, as PNG: what both read is equal to the last bit.
+        numbers, images, labels = numpy.random.default_rng(5), [], []
+        for c in range(3):
+            os.makedirs(f"{folder}/set/class{c}")
+        for i in range(count):
+            c = i * 3 // count
+            pixels = numbers.integers(0, 200, (side, side, 3), dtype=numpy.uint8)
+            pixels[:, :, c] += 55
+            Image.fromarray(pixels).save(f"{folder}/set/class{c}/{i:06}.png", compress_level=1)
+            images.append(pixels[edge:-edge, edge:-edge])
+            labels.append(c)
+        write_safetensors(f"{folder}/start.safetensors",
+                          {name: t for name, t in model.state_dict().items() if t.dtype == torch.float32})
+        text = subprocess.run([options.trainer, "models", options.model], check=True,
+                              capture_output=True, text=True).stdout
+        with open(f"{folder}/model.txt", "w") as file:
+            file.writelines(line for line in text.splitlines(True) if "dropout" not in line)
+        subprocess.run(
+            [options.trainer, "--data", f"{folder}/set", "--val-split", "0", "--model", f"{folder}/model.txt",
+             "--size", str(options.size), "--batch", str(options.batch), "--epochs", "1", "--augment", "none",
+             "--init", f"{folder}/start.safetensors", "--lr", str(options.lr), "--schedule", "constant",
+             "--warmup", "0", "--weight-decay", "5e-4", "--bn-group", "0", "--seed", str(seed), "--log-every", "1",
+             "--threads", str(options.threads), "--save-every", "0", "--out", f"{folder}/run"],
+            check=True, capture_output=True)
+        with open(f"{folder}/run/log.jsonl") as file:
+            events = [json.loads(line) for line in file]
+    ours = [event["loss"] for event in events if event["event"] == "step"]
+
+    mean = torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)
+    std = torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = torch.optim.SGD([{"params": decayed, "weight_decay": 5e-4}, {"params": plain}],
+                                lr=options.lr, momentum=0.9)
+    order, theirs = epoch_order(count, seed, 0), []
+    for step in range(options.losses):
+        slice_ = order[step * options.batch:(step + 1) * options.batch]
+        x = torch.from_numpy(numpy.stack([images[i] for i in slice_])).permute(0, 3, 1, 2)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model((x.float() / 255 - mean) / std),
+                                                 torch.tensor([labels[i] for i in slice_]))
+        loss.backward()
+        optimizer.step()
+        theirs.append(loss.item())
+    off = [abs(a - b) / abs(b) for a, b in zip(ours, theirs)]
+    if options.json:
+        print(json.dumps({"model": options.model, "convoy": ours, "pytorch": theirs, "largest": max(off)}))
+        return
+    print(f"{options.model}, {options.losses} steps of {options.batch} images {options.size}x{options.size}, "
+          f"lr {options.lr:g}\nstep    Convoy      PyTorch     relative difference")
+    for step, (a, b, d) in enumerate(zip(ours, theirs, off)):
+        print(f"{step + 1:4}    {a:.6f}    {b:.6f}    {d:.1e}")
+    print(f"largest relative difference {max(off):.1e}")
 
 
 def run(command):
@@ -60,13 +184,20 @@ def main():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--forward", action="store_true", help="the forward pass alone")
+    parser.add_argument("--losses", type=int, metavar="STEPS", help="compare losses instead of speed")
+    parser.add_argument("--lr", type=float, default=0.0001, help="of --losses")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--as-torch", choices=["channels_last", "default"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_torch:
         return torch_run(options, options.as_torch == "channels_last")
 
+    if options.losses:
+        return compare_losses(options)
+
     same = [f"--{name}={getattr(options, name)}" for name in ("model", "batch", "size", "steps", "threads")]
+    same += ["--forward"] if options.forward else []
     ours = [options.trainer, "bench", "train", "--json"] + same
     theirs = {layout: [sys.executable, __file__, f"--as-torch={layout}"] + same
               for layout in ("channels_last", "default")}
@@ -82,19 +213,20 @@ def main():
            "convoy": median(0, "images_per_second"), "pytorch": median(1, "images_per_second"),
            "pytorch_layout": layout, "ratio": statistics.median(ratios),
            "ratio_min": ratios[0], "ratio_max": ratios[-1],
-           "convoy_rss_mb": median(0, "peak_rss_mb"), "pytorch_rss_mb": median(1, "peak_rss_mb"),
-           "convoy_first_s": median(0, "first_step_seconds"),
-           "pytorch_first_s": median(1, "first_step_seconds")}
+           **{f"{who}_{name}": median(side, name) for side, who in enumerate(("convoy", "pytorch"))
+              for name in ("peak_rss_mb", "start_seconds", "first_step_seconds")}}
     if options.json:
         print(json.dumps(row))
         return
     print(f"{options.model}, batch {options.batch}, {options.size}x{options.size}, "
           f"{options.threads} threads, {options.rounds} alternating rounds, PyTorch in {layout}")
-    print(f"  img/s       {row['convoy']:9.2f} {row['pytorch']:9.2f}   ratio {row['ratio']:.2f} "
+    print(f"                             Convoy   PyTorch")
+    print(f"  {'img/s':<22} {row['convoy']:9.2f} {row['pytorch']:9.2f}   ratio {row['ratio']:.2f} "
           f"({ratios[0]:.2f}-{ratios[-1]:.2f})")
-    for name, unit in (("rss_mb", "MB"), ("first_s", "s")):
+    for name, text in (("peak_rss_mb", "memory, MB"), ("start_seconds", "step 1 begins after, s"),
+                       ("first_step_seconds", "step 1 ends after, s")):
         a, b = row[f"convoy_{name}"], row[f"pytorch_{name}"]
-        print(f"  {name:<10} {a:10.2f} {b:9.2f}   ratio {a / b:.2f}  ({unit})")
+        print(f"  {text:<22} {a:9.2f} {b:9.2f}   ratio {a / b:.2f}")
 
 
 if __name__ == "__main__":
