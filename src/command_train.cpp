@@ -119,8 +119,7 @@ TrainRun::TrainRun(JobSetup& setup, Preflight preflight, Log& log, Stop stop)
         config_.save_every > 0
             ? std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)))
             : 0;
-    const bool has_norm = setup_.model_text.find("batchnorm") != std::string::npos;
-    base_lr_ = base_learning_rate(config_, has_norm);
+    base_lr_ = base_learning_rate(config_, model_.has_batch_norm());
 }
 
 std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> source, bool training,
@@ -183,9 +182,8 @@ void TrainRun::print_start() {
         for (const std::string& line : preflight_.report) log_.info(line);
     }
     for (int rank = 0; rank + 1 < setup_.world() && config_.bn_group > 0; ++rank) {
-        const bool has_norm = setup_.model_text.find("batchnorm") != std::string::npos;
         const int64_t cut = share_of(config_.batch, setup_.shares.weights, rank).end;
-        if (has_norm && cut % config_.bn_group != 0)
+        if (model_.has_batch_norm() && cut % config_.bn_group != 0)
             log_.info("batch norm: the cut between rank ", rank, " and ", rank + 1, " at image ",
                       cut, " splits a group of ", config_.bn_group,
                       "; its statistics are taken over two smaller ones");

@@ -29,6 +29,8 @@ class Model {
     Model(const std::string& text, const ModelOptions& options, Backend& backend);
 
     int size() const { return size_; }  // input height and width
+    // Has batch norm whose statistics are not frozen.
+    bool has_batch_norm() const { return params_.updated_size > params_.trained_size; }
     Params& params() { return params_; }
 
     // Plans memory for batches of up to max_batch images; once, before the first pass.
