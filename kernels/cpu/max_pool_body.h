@@ -40,25 +40,27 @@ void max_pool_window(const float* x, const PoolWindow& w, int channels, float* y
     }
 }
 
+// Plain loops: of these the compiler makes wide loads of bytes, of conversions of vectors it does
+// not.
 void max_pool_gather(const PoolSource* sources, int count, int channels, const float* mask,
                      float* dx) {
-    int c = 0;
-    for (; c + kWidth <= channels; c += kWidth) {
-        Vec sum = {};
-        for (int i = 0; i < count; ++i) {
-            const Bytes bytes = *reinterpret_cast<const BytesAnywhere*>(sources[i].argmax + c);
-            const Ints where = __builtin_convertvector(bytes, Ints);
-            sum += where == Ints{} + sources[i].place ? load(sources[i].dy + c) : Vec{};
+    if (count == 0)
+        for (int c = 0; c < channels; ++c) dx[c] = 0;
+    for (int i = 0; i < count; ++i) {
+        const float* dy = sources[i].dy;
+        const unsigned char* argmax = sources[i].argmax;
+        const unsigned char place = static_cast<unsigned char>(sources[i].place);
+        if (i == 0) {
+#pragma GCC ivdep
+            for (int c = 0; c < channels; ++c) dx[c] = argmax[c] == place ? dy[c] : 0;
+        } else {
+#pragma GCC ivdep
+            for (int c = 0; c < channels; ++c) dx[c] += argmax[c] == place ? dy[c] : 0;
         }
-        if (mask) sum = load(mask + c) <= 0 ? Vec{} : sum;
-        store(dx + c, sum);
     }
-    for (; c < channels; ++c) {
-        float sum = 0;
-        for (int i = 0; i < count; ++i)
-            if (sources[i].argmax[c] == sources[i].place) sum += sources[i].dy[c];
-        dx[c] = mask && mask[c] <= 0 ? 0.0f : sum;
-    }
+    if (mask)
+#pragma GCC ivdep
+        for (int c = 0; c < channels; ++c) dx[c] = mask[c] <= 0 ? 0 : dx[c];
 }
 
 }  // namespace
