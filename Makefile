@@ -2,7 +2,8 @@
 # make test     build and run the tests             make deps    install what is missing (apt)
 # make bench    the speed tables                    make layers  check the include rules
 # make format   clang-format in place               make lines   count lines
-# Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  CUDA=0|1  ARCH=…
+# Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)
+#          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)  ARCH="75 80 90" (their generations)
 VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))
 BUILD   := build/$(VARIANT)
 MACHINE := $(shell uname -m)
@@ -14,8 +15,19 @@ ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
 # Debug information costs build time and memory: -g1 keeps line numbers for traces.
 CXX      := g++
 CXXFLAGS := -std=c++20 $(if $(SAN)$(TSAN),-O1,-O2) -g1 -Wall -Wextra -Werror -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
+CUDA     ?= $(if $(SAN)$(TSAN),0,$(if $(shell command -v nvcc),1,0))
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 LDLIBS   := -lboost_context -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
+
+# Cubins for 7.5, 8.x and 9.0; anything later compiles the PTX of the highest when it starts. Warnings
+# of the host's part are g++'s to give, when it compiles the same files for the model.
+ARCH      ?= 75 80 90
+NVCCFLAGS := -std=c++20 -O3 -lineinfo -I. -MMD -MP -Werror all-warnings --expt-relaxed-constexpr \
+             -DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1 $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a) \
+             -gencode arch=compute_$(lastword $(sort $(ARCH))),code=compute_$(lastword $(sort $(ARCH)))
+ifeq ($(CUDA),1)
+  LDLIBS  += -L$(dir $(shell command -v nvcc))../lib64 -lcudart_static -ldl -lrt
+endif
 
 ifdef SAN
   # Beside the sanitizers GCC 12 sees overflows in fmt that are not there; other builds stay strict.
@@ -35,12 +47,13 @@ ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp,$(LIB_SRC))
 endif
 # The CUDA kernels, compiled by g++ for the model of CUDA in kernels/simt: always there.
+SIMT     := $(BUILD)/simt
 CU_SRC   := $(wildcard kernels/cuda/*.cu)
-LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(CU_SRC:%=$(BUILD)/%.simt.o)
+LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(CU_SRC:%=$(SIMT)/%.o) $(if $(filter 1,$(CUDA)),$(CU_SRC:%=$(BUILD)/cuda/%.o))
 # The thread sanitizer has nothing to see in tests without threads of their own.
 TEST_SRC := $(if $(TSAN),$(wildcard $(addprefix tests/,main.cpp $(addprefix test_,ring.cpp join.cpp faults.cpp loader.cpp \
               cpu_backend.cpp grad_reducer.cpp trainer.cpp program.cpp))),$(wildcard tests/*.cpp))
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) $(patsubst %,$(BUILD)/%.simt.o,$(wildcard tests/*.cu))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) $(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu))
 
 all: trainer
 trainer: $(BUILD)/trainer FORCE
@@ -59,7 +72,7 @@ build/deps.ok: tools/deps.sh
 deps:
 	tools/deps.sh
 
-$(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
+$(BUILD)/kernels/%.o $(SIMT)/%.o: CXXFLAGS += $(KERNELFLAGS)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
 $(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
 # Vectors for the start values, and the same ones on every machine.
@@ -68,15 +81,26 @@ $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
 $(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
-# Plain CUDA but for the launches, which kernels/simt/launch.sed turns into C++. Every pointer is
-# checked for the alignment of its type (kernels/simt/checks.cpp).
-$(BUILD)/%.cu.simt.cpp: %.cu kernels/simt/launch.sed
+# The kernels as C++: launches and shared memory rewritten by launch.sed, line by line in place. Every
+# pointer is checked for the alignment of its type (kernels/simt/checks.cpp).
+REWRITE = @mkdir -p $(@D) && { echo '\#line 1 "$<"'; sed -zEf kernels/simt/launch.sed $<; } > $@
+$(SIMT)/%.cuh: %.cuh kernels/simt/launch.sed
+	$(REWRITE)
+$(SIMT)/%.cu.cpp: %.cu kernels/simt/launch.sed
+	$(REWRITE)
+$(SIMT)/%.o: CXXFLAGS += -g -fsanitize=alignment -Wno-unknown-pragmas
+$(SIMT)/%.cu.o: $(SIMT)/%.cu.cpp Makefile | $(patsubst %,$(SIMT)/%,$(wildcard kernels/cuda/*.cuh)) build/deps.ok
+	$(CXX) -I$(SIMT) $(CXXFLAGS) -c $< -o $@
+# And for GPUs.
+$(BUILD)/cuda/%.cu.o: %.cu Makefile | build/deps.ok
 	@mkdir -p $(@D)
-	@{ echo '#line 1 "$<"'; sed -zEf kernels/simt/launch.sed $<; } > $@
-$(BUILD)/%.cu.simt.o: CXXFLAGS += -g -fsanitize=alignment
-$(BUILD)/%.cu.simt.o: $(BUILD)/%.cu.simt.cpp Makefile | build/deps.ok
-	$(CXX) $(CXXFLAGS) -c $< -o $@
-.PRECIOUS: $(BUILD)/%.cu.simt.cpp
+	nvcc $(NVCCFLAGS) -c $< -o $@
+# The two files that know whether there is CUDA; a file named after the choice is new when it changes.
+$(BUILD)/kernels/backend.cpp.o $(BUILD)/src/version.cpp.o: $(BUILD)/with-cuda-$(CUDA)
+$(BUILD)/kernels/backend.cpp.o $(BUILD)/src/version.cpp.o: CXXFLAGS += $(if $(filter 1,$(CUDA)),'-DCONVOY_CUDA="$(ARCH)"')
+$(BUILD)/with-cuda-$(CUDA):
+	@mkdir -p $(@D) && rm -f $(BUILD)/with-cuda-* && touch $@
+.PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh
 -include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/src/main.cpp.d
 
 # The tests of the whole program run the trainer beside them.
@@ -103,7 +127,8 @@ layers:
 	@$(call NO,tests|tools,src)
 	@! grep -rlE '^.include <asio' --include=*.h --include=*.c* src kernels data tests tools
 	@test "$$(grep -rlE '^.include <asio' net | sort | tr '\n' ' ')" = "net/asio.h " || test ! -e net/asio.h
-	@! grep -rlE '^.include <cuda_' --include=*.h --include=*.cpp src net data tests tools
+	@! grep -rnE '^.include (<cuda|"kernels/(cuda|simt)/)' --include=*.h --include=*.cpp src net data tools kernels/cpu
+	@! grep -rnE '^.include <cuda' kernels tests | grep -v '^kernels/cuda/cuda.h:'
 	@echo layers: ok
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/make_backend.h"
 
 namespace convoy {
 
@@ -79,13 +80,42 @@ int available_cpus() {
     return quota > 0 ? std::min(allowed, quota) : allowed;
 }
 
+// "cuda" or "cuda:1": the index, 0 without one; -1 for anything else.
+static int cuda_index(const std::string& device) {
+    if (device == "cuda") return 0;
+    const std::string digits = device.starts_with("cuda:") ? device.substr(5) : "";
+    const bool number = !digits.empty() && digits.size() < 5 &&
+                        digits.find_first_not_of("0123456789") == std::string::npos;
+    return number ? std::stoi(digits) : -1;
+}
+
+#ifdef CONVOY_CUDA
+static int count_gpus(std::string* why_none) { return cuda::count_devices(why_none); }
+static std::unique_ptr<Backend> make_cuda(int index, const BackendOptions& options) {
+    return cuda::make_device_backend(index, options);
+}
+#else
+static int count_gpus(std::string* why_none) {
+    *why_none = "built without CUDA";
+    return 0;
+}
+static std::unique_ptr<Backend> make_cuda(int, const BackendOptions&) { return nullptr; }
+#endif
+
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
-    if (device.empty() || device == "cpu")
-        return std::make_unique<CpuBackend>(options, pick_micro());
-    const std::string kind = device.substr(0, device.find(':'));
-    if (kind == "cuda" || device == "simt")
-        fail("--device ", device, ": this build has no such device; it has: cpu");
-    fail("--device cannot be '", device, "': there are cpu, cuda, cuda:INDEX and simt");
+    if (device == "cpu") return std::make_unique<CpuBackend>(options, pick_micro());
+    if (device == "simt") return simt::make_device_backend(0, options);
+    const int index = device.empty() ? 0 : cuda_index(device);
+    if (index < 0)
+        fail("--device cannot be '", device, "': there are cpu, cuda, cuda:INDEX and simt");
+    std::string why_none;
+    const int gpus = count_gpus(&why_none);
+    if (index < gpus) return make_cuda(index, options);
+    if (device.empty())
+        return std::make_unique<CpuBackend>(options, pick_micro(), cat("no GPU: ", why_none));
+    if (gpus == 0) fail("--device ", device, ": there is no GPU: ", why_none);
+    fail("--device ", device, ": this process may use ", gpus, gpus == 1 ? " GPU" : " GPUs",
+         ", counted from cuda:0");
 }
 
 }  // namespace convoy

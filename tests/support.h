@@ -27,6 +27,12 @@ inline std::vector<float> random_floats(size_t n, uint64_t seed) {
 // Error bound of a float sum of `terms` products of size about `scale`: each addition rounds once.
 inline double sum_tolerance(double terms, double scale = 1) { return terms * 0x1p-23 * scale; }
 
+// The backend that the running test case is about, for messages.
+inline std::string& current_backend() {
+    static std::string name;
+    return name;
+}
+
 // got ≈ want, element by element; a NaN anywhere fails. The message names count and worst element.
 template <class Got, class Want>
 void check_close(const Got& got, const Want& want, double tolerance, const std::string& what) {
@@ -38,8 +44,9 @@ void check_close(const Got& got, const Want& want, double tolerance, const std::
         if (!(error <= tolerance)) ++bad;
         if (!(error <= worst_error)) worst_error = error, worst = i;
     }
-    INFO(what, ": ", bad, " of ", std::size(want), " off by more than ", tolerance, "; worst at ",
-         worst, ": got ", std::size(want) ? double(got[worst]) : 0, ", want ",
+    INFO("backend ", current_backend(), ", ", what, ": ", bad, " of ", std::size(want),
+         " off by more than ", tolerance, "; worst at ", worst, ": got ",
+         std::size(want) ? double(got[worst]) : 0, ", want ",
          std::size(want) ? double(want[worst]) : 0);
     CHECK(bad == 0);
 }

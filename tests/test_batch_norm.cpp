@@ -1,6 +1,7 @@
 #include "kernels/backend.h"
 #include "tests/reference.h"
 #include "tests/support.h"
+#include "tests/through_device.h"
 
 namespace convoy {
 
@@ -37,7 +38,7 @@ struct Problem {
 }  // namespace
 
 TEST_CASE("batch_norm matches the formula in double: output, statistics and sums") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     for (const Case& c : kCases) {
         CAPTURE(c.x.text());
         Problem p(c);
@@ -70,7 +71,7 @@ TEST_CASE("batch_norm matches the formula in double: output, statistics and sums
 // x = 1000 + noise of 1/64, in steps that a float holds exactly at 1000 (2⁻¹⁴). The mean itself is
 // stored as a float, off by up to 2⁻¹⁵, which moves x̂ by 2⁻¹⁵/σ ≈ 2⁻¹⁵·110; no more than that.
 TEST_CASE("batch_norm keeps its digits with a large mean and a tiny variance") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     const Shape shape{4, 30, 30, 5};
     std::vector<float> x = random_floats(shape.elems(), 1), y(x.size());
     for (float& v : x) v = 1000 + std::round(v * 256) / 16384;
@@ -86,7 +87,7 @@ TEST_CASE("batch_norm keeps its digits with a large mean and a tiny variance") {
 }
 
 TEST_CASE("batch_norm works in place of x and of the residual") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     const Case c{{3, 4, 4, 19}, {0, 3}};
     Problem p(c);
     std::vector<float> y(p.x.size()), mean_rstd(38), sums(38, 0.0f);
@@ -103,7 +104,7 @@ TEST_CASE("batch_norm works in place of x and of the residual") {
 }
 
 TEST_CASE("batch_norm_grad matches the formula in double, and in place of dy") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     for (const Case& c : kCases) {
         CAPTURE(c.x.text());
         Problem p(c);
@@ -161,7 +162,7 @@ TEST_CASE("batch_norm_grad matches the formula in double, and in place of dy") {
 // Central differences of L = Σ y·dy with step 2⁻⁶ on values of size 1: truncation about h²·y''' ,
 // measured at 6e-4 in double; the rounding of y adds 1e-5.
 TEST_CASE("batch_norm_grad matches finite differences") {
-    auto backend = make_backend("cpu", {.threads = 1});
+    auto backend = each_backend(1);
     const Shape shape{4, 2, 3, 2};
     const std::vector<int> bounds{0, 2, 4};
     Problem p({shape, bounds});
@@ -190,7 +191,7 @@ TEST_CASE("batch_norm_grad matches finite differences") {
 }
 
 TEST_CASE("batch_norm_eval and its gradient match the formula in double") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     const Shape shape{3, 9, 7, 21};
     Problem p({shape, {0, 3}});
     std::vector<float> mean = random_floats(21, 7), var = random_floats(21, 8);
@@ -238,7 +239,7 @@ TEST_CASE("batch_norm gives the same bits on 1, 2 and 3 threads") {
 }
 
 TEST_CASE("batch_norm of no images leaves the sums; groups that do not fit are refused") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     const std::vector<int> none{0, 0}, wrong{0, 1};
     float one[1] = {1}, kept[2];
     Guarded sums(std::vector<float>{3, 4}), dgamma(std::vector<float>{5});

@@ -1,6 +1,7 @@
 #include "kernels/backend.h"
 #include "tests/reference.h"
 #include "tests/support.h"
+#include "tests/through_device.h"
 
 namespace convoy {
 
@@ -42,6 +43,11 @@ std::unique_ptr<Backend> direct(int threads) {
     return make_backend("cpu", {.threads = threads, .conv = ConvMethod::kDirect});
 }
 
+std::unique_ptr<Backend> each_direct(int threads) {
+    auto backend = each_backend(threads);
+    return backend->name() == "cpu" ? direct(threads) : std::move(backend);
+}
+
 Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
 Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
 
@@ -63,7 +69,7 @@ const Case kCases[] = {
 }  // namespace
 
 TEST_CASE("conv2d matches the formula in double, with and without bias and relu") {
-    auto backend = direct(2);
+    auto backend = each_direct(2);
     for (const Case& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
@@ -79,7 +85,7 @@ TEST_CASE("conv2d matches the formula in double, with and without bias and relu"
 }
 
 TEST_CASE("conv2d_grad_x matches the formula in double, with and without mask") {
-    auto backend = direct(2);
+    auto backend = each_direct(2);
     for (const Case& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
@@ -95,7 +101,7 @@ TEST_CASE("conv2d_grad_x matches the formula in double, with and without mask") 
 }
 
 TEST_CASE("conv2d_grad_w adds the formula in double to what is there") {
-    auto backend = direct(2);
+    auto backend = each_direct(2);
     for (const Case& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
@@ -121,7 +127,7 @@ TEST_CASE("conv2d_grad_w adds the formula in double to what is there") {
 // L = Σ y·dy is linear in x and in w, so a difference quotient has no truncation error; what is
 // left is the rounding of y, about 2⁻²³·terms·√(outputs) over the step.
 TEST_CASE("conv2d_grad_x and conv2d_grad_w match finite differences, stride 2, pad 1") {
-    auto backend = direct(1);
+    auto backend = each_direct(1);
     Problem p({{2, 5, 6, 3}, 4, Window::square(3, 2, 1)});
     std::vector<float> dx(p.x.size()), dw(p.w.size(), 0.0f), y(p.y_shape.elems());
     backend->conv2d_grad_x(view(p.dy, p.y_shape), view(p.w, p.w_shape), p.window, nullptr,
@@ -182,7 +188,7 @@ TEST_CASE("convolutions give the same bits in every run, and the same sums on 1,
 }
 
 TEST_CASE("convolutions of no images write nothing and leave gradients as they are") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     Problem p({{0, 5, 5, 3}, 4, Window::square(3, 1, 1)});
     Guarded dw(p.w), db(p.b);
     backend->conv2d({nullptr, p.x_shape}, view(p.w, p.w_shape), nullptr, p.window, true,
@@ -196,7 +202,7 @@ TEST_CASE("convolutions of no images write nothing and leave gradients as they a
 }
 
 TEST_CASE("conv2d lets a NaN through relu, so that it is noticed") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     float x = NAN, w = 1, y = 0;
     backend->conv2d({&x, 1, 1, 1, 1}, {&w, 1, 1, 1, 1}, nullptr, Window::square(1), true,
                     {&y, 1, 1, 1, 1});
@@ -204,7 +210,7 @@ TEST_CASE("conv2d lets a NaN through relu, so that it is noticed") {
 }
 
 TEST_CASE("conv2d refuses shapes that do not fit, naming them") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     float data[512] = {};
     const Window window = Window::square(3, 1, 1);
     CHECK_THROWS_WITH_AS(backend->conv2d({data, 1, 4, 4, 2}, {data, 2, 3, 3, 2}, nullptr, window,

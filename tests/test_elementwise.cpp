@@ -1,10 +1,11 @@
 #include "kernels/backend.h"
 #include "tests/support.h"
+#include "tests/through_device.h"
 
 namespace convoy {
 
 TEST_CASE("relu, relu_grad and add change each number as their formulas say") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     for (int n : {0, 1, 77, 100'000}) {
         const std::vector<float> x = random_floats(n, 1), y = random_floats(n, 2);
         Guarded a(x), b(y), c(x);
@@ -47,7 +48,7 @@ TEST_CASE("dropout keeps exactly what the draws of Random say, for each sample b
 }
 
 TEST_CASE("dropout keeps about 1-p of the numbers and their mean") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     const int n = 100'000;
     std::vector<float> x(n, 1.0f);
     const std::vector<uint64_t> ids{1};
@@ -58,7 +59,7 @@ TEST_CASE("dropout keeps about 1-p of the numbers and their mean") {
 }
 
 TEST_CASE("elementwise ops refuse shapes that do not fit") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     float data[8] = {};
     const std::vector<uint64_t> two{1, 2};
     CHECK_THROWS_WITH_AS(backend->add({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}),

@@ -1,6 +1,7 @@
 #include "kernels/backend.h"
 #include "tests/reference.h"
 #include "tests/support.h"
+#include "tests/through_device.h"
 
 namespace convoy {
 
@@ -22,7 +23,7 @@ const Window kPoint = Window::square(1);
 }  // namespace
 
 TEST_CASE("linear, linear_grad_x and linear_grad_w match the formula in double") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     for (const auto& [N, C, K] : kCases) {
         CAPTURE(cat(N, "x", C, " to ", K));
         const Shape xs{N, 1, 1, C}, ws{K, 1, 1, C}, ys{N, 1, 1, K};
@@ -54,7 +55,7 @@ TEST_CASE("linear, linear_grad_x and linear_grad_w match the formula in double")
 }
 
 TEST_CASE("linear reads an image as one row") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     std::vector<float> x = random_floats(2 * 2 * 3 * 4, 1), w = random_floats(5 * 24, 2);
     Guarded y(10), flat(10);
     backend->linear({x.data(), 2, 2, 3, 4}, {w.data(), 5, 1, 1, 24}, nullptr, false,
@@ -83,7 +84,7 @@ TEST_CASE("linear gives the same bits in every run and the same sums on 1, 2 and
 }
 
 TEST_CASE("linear of no images leaves gradients as they are; wrong shapes are refused") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     std::vector<float> w = random_floats(6, 1), b = random_floats(2, 2);
     Guarded dw(w), db(b);
     backend->linear({nullptr, 0, 1, 1, 3}, {w.data(), 2, 1, 1, 3}, b.data(), true,

@@ -1,11 +1,12 @@
 #include "kernels/backend.h"
 #include "tests/reference.h"
 #include "tests/support.h"
+#include "tests/through_device.h"
 
 namespace convoy {
 
 TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, ranks") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     const std::pair<int, int> sizes[] = {{1, 1}, {5, 3}, {33, 10}, {4, 1000}};
     for (const auto& [N, C] : sizes)
         for (float smoothing : {0.0f, 0.1f}) {
@@ -45,7 +46,7 @@ TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, 
 }
 
 TEST_CASE("softmax_cross_entropy survives logits of any size") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     float x[3] = {3e38f, -3e38f, 0}, dx[3], sums[3] = {};
     const std::vector<int32_t> labels{0};
     backend->softmax_cross_entropy({x, 1, 1, 1, 3}, labels, 0, {dx, 1, 1, 1, 3}, sums);
@@ -55,7 +56,7 @@ TEST_CASE("softmax_cross_entropy survives logits of any size") {
 }
 
 TEST_CASE("softmax sums to one, in place too") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     std::vector<float> x = random_floats(6 * 37, 1);
     Guarded y(x.size());
     backend->softmax({x.data(), 6, 1, 1, 37}, {y.data(), 6, 1, 1, 37});
@@ -69,7 +70,7 @@ TEST_CASE("softmax sums to one, in place too") {
 }
 
 TEST_CASE("softmax_cross_entropy of no images adds nothing; a label outside is refused") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     Guarded sums(std::vector<float>{1, 2, 3});
     backend->softmax_cross_entropy({nullptr, 0, 1, 1, 4}, {}, 0, {}, sums.data());
     CHECK(std::vector<float>(sums) == std::vector<float>{1, 2, 3});

@@ -1,10 +1,11 @@
 #include "kernels/backend.h"
 #include "tests/support.h"
+#include "tests/through_device.h"
 
 namespace convoy {
 
 TEST_CASE("sgd makes three steps as its formula in double does, plain and Nesterov") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     for (bool nesterov : {false, true})
         for (size_t n : {size_t(0), size_t(1), size_t(70'001)}) {
             const std::vector<float> start = random_floats(n, 1);
@@ -26,7 +27,7 @@ TEST_CASE("sgd makes three steps as its formula in double does, plain and Nester
 }
 
 TEST_CASE("adamw makes three steps as its formula in double does") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     const size_t n = 20'003;
     const float lr = 0.01f, b1 = 0.9f, b2 = 0.999f, eps = 1e-8f, decay = 0.1f;
     const std::vector<float> start = random_floats(n, 1);
@@ -56,7 +57,7 @@ TEST_CASE("adamw counts its steps from 1") {
 }
 
 TEST_CASE("axpby mixes two vectors, and does not read what counts 0 times") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     const std::vector<float> x = random_floats(37, 1), start = random_floats(37, 2);
     Guarded y(start);
     backend->axpby(0.05f, x.data(), 0.9f, y.data(), 37);

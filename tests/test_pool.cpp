@@ -1,6 +1,7 @@
 #include "kernels/backend.h"
 #include "tests/reference.h"
 #include "tests/support.h"
+#include "tests/through_device.h"
 
 namespace convoy {
 
@@ -31,7 +32,7 @@ std::vector<float> steps(size_t n, uint64_t seed) {
 }  // namespace
 
 TEST_CASE("max_pool takes the first maximum of each window, never the padding") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     for (const Case& c : kCases) {
         CAPTURE(c.x.text());
         std::vector<float> x = steps(c.x.elems(), 1);
@@ -48,7 +49,7 @@ TEST_CASE("max_pool takes the first maximum of each window, never the padding") 
 }
 
 TEST_CASE("max_pool_grad gives dy to the maximum, with and without mask") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     for (const Case& c : kCases) {
         CAPTURE(c.x.text());
         std::vector<float> x = steps(c.x.elems(), 1), mask = random_floats(c.x.elems(), 2);
@@ -67,7 +68,7 @@ TEST_CASE("max_pool_grad gives dy to the maximum, with and without mask") {
 }
 
 TEST_CASE("max_pool passes a NaN on") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     for (int place = 0; place < 4; ++place) {
         float x[4] = {1, 2, 3, 4}, y = 0;
         uint8_t argmax = 9;
@@ -79,7 +80,7 @@ TEST_CASE("max_pool passes a NaN on") {
 }
 
 TEST_CASE("avg_pool and avg_pool_grad match the formula in double, also where areas overlap") {
-    auto backend = make_backend("cpu", {.threads = 2});
+    auto backend = each_backend(2);
     const std::pair<Shape, Shape> cases[] = {
         {{1, 1, 1, 1}, {1, 1, 1, 1}},
         {{2, 7, 7, 33}, {2, 1, 1, 33}},
@@ -106,7 +107,7 @@ TEST_CASE("avg_pool and avg_pool_grad match the formula in double, also where ar
 }
 
 TEST_CASE("pools of no images do nothing; wrong shapes and windows are refused") {
-    auto backend = make_backend("cpu");
+    auto backend = each_backend();
     const Window two = Window::square(2, 2, 0);
     uint8_t argmax[8];
     backend->max_pool({nullptr, 0, 4, 4, 2}, two, {nullptr, 0, 2, 2, 2}, argmax);

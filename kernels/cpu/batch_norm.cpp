@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/shapes.h"
 
 namespace convoy {
 
@@ -36,13 +37,6 @@ std::vector<Slab> cut_slabs(GroupBounds groups, int64_t image_rows) {
             slabs.push_back({g, begin + rows * i / parts, begin + rows * (i + 1) / parts});
     }
     return slabs;
-}
-
-void check_groups(Tensor x, GroupBounds groups) {
-    ENSURE(groups.size() >= 1 && groups.front() == 0 && groups.back() == x.N &&
-               std::is_sorted(groups.begin(), groups.end()),
-           "x has ", x.N, " images, the bounds of the groups end at ",
-           groups.empty() ? -1 : groups.back());
 }
 
 // Mean and sum of squares around it of rows × C numbers; `mean` and `square` hold C doubles each.
@@ -203,7 +197,7 @@ void scale_rows(const float* y, const float* dy, float* dx, float* dresidual, in
 void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
                             const float* residual, bool relu, float eps, Tensor y, float* mean_rstd,
                             float* sums) {
-    ENSURE(y.shape() == x.shape(), "x is ", x.shape().text(), ", y is ", y.shape().text());
+    check_same("x", x, "y", y);
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C, G = int(groups.size()) - 1;
@@ -235,11 +229,7 @@ void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* gamma, co
 void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
                                  const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
                                  float* dresidual, float* dgamma, float* dbeta) {
-    ENSURE(
-        x.shape() == dy.shape() && dx.shape() == dy.shape() && (!relu || y.shape() == dy.shape()),
-        "x is ", x.shape().text(), ", y is ", y.shape().text(), ", dy is ", dy.shape().text(),
-        ", dx is ", dx.shape().text());
-    ENSURE(dx.data != dy.data || dresidual != dy.data || !dy.data, "dx and dresidual are both dy");
+    check_batch_norm_grad(x, y, dy, relu, dx, dresidual);
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C, G = int(groups.size()) - 1;
@@ -294,7 +284,7 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
 void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
                                  const float* var, const float* residual, bool relu, float eps,
                                  Tensor y) {
-    ENSURE(y.shape() == x.shape(), "x is ", x.shape().text(), ", y is ", y.shape().text());
+    check_same("x", x, "y", y);
     const int C = x.C;
     float* scale = cpu_.shared.get(kSlotParts, C);
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
@@ -306,8 +296,7 @@ void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta
 
 void CpuBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
                                       bool relu, float eps, Tensor dx, float* dresidual) {
-    ENSURE(dx.shape() == dy.shape() && (!relu || y.shape() == dy.shape()), "y is ",
-           y.shape().text(), ", dy is ", dy.shape().text(), ", dx is ", dx.shape().text());
+    check_batch_norm_eval_grad(y, dy, relu, dx);
     const int C = dy.C;
     float* scale = cpu_.shared.get(kSlotParts, C);
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));

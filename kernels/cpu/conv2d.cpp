@@ -13,23 +13,11 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/winograd.h"
+#include "kernels/shapes.h"
 
 namespace convoy {
 
 namespace {
-
-void check_shapes(Tensor x, Tensor w, Window window, Tensor y) {
-    ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0 &&
-               window.pad_h >= 0 && window.pad_w >= 0,
-           "window ", window.size_h, "x", window.size_w, " stride ", window.stride_h, "x",
-           window.stride_w, " pad ", window.pad_h, "x", window.pad_w);
-    ENSURE(w.H == window.size_h && w.W == window.size_w && w.C == x.C, "w is ", w.shape().text(),
-           ", x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
-    ENSURE(x.H + 2 * window.pad_h >= window.size_h && x.W + 2 * window.pad_w >= window.size_w,
-           "x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
-    const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), w.N};
-    ENSURE(y.shape() == want, "y is ", y.shape().text(), ", want ", want.text());
-}
 
 Patches patches_of(Tensor x, Window window, Tensor y) {
     return {x.data,
@@ -68,7 +56,7 @@ bool CpuBackend::use_winograd(const Patches& x, int K) const {
 }
 
 void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
-    check_shapes(x, w, window, y);
+    check_conv2d(x, w, window, y);
     const Patches patches = patches_of(x, window, y);
     const ptrdiff_t row = y.C, line = row * y.W, filter = ptrdiff_t(w.H) * w.W * w.C;
     const Epilogue epilogue{b, relu, nullptr};
@@ -84,7 +72,7 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
 }
 
 void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {
-    check_shapes(dx, w, window, dy);
+    check_conv2d(dx, w, window, dy);
     const ptrdiff_t pixel = dx.C, line = pixel * dx.W;
     for (int a = 0; a < std::min(window.stride_h, dx.H); ++a)
         for (int b = 0; b < std::min(window.stride_w, dx.W); ++b) {
@@ -123,7 +111,7 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* 
 }
 
 void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
-    check_shapes(x, dw, window, dy);
+    check_conv2d(x, dw, window, dy);
     const Patches patches = patches_of(x, window, dy);
     if (use_winograd(patches, dy.C))
         winograd_grad_w(cpu_, dy.data, dy.C, patches, dw.data);

@@ -10,13 +10,16 @@ namespace {
 constexpr size_t kCopyGrain = 65536;  // floats; less is copied before a second thread is awake
 }
 
-CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro)
-    : cpu_(options.threads > 0 ? options.threads : available_cpus(), micro), conv_(options.conv) {
+CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro, std::string why)
+    : cpu_(options.threads > 0 ? options.threads : available_cpus(), micro),
+      conv_(options.conv),
+      why_(std::move(why)) {
     ENSURE(options.threads >= 0 && options.threads <= 4096, "threads is ", options.threads);
 }
 
 std::string CpuBackend::description() const {
-    return cat("cpu, ", threads(), threads() == 1 ? " thread, " : " threads, ", cpu_.micro.name);
+    return cat("cpu, ", threads(), threads() == 1 ? " thread, " : " threads, ", cpu_.micro.name,
+               why_.empty() ? "" : "; ", why_);
 }
 
 float* CpuBackend::alloc(size_t elems) { return owned_.emplace_back(elems).data(); }

@@ -13,7 +13,8 @@ namespace convoy {
 
 class CpuBackend final : public Backend {
  public:
-    CpuBackend(const BackendOptions& options, const Micro& micro);
+    // why: what description() adds, as the reason why it is this device.
+    CpuBackend(const BackendOptions& options, const Micro& micro, std::string why = "");
 
     std::string name() const override { return "cpu"; }
     std::string description() const override;
@@ -77,6 +78,7 @@ class CpuBackend final : public Backend {
 
     Cpu cpu_;
     ConvMethod conv_;
+    std::string why_;
     std::vector<Memory> owned_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/shapes.h"
 #include "src/base/random.h"
 
 namespace convoy {
@@ -58,14 +59,14 @@ void CpuBackend::relu(Tensor x) {
 }
 
 void CpuBackend::relu_grad(Tensor y, Tensor dy) {
-    ENSURE(y.shape() == dy.shape(), "y is ", y.shape().text(), ", dy is ", dy.shape().text());
+    check_same("y", y, "dy", dy);
     cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) dy.data[i] = y.data[i] <= 0 ? 0.0f : dy.data[i];
     });
 }
 
 void CpuBackend::add(Tensor x, Tensor y) {
-    ENSURE(x.shape() == y.shape(), "x is ", x.shape().text(), ", y is ", y.shape().text());
+    check_same("x", x, "y", y);
     cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) x.data[i] += y.data[i];
     });
@@ -73,9 +74,7 @@ void CpuBackend::add(Tensor x, Tensor y) {
 
 void CpuBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
                          std::span<const uint64_t> sample_ids, uint16_t purpose) {
-    ENSURE(p >= 0 && p < 1, "p is ", p);
-    ENSURE(int(sample_ids.size()) == x.N, "x is ", x.shape().text(), ", sample_ids has ",
-           sample_ids.size());
+    check_dropout(x, p, sample_ids);
     constexpr size_t kChunk = 4 * kBlocks;
     const size_t row = x.shape().row_elems(), chunks = (row + kChunk - 1) / kChunk;
     cpu_.pool.for_ranges(x.N * chunks, 64, [&](size_t begin, size_t end) {

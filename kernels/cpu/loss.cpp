@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/shapes.h"
 
 namespace convoy {
 
@@ -21,14 +22,8 @@ double log_sum_exp(const float* x, int C) {
 
 void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
                                        float smoothing, Tensor dlogits, float* sums) {
-    ENSURE(logits.H == 1 && logits.W == 1 && int(labels.size()) == logits.N, "logits are ",
-           logits.shape().text(), ", labels are ", labels.size());
-    ENSURE(!dlogits || dlogits.shape() == logits.shape(), "logits are ", logits.shape().text(),
-           ", dlogits are ", dlogits.shape().text());
+    check_loss(logits, labels, dlogits);
     const int N = logits.N, C = logits.C;
-    for (int n = 0; n < N; ++n)
-        ENSURE(labels[n] >= 0 && labels[n] < C, "label of image ", n, " is ", labels[n], " of ", C,
-               " classes");
     const double other = double(smoothing) / C, own = 1 - double(smoothing) + other;
 
     double* losses = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, size_t(N) * 4));
@@ -57,7 +52,7 @@ void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> l
 }
 
 void CpuBackend::softmax(Tensor x, Tensor y) {
-    ENSURE(x.shape() == y.shape(), "x is ", x.shape().text(), ", y is ", y.shape().text());
+    check_same("x", x, "y", y);
     const int C = int(x.shape().row_elems());
     cpu_.pool.for_each(x.N, [&](int n, int) {
         const float* from = x.data + ptrdiff_t(n) * C;

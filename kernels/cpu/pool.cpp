@@ -6,24 +6,13 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/shapes.h"
 
 namespace convoy {
 
 namespace {
 
 constexpr int kLanes = 16;
-
-void check_max_pool(Shape x, Window window, Shape y) {
-    ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0,
-           "window is ", window.size_h, "x", window.size_w);
-    ENSURE(window.pad_h >= 0 && window.pad_w >= 0 && 2 * window.pad_h <= window.size_h &&
-               2 * window.pad_w <= window.size_w,
-           "window ", window.size_h, "x", window.size_w, ", pad ", window.pad_h, "x", window.pad_w);
-    ENSURE(window.size_h * window.size_w <= 256, "window is ", window.size_h, "x", window.size_w);
-    const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), x.C};
-    ENSURE(y == want && y.H > 0 && y.W > 0, "x is ", x.text(), ", y is ", y.text(), ", want ",
-           want.text());
-}
 
 // The output positions along one axis whose windows contain input position i: [first, last].
 struct Covering {
@@ -97,8 +86,7 @@ void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, 
 }
 
 void CpuBackend::avg_pool(Tensor x, Tensor y) {
-    ENSURE(x.N == y.N && x.C == y.C && x.H > 0 && x.W > 0 && y.H > 0 && y.W > 0, "x is ",
-           x.shape().text(), ", y is ", y.shape().text());
+    check_avg_pool(x, y);
     cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
         const int n = task / y.H, p = task % y.H;
         const int h0 = area_begin(p, y.H, x.H), h1 = area_end(p, y.H, x.H);
@@ -120,8 +108,7 @@ void CpuBackend::avg_pool(Tensor x, Tensor y) {
 }
 
 void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
-    ENSURE(dx.N == dy.N && dx.C == dy.C && dx.H > 0 && dx.W > 0 && dy.H > 0 && dy.W > 0, "dy is ",
-           dy.shape().text(), ", dx is ", dx.shape().text());
+    check_avg_pool(dx, dy);
     const int P = dy.H, Q = dy.W;
     cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
         const int n = task / dx.H, h = task % dx.H;

@@ -21,6 +21,13 @@
 
 namespace convoy::CONVOY_DEVICE {
 
+#ifdef __CUDACC__
+constexpr bool kIsModel = false;
+inline void set_workers(int) {}
+#else
+constexpr bool kIsModel = true;
+#endif
+
 inline void cuda_check(cudaError_t error, const char* call, const char* file, int line) {
     if (error != cudaSuccess)
         fail(file, ":", line, ": ", call, ": ", cudaGetErrorName(error), ", ",
@@ -29,6 +36,12 @@ inline void cuda_check(cudaError_t error, const char* call, const char* file, in
 // Around each call of the runtime; and after each launch.
 #define CUDA_CHECK(call) ::convoy::CONVOY_DEVICE::cuda_check((call), #call, __FILE__, __LINE__)
 #define CUDA_LAUNCHED() CUDA_CHECK(cudaGetLastError())
+
+// for (size_t i = first_index(); i < n; i += grid_width()): neighbouring threads take neighbours.
+__device__ __forceinline__ size_t first_index() {
+    return blockIdx.x * size_t(blockDim.x) + threadIdx.x;
+}
+__device__ __forceinline__ size_t grid_width() { return size_t(gridDim.x) * blockDim.x; }
 
 __host__ __device__ constexpr int ceil_div(int64_t n, int64_t by) { return int((n + by - 1) / by); }
 

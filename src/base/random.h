@@ -16,8 +16,9 @@
 
 namespace convoy {
 
-inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
-                                          std::array<uint32_t, 2> key) {
+// constexpr: kernels on a GPU call it too.
+constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
+                                             std::array<uint32_t, 2> key) {
     for (int round = 0; round < 10; ++round) {
         const uint64_t a = 0xD2511F53ull * counter[0], b = 0xCD9E8D57ull * counter[2];
         counter = {uint32_t(b >> 32) ^ counter[1] ^ key[0], uint32_t(b),

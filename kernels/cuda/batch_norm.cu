@@ -1,0 +1,296 @@
+// batch_norm.cu — statistics over groups of images, NHWC.   Twin: kernels/cpu/batch_norm.cpp
+//
+//   mean = Σ x / M    var = Σ (x − mean)² / M    rstd = 1/√(var + eps)     over each group, M
+//   values y    = act(gamma·(x − mean)·rstd + beta + residual) dx   = gamma·rstd·(dz − mean(dz) −
+//   x̂·mean(dz·x̂)),  dz = dy where y > 0,  x̂ = (x − mean)·rstd
+//
+//   rows    a row is a pixel: C floats. Each group is cut into `parts` slabs of rows.
+//   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads: threadIdx.x walks c, so a warp reads 32
+//           neighbouring floats; threadIdx.y strides over the rows of the slab.
+//   shared  2·8·32 floats.
+//   bytes   forward 4·(2 reads of x + 1 write of y), backward 4·(2·(x, y, dy) + dx): memory-bound.
+//   order   rows of a thread, the 8 threads of a column, then in double the slabs, each in order.
+//
+// Sums are taken of x − pivot, the pivot being the group's first row: it lies among the values, so
+// a large mean beside a tiny variance costs no digits.
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/shapes.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+constexpr int kLanes = 32, kRows = 8;
+
+// Where the groups lie, and how they are cut.
+struct Groups {
+    const int* bounds;  // on the device: group g is images [bounds[g], bounds[g+1])
+    int count, parts;
+    int64_t image_rows;
+
+    __device__ int64_t first_row(int g) const { return bounds[g] * image_rows; }
+    __device__ int64_t rows(int g) const { return (bounds[g + 1] - bounds[g]) * image_rows; }
+};
+
+// The slab of this block: rows [begin, end) of group g.
+struct Slab {
+    int g;
+    int64_t begin, end;
+    __device__ Slab(const Groups& groups, int slab) : g(slab / groups.parts) {
+        const int64_t first = groups.first_row(g), rows = groups.rows(g),
+                      part = slab % groups.parts;
+        begin = first + rows * part / groups.parts;
+        end = first + rows * (part + 1) / groups.parts;
+    }
+};
+
+// Adds (a, b) of the 8 threads of each column; the sums are the first thread's. All threads call.
+__device__ void add_column(float& a, float& b) {
+    __shared__ float as[kRows][kLanes];
+    __shared__ float bs[kRows][kLanes];
+    as[threadIdx.y][threadIdx.x] = a, bs[threadIdx.y][threadIdx.x] = b;
+    __syncthreads();  // all partial sums are there
+    if (threadIdx.y > 0) return;
+    for (int r = 1; r < kRows; ++r) a += as[r][threadIdx.x], b += bs[r][threadIdx.x];
+}
+
+// parts[slab][0][c] = Σ (x − pivot), parts[slab][1][c] = Σ (x − pivot)².
+__global__ void statistics_kernel(const float* __restrict__ x, int C, Groups groups, float* parts) {
+    const Slab slab(groups, blockIdx.y);
+    const int c = blockIdx.x * kLanes + threadIdx.x;
+    float sum = 0, squares = 0;
+    if (c < C && slab.begin < slab.end) {
+        const float pivot = x[groups.first_row(slab.g) * C + c];
+        for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
+            const float v = x[row * C + c] - pivot;
+            sum += v, squares += v * v;
+        }
+    }
+    add_column(sum, squares);
+    if (threadIdx.y > 0 || c >= C) return;
+    float* to = parts + size_t(blockIdx.y) * 2 * C;
+    to[c] = sum, to[C + c] = squares;
+}
+
+// A thread a channel: adds the slabs, keeps mean and rstd of each group, adds to the sums.
+__global__ void finish_statistics_kernel(const float* x, int C, Groups groups, const float* parts,
+                                         float eps, float* mean_rstd, float* sums) {
+    const int c = int(first_index());
+    if (c >= C) return;
+    double all_means = 0, all_vars = 0;
+    for (int g = 0; g < groups.count; ++g) {
+        const double M = double(groups.rows(g)), images = groups.bounds[g + 1] - groups.bounds[g];
+        if (M == 0) continue;
+        double sum = 0, squares = 0;
+        for (int part = 0; part < groups.parts; ++part) {
+            const float* from = parts + size_t(g * groups.parts + part) * 2 * C;
+            sum += from[c], squares += from[C + c];
+        }
+        const double mean = double(x[groups.first_row(g) * C + c]) + sum / M;
+        const double square = squares - sum * sum / M;  // Σ (x − mean)²
+        const double var = square > 0 ? square / M : square != square ? square : 0;
+        mean_rstd[size_t(g) * 2 * C + c] = float(mean);
+        mean_rstd[(size_t(g) * 2 + 1) * C + c] = float(1 / sqrt(var + double(eps)));
+        all_means += images * mean;
+        all_vars += images * (M > 1 ? var * M / (M - 1) : var);
+    }
+    sums[c] += float(all_means);
+    sums[C + c] += float(all_vars);
+}
+
+__global__ void normalise_kernel(const float* x, int C, Groups groups, const float* gamma,
+                                 const float* beta, const float* residual, bool relu,
+                                 const float* mean_rstd, float* y) {
+    const Slab slab(groups, blockIdx.y);
+    const int c = blockIdx.x * kLanes + threadIdx.x;
+    if (c >= C || slab.begin >= slab.end) return;
+    const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
+    const float center = mean[c], scale = gamma[c] * mean[C + c], shift = beta[c];
+    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
+        const size_t at = row * C + c;
+        float v = (x[at] - center) * scale + shift;
+        if (residual) v += residual[at];
+        y[at] = relu && v < 0 ? 0.0f : v;
+    }
+}
+
+// parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂.
+__global__ void gradient_sums_kernel(const float* __restrict__ x, const float* y, const float* dy,
+                                     int C, Groups groups, bool relu, const float* mean_rstd,
+                                     float* parts) {
+    const Slab slab(groups, blockIdx.y);
+    const int c = blockIdx.x * kLanes + threadIdx.x;
+    float sum = 0, dot = 0;
+    if (c < C && slab.begin < slab.end) {
+        const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
+        const float center = mean[c], rstd = mean[C + c];
+        for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
+            const size_t at = row * C + c;
+            const float dz = relu && y[at] <= 0 ? 0.0f : dy[at];
+            sum += dz, dot += dz * ((x[at] - center) * rstd);
+        }
+    }
+    add_column(sum, dot);
+    if (threadIdx.y > 0 || c >= C) return;
+    float* to = parts + size_t(blockIdx.y) * 2 * C;
+    to[c] = sum, to[C + c] = dot;
+}
+
+// A thread a channel: dgamma and dbeta, and for each group the means of dz and of dz·x̂, times rstd.
+__global__ void finish_gradient_kernel(int C, Groups groups, const float* parts,
+                                       const float* mean_rstd, float* factors, float* dgamma,
+                                       float* dbeta) {
+    const int c = int(first_index());
+    if (c >= C) return;
+    double all = 0, all_dots = 0;
+    for (int g = 0; g < groups.count; ++g) {
+        const double M = double(groups.rows(g));
+        if (M == 0) continue;
+        double sum = 0, dot = 0;
+        for (int part = 0; part < groups.parts; ++part) {
+            const float* from = parts + size_t(g * groups.parts + part) * 2 * C;
+            sum += from[c], dot += from[C + c];
+        }
+        factors[size_t(g) * 2 * C + c] = float(sum / M);
+        factors[(size_t(g) * 2 + 1) * C + c] =
+            float(dot / M * mean_rstd[(size_t(g) * 2 + 1) * C + c]);
+        all += sum, all_dots += dot;
+    }
+    if (dgamma) dgamma[c] += float(all_dots);
+    if (dbeta) dbeta[c] += float(all);
+}
+
+// dx and dresidual may be dy: each number is read before it is written, by the same thread.
+__global__ void gradient_kernel(const float* x, const float* y, const float* dy, int C,
+                                Groups groups, const float* gamma, bool relu,
+                                const float* mean_rstd, const float* factors, float* dx,
+                                float* dresidual) {
+    const Slab slab(groups, blockIdx.y);
+    const int c = blockIdx.x * kLanes + threadIdx.x;
+    if (c >= C || slab.begin >= slab.end) return;
+    const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
+    const float* factor = factors + size_t(slab.g) * 2 * C;
+    const float center = mean[c], scale = gamma[c] * mean[C + c];
+    const float mean_dz = factor[c], slope = factor[C + c];
+    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
+        const size_t at = row * C + c;
+        const float dz = relu && y[at] <= 0 ? 0.0f : dy[at];
+        const float to = scale * (dz - mean_dz - (x[at] - center) * slope);
+        if (dresidual) dresidual[at] = dz;
+        dx[at] = to;
+    }
+}
+
+__device__ __forceinline__ float scale_of(const float* gamma, const float* var, float eps, int c) {
+    return float(double(gamma[c]) / sqrt(double(var[c]) + double(eps)));
+}
+
+__global__ void eval_kernel(const float* x, size_t rows, int C, const float* gamma,
+                            const float* beta, const float* mean, const float* var,
+                            const float* residual, bool relu, float eps, float* y) {
+    const int c = blockIdx.x * kLanes + threadIdx.x;
+    if (c >= C) return;
+    const float scale = scale_of(gamma, var, eps, c), center = mean[c], shift = beta[c];
+    for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows) {
+        float v = (x[row * C + c] - center) * scale + shift;
+        if (residual) v += residual[row * C + c];
+        y[row * C + c] = relu && v < 0 ? 0.0f : v;
+    }
+}
+
+__global__ void eval_gradient_kernel(const float* y, const float* dy, size_t rows, int C,
+                                     const float* gamma, const float* var, bool relu, float eps,
+                                     float* dx, float* dresidual) {
+    const int c = blockIdx.x * kLanes + threadIdx.x;
+    if (c >= C) return;
+    const float scale = scale_of(gamma, var, eps, c);
+    for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows) {
+        const float dz = relu && y[row * C + c] <= 0 ? 0.0f : dy[row * C + c];
+        dx[row * C + c] = scale * dz;
+        if (dresidual) dresidual[row * C + c] = dz;
+    }
+}
+
+const dim3 kBlock(kLanes, kRows);
+
+// About 512 slabs in all, by shapes alone; a slab has some 64 rows at least.
+Groups cut(GroupBounds bounds, Tensor x, const int* bounds_there) {
+    const int count = int(bounds.size()) - 1;
+    const int64_t image_rows = int64_t(x.H) * x.W, rows = x.N * image_rows;
+    const int64_t parts = std::min<int64_t>(512 / std::max(1, count), rows / count / 64);
+    return {bounds_there, count, int(std::max<int64_t>(1, parts)), image_rows};
+}
+dim3 grid_of(const Groups& groups, int C) {
+    ENSURE(groups.count * groups.parts <= 65535, "batch norm over ", groups.count, " groups");
+    return dim3(ceil_div(C, kLanes), groups.count * groups.parts);
+}
+dim3 eval_grid(size_t rows, int C) {
+    return dim3(ceil_div(C, kLanes), unsigned(std::clamp<size_t>(rows / 64, 1, 1024)));
+}
+
+}  // namespace
+
+void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
+                             const float* residual, bool relu, float eps, Tensor y,
+                             float* mean_rstd, float* sums) {
+    check_same("x", x, "y", y);
+    check_groups(x, groups);
+    if (x.elems() == 0) return;
+    const int C = x.C;
+    const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
+    const dim3 grid = grid_of(cuts, C);
+    float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
+    statistics_kernel<<<grid, kBlock, 0, stream_>>>(x.data, C, cuts, parts);
+    CUDA_LAUNCHED();
+    finish_statistics_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(x.data, C, cuts, parts, eps,
+                                                                  mean_rstd, sums);
+    CUDA_LAUNCHED();
+    normalise_kernel<<<grid, kBlock, 0, stream_>>>(x.data, C, cuts, gamma, beta, residual, relu,
+                                                   mean_rstd, y.data);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
+                                  const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
+                                  float* dresidual, float* dgamma, float* dbeta) {
+    check_batch_norm_grad(x, y, dy, relu, dx, dresidual);
+    check_groups(x, groups);
+    if (x.elems() == 0) return;
+    const int C = x.C;
+    const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
+    const dim3 grid = grid_of(cuts, C);
+    float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
+    float* factors = memory_.scratch<float>(kSlotFactors, size_t(cuts.count) * 2 * C);
+    gradient_sums_kernel<<<grid, kBlock, 0, stream_>>>(x.data, y.data, dy.data, C, cuts, relu,
+                                                       mean_rstd, parts);
+    CUDA_LAUNCHED();
+    finish_gradient_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(C, cuts, parts, mean_rstd, factors,
+                                                                dgamma, dbeta);
+    CUDA_LAUNCHED();
+    gradient_kernel<<<grid, kBlock, 0, stream_>>>(x.data, y.data, dy.data, C, cuts, gamma, relu,
+                                                  mean_rstd, factors, dx.data, dresidual);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta,
+                                  const float* mean, const float* var, const float* residual,
+                                  bool relu, float eps, Tensor y) {
+    check_same("x", x, "y", y);
+    if (x.elems() == 0) return;
+    const size_t rows = x.elems() / x.C;
+    eval_kernel<<<eval_grid(rows, x.C), kBlock, 0, stream_>>>(x.data, rows, x.C, gamma, beta, mean,
+                                                              var, residual, relu, eps, y.data);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
+                                       bool relu, float eps, Tensor dx, float* dresidual) {
+    check_batch_norm_eval_grad(y, dy, relu, dx);
+    if (dy.elems() == 0) return;
+    const size_t rows = dy.elems() / dy.C;
+    eval_gradient_kernel<<<eval_grid(rows, dy.C), kBlock, 0, stream_>>>(
+        y.data, dy.data, rows, dy.C, gamma, var, relu, eps, dx.data, dresidual);
+    CUDA_LAUNCHED();
+}
+
+}  // namespace convoy::CONVOY_DEVICE

@@ -1,0 +1,148 @@
+// conv2d.cu — convolutions as products, plain.   Twin: kernels/cpu/conv2d.cpp
+//
+//   conv2d         y[npq,k]   = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c]·w[k,rsc])
+//   conv2d_grad_x  dx[nhw,c]  = Σ_rsk dy[n, (h+pad−r)/stride, (w+pad−s)/stride, k]·w[k,r,s,c]
+//                               over the r, s for which both divisions leave no rest; masked
+//   conv2d_grad_w  dw[k,rsc] += Σ_npq dy[npq,k]·x[n, p·stride+r−pad, q·stride+s−pad, c]
+//                  db[k]     += Σ_npq dy[npq,k]                              column_sums.cu
+//
+// The matrix of patches is never written: an operand of gemm.cuh finds its numbers in x or dy while
+// the tile is fetched ("implicit GEMM"). The channel is the fast index of the depth, so 16 threads
+// read 16 neighbours. With a stride, grad_x multiplies zeros for the taps that do not meet a pixel.
+// Mapping, bytes and order of the sums: gemm.cuh.
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/gemm.cuh"
+#include "kernels/shapes.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+// An output pixel, as the top left corner of its window in the input.
+struct Corner {
+    int n, h, w;  // n < 0: beyond the last
+};
+// A filter tap and a channel of it.
+struct Tap {
+    int r, s, c;  // r < 0: beyond the last
+};
+
+__device__ __forceinline__ Tap tap_of(int i, int S, int C, int end) {
+    if (i >= end) return {-1, 0, 0};
+    return {i / C / S, i / C % S, i % C};
+}
+__device__ __forceinline__ Corner corner_of(int i, int P, int Q, const Window& window, int end) {
+    if (i >= end) return {-1, 0, 0};
+    const int q = i % Q, p = i / Q % P;
+    return {i / Q / P, p * window.stride_h - window.pad_h, q * window.stride_w - window.pad_w};
+}
+__device__ __forceinline__ float pixel(const float* x, const Shape& xs, int n, int h, int w,
+                                       int c) {
+    if (h < 0 || w < 0 || h >= xs.H || w >= xs.W) return 0;
+    return x[((size_t(n) * xs.H + h) * xs.W + w) * xs.C + c];
+}
+
+// The patches of x: a row for each output pixel, depth r,s,c.
+struct Patches {
+    static constexpr bool kDepthFast = true;
+    const float* x;
+    Shape xs;
+    Window window;
+    int P, Q, rows, depths;
+
+    using Row = Corner;
+    using Depth = Tap;
+    __device__ Row row(int i) const { return corner_of(i, P, Q, window, rows); }
+    __device__ Depth depth(int l) const { return tap_of(l, window.size_w, xs.C, depths); }
+    __device__ float at(const Row& corner, const Depth& tap) const {
+        if (corner.n < 0 || tap.r < 0) return 0;
+        return pixel(x, xs, corner.n, corner.h + tap.r, corner.w + tap.s, tap.c);
+    }
+};
+
+// The same matrix on its side, for grad_w: a row for each r,s,c, depth the output pixels.
+struct PatchesOfTap {
+    static constexpr bool kDepthFast = false;
+    Patches patches;
+
+    using Row = Tap;
+    using Depth = Corner;
+    __device__ Row row(int i) const { return patches.depth(i); }
+    __device__ Depth depth(int l) const { return patches.row(l); }
+    __device__ float at(const Row& tap, const Depth& corner) const {
+        return patches.at(corner, tap);
+    }
+};
+
+// For grad_x: a row for each pixel of x, depth r,s,k; the outputs of which it was part.
+struct Outputs {
+    static constexpr bool kDepthFast = true;
+    const float* dy;
+    Shape ys;
+    Window window;
+    int H, W, rows, depths;
+
+    using Row = Corner;  // h + pad, w + pad
+    using Depth = Tap;
+    __device__ Row row(int i) const {
+        if (i >= rows) return {-1, 0, 0};
+        return {i / W / H, i / W % H + window.pad_h, i % W + window.pad_w};
+    }
+    __device__ Depth depth(int l) const { return tap_of(l, window.size_w, ys.C, depths); }
+    __device__ float at(const Row& at, const Depth& tap) const {
+        const int h = at.h - tap.r, w = at.w - tap.s;
+        if (at.n < 0 || tap.r < 0 || h < 0 || w < 0) return 0;
+        if (h % window.stride_h != 0 || w % window.stride_w != 0) return 0;
+        return pixel(dy, ys, at.n, h / window.stride_h, w / window.stride_w, tap.c);
+    }
+};
+
+// For grad_x: a row for each channel c of w (K×R×S×C), depth r,s,k.
+struct FiltersOfChannel {
+    static constexpr bool kDepthFast = false;
+    const float* w;
+    int K, R, S, C;
+
+    using Row = int;
+    using Depth = Tap;
+    __device__ Row row(int c) const { return c; }
+    __device__ Depth depth(int l) const { return tap_of(l, S, K, R * S * K); }
+    __device__ float at(Row c, const Depth& tap) const {
+        if (c >= C || tap.r < 0) return 0;
+        return w[((size_t(tap.c) * R + tap.r) * S + tap.s) * C + c];
+    }
+};
+
+Patches patches_of(Tensor x, Window window, Tensor y) {
+    const int taps = window.size_h * window.size_w * x.C;
+    return {x.data, x.shape(), window, y.H, y.W, y.N * y.H * y.W, taps};
+}
+
+}  // namespace
+
+void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
+    check_conv2d(x, w, window, y);
+    const Patches patches = patches_of(x, window, y);
+    multiply(patches, Matrix<true>{w.data, w.N, patches.depths, patches.depths}, patches.rows, w.N,
+             patches.depths, {y.data, b, relu}, memory_, kSlotProduct, stream_);
+}
+
+void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {
+    check_conv2d(dx, w, window, dy);
+    const int rows = dx.N * dx.H * dx.W, depths = window.size_h * window.size_w * w.N;
+    multiply(Outputs{dy.data, dy.shape(), window, dx.H, dx.W, rows, depths},
+             FiltersOfChannel{w.data, w.N, w.H, w.W, w.C}, rows, dx.C, depths,
+             {dx.data, nullptr, false, mask}, memory_, kSlotProduct, stream_);
+}
+
+void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
+    check_conv2d(x, dw, window, dy);
+    if (dy.elems() == 0) return;
+    const Patches patches = patches_of(x, window, dy);
+    const int K = dy.C, pixels = patches.rows;
+    multiply(Matrix<false>{dy.data, K, pixels, K}, PatchesOfTap{patches}, K, patches.depths, pixels,
+             {dw.data, nullptr, false, nullptr, true}, memory_, kSlotProduct, stream_);
+    if (db) add_column_sums(dy.data, pixels, K, db);
+}
+
+}  // namespace convoy::CONVOY_DEVICE

@@ -1,0 +1,93 @@
+// cuda_backend.cu — the device itself: its choice, its memory, its stream.
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/make_backend.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+// x = value, n floats; 4·n bytes written.
+__global__ void fill_kernel(float* x, size_t n, float value) {
+    for (size_t i = first_index(); i < n; i += grid_width()) x[i] = value;
+}
+
+}  // namespace
+
+int count_devices(std::string* why_none) {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) count = 0;
+    if (count == 0) *why_none = error == cudaSuccess ? "no GPU" : cudaGetErrorString(error);
+    return count;
+}
+
+std::unique_ptr<Backend> make_device_backend(int index, const BackendOptions& options) {
+    return std::make_unique<CudaBackend>(index, options);
+}
+
+CudaBackend::CudaBackend(int index, const BackendOptions& options)
+    : index_(index), threads_(options.threads > 0 ? options.threads : available_cpus()) {
+    ENSURE(options.threads >= 0 && options.threads <= 4096, "threads is ", options.threads);
+    CUDA_CHECK(cudaSetDevice(index_));
+    cudaDeviceProp properties;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, index_));
+    processors_ = properties.multiProcessorCount;
+    set_workers(threads_);  // of the model; a GPU has its own
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+CudaBackend::~CudaBackend() {
+    // Memory may only go when no kernel uses it; errors are for those who still need the results.
+    (void)cudaStreamSynchronize(stream_);
+    (void)cudaStreamDestroy(stream_);
+}
+
+std::string CudaBackend::name() const {
+    return kIsModel ? std::string("simt") : cat("cuda:", index_);
+}
+
+std::string CudaBackend::description() const {
+    if (kIsModel)
+        return cat("simt, the CUDA kernels on the CPU, ", threads_,
+                   threads_ == 1 ? " thread" : " threads", "; slow, to learn and to test");
+    cudaDeviceProp p;
+    CUDA_CHECK(cudaGetDeviceProperties(&p, index_));
+    return cat(name(), ", ", p.name, ", compute capability ", p.major, ".", p.minor, ", ",
+               p.multiProcessorCount, " multiprocessors, ", p.totalGlobalMem >> 30, " GB");
+}
+
+float* CudaBackend::alloc(size_t elems) { return memory_.alloc(elems, stream_); }
+float* CudaBackend::alloc_host(size_t elems) { return memory_.alloc_host(elems); }
+
+const float* CudaBackend::to_device(const float* host, float* device, size_t elems) {
+    CUDA_CHECK(
+        cudaMemcpyAsync(device, host, elems * sizeof(float), cudaMemcpyHostToDevice, stream_));
+    return device;
+}
+
+void CudaBackend::upload(void* device, const void* host, size_t bytes) {
+    CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));  // pinned memory would be read after we return
+}
+
+void CudaBackend::download(void* host, const void* device, size_t bytes) {
+    CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+}
+
+void CudaBackend::copy(float* to, const float* from, size_t elems) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, elems * sizeof(float), cudaMemcpyDeviceToDevice, stream_));
+}
+
+void CudaBackend::fill(float* to, size_t elems, float value) {
+    if (elems == 0) return;
+    fill_kernel<<<blocks_for(elems), kThreads, 0, stream_>>>(to, elems, value);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::synchronize() { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+}  // namespace convoy::CONVOY_DEVICE

@@ -1,0 +1,97 @@
+// cuda_backend.h — the Backend of a GPU, and of the model of one on the CPU.
+//
+// Each op is in the file of its family, named as in kernels/cpu: conv2d.cu, linear.cu, … All ops
+// run in order on one stream; download(), synchronize() and first_nonfinite() wait for it. Used by
+// one thread at a time.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/memory.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+// Numbers of scratch blocks: what an op keeps while it calls another has a slot of its own.
+enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlots };
+
+class CudaBackend final : public Backend {
+ public:
+    CudaBackend(int index, const BackendOptions& options);
+    ~CudaBackend() override;
+
+    std::string name() const override;
+    std::string description() const override;
+    int threads() const override { return threads_; }
+
+    float* alloc(size_t elems) override;
+    float* alloc_host(size_t elems) override;
+    const float* to_device(const float* host, float* device, size_t elems) override;
+    void upload(void* device, const void* host, size_t bytes) override;
+    void download(void* host, const void* device, size_t bytes) override;
+    void copy(float* to, const float* from, size_t elems) override;
+    void fill(float* to, size_t elems, float value) override;
+    void synchronize() override;
+    bool host_visible() const override { return false; }
+
+    void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override;
+    void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override;
+    void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override;
+
+    void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) override;
+    void linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) override;
+    void linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) override;
+
+    void batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
+                    const float* residual, bool relu, float eps, Tensor y, float* mean_rstd,
+                    float* sums) override;
+    void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
+                         bool relu, const float* mean_rstd, Tensor dx, float* dresidual,
+                         float* dgamma, float* dbeta) override;
+    void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
+                         const float* var, const float* residual, bool relu, float eps,
+                         Tensor y) override;
+    void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, bool relu,
+                              float eps, Tensor dx, float* dresidual) override;
+
+    void relu(Tensor x) override;
+    void relu_grad(Tensor y, Tensor dy) override;
+    void add(Tensor x, Tensor y) override;
+    void max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) override;
+    void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+                       Tensor dx) override;
+    void avg_pool(Tensor x, Tensor y) override;
+    void avg_pool_grad(Tensor dy, Tensor dx) override;
+    void dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
+                 std::span<const uint64_t> sample_ids, uint16_t purpose) override;
+
+    void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels, float smoothing,
+                               Tensor dlogits, float* sums) override;
+    void softmax(Tensor x, Tensor y) override;
+
+    void sgd(float* w, const float* g, float* v, size_t n, float scale, float lr, float momentum,
+             float weight_decay, bool nesterov) override;
+    void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale, float lr,
+               float beta1, float beta2, float eps, float weight_decay, int64_t t) override;
+    void axpby(float a, const float* x, float b, float* y, size_t n) override;
+    int64_t first_nonfinite(const float* x, size_t n) override;
+
+ private:
+    static constexpr int kThreads = 256;  // of a block that handles one number a thread
+
+    // Blocks for n numbers in loops of the whole grid's width: as many as the GPU runs at once.
+    dim3 blocks_for(size_t n) const {
+        return unsigned(std::min<size_t>((n + kThreads - 1) / kThreads, size_t(processors_) * 8));
+    }
+    // sums[c] += Σ over rows of x[row][c], x rows × C.
+    void add_column_sums(const float* x, int64_t rows, int C, float* sums);
+
+    int index_, threads_;
+    int processors_ = 1;  // multiprocessors of the GPU
+    cudaStream_t stream_ = nullptr;
+    DeviceMemory memory_;
+};
+
+}  // namespace convoy::CONVOY_DEVICE

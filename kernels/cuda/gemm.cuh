@@ -1,0 +1,184 @@
+// gemm.cuh — the product behind convolutions and linear layers, plain: tiles in shared memory.
+//
+//   out[i][j] = finish(Σ_l a(i,l) · b(j,l))          i < I, j < J, l < L; out is I × J, dense
+//
+//                     l →                     A block makes 64×64 numbers of out. It walks over l
+//                     in
+//            ┌──┬──┬──┬──┐                    steps of 16: all threads fetch a 64×16 piece of a and
+//   64 rows  │  │▓▓│  │  │ a                  of b into shared memory, then each of the 16×16
+//            └──┴──┴──┴──┘                    threads adds 16 products to each of its 4×4 sums.
+//             16      ┌─────────┐             So a number fetched once is used 64 times.
+//                     │ 64 × 64 │ out
+//                     └─────────┘
+//   grid      (⌈J/64⌉, ⌈I/64⌉, parts) blocks of 256 threads. Where the tiles are too few for the
+//             GPU, l is cut into parts; each writes sums of its own, which finish_kernel adds.
+//   shared    2·16·(64+4) floats: 8.5 KB. A row of 68 keeps the 4 numbers of a thread aligned, and
+//             threads that write neighbouring l fall into other banks.
+//   bytes     4·L·(I·⌈J/64⌉ + J·⌈I/64⌉) read, from the L2 cache mostly; 4·I·J written. Bound by
+//             arithmetic on the fp32 units, and by the fetching of shared memory.
+//   order     l rises within a part, parts are added in order: the same bits on every run.
+//
+// An operand says what its rows and its depth mean, and fetches; each is worked out once for
+// several numbers, since an index of a convolution costs more than a product:
+//   static constexpr bool kDepthFast   neighbours along l are neighbours in memory (else: along i)
+//   Row row(int i) / Depth depth(int l)
+//   float at(Row, Depth)               0 outside of the operand
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/memory.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+constexpr int kTile = 64, kDepthStep = 16, kTilePad = 4, kProductThreads = 256;
+
+// What becomes of each sum.
+struct Finish {
+    float* out;
+    const float* bias = nullptr;  // by column
+    bool relu = false;
+    const float* mask = nullptr;  // as out; set to 0 where it is <= 0
+    bool accumulate = false;      // out += instead of =
+
+    __device__ void operator()(int i, int j, int J, float sum) const {
+        const size_t at = size_t(i) * J + j;
+        if (bias) sum += bias[j];
+        if (relu && sum < 0) sum = 0;  // this way round a NaN stays one
+        if (mask && mask[at] <= 0) sum = 0;
+        out[at] = accumulate ? out[at] + sum : sum;
+    }
+};
+
+// A matrix of `rows` × `depth` floats with steps of 1 along the one and `stride` along the other.
+template <bool DepthFast>
+struct Matrix {
+    static constexpr bool kDepthFast = DepthFast;
+    const float* data;
+    int rows, depths;
+    int64_t stride;
+
+    using Row = int;
+    using Depth = int;
+    __device__ Row row(int i) const { return i; }
+    __device__ Depth depth(int l) const { return l; }
+    __device__ float at(Row i, Depth l) const {
+        if (i >= rows || l >= depths) return 0;
+        return data[DepthFast ? i * stride + l : l * stride + i];
+    }
+};
+
+// Fetches the 64×16 piece of an operand at (first row, l) into tile[depth][row].
+template <class Operand>
+class TileFetch {
+ public:
+    // Threads along the fast direction read neighbours. 256 threads fetch 4 numbers each.
+    static constexpr bool kDepthFast = Operand::kDepthFast;
+    static constexpr int kEach = kTile * kDepthStep / kProductThreads;
+
+    __device__ TileFetch(const Operand& operand, int first_row, int thread)
+        : operand_(operand),
+          row_(kDepthFast ? thread / kDepthStep : thread % kTile),
+          depth_(kDepthFast ? thread % kDepthStep : thread / kTile) {
+        for (int e = 0; e < kEach; ++e)
+            if (kDepthFast || e == 0) rows_[e] = operand.row(first_row + row_ + e * kRowStep);
+    }
+    __device__ void fetch(int l, int end, float (&tile)[kDepthStep][kTile + kTilePad]) const {
+        if constexpr (kDepthFast) {
+            const auto depth = operand_.depth(l + depth_);
+            for (int e = 0; e < kEach; ++e)
+                tile[depth_][row_ + e * kRowStep] =
+                    l + depth_ < end ? operand_.at(rows_[e], depth) : 0.0f;
+        } else {
+            for (int e = 0; e < kEach; ++e) {
+                const int d = depth_ + e * kDepthsApart;
+                tile[d][row_] = l + d < end ? operand_.at(rows_[0], operand_.depth(l + d)) : 0.0f;
+            }
+        }
+    }
+
+ private:
+    static constexpr int kRowStep = kProductThreads / kDepthStep;
+    static constexpr int kDepthsApart = kProductThreads / kTile;
+
+    const Operand& operand_;
+    int row_, depth_;
+    typename Operand::Row rows_[kDepthFast ? kEach : 1];
+};
+
+template <class A, class B>
+__global__ void __launch_bounds__(kProductThreads)
+    product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, Finish finish) {
+    __shared__ __align__(16) float a_tile[kDepthStep][kTile + kTilePad];
+    __shared__ __align__(16) float b_tile[kDepthStep][kTile + kTilePad];
+    const int thread = threadIdx.x, i0 = blockIdx.y * kTile, j0 = blockIdx.x * kTile;
+    const TileFetch<A> fetch_a(a, i0, thread);
+    const TileFetch<B> fetch_b(b, j0, thread);
+    const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
+    const int i = thread / 16 * 4, j = thread % 16 * 4;  // of the thread's 4×4 sums in the tile
+
+    float sums[4][4] = {};
+    for (int l = begin; l < end; l += kDepthStep) {
+        fetch_a.fetch(l, end, a_tile);
+        fetch_b.fetch(l, end, b_tile);
+        __syncthreads();  // both pieces are there
+        for (int d = 0; d < kDepthStep; ++d) {
+            const float4 x = *reinterpret_cast<const float4*>(&a_tile[d][i]);
+            const float4 y = *reinterpret_cast<const float4*>(&b_tile[d][j]);
+            const float xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+            for (int u = 0; u < 4; ++u)
+#pragma unroll
+                for (int v = 0; v < 4; ++v) sums[u][v] += xs[u] * ys[v];
+        }
+        __syncthreads();  // all have read; the next pieces may come
+    }
+    for (int u = 0; u < 4; ++u)
+        for (int v = 0; v < 4; ++v) {
+            const int row = i0 + i + u, column = j0 + j + v;
+            if (row >= I || column >= J) continue;
+            if (parts)
+                parts[(size_t(blockIdx.z) * I + row) * J + column] = sums[u][v];
+            else
+                finish(row, column, J, sums[u][v]);
+        }
+}
+
+// Adds the parts of each sum in order.
+static __global__ void finish_kernel(const float* parts, int count, size_t I, int J,
+                                     Finish finish) {
+    for (size_t at = first_index(); at < I * J; at += grid_width()) {
+        float sum = 0;
+        for (int part = 0; part < count; ++part) sum += parts[part * I * J + at];
+        finish(int(at / J), int(at % J), J, sum);
+    }
+}
+
+// Parts that l is cut into: by shapes alone, so that the bits do not depend on the GPU. About 512
+// blocks fill a large one; a part is at least 256 deep, and the sums of all parts at most 64 MB.
+inline int product_parts(int64_t I, int64_t J, int64_t L) {
+    const int64_t tiles = int64_t(ceil_div(I, kTile)) * ceil_div(J, kTile);
+    const int64_t wanted = 512 / tiles, room = (int64_t(16) << 20) / std::max<int64_t>(1, I * J);
+    return int(std::clamp<int64_t>(std::min(wanted, room), 1, ceil_div(L, 256)));
+}
+
+template <class A, class B>
+void multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const Finish& finish,
+              DeviceMemory& memory, size_t slot, cudaStream_t stream) {
+    ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J, " x ",
+           L);
+    if (I == 0 || J == 0) return;
+    const int count = product_parts(I, J, L);
+    const int depth = ceil_div(ceil_div(L, count), kDepthStep) * kDepthStep;
+    float* parts = count > 1 ? memory.scratch<float>(slot, size_t(count) * I * J) : nullptr;
+    const dim3 grid(ceil_div(J, kTile), ceil_div(I, kTile), count);
+    product_kernel<A, B>
+        <<<grid, kProductThreads, 0, stream>>>(a, b, int(I), int(J), int(L), depth, parts, finish);
+    CUDA_LAUNCHED();
+    if (!parts) return;
+    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), finish);
+    CUDA_LAUNCHED();
+}
+
+}  // namespace convoy::CONVOY_DEVICE

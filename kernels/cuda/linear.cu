@@ -1,0 +1,38 @@
+// linear.cu — fully connected layers as plain products.   Twin: kernels/cpu/linear.cpp
+//
+//   linear         y[n,k]   = act(b[k] + Σ_c x[n,c]·w[k,c])      rows n, columns k, depth c
+//   linear_grad_x  dx[n,c]  = Σ_k dy[n,k]·w[k,c], masked         rows n, columns c, depth k
+//   linear_grad_w  dw[k,c] += Σ_n dy[n,k]·x[n,c]                 rows k, columns c, depth n
+//                  db[k]   += Σ_n dy[n,k]                        column_sums.cu
+//
+// Mapping, bytes and order of the sums: gemm.cuh.
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/gemm.cuh"
+#include "kernels/shapes.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
+    check_linear(x, w, y);
+    const int N = x.N, C = w.C, K = w.N;
+    multiply(Matrix<true>{x.data, N, C, C}, Matrix<true>{w.data, K, C, C}, N, K, C,
+             {y.data, b, relu}, memory_, kSlotProduct, stream_);
+}
+
+void CudaBackend::linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) {
+    check_linear(dx, w, dy);
+    const int N = dx.N, C = w.C, K = w.N;
+    multiply(Matrix<true>{dy.data, N, K, K}, Matrix<false>{w.data, C, K, C}, N, C, K,
+             {dx.data, nullptr, false, mask}, memory_, kSlotProduct, stream_);
+}
+
+void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
+    check_linear(x, dw, dy);
+    const int N = x.N, C = dw.C, K = dw.N;
+    if (N == 0) return;
+    multiply(Matrix<false>{dy.data, K, N, K}, Matrix<false>{x.data, C, N, C}, K, C, N,
+             {dw.data, nullptr, false, nullptr, true}, memory_, kSlotProduct, stream_);
+    if (db) add_column_sums(dy.data, N, K, db);
+}
+
+}  // namespace convoy::CONVOY_DEVICE

@@ -1,0 +1,114 @@
+// loss.cu — softmax and cross-entropy.   Twin: kernels/cpu/loss.cpp
+//
+//   log_p[c] = x[c] − top − log Σ_c exp(x[c] − top)          top = max x
+//   loss_n   = −Σ_c target[c]·log_p[c]     dlogits = exp(log_p) − target
+//
+//   grid    one warp an image, 4 warps a block; lane l takes the classes l, l+32, …
+//   bytes   3 reads and 1 write of N·C floats, all but the first read from the cache.
+//   order   lanes first, then a tree over the warp (shuffles); over images, a tree over 256
+//           partial sums. All in double: it is little work, and people compare losses.
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/shapes.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+constexpr int kWarps = 4;
+constexpr unsigned kAll = 0xFFFFFFFFu;
+
+__device__ double warp_sum(double v) {
+    for (int by = 16; by > 0; by /= 2) v += __shfl_xor_sync(kAll, v, by);
+    return v;
+}
+__device__ int warp_sum(int v) {
+    for (int by = 16; by > 0; by /= 2) v += __shfl_xor_sync(kAll, v, by);
+    return v;
+}
+
+// log Σ exp(x[c]), shifted by the largest so that nothing overflows. The same on all lanes.
+__device__ double log_sum_exp(const float* x, int C, int lane) {
+    float top = -INFINITY;
+    for (int c = lane; c < C; c += 32) top = fmaxf(top, x[c]);
+    for (int by = 16; by > 0; by /= 2) top = fmaxf(top, __shfl_xor_sync(kAll, top, by));
+    double sum = 0;
+    for (int c = lane; c < C; c += 32) sum += exp(double(x[c]) - double(top));
+    return double(top) + log(warp_sum(sum));
+}
+
+__global__ void cross_entropy_kernel(const float* logits, const int32_t* labels, int N, int C,
+                                     double own, double other, float* dlogits, double* losses,
+                                     int* ranks) {
+    const int n = blockIdx.x * kWarps + threadIdx.y, lane = threadIdx.x;
+    if (n >= N) return;  // a whole warp
+    const float* x = logits + size_t(n) * C;
+    const int label = labels[n];
+    const double log_sum = log_sum_exp(x, C, lane);
+    double loss = 0;
+    int above = 0;  // classes that rank before the label's
+    for (int c = lane; c < C; c += 32) {
+        const double log_p = double(x[c]) - log_sum, target = c == label ? own : other;
+        if (target != 0) loss -= target * log_p;
+        // Not "greater": beside a NaN nothing has rank 1.
+        above += c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label));
+        if (dlogits) dlogits[size_t(n) * C + c] = float(exp(log_p) - target);
+    }
+    loss = warp_sum(loss), above = warp_sum(above);
+    if (lane == 0) losses[n] = loss, ranks[n] = above + 1;
+}
+
+// sums += over all images; one block of 256 threads.
+__global__ void loss_sums_kernel(const double* losses, const int* ranks, int N, float* sums) {
+    __shared__ double loss[256];
+    __shared__ int first[256];
+    __shared__ int fifth[256];
+    const int t = threadIdx.x;
+    loss[t] = 0, first[t] = 0, fifth[t] = 0;
+    for (int n = t; n < N; n += 256)
+        loss[t] += losses[n], first[t] += ranks[n] == 1, fifth[t] += ranks[n] <= 5;
+    for (int by = 128; by > 0; by /= 2) {
+        __syncthreads();  // the sums that are added now are complete
+        if (t < by) loss[t] += loss[t + by], first[t] += first[t + by], fifth[t] += fifth[t + by];
+    }
+    if (t > 0) return;
+    sums[BatchSums::kLoss] += float(loss[0]);
+    sums[BatchSums::kCorrect] += float(first[0]);
+    sums[BatchSums::kTop5] += float(fifth[0]);
+}
+
+// y may be x: a lane writes what only it reads.
+__global__ void softmax_kernel(const float* x, int N, int C, float* y) {
+    const int n = blockIdx.x * kWarps + threadIdx.y, lane = threadIdx.x;
+    if (n >= N) return;  // a whole warp
+    x += size_t(n) * C, y += size_t(n) * C;
+    const double log_sum = log_sum_exp(x, C, lane);
+    for (int c = lane; c < C; c += 32) y[c] = float(exp(double(x[c]) - log_sum));
+}
+
+}  // namespace
+
+void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
+                                        float smoothing, Tensor dlogits, float* sums) {
+    check_loss(logits, labels, dlogits);
+    const int N = logits.N, C = logits.C;
+    if (N == 0) return;
+    const double other = double(smoothing) / C, own = 1 - double(smoothing) + other;
+    const int32_t* labels_there = memory_.pass(labels, stream_);
+    auto* losses = memory_.scratch<double>(kSlotSums, size_t(N) * 2);
+    int* ranks = reinterpret_cast<int*>(losses + N);
+    cross_entropy_kernel<<<ceil_div(N, kWarps), dim3(32, kWarps), 0, stream_>>>(
+        logits.data, labels_there, N, C, own, other, dlogits.data, losses, ranks);
+    CUDA_LAUNCHED();
+    loss_sums_kernel<<<1, 256, 0, stream_>>>(losses, ranks, N, sums);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::softmax(Tensor x, Tensor y) {
+    check_same("x", x, "y", y);
+    if (x.elems() == 0) return;
+    const int C = int(x.shape().row_elems());
+    softmax_kernel<<<ceil_div(x.N, kWarps), dim3(32, kWarps), 0, stream_>>>(x.data, x.N, C, y.data);
+    CUDA_LAUNCHED();
+}
+
+}  // namespace convoy::CONVOY_DEVICE

@@ -1,0 +1,48 @@
+// memory.h — what a backend owns on the device and in pinned host memory.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/cuda.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+class DeviceMemory {
+ public:
+    DeviceMemory() = default;
+    DeviceMemory(const DeviceMemory&) = delete;
+    ~DeviceMemory();
+
+    float* alloc(size_t elems, cudaStream_t stream);  // zeroed in the order of the stream
+    float* alloc_host(size_t elems);                  // pinned and zeroed
+
+    // Scratch block `slot`, at least `bytes` large. It may move when it grows, so its content lasts
+    // for one op only.
+    void* scratch(size_t slot, size_t bytes);
+    template <class T>
+    T* scratch(size_t slot, size_t elems) {
+        return static_cast<T*>(scratch(slot, elems * sizeof(T)));
+    }
+
+    // A copy of small host data for the kernels that are launched next. It lasts until 1 MB more
+    // has been passed; `host` may change as soon as this returns.
+    template <class T>
+    const T* pass(std::span<const T> host, cudaStream_t stream) {
+        return static_cast<const T*>(pass_bytes(host.data(), host.size_bytes(), stream));
+    }
+
+ private:
+    const void* pass_bytes(const void* host, size_t bytes, cudaStream_t stream);
+
+    std::vector<void*> device_, host_;
+    struct Block {
+        void* data = nullptr;
+        size_t bytes = 0;
+    };
+    std::vector<Block> scratch_;
+    char *ring_ = nullptr, *ring_host_ = nullptr;
+    size_t ring_bytes_ = 0, ring_used_ = 0;
+};
+
+}  // namespace convoy::CONVOY_DEVICE

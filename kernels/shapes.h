@@ -1,0 +1,89 @@
+// shapes.h — what every backend asks of the shapes it is given, before it touches memory.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/backend.h"
+
+namespace convoy {
+
+inline void check_same(const char* name, Tensor x, const char* other_name, Tensor other) {
+    ENSURE(x.shape() == other.shape(), name, " is ", x.shape().text(), ", ", other_name, " is ",
+           other.shape().text());
+}
+
+inline void check_conv2d(Tensor x, Tensor w, Window window, Tensor y) {
+    ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0 &&
+               window.pad_h >= 0 && window.pad_w >= 0,
+           "window ", window.size_h, "x", window.size_w, " stride ", window.stride_h, "x",
+           window.stride_w, " pad ", window.pad_h, "x", window.pad_w);
+    ENSURE(w.H == window.size_h && w.W == window.size_w && w.C == x.C, "w is ", w.shape().text(),
+           ", x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
+    ENSURE(x.H + 2 * window.pad_h >= window.size_h && x.W + 2 * window.pad_w >= window.size_w,
+           "x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
+    const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), w.N};
+    ENSURE(y.shape() == want, "y is ", y.shape().text(), ", want ", want.text());
+}
+
+inline void check_linear(Tensor x, Tensor w, Tensor y) {
+    ENSURE(w.H == 1 && w.W == 1 && size_t(w.C) == x.shape().row_elems(), "w is ", w.shape().text(),
+           ", x is ", x.shape().text());
+    const Shape want{x.N, 1, 1, w.N};
+    ENSURE(y.shape() == want, "y is ", y.shape().text(), ", want ", want.text());
+}
+
+inline void check_max_pool(Shape x, Window window, Shape y) {
+    ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0,
+           "window is ", window.size_h, "x", window.size_w);
+    ENSURE(window.pad_h >= 0 && window.pad_w >= 0 && 2 * window.pad_h <= window.size_h &&
+               2 * window.pad_w <= window.size_w,
+           "window ", window.size_h, "x", window.size_w, ", pad ", window.pad_h, "x", window.pad_w);
+    ENSURE(window.size_h * window.size_w <= 256, "window is ", window.size_h, "x", window.size_w);
+    const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), x.C};
+    ENSURE(y == want && y.H > 0 && y.W > 0, "x is ", x.text(), ", y is ", y.text(), ", want ",
+           want.text());
+}
+
+inline void check_avg_pool(Tensor x, Tensor y) {
+    ENSURE(x.N == y.N && x.C == y.C && x.H > 0 && x.W > 0 && y.H > 0 && y.W > 0, "x is ",
+           x.shape().text(), ", y is ", y.shape().text());
+}
+
+inline void check_groups(Tensor x, GroupBounds groups) {
+    ENSURE(groups.size() >= 1 && groups.front() == 0 && groups.back() == x.N &&
+               std::is_sorted(groups.begin(), groups.end()),
+           "x has ", x.N, " images, the bounds of the groups end at ",
+           groups.empty() ? -1 : groups.back());
+}
+
+inline void check_batch_norm_grad(Tensor x, Tensor y, Tensor dy, bool relu, Tensor dx,
+                                  const float* dresidual) {
+    ENSURE(
+        x.shape() == dy.shape() && dx.shape() == dy.shape() && (!relu || y.shape() == dy.shape()),
+        "x is ", x.shape().text(), ", y is ", y.shape().text(), ", dy is ", dy.shape().text(),
+        ", dx is ", dx.shape().text());
+    ENSURE(dx.data != dy.data || dresidual != dy.data || !dy.data, "dx and dresidual are both dy");
+}
+
+inline void check_batch_norm_eval_grad(Tensor y, Tensor dy, bool relu, Tensor dx) {
+    ENSURE(dx.shape() == dy.shape() && (!relu || y.shape() == dy.shape()), "y is ",
+           y.shape().text(), ", dy is ", dy.shape().text(), ", dx is ", dx.shape().text());
+}
+
+inline void check_dropout(Tensor x, float p, std::span<const uint64_t> sample_ids) {
+    ENSURE(p >= 0 && p < 1, "p is ", p);
+    ENSURE(int(sample_ids.size()) == x.N, "x is ", x.shape().text(), ", sample_ids has ",
+           sample_ids.size());
+}
+
+inline void check_loss(Tensor logits, std::span<const int32_t> labels, Tensor dlogits) {
+    ENSURE(logits.H == 1 && logits.W == 1 && int(labels.size()) == logits.N, "logits are ",
+           logits.shape().text(), ", labels are ", labels.size());
+    ENSURE(!dlogits || dlogits.shape() == logits.shape(), "logits are ", logits.shape().text(),
+           ", dlogits are ", dlogits.shape().text());
+    for (int n = 0; n < logits.N; ++n)
+        ENSURE(labels[n] >= 0 && labels[n] < logits.C, "label of image ", n, " is ", labels[n],
+               " of ", logits.C, " classes");
+}
+
+}  // namespace convoy

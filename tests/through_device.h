@@ -1,0 +1,276 @@
+// through_device.h — a Backend whose ops take host memory, and run on a device that cannot read it.
+//
+// So each op test, written for the CPU, runs on every device. All that an op is given goes to the
+// device first, between guards of 64 sentinels; what it may have written comes back, and the guards
+// are looked at. Arguments that are the same memory on the host are the same on the device.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <list>
+
+#include "kernels/backend.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+class ThroughDevice final : public Backend {
+ public:
+    explicit ThroughDevice(std::unique_ptr<Backend> device) : device_(std::move(device)) {}
+
+    std::string name() const override { return device_->name(); }
+    std::string description() const override { return device_->description(); }
+    int threads() const override { return device_->threads(); }
+    float* alloc(size_t elems) override { return device_->alloc_host(elems); }
+    float* alloc_host(size_t elems) override { return device_->alloc_host(elems); }
+    const float* to_device(const float* host, float*, size_t) override { return host; }
+    void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+    void download(void* to, const void* from, size_t n) override { std::memcpy(to, from, n); }
+    void copy(float* to, const float* from, size_t n) override {
+        Call call(*this);
+        device_->copy(call.out(to, n), call.in(from, n), n);
+    }
+    void fill(float* to, size_t elems, float value) override {
+        Call call(*this);
+        device_->fill(call.out(to, elems), elems, value);
+    }
+    void synchronize() override { device_->synchronize(); }
+    bool host_visible() const override { return true; }
+
+    void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override {
+        Call c(*this);
+        device_->conv2d(c.in(x), c.in(w), c.in(b, w.N), window, relu, c.out(y));
+    }
+    void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override {
+        Call c(*this);
+        device_->conv2d_grad_x(c.in(dy), c.in(w), window, c.in(mask, dx.elems()), c.out(dx));
+    }
+    void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override {
+        Call c(*this);
+        device_->conv2d_grad_w(c.in(x), c.in(dy), window, c.out(dw), c.out(db, dw.N));
+    }
+    void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) override {
+        Call c(*this);
+        device_->linear(c.in(x), c.in(w), c.in(b, w.N), relu, c.out(y));
+    }
+    void linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) override {
+        Call c(*this);
+        device_->linear_grad_x(c.in(dy), c.in(w), c.in(mask, dx.elems()), c.out(dx));
+    }
+    void linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) override {
+        Call c(*this);
+        device_->linear_grad_w(c.in(x), c.in(dy), c.out(dw), c.out(db, dw.N));
+    }
+    void batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
+                    const float* residual, bool relu, float eps, Tensor y, float* mean_rstd,
+                    float* sums) override {
+        Call c(*this);
+        device_->batch_norm(c.in(x), groups, c.in(gamma, x.C), c.in(beta, x.C),
+                            c.in(residual, x.elems()), relu, eps, c.out(y),
+                            c.out(mean_rstd, kept(groups, x)), c.out(sums, 2 * size_t(x.C)));
+    }
+    void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
+                         bool relu, const float* mean_rstd, Tensor dx, float* dresidual,
+                         float* dgamma, float* dbeta) override {
+        Call c(*this);
+        device_->batch_norm_grad(c.in(x), c.in(y), c.in(dy), groups, c.in(gamma, x.C), relu,
+                                 c.in(mean_rstd, kept(groups, x)), c.out(dx),
+                                 c.out(dresidual, x.elems()), c.out(dgamma, x.C),
+                                 c.out(dbeta, x.C));
+    }
+    void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
+                         const float* var, const float* residual, bool relu, float eps,
+                         Tensor y) override {
+        Call c(*this);
+        device_->batch_norm_eval(c.in(x), c.in(gamma, x.C), c.in(beta, x.C), c.in(mean, x.C),
+                                 c.in(var, x.C), c.in(residual, x.elems()), relu, eps, c.out(y));
+    }
+    void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, bool relu,
+                              float eps, Tensor dx, float* dresidual) override {
+        Call c(*this);
+        device_->batch_norm_eval_grad(c.in(y), c.in(dy), c.in(gamma, dy.C), c.in(var, dy.C), relu,
+                                      eps, c.out(dx), c.out(dresidual, dy.elems()));
+    }
+    void relu(Tensor x) override {
+        Call c(*this);
+        device_->relu(c.out(x));
+    }
+    void relu_grad(Tensor y, Tensor dy) override {
+        Call c(*this);
+        device_->relu_grad(c.in(y), c.out(dy));
+    }
+    void add(Tensor x, Tensor y) override {
+        Call c(*this);
+        device_->add(c.out(x), c.in(y));
+    }
+    void max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) override {
+        Call c(*this);
+        device_->max_pool(c.in(x), window, c.out(y), c.out(argmax, y.elems()));
+    }
+    void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+                       Tensor dx) override {
+        Call c(*this);
+        device_->max_pool_grad(c.in(dy), c.in(argmax, dy.elems()), window, c.in(mask, dx.elems()),
+                               c.out(dx));
+    }
+    void avg_pool(Tensor x, Tensor y) override {
+        Call c(*this);
+        device_->avg_pool(c.in(x), c.out(y));
+    }
+    void avg_pool_grad(Tensor dy, Tensor dx) override {
+        Call c(*this);
+        device_->avg_pool_grad(c.in(dy), c.out(dx));
+    }
+    void dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
+                 std::span<const uint64_t> sample_ids, uint16_t purpose) override {
+        Call c(*this);
+        device_->dropout(c.out(x), p, seed, epoch, sample_ids, purpose);
+    }
+    void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels, float smoothing,
+                               Tensor dlogits, float* sums) override {
+        Call c(*this);
+        device_->softmax_cross_entropy(c.in(logits), labels, smoothing, c.out(dlogits),
+                                       c.out(sums, BatchSums::kFloats));
+    }
+    void softmax(Tensor x, Tensor y) override {
+        Call c(*this);
+        device_->softmax(c.in(x), c.out(y));
+    }
+    void sgd(float* w, const float* g, float* v, size_t n, float scale, float lr, float momentum,
+             float weight_decay, bool nesterov) override {
+        Call c(*this);
+        device_->sgd(c.out(w, n), c.in(g, n), c.out(v, n), n, scale, lr, momentum, weight_decay,
+                     nesterov);
+    }
+    void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale, float lr,
+               float beta1, float beta2, float eps, float weight_decay, int64_t t) override {
+        Call c(*this);
+        device_->adamw(c.out(w, n), c.in(g, n), c.out(m, n), c.out(v, n), n, scale, lr, beta1,
+                       beta2, eps, weight_decay, t);
+    }
+    void axpby(float a, const float* x, float b, float* y, size_t n) override {
+        Call c(*this);
+        device_->axpby(a, c.in(x, n), b, c.out(y, n), n);
+    }
+    int64_t first_nonfinite(const float* x, size_t n) override {
+        Call c(*this);
+        return device_->first_nonfinite(c.in(x, n), n);
+    }
+
+ private:
+    static size_t kept(GroupBounds groups, Tensor x) { return (groups.size() - 1) * 2 * x.C; }
+
+    // The arguments of one call, on their way there and back.
+    class Call {
+     public:
+        explicit Call(ThroughDevice& owner) : owner_(owner) {}
+        Call(const Call&) = delete;
+        ~Call() {
+            for (Block& block : blocks_) {
+                owner_.device_->download(block.staged.data(), block.there, block.staged.size());
+                const char* data = block.staged.data();
+                bool intact = true;
+                for (size_t i = 0; i < kGuard; ++i)
+                    intact = intact && data[i] == kGuardByte &&
+                             data[kGuard + block.bytes + i] == kGuardByte;
+                CHECK_MESSAGE(intact, "an operation wrote outside of its output on ",
+                              owner_.device_->name());
+                if (block.comes_back && block.bytes)
+                    std::memcpy(block.here, data + kGuard, block.bytes);
+            }
+            owner_.free_.splice(owner_.free_.end(), owner_.used_);
+        }
+
+        template <class T>
+        T* in(const T* here, size_t n) {
+            return const_cast<T*>(place(here, n, false));
+        }
+        template <class T>
+        T* out(T* here, size_t n) {
+            return const_cast<T*>(place(here, n, true));
+        }
+        Tensor in(Tensor t) { return {in(t.data, t.elems()), t.shape()}; }
+        Tensor out(Tensor t) { return {out(t.data, t.elems()), t.shape()}; }
+
+     private:
+        static constexpr size_t kGuard = 256;
+        static constexpr char kGuardByte = 0x5A;
+        struct Block {
+            void* here;
+            size_t bytes;
+            float* there;
+            bool comes_back;
+            std::vector<char> staged;
+        };
+
+        template <class T>
+        const T* place(const T* here, size_t n, bool comes_back) {
+            if (!here) return nullptr;
+            const size_t bytes = n * sizeof(T);
+            for (Block& block : blocks_)
+                if (block.here == here && block.bytes == bytes) {
+                    block.comes_back |= comes_back;
+                    return after_guard<T>(block.there);
+                }
+            Block block{const_cast<T*>(here), bytes, owner_.take(bytes + 2 * kGuard), comes_back,
+                        std::vector<char>(bytes + 2 * kGuard, kGuardByte)};
+            if (bytes) std::memcpy(block.staged.data() + kGuard, here, bytes);
+            owner_.device_->upload(block.there, block.staged.data(), block.staged.size());
+            blocks_.push_back(std::move(block));
+            return after_guard<T>(blocks_.back().there);
+        }
+        template <class T>
+        static const T* after_guard(float* there) {
+            return reinterpret_cast<const T*>(reinterpret_cast<const char*>(there) + kGuard);
+        }
+
+        ThroughDevice& owner_;
+        std::list<Block> blocks_;
+    };
+
+    // Device memory lives as long as the backend; so blocks of it are used again.
+    float* take(size_t bytes) {
+        const auto fits = std::find_if(free_.begin(), free_.end(),
+                                       [&](const Piece& piece) { return piece.bytes == bytes; });
+        if (fits != free_.end())
+            used_.splice(used_.end(), free_, fits);
+        else
+            used_.push_back({device_->alloc((bytes + 3) / 4), bytes});
+        return used_.back().data;
+    }
+
+    struct Piece {
+        float* data;
+        size_t bytes;
+    };
+    std::unique_ptr<Backend> device_;
+    std::list<Piece> free_, used_;
+};
+
+// The backend of this run of the test case: with it, the case runs once on the CPU, once on the
+// model of CUDA, and once on a GPU where there is one. To be called once, at the top of the case.
+inline std::unique_ptr<Backend> each_backend(int threads = 2) {
+    std::unique_ptr<Backend> backend;
+    static const bool has_gpu = [] {
+        try {
+            make_backend("cuda");
+            return true;
+        } catch (const Error& error) {
+            std::printf("tests: not run on a GPU: %s\n", error.what());
+            return false;
+        }
+    }();
+    SUBCASE("cpu") { backend = make_backend("cpu", {.threads = threads}); }
+    SUBCASE("simt") {
+        backend = std::make_unique<ThroughDevice>(make_backend("simt", {.threads = threads}));
+    }
+    if (has_gpu) {
+        SUBCASE("cuda") { backend = std::make_unique<ThroughDevice>(make_backend("cuda")); }
+    }
+    ENSURE(backend, "each_backend() is called twice in a test case");
+    current_backend() = backend->name();
+    return backend;
+}
+
+}  // namespace convoy
