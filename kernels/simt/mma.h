@@ -1,0 +1,170 @@
+// mma.h — the tensor cores' instructions on the CPU, for kernels/cuda/mma.cuh: the same functions
+// on the same fragments. A fragment is spread over the 32 lanes of a warp as the PTX manual draws
+// it (chapter "Matrix instructions"); group = lane / 4 and member = lane % 4 in what follows.
+//
+// What the hardware leaves open is made to hurt here: between the request of a copy and the wait
+// for it, its place holds NaN, so who reads too early, or still reads what was there, fails a test.
+#pragma once
+
+#include <bit>
+#include <cstring>
+
+#include "kernels/simt/bf16.h"
+#include "kernels/simt/model.h"
+
+namespace convoy::simt {
+
+// ---- rounding ------------------------------------------------------------------------------
+
+// cvt.rna.tf32.f32: 10 bits of mantissa, ties away from zero, in the upper 19 bits of a float.
+inline uint32_t to_tf32(float x) {
+    if (x != x) return 0x7FFFFFFFu;
+    return (std::bit_cast<uint32_t>(x) + 0x1000u) & ~0x1FFFu;
+}
+// cvt.rn.bf16x2.f32: the first number in the lower half.
+inline uint32_t to_bf16x2(float low, float high) {
+    return uint32_t(__nv_bfloat16(high).bits) << 16 | __nv_bfloat16(low).bits;
+}
+
+// ---- products ------------------------------------------------------------------------------
+
+struct MmaLane {
+    float* d;
+    const uint32_t *a, *b;
+};
+// A tensor core reads 19 bits of a tf32 number.
+inline double tf32_value(uint32_t bits) { return std::bit_cast<float>(bits & ~0x1FFFu); }
+inline double bf16_value(uint32_t pair, int half) {
+    return std::bit_cast<float>((half ? pair >> 16 : pair & 0xFFFFu) << 16);
+}
+
+// d[16][8] += a[16][K]·b[K][8]; a_at and b_at find a number in the lanes' registers. The order of
+// the hardware's additions is its own; here they are made in double, and rounded once.
+template <int K, class A, class B>
+void mma_work(void* const* lanes, A a_at, B b_at) {
+    const auto lane = [&](int i) { return static_cast<MmaLane*>(lanes[i]); };
+    for (int row = 0; row < 16; ++row)
+        for (int column = 0; column < 8; ++column) {
+            float& d = lane(row % 8 * 4 + column / 2)->d[row / 8 * 2 + column % 2];
+            double sum = d;
+            for (int l = 0; l < K; ++l) sum += a_at(lane, row, l) * b_at(lane, column, l);
+            d = float(sum);
+        }
+}
+
+inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                     Here here = Here::current()) {
+    MmaLane own{d, a, b};
+    const WarpWork work = [](void* const* lanes, unsigned) {
+        mma_work<8>(
+            lanes,
+            [](auto& lane, int row, int l) {
+                return tf32_value(lane(row % 8 * 4 + l % 4)->a[row / 8 + l / 4 * 2]);
+            },
+            [](auto& lane, int column, int l) {
+                return tf32_value(lane(column * 4 + l % 4)->b[l / 4]);
+            });
+    };
+    warp_operation(0xFFFFFFFFu, &own, work, "mma.m16n8k8.tf32", here);
+}
+
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                     Here here = Here::current()) {
+    MmaLane own{d, a, b};
+    const WarpWork work = [](void* const* lanes, unsigned) {
+        mma_work<16>(
+            lanes,
+            [](auto& lane, int row, int l) {
+                const int member = l % 8 / 2;
+                return bf16_value(lane(row % 8 * 4 + member)->a[row / 8 + l / 8 * 2], l % 2);
+            },
+            [](auto& lane, int column, int l) {
+                return bf16_value(lane(column * 4 + l % 8 / 2)->b[l / 8], l % 2);
+            });
+    };
+    warp_operation(0xFFFFFFFFu, &own, work, "mma.m16n8k16.bf16", here);
+}
+
+// ---- matrices of 8 rows of 16 bytes --------------------------------------------------------
+
+struct LoadLane {
+    uint32_t* to;
+    const void* row;
+};
+// Lane i brings the address of row i % 8 of matrix i / 8, and gets word `member` of row `group` of
+// each matrix; transposed: of the matrix of 16-bit numbers on its side.
+template <bool kTransposed>
+void load_matrices_work(void* const* lanes, unsigned) {
+    uint16_t rows[4][8][8];
+    for (int i = 0; i < 32; ++i) {
+        const void* row = static_cast<LoadLane*>(lanes[i])->row;
+        if (reinterpret_cast<uintptr_t>(row) % 16)
+            fault(cat("ldmatrix: the row of lane ", i, " is not aligned to 16 bytes"));
+        std::memcpy(rows[i / 8][i % 8], row, 16);
+    }
+    for (int i = 0; i < 32; ++i)
+        for (int m = 0; m < 4; ++m) {
+            const int group = i / 4, first = i % 4 * 2;
+            const auto number = [&](int at) {
+                return uint32_t(kTransposed ? rows[m][at][group] : rows[m][group][at]);
+            };
+            static_cast<LoadLane*>(lanes[i])->to[m] = number(first) | number(first + 1) << 16;
+        }
+}
+inline void load_matrices(uint32_t (&to)[4], const void* row, Here here = Here::current()) {
+    LoadLane own{to, row};
+    warp_operation(0xFFFFFFFFu, &own, load_matrices_work<false>, "ldmatrix.x4", here);
+}
+inline void load_matrices_transposed(uint32_t (&to)[4], const void* row,
+                                     Here here = Here::current()) {
+    LoadLane own{to, row};
+    warp_operation(0xFFFFFFFFu, &own, load_matrices_work<true>, "ldmatrix.x4.trans", here);
+}
+
+// ---- copies from global to shared memory behind the kernel's back ---------------------------
+
+class AsyncCopies {
+ public:
+    template <int kBytes>
+    void copy(void* to, const void* from, bool there) {
+        static_assert(kBytes == 4 || kBytes == 16);
+        if (reinterpret_cast<uintptr_t>(to) % kBytes || reinterpret_cast<uintptr_t>(from) % kBytes)
+            fault(cat("cp.async of ", kBytes, " bytes: an address is not aligned to them"));
+        if (requested_ - done_ == kMost) fault(cat("cp.async: more than ", kMost, " on their way"));
+        copies_[requested_++ % kMost] = {to, there ? from : nullptr, kBytes};
+        std::memset(to, 0xFF, kBytes);
+    }
+    void commit() {
+        if (committed_ == kMostGroups) fault(cat("cp.async: more than ", kMostGroups, " groups"));
+        ends_[committed_++] = requested_;
+    }
+    // All groups but the last kPending are there, for this thread.
+    template <int kPending>
+    void wait() {
+        if (committed_ <= kPending) return;
+        const int complete = committed_ - kPending;
+        for (; done_ != ends_[complete - 1]; ++done_) {
+            const Copy& copy = copies_[done_ % kMost];
+            if (copy.from)
+                std::memcpy(copy.to, copy.from, copy.bytes);
+            else
+                std::memset(copy.to, 0, copy.bytes);
+        }
+        for (int i = complete; i < committed_; ++i) ends_[i - complete] = ends_[i];
+        committed_ = kPending;
+    }
+
+ private:
+    static constexpr unsigned kMost = 128;  // a power of two
+    static constexpr int kMostGroups = 8;
+    struct Copy {
+        void* to;
+        const void* from;  // null: zeros
+        int bytes;
+    };
+    Copy copies_[kMost];
+    unsigned requested_ = 0, done_ = 0, ends_[kMostGroups];
+    int committed_ = 0;
+};
+
+}  // namespace convoy::simt

@@ -1,0 +1,130 @@
+// mma_kernels.cu — see mma_kernels.h.
+#include "tests/mma_kernels.h"
+
+#include "kernels/cuda/mma.cuh"
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+template <class T>
+T* on_device(const std::vector<T>& x) {
+    T* data = nullptr;
+    CUDA_CHECK(cudaMalloc(&data, x.size() * sizeof(T)));
+    CUDA_CHECK(cudaMemcpyAsync(data, x.data(), x.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return data;
+}
+template <class T>
+void bring_back(std::vector<T>& x, T* data) {
+    CUDA_CHECK(cudaMemcpyAsync(x.data(), data, x.size() * sizeof(T), cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaFree(data));
+}
+
+// Which rows, columns and depths a lane holds is written out here once more, after the manual.
+__global__ void mma_kernel(bool bf16, const float* a, const float* b, float* d) {
+    const int lane = threadIdx.x, group = lane / 4, member = lane % 4, depth = bf16 ? 16 : 8;
+    uint32_t a_own[4], b_own[2];
+    float d_own[4];
+    for (int i = 0; i < 4; ++i) {
+        const int row = group + i % 2 * 8, l = bf16 ? member * 2 + i / 2 * 8 : member + i / 2 * 4;
+        const float* at = a + row * depth + l;
+        a_own[i] = bf16 ? to_bf16x2(at[0], at[1]) : to_tf32(at[0]);
+        d_own[i] = d[(group + i / 2 * 8) * 8 + member * 2 + i % 2];
+    }
+    for (int i = 0; i < 2; ++i) {
+        const int l = bf16 ? member * 2 + i * 8 : member + i * 4;
+        const float* at = b + l * 8 + group;
+        b_own[i] = bf16 ? to_bf16x2(at[0], at[8]) : to_tf32(at[0]);
+    }
+    if (bf16)
+        mma_bf16(d_own, a_own, b_own);
+    else
+        mma_tf32(d_own, a_own, b_own);
+    for (int i = 0; i < 4; ++i) d[(group + i / 2 * 8) * 8 + member * 2 + i % 2] = d_own[i];
+}
+
+__global__ void load_kernel(bool transposed, const uint16_t* matrices, uint32_t* words) {
+    __shared__ __align__(16) uint16_t rows[32][8];
+    const int lane = threadIdx.x;
+    for (int i = 0; i < 8; ++i) rows[lane][i] = matrices[lane * 8 + i];
+    __syncwarp();
+    uint32_t own[4];
+    if (transposed)
+        load_matrices_transposed(own, rows[lane]);
+    else
+        load_matrices(own, rows[lane]);
+    for (int i = 0; i < 4; ++i) words[lane * 4 + i] = own[i];
+}
+
+__global__ void copy_kernel(const float* x, float* seen) {
+    __shared__ __align__(16) float tile[32][12];
+    const int thread = threadIdx.x;
+    const auto look = [&](int read) {
+        for (int i = 0; i < 12; ++i) seen[(read * 32 + thread) * 12 + i] = tile[thread][i];
+    };
+    AsyncCopies copies;
+    copies.copy<16>(&tile[thread][0], x + thread * 4, true);
+    copies.commit();
+    copies.copy<16>(&tile[thread][4], x + (32 + thread) * 4, true);
+    copies.copy<16>(&tile[thread][8], x, false);
+    copies.commit();
+    look(0);
+    copies.wait<1>();
+    look(1);
+    copies.wait<0>();
+    look(2);
+}
+
+__global__ void misaligned_copy_kernel(const float* x) {
+    __shared__ __align__(16) float tile[4];
+    AsyncCopies copies;
+    copies.copy<16>(tile, x + 1, true);
+}
+
+}  // namespace
+
+std::vector<float> one_mma(bool bf16, const std::vector<float>& a, const std::vector<float>& b,
+                           const std::vector<float>& d) {
+    std::vector<float> out = d;
+    float *a_there = on_device(a), *b_there = on_device(b), *d_there = on_device(d);
+    mma_kernel<<<1, 32>>>(bf16, a_there, b_there, d_there);
+    CUDA_LAUNCHED();
+    bring_back(out, d_there);
+    CUDA_CHECK(cudaFree(a_there));
+    CUDA_CHECK(cudaFree(b_there));
+    return out;
+}
+
+std::vector<uint32_t> one_load(bool transposed, const std::vector<uint16_t>& matrices) {
+    std::vector<uint32_t> out(128);
+    uint16_t* there = on_device(matrices);
+    uint32_t* words = on_device(out);
+    load_kernel<<<1, 32>>>(transposed, there, words);
+    CUDA_LAUNCHED();
+    bring_back(out, words);
+    CUDA_CHECK(cudaFree(there));
+    return out;
+}
+
+std::vector<float> copies_seen(const std::vector<float>& x) {
+    std::vector<float> out(3 * 32 * 12);
+    float *there = on_device(x), *seen = on_device(out);
+    copy_kernel<<<1, 32>>>(there, seen);
+    CUDA_LAUNCHED();
+    bring_back(out, seen);
+    CUDA_CHECK(cudaFree(there));
+    return out;
+}
+
+void copy_misaligned() {
+    float* x = on_device(std::vector<float>(8));
+    try {
+        misaligned_copy_kernel<<<1, 1>>>(x);
+    } catch (...) {
+        (void)cudaFree(x);
+        throw;
+    }
+}
+
+}  // namespace convoy::CONVOY_DEVICE
