@@ -36,6 +36,7 @@ class Edges {
     asio::awaitable<void> wait_for_news();
     std::pair<std::string, uint16_t> way_to(int rank) const;
     void stand(int rank, tcp::socket socket);
+    void compare_ways(int rank, const asio::ip::address& peer) const;
     std::string name(int rank) const { return rank_name(rank, welcome_.peers[rank].address); }
 
     Membership& membership_;
@@ -146,7 +147,29 @@ asio::awaitable<void> Edges::accept_waiting() {
     }
 }
 
+// A machine with two networks may send to a peer by another one than was meant: that is no error,
+// but often slow, and never what its user thinks of.
+void Edges::compare_ways(int rank, const asio::ip::address& peer) const {
+    const std::string way = interface_towards(peer);
+    if (way.empty() || is_loopback(peer) || !interface_with(peer).empty()) return;
+    std::string meant, who;
+    if (!from_.empty()) {
+        meant = interface_with(from_.front());
+        who = cat("by ", meant, " as --iface says");
+    } else if (!is_loopback(coordinator_.address()) &&
+               interface_with(coordinator_.address()).empty()) {
+        meant = interface_towards(coordinator_.address());
+        who = cat("by ", meant, " as that to the coordinator; --iface or --advertise of rank ",
+                  rank, " chooses another address of it");
+    }
+    if (!meant.empty() && meant != way)
+        membership_.log().notice("traffic to ", name(rank), " leaves by ", way, ", not ", who);
+}
+
 void Edges::stand(int rank, tcp::socket socket) {
+    std::error_code gone;
+    const tcp::endpoint peer = socket.remote_endpoint(gone);
+    if (!gone) compare_ways(rank, peer.address());
     socket.non_blocking(false);
     links_[rank] = Link(socket.release(), name(rank));
 }

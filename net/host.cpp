@@ -85,6 +85,25 @@ std::vector<asio::ip::address> addresses_of(const std::string& iface) {
     return found;
 }
 
+std::string interface_with(const asio::ip::address& own) {
+    for (const Interface& i : interfaces())
+        if (i.address == own) return i.name;
+    return "";
+}
+
+// A datagram socket that is connected sends nothing, but has its route and so its own address.
+std::string interface_towards(const asio::ip::address& other) {
+    asio::io_context io;
+    asio::ip::udp::socket socket(io);
+    std::error_code error;
+    const asio::ip::udp::endpoint endpoint(other, 9);
+    socket.open(endpoint.protocol(), error);
+    if (!error) socket.connect(endpoint, error);
+    if (error) return "";
+    const asio::ip::address own = socket.local_endpoint(error).address();
+    return error ? "" : interface_with(own);
+}
+
 bool is_loopback(const asio::ip::address& address) {
     if (address.is_v6() && address.to_v6().is_v4_mapped())
         return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();

@@ -17,6 +17,11 @@ std::string host_id();
 // what there is when nothing fits. Link-local IPv6 addresses are left out where there are others.
 std::vector<asio::ip::address> addresses_of(const std::string& iface);
 
+// The interface that has this address of ours, and the one by which the routes of this machine send
+// to that of another: "eth0"; "" where that cannot be told.
+std::string interface_with(const asio::ip::address& own);
+std::string interface_towards(const asio::ip::address& other);
+
 bool is_loopback(const asio::ip::address& address);  // of either family, or IPv4 inside IPv6
 // Whether the user wrote an address that means this machine alone: "localhost", 127.0.0.1, ::1.
 bool means_this_machine(const std::string& host);

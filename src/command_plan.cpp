@@ -48,6 +48,8 @@ Rehearsal rehearse(const Config& config, Backend& backend, Communicator& communi
 
     Rehearsal rehearsal;
     rehearsal.setting = setting_of(config);
+    if (!any_factors(report.timing.rows, config.batch, communicator.world()))
+        rehearsal.setting.factors = false;
     const Prediction prediction =
         predict(plan_job(report.timing, config.batch, report.shares), rehearsal.setting);
     rehearsal.predicted = prediction.images_per_second;

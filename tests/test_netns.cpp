@@ -36,6 +36,14 @@ class Hosts {
                           in ? " up" : " down")
                           .c_str()) == 0;
     }
+    // A cable between two hosts beside the switch; both ends have this name.
+    bool cable(int one, int other, const std::string& name) {
+        return system(cat("ip link add ", name, " netns ", set_, "-", one, " type veth peer name ",
+                          name, " netns ", set_, "-", other)
+                          .c_str()) == 0 &&
+               run(one, cat("ip link set ", name, " up")) &&
+               run(other, cat("ip link set ", name, " up"));
+    }
     // Moves the calling process to the host; `names` becomes its /etc/hosts if not empty.
     void enter(int host, const std::string& names) const {
         const int space = open(cat("/var/run/netns/", set_, "-", host).c_str(), O_RDONLY);
@@ -186,6 +194,37 @@ TEST_CASE("hosts join over IPv6 alone, and --iface chooses among addresses") {
     wrong.iface = "eth7";
     Process lost(hosts, 2, wrong, sum_and_tell);
     CHECK(contains(lost.await("error:"), "--iface eth7 is no interface"));
+}
+
+TEST_CASE("a way between two ranks that is not the one meant is named; one that is barred too") {
+    Hosts hosts(3);
+    if (!hosts.made()) return;
+    // A cable of their own between hosts 2 and 3, which the routes prefer.
+    REQUIRE(hosts.cable(2, 3, "eth1"));
+    REQUIRE(hosts.run(2, "ip address add 10.79.0.2/24 dev eth1"));
+    REQUIRE(hosts.run(3, "ip address add 10.79.0.3/24 dev eth1"));
+    REQUIRE(hosts.run(2, "ip route add 10.77.0.3/32 dev eth1"));
+    REQUIRE(hosts.run(3, "ip route add 10.77.0.2/32 dev eth1"));
+    {
+        JoinOptions meant = options_for(2, "10.77.0.1");
+        meant.iface = "10.77.0.3";
+        Process rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
+        Process rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
+        Process rank2(hosts, 3, meant, sum_and_tell);
+        CHECK(contains(rank1.await("leaves by"),
+                       "traffic to rank 2 (10.77.0.3:29400) leaves by eth1, not by eth0 as that to "
+                       "the coordinator"));
+        CHECK(contains(rank2.await("leaves by"),
+                       "traffic to rank 1 (10.77.0.2:29400) leaves by eth1, not by eth0 as --iface "
+                       "says"));
+        CHECK(contains(rank0.await("result:"), "sum 6"));
+    }
+    REQUIRE(hosts.run(3, "ip route replace prohibit 10.77.0.2/32"));
+    Process rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
+    Process rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
+    Process rank2(hosts, 3, options_for(2, "10.77.0.1"), sum_and_tell);
+    for (Process* rank : {&rank0, &rank1, &rank2})
+        CHECK(contains(rank->await("error:"), "cannot reach rank 1 (10.77.0.2:29400)"));
 }
 
 TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one end the job") {
