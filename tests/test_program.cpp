@@ -34,6 +34,14 @@ static void write_images(const std::string& folder, int count, int size = 40) {
                     cv::Mat(size, size, CV_8UC3, cv::Scalar(10 * i, 60, 200 - 10 * i)));
 }
 
+// The losses of each step and validation in a run's log.
+static std::vector<double> losses_of(const std::string& folder) {
+    std::vector<double> losses;
+    for (const json& event : read_log(folder))
+        if (event.contains("loss")) losses.push_back(event["loss"]);
+    return losses;
+}
+
 TEST_CASE("program: wrong words get one sentence and exit status 1") {
     TempDir folder;
     write_images(folder / "one/a", 3);
@@ -48,7 +56,7 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         {{"--data", folder / "one"}, "one class"},
         {{"--data", folder / "empty"}, "'b'"},
         {{"--model", "resnet19"}, "resnet18"},
-        {{"--device", "cuda"}, "cuda"},
+        {{"--device", "cuda:999"}, "cuda:999"},
         {{"--augment", "flop"}, "crop"},
         {{"--schedule", "linear", "--steps", "1"}, "cosine"},
         {{"--world", "2"}, "--coord"},
@@ -295,4 +303,25 @@ TEST_CASE("program: evaluation over three ranks counts every image once") {
     CHECK(three["images"] == one["images"]);
     CHECK(three["correct"] == one["correct"]);
     CHECK(three["loss"].get<double>() == doctest::Approx(one["loss"].get<double>()));
+}
+
+TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, and is used there") {
+    TempDir folder;
+    const auto train = [&](const std::string& device) {
+        const auto [status, output] =
+            run_trainer(small({"--device", device, "--epochs", "1", "--log-every", "1", "--size",
+                               "16", "--out", folder / device}));
+        CAPTURE(output);
+        CHECK(status == 0);
+        CHECK(output.find(cat("device     ", device)) != std::string::npos);
+        return losses_of(folder / device);
+    };
+    const std::vector<double> cpu = train("cpu"), simt = train("simt");
+    REQUIRE(cpu.size() == 7);  // five steps, the epoch, the validation
+    // Sums in another order, through five steps of batch norm.
+    CHECK_CLOSE(simt, cpu, 1e-5);
+    const auto [status, output] = run_trainer(
+        {"eval", "--from", folder / "simt", "--generated", "48", "--device", "simt", "--json"});
+    CAPTURE(output);
+    CHECK(status == 0);
 }
