@@ -75,6 +75,15 @@ class Backend {
     virtual void synchronize() = 0;
     // Whether the CPU may read and write device memory directly (the ring then sums in place).
     virtual bool host_visible() const = 0;
+    // For devices whose memory the CPU cannot read: starts copying to `host` (from alloc_host) what
+    // the ops called so far leave in `device`, beside the ops that are called later.
+    // wait_download(the number returned) waits for it; copies end in the order of the calls. The
+    // way back is to_device().
+    virtual int64_t start_download(float* host, const float* device, size_t elems) {
+        download(host, device, elems * sizeof(float));
+        return 0;
+    }
+    virtual void wait_download(int64_t) {}
     // Runs multiply-adds on registers alone for about a millisecond, on all compute threads:
     // 10⁹ floating point operations a second, what no op can exceed. 0: not known.
     virtual double measure_peak_gflops() { return 0; }

@@ -55,7 +55,9 @@ Factors::Factors(const FactorChoice& layer, int64_t batch, Backend& backend,
       in_(int(layer.w->shape.row_elems())),
       out_(layer.w->shape.N),
       x_(backend.alloc(size_t(batch) * size_t(in_))),
-      dy_(backend.alloc(size_t(batch) * size_t(out_))) {}
+      dy_(backend.alloc(size_t(batch) * size_t(out_))),
+      x_host_(backend.host_visible() ? x_ : backend.alloc_host(size_t(batch) * size_t(in_))),
+      dy_host_(backend.host_visible() ? dy_ : backend.alloc_host(size_t(batch) * size_t(out_))) {}
 
 void Factors::start(std::span<const int64_t> rows) {
     ENSURE(int(rows.size()) == communicator_.world(), rows.size(), " counts of rows");
@@ -77,9 +79,20 @@ void Factors::put(Tensor x, Tensor dy) {
     backend_.copy(dy_ + first * size_t(out_), dy.data, size_t(dy.N) * size_t(out_));
 }
 
+void Factors::stage() {
+    if (backend_.host_visible()) return;
+    const size_t rank = size_t(communicator_.rank()), first = size_t(first_row_[rank]);
+    const size_t count = size_t(first_row_[rank + 1]) - first, in = size_t(in_), out = size_t(out_);
+    backend_.start_download(x_host_ + first * in, x_ + first * in, count * in);
+    download_ = backend_.start_download(dy_host_ + first * out, dy_ + first * out, count * out);
+}
+
 void Factors::send() {
-    backend_.synchronize();
-    for (auto [all, width] : {std::pair{x_, in_}, {dy_, out_}}) {
+    if (backend_.host_visible())
+        backend_.synchronize();
+    else
+        backend_.wait_download(download_);
+    for (auto [all, width] : {std::pair{x_host_, in_}, {dy_host_, out_}}) {
         std::vector<std::span<float>> blocks;
         for (size_t r = 0; r + 1 < first_row_.size(); ++r)
             blocks.emplace_back(all + size_t(first_row_[r]) * size_t(width),
@@ -96,6 +109,10 @@ void Factors::wait() {
 void Factors::add_gradient() {
     const int rows = int(first_row_.back());
     if (rows == 0) return;
+    if (!backend_.host_visible()) {
+        backend_.to_device(x_host_, x_, size_t(rows) * size_t(in_));
+        backend_.to_device(dy_host_, dy_, size_t(rows) * size_t(out_));
+    }
     backend_.linear_grad_w({x_, rows, 1, 1, in_}, {dy_, rows, 1, 1, out_}, layer_.w->grad,
                            layer_.b ? layer_.b->grad.data : nullptr);
 }

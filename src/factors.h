@@ -53,6 +53,9 @@ class Factors {
     // This rank's rows: x n×(C), dy n×1×1×K, n ≤ its rows. What is missing counts as zero; so does
     // a rank that never calls this. Copies.
     void put(Tensor x, Tensor dy);
+    // The backward pass is done with this layer: where the network cannot read the device's memory,
+    // its rows leave for the host.
+    void stage();
     // Starts collecting, in its place in the order of the sums.
     void send();
     // Waits for all rows; throws the communicator's Error, after which dw and db are as before.
@@ -68,7 +71,9 @@ class Factors {
     Backend& backend_;
     Communicator& communicator_;
     int in_, out_;
-    float *x_, *dy_;  // rows of rank 0, of rank 1, …
+    float *x_, *dy_;            // rows of rank 0, of rank 1, …
+    float *x_host_, *dy_host_;  // the same, or copies which the network can read
+    int64_t download_ = 0;      // the later one of this rank's rows
     std::vector<int64_t> first_row_;
     std::vector<std::future<void>> gathers_;
 };

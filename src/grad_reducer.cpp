@@ -10,9 +10,11 @@ namespace convoy {
 
 GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communicator,
                          const ReducerOptions& options)
-    : params_(params), backend_(backend), communicator_(communicator) {
-    ENSURE(backend.host_visible() || communicator.world() == 1, backend.name(),
-           " keeps its gradients where the network cannot read them");
+    : params_(params),
+      backend_(backend),
+      communicator_(communicator),
+      staged_(!backend.host_visible() && communicator.world() > 1),
+      arena_(staged_ ? backend.alloc_host(params.grads_size) : params.grads) {
     cut(options);
 }
 
@@ -22,20 +24,20 @@ void GradReducer::cut(const ReducerOptions& options) {
     constexpr size_t kPiece = Communicator::kExactBytes / sizeof(float);
     for (size_t end = params_.grads_size; end > params_.trained_size;) {
         const size_t begin = std::max(params_.trained_size, end > kPiece ? end - kPiece : 0);
-        parcels_.push_back({begin, end, 0, 0, nullptr});
+        parcels_.push_back({begin, end, 0, 0, nullptr, 0});
         end = begin;
     }
     std::vector<Param*> rows = params_.rows();
     std::erase_if(rows, [](Param* row) { return row->running || row->frozen; });
     size_t limit = options.bucket_bytes / 4;
-    Parcel bucket{params_.trained_size, params_.trained_size, 0, 0, nullptr};
+    Parcel bucket{params_.trained_size, params_.trained_size, 0, 0, nullptr, 0};
     const auto close = [&] {
         const size_t begin = bucket.begin;
         if (bucket.rows > 0) {
             parcels_.push_back(std::move(bucket));
             limit = options.bucket_bytes;
         }
-        bucket = {begin, begin, 0, 0, nullptr};
+        bucket = {begin, begin, 0, 0, nullptr, 0};
     };
     for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
         const auto layer =
@@ -49,11 +51,11 @@ void GradReducer::cut(const ReducerOptions& options) {
             continue;
         }
         close();
-        bucket = {(*row)->offset, (*row)->offset, 0, 0, nullptr};
+        bucket = {(*row)->offset, (*row)->offset, 0, 0, nullptr, 0};
         if (layer->w == *row)  // the bias has no parcel of its own: it comes with the weights
             parcels_.push_back(
                 {(*row)->offset, (*row)->offset + (*row)->shape.elems(), 1, 1,
-                 std::make_unique<Factors>(*layer, options.batch, backend_, communicator_)});
+                 std::make_unique<Factors>(*layer, options.batch, backend_, communicator_), 0});
     }
     close();
 }
@@ -65,7 +67,7 @@ void GradReducer::start(std::span<const int64_t> rows) {
         parcel.left = parcel.rows;
         if (parcel.factors) parcel.factors->start(rows);
     }
-    send_complete();
+    take_complete();
 }
 
 Ready GradReducer::listener() {
@@ -88,7 +90,7 @@ void GradReducer::ready(const Param& row) {
     Parcel& parcel = parcel_of(row);
     ENSURE(parcel.left > 0, row.name, " is ready twice in a step");
     --parcel.left;
-    send_complete();
+    take_complete();
 }
 
 bool GradReducer::take_factors(const Param& w, Tensor x, Tensor dy) {
@@ -99,17 +101,31 @@ bool GradReducer::take_factors(const Param& w, Tensor x, Tensor dy) {
     return true;
 }
 
-void GradReducer::send_complete() {
+void GradReducer::take_complete() {
     for (; next_ < parcels_.size() && parcels_[next_].left == 0; ++next_) {
         Parcel& parcel = parcels_[next_];
-        if (parcel.factors) {
-            parcel.factors->send();
-        } else if (communicator_.world() > 1) {
-            backend_.synchronize();
-            sums_.push_back(communicator_.allreduce_sum(
-                {params_.grads + parcel.begin, parcel.end - parcel.begin}));
-        }
+        if (!staged_)
+            send(parcel);
+        else if (parcel.factors)
+            parcel.factors->stage();
+        else
+            parcel.download = backend_.start_download(
+                arena_ + parcel.begin, params_.grads + parcel.begin, parcel.end - parcel.begin);
     }
+}
+
+void GradReducer::send(Parcel& parcel) {
+    if (parcel.factors) {
+        parcel.factors->send();
+        return;
+    }
+    if (communicator_.world() == 1) return;
+    if (staged_)
+        backend_.wait_download(parcel.download);
+    else
+        backend_.synchronize();
+    sums_.push_back(
+        communicator_.allreduce_sum({arena_ + parcel.begin, parcel.end - parcel.begin}));
 }
 
 template <class Wait>
@@ -125,7 +141,9 @@ void GradReducer::wait_for(Wait&& wait, std::exception_ptr& first) {
 
 void GradReducer::finish() {
     for (Parcel& parcel : parcels_) parcel.left = 0;
-    send_complete();
+    take_complete();
+    if (staged_)
+        for (Parcel& parcel : parcels_) send(parcel);
     // Wait for all before throwing: the communicator writes into the arena until then. Gradients
     // are formed from factors while the last buckets still travel.
     std::exception_ptr first;
@@ -134,7 +152,14 @@ void GradReducer::finish() {
         wait_for([&] { parcel.factors->wait(); }, first);
         if (!first) parcel.factors->add_gradient();
     }
-    for (std::future<void>& sum : sums_) wait_for([&] { sum.get(); }, first);
+    auto sum = sums_.begin();
+    for (Parcel& parcel : parcels_) {
+        if (parcel.factors || sum == sums_.end()) continue;
+        wait_for([&] { (sum++)->get(); }, first);
+        if (staged_ && !first)
+            backend_.to_device(arena_ + parcel.begin, params_.grads + parcel.begin,
+                               parcel.end - parcel.begin);
+    }
     if (first) std::rethrow_exception(first);
 }
 

@@ -11,8 +11,12 @@
 // A parcel is a bucket, a slice of the arena that is summed over the ring; or the rows of a linear
 // layer that travel as factors (factors.h). The backward pass completes rows from the back to the
 // front. A parcel whose rows are all ready is handed to the communicator; parcels go in the same
-// order on every rank, also on a rank with nothing to train in this step. The only class that knows
-// both Backend and Communicator, with its helpers Factors and WeightAverage.
+// order on every rank, also on a rank with nothing to train in this step.
+//
+// Where the network cannot read the device's memory, a complete parcel starts its way to the host
+// beside the backward pass. The device is far behind the calls, so finish() does the rest: it waits
+// for each parcel in order and hands it over, while the device works on those after it. The only
+// class that knows both Backend and Communicator, with its helpers Factors and WeightAverage.
 #pragma once
 
 #include <cstdint>
@@ -59,12 +63,14 @@ class GradReducer {
         size_t begin, end;                 // floats of the gradient arena
         int rows, left;                    // trained rows in it, and those not ready yet
         std::unique_ptr<Factors> factors;  // else a bucket
+        int64_t download = 0;              // its way to the host
     };
     void cut(const ReducerOptions& options);
     void ready(const Param& row);
     bool take_factors(const Param& w, Tensor x, Tensor dy);
     Parcel& parcel_of(const Param& row);
-    void send_complete();
+    void take_complete();
+    void send(Parcel& parcel);
     template <class Wait>
     void wait_for(Wait&& wait, std::exception_ptr& first);
 
@@ -72,7 +78,9 @@ class GradReducer {
     Backend& backend_;
     Communicator& communicator_;
     std::vector<Parcel> parcels_;
-    size_t next_ = 0;  // parcel to hand over next
+    size_t next_ = 0;    // parcel to hand over next
+    const bool staged_;  // parcels go through memory of the host: arena_ is a copy of the gradients
+    float* arena_;       // what the network reads and writes
     std::vector<std::future<void>> sums_;
     double waited_ = 0;
 };

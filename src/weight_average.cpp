@@ -10,10 +10,11 @@ namespace convoy {
 
 WeightAverage::WeightAverage(Params& params, Optimizer& optimizer, Backend& backend,
                              Communicator& communicator)
-    : params_(params), optimizer_(optimizer), backend_(backend), communicator_(communicator) {
-    ENSURE(backend.host_visible() || communicator.world() == 1, backend.name(),
-           " keeps its weights where the network cannot read them");
-}
+    : params_(params),
+      optimizer_(optimizer),
+      backend_(backend),
+      communicator_(communicator),
+      host_(backend.host_visible() ? nullptr : backend.alloc_host(params.grads_size)) {}
 
 void WeightAverage::begin() {
     if (shared_) return;
@@ -28,8 +29,12 @@ void WeightAverage::average(float* values, float* shared, size_t n, float part) 
     float* scratch = params_.grads;
     backend_.axpby(part, values, 0, scratch, n);
     if (shared) backend_.axpby(-part, shared, 1, scratch, n);
-    backend_.synchronize();
-    communicator_.allreduce_sum({scratch, n}).get();
+    if (host_)
+        backend_.download(host_, scratch, n * sizeof(float));
+    else
+        backend_.synchronize();
+    communicator_.allreduce_sum({host_ ? host_ : scratch, n}).get();
+    if (host_) backend_.to_device(host_, scratch, n);
     if (shared) {
         backend_.axpby(1, scratch, 1, shared, n);
         scratch = shared;

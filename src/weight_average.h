@@ -39,6 +39,7 @@ class WeightAverage {
     Optimizer& optimizer_;
     Backend& backend_;
     Communicator& communicator_;
+    float* host_;  // what travels, where the network cannot read the device's memory; else null
     float* shared_ = nullptr;  // the weights after the last average
     float sums_[Tail::kSize] = {};
     double seconds_ = 0;

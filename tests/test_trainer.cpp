@@ -53,7 +53,8 @@ Config small_config() {
 struct Rank {
     Config config;
     Communicator& communicator;
-    std::unique_ptr<Backend> backend = make_backend("cpu", {config.threads});
+    std::unique_ptr<Backend> backend =
+        make_backend(config.device.empty() ? "cpu" : config.device, {config.threads});
     DataSet data;
     Model model;
     std::unique_ptr<Optimizer> optimizer;
@@ -102,8 +103,13 @@ struct Rank {
             loader->release(batch);
         }
     }
+    std::vector<float> read(const float* device, size_t n) {
+        std::vector<float> host(n);
+        backend->download(host.data(), device, n * sizeof(float));
+        return host;
+    }
     std::vector<float> weights() {
-        return {model.params().weights, model.params().weights + model.params().weights_size};
+        return read(model.params().weights, model.params().weights_size);
     }
 };
 
@@ -139,11 +145,9 @@ Outcome train_in_threads(const Config& config, std::vector<double> shares, int s
                 rank.train(steps);
                 const uint64_t sent = job.communicator->bytes_sent() - before;
                 const float* momentum = rank.optimizer->state()[0];
-                outcomes[size_t(r)] = {rank.losses,
-                                       rank.weights(),
-                                       {momentum, momentum + rank.model.params().trained_size},
-                                       double(sent) / steps,
-                                       rank.samples};
+                outcomes[size_t(r)] = {rank.losses, rank.weights(),
+                                       rank.read(momentum, rank.model.params().trained_size),
+                                       double(sent) / steps, rank.samples};
                 job.communicator->barrier();
                 job.communicator->leave();
             } catch (...) {
@@ -182,6 +186,23 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
         // Rounding of float sums in another order, grown by five steps of training.
         CHECK_CLOSE(many.losses, one.losses, 2e-5);
         CHECK_CLOSE(many.weights, one.weights, 2e-4);
+    }
+}
+
+TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, train as CPUs do") {
+    Config config = small_config();
+    const std::vector<double> shares = {3, 1};
+    for (const auto& [factors, sync_every] : {std::pair{"off", 1}, {"on", 1}, {"off", 2}}) {
+        config.factors = factors, config.sync_every = sync_every;
+        CAPTURE(config.factors);
+        config.device = "cpu";
+        const Outcome cpu = train_in_threads(config, shares, 2);
+        config.device = "simt";
+        const Outcome simt = train_in_threads(config, shares, 2);
+        CHECK(simt.samples == cpu.samples);
+        CHECK_CLOSE(simt.losses, cpu.losses, 2e-5);
+        CHECK_CLOSE(simt.weights, cpu.weights, 2e-4);
+        CHECK_CLOSE(simt.momentum, cpu.momentum, 2e-4);
     }
 }
 

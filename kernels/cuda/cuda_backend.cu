@@ -37,11 +37,20 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     processors_ = properties.multiProcessorCount;
     set_workers(threads_);  // of the model; a GPU has its own
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    set_workers(1);
+    CUDA_CHECK(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreateWithFlags(&ops_done_, cudaEventDisableTiming));
+    for (cudaEvent_t& event : copies_done_)
+        CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
 }
 
 CudaBackend::~CudaBackend() {
     // Memory may only go when no kernel uses it; errors are for those who still need the results.
+    (void)cudaStreamSynchronize(copy_stream_);
     (void)cudaStreamSynchronize(stream_);
+    for (cudaEvent_t event : copies_done_) (void)cudaEventDestroy(event);
+    (void)cudaEventDestroy(ops_done_);
+    (void)cudaStreamDestroy(copy_stream_);
     (void)cudaStreamDestroy(stream_);
 }
 
@@ -76,6 +85,19 @@ void CudaBackend::upload(void* device, const void* host, size_t bytes) {
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
     CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
+}
+
+int64_t CudaBackend::start_download(float* host, const float* device, size_t elems) {
+    CUDA_CHECK(cudaEventRecord(ops_done_, stream_));
+    CUDA_CHECK(cudaStreamWaitEvent(copy_stream_, ops_done_));
+    CUDA_CHECK(
+        cudaMemcpyAsync(host, device, elems * sizeof(float), cudaMemcpyDeviceToHost, copy_stream_));
+    CUDA_CHECK(cudaEventRecord(copies_done_[downloads_ % copies_done_.size()], copy_stream_));
+    return downloads_++;
+}
+
+void CudaBackend::wait_download(int64_t number) {
+    CUDA_CHECK(cudaEventSynchronize(copies_done_[number % copies_done_.size()]));
 }
 
 void CudaBackend::copy(float* to, const float* from, size_t elems) {

@@ -5,6 +5,7 @@
 // one thread at a time.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,8 @@ class CudaBackend final : public Backend {
     void fill(float* to, size_t elems, float value) override;
     void synchronize() override;
     bool host_visible() const override { return false; }
+    int64_t start_download(float* host, const float* device, size_t elems) override;
+    void wait_download(int64_t number) override;
 
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override;
     void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override;
@@ -91,6 +94,13 @@ class CudaBackend final : public Backend {
     int index_, threads_;
     int processors_ = 1;  // multiprocessors of the GPU
     cudaStream_t stream_ = nullptr;
+    // Downloads beside the ops: a stream of their own, and an event for the end of each. The number
+    // of a download modulo the events is its event, which may by then stand for a later one; that
+    // ends later, so waiting for it is right as well.
+    cudaStream_t copy_stream_ = nullptr;
+    cudaEvent_t ops_done_ = nullptr;
+    std::array<cudaEvent_t, 64> copies_done_{};
+    int64_t downloads_ = 0;
     DeviceMemory memory_;
 };
 

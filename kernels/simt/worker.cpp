@@ -179,6 +179,7 @@ void* Worker::shared(const void* tag, const char* name, size_t bytes, size_t ali
     if (begin / align % 2 == 0 && align < 128) begin += align;
     char* data = arena_.get() + begin;
     ENSURE(begin + bytes + kGap <= kArenaBytes, "shared memory of ", bytes, " bytes");
+    allow(arena_.get() + arena_used_, begin + bytes + kGap - arena_used_);
     std::memset(arena_.get() + arena_used_, kGapByte, begin - arena_used_);
     std::memset(data, 0xFF, bytes);  // a NaN
     std::memset(data + bytes, kGapByte, kGap);
