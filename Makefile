@@ -81,6 +81,8 @@ $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
 $(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
+# Make's own rule would compile a .cu.cpp as well, and without what is to be rewritten first.
+%.o: %.cpp
 # The kernels as C++: launches and shared memory rewritten by launch.sed, line by line in place. Every
 # pointer is checked for the alignment of its type (kernels/simt/checks.cpp).
 REWRITE = @mkdir -p $(@D) && { echo '\#line 1 "$<"'; sed -zEf kernels/simt/launch.sed $<; } > $@
