@@ -55,14 +55,12 @@ Rehearsal rehearse(const Config& config, Backend& backend, Communicator& communi
     rehearsal.predicted = prediction.images_per_second;
     rehearsal.steps = std::stoi(
         share_from_rank0(communicator, cat(std::clamp(int(2 / prediction.step_seconds), 3, 50))));
-    std::vector<double> seconds;
-    for (int step = 0; step <= rehearsal.steps; ++step) {
-        const auto begin = Clock::now();
-        trainer.step(batch, {0, 0, step}, /*lr=*/0);
-        seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-    }
-    std::sort(seconds.begin() + 1, seconds.end());
-    rehearsal.images_per_second = double(config.batch) / seconds[1 + size_t(rehearsal.steps) / 2];
+    trainer.step(batch, {}, /*lr=*/0);
+    communicator.barrier();
+    const auto begin = Clock::now();
+    for (int step = 1; step <= rehearsal.steps; ++step) trainer.step(batch, {0, 0, step}, 0);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    rehearsal.images_per_second = double(config.batch) * rehearsal.steps / seconds;
     return rehearsal;
 }
 

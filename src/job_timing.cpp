@@ -300,6 +300,35 @@ std::vector<double> compute_speeds(const JobTiming& timing, int64_t batch,
     return speeds;
 }
 
+// See plan_job.
+static std::vector<std::vector<StepTiming>> evened(const JobTiming& timing, int ranks) {
+    const auto each = timings_of(timing, ranks);
+    auto result = each;
+    const auto alike = [&](size_t a, size_t b) {
+        const auto images = [](const StepTiming& x, const StepTiming& y) {
+            return x.images == y.images;
+        };
+        return timing.ranks[a].machine == timing.ranks[b].machine &&
+               timing.ranks[a].threads == timing.ranks[b].threads &&
+               std::equal(each[a].begin(), each[a].end(), each[b].begin(), each[b].end(), images);
+    };
+    for (size_t rank = 0; rank < each.size(); ++rank)
+        for (size_t i = 0; i < each[rank].size(); ++i) {
+            StepTiming sum{each[rank][i].images, 0, 0, 0};
+            int count = 0;
+            for (size_t other = 0; other < each.size(); ++other) {
+                if (!alike(rank, other)) continue;
+                sum.forward += each[other][i].forward;
+                sum.backward += each[other][i].backward;
+                sum.update += each[other][i].update;
+                ++count;
+            }
+            sum.forward /= count, sum.backward /= count, sum.update /= count;
+            result[rank][i] = sum;
+        }
+    return result;
+}
+
 PlanJob plan_job(const JobTiming& timing, int64_t batch, std::vector<double> shares,
                  int64_t sync_every) {
     const int ranks = int(shares.size());
@@ -310,8 +339,8 @@ PlanJob plan_job(const JobTiming& timing, int64_t batch, std::vector<double> sha
     job.average_floats = timing.average_floats;
     job.sync_every = sync_every;
     job.rows = timing.rows;
-    job.row_timings = timings_of(timing, int(timing.ranks.size())).front();
-    job.timings = timings_of(timing, ranks);
+    job.row_timings = evened(timing, int(timing.ranks.size())).front();
+    job.timings = evened(timing, ranks);
     job.shares = std::move(shares);
     job.link = timing.link;
     if (ranks == int(timing.ranks.size())) return job;

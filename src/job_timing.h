@@ -53,7 +53,8 @@ std::vector<double> compute_speeds(const JobTiming& timing, int64_t batch,
                                    const std::vector<double>& shares);
 // The timings of the ranks as they are while `ranks` of them compute: the first so many.
 std::vector<std::vector<StepTiming>> timings_of(const JobTiming& timing, int ranks);
-// The job of the first ranks; shares: one weight each.
+// The job of the first ranks; shares: one weight each. Ranks that share a machine, with as many
+// threads and images, count as their mean: they take turns, and what one loses another gains.
 PlanJob plan_job(const JobTiming& timing, int64_t batch, std::vector<double> shares,
                  int64_t sync_every = 1);
 

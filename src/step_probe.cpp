@@ -185,26 +185,16 @@ size_t StepProbe::exact_floats() const {
 }
 
 StepTiming StepProbe::steps(int images, double seconds, int least) {
-    std::vector<StepTiming> timings;
+    StepTiming sum;
+    int count = 0;
     const auto begin = Clock::now();
-    while (int(timings.size()) < least || between(begin, Clock::now()) < seconds)
-        timings.push_back(step(images));
-    return median_timing(std::move(timings));
-}
-
-StepTiming median_timing(std::vector<StepTiming> timings) {
-    ENSURE(!timings.empty(), "no steps");
-    const auto median = [&](double StepTiming::*part) {
-        std::sort(timings.begin(), timings.end(),
-                  [&](const StepTiming& a, const StepTiming& b) { return a.*part < b.*part; });
-        return timings[timings.size() / 2].*part;
-    };
-    StepTiming result;
-    result.images = timings.front().images;
-    result.forward = median(&StepTiming::forward);
-    result.backward = median(&StepTiming::backward);
-    result.update = median(&StepTiming::update);
-    return result;
+    for (; count < least || between(begin, Clock::now()) < seconds; ++count) {
+        const StepTiming one = step(images);
+        sum.forward += one.forward;
+        sum.backward += one.backward;
+        sum.update += one.update;
+    }
+    return {double(images), sum.forward / count, sum.backward / count, sum.update / count};
 }
 
 }  // namespace convoy

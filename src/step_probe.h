@@ -25,7 +25,8 @@ class StepProbe {
 
     // One step over `images` random images, at most as many as the model is planned for.
     StepTiming step(int images);
-    // Steps until so many seconds are over, at least `least` of them; the median of each part.
+    // Steps until so many seconds are over, at least `least` of them; the mean of each part, since
+    // where ranks take turns on a processor the quick steps pay for the long ones.
     StepTiming steps(int images, double seconds, int least);
 
     // How long the gradients of linear layers take, for rows().
@@ -55,8 +56,5 @@ class StepProbe {
 
 // The settings with which every row is handed over on its own, when it is ready.
 Config row_by_row(Config config);
-
-// The median of each part.
-StepTiming median_timing(std::vector<StepTiming> timings);
 
 }  // namespace convoy

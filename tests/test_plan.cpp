@@ -197,6 +197,25 @@ TEST_CASE("plan: the bucket grows with latency and bandwidth, between 1 and 25 M
     CHECK(sum_seconds(1'250'000, 4, link, false) == Approx(1.08 * bytes_alone).epsilon(0.001));
 }
 
+TEST_CASE("plan: ranks that share a machine are measured as they share it") {
+    // Ranks 0 and 1 on one machine: alone 30 ms for 20 images, together 60 and 40 (it is noisy).
+    JobTiming timing;
+    timing.phases = {1, 2};
+    timing.link = {1e-4, 1e8};
+    timing.ranks = {{"a", 1, {{{20, 0.01, 0.02, 0}}, {{20, 0.02, 0.04, 0}}}},
+                    {"a", 1, {{}, {{20, 0.02, 0.02, 0}}}},
+                    {"b", 1, {{{20, 0.01, 0.02, 0}}, {{20, 0.01, 0.02, 0}}}}};
+    CHECK(predict(plan_job(timing, 20, {1}), {}).step_seconds == Approx(0.030));
+    CHECK(predict(plan_job(timing, 40, {1, 1}), {}).step_seconds == Approx(0.050));
+    CHECK(predict(plan_job(timing, 60, {1, 1, 1}), {}).step_seconds == Approx(0.050));
+    CHECK(compute_speeds(timing, 60, {1, 1, 1})[0] == Approx(20 / 0.060));
+    CHECK(compute_speeds(timing, 60, {1, 1, 1})[2] == Approx(20 / 0.030));
+    // What the network takes from compute goes with the ranks that share it.
+    timing.link.compute_slowdown = 2;
+    CHECK(plan_job(timing, 20, {1}).link.compute_slowdown == Approx(4.0 / 3));
+    CHECK(plan_job(timing, 40, {1, 1}).link.compute_slowdown == Approx(2));
+}
+
 TEST_CASE("plan: what stands out is named, once and rightly") {
     JobTiming timing = four_ranks();
     const std::vector<double> equal = {1, 1, 1, 1};
