@@ -159,20 +159,21 @@ void Timing::time_sums() {
 
 // As many images as this rank's part of the batch has, fewer where that takes too long; and for
 // the line through two points twice or half as many. All ranks try 1, 2, 4 … images, which also
-// touches the memory for the first time, as long as the slowest one has time for twice the growth.
+// touches the memory for the first time, as long as the slowest one has time for twice the growth;
+// what a step costs whatever its images (reading and writing all weights) is no reason to stop.
 void Timing::choose_images() {
     const auto part = [&](int rank) {
         return int(std::max<int64_t>(1, share_of(options_.batch, options_.shares, rank).size()));
     };
     int largest_part = 1;
     for (int rank = 0; rank < world(); ++rank) largest_part = std::max(largest_part, part(rank));
-    const double limit = options_.brief ? 0.25 : 1.5;  // seconds of a step
+    const double limit = options_.brief ? 0.2 : 1.0;  // seconds for more images
     const int wanted =
         std::min(options_.brief ? largest_part : 2 * largest_part, probe_.max_images());
     probe_.step(1);
     double before = 0, now = largest_of(communicator_, probe_.step(1).seconds());
     int most = 1;
-    while (most < wanted && (most == 1 || now + 2 * (now - before) < limit)) {
+    while (most < wanted && (most == 1 || 2 * (now - before) < limit)) {
         most = std::min(2 * most, wanted);
         before = now;
         now = largest_of(communicator_, probe_.step(most).seconds());
@@ -194,8 +195,7 @@ void Timing::time_compute() {
         for (const int images : images_) {
             communicator_.barrier();
             if (place_ < at_once)
-                mine_.phases.back().push_back(
-                    probe_.steps(images, phase_seconds_, options_.brief ? 2 : 3));
+                mine_.phases.back().push_back(probe_.steps(images, phase_seconds_, 2));
         }
         communicator_.barrier();
     }

@@ -16,12 +16,12 @@ StepTiming timing_at(std::span<const StepTiming> timings, double images) {
     const StepTiming few = *std::min_element(timings.begin(), timings.end(), fewer);
     const StepTiming many = *std::max_element(timings.begin(), timings.end(), fewer);
     const auto line = [&](double at_few, double at_many) {
-        const double slope = many.images > few.images && at_many > at_few
-                                 ? (at_many - at_few) / (many.images - few.images)
-                                 : -1;
-        const double start = at_many - slope * many.images;
-        return slope < 0 || start < 0 ? at_many * images / std::max(many.images, 1e-9)
-                                      : start + slope * images;
+        const double more = many.images - few.images;
+        const double slope = more > 0 ? std::max(0.0, (at_many - at_few) / more) : -1;
+        const bool from_origin = slope < 0 || at_few < slope * few.images;
+        if (images <= few.images && from_origin) return at_few * images / few.images;
+        return slope < 0 ? at_many * images / many.images
+                         : at_many + slope * (images - many.images);
     };
     if (images <= 0) return {0, 0, 0, many.update};
     return {images, line(few.forward, many.forward), line(few.backward, many.backward),

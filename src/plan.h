@@ -39,8 +39,10 @@ struct StepTiming {
     double seconds() const { return forward + backward + update; }
 };
 
-// The line through the timings of the fewest and of the most images (through the origin, if there
-// is one timing or the line falls; the update does not depend on images), at so many images.
+// At so many images, on the line through the timings of the fewest and of the most. Where that
+// falls images cost nothing beside the rest; where it would start below 0, fewer images than were
+// timed cost in proportion, and so do all if there is one timing only. The update does not depend
+// on them.
 StepTiming timing_at(std::span<const StepTiming> timings, double images);
 
 // The narrowest edge, and what was seen of the ring as a whole.

@@ -165,7 +165,12 @@ TEST_CASE("plan: timings lie on a line through two, or through the origin") {
     CHECK(timing_at(two, 40).backward == Approx(0.17));
     CHECK(timing_at(two, 5).update == Approx(0.01));
     const std::vector<StepTiming> falls = {{10, 0.06, 0.06, 0.01}, {20, 0.05, 0.05, 0.01}};
-    CHECK(timing_at(falls, 40).forward == Approx(0.10));
+    CHECK(timing_at(falls, 40).forward == Approx(0.05));
+    const std::vector<StepTiming> steep = {{10, 0.01, 0, 0}, {20, 0.04, 0, 0}};
+    CHECK(timing_at(steep, 10).forward == Approx(0.01));
+    CHECK(timing_at(steep, 5).forward == Approx(0.005));
+    CHECK(timing_at(steep, 15).forward == Approx(0.025));
+    CHECK(timing_at(steep, 40).forward == Approx(0.10));
     const std::vector<StepTiming> one = {{10, 0.03, 0.05, 0.01}};
     CHECK(timing_at(one, 5).seconds() == Approx(0.015 + 0.025 + 0.01));
     CHECK(timing_at(one, 0).seconds() == Approx(0.01));
