@@ -102,8 +102,16 @@ static int count_gpus(std::string* why_none) {
 static std::unique_ptr<Backend> make_cuda(int, const BackendOptions&) { return nullptr; }
 #endif
 
+static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::string why = "") {
+    if (options.precision != Precision::kFp32)
+        fail("--precision ", options.precision == Precision::kTf32 ? "tf32" : "bf16",
+             " is for GPUs, and for --device simt; the CPU computes in fp32",
+             why.empty() ? "" : "; ", why);
+    return std::make_unique<CpuBackend>(options, pick_micro(), std::move(why));
+}
+
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
-    if (device == "cpu") return std::make_unique<CpuBackend>(options, pick_micro());
+    if (device == "cpu") return make_cpu(options);
     if (device == "simt") return simt::make_device_backend(0, options);
     const int index = device.empty() ? 0 : cuda_index(device);
     if (index < 0)
@@ -111,8 +119,7 @@ std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOp
     std::string why_none;
     const int gpus = count_gpus(&why_none);
     if (index < gpus) return make_cuda(index, options);
-    if (device.empty())
-        return std::make_unique<CpuBackend>(options, pick_micro(), cat("no GPU: ", why_none));
+    if (device.empty()) return make_cpu(options, cat("no GPU: ", why_none));
     if (gpus == 0) fail("--device ", device, ": there is no GPU: ", why_none);
     fail("--device ", device, ": this process may use ", gpus, gpus == 1 ? " GPU" : " GPUs",
          ", counted from cuda:0");

@@ -214,9 +214,15 @@ class Backend {
 // backend's rule says which is faster (CPU: winograd_pays in kernels/cpu/winograd.cpp).
 enum class ConvMethod { kAuto, kWinograd, kDirect };
 
+// What convolutions and linear layers multiply in: fp32, or numbers rounded to tf32 (10 bits of
+// mantissa) or bf16 (7 bits) on their way into the tensor cores of a GPU. Sums, weights and
+// activations are fp32 in all of them.
+enum class Precision { kFp32, kTf32, kBf16 };
+
 struct BackendOptions {
     int threads = 0;  // compute threads; 0: as many as this process may use (affinity and cgroup)
     ConvMethod conv = ConvMethod::kAuto;
+    Precision precision = Precision::kFp32;
 };
 
 // device: "cpu", "cuda", "cuda:1", "simt", or "" for the best there is. Throws if it is not there.

@@ -26,8 +26,14 @@ ConvMethod parse_conv_method(const std::string& text) {
                               : ConvMethod::kAuto;
 }
 
+Precision parse_precision(const std::string& text) {
+    return text == "tf32" ? Precision::kTf32 : text == "bf16" ? Precision::kBf16 : Precision::kFp32;
+}
+
 std::unique_ptr<Backend> make_backend(const Config& config) {
-    return make_backend(config.device, {config.threads, parse_conv_method(config.conv)});
+    return make_backend(config.device, {.threads = config.threads,
+                                        .conv = parse_conv_method(config.conv),
+                                        .precision = parse_precision(config.precision)});
 }
 
 std::vector<float*> lend_slots(Backend& backend, const Model& model, int count) {

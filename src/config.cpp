@@ -93,6 +93,11 @@ static const Option kOptions[] = {
 
     {"conv", "Device", &Config::conv, "auto|winograd|direct",
      "how 3x3 and 5x5 convolutions are computed", kCompute},
+    {"precision", "Device", &Config::precision, "fp32|tf32|bf16",
+     "what convolutions and linear layers multiply in on a GPU; tf32 and bf16 use its tensor "
+     "cores, "
+     "and sum in fp32",
+     kCompute},
 
     {"coord", "Ranks", &Config::coord, "HOST:PORT",
      "where the ranks meet; rank 0 serves it unless a coordinator already listens there",

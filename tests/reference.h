@@ -39,6 +39,16 @@ void each_product(const Array& x, const Shape& w, Window window, const Shape& y,
                     }
 }
 
+// The number that a tensor core multiplies in place of x: 10 bits after the leading one and ties
+// away from zero, or 7 bits and ties to even.
+inline float rounded(float x, Precision precision) {
+    int exponent;
+    const double mantissa = std::frexp(double(x), &exponent);
+    if (precision == Precision::kTf32)
+        return float(std::ldexp(std::round(std::ldexp(mantissa, 11)), exponent - 11));
+    return float(std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8));
+}
+
 inline Shape conv_shape(const Shape& x, const Shape& w, Window window) {
     return {x.N, window.out_h(x.H), window.out_w(x.W), w.N};
 }

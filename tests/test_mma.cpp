@@ -2,20 +2,10 @@
 #include <bit>
 
 #include "tests/mma_kernels.h"
+#include "tests/reference.h"
 #include "tests/support.h"
 
 namespace convoy {
-
-namespace {
-
-// The nearest number with `bits` bits after the leading one, ties to even: what rounding leaves.
-double rounded(float x, int bits) {
-    int exponent;
-    const double mantissa = std::frexp(double(x), &exponent);
-    return std::ldexp(std::nearbyint(std::ldexp(mantissa, bits + 1)), exponent - bits - 1);
-}
-
-}  // namespace
 
 TEST_CASE("mma gives each lane the sums of its rows and columns, in tf32 and in bf16") {
     for (bool bf16 : {false, true}) {
@@ -23,12 +13,14 @@ TEST_CASE("mma gives each lane the sums of its rows and columns, in tf32 and in 
         const int depth = bf16 ? 16 : 8;
         const std::vector<float> a = random_floats(16 * depth, 1), b = random_floats(depth * 8, 2);
         const std::vector<float> d = random_floats(16 * 8, 3);
+        const Precision precision = bf16 ? Precision::kBf16 : Precision::kTf32;
         std::vector<double> want(d.begin(), d.end());
         for (int row = 0; row < 16; ++row)
             for (int column = 0; column < 8; ++column)
                 for (int l = 0; l < depth; ++l)
-                    want[row * 8 + column] += rounded(a[row * depth + l], bf16 ? 7 : 10) *
-                                              rounded(b[l * 8 + column], bf16 ? 7 : 10);
+                    want[row * 8 + column] +=
+                        double(reference::rounded(a[row * depth + l], precision)) *
+                        reference::rounded(b[l * 8 + column], precision);
         CHECK_CLOSE(simt::one_mma(bf16, a, b, d), want, sum_tolerance(depth + 1));
     }
 }

@@ -250,7 +250,9 @@ class ThroughDevice final : public Backend {
 
 // The backend of this run of the test case: with it, the case runs once on the CPU, once on the
 // model of CUDA, and once on a GPU where there is one. To be called once, at the top of the case.
-inline std::unique_ptr<Backend> each_backend(int threads = 2) {
+// The CPU is left out where the precision is not its.
+inline std::unique_ptr<Backend> each_backend(int threads = 2,
+                                             Precision precision = Precision::kFp32) {
     std::unique_ptr<Backend> backend;
     static const bool has_gpu = [] {
         try {
@@ -261,12 +263,15 @@ inline std::unique_ptr<Backend> each_backend(int threads = 2) {
             return false;
         }
     }();
-    SUBCASE("cpu") { backend = make_backend("cpu", {.threads = threads}); }
-    SUBCASE("simt") {
-        backend = std::make_unique<ThroughDevice>(make_backend("simt", {.threads = threads}));
+    const BackendOptions options{.threads = threads, .precision = precision};
+    if (precision == Precision::kFp32) {
+        SUBCASE("cpu") { backend = make_backend("cpu", options); }
     }
+    SUBCASE("simt") { backend = std::make_unique<ThroughDevice>(make_backend("simt", options)); }
     if (has_gpu) {
-        SUBCASE("cuda") { backend = std::make_unique<ThroughDevice>(make_backend("cuda")); }
+        SUBCASE("cuda") {
+            backend = std::make_unique<ThroughDevice>(make_backend("cuda", options));
+        }
     }
     ENSURE(backend, "each_backend() is called twice in a test case");
     current_backend() = backend->name();

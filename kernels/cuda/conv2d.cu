@@ -1,4 +1,4 @@
-// conv2d.cu — convolutions as products, plain.   Twin: kernels/cpu/conv2d.cpp
+// conv2d.cu — convolutions as products.   Twin: kernels/cpu/conv2d.cpp
 //
 //   conv2d         y[npq,k]   = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c]·w[k,rsc])
 //   conv2d_grad_x  dx[nhw,c]  = Σ_rsk dy[n, (h+pad−r)/stride, (w+pad−s)/stride, k]·w[k,r,s,c]
@@ -9,9 +9,10 @@
 // The matrix of patches is never written: an operand of gemm.cuh finds its numbers in x or dy while
 // the tile is fetched ("implicit GEMM"). The channel is the fast index of the depth, so 16 threads
 // read 16 neighbours. With a stride, grad_x multiplies zeros for the taps that do not meet a pixel.
-// Mapping, bytes and order of the sums: gemm.cuh.
+// Mapping, bytes and order of the sums: gemm.cuh, plain and in fp32; tensor_gemm.cuh, on tensor
+// cores.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/tensor_gemm.cuh"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -36,10 +37,10 @@ __device__ __forceinline__ Corner corner_of(int i, int P, int Q, const Window& w
     const int q = i % Q, p = i / Q % P;
     return {i / Q / P, p * window.stride_h - window.pad_h, q * window.stride_w - window.pad_w};
 }
-__device__ __forceinline__ float pixel(const float* x, const Shape& xs, int n, int h, int w,
-                                       int c) {
-    if (h < 0 || w < 0 || h >= xs.H || w >= xs.W) return 0;
-    return x[((size_t(n) * xs.H + h) * xs.W + w) * xs.C + c];
+__device__ __forceinline__ const float* pixel(const float* x, const Shape& xs, int n, int h, int w,
+                                              int c) {
+    if (h < 0 || w < 0 || h >= xs.H || w >= xs.W) return nullptr;
+    return x + ((size_t(n) * xs.H + h) * xs.W + w) * xs.C + c;
 }
 
 // The patches of x: a row for each output pixel, depth r,s,c.
@@ -52,10 +53,11 @@ struct Patches {
 
     using Row = Corner;
     using Depth = Tap;
+    __device__ const float* any() const { return x; }
     __device__ Row row(int i) const { return corner_of(i, P, Q, window, rows); }
     __device__ Depth depth(int l) const { return tap_of(l, window.size_w, xs.C, depths); }
-    __device__ float at(const Row& corner, const Depth& tap) const {
-        if (corner.n < 0 || tap.r < 0) return 0;
+    __device__ const float* find(const Row& corner, const Depth& tap) const {
+        if (corner.n < 0 || tap.r < 0) return nullptr;
         return pixel(x, xs, corner.n, corner.h + tap.r, corner.w + tap.s, tap.c);
     }
 };
@@ -67,10 +69,11 @@ struct PatchesOfTap {
 
     using Row = Tap;
     using Depth = Corner;
+    __device__ const float* any() const { return patches.x; }
     __device__ Row row(int i) const { return patches.depth(i); }
     __device__ Depth depth(int l) const { return patches.row(l); }
-    __device__ float at(const Row& tap, const Depth& corner) const {
-        return patches.at(corner, tap);
+    __device__ const float* find(const Row& tap, const Depth& corner) const {
+        return patches.find(corner, tap);
     }
 };
 
@@ -84,15 +87,16 @@ struct Outputs {
 
     using Row = Corner;  // h + pad, w + pad
     using Depth = Tap;
+    __device__ const float* any() const { return dy; }
     __device__ Row row(int i) const {
         if (i >= rows) return {-1, 0, 0};
         return {i / W / H, i / W % H + window.pad_h, i % W + window.pad_w};
     }
     __device__ Depth depth(int l) const { return tap_of(l, window.size_w, ys.C, depths); }
-    __device__ float at(const Row& at, const Depth& tap) const {
+    __device__ const float* find(const Row& at, const Depth& tap) const {
         const int h = at.h - tap.r, w = at.w - tap.s;
-        if (at.n < 0 || tap.r < 0 || h < 0 || w < 0) return 0;
-        if (h % window.stride_h != 0 || w % window.stride_w != 0) return 0;
+        if (at.n < 0 || tap.r < 0 || h < 0 || w < 0) return nullptr;
+        if (h % window.stride_h != 0 || w % window.stride_w != 0) return nullptr;
         return pixel(dy, ys, at.n, h / window.stride_h, w / window.stride_w, tap.c);
     }
 };
@@ -105,11 +109,12 @@ struct FiltersOfChannel {
 
     using Row = int;
     using Depth = Tap;
+    __device__ const float* any() const { return w; }
     __device__ Row row(int c) const { return c; }
     __device__ Depth depth(int l) const { return tap_of(l, S, K, R * S * K); }
-    __device__ float at(Row c, const Depth& tap) const {
-        if (c >= C || tap.r < 0) return 0;
-        return w[((size_t(tap.c) * R + tap.r) * S + tap.s) * C + c];
+    __device__ const float* find(Row c, const Depth& tap) const {
+        if (c >= C || tap.r < 0) return nullptr;
+        return w + ((size_t(tap.c) * R + tap.r) * S + tap.s) * C + c;
     }
 };
 
@@ -118,31 +123,64 @@ Patches patches_of(Tensor x, Window window, Tensor y) {
     return {x.data, x.shape(), window, y.H, y.W, y.N * y.H * y.W, taps};
 }
 
+// Whether four neighbouring channels can be copied at once.
+bool in_fours(const float* data, int channels) {
+    return channels % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
 }  // namespace
 
 void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
     check_conv2d(x, w, window, y);
     const Patches patches = patches_of(x, window, y);
-    multiply(patches, Matrix<true>{w.data, w.N, patches.depths, patches.depths}, patches.rows, w.N,
-             patches.depths, {y.data, b, relu}, memory_, kSlotProduct, stream_);
+    const Matrix<true> filters{w.data, w.N, patches.depths, patches.depths};
+    const Finish finish{y.data, b, relu};
+    const int I = patches.rows, J = w.N, L = patches.depths;
+    if (precision_ == Precision::kFp32)
+        multiply(patches, filters, I, J, L, finish, memory_, kSlotProduct, stream_);
+    else if (in_fours(x.data, x.C) && in_fours(w.data, x.C))
+        multiply_tensor<4, 4>(precision_, patches, filters, I, J, L, finish, memory_, kSlotProduct,
+                              stream_);
+    else
+        multiply_tensor<1, 1>(precision_, patches, filters, I, J, L, finish, memory_, kSlotProduct,
+                              stream_);
 }
 
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
-    const int rows = dx.N * dx.H * dx.W, depths = window.size_h * window.size_w * w.N;
-    multiply(Outputs{dy.data, dy.shape(), window, dx.H, dx.W, rows, depths},
-             FiltersOfChannel{w.data, w.N, w.H, w.W, w.C}, rows, dx.C, depths,
-             {dx.data, nullptr, false, mask}, memory_, kSlotProduct, stream_);
+    const int I = dx.N * dx.H * dx.W, J = dx.C, L = window.size_h * window.size_w * w.N;
+    const Outputs outputs{dy.data, dy.shape(), window, dx.H, dx.W, I, L};
+    const FiltersOfChannel filters{w.data, w.N, w.H, w.W, w.C};
+    const Finish finish{dx.data, nullptr, false, mask};
+    if (precision_ == Precision::kFp32)
+        multiply(outputs, filters, I, J, L, finish, memory_, kSlotProduct, stream_);
+    else if (in_fours(dy.data, dy.C) && in_fours(w.data, w.C))
+        multiply_tensor<4, 4>(precision_, outputs, filters, I, J, L, finish, memory_, kSlotProduct,
+                              stream_);
+    else
+        multiply_tensor<1, 1>(precision_, outputs, filters, I, J, L, finish, memory_, kSlotProduct,
+                              stream_);
 }
 
 void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_conv2d(x, dw, window, dy);
     if (dy.elems() == 0) return;
-    const Patches patches = patches_of(x, window, dy);
-    const int K = dy.C, pixels = patches.rows;
-    multiply(Matrix<false>{dy.data, K, pixels, K}, PatchesOfTap{patches}, K, patches.depths, pixels,
-             {dw.data, nullptr, false, nullptr, true}, memory_, kSlotProduct, stream_);
-    if (db) add_column_sums(dy.data, pixels, K, db);
+    const PatchesOfTap patches{patches_of(x, window, dy)};
+    const int I = dy.C, J = patches.patches.depths, L = patches.patches.rows;
+    const Matrix<false> outputs{dy.data, I, L, I};
+    const Finish finish{dw.data, nullptr, false, nullptr, true};
+    if (precision_ == Precision::kFp32)
+        multiply(outputs, patches, I, J, L, finish, memory_, kSlotProduct, stream_);
+    else if (in_fours(dy.data, dy.C) && in_fours(x.data, x.C))
+        multiply_tensor<4, 4>(precision_, outputs, patches, I, J, L, finish, memory_, kSlotProduct,
+                              stream_);
+    else if (in_fours(dy.data, dy.C))  // a first layer
+        multiply_tensor<4, 1>(precision_, outputs, patches, I, J, L, finish, memory_, kSlotProduct,
+                              stream_);
+    else
+        multiply_tensor<1, 1>(precision_, outputs, patches, I, J, L, finish, memory_, kSlotProduct,
+                              stream_);
+    if (db) add_column_sums(dy.data, L, I, db);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -35,6 +35,12 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, index_));
     processors_ = properties.multiProcessorCount;
+    // Tensor cores that know tf32 and bf16 came with 8.0; others take the plain kernels.
+    if (properties.major >= 8) precision_ = options.precision;
+    const char* names[] = {"fp32", "tf32", "bf16"};
+    products_ = cat("products in ", names[int(precision_)]);
+    if (precision_ != options.precision)
+        products_ += cat(", ", names[int(options.precision)], " needs compute capability 8.0");
     set_workers(threads_);  // of the model; a GPU has its own
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     set_workers(1);
@@ -61,11 +67,13 @@ std::string CudaBackend::name() const {
 std::string CudaBackend::description() const {
     if (kIsModel)
         return cat("simt, the CUDA kernels on the CPU, ", threads_,
-                   threads_ == 1 ? " thread" : " threads", "; slow, to learn and to test");
+                   threads_ == 1 ? " thread" : " threads", ", ", products_,
+                   "; slow, to learn and to test");
     cudaDeviceProp p;
     CUDA_CHECK(cudaGetDeviceProperties(&p, index_));
     return cat(name(), ", ", p.name, ", compute capability ", p.major, ".", p.minor, ", ",
-               p.multiProcessorCount, " multiprocessors, ", p.totalGlobalMem >> 30, " GB");
+               p.multiProcessorCount, " multiprocessors, ", p.totalGlobalMem >> 30, " GB, ",
+               products_);
 }
 
 float* CudaBackend::alloc(size_t elems) { return memory_.alloc(elems, stream_); }

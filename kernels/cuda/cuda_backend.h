@@ -93,6 +93,8 @@ class CudaBackend final : public Backend {
 
     int index_, threads_;
     int processors_ = 1;  // multiprocessors of the GPU
+    Precision precision_ = Precision::kFp32;
+    std::string products_;  // what description() says of it
     cudaStream_t stream_ = nullptr;
     // Downloads beside the ops: a stream of their own, and an event for the end of each. The number
     // of a download modulo the events is its event, which may by then stand for a later one; that

@@ -22,7 +22,8 @@
 // several numbers, since an index of a convolution costs more than a product:
 //   static constexpr bool kDepthFast   neighbours along l are neighbours in memory (else: along i)
 //   Row row(int i) / Depth depth(int l)
-//   float at(Row, Depth)               0 outside of the operand
+//   const float* find(Row, Depth)      null outside of the operand, which counts as 0
+//   const float* any()                 an address that may be read
 #pragma once
 
 #include <algorithm>
@@ -63,9 +64,10 @@ struct Matrix {
     using Depth = int;
     __device__ Row row(int i) const { return i; }
     __device__ Depth depth(int l) const { return l; }
-    __device__ float at(Row i, Depth l) const {
-        if (i >= rows || l >= depths) return 0;
-        return data[DepthFast ? i * stride + l : l * stride + i];
+    __device__ const float* any() const { return data; }
+    __device__ const float* find(Row i, Depth l) const {
+        if (i >= rows || l >= depths) return nullptr;
+        return data + (DepthFast ? i * stride + l : l * stride + i);
     }
 };
 
@@ -89,11 +91,12 @@ class TileFetch {
             const auto depth = operand_.depth(l + depth_);
             for (int e = 0; e < kEach; ++e)
                 tile[depth_][row_ + e * kRowStep] =
-                    l + depth_ < end ? operand_.at(rows_[e], depth) : 0.0f;
+                    l + depth_ < end ? value(operand_.find(rows_[e], depth)) : 0.0f;
         } else {
             for (int e = 0; e < kEach; ++e) {
                 const int d = depth_ + e * kDepthsApart;
-                tile[d][row_] = l + d < end ? operand_.at(rows_[0], operand_.depth(l + d)) : 0.0f;
+                tile[d][row_] =
+                    l + d < end ? value(operand_.find(rows_[0], operand_.depth(l + d))) : 0.0f;
             }
         }
     }
@@ -101,6 +104,7 @@ class TileFetch {
  private:
     static constexpr int kRowStep = kProductThreads / kDepthStep;
     static constexpr int kDepthsApart = kProductThreads / kTile;
+    static __device__ float value(const float* found) { return found ? *found : 0.0f; }
 
     const Operand& operand_;
     int row_, depth_;

@@ -5,15 +5,21 @@
 //   linear_grad_w  dw[k,c] += Σ_n dy[n,k]·x[n,c]                 rows k, columns c, depth n
 //                  db[k]   += Σ_n dy[n,k]                        column_sums.cu
 //
-// Mapping, bytes and order of the sums: gemm.cuh.
+// Mapping, bytes and order of the sums: gemm.cuh; in tf32 and bf16 as convolutions, conv2d.cu.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
 
+// The rows of x as images of one pixel, on which a linear layer is a convolution with a window
+// of 1.
+static Tensor as_pixels(Tensor x) { return {x.data, x.N, 1, 1, int(x.shape().row_elems())}; }
+
 void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
+    if (precision_ != Precision::kFp32)
+        return conv2d(as_pixels(x), w, b, Window::square(1), relu, y);
     const int N = x.N, C = w.C, K = w.N;
     multiply(Matrix<true>{x.data, N, C, C}, Matrix<true>{w.data, K, C, C}, N, K, C,
              {y.data, b, relu}, memory_, kSlotProduct, stream_);
@@ -21,6 +27,8 @@ void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y
 
 void CudaBackend::linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) {
     check_linear(dx, w, dy);
+    if (precision_ != Precision::kFp32)
+        return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx));
     const int N = dx.N, C = w.C, K = w.N;
     multiply(Matrix<true>{dy.data, N, K, K}, Matrix<false>{w.data, C, K, C}, N, C, K,
              {dx.data, nullptr, false, mask}, memory_, kSlotProduct, stream_);
@@ -28,6 +36,8 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor d
 
 void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
+    if (precision_ != Precision::kFp32)
+        return conv2d_grad_w(as_pixels(x), dy, Window::square(1), dw, db);
     const int N = x.N, C = dw.C, K = dw.N;
     if (N == 0) return;
     multiply(Matrix<false>{dy.data, K, N, K}, Matrix<false>{x.data, C, N, C}, K, C, N,
