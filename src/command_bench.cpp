@@ -16,9 +16,12 @@ namespace convoy {
 
 int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
     const auto started = std::chrono::steady_clock::now();
-    const Config& config = line.config;
+    Config config = line.config;
     log.set_quiet(config.json);
+    if (config.forward && (config.compute > 0 || !config.coord.empty()))
+        fail("--forward times one rank computing; it goes neither with --compute nor with --coord");
     Job job = join_job(line, log, stop);
+    if (job.communicator->rank() > 0) apply_settings(config, job.settings);
     TrainBench result = bench_train(config, *job.communicator, stop);
     const auto since_start = [&](auto then) {
         return std::chrono::duration<double>(then - started).count();

@@ -63,6 +63,10 @@ class TrainRun {
     int train();
     void train_epoch();
     bool averages_after(const Batch& batch) const;
+    Clocks clocks() const {
+        return {loader_->waited_seconds(), trainer_->seconds_waited_for_network(),
+                communicator_.seconds_busy()};
+    }
     void validate();
     void save(bool is_best);
     void save_or_go_on(bool is_best);
@@ -147,7 +151,7 @@ std::string TrainRun::network_text() {
     return traffic_text(
         params,
         choose_factors(params, config_.batch, setup_.world(), parse_factor_mode(config_.factors)),
-        setup_.world());
+        setup_.world(), config_.wire == "bf16");
 }
 
 void TrainRun::print_start() {
@@ -272,7 +276,7 @@ int TrainRun::train() {
     const int64_t epochs = config_.steps > 0
                                ? (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_
                                : config_.epochs;
-    run_log_->plan(epochs, steps_per_epoch_, total_steps_, at_.step);
+    run_log_->plan(epochs, steps_per_epoch_, total_steps_, at_.step, clocks());
     while (!over()) {
         train_epoch();
         const bool epoch_done = at_.consumed >= int64_t(setup_.data.train->size());
@@ -327,9 +331,7 @@ void TrainRun::train_epoch() {
         for (const std::string& reason : loader_->take_bad_reasons())
             log_.notice("left out: ", reason);
         const int64_t done = (at_.consumed + config_.batch - 1) / config_.batch;
-        run_log_->step(at_, done, sums, lr,
-                       {loader_->waited_seconds(), trainer_->seconds_waited_for_network(),
-                        communicator_.seconds_busy()});
+        run_log_->step(at_, done, sums, lr, clocks());
         stopped_ = trainer_->stop_agreed();
         count_bad(sums);
         if (over()) return;
@@ -382,8 +384,8 @@ void TrainRun::validate() {
 
 void TrainRun::save(bool is_best) {
     if (saved_step_ == at_.step) return;
-    saved_step_ = at_.step;
     if (setup_.rank() != 0 && folder_.empty()) return;  // only where rank 0 cannot
+    saved_step_ = at_.step;
     communicator_.set_progress(at_.step, "checkpoint");
     CheckpointMeta meta{at_, best_top1_, optimizer_->steps_done, setup_.data.train->fingerprint(),
                         job_settings(config_)};

@@ -31,7 +31,9 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int worl
     return choices;
 }
 
-std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world) {
+std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world,
+                         bool bf16_wire) {
+    const double unit = bf16_wire ? 2e6 : 1e6;  // fp32 bytes of a MB sent
     const double ring = 2.0 * (world - 1) / world * sizeof(float) * double(params.grads_size);
     double sent = ring;
     std::string as_factors;
@@ -43,7 +45,7 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
                                   as_factors.empty() ? ": " : ", ", name, choice.factor_bytes / 1e6,
                                   choice.dense_bytes / 1e6);
     }
-    return fmt::format("{:.1f} MB a rank and step in fp32{}", sent / 1e6,
+    return fmt::format("{:.1f} MB a rank and step{}", sent / unit,
                        as_factors.empty() ? ", all gradients as they are" : as_factors);
 }
 

@@ -39,8 +39,9 @@ struct FactorChoice {
 // where they are fewer bytes; nothing travels in a world of one.
 std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int world, FactorMode mode);
 
-// "network    17.1 MB …": what a rank sends in a step, and which layers go as factors. fp32.
-std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world);
+// What a rank sends in a step, and which layers go as factors: "17.1 MB a rank and step: …".
+std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world,
+                         bool bf16_wire);
 
 // The rows of x and dy of one linear layer, of all ranks.
 class Factors {

@@ -39,10 +39,11 @@ RunLog::~RunLog() {
     if (file_) std::fclose(file_);
 }
 
-void RunLog::plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps,
-                  int64_t first_step) {
+void RunLog::plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step,
+                  const Clocks& clocks) {
     epochs_ = epochs, steps_per_epoch_ = steps_per_epoch;
     total_steps_ = total_steps, first_step_ = first_step;
+    window_clocks_ = clocks_ = clocks;
     begin_ = window_begin_ = drawn_ = epoch_begin_ = Clock::now();
 }
 
@@ -69,9 +70,9 @@ void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, d
     window_ += sums, epoch_ += sums, run_ += sums;
     clocks_ = clocks;
     const bool last = step_in_epoch == steps_per_epoch_ || at.step == total_steps_;
-    // Steps without sums (--sync-every) leave the line to the next step that has them.
-    line_due_ |= at.step % log_every_ == 0;
-    if ((line_due_ && window_.count > 0) || last) {
+    // Steps without sums (--sync-every, or no image that decodes) leave the line to the next one.
+    line_due_ |= at.step % log_every_ == 0 || last;
+    if (line_due_ && window_.count > 0) {
         print_step(at, step_in_epoch, lr, true);
         line_due_ = false;
         window_ = {};

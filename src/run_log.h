@@ -24,8 +24,9 @@ class RunLog {
     RunLog(Log& log, const std::string& folder, int rank, bool speaks, int log_every);
     ~RunLog();
 
-    // The run's extent, for epoch counts and the time left.
-    void plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step);
+    // The run's extent, for epoch counts and the time left; clocks as they stand before it.
+    void plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step,
+              const Clocks& clocks);
 
     // After each step. Prints every log_every steps; on a terminal redraws a bar in between.
     void step(const Position& at, int64_t step_in_epoch, const Sums& sums, double lr,

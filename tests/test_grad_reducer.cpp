@@ -200,8 +200,13 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
     const FactorChoice first = choose_factors(params, 10, 4, FactorMode::kAuto)[0];
     CHECK(first.dense_bytes == doctest::Approx(2 * 3 / 4. * 4 * 620));
     CHECK(first.factor_bytes == doctest::Approx(3 / 4. * 4 * 10 * 50));
-    CHECK(traffic_text(params, std::vector{first}, 4).find(": first 0.0 MB as factors") !=
-          std::string::npos);
+    // 10,000 images of both: 3/4 · 4 · 1e4 · 50 bytes against 2 · 3/4 · 4 · 620.
+    const auto all = choose_factors(params, 10'000, 4, FactorMode::kOn);
+    const std::string fp32 = traffic_text(params, all, 4, false),
+                      bf16 = traffic_text(params, all, 4, true);
+    CHECK(fp32.find("2.2 MB a rank and step: first 1.5 MB as factors instead of 0.0, second 0.7") ==
+          0);
+    CHECK(bf16 == "");
 }
 
 TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the buckets") {

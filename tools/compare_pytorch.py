@@ -8,8 +8,8 @@
 Speed: the two take turns, training on one batch of random images that stays in memory, SGD with
 momentum, so what is timed is forward, backward and update (--forward: the forward pass alone, in
 inference mode). PyTorch runs in its better memory format: channels_last and the default are both
-tried first. Prints medians of the rounds, the ratio, peak memory, and the times from the start of the
-process to the begin and the end of the first step.
+tried first. Prints medians of the rounds, the ratio, peak memory, and the times from the begin of the
+program's own work (the interpreter is up by then) to the begin and the end of the first step.
 
 Losses: both start from the weights that PyTorch drew and train the same batches of the same image
 files in the same order, without augmentation and dropout; prints both losses of every step and the
@@ -19,6 +19,7 @@ Needs torch and torchvision beside the project (and Pillow for --losses); Convoy
 """
 import argparse
 import json
+import math
 import os
 import resource
 import statistics
@@ -132,13 +133,15 @@ def compare_losses(options):
                               capture_output=True, text=True).stdout
         with open(f"{folder}/model.txt", "w") as file:
             file.writelines(line for line in text.splitlines(True) if "dropout" not in line)
-        subprocess.run(
+        trained = subprocess.run(
             [options.trainer, "--data", f"{folder}/set", "--val-split", "0", "--model", f"{folder}/model.txt",
              "--size", str(options.size), "--batch", str(options.batch), "--epochs", "1", "--augment", "none",
              "--init", f"{folder}/start.safetensors", "--lr", str(options.lr), "--schedule", "constant",
              "--warmup", "0", "--weight-decay", "5e-4", "--bn-group", "0", "--seed", str(seed), "--log-every", "1",
              "--threads", str(options.threads), "--save-every", "0", "--out", f"{folder}/run"],
-            check=True, capture_output=True)
+            capture_output=True, text=True)
+        if trained.returncode:
+            sys.exit(f"the trainer failed:\n{trained.stdout}{trained.stderr}")
         with open(f"{folder}/run/log.jsonl") as file:
             events = [json.loads(line) for line in file]
     ours = [event["loss"] for event in events if event["event"] == "step"]
@@ -159,6 +162,8 @@ def compare_losses(options):
         loss.backward()
         optimizer.step()
         theirs.append(loss.item())
+    if len(ours) != options.losses or not all(map(math.isfinite, ours + theirs)):
+        sys.exit(f"not {options.losses} finite losses on both sides: {ours}, {theirs}")
     off = [abs(a - b) / abs(b) for a, b in zip(ours, theirs)]
     if options.json:
         print(json.dumps({"model": options.model, "convoy": ours, "pytorch": theirs, "largest": max(off)}))
@@ -171,8 +176,11 @@ def compare_losses(options):
 
 
 def run(command):
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(output.strip().splitlines()[-1])
+    """The JSON line that the command prints last."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def main():
@@ -193,6 +201,8 @@ def main():
     if options.as_torch:
         return torch_run(options, options.as_torch == "channels_last")
 
+    if options.losses is not None and options.losses < 1:
+        parser.error("--losses takes a number of steps")
     if options.losses:
         return compare_losses(options)
 
