@@ -175,7 +175,8 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
     const auto step = [&](int64_t number, bool average) {
         if (forward) forward->step(batch);
         if (sleeper) sleeper->step(rows, int(share.size()));
-        if (trainer) trainer->step(batch, {0, 0, number}, 1e-4, average);
+        if (trainer && !trainer->step(batch, {0, 0, number}, 1e-4) && average)
+            trainer->average({0, 0, number});
     };
     const auto seconds_waited = [&] {
         return trainer   ? trainer->seconds_waited_for_network()

@@ -55,10 +55,16 @@ Rehearsal rehearse(const Config& config, Backend& backend, Communicator& communi
     rehearsal.predicted = prediction.images_per_second;
     rehearsal.steps = std::stoi(
         share_from_rank0(communicator, cat(std::clamp(int(2 / prediction.step_seconds), 3, 50))));
-    trainer.step(batch, {}, /*lr=*/0);
+    const auto train = [&](int64_t step) {
+        const bool summed = trainer.step(batch, {0, 0, step}, /*lr=*/0).has_value();
+        if (!summed && step % config.sync_every == 0) trainer.average({0, 0, step});
+    };
+    rehearsal.steps =
+        int((rehearsal.steps + config.sync_every - 1) / config.sync_every) * config.sync_every;
+    train(0);
     communicator.barrier();
     const auto begin = Clock::now();
-    for (int step = 1; step <= rehearsal.steps; ++step) trainer.step(batch, {0, 0, step}, 0);
+    for (int step = 1; step <= rehearsal.steps; ++step) train(step);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     rehearsal.images_per_second = double(config.batch) * rehearsal.steps / seconds;
     return rehearsal;

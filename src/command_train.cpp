@@ -9,6 +9,7 @@
 #include "src/base/text.h"
 #include "src/checkpoint.h"
 #include "src/commands.h"
+#include "src/equalise.h"
 #include "src/evaluate.h"
 #include "src/preflight.h"
 #include "src/run_folder.h"
@@ -59,10 +60,13 @@ class TrainRun {
     void print_start();
     void start_weights();
     void equalise();
+    void take_optimizer_state();
+    void stay_equal();
     void count_steps();
     int train();
     void train_epoch();
-    bool averages_after(const Batch& batch) const;
+    bool averages_now() const;
+    void tell_when_it_stops();
     Clocks clocks() const {
         return {loader_->waited_seconds(), trainer_->seconds_waited_for_network(),
                 communicator_.seconds_busy()};
@@ -97,6 +101,7 @@ class TrainRun {
     int64_t steps_per_epoch_ = 0, total_steps_ = 0, save_steps_ = 0, saved_step_ = -1;
     size_t activation_bytes_ = 0;
     int stopped_ = 0;
+    bool told_ = false;  // that a signal waits for the next average
 };
 
 TrainRun::TrainRun(JobSetup& setup, Preflight preflight, Log& log, Stop stop)
@@ -147,7 +152,8 @@ std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> sour
 std::string TrainRun::network_text() {
     Params& params = model_.params();
     if (config_.sync_every > 1)
-        return cat("weights and momentum averaged every ", config_.sync_every, " steps");
+        return cat("weights and optimizer state averaged every ", config_.sync_every,
+                   " steps; no gradient travels");
     return traffic_text(
         params,
         choose_factors(params, config_.batch, setup_.world(), parse_factor_mode(config_.factors)),
@@ -242,16 +248,29 @@ void TrainRun::equalise() {
     optimizer_->steps_done = rank0[3];
     best_top1_ = rank0[4];
     Params& params = model_.params();
-    const uint64_t sum = checksum({params.weights, params.weights_size});
-    const auto sums = communicator_.allgather(std::as_bytes(std::span(&sum, 1)));
-    const bool all_equal =
-        std::all_of(sums.begin(), sums.end(), [&](const auto& other) { return other == sums[0]; });
-    if (!all_equal)
-        communicator_.broadcast(
-            std::as_writable_bytes(std::span(params.weights, params.weights_size)), 0);
-    if (optimizer_->steps_done == 0) return;  // its state is zero everywhere
+    if (!equal_on_all_ranks(params.weights, params.weights_size, *backend_, communicator_))
+        take_from_rank0(params.weights, params.weights_size, *backend_, communicator_);
+    if (at_.step > 0) take_optimizer_state();  // else it is zero everywhere
+}
+
+void TrainRun::take_optimizer_state() {
     for (float* state : optimizer_->state())
-        communicator_.broadcast(std::as_writable_bytes(std::span(state, params.trained_size)), 0);
+        take_from_rank0(state, model_.params().trained_size, *backend_, communicator_);
+}
+
+// Sums over the ring have the same bits on every rank. What each rank forms from factors has them
+// too, unless machines differ so much that their kernels add in another order: then their weights
+// drift apart by roundings, and once an epoch rank 0's are taken.
+void TrainRun::stay_equal() {
+    Params& params = model_.params();
+    if (setup_.world() == 1 ||
+        equal_on_all_ranks(params.weights, params.weights_size, *backend_, communicator_))
+        return;
+    log_.notice(
+        "the ranks' weights differ by roundings, as their processors add in another order; "
+        "rank 0's are taken (--factors off keeps them equal at every step)");
+    take_from_rank0(params.weights, params.weights_size, *backend_, communicator_);
+    take_optimizer_state();
 }
 
 int TrainRun::run() {
@@ -281,6 +300,7 @@ int TrainRun::train() {
         train_epoch();
         const bool epoch_done = at_.consumed >= int64_t(setup_.data.train->size());
         if (epoch_done) {
+            stay_equal();
             run_log_->epoch(at_);
             if (val_loader_ && !stopped_) validate();
             at_ = {at_.epoch + 1, 0, at_.step};
@@ -324,14 +344,17 @@ void TrainRun::train_epoch() {
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
         communicator_.set_progress(at_.step, "step");
-        const Sums sums = trainer_->step(*batch, at_, lr, averages_after(*batch));
+        std::optional<Sums> done = trainer_->step(*batch, at_, lr);
         at_.consumed += batch->global_wanted;
         ++at_.step;
         loader_->release(batch);
+        if (!done && averages_now()) done = trainer_->average(at_);
+        if (!done) tell_when_it_stops();
+        const Sums sums = done.value_or(Sums{});
         for (const std::string& reason : loader_->take_bad_reasons())
             log_.notice("left out: ", reason);
-        const int64_t done = (at_.consumed + config_.batch - 1) / config_.batch;
-        run_log_->step(at_, done, sums, lr, clocks());
+        const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
+        run_log_->step(at_, step_in_epoch, sums, lr, clocks());
         stopped_ = trainer_->stop_agreed();
         count_bad(sums);
         if (over()) return;
@@ -343,11 +366,18 @@ void TrainRun::train_epoch() {
 
 // Where ranks train on their own for some steps: after every H of them, and wherever the weights
 // are about to be looked at.
-bool TrainRun::averages_after(const Batch& batch) const {
-    const int64_t steps = at_.step + 1;
-    return steps % config_.sync_every == 0 || steps >= total_steps_ ||
-           at_.consumed + batch.global_wanted >= int64_t(setup_.data.train->size()) ||
-           (save_steps_ > 0 && steps % save_steps_ == 0);
+bool TrainRun::averages_now() const {
+    return at_.step % config_.sync_every == 0 || at_.step >= total_steps_ ||
+           at_.consumed >= int64_t(setup_.data.train->size()) ||
+           (save_steps_ > 0 && at_.step % save_steps_ == 0);
+}
+
+// A signal is agreed on with the sums, so in local steps it has to wait for them.
+void TrainRun::tell_when_it_stops() {
+    if (told_ || !stop_()) return;
+    told_ = true;
+    log_.notice("stopping after the next average: within ", config_.sync_every, " steps of step ",
+                at_.step, "; a second signal ends at once, saving nothing");
 }
 
 // The same count on every rank, since it travels with the gradients.
@@ -420,8 +450,12 @@ void TrainRun::save_after_failure() {
     try {
         if (folder_.empty()) folder_ = open_run_folder(config_, setup_.rank());
         save(false);
-        log_.notice("saved the state after step ", at_.step, "; `trainer --resume ", folder_,
-                    "` goes on from there");
+        log_.notice("saved the state after step ", at_.step,
+                    config_.sync_every > 1
+                        ? ", as of this rank: what the others have trained since "
+                          "the last average is lost"
+                        : "",
+                    "; `trainer --resume ", folder_, "` goes on from there");
     } catch (const std::exception& error) {
         log_.notice("error: ", error.what());  // the first failure is the one that is thrown
     }

@@ -42,8 +42,8 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
         sent += choice.factor_bytes - choice.dense_bytes;
         const std::string name = choice.w->name.substr(0, choice.w->name.rfind('.'));
         as_factors += fmt::format("{}{} {:.1f} MB as factors instead of {:.1f}",
-                                  as_factors.empty() ? ": " : ", ", name, choice.factor_bytes / 1e6,
-                                  choice.dense_bytes / 1e6);
+                                  as_factors.empty() ? ": " : ", ", name,
+                                  choice.factor_bytes / unit, choice.dense_bytes / unit);
     }
     return fmt::format("{:.1f} MB a rank and step{}", sent / unit,
                        as_factors.empty() ? ", all gradients as they are" : as_factors);

@@ -39,7 +39,7 @@ ReducerOptions reducer_options(const Config& config, Params& params, int world) 
     return options;
 }
 
-Sums Trainer::step(const Batch& batch, const Position& at, double lr, bool average) {
+std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double lr) {
     Params& params = model_.params();
     if (average_) average_->begin();
     float tail[Tail::kSize];
@@ -69,9 +69,18 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, bool avera
     communicator_.set_progress(at.step, "update");
     if (tail[Tail::kCount] > 0) optimizer_.step(lr, double(tail[Tail::kCount]));
     if (average_) {
-        communicator_.set_progress(at.step, "average");
-        average_->add(tail, average);
+        average_->add(tail);
+        return std::nullopt;
     }
+    stop_agreed_ = read_stop(tail);
+    return read_tail(tail);
+}
+
+Sums Trainer::average(const Position& at) {
+    ENSURE(average_, "--sync-every is 1");
+    communicator_.set_progress(at.step, "average");
+    float tail[Tail::kSize];
+    average_->run(tail);
     stop_agreed_ = read_stop(tail);
     return read_tail(tail);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "data/loader.h"
@@ -50,9 +51,12 @@ class Trainer {
     // One step over this rank's part of a batch, which may be empty. Blocks until the weights are
     // new. Throws Error when a peer is lost or the gradient is not finite: the weights are then
     // those before the step.
-    // average: only with --sync-every above 1, where a step is local and returns zeros, unless it
-    // ends in an average and returns the sums since the one before. The same on every rank.
-    Sums step(const Batch& batch, const Position& at, double lr, bool average = true);
+    // With --sync-every above 1 a step is local, and has no sums of all ranks to return.
+    std::optional<Sums> step(const Batch& batch, const Position& at, double lr);
+    // Then from time to time, in the same step on every rank: weights and optimizer state become
+    // the mean over the ranks; returns the sums since the last time. Blocks. Throws Error when a
+    // peer is lost: the weights are then this rank's own, or the mean.
+    Sums average(const Position& at);
 
     // SIGINT or SIGTERM if any rank was asked to stop, as of the last step: the same on every rank.
     int stop_agreed() const { return stop_agreed_; }

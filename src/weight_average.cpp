@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "src/base/check.h"
 
@@ -14,11 +15,18 @@ WeightAverage::WeightAverage(Params& params, Optimizer& optimizer, Backend& back
       optimizer_(optimizer),
       backend_(backend),
       communicator_(communicator),
-      host_(backend.host_visible() ? nullptr : backend.alloc_host(params.grads_size)) {}
+      host_(backend.host_visible() ? nullptr : backend.alloc_host(params.grads_size)),
+      shared_(backend.alloc(params.updated_size)) {}
+
+void WeightAverage::sum(std::span<float> values) {
+    const auto begin = std::chrono::steady_clock::now();
+    communicator_.allreduce_sum(values).get();
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 void WeightAverage::begin() {
-    if (shared_) return;
-    shared_ = backend_.alloc(params_.updated_size);
+    if (begun_) return;
+    begun_ = true;
     backend_.copy(shared_, params_.weights, params_.updated_size);
 }
 
@@ -33,7 +41,7 @@ void WeightAverage::average(float* values, float* shared, size_t n, float part) 
         backend_.download(host_, scratch, n * sizeof(float));
     else
         backend_.synchronize();
-    communicator_.allreduce_sum({host_ ? host_ : scratch, n}).get();
+    sum({host_ ? host_ : scratch, n});
     if (host_) backend_.to_device(host_, scratch, n);
     if (shared) {
         backend_.axpby(1, scratch, 1, shared, n);
@@ -42,20 +50,28 @@ void WeightAverage::average(float* values, float* shared, size_t n, float part) 
     backend_.copy(values, scratch, n);
 }
 
-void WeightAverage::add(float (&tail)[Tail::kSize], bool now) {
+void WeightAverage::add(const float (&tail)[Tail::kSize]) {
     for (int i = 0; i < Tail::kSize; ++i) sums_[i] += tail[i];
-    std::fill(std::begin(tail), std::end(tail), 0.0f);
-    if (!now) return;
-    const auto begin = std::chrono::steady_clock::now();
-    std::swap(tail, sums_);
+}
+
+void WeightAverage::run(float (&tail)[Tail::kSize]) {
+    std::copy(std::begin(sums_), std::end(sums_), tail);
+    std::fill(std::begin(sums_), std::end(sums_), 0.0f);
     const float mine = tail[Tail::kCount];
-    communicator_.allreduce_sum(tail).get();
+    sum(tail);
     if (tail[Tail::kCount] > 0) {
         const float part = mine / tail[Tail::kCount];
         average(params_.weights, shared_, params_.updated_size, part);
         for (float* state : optimizer_.state()) average(state, nullptr, params_.trained_size, part);
     }
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    // A rank without images takes no steps; they count for what optimizers correct by their number.
+    const auto& own = optimizer_.steps_done;
+    for (const auto& bytes : communicator_.allgather(std::as_bytes(std::span(&own, 1)))) {
+        auto steps = own;
+        ENSURE(bytes.size() == sizeof steps, bytes.size(), " bytes");
+        std::memcpy(&steps, bytes.data(), sizeof steps);
+        optimizer_.steps_done = std::max(own, steps);
+    }
 }
 
 }  // namespace convoy

@@ -18,29 +18,33 @@ namespace convoy {
 
 class WeightAverage {
  public:
-    // Weights must be equal on all ranks at the first add(). All must outlive this.
+    // All must outlive this.
     WeightAverage(Params& params, Optimizer& optimizer, Backend& backend,
                   Communicator& communicator);
 
-    // Before a step: remembers the weights that all ranks share, the first time.
+    // Before each step. The first time the weights must be equal on all ranks: they are remembered.
     void begin();
-    // After a local step with these sums of its own. Not `now`: keeps them and returns zeros in
-    // `tail`. Now: blocks until weights and optimizer state are the mean; `tail` then has the sums
-    // of all ranks since the last time, which are exact. Throws the communicator's Error: weights
-    // and each optimizer state are then either this rank's own or the mean, never half of it.
-    void add(float (&tail)[Tail::kSize], bool now);
+    // After a local step, with its sums.
+    void add(const float (&tail)[Tail::kSize]);
+    // Blocks until weights and optimizer state are the mean over the ranks, by images trained since
+    // the last time, and the count of optimizer steps the largest of them; tail = the sums of all
+    // ranks since then. Throws the communicator's Error: weights and each optimizer state are then
+    // either this rank's own or the mean, never half of it.
+    void run(float (&tail)[Tail::kSize]);
 
-    double seconds() const { return seconds_; }  // spent in averaging
+    double seconds() const { return seconds_; }  // spent in waiting for sums
 
  private:
+    void sum(std::span<float> values);
     void average(float* values, float* shared, size_t n, float part);
 
     Params& params_;
     Optimizer& optimizer_;
     Backend& backend_;
     Communicator& communicator_;
-    float* host_;  // what travels, where the network cannot read the device's memory; else null
-    float* shared_ = nullptr;  // the weights after the last average
+    float* host_;    // what travels, where the network cannot read the device's memory; else null
+    float* shared_;  // the weights after the last average
+    bool begun_ = false;
     float sums_[Tail::kSize] = {};
     double seconds_ = 0;
 };

@@ -83,6 +83,26 @@ TEST_CASE("linear gives the same bits in every run and the same sums on 1, 2 and
     }
 }
 
+TEST_CASE("gradients of linear weights have the same bits whatever the number of threads") {
+    // Ranks form them from factors, each with the threads it has. 16, 4 and 1 panels of columns.
+    for (const auto& [N, C, K] : {Case{128, 512, 100}, Case{32, 128, 128}, Case{300, 3, 7}}) {
+        CAPTURE(cat(N, "x", C, " to ", K));
+        std::vector<float> x = random_floats(size_t(N) * C, 1),
+                           dy = random_floats(size_t(N) * K, 2);
+        std::vector<std::vector<float>> dw, db;
+        for (int threads : {1, 3, 24}) {
+            auto backend = make_backend("cpu", {.threads = threads});
+            dw.emplace_back(size_t(K) * C), db.emplace_back(size_t(K));
+            backend->linear_grad_w({x.data(), N, 1, 1, C}, {dy.data(), N, 1, 1, K},
+                                   {dw.back().data(), K, 1, 1, C}, db.back().data());
+        }
+        for (size_t i = 1; i < dw.size(); ++i) {
+            CHECK(dw[i] == dw[0]);
+            CHECK(db[i] == db[0]);
+        }
+    }
+}
+
 TEST_CASE("linear of no images leaves gradients as they are; wrong shapes are refused") {
     auto backend = each_backend();
     std::vector<float> w = random_floats(6, 1), b = random_floats(2, 2);

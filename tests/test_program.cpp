@@ -266,6 +266,54 @@ TEST_CASE("program: a killed rank 0 is named too, and rank 1 saves in its place"
     CHECK(std::filesystem::exists(folder / "saved/latest/meta.json"));
 }
 
+TEST_CASE("program: --sync-every with a rank that has no images, resumed with all ranks training") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const auto train = [&](const Words& settings) {
+        const uint16_t port = free_port();
+        Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
+        Words words = {"--coord", at(port), "--rank", "0", "--world", "2"};
+        words.insert(words.end(), settings.begin(), settings.end());
+        Process rank0(folder, "rank0", words);
+        CHECK(rank0.wait(30) == 0);
+        CHECK(rank1.wait(30) == 0);
+        // Equal on both ranks at the end of each epoch, or it would be said.
+        CAPTURE(rank0.output());
+        CHECK(rank0.output().find("differ by roundings") == std::string::npos);
+        return rank0.output();
+    };
+    const std::string first = train(small({"--share", "0:1", "--sync-every", "3", "--optimizer",
+                                           "adamw", "--wire", "bf16", "--out", run}));
+    CHECK(first.find("averaged every 3 steps") != std::string::npos);
+    const json meta = json::parse(read_file(run + "/latest/meta.json"));
+    CHECK(meta["step"] == 10);
+    CHECK(meta["optimizer_steps"] == 10);  // of rank 1, which took them
+    // Lines come with averages: at steps 3, 5 (end of the epoch), 6, 9 and 10.
+    std::vector<int> counted;
+    for (const json& event : read_log(run))
+        if (event["event"] == "epoch") counted.push_back(event["images"]);
+    CHECK(counted == std::vector<int>{40, 40});
+    train({"--resume", run, "--share", "1:1", "--sync-every", "1", "--epochs", "4", "--threads",
+           "1", "--preflight", "off"});
+}
+
+TEST_CASE("program: a peer lost in local steps leaves rank 0's own state, and its position") {
+    TempDir folder;
+    const uint16_t port = free_port();
+    Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
+    Process rank0(folder, "rank0",
+                  small({"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "100000",
+                         "--sync-every", "4", "--save-every", "0", "--log-every", "1", "--out",
+                         folder / "run"}));
+    REQUIRE(rank0.wait_for("epoch 3/"));
+    rank1.kill(SIGKILL);
+    CHECK(rank0.wait(15) == 1);
+    CAPTURE(rank0.output());
+    CHECK(rank0.output().find("as of this rank") != std::string::npos);
+    const json meta = json::parse(read_file(folder / "run/latest/meta.json"));
+    CHECK(meta["step"] == meta["optimizer_steps"]);
+}
+
 TEST_CASE("program: what a rank's user typed must agree with rank 0") {
     TempDir folder;
     const uint16_t port = free_port();

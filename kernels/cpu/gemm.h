@@ -82,8 +82,11 @@ void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int column
 void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
                    float* result, const Epilogue& epilogue);
 
-// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth().
-void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& patches, float* dw);
+// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). rows_in_order: each element
+// is summed in the order of the rows, so its bits do not depend on the number of threads, some of
+// which have nothing to do where depth() is small.
+void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& patches, float* dw,
+                   bool rows_in_order = false);
 
 // db[k] += Σ_row dy[row][k].
 void add_column_sums(Cpu& cpu, const float* dy, int64_t rows, int K, float* db);

@@ -163,7 +163,8 @@ struct RowsProduct {
 
 }  // namespace
 
-void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw) {
+void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw,
+                   bool rows_in_order) {
     const int64_t rows = x.rows();
     if (rows == 0) return;
     const Patches patches = x.is_matrix() ? Patches::matrix(x.x, int(rows), x.C) : x;
@@ -172,7 +173,7 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     const size_t elems = size_t(K) * patches.depth();
     float* const* scratch = cpu.for_threads(product.scratch_elems());
     const bool own = elems <= kOwnSums && rows >= kRowsBlock * threads;
-    if (threads == 1 || (!own && panels >= threads)) {
+    if (threads == 1 || rows_in_order || (!own && panels >= threads)) {
         cpu.pool.for_each(threads, [&](int task, int thread) {
             product(0, rows, int(int64_t(panels) * task / threads),
                     int(int64_t(panels) * (task + 1) / threads), scratch[thread], dw);

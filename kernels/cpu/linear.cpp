@@ -17,7 +17,9 @@ void CpuBackend::linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx
 
 void CpuBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
-    multiply_rows(cpu_, dy.data, dy.C, Patches::matrix(x.data, x.N, dw.C), dw.data);
+    // In order: ranks with unequal numbers of threads form the same gradient from factors.
+    multiply_rows(cpu_, dy.data, dy.C, Patches::matrix(x.data, x.N, dw.C), dw.data,
+                  /*rows_in_order=*/true);
     if (db) add_column_sums(cpu_, dy.data, dy.N, dy.C, db);
 }
 
