@@ -272,8 +272,10 @@ TEST_CASE("program: --sync-every with a rank that has no images, resumed with al
     const auto train = [&](const Words& settings) {
         const uint16_t port = free_port();
         Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
-        Words words = {"--coord", at(port), "--rank", "0", "--world", "2"};
-        words.insert(words.end(), settings.begin(), settings.end());
+        Words words = settings;
+        for (const std::string& word : {std::string("--coord"), at(port), std::string("--rank"),
+                                        std::string("0"), std::string("--world"), std::string("2")})
+            words.push_back(word);
         Process rank0(folder, "rank0", words);
         CHECK(rank0.wait(30) == 0);
         CHECK(rank1.wait(30) == 0);
