@@ -2,6 +2,7 @@
 # make test     build and run the tests             make deps    install what is missing (apt)
 # make bench    the speed tables                    make layers  check the include rules
 # make format   clang-format in place               make lines   count lines
+# make gemm_ladder   build ./gemm_ladder: a product of matrices on a GPU in six steps
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)
 #          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)  ARCH="75 80 90" (their generations)
 VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))
@@ -53,15 +54,22 @@ LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(CU_SRC:%=$(SIMT)/%.o) $(if $(filter 1,$(
 # The thread sanitizer has nothing to see in tests without threads of their own.
 TEST_SRC := $(if $(TSAN),$(wildcard $(addprefix tests/,main.cpp $(addprefix test_,ring.cpp join.cpp faults.cpp loader.cpp \
               cpu_backend.cpp grad_reducer.cpp trainer.cpp program.cpp))),$(wildcard tests/*.cpp))
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) $(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) $(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) \
+            $(if $(TSAN),,$(SIMT)/tools/gemm_ladder.cu.o)
+LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
+              $(if $(filter 1,$(CUDA)),$(BUILD)/cuda/tools/gemm_ladder.cu.o)
 
 all: trainer
 trainer: $(BUILD)/trainer FORCE
+	@cmp -s $< $@ || cp -f $< $@
+gemm_ladder: $(BUILD)/gemm_ladder FORCE
 	@cmp -s $< $@ || cp -f $< $@
 FORCE:
 $(BUILD)/trainer: $(BUILD)/src/main.cpp.o $(LIB_OBJ)
 	$(CXX) $(filter-out %.h,$^) -o $@ $(LDLIBS)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ)
+	$(CXX) $^ -o $@ $(LDLIBS)
+$(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter-out $(BUILD)/net/% $(BUILD)/data/% $(BUILD)/src/%,$(LIB_OBJ))
 	$(CXX) $^ -o $@ $(LDLIBS)
 
 # The set-up of a fresh machine, before anything is compiled; a look that takes no time once done.
@@ -97,13 +105,14 @@ $(SIMT)/%.cu.o: $(SIMT)/%.cu.cpp Makefile | $(patsubst %,$(SIMT)/%,$(wildcard ke
 $(BUILD)/cuda/%.cu.o: %.cu Makefile | build/deps.ok
 	@mkdir -p $(@D)
 	nvcc $(NVCCFLAGS) -c $< -o $@
-# The two files that know whether there is CUDA; a file named after the choice is new when it changes.
-$(BUILD)/kernels/backend.cpp.o $(BUILD)/src/version.cpp.o: $(BUILD)/with-cuda-$(CUDA)
-$(BUILD)/kernels/backend.cpp.o $(BUILD)/src/version.cpp.o: CXXFLAGS += $(if $(filter 1,$(CUDA)),'-DCONVOY_CUDA="$(ARCH)"')
+# The files that know whether there is CUDA; a file named after the choice is new when it changes.
+KNOW_CUDA := $(patsubst %,$(BUILD)/%.o,kernels/backend.cpp src/version.cpp tools/gemm_ladder_main.cpp)
+$(KNOW_CUDA): $(BUILD)/with-cuda-$(CUDA)
+$(KNOW_CUDA): CXXFLAGS += $(if $(filter 1,$(CUDA)),'-DCONVOY_CUDA="$(ARCH)"')
 $(BUILD)/with-cuda-$(CUDA):
 	@mkdir -p $(@D) && rm -f $(BUILD)/with-cuda-* && touch $@
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh
--include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/src/main.cpp.d
+-include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(LADDER_OBJ:.o=.d) $(BUILD)/src/main.cpp.d
 
 # The tests of the whole program run the trainer beside them.
 test: $(BUILD)/run_tests $(BUILD)/trainer
@@ -141,5 +150,5 @@ format-check:
 lines:
 	@git ls-files src net kernels data tools | xargs wc -l | tail -1
 clean:
-	rm -rf build trainer
+	rm -rf build trainer gemm_ladder
 .PHONY: FORCE all test demo bench deps layers format format-check lines clean

@@ -1,0 +1,76 @@
+// cublas.cu — see cublas.h.
+//
+// The library thinks in columns. What it calls the matrix c, J × I by columns, is out, I × J by
+// rows; so it is given the transposed product, outᵀ = B·Aᵀ, and nothing is moved:
+//   b, J × L, comes first: by columns where rows of b are fast, else transposed
+//   aᵀ, L × I, second: by columns where the depth of a is fast, else transposed
+#include "kernels/cuda/cublas.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+// Numbers of the library's interface.
+constexpr int kAsItIs = 0, kTransposed = 1, kFloat = 0, kBestAlgorithm = -1;
+constexpr int kCompute[] = {68, 77, 75};  // by Precision: fp32, tf32, bf16; sums in fp32
+
+void check(const CublasApi& api, int status, const char* what) {
+    if (status != 0) fail("cuBLAS: ", what, ": ", api.status_text(status));
+}
+
+template <class F>
+void find(void* library, const char* name, F& function) {
+    function = reinterpret_cast<F>(dlsym(library, name));
+    if (!function) fail("cuBLAS has no function ", name, "; 12.0 or later is needed");
+}
+
+}  // namespace
+
+CublasApi open_cublas() {
+    void* library = nullptr;
+    std::string why;
+    for (const char* name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"}) {
+        library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (library) break;
+        if (why.empty()) why = dlerror();
+    }
+    if (!library) fail("cuBLAS cannot be opened: ", why);
+    // It stays open to the end of the process: it keeps threads and handlers of its own.
+    CublasApi api;
+    find(library, "cublasCreate_v2", api.create);
+    find(library, "cublasDestroy_v2", api.destroy);
+    find(library, "cublasSetStream_v2", api.set_stream);
+    find(library, "cublasGemmEx", api.gemm);
+    find(library, "cublasGetStatusString", api.status_text);
+    return api;
+}
+
+Cublas::Cublas(const CublasApi& api, cudaStream_t stream) : api_(api) {
+    check(api_, api_.create(&handle_), "cublasCreate");
+    const int status = api_.set_stream(handle_, stream);
+    if (status == 0) return;
+    (void)api_.destroy(handle_);  // the first failure is the one to tell
+    check(api_, status, "cublasSetStream");
+}
+
+Cublas::~Cublas() { (void)api_.destroy(handle_); }  // who needs results has waited for them
+
+void Cublas::product(Precision precision, const CublasOperand& a, const CublasOperand& b, int64_t I,
+                     int64_t J, int64_t L, bool accumulate, float* out) {
+    const int64_t largest = std::max({I, J, L, a.stride, b.stride});
+    ENSURE(largest <= INT32_MAX, "a product of ", I, " x ", J, " x ", L);
+    if (I == 0 || J == 0) return;
+    const float one = 1, beta = accumulate ? 1 : 0;
+    check(api_,
+          api_.gemm(handle_, b.depth_fast ? kTransposed : kAsItIs,
+                    a.depth_fast ? kAsItIs : kTransposed, int(J), int(I), int(L), &one, b.data,
+                    kFloat, int(b.stride), a.data, kFloat, int(a.stride), &beta, out, kFloat,
+                    int(J), kCompute[int(precision)], kBestAlgorithm),
+          "cublasGemmEx");
+}
+
+}  // namespace convoy::CONVOY_DEVICE

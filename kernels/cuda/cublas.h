@@ -1,0 +1,51 @@
+// cublas.h — NVIDIA's library of products, for comparison and for --gemm cublas.
+//
+// It is opened at run time and never linked: the program starts, and is built, without it. The few
+// functions used are declared here, as the library's documentation has them.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cuda/cuda.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+// The library's functions; each returns a status, 0 where it succeeded.
+struct CublasApi {
+    int (*create)(void** handle);
+    int (*destroy)(void* handle);
+    int (*set_stream)(void* handle, void* stream);
+    // c = alpha·op(a)·op(b) + beta·c, column after column; op(a) is m × k, op(b) k × n.
+    int (*gemm)(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha,
+                const void* a, int type_a, int lda, const void* b, int type_b, int ldb,
+                const void* beta, void* c, int type_c, int ldc, int compute, int algorithm);
+    const char* (*status_text)(int status);
+};
+
+// Throws Error, a sentence without a full stop, where no library can be opened.
+CublasApi open_cublas();
+
+// Matrices as rows of numbers (the operands of gemm.cuh): number (i, l) of one is at
+// data[i·stride + l] where its depth is fast, else at data[l·stride + i].
+struct CublasOperand {
+    const float* data;
+    bool depth_fast;
+    int64_t stride;
+};
+
+class Cublas {
+ public:
+    Cublas(const CublasApi& api, cudaStream_t stream);
+    ~Cublas();
+    Cublas(const Cublas&) = delete;
+
+    // out[i][j] (+)= Σ_l a(i,l)·b(j,l), rounded to the precision before they are multiplied; I × J,
+    // dense. In the order of the stream.
+    void product(Precision precision, const CublasOperand& a, const CublasOperand& b, int64_t I,
+                 int64_t J, int64_t L, bool accumulate, float* out);
+
+ private:
+    CublasApi api_;
+    void* handle_ = nullptr;
+};
+
+}  // namespace convoy::CONVOY_DEVICE
