@@ -90,17 +90,45 @@ static int cuda_index(const std::string& device) {
 }
 
 #ifdef CONVOY_CUDA
-static int count_gpus(std::string* why_none) { return cuda::count_devices(why_none); }
+static int count_devices(std::string* why_none) { return cuda::count_devices(why_none); }
+static std::string identity_of_gpu(int index) { return cuda::device_identity(index); }
 static std::unique_ptr<Backend> make_cuda(int index, const BackendOptions& options) {
     return cuda::make_device_backend(index, options);
 }
 #else
-static int count_gpus(std::string* why_none) {
+static int count_devices(std::string* why_none) {
     *why_none = "built without CUDA";
     return 0;
 }
+static std::string identity_of_gpu(int) { return ""; }
 static std::unique_ptr<Backend> make_cuda(int, const BackendOptions&) { return nullptr; }
 #endif
+
+int count_gpus(std::string* why_none) {
+    std::string reason;
+    return count_devices(why_none ? why_none : &reason);
+}
+
+// The GPU that `device` (not cpu, not simt) means; -1: none, since "" takes what there is.
+static int gpu_of(const std::string& device, std::string* why_none) {
+    const int index = device.empty() ? 0 : cuda_index(device);
+    if (index < 0)
+        fail("--device cannot be '", device, "': there are cpu, cuda, cuda:INDEX and simt");
+    const int gpus = count_gpus(why_none);
+    if (index < gpus) return index;
+    if (device.empty()) return -1;
+    if (gpus == 0) fail("--device ", device, ": there is no GPU: ", *why_none);
+    fail("--device ", device, ": this process may use ", gpus, gpus == 1 ? " GPU" : " GPUs",
+         ", counted from cuda:0");
+}
+
+std::string device_identity(const std::string& device) {
+    if (device == "cpu") return "";
+    if (device == "simt") return simt::device_identity(0);
+    std::string why_none;
+    const int index = gpu_of(device, &why_none);
+    return index < 0 ? "" : identity_of_gpu(index);
+}
 
 static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::string why = "") {
     if (options.precision != Precision::kFp32)
@@ -113,16 +141,9 @@ static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::str
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
     if (device == "cpu") return make_cpu(options);
     if (device == "simt") return simt::make_device_backend(0, options);
-    const int index = device.empty() ? 0 : cuda_index(device);
-    if (index < 0)
-        fail("--device cannot be '", device, "': there are cpu, cuda, cuda:INDEX and simt");
     std::string why_none;
-    const int gpus = count_gpus(&why_none);
-    if (index < gpus) return make_cuda(index, options);
-    if (device.empty()) return make_cpu(options, cat("no GPU: ", why_none));
-    if (gpus == 0) fail("--device ", device, ": there is no GPU: ", why_none);
-    fail("--device ", device, ": this process may use ", gpus, gpus == 1 ? " GPU" : " GPUs",
-         ", counted from cuda:0");
+    const int index = gpu_of(device, &why_none);
+    return index < 0 ? make_cpu(options, cat("no GPU: ", why_none)) : make_cuda(index, options);
 }
 
 }  // namespace convoy

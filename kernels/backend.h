@@ -229,6 +229,13 @@ struct BackendOptions {
 std::unique_ptr<Backend> make_backend(const std::string& device,
                                       const BackendOptions& options = {});
 
+// GPUs that this process may use (CUDA_VISIBLE_DEVICES counts); where there are none, why.
+int count_gpus(std::string* why_none = nullptr);
+// What tells a GPU from all others, under whatever number and in whatever container: its UUID, as
+// `nvidia-smi -L` prints it. "" for the CPU; for "simt" one of this process. `device` is as in
+// make_backend, and so are the errors; no memory of the GPU is touched.
+std::string device_identity(const std::string& device);
+
 // Processors this process may use: the smaller of its affinity mask and its cgroup's quota
 // (rounded up), at least 1.
 int available_cpus();

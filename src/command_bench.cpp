@@ -10,6 +10,7 @@
 #include "src/bench_kernels.h"
 #include "src/bench_train.h"
 #include "src/commands.h"
+#include "src/device_choice.h"
 #include "src/job_setup.h"
 
 namespace convoy {
@@ -22,7 +23,14 @@ int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
         fail("--forward times one rank computing; it goes neither with --compute nor with --coord");
     Job job = join_job(line, log, stop);
     if (job.communicator->rank() > 0) apply_settings(config, job.settings);
-    TrainBench result = bench_train(config, *job.communicator, stop);
+    TrainBench result;
+    try {
+        choose_device(config, line, job, log);
+        result = bench_train(config, *job.communicator, stop);
+    } catch (const std::exception& error) {
+        job.communicator->abort(error.what());
+        throw;
+    }
     const auto since_start = [&](auto then) {
         return std::chrono::duration<double>(then - started).count();
     };

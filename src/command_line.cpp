@@ -193,6 +193,10 @@ void apply_launcher(CommandLine& line, const std::map<std::string, std::string>&
     };
     // Slurm sets NTASKS in a plain salloc shell too; only a step (srun) has ranks.
     const bool slurm = !look("SLURM_PROCID").empty() && !look("SLURM_STEP_ID").empty();
+    for (const char* name :
+         {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "CUDA_VISIBLE_DEVICES"})
+        if (!look(name).empty() && (slurm || name != std::string("SLURM_LOCALID")))
+            line.launcher[name] = look(name);
     struct Source {
         std::string option, variable, value;
     };

@@ -7,6 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/commands.h"
+#include "src/device_choice.h"
 #include "src/job_setup.h"
 #include "src/plan_report.h"
 #include "src/random_batch.h"
@@ -88,6 +89,7 @@ int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
             fail("--batch ", config.batch, " cannot be shared by ", world, " ranks");
         const int classes = class_count(config);
 
+        choose_device(config, line, job, log);
         const auto backend = make_backend(config);
         Model model(text,
                     {config.model, classes, config.size, uint64_t(config.seed), config.freeze},

@@ -10,6 +10,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/commands.h"
+#include "src/device_choice.h"
 #include "src/evaluate.h"
 #include "src/job_setup.h"
 #include "src/trained_model.h"
@@ -29,8 +30,9 @@ static void take_data_options(const CommandLine& line, Config& config) {
             set_option(config, *find_option(name), trained.at(name));
 }
 
-static int eval_in_job(const CommandLine& line, Config config, Communicator& communicator, Log& log,
+static int eval_in_job(const CommandLine& line, Config config, const Job& job, Log& log,
                        const Stop& stop) {
+    Communicator& communicator = *job.communicator;
     // Rank 0's choices of data; the others need only --coord and --rank. What its user did not type
     // is as in training: another seed would hold back other images.
     if (communicator.rank() == 0) take_data_options(line, config);
@@ -47,6 +49,7 @@ static int eval_in_job(const CommandLine& line, Config config, Communicator& com
     options.threads = decode_threads(config);
     options.training = false;
     const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
+    choose_device(config, line, job, log);
     TrainedModel trained = load_trained_model(config, communicator, max_batch);
 
     // A folder for this model may lack some of its classes; a split or the generated set may not.
@@ -106,7 +109,7 @@ int command_eval(const CommandLine& line, Log& log, const Stop& stop) {
     if (job.communicator->world() > 1)
         log.set_prefix(cat("[rank ", job.communicator->rank(), "] "));
     try {
-        return eval_in_job(line, line.config, *job.communicator, log, stop);
+        return eval_in_job(line, line.config, job, log, stop);
     } catch (const std::exception& error) {
         job.communicator->abort(error.what());
         throw;

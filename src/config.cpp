@@ -86,7 +86,9 @@ static const Option kOptions[] = {
      "start values, order, augmentation and dropout follow from it",
      kTrain | kBenchTrain | kSets | kPlan, true, false, 0, 9e18},
 
-    {"device", "Device", &Config::device, "cpu", "where to compute; without it the best there is",
+    {"device", "Device", &Config::device, "cpu|cuda[:I]|simt",
+     "where to compute: cuda is a GPU of its own for each rank of a host, cuda:1 one by number; "
+     "without it the best there is",
      kCompute},
     {"threads", "Device", &Config::threads, "T",
      "compute threads; 0: as many as this process may use", kCompute, false, false, 0, 4096},

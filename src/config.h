@@ -125,7 +125,10 @@ struct CommandLine {
     Config config;
     std::map<std::string, std::string> given;  // option → who gave it: "--batch", "CONVOY_BATCH"
     std::vector<std::string> files;            // words without an option
-    std::string help;                          // not empty: print this and be done
+    // What launchers say of this rank's place on its host, as it stands in the environment:
+    // LOCAL_RANK, SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, CUDA_VISIBLE_DEVICES.
+    std::map<std::string, std::string> launcher;
+    std::string help;  // not empty: print this and be done
 };
 
 // Throws Error: unknown command or option (with the nearest one), a value that does not fit, two
@@ -134,7 +137,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
                                const std::map<std::string, std::string>& environment);
 
 // RANK, WORLD_SIZE, MASTER_ADDR/PORT, Open MPI, Slurm, Kubernetes: fills rank, world, coord where
-// no flag did.
+// no flag did, and launcher.
 void apply_launcher(CommandLine& line, const std::map<std::string, std::string>& environment);
 
 }  // namespace convoy

@@ -6,6 +6,7 @@
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
+#include "src/device_choice.h"
 
 namespace convoy {
 
@@ -198,6 +199,7 @@ JobSetup set_up_job(const CommandLine& line, Log& log, const std::function<int()
         decided = json::parse(share_from_rank0(setup.communicator(), decided.dump()));
         if (setup.rank() != 0) follow(setup, line, decided, log);
         compare(setup);
+        choose_device(setup.config, line, setup.job, log);
         if (setup.config.batch < setup.world())
             fail("--batch ", setup.config.batch, " cannot be shared by ", setup.world(),
                  " ranks: it counts the images of a step over all ranks");

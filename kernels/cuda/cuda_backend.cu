@@ -24,6 +24,19 @@ int count_devices(std::string* why_none) {
     return count;
 }
 
+std::string device_identity(int index) {
+    cudaDeviceProp properties;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    std::string text = kIsModel ? "simt" : "GPU";
+    for (size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+        const unsigned byte = (unsigned char)properties.uuid.bytes[i];
+        if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += "0123456789abcdef"[byte >> 4];
+        text += "0123456789abcdef"[byte & 15];
+    }
+    return text;
+}
+
 std::unique_ptr<Backend> make_device_backend(int index, const BackendOptions& options) {
     return std::make_unique<CudaBackend>(index, options);
 }

@@ -6,10 +6,13 @@
 
 namespace convoy::simt {
 std::unique_ptr<Backend> make_device_backend(int index, const BackendOptions& options);
-}
+std::string device_identity(int index);
+}  // namespace convoy::simt
 
 namespace convoy::cuda {
 std::unique_ptr<Backend> make_device_backend(int index, const BackendOptions& options);
+// The UUID of a GPU; for the model, of this process.
+std::string device_identity(int index);
 // GPUs that this process may use; where there are none, why.
 int count_devices(std::string* why_none);
 }  // namespace convoy::cuda

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <random>
 
 #include "kernels/simt/worker.h"
 
@@ -157,10 +158,19 @@ cudaError_t cudaGetDevice(int* device) {
     *device = 0;
     return cudaSuccess;
 }
+// Each process has a GPU of its own, so to speak.
+static cudaUUID_t model_uuid() {
+    std::random_device chance;
+    cudaUUID_t uuid;
+    for (char& byte : uuid.bytes) byte = char(chance());
+    return uuid;
+}
+
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+    static const cudaUUID_t uuid = model_uuid();
     if (device != 0) return cudaErrorInvalidDevice;
     // Of a small GPU with the instructions of compute capability 8.0.
-    *properties = {"a model of CUDA on the CPU", {}, size_t(8) << 30, 8, 0, 4, kMaxSharedBytes};
+    *properties = {"a model of CUDA on the CPU", uuid, size_t(8) << 30, 8, 0, 4, kMaxSharedBytes};
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
