@@ -135,11 +135,18 @@ static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::str
         fail("--precision ", options.precision == Precision::kTf32 ? "tf32" : "bf16",
              " is for GPUs, and for --device simt; the CPU computes in fp32",
              why.empty() ? "" : "; ", why);
+    if (options.gemm == Gemm::kCublas)
+        fail("--gemm cublas: cuBLAS computes on GPUs alone, and this would run on the CPU",
+             why.empty() ? "" : "; ", why);
     return std::make_unique<CpuBackend>(options, pick_micro(), std::move(why));
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
     if (device == "cpu") return make_cpu(options);
+    if (device == "simt" && options.gemm == Gemm::kCublas)
+        fail(
+            "--gemm cublas: cuBLAS computes on GPUs alone; --device simt runs the program's own "
+            "kernels");
     if (device == "simt") return simt::make_device_backend(0, options);
     std::string why_none;
     const int index = gpu_of(device, &why_none);

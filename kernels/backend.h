@@ -219,10 +219,15 @@ enum class ConvMethod { kAuto, kWinograd, kDirect };
 // activations are fp32 in all of them.
 enum class Precision { kFp32, kTf32, kBf16 };
 
+// Who multiplies in linear layers on a GPU: kernels/cuda, or NVIDIA's library, where it is
+// installed.
+enum class Gemm { kOwn, kCublas };
+
 struct BackendOptions {
     int threads = 0;  // compute threads; 0: as many as this process may use (affinity and cgroup)
     ConvMethod conv = ConvMethod::kAuto;
     Precision precision = Precision::kFp32;
+    Gemm gemm = Gemm::kOwn;
 };
 
 // device: "cpu", "cuda", "cuda:1", "simt", or "" for the best there is. Throws if it is not there.

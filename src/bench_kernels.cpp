@@ -285,9 +285,10 @@ int bench_kernels(const KernelBench& options) {
     for (const auto& [model, batch] : kModels) {
         if (std::find(known.begin(), known.end(), model) == known.end()) continue;
         // A backend for each model: its memory is given back in between.
-        const auto backend = make_backend(
-            options.device,
-            {.threads = options.threads, .conv = options.conv, .precision = options.precision});
+        const auto backend = make_backend(options.device, {.threads = options.threads,
+                                                           .conv = options.conv,
+                                                           .precision = options.precision,
+                                                           .gemm = options.gemm});
         Meter meter(*backend, options);
         if (!options.json && model == kModels[0].first)
             fmt::print(options.out, "{}; {:.0f} GFLOP/s of multiply-adds on registers\n",

@@ -18,6 +18,7 @@ struct KernelBench {
     int threads = 0;     // 0: all there are
     ConvMethod conv = ConvMethod::kAuto;
     Precision precision = Precision::kFp32;
+    Gemm gemm = Gemm::kOwn;
     std::string filter;    // only rows whose "model op shapes" contains this
     double seconds = 0.1;  // for each row, about; at least 3 runs
     bool json = false;     // one object a line instead of the table

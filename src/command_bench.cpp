@@ -82,6 +82,7 @@ int command_bench_kernels(const CommandLine& line) {
     options.threads = line.config.threads;
     options.conv = parse_conv_method(line.config.conv);
     options.precision = parse_precision(line.config.precision);
+    options.gemm = parse_gemm(line.config.gemm);
     options.filter = line.config.filter;
     options.json = line.config.json;
     if (bench_kernels(options) == 0)

@@ -31,10 +31,13 @@ Precision parse_precision(const std::string& text) {
     return text == "tf32" ? Precision::kTf32 : text == "bf16" ? Precision::kBf16 : Precision::kFp32;
 }
 
+Gemm parse_gemm(const std::string& text) { return text == "cublas" ? Gemm::kCublas : Gemm::kOwn; }
+
 std::unique_ptr<Backend> make_backend(const Config& config) {
     return make_backend(config.device, {.threads = config.threads,
                                         .conv = parse_conv_method(config.conv),
-                                        .precision = parse_precision(config.precision)});
+                                        .precision = parse_precision(config.precision),
+                                        .gemm = parse_gemm(config.gemm)});
 }
 
 std::vector<float*> lend_slots(Backend& backend, const Model& model, int count) {

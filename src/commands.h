@@ -28,6 +28,7 @@ int command_bench_kernels(const CommandLine& line);
 
 ConvMethod parse_conv_method(const std::string& text);  // of --conv
 Precision parse_precision(const std::string& text);     // of --precision
+Gemm parse_gemm(const std::string& text);               // of --gemm
 // The backend that --device, --threads and --conv ask for.
 std::unique_ptr<Backend> make_backend(const Config& config);
 // Of --classes where there is no data: a number, or as many as there are names; 3 without it.

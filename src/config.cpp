@@ -100,6 +100,9 @@ static const Option kOptions[] = {
      "cores, "
      "and sum in fp32",
      kCompute},
+    {"gemm", "Device", &Config::gemm, "own|cublas",
+     "what multiplies in linear layers on a GPU: own kernels, or cuBLAS where it is installed",
+     kCompute},
 
     {"coord", "Ranks", &Config::coord, "HOST:PORT",
      "where the ranks meet; rank 0 serves it unless a coordinator already listens there",

@@ -48,7 +48,7 @@ struct Config {
     // device
     std::string device;
     int threads = 0;
-    std::string conv = "auto", precision = "fp32";
+    std::string conv = "auto", precision = "fp32", gemm = "own";
 
     // ranks
     std::string coord;

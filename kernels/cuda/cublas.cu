@@ -25,20 +25,22 @@ void check(const CublasApi& api, int status, const char* what) {
 template <class F>
 void find(void* library, const char* name, F& function) {
     function = reinterpret_cast<F>(dlsym(library, name));
-    if (!function) fail("cuBLAS has no function ", name, "; 12.0 or later is needed");
+    if (!function) fail("cuBLAS has no function ", name);
 }
 
 }  // namespace
 
-CublasApi open_cublas() {
+CublasApi open_cublas(std::initializer_list<const char*> names) {
     void* library = nullptr;
     std::string why;
-    for (const char* name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"}) {
+    for (const char* name : names) {
         library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (library) break;
         if (why.empty()) why = dlerror();
     }
-    if (!library) fail("cuBLAS cannot be opened: ", why);
+    if (!library)
+        fail("cuBLAS cannot be opened: ", why,
+             "; it comes with the CUDA toolkit, and LD_LIBRARY_PATH can name its folder");
     // It stays open to the end of the process: it keeps threads and handlers of its own.
     CublasApi api;
     find(library, "cublasCreate_v2", api.create);

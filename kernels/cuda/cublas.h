@@ -4,6 +4,8 @@
 // functions used are declared here, as the library's documentation has them.
 #pragma once
 
+#include <initializer_list>
+
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda.h"
 
@@ -21,8 +23,9 @@ struct CublasApi {
     const char* (*status_text)(int status);
 };
 
-// Throws Error, a sentence without a full stop, where no library can be opened.
-CublasApi open_cublas();
+// The first of these libraries that can be opened; throws Error where there is none.
+CublasApi open_cublas(std::initializer_list<const char*> names = {"libcublas.so.13",
+                                                                  "libcublas.so.12"});
 
 // Matrices as rows of numbers (the operands of gemm.cuh): number (i, l) of one is at
 // data[i·stride + l] where its depth is fast, else at data[l·stride + i].

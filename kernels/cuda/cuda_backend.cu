@@ -61,12 +61,23 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     CUDA_CHECK(cudaEventCreateWithFlags(&ops_done_, cudaEventDisableTiming));
     for (cudaEvent_t& event : copies_done_)
         CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    if (options.gemm == Gemm::kCublas) use_cublas([] { return open_cublas(); });
+}
+
+void CudaBackend::use_cublas(CublasApi (*open)()) {
+    try {
+        cublas_ = std::make_unique<Cublas>(open(), stream_);
+    } catch (const Error& error) {
+        fail("--gemm cublas: ", error.what());
+    }
+    products_ += ", of linear layers by cuBLAS";
 }
 
 CudaBackend::~CudaBackend() {
     // Memory may only go when no kernel uses it; errors are for those who still need the results.
     (void)cudaStreamSynchronize(copy_stream_);
     (void)cudaStreamSynchronize(stream_);
+    cublas_.reset();  // before its stream
     for (cudaEvent_t event : copies_done_) (void)cudaEventDestroy(event);
     (void)cudaEventDestroy(ops_done_);
     (void)cudaStreamDestroy(copy_stream_);

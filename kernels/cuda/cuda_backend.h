@@ -6,10 +6,12 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/memory.h"
 
@@ -22,6 +24,8 @@ class CudaBackend final : public Backend {
  public:
     CudaBackend(int index, const BackendOptions& options);
     ~CudaBackend() override;
+    // Linear layers are multiplied by this library from now on; --gemm cublas.
+    void use_cublas(CublasApi (*open)());
 
     std::string name() const override;
     std::string description() const override;
@@ -94,7 +98,8 @@ class CudaBackend final : public Backend {
     int index_, threads_;
     int processors_ = 1;  // multiprocessors of the GPU
     Precision precision_ = Precision::kFp32;
-    std::string products_;  // what description() says of it
+    std::string products_;            // what description() says of it
+    std::unique_ptr<Cublas> cublas_;  // null: own kernels
     cudaStream_t stream_ = nullptr;
     // Downloads beside the ops: a stream of their own, and an event for the end of each. The number
     // of a download modulo the events is its event, which may by then stand for a later one; that

@@ -5,7 +5,8 @@
 //   linear_grad_w  dw[k,c] += Σ_n dy[n,k]·x[n,c]                 rows k, columns c, depth n
 //                  db[k]   += Σ_n dy[n,k]                        column_sums.cu
 //
-// Mapping, bytes and order of the sums: gemm.cuh; in tf32 and bf16 as convolutions, conv2d.cu.
+// Mapping, bytes and order of the sums: gemm.cuh; in tf32 and bf16 as convolutions, conv2d.cu. Or
+// by cuBLAS (--gemm cublas), which leaves bias, relu and mask to a pass of their own.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/shapes.h"
@@ -16,8 +17,22 @@ namespace convoy::CONVOY_DEVICE {
 // of 1.
 static Tensor as_pixels(Tensor x) { return {x.data, x.N, 1, 1, int(x.shape().row_elems())}; }
 
+// multiply() of gemm.cuh by cuBLAS.
+static void multiply_cublas(Cublas& cublas, Precision precision, const CublasOperand& a,
+                            const CublasOperand& b, int64_t I, int64_t J, int64_t L, Finish finish,
+                            cudaStream_t stream) {
+    cublas.product(precision, a, b, I, J, L, finish.accumulate, finish.out);
+    if (I == 0 || J == 0 || !(finish.bias || finish.relu || finish.mask)) return;
+    ENSURE(!finish.accumulate, "what was there before would be finished again");
+    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(finish.out, 1, I, int(J), finish);
+    CUDA_LAUNCHED();
+}
+
 void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
+    if (cublas_)
+        return multiply_cublas(*cublas_, precision_, {x.data, true, w.C}, {w.data, true, w.C}, x.N,
+                               w.N, w.C, {y.data, b, relu}, stream_);
     if (precision_ != Precision::kFp32)
         return conv2d(as_pixels(x), w, b, Window::square(1), relu, y);
     const int N = x.N, C = w.C, K = w.N;
@@ -27,6 +42,9 @@ void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y
 
 void CudaBackend::linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) {
     check_linear(dx, w, dy);
+    if (cublas_)
+        return multiply_cublas(*cublas_, precision_, {dy.data, true, w.N}, {w.data, false, w.C},
+                               dx.N, w.C, w.N, {dx.data, nullptr, false, mask}, stream_);
     if (precision_ != Precision::kFp32)
         return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx));
     const int N = dx.N, C = w.C, K = w.N;
@@ -36,12 +54,17 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor d
 
 void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
-    if (precision_ != Precision::kFp32)
-        return conv2d_grad_w(as_pixels(x), dy, Window::square(1), dw, db);
     const int N = x.N, C = dw.C, K = dw.N;
     if (N == 0) return;
-    multiply(Matrix<false>{dy.data, K, N, K}, Matrix<false>{x.data, C, N, C}, K, C, N,
-             {dw.data, nullptr, false, nullptr, true}, memory_, kSlotProduct, stream_);
+    const Finish finish{dw.data, nullptr, false, nullptr, true};
+    if (cublas_)
+        multiply_cublas(*cublas_, precision_, {dy.data, false, K}, {x.data, false, C}, K, C, N,
+                        finish, stream_);
+    else if (precision_ != Precision::kFp32)
+        return conv2d_grad_w(as_pixels(x), dy, Window::square(1), dw, db);
+    else
+        multiply(Matrix<false>{dy.data, K, N, K}, Matrix<false>{x.data, C, N, C}, K, C, N, finish,
+                 memory_, kSlotProduct, stream_);
     if (db) add_column_sums(dy.data, N, K, db);
 }
 

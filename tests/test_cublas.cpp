@@ -1,0 +1,131 @@
+// --gemm cublas: what the library is told, looked at by one that is ten lines long and follows the
+// definition of BLAS; and what is said where there is none.
+#include "kernels/cuda/cublas.h"
+
+#include "kernels/cuda/cuda_backend.h"
+#include "tests/reference.h"
+#include "tests/through_device.h"
+
+namespace convoy {
+
+namespace {
+
+int last_compute = 0, handles = 0;
+
+// c = alpha·op(a)·op(b) + beta·c; matrices lie column after column, ld numbers apart.
+int slow_gemm(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a,
+              int type_a, int lda, const void* b, int type_b, int ldb, const void* beta, void* c,
+              int type_c, int ldc, int compute, int) {
+    if (type_a || type_b || type_c || lda < (op_a ? k : m) || ldb < (op_b ? n : k) || ldc < m)
+        return 7;
+    last_compute = compute;
+    const auto number = [](const void* x, int ld, int row, int column) {
+        return double(static_cast<const float*>(x)[size_t(column) * ld + row]);
+    };
+    for (int i = 0; i < m; ++i)
+        for (int j = 0; j < n; ++j) {
+            double sum = 0;
+            for (int l = 0; l < k; ++l)
+                sum += (op_a ? number(a, lda, l, i) : number(a, lda, i, l)) *
+                       (op_b ? number(b, ldb, j, l) : number(b, ldb, l, j));
+            float& to = static_cast<float*>(c)[size_t(j) * ldc + i];
+            const float by = *static_cast<const float*>(beta);
+            to = float(*static_cast<const float*>(alpha) * sum + (by != 0 ? double(by) * to : 0));
+        }
+    return 0;
+}
+const char* status_text(int status) { return status == 7 ? "an argument is wrong" : "no"; }
+const simt::CublasApi kSlow{[](void** handle) {
+                                *handle = &handles;
+                                return ++handles, 0;
+                            },
+                            [](void*) { return --handles, 0; }, [](void*, void*) { return 0; },
+                            slow_gemm, status_text};
+
+std::unique_ptr<Backend> slow_backend(Precision precision) {
+    const BackendOptions options{.threads = 1, .precision = precision};
+    auto backend = std::make_unique<simt::CudaBackend>(0, options);
+    backend->use_cublas([] { return kSlow; });
+    return backend;
+}
+
+}  // namespace
+
+TEST_CASE("linear and its gradients tell cuBLAS the right matrices, and finish what it gives") {
+    const int N = 5, C = 12, K = 7;
+    const Shape xs{N, 2, 3, 2}, rows{N, 1, 1, C}, ws{K, 1, 1, C}, ys{N, 1, 1, K};
+    const Window point = Window::square(1);
+    std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
+    std::vector<float> b = random_floats(K, 3), dy = random_floats(ys.elems(), 4);
+    const reference::Array X(rows, x), W(ws, w), DY(ys, dy);
+    {
+        ThroughDevice backend(slow_backend(Precision::kFp32));
+        for (bool relu : {false, true}) {
+            Guarded y(ys.elems());
+            backend.linear({x.data(), xs}, {w.data(), ws}, relu ? b.data() : nullptr, relu,
+                           {y.data(), ys});
+            const auto want =
+                reference::conv2d(X, W, relu ? b : std::vector<float>(K), point, relu);
+            CHECK_CLOSE(y.span(), want.v, sum_tolerance(C + 1));
+        }
+        CHECK(last_compute == 68);  // CUBLAS_COMPUTE_32F
+        Guarded dx(xs.elems()), dw(w), db(b);
+        backend.linear_grad_x({dy.data(), ys}, {w.data(), ws}, x.data(), {dx.data(), xs});
+        CHECK_CLOSE(dx.span(), reference::conv2d_grad_x(DY, W, point, rows, x).v, sum_tolerance(K));
+        backend.linear_grad_w({x.data(), xs}, {dy.data(), ys}, {dw.data(), ws}, db.data());
+        auto want = reference::conv2d_grad_w(X, DY, point, ws);
+        for (size_t i = 0; i < w.size(); ++i) want.v[i] += w[i];
+        CHECK_CLOSE(dw.span(), want.v, sum_tolerance(N + 1));
+        auto want_db = reference::column_sums({ys, dy});
+        for (int k = 0; k < K; ++k) want_db[k] += b[k];
+        CHECK_CLOSE(db.span(), want_db, sum_tolerance(N + 1));
+        CHECK(backend.description().find("linear layers by cuBLAS") != std::string::npos);
+        CHECK(handles == 1);
+    }
+    CHECK(handles == 0);
+}
+
+TEST_CASE(
+    "cuBLAS is asked for the precision, is not asked for nothing, and its refusals are told") {
+    ThroughDevice backend(slow_backend(Precision::kTf32));
+    float x = 2, w = 3, y = NAN;
+    backend.linear({&x, 1, 1, 1, 1}, {&w, 1, 1, 1, 1}, nullptr, false, {&y, 1, 1, 1, 1});
+    CHECK(y == 6);
+    CHECK(last_compute == 77);  // CUBLAS_COMPUTE_32F_FAST_TF32
+    last_compute = 0;
+    backend.linear({nullptr, 0, 1, 1, 1}, {&w, 1, 1, 1, 1}, &x, true, {nullptr, 0, 1, 1, 1});
+    backend.linear_grad_w({nullptr, 0, 1, 1, 1}, {nullptr, 0, 1, 1, 1}, {&w, 1, 1, 1, 1}, nullptr);
+    CHECK(last_compute == 0);
+    CHECK(w == 3);
+    simt::Cublas library(kSlow, nullptr);
+    CHECK_THROWS_WITH_AS(
+        library.product(Precision::kFp32, {&x, true, 1}, {&w, true, 1}, 1, 1, 2, false, &y),
+        "cuBLAS: cublasGemmEx: an argument is wrong", Error);
+}
+
+TEST_CASE("--gemm cublas says what is missing: the library, a function of it, or a GPU") {
+    simt::CudaBackend backend(0, {.threads = 1});
+    CHECK_THROWS_WITH_AS(
+        backend.use_cublas([] { return simt::open_cublas({"libconvoy-absent.so.1"}); }),
+        doctest::Contains("--gemm cublas: cuBLAS cannot be opened: libconvoy-absent.so.1: cannot "
+                          "open shared object"),
+        Error);
+    CHECK_THROWS_WITH_AS(backend.use_cublas([] {
+        simt::CublasApi api = kSlow;
+        api.create = [](void**) { return 7; };
+        return api;
+    }),
+                         "--gemm cublas: cuBLAS: cublasCreate: an argument is wrong", Error);
+    CHECK_THROWS_WITH_AS(simt::open_cublas({"libconvoy-absent.so.1", "libm.so.6"}),
+                         "cuBLAS has no function cublasCreate_v2", Error);
+    CHECK_THROWS_WITH_AS(make_backend("cpu", {.gemm = Gemm::kCublas}),
+                         "--gemm cublas: cuBLAS computes on GPUs alone, and this would run on the "
+                         "CPU",
+                         Error);
+    CHECK_THROWS_WITH_AS(make_backend("simt", {.gemm = Gemm::kCublas}),
+                         "--gemm cublas: cuBLAS computes on GPUs alone; --device simt runs the "
+                         "program's own kernels",
+                         Error);
+}
+
+}  // namespace convoy
