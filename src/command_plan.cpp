@@ -97,6 +97,7 @@ int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
         model.plan(images_to_plan_for(config, agreed.weights), /*training=*/true);
         Optimizer optimizer(config, model.params(), *backend);
         TimingOptions options;
+        options.stop = stop;
         options.batch = config.batch;
         options.shares = agreed.weights;
         options.bucket_mb = config.bucket;

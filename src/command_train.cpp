@@ -473,7 +473,7 @@ int command_train(const CommandLine& line, Log& log, const Stop& stop) {
     JobSetup setup = set_up_job(line, log, stop);
     std::unique_ptr<TrainRun> run;
     try {
-        Preflight preflight = run_preflight(setup, log);
+        Preflight preflight = run_preflight(setup, log, stop);
         run = std::make_unique<TrainRun>(setup, std::move(preflight), log, stop);
     } catch (const std::exception& error) {
         setup.communicator().abort(error.what());

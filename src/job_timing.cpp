@@ -60,6 +60,7 @@ class Timing {
     JobTiming run();
 
  private:
+    void check_stop();
     void find_neighbours();
     void time_edges();
     void time_sums();
@@ -89,12 +90,21 @@ JobTiming Timing::run() {
         time_edges();
         time_sums();
     }
+    check_stop();
     choose_images();
+    check_stop();
     time_compute();
+    check_stop();
     if (world() > 1) time_both();
     collect();
     result_.seconds = seconds_since(begin);
     return std::move(result_);
+}
+
+void Timing::check_stop() {
+    const double mine = options_.stop ? options_.stop() : 0;
+    const int signal = int(largest_of(communicator_, mine));
+    if (signal != 0) fail("stopped by signal ", signal, " before the job began");
 }
 
 // Who shares a machine, and so how many phases there are.
@@ -174,6 +184,7 @@ void Timing::choose_images() {
     double before = 0, now = largest_of(communicator_, probe_.step(1).seconds());
     int most = 1;
     while (most < wanted && (most == 1 || 2 * (now - before) < limit)) {
+        check_stop();
         most = std::min(2 * most, wanted);
         before = now;
         now = largest_of(communicator_, probe_.step(most).seconds());

@@ -10,6 +10,7 @@
 //   both      all ranks compute while sums follow one another: what each costs the other
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct TimingOptions {
     double bucket_mb = 0;        // --bucket; 0: from the link
     bool bf16 = false;           // how sums travel in this job
     bool brief = true;           // a second or two; else a second a phase, and phases for fewer
+    std::function<int()> stop;   // polled between phases: non-zero on any rank ends all by an Error
 };
 
 // Collective: every rank calls it with the same options and gets the same result.

@@ -21,7 +21,7 @@ int images_for(const Model& model, int64_t part) {
     return int(std::clamp(images, 1.0, std::max(1.0, std::min(double(part), 256.0))));
 }
 
-JobTiming time_small_copy(JobSetup& setup) {
+JobTiming time_small_copy(JobSetup& setup, const Stop& stop) {
     const Config& config = setup.config;
     const auto backend = make_backend(config);
     const int classes = int(setup.classes.size());
@@ -35,6 +35,7 @@ JobTiming time_small_copy(JobSetup& setup) {
     Optimizer optimizer(config, model.params(), *backend);
     StepProbe probe(row_by_row(config), *backend, model, optimizer, classes);
     TimingOptions options;
+    options.stop = stop;
     options.batch = config.batch;
     options.shares = setup.shares.weights;
     options.bucket_mb = config.bucket;
@@ -45,24 +46,27 @@ JobTiming time_small_copy(JobSetup& setup) {
 // What to expect of the job as configured, and what would be better.
 std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& setup) {
     std::vector<std::string> lines;
+    const Config& config = setup.config;
     const auto slowest = std::min_element(timing.edges.begin(), timing.edges.end(),
                                           [](const EdgeTiming& a, const EdgeTiming& b) {
                                               return a.bytes_per_second < b.bytes_per_second;
                                           });
     if (slowest != timing.edges.end())
         lines.push_back(fmt::format(
-            "slowest edge: rank {} to {}, {:.0f} Mbit/s, {:.2f} ms; buckets of {:.1f} MB",
-            slowest->from, slowest->to, slowest->bytes_per_second * 8 / 1e6,
-            1e3 * slowest->latency_seconds, double(timing.bucket_bytes) / (1 << 20)));
+            "slowest edge: rank {} to {}, {:.0f} Mbit/s, {:.2f} ms{}", slowest->from, slowest->to,
+            slowest->bytes_per_second * 8 / 1e6, 1e3 * slowest->latency_seconds,
+            config.sync_every > 1
+                ? std::string()
+                : fmt::format("; buckets of {:.1f} MB", double(timing.bucket_bytes) / (1 << 20))));
 
-    const Config& config = setup.config;
     PlanSetting own = setting_of(config);
     own.factors = own.factors && any_factors(timing.rows, config.batch, setup.world());
     const PlanJob job = plan_job(timing, config.batch, setup.shares.weights, config.sync_every);
     const Prediction expected = predict(job, own);
-    lines.push_back(
-        fmt::format("expected: {:.1f} img/s, {:.0f} % of what the ranks compute without network",
-                    expected.images_per_second, 100 * expected.efficiency()));
+    lines.push_back(fmt::format(
+        "expected: {:.1f} img/s, {:.0f} % of what the ranks compute without network, if images are "
+        "decoded as fast",
+        expected.images_per_second, 100 * expected.efficiency()));
     for (const PlanChoice& choice :
          plan_choices(timing, config.batch, setup.shares.weights, config.sync_every)) {
         const double speed = choice.prediction.images_per_second;
@@ -78,7 +82,7 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
 
 }  // namespace
 
-Preflight run_preflight(JobSetup& setup, Log& log) {
+Preflight run_preflight(JobSetup& setup, Log& log, const Stop& stop) {
     const Config& config = setup.config;
     Preflight result;
     result.bucket_bytes =
@@ -87,7 +91,7 @@ Preflight run_preflight(JobSetup& setup, Log& log) {
         fail("--share auto measures the ranks before training; it cannot go with --preflight off");
     if (setup.world() == 1 || config.preflight == "off") return result;
 
-    const JobTiming timing = time_small_copy(setup);
+    const JobTiming timing = time_small_copy(setup, stop);
     json decided;
     if (setup.rank() == 0) {
         decided["bucket"] = timing.bucket_bytes;

@@ -14,6 +14,6 @@ struct Preflight {
 // Unless the job has one rank or says --preflight off: times edges and ranks with a small copy of
 // the model, which is gone afterwards, names what stands out on rank 0's log, and replaces the
 // shares of `--share auto` by fair ones. Collective; every rank gets rank 0's decisions.
-Preflight run_preflight(JobSetup& setup, Log& log);
+Preflight run_preflight(JobSetup& setup, Log& log, const std::function<int()>& stop);
 
 }  // namespace convoy
