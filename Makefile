@@ -54,8 +54,8 @@ LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(CU_SRC:%=$(SIMT)/%.o) $(if $(filter 1,$(
 # The thread sanitizer has nothing to see in tests without threads of their own.
 TEST_SRC := $(if $(TSAN),$(wildcard $(addprefix tests/,main.cpp $(addprefix test_,ring.cpp join.cpp faults.cpp loader.cpp \
               cpu_backend.cpp grad_reducer.cpp trainer.cpp program.cpp))),$(wildcard tests/*.cpp))
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) $(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) \
-            $(if $(TSAN),,$(SIMT)/tools/gemm_ladder.cu.o)
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) \
+            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o)
 LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
               $(if $(filter 1,$(CUDA)),$(BUILD)/cuda/tools/gemm_ladder.cu.o)
 
@@ -80,6 +80,10 @@ build/deps.ok: tools/deps.sh
 deps:
 	tools/deps.sh
 
+ifdef SAN
+# What is tested is instrumented in full; the tests themselves would take twice as long to compile.
+$(BUILD)/tests/%.o: CXXFLAGS += -fno-sanitize=undefined
+endif
 $(BUILD)/kernels/%.o $(SIMT)/%.o: CXXFLAGS += $(KERNELFLAGS)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
 $(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
