@@ -10,7 +10,6 @@
 
 #include "data/order.h"
 #include "src/base/check.h"
-#include "src/base/text.h"
 #include "src/commands.h"
 #include "src/random_batch.h"
 #include "src/trainer.h"
@@ -119,16 +118,6 @@ class Forward {
 };
 
 }  // namespace
-
-int class_count(const Config& config) {
-    const std::string& text = config.classes;
-    if (text.empty()) return 3;
-    if (text.find_first_not_of("0123456789") != std::string::npos)
-        return int(split(text, ',').size());
-    const int count = text.size() < 8 ? std::stoi(text) : 0;
-    if (count < 1 || count > 1 << 20) fail("--classes cannot be ", text, ": 1 to ", 1 << 20);
-    return count;
-}
 
 TrainBench bench_train(const Config& config, Communicator& communicator,
                        const std::function<int()>& stop) {

@@ -21,36 +21,6 @@ namespace convoy {
 
 namespace fs = std::filesystem;
 
-ConvMethod parse_conv_method(const std::string& text) {
-    return text == "winograd" ? ConvMethod::kWinograd
-           : text == "direct" ? ConvMethod::kDirect
-                              : ConvMethod::kAuto;
-}
-
-Precision parse_precision(const std::string& text) {
-    return text == "tf32" ? Precision::kTf32 : text == "bf16" ? Precision::kBf16 : Precision::kFp32;
-}
-
-Gemm parse_gemm(const std::string& text) { return text == "cublas" ? Gemm::kCublas : Gemm::kOwn; }
-
-std::unique_ptr<Backend> make_backend(const Config& config) {
-    return make_backend(config.device, {.threads = config.threads,
-                                        .conv = parse_conv_method(config.conv),
-                                        .precision = parse_precision(config.precision),
-                                        .gemm = parse_gemm(config.gemm)});
-}
-
-std::vector<float*> lend_slots(Backend& backend, const Model& model, int count) {
-    std::vector<float*> slots;
-    const Shape shape{model.max_batch(), model.size(), model.size(), 3};
-    for (int i = 0; i < count; ++i) slots.push_back(backend.alloc_host(shape.elems()));
-    return slots;
-}
-
-int decode_threads(const Config& config) {
-    return config.decode_threads > 0 ? config.decode_threads : std::max(1, available_cpus() / 2);
-}
-
 namespace {
 
 class TrainRun {
