@@ -1,6 +1,4 @@
 // command_train.cpp — a training run from the first to the last epoch.
-#include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +12,8 @@
 #include "src/preflight.h"
 #include "src/run_folder.h"
 #include "src/run_log.h"
+#include "src/run_saver.h"
+#include "src/run_start.h"
 #include "src/trainer.h"
 #include "src/weights.h"
 
@@ -29,8 +29,6 @@ class TrainRun {
     int run();
 
  private:
-    std::string network_text();
-    void print_start();
     void start_weights();
     void equalise();
     void take_optimizer_state();
@@ -45,9 +43,6 @@ class TrainRun {
                 communicator_.seconds_busy()};
     }
     void validate();
-    void save(bool is_best);
-    void save_or_go_on(bool is_best);
-    void save_after_failure();
     void count_bad(const Sums& sums);
     std::unique_ptr<Loader> make_loader(std::shared_ptr<const Source> source, bool training,
                                         int slots);
@@ -62,16 +57,17 @@ class TrainRun {
     std::unique_ptr<Backend> backend_;
     Model model_;
     LoaderOptions sharing_;  // batch, shares and rank: for every loader
-    std::string folder_;     // the run's, "" until this rank needs one
+    std::string folder_;     // the run's, on rank 0
     std::unique_ptr<Optimizer> optimizer_;
     std::unique_ptr<Trainer> trainer_;
     std::unique_ptr<Evaluator> evaluator_;
     std::unique_ptr<Loader> loader_, val_loader_;
     std::unique_ptr<RunLog> run_log_;
+    std::unique_ptr<RunSaver> saver_;
     Position at_;
     double base_lr_ = 0, best_top1_ = -1;
     Sums last_val_, epoch_sums_;
-    int64_t steps_per_epoch_ = 0, total_steps_ = 0, save_steps_ = 0, saved_step_ = -1;
+    int64_t steps_per_epoch_ = 0, total_steps_ = 0;
     size_t activation_bytes_ = 0;
     int stopped_ = 0;
     bool told_ = false;  // that a signal waits for the next average
@@ -103,11 +99,12 @@ TrainRun::TrainRun(JobSetup& setup, Preflight preflight, Log& log, Stop stop)
     evaluator_ = std::make_unique<Evaluator>(model_, *backend_, communicator_, stop_);
 
     steps_per_epoch_ = loader_->steps();
-    save_steps_ =
-        config_.save_every > 0
-            ? std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)))
-            : 0;
     base_lr_ = base_learning_rate(config_, model_.has_batch_norm());
+    if (setup_.rank() == 0) folder_ = open_run_folder(config_, 0);
+    run_log_ = std::make_unique<RunLog>(log_, folder_, setup_.rank(),
+                                        setup_.rank() == 0 && !config_.quiet, config_.log_every);
+    saver_ = std::make_unique<RunSaver>(setup_, model_, *optimizer_, *backend_, *run_log_, log_,
+                                        folder_, steps_per_epoch_);
 }
 
 std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> source, bool training,
@@ -120,63 +117,6 @@ std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> sour
     options.training = training;
     return std::make_unique<Loader>(std::move(source), how, options,
                                     lend_slots(*backend_, model_, slots));
-}
-
-std::string TrainRun::network_text() {
-    Params& params = model_.params();
-    if (config_.sync_every > 1)
-        return cat("weights and optimizer state averaged every ", config_.sync_every,
-                   " steps; no gradient travels");
-    return traffic_text(
-        params,
-        choose_factors(params, config_.batch, setup_.world(), parse_factor_mode(config_.factors)),
-        setup_.world(), config_.wire == "bf16");
-}
-
-void TrainRun::print_start() {
-    const auto row = [&](const char* name, const std::string& value) {
-        log_.info(fmt::format("  {:<10} {}", name, value));
-    };
-    log_.info("Convoy: training ", config_.model, " on ", setup_.classes.size(), " classes");
-    row("data", setup_.data.description);
-    row("classes", join_text(setup_.classes));
-    row("model", cat(config_.model, ", input ", model_.size(), "x", model_.size(), ", ",
-                     count_text(double(model_.params().model_elems())), " parameters, ",
-                     fmt::format("{:.2f} GFLOP forward an image", model_.forward_flops() / 1e9)));
-    row("device", backend_->description());
-    row("memory", fmt::format("{:.0f} MB activations, {:.0f} MB weights, gradients and optimizer",
-                              double(activation_bytes_) / 1e6,
-                              double(model_.params().weights_size) * 4 *
-                                  double(2 + optimizer_->state().size()) / 1e6));
-    row("threads", cat(backend_->threads(), " compute, ", sharing_.threads, " decode"));
-    row("batch", cat(config_.batch, " images a step over ", setup_.world(),
-                     setup_.world() == 1 ? " rank, " : " ranks, ", steps_per_epoch_,
-                     " steps an epoch, ", total_steps_, " in all"));
-    row("optimizer",
-        fmt::format("{}, lr {:g} for the global batch, {} schedule, {:g} epochs of warm-up",
-                    config_.optimizer, base_lr_, config_.schedule, config_.warmup));
-    row("augment", config_.augment);
-    row("seed", cat(config_.seed));
-    row("output", folder_);
-    std::string table = model_.table();
-    while (table.ends_with('\n')) table.pop_back();
-    log_.info(table);
-    if (setup_.world() > 1) {
-        row("network", network_text());
-        log_.info("rank  share  address                host");
-        for (const Peer& peer : setup_.job.peers)
-            log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank,
-                                  setup_.shares.weights[size_t(peer.rank)], peer.address,
-                                  peer.host));
-        for (const std::string& line : preflight_.report) log_.info(line);
-    }
-    for (int rank = 0; rank + 1 < setup_.world() && config_.bn_group > 0; ++rank) {
-        const int64_t cut = share_of(config_.batch, setup_.shares.weights, rank).end;
-        if (model_.has_batch_norm() && cut % config_.bn_group != 0)
-            log_.info("batch norm: the cut between rank ", rank, " and ", rank + 1, " at image ",
-                      cut, " splits a group of ", config_.bn_group,
-                      "; its statistics are taken over two smaller ones");
-    }
 }
 
 void TrainRun::start_weights() {
@@ -248,18 +188,19 @@ void TrainRun::stay_equal() {
 
 int TrainRun::run() {
     try {
-        if (setup_.rank() == 0) folder_ = open_run_folder(config_, 0);
-        run_log_ = std::make_unique<RunLog>(
-            log_, folder_, setup_.rank(), setup_.rank() == 0 && !config_.quiet, config_.log_every);
         start_weights();
         count_steps();
-        if (setup_.rank() == 0) print_start();
+        if (setup_.rank() == 0)
+            print_start(
+                {setup_, model_, *optimizer_, *backend_, activation_bytes_, sharing_.threads,
+                 steps_per_epoch_, total_steps_, base_lr_, folder_, preflight_.report},
+                log_);
         run_log_->event("start", job_settings(config_));
         return train();
     } catch (const std::exception& error) {
         communicator_.abort(error.what());
-        save_after_failure();
-        if (run_log_) run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
+        saver_->save_after_failure(at_, best_top1_);
+        run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
         throw;
     }
 }
@@ -278,9 +219,9 @@ int TrainRun::train() {
             if (val_loader_ && !stopped_) validate();
             at_ = {at_.epoch + 1, 0, at_.step};
         }
-        if (save_steps_ > 0 && at_.step % save_steps_ == 0 && !over()) save_or_go_on(false);
+        if (saver_->due(at_.step) && !over()) saver_->save_or_go_on(at_, best_top1_, false);
     }
-    if (saved_step_ != at_.step) save(false);
+    saver_->save(at_, best_top1_, false);
     communicator_.barrier();
     communicator_.leave();
     if (stopped_) {
@@ -332,7 +273,7 @@ void TrainRun::train_epoch() {
         count_bad(sums);
         if (over()) return;
         const bool epoch_done = at_.consumed >= int64_t(setup_.data.train->size());
-        if (save_steps_ > 0 && at_.step % save_steps_ == 0 && !epoch_done) save_or_go_on(false);
+        if (saver_->due(at_.step) && !epoch_done) saver_->save_or_go_on(at_, best_top1_, false);
         communicator_.set_progress(at_.step, "data");
     }
 }
@@ -341,8 +282,7 @@ void TrainRun::train_epoch() {
 // are about to be looked at.
 bool TrainRun::averages_now() const {
     return at_.step % config_.sync_every == 0 || at_.step >= total_steps_ ||
-           at_.consumed >= int64_t(setup_.data.train->size()) ||
-           (save_steps_ > 0 && at_.step % save_steps_ == 0);
+           at_.consumed >= int64_t(setup_.data.train->size()) || saver_->due(at_.step);
 }
 
 // A signal is agreed on with the sums, so in local steps it has to wait for them.
@@ -377,61 +317,8 @@ void TrainRun::validate() {
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
     run_log_->validation(at_, sums, is_best);
-    if (is_best && config_.save_every > 0) {
-        const Position within = at_;
-        at_ = {at_.epoch + 1, 0, at_.step};  // what the checkpoint says: the epoch is over
-        save_or_go_on(true);
-        at_ = within;
-    }
-}
-
-void TrainRun::save(bool is_best) {
-    if (saved_step_ == at_.step) return;
-    if (setup_.rank() != 0 && folder_.empty()) return;  // only where rank 0 cannot
-    saved_step_ = at_.step;
-    communicator_.set_progress(at_.step, "checkpoint");
-    CheckpointMeta meta{at_, best_top1_, optimizer_->steps_done, setup_.data.train->fingerprint(),
-                        job_settings(config_)};
-    meta.settings["data"] = config_.data;
-    meta.settings["val"] = config_.val;
-    const Preprocess defaults;
-    ModelCard card{config_.model, setup_.model_text, model_.size(), setup_.classes, {}, {}};
-    std::copy_n(defaults.mean, 3, card.mean);
-    std::copy_n(defaults.std, 3, card.std);
-    const std::string folder =
-        save_checkpoint(folder_, meta, card, model_, *optimizer_, *backend_, is_best, config_.keep);
-    run_log_->event("checkpoint", {{"step", at_.step}, {"folder", folder}});
-}
-
-// A full disk in mid-run costs a checkpoint, not the run; the last one must succeed.
-void TrainRun::save_or_go_on(bool is_best) {
-    try {
-        save(is_best);
-    } catch (const Error& error) {
-        saved_step_ = -1;
-        log_.notice("error: ", error.what(), ". Training goes on");
-        run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
-    }
-}
-
-// Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or
-// rank 1 where rank 0 is the one that was lost.
-void TrainRun::save_after_failure() {
-    if (at_.step == 0 || saved_step_ == at_.step) return;
-    const bool in_its_place = setup_.rank() == 1 && communicator_.lost_rank() == 0;
-    if (setup_.rank() != 0 && !in_its_place) return;
-    try {
-        if (folder_.empty()) folder_ = open_run_folder(config_, setup_.rank());
-        save(false);
-        log_.notice("saved the state after step ", at_.step,
-                    config_.sync_every > 1
-                        ? ", as of this rank: what the others have trained since "
-                          "the last average is lost"
-                        : "",
-                    "; `trainer --resume ", folder_, "` goes on from there");
-    } catch (const std::exception& error) {
-        log_.notice("error: ", error.what());  // the first failure is the one that is thrown
-    }
+    const Position epoch_over = {at_.epoch + 1, 0, at_.step};
+    if (is_best && config_.save_every > 0) saver_->save_or_go_on(epoch_over, best_top1_, true);
 }
 
 }  // namespace
