@@ -11,6 +11,7 @@
 #include "net/membership.h"
 #include "net/rendezvous.h"
 #include "net/ring.h"
+#include "net/stand_in.h"
 
 namespace convoy {
 
@@ -190,36 +191,22 @@ std::vector<std::vector<std::byte>> RingCommunicator::allgather(std::span<const 
 }
 
 // Nobody to talk to: every collective is done when it is called.
-class SingleRank final : public Communicator {
+class SingleRank final : public StandIn {
  public:
-    int rank() const override { return 0; }
-    int world() const override { return 1; }
-    std::future<void> allreduce_sum(std::span<float>) override { return done(); }
-    std::future<void> gather(std::vector<std::span<float>>) override { return done(); }
-    void broadcast(std::span<std::byte>, int) override { check(); }
+    SingleRank() : StandIn(0, 1) {}
+    std::future<void> allreduce_sum(std::span<float>) override { return end(); }
+    std::future<void> gather(std::vector<std::span<float>>) override { return end(); }
+    void broadcast(std::span<std::byte>, int) override { fate_.check(); }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
-        check();
-        return {std::vector(data.begin(), data.end())};
+        fate_.check();
+        return StandIn::allgather(data);
     }
-    void barrier() override { check(); }
-    std::vector<EdgeTiming> measure_edges() override { return {}; }
-    void set_progress(int64_t, const char*) override {}
+    void barrier() override { fate_.check(); }
     void abort(const std::string& why) noexcept override { fate_.end(why, 0); }
-    void leave() noexcept override {}
     int lost_rank() const override { return fate_.lost(); }
-    uint64_t bytes_sent() const override { return 0; }
-    double seconds_busy() const override { return 0; }
 
  private:
-    void check() const { fate_.check(); }
-    std::future<void> done() const {
-        std::promise<void> promise;
-        if (fate_.ended())
-            promise.set_exception(fate_.error());
-        else
-            promise.set_value();
-        return promise.get_future();
-    }
+    std::future<void> end() const { return done(fate_.ended() ? fate_.error() : nullptr); }
     Fate fate_;
 };
 

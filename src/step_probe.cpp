@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "net/stand_in.h"
 #include "src/base/check.h"
 #include "src/random_batch.h"
 
@@ -12,8 +13,10 @@ namespace convoy {
 using Clock = std::chrono::steady_clock;
 
 // A neighbour that is always there and adds nothing.
-class StepProbe::Recorder final : public Communicator {
+class StepProbe::Recorder final : public StandIn {
  public:
+    Recorder() : StandIn(0, 2) {}  // so that there is something to hand over
+
     struct Handover {
         Clock::time_point when;
         const float* data;
@@ -24,8 +27,6 @@ class StepProbe::Recorder final : public Communicator {
         const char* phase;
     };
 
-    int rank() const override { return 0; }
-    int world() const override { return 2; }  // so that there is something to hand over
     std::future<void> allreduce_sum(std::span<float> data) override {
         handed.push_back({Clock::now(), data.data(), data.size()});
         return done();
@@ -36,20 +37,9 @@ class StepProbe::Recorder final : public Communicator {
         handed.push_back({Clock::now(), nullptr, floats});
         return done();
     }
-    void broadcast(std::span<std::byte>, int) override {}
-    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
-        return std::vector(2, std::vector(data.begin(), data.end()));
-    }
-    void barrier() override {}
-    std::vector<EdgeTiming> measure_edges() override { return {}; }
     void set_progress(int64_t, const char* phase) override {
         marks.push_back({Clock::now(), phase});
     }
-    void abort(const std::string&) noexcept override {}
-    void leave() noexcept override {}
-    int lost_rank() const override { return -1; }
-    uint64_t bytes_sent() const override { return 0; }
-    double seconds_busy() const override { return 0; }
 
     // When the step came to this phase.
     Clock::time_point at(const char* phase) const {
@@ -60,13 +50,6 @@ class StepProbe::Recorder final : public Communicator {
 
     std::vector<Handover> handed;
     std::vector<Mark> marks;
-
- private:
-    static std::future<void> done() {
-        std::promise<void> promise;
-        promise.set_value();
-        return promise.get_future();
-    }
 };
 
 static double between(Clock::time_point begin, Clock::time_point end) {

@@ -1,5 +1,6 @@
 #include "src/grad_reducer.h"
 
+#include "net/stand_in.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -7,46 +8,23 @@ using namespace convoy;
 namespace {
 
 // Stands in for a ring: notes what it is handed, multiplies by the world at once.
-class Recorder final : public Communicator {
+class Recorder final : public StandIn {
  public:
-    explicit Recorder(int world) : world_(world) {}
-    int rank() const override { return 0; }
-    int world() const override { return world_; }
+    explicit Recorder(int world) : StandIn(0, world) {}
     std::future<void> allreduce_sum(std::span<float> data) override {
-        std::promise<void> promise;
-        if (fail_at == int(slices.size()))
-            promise.set_exception(std::make_exception_ptr(Error("rank 1 was lost")));
-        else
-            promise.set_value();
+        const bool fails = fail_at == int(slices.size());
         slices.push_back(data);
-        for (float& x : data) x *= float(world_);
-        return promise.get_future();
+        for (float& x : data) x *= float(world());
+        return done(fails ? std::make_exception_ptr(Error("rank 1 was lost")) : nullptr);
     }
     std::future<void> gather(std::vector<std::span<float>> blocks) override {
-        std::promise<void> promise;
         gathers.push_back(std::move(blocks));
-        promise.set_value();
-        return promise.get_future();
+        return done();
     }
-    void broadcast(std::span<std::byte>, int) override {}
-    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte>) override {
-        return {};
-    }
-    void barrier() override {}
-    std::vector<EdgeTiming> measure_edges() override { return {}; }
-    void set_progress(int64_t, const char*) override {}
-    void abort(const std::string&) noexcept override {}
-    void leave() noexcept override {}
-    int lost_rank() const override { return -1; }
-    uint64_t bytes_sent() const override { return 0; }
-    double seconds_busy() const override { return 0; }
 
     std::vector<std::span<float>> slices;
     std::vector<std::vector<std::span<float>>> gathers;
     int fail_at = -1;
-
- private:
-    int world_;
 };
 
 struct Arena {

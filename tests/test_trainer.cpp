@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "net/stand_in.h"
 #include "src/checkpoint.h"
 #include "src/job_setup.h"
 #include "tests/process.h"
@@ -209,11 +210,9 @@ TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, 
 namespace {
 
 // A rank that must not talk to the others.
-class Apart final : public Communicator {
+class Apart final : public StandIn {
  public:
-    Apart(int rank, int world) : rank_(rank), world_(world) {}
-    int rank() const override { return rank_; }
-    int world() const override { return world_; }
+    using StandIn::StandIn;
     std::future<void> allreduce_sum(std::span<float>) override { fail("a local step sums"); }
     std::future<void> gather(std::vector<std::span<float>>) override { fail("… gathers"); }
     void broadcast(std::span<std::byte>, int) override { fail("… broadcasts"); }
@@ -221,16 +220,6 @@ class Apart final : public Communicator {
         fail("… gathers bytes");
     }
     void barrier() override { fail("… waits"); }
-    std::vector<EdgeTiming> measure_edges() override { return {}; }
-    void set_progress(int64_t, const char*) override {}
-    void abort(const std::string&) noexcept override {}
-    void leave() noexcept override {}
-    int lost_rank() const override { return -1; }
-    uint64_t bytes_sent() const override { return 0; }
-    double seconds_busy() const override { return 0; }
-
- private:
-    int rank_, world_;
 };
 
 }  // namespace
