@@ -38,6 +38,13 @@ Range share_of(int64_t count, std::span<const double> shares, int rank) {
     return {boundary(before), boundary(before + shares[size_t(rank)])};
 }
 
+int64_t largest_share(int64_t count, std::span<const double> shares) {
+    int64_t most = 0;
+    for (size_t r = 0; r < shares.size(); ++r)
+        most = std::max(most, share_of(count, shares, int(r)).size());
+    return most;
+}
+
 std::vector<double> parse_shares(const std::string& text, int world) {
     ENSURE(world >= 1, "world of ", world);
     if (text.empty()) return std::vector<double>(size_t(world), 1.0);

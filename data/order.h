@@ -27,6 +27,9 @@ std::vector<uint32_t> epoch_order(size_t n, uint64_t seed, uint32_t epoch);
 // count).
 Range share_of(int64_t count, std::span<const double> shares, int rank);
 
+// The largest of these parts: what memory and measurements of any rank must do for.
+int64_t largest_share(int64_t count, std::span<const double> shares);
+
 // Parses "5:3:2:0" into weights; "" gives world equal ones. Throws Error: not numbers, negative,
 // all zero, not as many as ranks.
 std::vector<double> parse_shares(const std::string& text, int world);

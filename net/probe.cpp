@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "net/ring.h"
+#include "src/base/median.h"
 
 namespace convoy {
 
@@ -51,8 +52,7 @@ std::array<EdgeTiming, 2> Ring::probe(int peer, bool left) {
         ping(peer, left);
         pings.push_back(seconds_since(start) / 2);
     }
-    std::sort(pings.begin(), pings.end());
-    const double latency = pings[pings.size() / 2];
+    const double latency = median(pings);
 
     std::array<EdgeTiming, 2> both;
     for (const bool forward : {true, false}) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "src/base/median.h"
+
 namespace convoy {
 
 namespace {
@@ -73,13 +75,12 @@ std::vector<AllreduceResult> bench_allreduce(Communicator& communicator,
             communicator.allreduce_sum(data).get();
             times.push_back(microseconds_since(start));
         }
-        std::sort(times.begin(), times.end());
         AllreduceResult r{};
         r.bytes = bytes;
         r.sums = sums;
-        r.median_us = times[times.size() / 2];
-        r.min_us = times.front();
-        r.max_us = times.back();
+        r.median_us = median(times);
+        r.min_us = *std::min_element(times.begin(), times.end());
+        r.max_us = *std::max_element(times.begin(), times.end());
         r.algorithm_gbps = double(bytes) * 8 / r.median_us / 1e3;
         r.bus_gbps = r.algorithm_gbps * 2 * (world - 1) / world;
         r.link_gbps = link * 8 / 1e9;

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "src/base/median.h"
 #include "src/base/random.h"
 #include "src/model.h"
 #include "src/model_text.h"
@@ -246,10 +247,6 @@ class Meter {
     }
 
  private:
-    static double median(std::vector<double>& v) {
-        std::nth_element(v.begin(), v.begin() + ptrdiff_t(v.size() / 2), v.end());
-        return v[v.size() / 2];
-    }
     double run_once(const Row& row) { return seconds_of(backend_, row.run); }
     // Operations, or bytes, a second.
     double limit(const Row& row) {

@@ -10,6 +10,7 @@
 
 #include "data/order.h"
 #include "src/base/check.h"
+#include "src/base/median.h"
 #include "src/commands.h"
 #include "src/random_batch.h"
 #include "src/trainer.h"
@@ -193,15 +194,13 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
         bytes += communicator.bytes_sent() - bytes_before;
         result.images_per_second.push_back(double(config.batch * config.sync_every) / seconds);
     }
-    std::vector<double>& speeds = result.images_per_second;
-    std::sort(speeds.begin(), speeds.end());
     result.net_wait = total > 0 ? waited / total : 0;
     result.net_busy = total > 0 ? busy / total : 0;
     result.bytes_a_step = double(bytes) / (double(groups) * config.sync_every);
-    if (!sleeper && !speeds.empty()) {
+    if (!sleeper && !result.images_per_second.empty()) {
         const double flops = forward ? model.forward_flops() : train_flops(model);
-        result.gflops =
-            speeds[speeds.size() / 2] / double(config.batch) * double(share.size()) * flops / 1e9;
+        result.gflops = median(result.images_per_second) / double(config.batch) *
+                        double(share.size()) * flops / 1e9;
         result.peak_gflops = backend->measure_peak_gflops();
     }
     return result;
@@ -209,7 +208,8 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
 
 void print_train_bench(const TrainBench& r, bool json_lines) {
     const std::vector<double>& speeds = r.images_per_second;
-    const double median = speeds[speeds.size() / 2];
+    const double middle = median(speeds);
+    const auto [least, most] = std::minmax_element(speeds.begin(), speeds.end());
     const double percent = r.peak_gflops > 0 ? 100 * r.gflops / r.peak_gflops : 0;
     if (json_lines) {
         fmt::print("{}\n", json{{"bench", "train"},
@@ -219,9 +219,9 @@ void print_train_bench(const TrainBench& r, bool json_lines) {
                                 {"classes", r.classes},
                                 {"world", r.world},
                                 {"threads", r.threads},
-                                {"images_per_second", median},
-                                {"images_per_second_min", speeds.front()},
-                                {"images_per_second_max", speeds.back()},
+                                {"images_per_second", middle},
+                                {"images_per_second_min", *least},
+                                {"images_per_second_max", *most},
                                 {"gflops", r.gflops},
                                 {"peak_gflops", r.peak_gflops},
                                 {"percent_of_peak", percent},
@@ -240,8 +240,8 @@ void print_train_bench(const TrainBench& r, bool json_lines) {
     fmt::print(
         "{:<10} {:>5} {:>5} {:>6} {:>22} {:>9.0f} {:>9.0f} {:>13} {:>9} {:>11.2f} s {:>6.0f} MB\n",
         r.model, r.batch, r.size, r.world,
-        fmt::format("{:.2f} ({:.2f}-{:.2f})", median, speeds.front(), speeds.back()), r.gflops,
-        percent, fmt::format("{:.0f} of {:.0f}", 100 * r.net_wait, 100 * r.net_busy),
+        fmt::format("{:.2f} ({:.2f}-{:.2f})", middle, *least, *most), r.gflops, percent,
+        fmt::format("{:.0f} of {:.0f}", 100 * r.net_wait, 100 * r.net_busy),
         fmt::format("{:.1f} MB", r.bytes_a_step / 1e6), r.start_seconds, peak_rss_mb());
 }
 

@@ -15,7 +15,7 @@ struct TrainBench {
     std::string model;
     int64_t batch = 0;
     int size = 0, classes = 0, world = 1, threads = 1;
-    std::vector<double> images_per_second;  // of all ranks together, ascending: one a timed step
+    std::vector<double> images_per_second;  // of all ranks together, one a timed step
     double gflops = 0, peak_gflops = 0;     // of this rank; 0: nothing was computed, or not known
     double net_wait = 0, net_busy = 0;      // parts of the time
     double bytes_a_step = 0;                // sent by this rank

@@ -21,18 +21,13 @@ using Clock = std::chrono::steady_clock;
 // Twice the largest part of the batch when all share it: a prediction for fewer ranks needs to
 // know how a step grows.
 int images_to_plan_for(const Config& config, const std::vector<double>& shares) {
-    int64_t largest = 1;
-    for (int rank = 0; rank < int(shares.size()); ++rank)
-        largest = std::max(largest, share_of(config.batch, shares, rank).size());
-    return int(std::min(2 * largest, config.batch));
+    return int(std::min(2 * largest_share(config.batch, shares), config.batch));
 }
 
 // Not where a rank's share is more than was planned for, nor with averages, of which it takes many.
 bool can_rehearse(const Config& config, const PlanReport& report, const Model& model) {
-    int64_t largest = 0;
-    for (int rank = 0; rank < int(report.shares.size()); ++rank)
-        largest = std::max(largest, share_of(config.batch, report.shares, rank).size());
-    return report.shares.size() > 1 && largest <= model.max_batch() && config.sync_every == 1;
+    return report.shares.size() > 1 && config.sync_every == 1 &&
+           largest_share(config.batch, report.shares) <= model.max_batch();
 }
 
 // A few real steps, after one to warm up: what the prediction is worth.

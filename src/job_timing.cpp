@@ -10,8 +10,10 @@
 
 #include <unistd.h>
 
+#include "data/order.h"
 #include "src/agree.h"
 #include "src/base/check.h"
+#include "src/base/median.h"
 
 namespace convoy {
 
@@ -46,8 +48,7 @@ double median_of(Communicator& communicator, double mine) {
     std::vector<double> all;
     for (const std::string& text : share_from_all(communicator, fmt::format("{}", mine)))
         all.push_back(std::stod(text));
-    std::sort(all.begin(), all.end());
-    return all[all.size() / 2];
+    return median(all);
 }
 
 class Timing {
@@ -172,11 +173,9 @@ void Timing::time_sums() {
 // touches the memory for the first time, as long as the slowest one has time for twice the growth;
 // what a step costs whatever its images (reading and writing all weights) is no reason to stop.
 void Timing::choose_images() {
-    const auto part = [&](int rank) {
-        return int(std::max<int64_t>(1, share_of(options_.batch, options_.shares, rank).size()));
-    };
-    int largest_part = 1;
-    for (int rank = 0; rank < world(); ++rank) largest_part = std::max(largest_part, part(rank));
+    const int largest_part = int(largest_share(options_.batch, options_.shares));
+    const int part =
+        std::max(1, int(share_of(options_.batch, options_.shares, communicator_.rank()).size()));
     const double limit = options_.brief ? 0.2 : 1.0;  // seconds for more images
     const int wanted =
         std::min(options_.brief ? largest_part : 2 * largest_part, probe_.max_images());
@@ -189,7 +188,7 @@ void Timing::choose_images() {
         before = now;
         now = largest_of(communicator_, probe_.step(most).seconds());
     }
-    const int own = std::min(part(communicator_.rank()), most);
+    const int own = std::min(part, most);
     images_ = {own, 2 * own <= most ? 2 * own : (own + 1) / 2};
     if (own == 1 && most > 1) images_[1] = 2;
     if (images_[1] == own) images_.pop_back();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "data/order.h"
 #include "src/agree.h"
 #include "src/base/check.h"
 #include "src/commands.h"
@@ -28,10 +29,8 @@ JobTiming time_small_copy(JobSetup& setup, const Stop& stop) {
     Model model(setup.model_text,
                 {config.model, classes, config.size, uint64_t(config.seed), config.freeze},
                 *backend);
-    int64_t part = 1;
-    for (int rank = 0; rank < setup.world(); ++rank)
-        part = std::max(part, share_of(config.batch, setup.shares.weights, rank).size());
-    model.plan(images_for(model, part), /*training=*/true);
+    model.plan(images_for(model, largest_share(config.batch, setup.shares.weights)),
+               /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
     StepProbe probe(row_by_row(config), *backend, model, optimizer, classes);
     TimingOptions options;

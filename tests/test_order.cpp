@@ -68,6 +68,8 @@ TEST_CASE("share_of divides evenly where the count allows it") {
     const std::vector<double> shares = {5, 3, 2, 0};
     CHECK(share_of(30, shares, 1) == Range{15, 24});
     CHECK(share_of(30, shares, 3) == Range{30, 30});
+    CHECK(largest_share(30, shares) == 15);
+    CHECK(largest_share(7, equal) == 2);  // 2 2 1 2
 }
 
 TEST_CASE("parse_shares reads weights and says what is wrong with others") {

@@ -1,5 +1,6 @@
 #include "src/base/text.h"
 
+#include "src/base/median.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -20,6 +21,13 @@ TEST_CASE("text: the nearest word is what was meant, and none if nothing is clos
     CHECK(nearest("trian", {"eval", "train"}) == "train");
     CHECK(nearest("zzzzzz", {"eval", "train"}).empty());
     CHECK(edit_distance("kitten", "sitting") == 3);
+}
+
+TEST_CASE("the median of an even count is the mean of the two in the middle") {
+    CHECK(median({7, 1, 5}) == 5);
+    CHECK(median({9, 1, 2, 4}) == 3);
+    CHECK(median({3}) == 3);
+    CHECK_THROWS_AS(median({}), Error);
 }
 
 TEST_CASE("text: durations and counts as people write them") {
