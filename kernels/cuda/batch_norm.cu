@@ -1,8 +1,9 @@
 // batch_norm.cu — statistics over groups of images, NHWC.   Twin: kernels/cpu/batch_norm.cpp
 //
-//   mean = Σ x / M    var = Σ (x − mean)² / M    rstd = 1/√(var + eps)     over each group, M
-//   values y    = act(gamma·(x − mean)·rstd + beta + residual) dx   = gamma·rstd·(dz − mean(dz) −
-//   x̂·mean(dz·x̂)),  dz = dy where y > 0,  x̂ = (x − mean)·rstd
+//   mean = Σ x / M    var = Σ (x − mean)² / M    rstd = 1/√(var + eps)    each group, M values
+//   y    = act(gamma·(x − mean)·rstd + beta + residual)
+//   dx   = gamma·rstd·(dz − mean(dz) − x̂·mean(dz·x̂))
+//          with dz = dy where y > 0, x̂ = (x − mean)·rstd
 //
 //   rows    a row is a pixel: C floats. Each group is cut into `parts` slabs of rows.
 //   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads: threadIdx.x walks c, so a warp reads 32

@@ -128,22 +128,26 @@ bool in_fours(const float* data, int channels) {
     return channels % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
 
+// In the precision asked for; fours: neighbours of both operands are copied four at once.
+template <class A, class B>
+void product(Precision precision, bool fours, const A& a, const B& b, int I, int J, int L,
+             Finish finish, DeviceMemory& memory, cudaStream_t stream) {
+    if (precision == Precision::kFp32)
+        multiply(a, b, I, J, L, finish, memory, kSlotProduct, stream);
+    else if (fours)
+        multiply_tensor<4, 4>(precision, a, b, I, J, L, finish, memory, kSlotProduct, stream);
+    else
+        multiply_tensor<1, 1>(precision, a, b, I, J, L, finish, memory, kSlotProduct, stream);
+}
+
 }  // namespace
 
 void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
     check_conv2d(x, w, window, y);
     const Patches patches = patches_of(x, window, y);
     const Matrix<true> filters{w.data, w.N, patches.depths, patches.depths};
-    const Finish finish{y.data, b, relu};
-    const int I = patches.rows, J = w.N, L = patches.depths;
-    if (precision_ == Precision::kFp32)
-        multiply(patches, filters, I, J, L, finish, memory_, kSlotProduct, stream_);
-    else if (in_fours(x.data, x.C) && in_fours(w.data, x.C))
-        multiply_tensor<4, 4>(precision_, patches, filters, I, J, L, finish, memory_, kSlotProduct,
-                              stream_);
-    else
-        multiply_tensor<1, 1>(precision_, patches, filters, I, J, L, finish, memory_, kSlotProduct,
-                              stream_);
+    product(precision_, in_fours(x.data, x.C) && in_fours(w.data, x.C), patches, filters,
+            patches.rows, w.N, patches.depths, {y.data, b, relu}, memory_, stream_);
 }
 
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {
@@ -151,15 +155,8 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float*
     const int I = dx.N * dx.H * dx.W, J = dx.C, L = window.size_h * window.size_w * w.N;
     const Outputs outputs{dy.data, dy.shape(), window, dx.H, dx.W, I, L};
     const FiltersOfChannel filters{w.data, w.N, w.H, w.W, w.C};
-    const Finish finish{dx.data, nullptr, false, mask};
-    if (precision_ == Precision::kFp32)
-        multiply(outputs, filters, I, J, L, finish, memory_, kSlotProduct, stream_);
-    else if (in_fours(dy.data, dy.C) && in_fours(w.data, w.C))
-        multiply_tensor<4, 4>(precision_, outputs, filters, I, J, L, finish, memory_, kSlotProduct,
-                              stream_);
-    else
-        multiply_tensor<1, 1>(precision_, outputs, filters, I, J, L, finish, memory_, kSlotProduct,
-                              stream_);
+    product(precision_, in_fours(dy.data, dy.C) && in_fours(w.data, w.C), outputs, filters, I, J, L,
+            {dx.data, nullptr, false, mask}, memory_, stream_);
 }
 
 void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
@@ -169,17 +166,13 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
     const int I = dy.C, J = patches.patches.depths, L = patches.patches.rows;
     const Matrix<false> outputs{dy.data, I, L, I};
     const Finish finish{dw.data, nullptr, false, nullptr, true};
-    if (precision_ == Precision::kFp32)
-        multiply(outputs, patches, I, J, L, finish, memory_, kSlotProduct, stream_);
-    else if (in_fours(dy.data, dy.C) && in_fours(x.data, x.C))
-        multiply_tensor<4, 4>(precision_, outputs, patches, I, J, L, finish, memory_, kSlotProduct,
-                              stream_);
-    else if (in_fours(dy.data, dy.C))  // a first layer
+    const bool dy_fours = in_fours(dy.data, dy.C), x_fours = in_fours(x.data, x.C);
+    if (precision_ != Precision::kFp32 && dy_fours && !x_fours)  // a first layer
         multiply_tensor<4, 1>(precision_, outputs, patches, I, J, L, finish, memory_, kSlotProduct,
                               stream_);
     else
-        multiply_tensor<1, 1>(precision_, outputs, patches, I, J, L, finish, memory_, kSlotProduct,
-                              stream_);
+        product(precision_, dy_fours && x_fours, outputs, patches, I, J, L, finish, memory_,
+                stream_);
     if (db) add_column_sums(dy.data, L, I, db);
 }
 

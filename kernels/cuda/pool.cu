@@ -69,24 +69,32 @@ __global__ void max_pool_grad_kernel(const float* __restrict__ dy, const uint8_t
     }
 }
 
-// Adaptive pooling: output p covers the rows [begin(p), end(p)) of H.
-__device__ __forceinline__ int area_begin(int p, int outputs, int inputs) {
-    return int(int64_t(p) * inputs / outputs);
-}
-__device__ __forceinline__ int area_end(int p, int outputs, int inputs) {
-    return int((int64_t(p + 1) * inputs + outputs - 1) / outputs);
-}
+// Adaptive pooling: pixel (h, w) of an image like `own` covers the rows [h0, h1), columns [w0, w1)
+// of one like `other`. Which of the two is larger makes no difference: rows [h·H'/H, (h+1)·H'/H),
+// both ends rounded outwards, are those that it shares something with.
+struct Area {
+    int h0, h1, w0, w1;
+    __device__ Area(int h, int w, Shape own, Shape other)
+        : h0(begin(h, own.H, other.H)),
+          h1(end(h, own.H, other.H)),
+          w0(begin(w, own.W, other.W)),
+          w1(end(w, own.W, other.W)) {}
+    __device__ int pixels() const { return (h1 - h0) * (w1 - w0); }
+    static __device__ int begin(int p, int own, int other) { return int(int64_t(p) * other / own); }
+    static __device__ int end(int p, int own, int other) {
+        return int((int64_t(p + 1) * other + own - 1) / own);
+    }
+};
 
 __global__ void avg_pool_kernel(const float* __restrict__ x, Shape xs, float* __restrict__ y,
                                 Shape ys, size_t outputs) {
     for (size_t i = first_index(); i < outputs; i += grid_width()) {
         const Place at(i, ys);
-        const int h0 = area_begin(at.h, ys.H, xs.H), h1 = area_end(at.h, ys.H, xs.H);
-        const int w0 = area_begin(at.w, ys.W, xs.W), w1 = area_end(at.w, ys.W, xs.W);
+        const Area area(at.h, at.w, ys, xs);
         float sum = 0;
-        for (int h = h0; h < h1; ++h)
-            for (int w = w0; w < w1; ++w) sum += x[index(xs, at.n, h, w, at.c)];
-        y[i] = sum / float((h1 - h0) * (w1 - w0));
+        for (int h = area.h0; h < area.h1; ++h)
+            for (int w = area.w0; w < area.w1; ++w) sum += x[index(xs, at.n, h, w, at.c)];
+        y[i] = sum / float(area.pixels());
     }
 }
 
@@ -94,16 +102,11 @@ __global__ void avg_pool_grad_kernel(const float* __restrict__ dy, Shape ys, flo
                                      Shape xs, size_t inputs) {
     for (size_t i = first_index(); i < inputs; i += grid_width()) {
         const Place at(i, xs);
-        // Outputs whose area holds h: p·H/P ≤ h < (p+1)·H/P, both ends rounded outwards.
-        const int p0 = area_begin(at.h, xs.H, ys.H), p1 = area_end(at.h, xs.H, ys.H);
-        const int q0 = area_begin(at.w, xs.W, ys.W), q1 = area_end(at.w, xs.W, ys.W);
+        const Area outputs(at.h, at.w, xs, ys);
         float sum = 0;
-        for (int p = p0; p < p1; ++p)
-            for (int q = q0; q < q1; ++q) {
-                const int rows = area_end(p, ys.H, xs.H) - area_begin(p, ys.H, xs.H);
-                const int cols = area_end(q, ys.W, xs.W) - area_begin(q, ys.W, xs.W);
-                sum += dy[index(ys, at.n, p, q, at.c)] / float(rows * cols);
-            }
+        for (int p = outputs.h0; p < outputs.h1; ++p)
+            for (int q = outputs.w0; q < outputs.w1; ++q)
+                sum += dy[index(ys, at.n, p, q, at.c)] / float(Area(p, q, ys, xs).pixels());
         dx[i] = sum;
     }
 }

@@ -14,9 +14,10 @@
 //             An operand whose depth is fast lies row by row, 32 floats or 8 chunks of 16 bytes a
 //             row; chunk c of row i is at place c ^ (i % 8):
 //
-//               row 0  0 1 2 3 4 5 6 7        ldmatrix reads one chunk of 8 rows at a time: 8
-//               places row 1  1 0 3 2 5 4 7 6        that differ, so all 32 banks at once. row 2  2
-//               3 0 1 6 7 4 5 row 3  3 2 1 0 7 6 5 4  …
+//               row 0  0 1 2 3 4 5 6 7      ldmatrix reads one chunk of 8 rows
+//               row 1  1 0 3 2 5 4 7 6      at a time: 8 places that differ,
+//               row 2  2 3 0 1 6 7 4 5      so all 32 banks at once.
+//               row 3  3 2 1 0 7 6 5 4  …
 //
 //             One whose rows are fast lies depth by depth; chunk c of depth l is at place
 //             c ^ 2·(l % 4). A warp reads 8 neighbouring rows (two chunks) of 4 depths: 32 banks.
