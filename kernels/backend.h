@@ -84,8 +84,9 @@ class Backend {
         return 0;
     }
     virtual void wait_download(int64_t) {}
-    // Runs multiply-adds on registers alone for about a millisecond, on all compute threads:
-    // 10⁹ floating point operations a second, what no op can exceed. 0: not known.
+    // Runs multiply-adds on registers alone for about a millisecond, on all compute threads, in the
+    // precision of the ops: 10⁹ floating point operations a second, what no op can exceed. 0: not
+    // known.
     virtual double measure_peak_gflops() { return 0; }
 
     // ---- convolution -----------------------------------------------------------------------

@@ -1,3 +1,4 @@
+// bench_kernels.cpp — see bench_kernels.h.
 #include "src/bench_kernels.h"
 
 #include <algorithm>
@@ -28,6 +29,7 @@ struct Row {
     double flops = 0;  // of one run; 0: bound by memory
     double bytes = 0;  // that cross the bus at least
     std::function<void()> run;
+    std::function<void()> by_cublas;  // the same products; empty where there is no library
 };
 
 // Hands out buffers of random floats; the same block is used for all rows, one after the other.
@@ -73,8 +75,10 @@ class Walk {
  public:
     using Wanted = std::function<bool(const std::string& name)>;  // "model op shapes"
     using Measure = std::function<void(const Row&)>;
-    Walk(Backend& backend, std::string model, Wanted wanted, Measure measure)
+    // cublas: a backend of the same device whose linear layers are the library's; may be null.
+    Walk(Backend& backend, Backend* cublas, std::string model, Wanted wanted, Measure measure)
         : backend_(backend),
+          cublas_(cublas),
           buffers_(backend),
           model_(std::move(model)),
           wanted_(std::move(wanted)),
@@ -90,9 +94,9 @@ class Walk {
         buffers_.reset();
         const Tensor x = buffers_.take(logits), dx = buffers_.take(logits);
         const std::vector<int32_t> labels(size_t(logits.N), 1);
-        std::vector<float> sums(BatchSums::kFloats);
+        float* sums = buffers_.take(BatchSums::kFloats);
         emit("softmax_cross_entropy", logits.text(), 0, bytes_of({logits, logits}),
-             [&] { backend_.softmax_cross_entropy(x, labels, 0.1f, dx, sums.data()); });
+             [&] { backend_.softmax_cross_entropy(x, labels, 0.1f, dx, sums); });
         buffers_.reset();
         float *w = buffers_.take(params_), *g = buffers_.take(params_), *v = buffers_.take(params_);
         emit("sgd", all, 0, 20.0 * double(params_),
@@ -101,8 +105,11 @@ class Walk {
 
  private:
     void emit(const char* op, const std::string& shapes, double flops, double bytes,
-              std::function<void()> run) {
-        if (wanted(op, shapes)) measure_({model_, op, shapes, flops, bytes, std::move(run)});
+              std::function<void()> run, std::function<void(Backend&)> by_cublas = nullptr) {
+        if (!wanted(op, shapes)) return;
+        Row row{model_, op, shapes, flops, bytes, std::move(run), nullptr};
+        if (cublas_ && by_cublas) row.by_cublas = [this, by_cublas] { by_cublas(*cublas_); };
+        measure_(row);
     }
     bool wanted(const char* op, const std::string& shapes) const {
         return wanted_(cat(model_, " ", op, " ", shapes));
@@ -121,10 +128,11 @@ class Walk {
         if (text.kind == "maxpool") return max_pool(text.window, x);
         if (text.kind == "avgpool") return avg_pool({x.N, text.rows, text.columns, x.C}, x);
         if (text.kind == "dropout") return dropout(text.drop, x);
+        if (text.kind == "relu") return relu(x);
         if (text.kind == "flatten") return {x.N, 1, 1, int(x.row_elems())};
-        if (text.kind != "residual") return x;  // relu is part of the op before it
+        if (text.kind != "residual") return x;
         layers(text.shortcut, x);
-        return layers(text.main, x);
+        return add(layers(text.main, x));
     }
 
     Shape conv2d(Window window, int K, Shape xs) {
@@ -137,13 +145,25 @@ class Walk {
         const Tensor dw = buffers_.take(ws), dx = buffers_.take(xs);
         const double flops = 2.0 * double(ys.elems()) * double(ws.row_elems());
         const double bytes = bytes_of({xs, ws, ys});
-        emit("conv2d", shapes, flops, bytes,
-             [&] { backend_.conv2d(x, w, nullptr, window, true, y); });
+        // For cuBLAS a product of matrices as large: a row for each pixel of y, with what its
+        // window sees. Making such a matrix of x, or dx of such a one, is left out of its time.
+        const Shape cs{int(ys.elems() / K), 1, 1, int(ws.row_elems())};
+        const Tensor columns = cublas_ ? buffers_.take(cs) : Tensor{nullptr, cs};
+        const Tensor rows{y.data, cs.N, 1, 1, K}, flat{w.data, K, 1, 1, cs.C};
+        const Tensor flat_dw{dw.data, flat.shape()};
+        emit(
+            "conv2d", shapes, flops, bytes,
+            [&] { backend_.conv2d(x, w, nullptr, window, true, y); },
+            [&](Backend& cublas) { cublas.linear(columns, flat, nullptr, false, rows); });
         if (xs.C > 3)  // the first layer needs none
-            emit("conv2d_grad_x", shapes, flops, bytes,
-                 [&] { backend_.conv2d_grad_x(y, w, window, nullptr, dx); });
-        emit("conv2d_grad_w", shapes, flops, bytes,
-             [&] { backend_.conv2d_grad_w(x, y, window, dw, nullptr); });
+            emit(
+                "conv2d_grad_x", shapes, flops, bytes,
+                [&] { backend_.conv2d_grad_x(y, w, window, nullptr, dx); },
+                [&](Backend& cublas) { cublas.linear_grad_x(rows, flat, nullptr, columns); });
+        emit(
+            "conv2d_grad_w", shapes, flops, bytes,
+            [&] { backend_.conv2d_grad_w(x, y, window, dw, nullptr); },
+            [&](Backend& cublas) { cublas.linear_grad_w(columns, rows, flat_dw, nullptr); });
         return ys;
     }
     Shape linear(int K, Shape xs) {
@@ -154,13 +174,32 @@ class Walk {
         const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
         const Tensor dw = buffers_.take(ws), dx = buffers_.take(xs);
         const double flops = 2.0 * double(ys.elems()) * ws.C;
-        emit("linear", shapes, flops, bytes_of({xs, ws, ys}),
-             [&] { backend_.linear(x, w, nullptr, true, y); });
-        emit("linear_grad_x", shapes, flops, bytes_of({xs, ws, ys}),
-             [&] { backend_.linear_grad_x(y, w, nullptr, dx); });
-        emit("linear_grad_w", shapes, flops, bytes_of({xs, ws, ws, ys}),
-             [&] { backend_.linear_grad_w(x, y, dw, nullptr); });
+        const auto all = [&](const char* op, double bytes, std::function<void(Backend&)> run) {
+            emit(
+                op, shapes, flops, bytes, [&, run] { run(backend_); }, run);
+        };
+        all("linear", bytes_of({xs, ws, ys}),
+            [&](Backend& device) { device.linear(x, w, nullptr, true, y); });
+        all("linear_grad_x", bytes_of({xs, ws, ys}),
+            [&](Backend& device) { device.linear_grad_x(y, w, nullptr, dx); });
+        all("linear_grad_w", bytes_of({xs, ws, ws, ys}),
+            [&](Backend& device) { device.linear_grad_w(x, y, dw, nullptr); });
         return ys;
+    }
+    // By itself; after a product, a batch norm or an add it is part of that.
+    Shape relu(Shape s) {
+        if (!any_wanted({"relu", "relu_grad"}, s.text())) return s;
+        const Tensor x = buffers_.take(s), dx = buffers_.take(s);
+        emit("relu", s.text(), 0, bytes_of({s, s}), [&] { backend_.relu(x); });
+        emit("relu_grad", s.text(), 0, bytes_of({s, s, s}), [&] { backend_.relu_grad(x, dx); });
+        return s;
+    }
+    Shape add(Shape s) {
+        if (!any_wanted({"add"}, s.text())) return s;
+        buffers_.reset();
+        const Tensor x = buffers_.take(s), y = buffers_.take(s);
+        emit("add", s.text(), 0, bytes_of({s, s, s}), [&] { backend_.add(x, y); });
+        return s;
     }
     Shape batch_norm(Shape s) {
         params_ += size_t(2) * s.C;
@@ -211,6 +250,7 @@ class Walk {
     }
 
     Backend& backend_;
+    Backend* const cublas_;
     Buffers buffers_;
     const std::string model_;
     const Wanted wanted_;
@@ -218,61 +258,103 @@ class Walk {
     size_t params_ = 0;
 };
 
-double seconds_of(Backend& backend, const std::function<void()>& run) {
+double seconds_of(Backend& backend, const std::function<void()>& run, int repeats) {
     const auto start = std::chrono::steady_clock::now();
-    run();
+    for (int i = 0; i < repeats; ++i) run();
     backend.synchronize();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+           repeats;
 }
 
-// Runs one row and prints it. The limit is measured after each run, so that whatever else the
-// machine does weighs on both.
+// Runs one row and prints it. The limit, and cuBLAS, are measured after each run, so that whatever
+// else the machine does weighs on all.
 class Meter {
  public:
-    Meter(Backend& backend, const KernelBench& options) : backend_(backend), options_(options) {
-        const Shape half{1, 1, 1, 8 << 20};  // 32 MB: far more than a core's own cache
-        a_ = {backend.alloc(half.elems()), half}, b_ = {backend.alloc(half.elems()), half};
-        backend.fill(b_.data, half.elems(), 1);
-    }
+    Meter(Backend& backend, Backend* cublas, const KernelBench& options)
+        : backend_(backend), cublas_(cublas), options_(options) {}
 
     void operator()(const Row& row) {
-        std::vector<double> times, shares;
-        run_once(row);  // the first run allocates scratch
+        std::vector<double> times, shares, theirs;
+        seconds_of(backend_, row.run, 1);  // the first run allocates scratch
+        if (row.by_cublas) seconds_of(*cublas_, row.by_cublas, 1);
+        // A launch takes a GPU's host some microseconds, in which the GPU does the one before.
+        const double once = backend_.host_visible() ? 1 : seconds_of(backend_, row.run, 1);
+        const int repeats = int(std::clamp(1e-3 / once, 1.0, 100.0));
         for (double spent = 0; times.size() < 3 || spent < options_.seconds;) {
-            const double time = run_once(row);
-            times.push_back(time), spent += time;
+            const double time = seconds_of(backend_, row.run, repeats);
+            times.push_back(time), spent += time * repeats;
+            if (row.by_cublas) theirs.push_back(seconds_of(*cublas_, row.by_cublas, repeats));
             shares.push_back((row.flops > 0 ? row.flops : row.bytes) / time / limit(row));
         }
-        print(row, median(times), 100 * median(shares));
+        print(row, median(times), 100 * median(shares), theirs.empty() ? 0 : median(theirs));
     }
 
  private:
-    double run_once(const Row& row) { return seconds_of(backend_, row.run); }
     // Operations, or bytes, a second.
     double limit(const Row& row) {
         if (row.flops > 0) return backend_.measure_peak_gflops() * 1e9;
-        return 12.0 * double(a_.elems()) / seconds_of(backend_, [&] { backend_.add(a_, b_); });
+        if (!a_) {
+            a_ = backend_.alloc(elems()), b_ = backend_.alloc(elems());
+            backend_.fill(b_, elems(), 1);
+            backend_.synchronize();
+        }
+        const Shape all{1, 1, 1, int(elems())};
+        if (backend_.host_visible())
+            return 12.0 * double(elems()) /
+                   seconds_of(
+                       backend_,
+                       [&] {
+                           backend_.add({a_, all}, {b_, all});
+                       },
+                       1);
+        return 8.0 * double(elems()) /
+               seconds_of(
+                   backend_, [&] { backend_.copy(a_, b_, elems()); }, 4);
     }
-    void print(const Row& row, double time, double percent) {
+    // 32 MB: far more than a core's own cache; 128 MB: more than a GPU's.
+    size_t elems() const { return backend_.host_visible() ? 8 << 20 : 32 << 20; }
+    void print(const Row& row, double time, double percent, double cublas_time) {
         const double rate = (row.flops > 0 ? row.flops : row.bytes) / time / 1e9;
         const char* unit = row.flops > 0 ? "GFLOP/s" : "GB/s";
         if (options_.json) {
-            const nlohmann::json line{{"model", row.model},   {"op", row.op},
-                                      {"shapes", row.shapes}, {"milliseconds", time * 1e3},
-                                      {"rate", rate},         {"unit", unit},
-                                      {"percent", percent}};
+            nlohmann::json line{{"model", row.model},   {"op", row.op},
+                                {"shapes", row.shapes}, {"milliseconds", time * 1e3},
+                                {"rate", rate},         {"unit", unit},
+                                {"percent", percent}};
+            if (cublas_time > 0) {
+                line["cublas_milliseconds"] = cublas_time * 1e3;
+                line["percent_of_cublas"] = 100 * cublas_time / time;
+            }
             fmt::print(options_.out, "{}\n", line.dump());
         } else {
-            fmt::print(options_.out, "{:<9} {:<22} {:<42} {:>9.3f} ms {:>7.1f} {:<7} {:>5.0f} %\n",
-                       row.model, row.op, row.shapes, time * 1e3, rate, unit, percent);
+            const std::string beside =
+                cublas_time > 0 ? fmt::format("   cuBLAS {:>9.3f} ms {:>5.0f} %", cublas_time * 1e3,
+                                              100 * cublas_time / time)
+                                : "";
+            fmt::print(options_.out,
+                       "{:<9} {:<22} {:<42} {:>9.3f} ms {:>7.1f} {:<7} {:>5.0f} %{}\n", row.model,
+                       row.op, row.shapes, time * 1e3, rate, unit, percent, beside);
         }
         std::fflush(options_.out);
     }
 
     Backend& backend_;
+    Backend* const cublas_;
     const KernelBench& options_;
-    Tensor a_, b_;
+    float *a_ = nullptr, *b_ = nullptr;
 };
+
+// The same device with --gemm cublas, to compare with; null, and why, where there is none.
+std::unique_ptr<Backend> make_cublas(const KernelBench& options, BackendOptions with,
+                                     std::string* why_none) {
+    with.gemm = Gemm::kCublas;
+    try {
+        return options.make(options.device, with);
+    } catch (const Error& error) {
+        *why_none = error.what();
+        return nullptr;
+    }
+}
 
 }  // namespace
 
@@ -282,14 +364,24 @@ int bench_kernels(const KernelBench& options) {
     for (const auto& [model, batch] : kModels) {
         if (std::find(known.begin(), known.end(), model) == known.end()) continue;
         // A backend for each model: its memory is given back in between.
-        const auto backend = make_backend(options.device, {.threads = options.threads,
-                                                           .conv = options.conv,
-                                                           .precision = options.precision,
-                                                           .gemm = options.gemm});
-        Meter meter(*backend, options);
-        if (!options.json && model == kModels[0].first)
+        const BackendOptions with{.threads = options.threads,
+                                  .conv = options.conv,
+                                  .precision = options.precision,
+                                  .gemm = options.gemm};
+        const auto backend = options.make(options.device, with);
+        std::unique_ptr<Backend> cublas;
+        std::string why_none;
+        if (!backend->host_visible()) cublas = make_cublas(options, with, &why_none);
+        Meter meter(*backend, cublas.get(), options);
+        if (!options.json && model == kModels[0].first) {
             fmt::print(options.out, "{}; {:.0f} GFLOP/s of multiply-adds on registers\n",
                        backend->description(), backend->measure_peak_gflops());
+            if (cublas)
+                fmt::print(options.out,
+                           "at the end of products: cuBLAS, and percent of its speed\n");
+            else if (!why_none.empty())
+                fmt::print(options.out, "no cuBLAS beside the products: {}\n", why_none);
+        }
         std::set<std::string> seen;
         const auto wanted = [&](const std::string& name) {
             return name.find(options.filter) != std::string::npos && !seen.count(name);
@@ -300,7 +392,7 @@ int bench_kernels(const KernelBench& options) {
             ++rows;
         };
         const ModelText text = parse_model(model_text(model), model);
-        Walk walk(*backend, model, wanted, measure);
+        Walk walk(*backend, cublas.get(), model, wanted, measure);
         const Shape logits = walk.layers(text.layers, {batch, text.input, text.input, 3});
         walk.loss_and_optimizer(logits);
     }

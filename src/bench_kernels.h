@@ -1,12 +1,15 @@
 // bench_kernels.h — how fast each op is on each layer of the built-in models, beside the limit of
-// the machine: what multiply-adds on registers reach, and what adding two arrays in memory reaches,
-// both measured in the same run, right after the op.
+// the machine: what multiply-adds on registers reach, and what adding two arrays in memory reaches
+// (on a GPU, copying one), both measured in the same run, right after the op. On a GPU cuBLAS does
+// the same products beside them, where it can be opened; where not, a line says why.
 //
 //   GFLOP/s  counted as direct convolution; Winograd's method does fewer, so it may exceed 100 %
 //   GB/s     what the op must read and write at least
 #pragma once
 
 #include <cstdio>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "kernels/backend.h"
@@ -23,6 +26,8 @@ struct KernelBench {
     double seconds = 0.1;  // for each row, about; at least 3 runs
     bool json = false;     // one object a line instead of the table
     std::FILE* out = stdout;
+    std::function<std::unique_ptr<Backend>(const std::string&, const BackendOptions&)> make =
+        make_backend;
 };
 
 // Prints a line for each different (op, shapes) of tiny, alexnet, vgg16, resnet18 and resnet50

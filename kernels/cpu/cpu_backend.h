@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-class CpuBackend final : public Backend {
+class CpuBackend : public Backend {
  public:
     // why: what description() adds, as the reason why it is this device.
     CpuBackend(const BackendOptions& options, const Micro& micro, std::string why = "");

@@ -42,6 +42,7 @@ class CudaBackend final : public Backend {
     bool host_visible() const override { return false; }
     int64_t start_download(float* host, const float* device, size_t elems) override;
     void wait_download(int64_t number) override;
+    double measure_peak_gflops() override;
 
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override;
     void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override;

@@ -1,0 +1,85 @@
+// peak.cu — multiply-adds on registers alone: what no op of this precision can exceed.
+//
+//   fp32        8 chains a thread of x = a·x + b
+//   tf32, bf16  8 chains a warp of d += a·b by the tensor cores (mma.sync, as the ops use them:
+//   what
+//               the instructions of compute capability 9.0 add to that is not in reach for either)
+//   grid        2 blocks of 256 threads a multiprocessor: 4 warps for each of its schedulers hide
+//               the latency of the instructions, as do the chains.
+//   bytes       none.
+#include <algorithm>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/mma.cuh"
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+constexpr int kChains = 8;
+
+// The sums are written where nobody will find them, and else would not be computed.
+__global__ void fma_chains_kernel(int rounds, float a, float b, float* out) {
+    float x[kChains];
+    for (int i = 0; i < kChains; ++i) x[i] = float(threadIdx.x + i);
+    for (int round = 0; round < rounds; ++round)
+#pragma unroll
+        for (int i = 0; i < kChains; ++i) x[i] = a * x[i] + b;
+    float sum = 0;
+    for (int i = 0; i < kChains; ++i) sum += x[i];
+    if (sum == 0.12345f) *out = sum;
+}
+
+template <bool kBf16>
+__global__ void mma_chains_kernel(int rounds, float* out) {
+    float d[kChains][4] = {};
+    const uint32_t a[4] = {}, b[2] = {threadIdx.x, threadIdx.x};
+    for (int round = 0; round < rounds; ++round)
+#pragma unroll
+        for (int i = 0; i < kChains; ++i)
+            if constexpr (kBf16)
+                mma_bf16(d[i], a, b);
+            else
+                mma_tf32(d[i], a, b);
+    float sum = 0;
+    for (int i = 0; i < kChains; ++i) sum += d[i][0];
+    if (sum == 0.12345f) *out = sum;
+}
+
+}  // namespace
+
+double CudaBackend::measure_peak_gflops() {
+    // About a millisecond on any GPU: the work grows with its multiprocessors. Few on the model.
+    constexpr int kFmaRounds = kIsModel ? 16 : 60'000, kMmaRounds = kIsModel ? 2 : 8'000;
+    const int blocks = 2 * processors_, threads = 256;
+    float* out = memory_.scratch<float>(kSlotResult, 1);
+    cudaEvent_t begin, end;
+    CUDA_CHECK(cudaEventCreate(&begin));
+    CUDA_CHECK(cudaEventCreate(&end));
+    double operations = 0;               // of a thread
+    float best = 0;                      // milliseconds
+    for (int run = 0; run < 4; ++run) {  // the first one wakes the clocks
+        CUDA_CHECK(cudaEventRecord(begin, stream_));
+        if (precision_ == Precision::kFp32) {
+            operations = 2.0 * kChains * kFmaRounds;
+            fma_chains_kernel<<<blocks, threads, 0, stream_>>>(kFmaRounds, 0.999f, 0.1f, out);
+        } else if (precision_ == Precision::kTf32) {
+            operations = 2.0 * kChains * kMmaRounds * 16 * 8 * 8 / 32;
+            mma_chains_kernel<false><<<blocks, threads, 0, stream_>>>(kMmaRounds, out);
+        } else {
+            operations = 2.0 * kChains * kMmaRounds * 16 * 8 * 16 / 32;
+            mma_chains_kernel<true><<<blocks, threads, 0, stream_>>>(kMmaRounds, out);
+        }
+        CUDA_LAUNCHED();
+        CUDA_CHECK(cudaEventRecord(end, stream_));
+        CUDA_CHECK(cudaEventSynchronize(end));
+        float time = 0;
+        CUDA_CHECK(cudaEventElapsedTime(&time, begin, end));
+        best = run < 2 ? time : std::min(best, time);
+    }
+    CUDA_CHECK(cudaEventDestroy(begin));
+    CUDA_CHECK(cudaEventDestroy(end));
+    return operations * threads * blocks / (double(best) / 1e3) / 1e9;
+}
+
+}  // namespace convoy::CONVOY_DEVICE
