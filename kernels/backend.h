@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -73,6 +74,8 @@ class Backend {
     virtual void copy(float* to, const float* from, size_t elems) = 0;        // within the device
     virtual void fill(float* to, size_t elems, float value) = 0;
     virtual void synchronize() = 0;
+    // Memory of the device taken so far; 0 where that is the host's.
+    virtual size_t device_bytes() const { return 0; }
     // Whether the CPU may read and write device memory directly (the ring then sums in place).
     virtual bool host_visible() const = 0;
     // For devices whose memory the CPU cannot read: starts copying to `host` (from alloc_host) what
@@ -84,6 +87,16 @@ class Backend {
         return 0;
     }
     virtual void wait_download(int64_t) {}
+    // Where can_record(): keeps the ops that `ops` calls instead of running them, for replay() to
+    // run them all at the price of one, any number of times, with the arguments that they had.
+    // Memory of the host that they were given (labels, sample_ids, bounds of groups) must stay
+    // where it is and is read anew each time. They must have run before with the same shapes, and
+    // may not wait. What was recorded before is forgotten.
+    virtual bool can_record() const { return false; }
+    virtual void record(const std::function<void()>& ops) { ops(); }
+    // False, and nothing is done, where there is nothing to replay: nothing was recorded, or memory
+    // that the ops work in had to grow since then.
+    virtual bool replay() { return false; }
     // Runs multiply-adds on registers alone for about a millisecond, on all compute threads, in the
     // precision of the ops: 10⁹ floating point operations a second, what no op can exceed. 0: not
     // known.

@@ -130,10 +130,14 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
     result.size = config.size ? config.size : model_input_size(text);
     result.classes = class_count(config);
     result.world = communicator.world();
+    result.why_no_graph = config.graph == "off"                  ? "--graph off"
+                          : config.forward || config.compute > 0 ? "these are no whole steps"
+                                                                 : "";
     const int groups = config.steps > 0 ? int(config.steps) : 5;  // timed: H steps each
 
     const auto backend = make_backend(config);
     result.threads = backend->threads();
+    if (result.why_no_graph.empty()) result.why_no_graph = why_no_graph(*backend, result.world);
     Model model(text, {config.model, result.classes, result.size, uint64_t(config.seed), ""},
                 *backend);
     const std::vector<double> shares(size_t(result.world), 1.0);
@@ -197,6 +201,7 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
     result.net_wait = total > 0 ? waited / total : 0;
     result.net_busy = total > 0 ? busy / total : 0;
     result.bytes_a_step = double(bytes) / (double(groups) * config.sync_every);
+    result.device_bytes = backend->device_bytes();
     if (!sleeper && !result.images_per_second.empty()) {
         const double flops = forward ? model.forward_flops() : train_flops(model);
         result.gflops = median(result.images_per_second) / double(config.batch) *
@@ -230,7 +235,9 @@ void print_train_bench(const TrainBench& r, bool json_lines) {
                                 {"bytes_a_step", r.bytes_a_step},
                                 {"start_seconds", r.start_seconds},
                                 {"first_step_seconds", r.first_step_seconds},
-                                {"peak_rss_mb", peak_rss_mb()}}
+                                {"graph", r.why_no_graph.empty()},
+                                {"peak_rss_mb", peak_rss_mb()},
+                                {"device_memory_mb", double(r.device_bytes) / (1 << 20)}}
                                .dump());
         return;
     }

@@ -22,7 +22,9 @@ struct TrainBench {
     // From the start of the command to the begin and to the end of the first step.
     double start_seconds = 0, first_step_seconds = 0;
     std::chrono::steady_clock::time_point first_step_begin, first_step_end;
-    int signal = 0;  // that ended it early, else 0
+    size_t device_bytes = 0;   // taken of a GPU's memory
+    std::string why_no_graph;  // "" where steps were replayed as a graph
+    int signal = 0;            // that ended it early, else 0
 };
 
 // Blocks; every rank must call it. Random pixels, the same in every step. With config.compute > 0

@@ -39,6 +39,8 @@ int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
     job.communicator->barrier();
     job.communicator->leave();
     if (result.signal) return 128 + result.signal;
+    if (config.graph == "on" && !config.json && !result.why_no_graph.empty())
+        log.notice("--graph on: steps run op by op nevertheless, ", result.why_no_graph);
     if (job.communicator->rank() == 0) print_train_bench(result, config.json);
     return 0;
 }

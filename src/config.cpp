@@ -104,6 +104,12 @@ static const Option kOptions[] = {
      "what multiplies in linear layers on a GPU: own kernels, or cuBLAS where it is installed",
      kCompute},
 
+    {"graph", "Device", &Config::graph, "auto|on|off",
+     "forward and backward pass as one recorded graph of the GPU; auto: where that is possible, "
+     "on: "
+     "likewise, and a line says where not",
+     kTrain | kBenchTrain},
+
     {"coord", "Ranks", &Config::coord, "HOST:PORT",
      "where the ranks meet; rank 0 serves it unless a coordinator already listens there",
      kRanked | kCoordinator, false, true},

@@ -48,7 +48,7 @@ struct Config {
     // device
     std::string device;
     int threads = 0;
-    std::string conv = "auto", precision = "fp32", gemm = "own";
+    std::string conv = "auto", precision = "fp32", gemm = "own", graph = "auto";
 
     // ranks
     std::string coord;

@@ -4,6 +4,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/factors.h"
+#include "src/step_graph.h"
 
 namespace convoy {
 
@@ -40,6 +41,9 @@ static void print_settings(const RunStart& start, Log& log) {
     log.info(row("augment", config.augment));
     log.info(row("seed", cat(config.seed)));
     log.info(row("output", start.folder));
+    if (const std::string why = why_no_graph(start.backend, world);
+        config.graph == "on" && !why.empty())
+        log.notice("--graph on: steps run op by op nevertheless, ", why);
 }
 
 static std::string network_text(const RunStart& start) {

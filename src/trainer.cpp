@@ -24,7 +24,9 @@ Trainer::Trainer(const Config& config, Backend& backend, Communicator& communica
       alone_(make_single_rank()),
       reducer_(model.params(), backend, average_ ? *alone_ : communicator,
                reducer_options(config, model.params(), average_ ? 1 : communicator.world())),
-      stop_(std::move(stop)) {
+      stop_(std::move(stop)),
+      graph_(backend,
+             config.graph != "off" && why_no_graph(backend, communicator.world()).empty()) {
     ENSURE(int(shares_.size()) == communicator.world(), shares_.size(), " shares");
     if (!backend.host_visible())
         input_ = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
@@ -49,18 +51,21 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
 
     communicator_.set_progress(at.step, "forward");
     group_bounds(batch.positions, config_.bn_group, groups_);
-    const Pass pass{true, uint64_t(config_.seed), uint32_t(at.epoch), batch.samples, groups_};
+    labels_ = batch.labels, samples_ = batch.samples;
+    const Pass pass{true, uint64_t(config_.seed), uint32_t(at.epoch), samples_, groups_};
     const Shape shape{batch.n, model_.size(), model_.size(), 3};
     // Layers only read their input; Tensor has no read-only form.
     float* pixels = const_cast<float*>(backend_.to_device(batch.x, input_, shape.elems()));
-    const Tensor logits = model_.forward({pixels, shape}, pass);
-    const Tensor dlogits = model_.dlogits(batch.n);
-    backend_.softmax_cross_entropy(logits, batch.labels, float(config_.label_smoothing), dlogits,
-                                   params.tail() + Tail::kLoss);
+    graph_.run(pass, [&] {
+        const Tensor logits = model_.forward({pixels, shape}, pass);
+        const Tensor dlogits = model_.dlogits(batch.n);
+        backend_.softmax_cross_entropy(logits, labels_, float(config_.label_smoothing), dlogits,
+                                       params.tail() + Tail::kLoss);
 
-    communicator_.set_progress(at.step, "backward");
-    reducer_.start(rows_of_ranks(batch.global_wanted));
-    if (batch.n > 0) model_.backward(dlogits, pass, reducer_.listener());
+        communicator_.set_progress(at.step, "backward");
+        reducer_.start(rows_of_ranks(batch.global_wanted));
+        if (batch.n > 0) model_.backward(dlogits, pass, reducer_.listener());
+    });
     communicator_.set_progress(at.step, "reduce");
     reducer_.finish();
 

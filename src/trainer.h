@@ -12,6 +12,7 @@
 #include "src/grad_reducer.h"
 #include "src/model.h"
 #include "src/optimizer.h"
+#include "src/step_graph.h"
 #include "src/weight_average.h"
 
 namespace convoy {
@@ -79,8 +80,12 @@ class Trainer {
     GradReducer reducer_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
-    float* input_ = nullptr;     // device copy of a batch, where the device needs one
-    std::vector<int> groups_;    // batch norm bounds of the batch at hand
+    float* input_ = nullptr;  // device copy of a batch, where the device needs one
+    StepGraph graph_;
+    // Of the batch at hand, where a recorded step finds them.
+    std::vector<int32_t> labels_;
+    std::vector<uint64_t> samples_;
+    std::vector<int> groups_;    // bounds of batch norm
     std::vector<int64_t> rows_;  // each rank's images of it
 };
 

@@ -213,6 +213,21 @@ void launch_wrong(const std::string& what) {
     if (what == "global bounds") write_kernel<<<1, 64>>>(x.data, 64);
     if (what == "shared bounds") shared_bounds_kernel<<<1, 64>>>(x.data, 1);
     if (what == "dynamic bounds") dynamic_bounds_kernel<<<1, 64, 256>>>(x.data, 1);
+    if (what == "graph") {
+        struct Recording {
+            cudaStream_t stream = nullptr;
+            cudaGraph_t graph = nullptr;
+            ~Recording() { (void)cudaGraphDestroy(graph), (void)cudaStreamDestroy(stream); }
+        } r;
+        CUDA_CHECK(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
+        CUDA_CHECK(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeRelaxed));
+        {
+            Device<float> gone(64);
+            write_kernel<<<1, 64, 0, r.stream>>>(gone.data, 0);
+        }
+        CUDA_CHECK(cudaStreamEndCapture(r.stream, &r.graph));
+        CUDA_CHECK(cudaGraphLaunch(r.graph, r.stream));
+    }
     CUDA_LAUNCHED();
 }
 

@@ -102,6 +102,7 @@ TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block
         {"dynamic", {"49156 bytes of dynamic shared memory; this kernel may have 49152"}},
         {"too much", {"cudaErrorInvalidValue"}},
         {"host", {"kernel write_kernel: argument 1 does not point to device memory"}},
+        {"graph", {"kernel write_kernel: argument 1 does not point to device memory"}},
         {"no shared", {"has no dynamic shared memory"}},
         {"large shared",
          {"kernel large_shared_kernel, block (0,0,0), thread (",

@@ -39,9 +39,13 @@ class CudaBackend final : public Backend {
     void copy(float* to, const float* from, size_t elems) override;
     void fill(float* to, size_t elems, float value) override;
     void synchronize() override;
+    size_t device_bytes() const override { return memory_.device_bytes(); }
     bool host_visible() const override { return false; }
     int64_t start_download(float* host, const float* device, size_t elems) override;
     void wait_download(int64_t number) override;
+    bool can_record() const override { return true; }
+    void record(const std::function<void()>& ops) override;
+    bool replay() override;
     double measure_peak_gflops() override;
 
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override;
@@ -93,6 +97,8 @@ class CudaBackend final : public Backend {
     dim3 blocks_for(size_t n) const {
         return unsigned(std::min<size_t>((n + kThreads - 1) / kThreads, size_t(processors_) * 8));
     }
+    void capture(const std::function<void()>& ops);
+    void forget_recording();
     // sums[c] += Σ over rows of x[row][c], x rows × C.
     void add_column_sums(const float* x, int64_t rows, int C, float* sums);
 
@@ -109,6 +115,8 @@ class CudaBackend final : public Backend {
     cudaEvent_t ops_done_ = nullptr;
     std::array<cudaEvent_t, 64> copies_done_{};
     int64_t downloads_ = 0;
+    cudaGraphExec_t recording_ = nullptr;
+    int recorded_moves_ = 0;  // memory_.moves() then
     DeviceMemory memory_;
 };
 

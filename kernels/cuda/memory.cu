@@ -14,15 +14,17 @@ DeviceMemory::~DeviceMemory() {
     for (const Block& block : scratch_) (void)cudaFree(block.data);
     (void)cudaFree(ring_);
     (void)cudaFreeHost(ring_host_);
+    (void)cudaFree(recorded_);
 }
 
-static void* alloc_device(size_t bytes) {
+void* DeviceMemory::alloc_device(size_t bytes) {
     void* block = nullptr;
     const cudaError_t error = cudaMalloc(&block, std::max<size_t>(bytes, 1));
     if (error == cudaErrorMemoryAllocation)
         fail("the GPU has no room for ", (bytes + (1 << 20) - 1) >> 20,
              " MB more; a smaller --batch needs less");
     CUDA_CHECK(error);
+    device_bytes_ += bytes;
     return block;
 }
 
@@ -44,6 +46,9 @@ void* DeviceMemory::scratch(size_t slot, size_t bytes) {
     if (scratch_.size() <= slot) scratch_.resize(slot + 1);
     Block& block = scratch_[slot];
     if (block.bytes < bytes) {
+        ENSURE(!recording_, "scratch block ", slot, " grows from ", block.bytes, " to ", bytes);
+        ++moves_;
+        device_bytes_ -= block.bytes;
         CUDA_CHECK(cudaFree(block.data));  // waits for the kernels that use it
         block = {};
         block.data = alloc_device(bytes);
@@ -52,11 +57,16 @@ void* DeviceMemory::scratch(size_t slot, size_t bytes) {
     return block.data;
 }
 
+constexpr size_t kAlign = 256, kRecordedBytes = 1 << 20;
+static size_t align(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
 const void* DeviceMemory::pass_bytes(const void* host, size_t bytes, cudaStream_t stream) {
-    constexpr size_t kRingBytes = 1 << 20, kAlign = 256;
+    if (recording_) return place_recorded(host, bytes);
+    constexpr size_t kRingBytes = 1 << 20;
     if (bytes > ring_bytes_) {
         CUDA_CHECK(cudaStreamSynchronize(stream));
         CUDA_CHECK(cudaFree(ring_));
+        device_bytes_ -= ring_bytes_;
         CUDA_CHECK(cudaFreeHost(ring_host_));
         ring_ = ring_host_ = nullptr;
         ring_bytes_ = std::max(kRingBytes, 2 * bytes), ring_used_ = 0;
@@ -70,8 +80,36 @@ const void* DeviceMemory::pass_bytes(const void* host, size_t bytes, cudaStream_
     char *to = ring_ + ring_used_, *from = ring_host_ + ring_used_;
     if (bytes) std::memcpy(from, host, bytes);
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream));
-    ring_used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    ring_used_ += align(bytes);
     return to;
+}
+
+void DeviceMemory::start_recording() {
+    if (!recorded_) recorded_ = static_cast<char*>(alloc_device(kRecordedBytes));
+    pieces_.clear();
+    collected_.clear();
+    recording_ = true;
+}
+
+// The same data is passed to many ops (the bounds of groups to each batch norm): it has one place.
+const void* DeviceMemory::place_recorded(const void* host, size_t bytes) {
+    for (const Piece& piece : pieces_)
+        if (piece.host == host && piece.bytes == bytes) return recorded_ + piece.offset;
+    const size_t offset = collected_.size();
+    if (offset + align(bytes) > kRecordedBytes)
+        fail("labels, sample numbers and groups of a step take more than ", kRecordedBytes >> 20,
+             " MB");
+    pieces_.push_back({host, bytes, offset});
+    collected_.resize(offset + align(bytes));
+    return recorded_ + offset;
+}
+
+void DeviceMemory::pass_recorded(cudaStream_t stream) {
+    for (const Piece& piece : pieces_)
+        std::memcpy(collected_.data() + piece.offset, piece.host, piece.bytes);
+    const void* there = pass_bytes(collected_.data(), collected_.size(), stream);
+    CUDA_CHECK(
+        cudaMemcpyAsync(recorded_, there, collected_.size(), cudaMemcpyDeviceToDevice, stream));
 }
 
 }  // namespace convoy::CONVOY_DEVICE

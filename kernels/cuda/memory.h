@@ -25,6 +25,11 @@ class DeviceMemory {
         return static_cast<T*>(scratch(slot, elems * sizeof(T)));
     }
 
+    // Of the device: all that was taken, and where a block grew, only the one that took its place.
+    size_t device_bytes() const { return device_bytes_; }
+    // Counts how often a scratch block had to move.
+    int moves() const { return moves_; }
+
     // A copy of small host data for the kernels that are launched next. It lasts until 1 MB more
     // has been passed; `host` may change as soon as this returns.
     template <class T>
@@ -32,7 +37,16 @@ class DeviceMemory {
         return static_cast<const T*>(pass_bytes(host.data(), host.size_bytes(), stream));
     }
 
+    // While ops are recorded (graph.cu) no scratch block may move, and pass() gives out places that
+    // stay, with nothing in them: pass_recorded() fills all of them from where the data stood on
+    // the host. The next recording begins anew.
+    void start_recording();
+    void stop_recording() { recording_ = false; }
+    void pass_recorded(cudaStream_t stream);
+
  private:
+    void* alloc_device(size_t bytes);
+    const void* place_recorded(const void* host, size_t bytes);
     const void* pass_bytes(const void* host, size_t bytes, cudaStream_t stream);
 
     std::vector<void*> device_, host_;
@@ -43,6 +57,17 @@ class DeviceMemory {
     std::vector<Block> scratch_;
     char *ring_ = nullptr, *ring_host_ = nullptr;
     size_t ring_bytes_ = 0, ring_used_ = 0;
+    int moves_ = 0;
+    size_t device_bytes_ = 0;
+
+    struct Piece {
+        const void* host;
+        size_t bytes, offset;
+    };
+    bool recording_ = false;
+    std::vector<Piece> pieces_;
+    char* recorded_ = nullptr;     // where the pieces are on the device
+    std::vector<char> collected_;  // and on the way there
 };
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -62,21 +62,27 @@ class Launch {
         name_ = name;
         check(reinterpret_cast<const void*>(function));
         return [this, function](const std::type_identity_t<Params>&... args) {
-            int number = 0;
-            (check_argument(++number, args), ...);
-            submit([function, all = std::tuple<Params...>(args...)] { std::apply(function, all); });
+            submit({[function, all = std::tuple<Params...>(args...)] { std::apply(function, all); },
+                    [launch = *this, args...] {
+                        int number = 0;
+                        (launch.check_argument(++number, args), ...);
+                    }});
         };
     }
 
  private:
     friend class Worker;
+    struct Body {
+        std::function<void()> thread, check_arguments;
+    };
     void check(const void* function) const;
     void check_pointer(int number, const void* pointer) const;
     template <class Arg>
     void check_argument(int number, const Arg& arg) const {
         if constexpr (std::is_pointer_v<Arg>) check_pointer(number, arg);
     }
-    void submit(std::function<void()> thread) const;
+    void submit(const Body& body) const;
+    void run(const Body& body) const;
 
     dim3 grid_, block_;
     size_t shared_bytes_;

@@ -57,6 +57,15 @@ Stream& stream_of(cudaStream_t stream) {
     return stream ? *stream : common;
 }
 
+// Does it now, or keeps it for the graph.
+template <class Step>
+static cudaError_t submit_to(cudaStream_t stream, const Step& step) {
+    Graph* graph = stream_of(stream).captured.get();
+    if (!graph) return step();
+    graph->steps.push_back(step);
+    return cudaSuccess;
+}
+
 // ---- launches ------------------------------------------------------------------------------
 
 // The limits of compute capability 7.5 to 9.0 (CUDA C++ Programming Guide, "Technical
@@ -81,7 +90,17 @@ void Launch::check_pointer(int number, const void* pointer) const {
         fail("kernel ", name_, ": argument ", number, " does not point to device memory");
 }
 
-void Launch::submit(std::function<void()> thread) const {
+void Launch::submit(const Body& body) const {
+    const auto step = [launch = *this, body] {
+        body.check_arguments();
+        launch.run(body);
+        return cudaSuccess;
+    };
+    (void)submit_to(stream_, step);
+}
+
+void Launch::run(const Body& body) const {
+    const std::function<void()>& thread = body.thread;
     Stream& stream = stream_of(stream_);
     std::lock_guard lock(stream.mutex);
     const uint64_t seed = order_seed * 1'000'003 + ++stream.launches;
@@ -135,6 +154,8 @@ const char* cudaGetErrorName(cudaError_t error) {
         case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
         case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
         case cudaErrorNotReady: return "cudaErrorNotReady";
+        case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+        case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
     }
     return "unknown";
 }
@@ -145,6 +166,8 @@ const char* cudaGetErrorString(cudaError_t error) {
         case cudaErrorMemoryAllocation: return "out of memory";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
         case cudaErrorNotReady: return "not ready";
+        case cudaErrorStreamCaptureUnsupported: return "operation not permitted when captured";
+        case cudaErrorStreamCaptureInvalidated: return "capture spoiled by an earlier call";
     }
     return "unknown error";
 }
@@ -206,8 +229,7 @@ bool is_device_memory(const void* p, size_t bytes) {
     return block && block->on_device;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t) {
+static cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (bytes == 0) return cudaSuccess;
@@ -217,11 +239,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     std::memmove(to, from, bytes);
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-    if (bytes == 0) return cudaSuccess;
-    if (!is_device_memory(to, bytes)) return cudaErrorInvalidValue;
-    std::memset(to, value, bytes);
-    return cudaSuccess;
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    return submit_to(stream, [=] { return copy(to, from, bytes, kind); });
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+    return submit_to(stream, [=] {
+        if (bytes == 0) return cudaSuccess;
+        if (!is_device_memory(to, bytes)) return cudaErrorInvalidValue;
+        std::memset(to, value, bytes);
+        return cudaSuccess;
+    });
 }
 
 // ---- streams and events --------------------------------------------------------------------
@@ -234,7 +262,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     delete stream;
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+// What a stream cannot do while it is captured.
+static cudaError_t check_not_captured(cudaStream_t stream) {
+    Graph* graph = stream_of(stream).captured.get();
+    if (!graph) return cudaSuccess;
+    graph->spoiled = true;
+    return cudaErrorStreamCaptureUnsupported;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return check_not_captured(stream); }
 
 struct Event {
     std::chrono::steady_clock::time_point time;
@@ -247,9 +282,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     delete event;
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->time = std::chrono::steady_clock::now();
-    return cudaSuccess;
+    return check_not_captured(stream);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
@@ -257,5 +292,35 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+// ---- graphs --------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    if (!stream || stream->captured) return cudaErrorInvalidValue;
+    stream->captured = std::make_unique<Graph>();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+    *graph = nullptr;
+    if (!stream || !stream->captured) return cudaErrorInvalidValue;
+    const std::unique_ptr<Graph> captured = std::move(stream->captured);
+    if (captured->spoiled) return cudaErrorStreamCaptureInvalidated;
+    *graph = new Graph(std::move(*captured));
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t graph,
+                                          unsigned long long) {
+    *ready = new Graph(*graph);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t) {
+    for (const auto& step : ready->steps)
+        if (const cudaError_t error = step(); error != cudaSuccess) return error;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
 
 }  // namespace convoy::simt

@@ -2,7 +2,8 @@
 //
 // Device memory is heap memory of its own, filled with NaN when it is given out and known by
 // address, so that a kernel that is handed a pointer of the host is refused. Streams do their work
-// in order and at once: whoever submits it waits. Events are moments in that order.
+// in order and at once: whoever submits it waits. Events are moments in that order. A graph is a
+// list of what was submitted while its stream was captured.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +18,8 @@ enum cudaError_t {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidDevice = 101,
     cudaErrorNotReady = 600,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
 };
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
@@ -82,6 +85,21 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+
+// Capture of a stream: kernels, copies and fills are kept with their arguments and not run. To wait
+// for the stream, or to record an event on it, spoils the capture.
+struct Graph;
+using cudaGraph_t = Graph*;
+using cudaGraphExec_t = Graph*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t graph,
+                                          unsigned long long flags);
+// Pointers are checked again: memory may have been given back since.
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return cudaGraphDestroy(ready); }
 
 // The most bytes of dynamic shared memory that launches of this kernel may ask for: 48 KB until it
 // is set, and never more than kMaxSharedBytes.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/simt/model.h"
+#include "kernels/simt/runtime.h"
 
 namespace convoy::simt {
 
@@ -102,12 +102,18 @@ class Worker {
     size_t scheduler_stack_bytes_ = 0;
 };
 
+struct Graph {
+    std::vector<std::function<cudaError_t()>> steps;
+    bool spoiled = false;  // by a call that has no place in a graph
+};
+
 struct Stream {
     explicit Stream(int workers);
     std::mutex mutex;  // the default stream has many users
     ThreadPool pool;
     std::vector<std::unique_ptr<Worker>> workers;
     uint64_t launches = 0;
+    std::unique_ptr<Graph> captured;  // while it is captured
 };
 Stream& stream_of(cudaStream_t stream);  // the default stream for null
 

@@ -1,0 +1,29 @@
+// step_graph.cpp — see step_graph.h.
+#include "src/step_graph.h"
+
+#include <algorithm>
+
+namespace convoy {
+
+std::string why_no_graph(const Backend& backend, int world) {
+    if (!backend.can_record()) return cat("there are no graphs on device ", backend.name());
+    if (world > 1) return "gradients leave for the other ranks in the middle of the backward pass";
+    return "";
+}
+
+void StepGraph::run(const Pass& pass, const std::function<void()>& ops) {
+    const bool same =
+        times_ > 0 && images_ == pass.samples.size() && epoch_ == pass.epoch &&
+        std::equal(groups_.begin(), groups_.end(), pass.groups.begin(), pass.groups.end());
+    if (!same) {
+        times_ = 0, images_ = pass.samples.size(), epoch_ = pass.epoch;
+        groups_.assign(pass.groups.begin(), pass.groups.end());
+    }
+    // The first run makes the memory grow to what the ops need, which a recording may not.
+    if (times_++ == 0 || !wanted_ || images_ == 0) return ops();
+    if (times_ > 2 && backend_.replay()) return;
+    backend_.record(ops);
+    ENSURE(backend_.replay(), "a recorded step cannot be replayed");
+}
+
+}  // namespace convoy

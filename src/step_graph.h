@@ -1,0 +1,39 @@
+// step_graph.h — forward pass, loss and backward pass of a step, recorded once and then replayed.
+//
+// A step of one rank calls the same ops on the same memory as the step before it. What changes is
+// what stands there: pixels, labels, sample numbers, weights. So they are recorded (a CUDA graph:
+// kernels/cuda/graph.cu) and replayed until the number of images, the groups of batch norm or the
+// epoch (an argument of dropout) is another. The optimizer is not part of it: its few launches have
+// arguments that are new each time, and wait for the check that the gradient is finite.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "src/layer.h"
+
+namespace convoy {
+
+// Why steps cannot be recorded; "" where they can.
+std::string why_no_graph(const Backend& backend, int world);
+
+class StepGraph {
+ public:
+    StepGraph(Backend& backend, bool wanted) : backend_(backend), wanted_(wanted) {}
+
+    // Does what `ops` does: runs it, the second time for an equal pass records and replays it, and
+    // from then on replays. Between two calls with equal passes nothing may differ that ops reads
+    // but the content of memory.
+    void run(const Pass& pass, const std::function<void()>& ops);
+
+ private:
+    Backend& backend_;
+    const bool wanted_;
+    int64_t times_ = 0;  // this pass was run
+    size_t images_ = 0;
+    uint32_t epoch_ = 0;
+    std::vector<int> groups_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,137 @@
+// Ops recorded and replayed (kernels/cuda/graph.cu), on the model of CUDA.
+#include "src/step_graph.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+namespace {
+
+// Device memory of simt, and what stands in it.
+struct OnDevice {
+    std::unique_ptr<Backend> backend = make_backend("simt", {.threads = 1});
+
+    float* put(const std::vector<float>& values) {
+        float* there = backend->alloc(values.size());
+        backend->upload(there, values.data(), values.size() * sizeof(float));
+        return there;
+    }
+    std::vector<float> get(const float* there, size_t n) {
+        std::vector<float> values(n);
+        backend->download(values.data(), there, n * sizeof(float));
+        return values;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a replay does what the ops would do now: with other numbers, labels and sample ids") {
+    OnDevice device;
+    Backend& backend = *device.backend;
+    std::vector<uint64_t> ids = {3, 1};
+    std::vector<int32_t> labels = {0, 2};
+    const std::vector<float> start = random_floats(6, 1);
+    float *x = device.put(start), *sums = device.put({0, 0, 0}), *dx = device.put(start);
+    const Tensor X(x, Shape{2, 1, 1, 3});
+    const auto ops = [&] {
+        backend.fill(sums, 3, 0);
+        backend.dropout(X, 0.5f, 1, 0, ids, 7);
+        backend.softmax_cross_entropy(X, labels, 0, {dx, X.shape()}, sums);
+        backend.copy(dx, x, 2);
+    };
+    const auto results = [&] {
+        std::vector<float> all = device.get(x, 6);
+        for (const auto& more : {device.get(sums, 3), device.get(dx, 6)})
+            all.insert(all.end(), more.begin(), more.end());
+        return all;
+    };
+    CHECK(backend.can_record());
+    CHECK(!backend.replay());
+    ops();
+    const std::vector<float> before = results();
+    backend.record(ops);
+    CHECK(results() == before);  // nothing ran
+    for (uint64_t id : {5, 8}) {
+        ids[1] = id, labels[0] = int32_t(id % 3);
+        const std::vector<float> now = random_floats(6, id);
+        backend.upload(x, now.data(), 6 * sizeof(float));
+        REQUIRE(backend.replay());
+        const std::vector<float> replayed = results();
+        backend.upload(x, now.data(), 6 * sizeof(float));
+        ops();
+        CHECK(replayed == results());
+        CHECK(replayed != before);
+    }
+}
+
+TEST_CASE("nothing is replayed once memory that it works in had to grow") {
+    OnDevice device;
+    Backend& backend = *device.backend;
+    const std::vector<float> values(20'000, 1);
+    float *x = device.put(values), *y = device.put(values);
+    const std::vector<int32_t> one(1), many(1000);
+    const auto loss = [&](const std::vector<int32_t>& labels) {
+        backend.softmax_cross_entropy({x, Shape{int(labels.size()), 1, 1, 2}}, labels, 0, {}, y);
+    };
+    loss(one);
+    backend.record([&] { loss(one); });
+    CHECK(backend.replay());
+    loss(many);
+    CHECK(!backend.replay());
+    backend.record([&] { loss(one); });
+    CHECK(backend.replay());
+}
+
+TEST_CASE("recording refuses ops that wait, or need memory, and the backend goes on after it") {
+    OnDevice device;
+    Backend& backend = *device.backend;
+    float* x = device.put({1, 2, 3});
+    CHECK_THROWS_WITH_AS(backend.record([&] { device.get(x, 3); }),
+                         doctest::Contains("recording a step as a CUDA graph: "), Error);
+    const std::vector<int32_t> labels(1);
+    CHECK_THROWS_WITH_AS(backend.record([&] {
+        backend.softmax_cross_entropy({x, 1, 1, 1, 3}, labels, 0, {}, x);
+    }),
+                         doctest::Contains("grows from 0 to"), Error);
+    CHECK(!backend.replay());
+    backend.fill(x, 2, 7);
+    CHECK(device.get(x, 3) == std::vector<float>{7, 7, 3});
+}
+
+TEST_CASE("a pass is run once, recorded, and then replayed until it is another one") {
+    struct Counting : OnDevice {
+        StepGraph graph{*backend, true};
+        float* x = put({0});
+        int called = 0;
+        void run(const Pass& pass) {
+            graph.run(pass, [&] {
+                ++called;
+                backend->fill(x, 1, 3);
+            });
+            CHECK(get(x, 1) == std::vector<float>{3});
+            backend->fill(x, 1, 0);
+        }
+    } steps;
+    const std::vector<uint64_t> two(2), three(3);
+    const std::vector<int> bounds = {0, 2}, halves = {0, 1, 2};
+    Pass pass{true, 1, 0, two, bounds};
+    const auto calls = [&](std::vector<int> want) {
+        for (int calls : want) {
+            steps.run(pass);
+            CHECK(steps.called == calls);
+        }
+    };
+    calls({1, 2, 2, 2});
+    pass.epoch = 1;
+    calls({3, 4, 4});
+    pass.groups = halves;
+    calls({5, 6, 6});
+    pass.samples = three;
+    calls({7, 8, 8});
+
+    const auto cpu = make_backend("cpu", {.threads = 1});
+    CHECK(why_no_graph(*cpu, 1) == "there are no graphs on device cpu");
+    CHECK(why_no_graph(*steps.backend, 1) == "");
+    CHECK(why_no_graph(*steps.backend, 2).find("other ranks") != std::string::npos);
+}
+
+}  // namespace convoy
