@@ -3,6 +3,7 @@
 
     tools/compare_pytorch.py [--model vgg16 --batch 16 --steps 5 --rounds 3 --threads 2]
     tools/compare_pytorch.py --forward --model vgg16 --batch 16
+    tools/compare_pytorch.py --device cuda --model resnet18 --batch 512 --steps 20
     tools/compare_pytorch.py --losses 20 --model resnet18 --batch 8
 
 Speed: the two take turns, training on one batch of random images that stays in memory, SGD with
@@ -10,6 +11,10 @@ momentum, so what is timed is forward, backward and update (--forward: the forwa
 inference mode). PyTorch runs in its better memory format: channels_last and the default are both
 tried first. Prints medians of the rounds, the ratio, peak memory, and the times from the begin of the
 program's own work (the interpreter is up by then) to the begin and the end of the first step.
+
+On a GPU: `bench train --device cuda --precision bf16` beside PyTorch in channels_last under autocast
+(--precision bf16; tf32 and fp32 without), as it is and by torch.compile. PyTorch waits for the GPU
+once after all timed steps, Convoy after each. Memory is what each took of the GPU's.
 
 Losses: both start from the weights that PyTorch drew and train the same batches of the same image
 files in the same order, without augmentation and dropout; prints both losses of every step and the
@@ -30,39 +35,75 @@ import tempfile
 import time
 
 
-def torch_run(options, channels_last):
+def check_torch_has_gpu():
+    import torch
+
+    if torch.version.cuda is None:
+        sys.exit(f"--device cuda: the torch of {sys.executable} ({torch.__version__}) is built without CUDA; "
+                 "it takes one from https://pytorch.org/get-started that is built with it")
+    if not torch.cuda.is_available():
+        sys.exit(f"--device cuda: torch {torch.__version__} finds no GPU that it can use; "
+                 "nvidia-smi shows what there is")
+
+
+def torch_run(options, form):
     """One process of PyTorch: prints a JSON line like `bench train --json`."""
     started = time.time()
     import torch
     import torchvision
 
+    on_gpu = options.device == "cuda"
+    if on_gpu:
+        check_torch_has_gpu()
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = options.precision != "fp32"
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
     model = getattr(torchvision.models, options.model)(num_classes=3)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    model = model.to(memory_format=layout)
-    x = torch.randn(options.batch, 3, options.size, options.size).to(memory_format=layout)
-    labels = torch.randint(0, 3, (options.batch,))
+    layout = torch.contiguous_format if form == "default" else torch.channels_last
+    model = model.to(options.device, memory_format=layout)
+    x = torch.randn(options.batch, 3, options.size, options.size).to(options.device, memory_format=layout)
+    labels = torch.randint(0, 3, (options.batch,)).to(options.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4)
     if options.forward:
         model.eval()
-    speeds, first, start = [], 0.0, time.time() - started
-    for step in range(options.steps + 1):
-        begin = time.time()
+    predict = torch.compile(model) if form == "compiled" else model
+
+    def loss():
+        with torch.autocast(options.device, torch.bfloat16, enabled=on_gpu and options.precision == "bf16"):
+            return torch.nn.functional.cross_entropy(predict(x), labels)
+
+    def step():
         if options.forward:
             with torch.inference_mode():
-                torch.nn.functional.cross_entropy(model(x), labels).item()
-        else:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), labels).backward()
-            optimizer.step()
-        if step == 0:
-            first = time.time() - started
-        else:
+                return loss()
+        optimizer.zero_grad()
+        now = loss()
+        now.backward()
+        optimizer.step()
+        return now
+
+    start = time.time() - started
+    step().item()
+    first = time.time() - started
+    if on_gpu:
+        for _ in range(3):  # algorithms are tried, graphs settle
+            step().item()
+        begin = time.time()
+        for _ in range(options.steps):
+            last = step()
+        last.item(), torch.cuda.synchronize()
+        speed = options.batch * options.steps / (time.time() - begin)
+    else:
+        speeds = []
+        for _ in range(options.steps):
+            begin = time.time()
+            step().item()
             speeds.append(options.batch / (time.time() - begin))
-    print(json.dumps({"images_per_second": statistics.median(speeds), "start_seconds": start,
-                      "first_step_seconds": first,
-                      "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+        speed = statistics.median(speeds)
+    print(json.dumps({"images_per_second": speed, "start_seconds": start, "first_step_seconds": first,
+                      "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                      "device_memory_mb": torch.cuda.max_memory_reserved() / 2**20 if on_gpu else 0}))
 
 
 def philox(counter, key):
@@ -196,47 +237,63 @@ def main():
     parser.add_argument("--losses", type=int, metavar="STEPS", help="compare losses instead of speed")
     parser.add_argument("--lr", type=float, default=0.0001, help="of --losses")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--as-torch", choices=["channels_last", "default"], help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="bf16", help="on a GPU")
+    parser.add_argument("--as-torch", choices=["channels_last", "default", "compiled"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_torch:
-        return torch_run(options, options.as_torch == "channels_last")
+        return torch_run(options, options.as_torch)
 
     if options.losses is not None and options.losses < 1:
         parser.error("--losses takes a number of steps")
+    on_gpu = options.device == "cuda"
+    if options.losses and on_gpu:
+        parser.error("--losses compares on the CPU")
     if options.losses:
         return compare_losses(options)
+    if on_gpu:
+        check_torch_has_gpu()
 
-    same = [f"--{name}={getattr(options, name)}" for name in ("model", "batch", "size", "steps", "threads")]
+    names = ("model", "batch", "size", "steps", "threads") + (("device", "precision") if on_gpu else ())
+    same = [f"--{name}={getattr(options, name)}" for name in names]
     same += ["--forward"] if options.forward else []
-    ours = [options.trainer, "bench", "train", "--json"] + same
-    theirs = {layout: [sys.executable, __file__, f"--as-torch={layout}"] + same
-              for layout in ("channels_last", "default")}
-    tries = {layout: run(command)["images_per_second"] for layout, command in theirs.items()}
-    layout = max(tries, key=tries.get)
-    rounds = [(run(ours), run(theirs[layout])) for _ in range(options.rounds)]
+    sides = {"convoy": [options.trainer, "bench", "train", "--json"] + same}
+    theirs = {form: [sys.executable, __file__, f"--as-torch={form}"] + same
+              for form in (("channels_last", "compiled") if on_gpu else ("channels_last", "default"))}
+    if not on_gpu:
+        tries = {form: run(command)["images_per_second"] for form, command in theirs.items()}
+        better = max(tries, key=tries.get)
+        theirs = {better: theirs[better]}
+    sides.update(theirs)
+    rounds = [{side: run(command) for side, command in sides.items()} for _ in range(options.rounds)]
 
     def median(side, field):
-        return statistics.median(pair[side][field] for pair in rounds)
+        return statistics.median(one[side][field] for one in rounds)
 
-    ratios = sorted(a["images_per_second"] / b["images_per_second"] for a, b in rounds)
-    row = {"model": options.model, "batch": options.batch, "threads": options.threads,
-           "convoy": median(0, "images_per_second"), "pytorch": median(1, "images_per_second"),
-           "pytorch_layout": layout, "ratio": statistics.median(ratios),
-           "ratio_min": ratios[0], "ratio_max": ratios[-1],
-           **{f"{who}_{name}": median(side, name) for side, who in enumerate(("convoy", "pytorch"))
-              for name in ("peak_rss_mb", "start_seconds", "first_step_seconds")}}
+    def ratios(form):
+        return sorted(one["convoy"]["images_per_second"] / one[form]["images_per_second"] for one in rounds)
+
+    memory = "device_memory_mb" if on_gpu else "peak_rss_mb"
+    fields = (("images_per_second", "img/s"), (memory, "memory, MB"),
+              ("start_seconds", "step 1 begins after, s"), ("first_step_seconds", "step 1 ends after, s"))
     if options.json:
-        print(json.dumps(row))
+        print(json.dumps({"model": options.model, "batch": options.batch, "device": options.device,
+                          "precision": options.precision if on_gpu else "fp32", "threads": options.threads,
+                          "ratios": {form: ratios(form) for form in theirs},
+                          **{side: {field: median(side, field) for field, _ in fields} for side in sides}}))
         return
-    print(f"{options.model}, batch {options.batch}, {options.size}x{options.size}, "
-          f"{options.threads} threads, {options.rounds} alternating rounds, PyTorch in {layout}")
-    print(f"                             Convoy   PyTorch")
-    print(f"  {'img/s':<22} {row['convoy']:9.2f} {row['pytorch']:9.2f}   ratio {row['ratio']:.2f} "
-          f"({ratios[0]:.2f}-{ratios[-1]:.2f})")
-    for name, text in (("peak_rss_mb", "memory, MB"), ("start_seconds", "step 1 begins after, s"),
-                       ("first_step_seconds", "step 1 ends after, s")):
-        a, b = row[f"convoy_{name}"], row[f"pytorch_{name}"]
-        print(f"  {text:<22} {a:9.2f} {b:9.2f}   ratio {a / b:.2f}")
+    where = f"on the GPU in {options.precision}" if on_gpu else f"{options.threads} threads"
+    print(f"{options.model}, batch {options.batch}, {options.size}x{options.size}, {where}, "
+          f"{options.rounds} alternating rounds, PyTorch in " + " and ".join(theirs))
+    print(f"  {'':<22} {'Convoy':>9}" + "".join(f" {form:>14}   ratio" + " " * 12 for form in theirs))
+    for field, text in fields:
+        mine = median("convoy", field)
+        line = f"  {text:<22} {mine:9.2f}"
+        for form in theirs:
+            r = ratios(form)
+            spread = f"({r[0]:.2f}-{r[-1]:.2f})" if field == "images_per_second" else ""
+            line += f" {median(form, field):14.2f}   {mine / median(form, field):5.2f} {spread:11}"
+        print(line.rstrip())
 
 
 if __name__ == "__main__":
