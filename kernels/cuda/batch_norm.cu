@@ -14,6 +14,10 @@
 //
 // Sums are taken of x − pivot, the pivot being the group's first row: it lies among the values, so
 // a large mean beside a tiny variance costs no digits.
+//
+// The convolution before does not take the statistics from its sums, which would save one of ten
+// passes over memory: groups end inside of its tiles, a pivot is not known before the first tile is
+// done, and where the depth is cut in parts (gemm.cuh) no block holds a whole sum.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/shapes.h"
 

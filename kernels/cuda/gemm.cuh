@@ -2,14 +2,12 @@
 //
 //   out[i][j] = finish(Σ_l a(i,l) · b(j,l))          i < I, j < J, l < L; out is I × J, dense
 //
-//                     l →                     A block makes 64×64 numbers of out. It walks over l
-//                     in
-//            ┌──┬──┬──┬──┐                    steps of 16: all threads fetch a 64×16 piece of a and
-//   64 rows  │  │▓▓│  │  │ a                  of b into shared memory, then each of the 16×16
-//            └──┴──┴──┴──┘                    threads adds 16 products to each of its 4×4 sums.
-//             16      ┌─────────┐             So a number fetched once is used 64 times.
-//                     │ 64 × 64 │ out
-//                     └─────────┘
+//               l →               A block makes 64×64 numbers of out. It walks over l in steps
+//            ┌──┬──┬──┬──┐        of 16: all threads fetch a 64×16 piece of a and of b into
+//   64 rows  │  │▓▓│  │  │ a      shared memory, then each of the 16×16 threads adds 16
+//            └──┴──┴──┴──┘        products to each of its 4×4 sums. So a number fetched once
+//             16                  is used 64 times.
+//
 //   grid      (⌈J/64⌉, ⌈I/64⌉, parts) blocks of 256 threads. Where the tiles are too few for the
 //             GPU, l is cut into parts; each writes sums of its own, which finish_kernel adds.
 //   shared    2·16·(64+4) floats: 8.5 KB. A row of 68 keeps the 4 numbers of a thread aligned, and

@@ -42,6 +42,7 @@ class DeviceMemory {
     // the host. The next recording begins anew.
     void start_recording();
     void stop_recording() { recording_ = false; }
+    bool is_recording() const { return recording_; }
     void pass_recorded(cudaStream_t stream);
 
  private:
