@@ -4,259 +4,21 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
 #include "src/base/median.h"
-#include "src/base/random.h"
+#include "src/kernel_rows.h"
 #include "src/model.h"
-#include "src/model_text.h"
 
 namespace convoy {
 
 namespace {
 
-constexpr int kClasses = 1000;
 // Batches with which the largest layer is a few hundred MB.
 const std::pair<const char*, int> kModels[] = {
     {"tiny", 64}, {"alexnet", 64}, {"vgg16", 8}, {"resnet18", 32}, {"resnet50", 16}};
-
-// One line of the table, ready to run.
-struct Row {
-    std::string model, op, shapes;
-    double flops = 0;  // of one run; 0: bound by memory
-    double bytes = 0;  // that cross the bus at least
-    std::function<void()> run;
-    std::function<void()> by_cublas;  // the same products; empty where there is no library
-};
-
-// Hands out buffers of random floats; the same block is used for all rows, one after the other.
-class Buffers {
- public:
-    explicit Buffers(Backend& backend) : backend_(backend) {}
-    void reset() { next_ = 0; }
-    float* take(size_t elems) {
-        if (next_ == blocks_.size()) blocks_.push_back({});
-        auto& [data, size] = blocks_[next_++];
-        if (size < elems) {
-            data = backend_.alloc(elems), size = elems;
-            std::vector<float> values(std::min<size_t>(elems, 1 << 16));
-            Random random(1, 0, next_, kBench);
-            for (float& v : values) v = random.uniform(-1, 1);
-            for (size_t at = 0; at < elems; at += values.size())
-                backend_.upload(data + at, values.data(),
-                                std::min(values.size(), elems - at) * sizeof(float));
-        }
-        return data;
-    }
-    Tensor take(Shape shape) { return {take(shape.elems()), shape}; }
-
- private:
-    Backend& backend_;
-    std::vector<std::pair<float*, size_t>> blocks_;
-    size_t next_ = 0;
-};
-
-std::string window_text(Window w) {
-    return cat(w.size_h, "x", w.size_w, w.stride_h > 1 ? cat(" stride ", w.stride_h) : "",
-               w.pad_h > 0 ? cat(" pad ", w.pad_h) : "");
-}
-
-double bytes_of(std::initializer_list<Shape> shapes) {
-    double elems = 0;
-    for (const Shape& s : shapes) elems += double(s.elems());
-    return 4 * elems;
-}
-
-// Walks a model's text and calls `measure` for each op of each layer.
-class Walk {
- public:
-    using Wanted = std::function<bool(const std::string& name)>;  // "model op shapes"
-    using Measure = std::function<void(const Row&)>;
-    // cublas: a backend of the same device whose linear layers are the library's; may be null.
-    Walk(Backend& backend, Backend* cublas, std::string model, Wanted wanted, Measure measure)
-        : backend_(backend),
-          cublas_(cublas),
-          buffers_(backend),
-          model_(std::move(model)),
-          wanted_(std::move(wanted)),
-          measure_(std::move(measure)) {}
-
-    Shape layers(const std::vector<LayerText>& texts, Shape x) {
-        for (const LayerText& text : texts) x = layer(text, x);
-        return x;
-    }
-    void loss_and_optimizer(Shape logits) {
-        const std::string all = cat(params_, " parameters");
-        if (!wanted("softmax_cross_entropy", logits.text()) && !wanted("sgd", all)) return;
-        buffers_.reset();
-        const Tensor x = buffers_.take(logits), dx = buffers_.take(logits);
-        const std::vector<int32_t> labels(size_t(logits.N), 1);
-        float* sums = buffers_.take(BatchSums::kFloats);
-        emit("softmax_cross_entropy", logits.text(), 0, bytes_of({logits, logits}),
-             [&] { backend_.softmax_cross_entropy(x, labels, 0.1f, dx, sums); });
-        buffers_.reset();
-        float *w = buffers_.take(params_), *g = buffers_.take(params_), *v = buffers_.take(params_);
-        emit("sgd", all, 0, 20.0 * double(params_),
-             [&] { backend_.sgd(w, g, v, params_, 0.01f, 1e-4f, 0.9f, 1e-4f, false); });
-    }
-
- private:
-    void emit(const char* op, const std::string& shapes, double flops, double bytes,
-              std::function<void()> run, std::function<void(Backend&)> by_cublas = nullptr) {
-        if (!wanted(op, shapes)) return;
-        Row row{model_, op, shapes, flops, bytes, std::move(run), nullptr};
-        if (cublas_ && by_cublas) row.by_cublas = [this, by_cublas] { by_cublas(*cublas_); };
-        measure_(row);
-    }
-    bool wanted(const char* op, const std::string& shapes) const {
-        return wanted_(cat(model_, " ", op, " ", shapes));
-    }
-    // Before any memory is taken for a layer.
-    bool any_wanted(std::initializer_list<const char*> ops, const std::string& shapes) const {
-        return std::any_of(ops.begin(), ops.end(), [&](auto* op) { return wanted(op, shapes); });
-    }
-
-    Shape layer(const LayerText& text, Shape x) {
-        buffers_.reset();
-        const int out = text.out ? text.out : kClasses;
-        if (text.kind == "conv2d") return conv2d(text.window, out, x);
-        if (text.kind == "linear") return linear(out, x);
-        if (text.kind == "batchnorm") return batch_norm(x);
-        if (text.kind == "maxpool") return max_pool(text.window, x);
-        if (text.kind == "avgpool") return avg_pool({x.N, text.rows, text.columns, x.C}, x);
-        if (text.kind == "dropout") return dropout(text.drop, x);
-        if (text.kind == "relu") return relu(x);
-        if (text.kind == "flatten") return {x.N, 1, 1, int(x.row_elems())};
-        if (text.kind != "residual") return x;
-        layers(text.shortcut, x);
-        return add(layers(text.main, x));
-    }
-
-    Shape conv2d(Window window, int K, Shape xs) {
-        const Shape ys{xs.N, window.out_h(xs.H), window.out_w(xs.W), K};
-        const Shape ws{K, window.size_h, window.size_w, xs.C};
-        params_ += ws.elems();
-        const std::string shapes = cat(xs.text(), " to ", K, ", ", window_text(window));
-        if (!any_wanted({"conv2d", "conv2d_grad_x", "conv2d_grad_w"}, shapes)) return ys;
-        const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
-        const Tensor dw = buffers_.take(ws), dx = buffers_.take(xs);
-        const double flops = 2.0 * double(ys.elems()) * double(ws.row_elems());
-        const double bytes = bytes_of({xs, ws, ys});
-        // For cuBLAS a product of matrices as large: a row for each pixel of y, with what its
-        // window sees. Making such a matrix of x, or dx of such a one, is left out of its time.
-        const Shape cs{int(ys.elems() / K), 1, 1, int(ws.row_elems())};
-        const Tensor columns = cublas_ ? buffers_.take(cs) : Tensor{nullptr, cs};
-        const Tensor rows{y.data, cs.N, 1, 1, K}, flat{w.data, K, 1, 1, cs.C};
-        const Tensor flat_dw{dw.data, flat.shape()};
-        emit(
-            "conv2d", shapes, flops, bytes,
-            [&] { backend_.conv2d(x, w, nullptr, window, true, y); },
-            [&](Backend& cublas) { cublas.linear(columns, flat, nullptr, false, rows); });
-        if (xs.C > 3)  // the first layer needs none
-            emit(
-                "conv2d_grad_x", shapes, flops, bytes,
-                [&] { backend_.conv2d_grad_x(y, w, window, nullptr, dx); },
-                [&](Backend& cublas) { cublas.linear_grad_x(rows, flat, nullptr, columns); });
-        emit(
-            "conv2d_grad_w", shapes, flops, bytes,
-            [&] { backend_.conv2d_grad_w(x, y, window, dw, nullptr); },
-            [&](Backend& cublas) { cublas.linear_grad_w(columns, rows, flat_dw, nullptr); });
-        return ys;
-    }
-    Shape linear(int K, Shape xs) {
-        const Shape ys{xs.N, 1, 1, K}, ws{K, 1, 1, int(xs.row_elems())};
-        params_ += ws.elems();
-        const std::string shapes = cat(xs.text(), " to ", K);
-        if (!any_wanted({"linear", "linear_grad_x", "linear_grad_w"}, shapes)) return ys;
-        const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
-        const Tensor dw = buffers_.take(ws), dx = buffers_.take(xs);
-        const double flops = 2.0 * double(ys.elems()) * ws.C;
-        const auto all = [&](const char* op, double bytes, std::function<void(Backend&)> run) {
-            emit(
-                op, shapes, flops, bytes, [&, run] { run(backend_); }, run);
-        };
-        all("linear", bytes_of({xs, ws, ys}),
-            [&](Backend& device) { device.linear(x, w, nullptr, true, y); });
-        all("linear_grad_x", bytes_of({xs, ws, ys}),
-            [&](Backend& device) { device.linear_grad_x(y, w, nullptr, dx); });
-        all("linear_grad_w", bytes_of({xs, ws, ws, ys}),
-            [&](Backend& device) { device.linear_grad_w(x, y, dw, nullptr); });
-        return ys;
-    }
-    // By itself; after a product, a batch norm or an add it is part of that.
-    Shape relu(Shape s) {
-        if (!any_wanted({"relu", "relu_grad"}, s.text())) return s;
-        const Tensor x = buffers_.take(s), dx = buffers_.take(s);
-        emit("relu", s.text(), 0, bytes_of({s, s}), [&] { backend_.relu(x); });
-        emit("relu_grad", s.text(), 0, bytes_of({s, s, s}), [&] { backend_.relu_grad(x, dx); });
-        return s;
-    }
-    Shape add(Shape s) {
-        if (!any_wanted({"add"}, s.text())) return s;
-        buffers_.reset();
-        const Tensor x = buffers_.take(s), y = buffers_.take(s);
-        emit("add", s.text(), 0, bytes_of({s, s, s}), [&] { backend_.add(x, y); });
-        return s;
-    }
-    Shape batch_norm(Shape s) {
-        params_ += size_t(2) * s.C;
-        if (!any_wanted({"batch_norm", "batch_norm_grad"}, s.text())) return s;
-        std::vector<int> groups{0};
-        while (groups.back() < s.N) groups.push_back(std::min(s.N, groups.back() + 32));
-        const Tensor x = buffers_.take(s), y = buffers_.take(s), dy = buffers_.take(s);
-        const size_t C = size_t(s.C);
-        float *gamma = buffers_.take(C), *beta = buffers_.take(C), *sums = buffers_.take(2 * C);
-        float* kept = buffers_.take(2 * C * groups.size());
-        emit("batch_norm", s.text(), 0, bytes_of({s, s, s}), [&] {
-            backend_.batch_norm(x, groups, gamma, beta, nullptr, true, 1e-5f, y, kept, sums);
-        });
-        emit("batch_norm_grad", s.text(), 0, bytes_of({s, s, s, s, s, s, s}), [&] {
-            backend_.batch_norm_grad(x, y, dy, groups, gamma, true, kept, dy, nullptr, sums,
-                                     sums + C);
-        });
-        return s;
-    }
-    Shape max_pool(Window window, Shape xs) {
-        const Shape ys{xs.N, window.out_h(xs.H), window.out_w(xs.W), xs.C};
-        const std::string shapes = cat(xs.text(), ", ", window_text(window));
-        if (!any_wanted({"max_pool", "max_pool_grad"}, shapes)) return ys;
-        const Tensor x = buffers_.take(xs), y = buffers_.take(ys), dx = buffers_.take(xs);
-        auto* argmax = reinterpret_cast<uint8_t*>(buffers_.take(ys.elems() / 4 + 1));
-        const double bytes = bytes_of({xs, ys}) + double(ys.elems());
-        emit("max_pool", shapes, 0, bytes, [&] { backend_.max_pool(x, window, y, argmax); });
-        emit("max_pool_grad", shapes, 0, bytes,
-             [&] { backend_.max_pool_grad(y, argmax, window, nullptr, dx); });
-        return ys;
-    }
-    Shape avg_pool(Shape ys, Shape xs) {
-        const std::string shapes = cat(xs.text(), " to ", ys.H, "x", ys.W);
-        if (!any_wanted({"avg_pool", "avg_pool_grad"}, shapes)) return ys;
-        const Tensor x = buffers_.take(xs), y = buffers_.take(ys), dx = buffers_.take(xs);
-        emit("avg_pool", shapes, 0, bytes_of({xs, ys}), [&] { backend_.avg_pool(x, y); });
-        emit("avg_pool_grad", shapes, 0, bytes_of({xs, ys}),
-             [&] { backend_.avg_pool_grad(y, dx); });
-        return ys;
-    }
-    Shape dropout(float p, Shape s) {
-        if (!any_wanted({"dropout"}, s.text())) return s;
-        const Tensor x = buffers_.take(s);
-        const std::vector<uint64_t> ids(size_t(s.N), 7);
-        emit("dropout", s.text(), 0, bytes_of({s, s}),
-             [&] { backend_.dropout(x, p, 1, 0, ids, kLayer); });
-        return s;
-    }
-
-    Backend& backend_;
-    Backend* const cublas_;
-    Buffers buffers_;
-    const std::string model_;
-    const Wanted wanted_;
-    const Measure measure_;
-    size_t params_ = 0;
-};
 
 double seconds_of(Backend& backend, const std::function<void()>& run, int repeats) {
     const auto start = std::chrono::steady_clock::now();
@@ -273,7 +35,7 @@ class Meter {
     Meter(Backend& backend, Backend* cublas, const KernelBench& options)
         : backend_(backend), cublas_(cublas), options_(options) {}
 
-    void operator()(const Row& row) {
+    void operator()(const KernelRow& row) {
         std::vector<double> times, shares, theirs;
         seconds_of(backend_, row.run, 1);  // the first run allocates scratch
         if (row.by_cublas) seconds_of(*cublas_, row.by_cublas, 1);
@@ -291,7 +53,7 @@ class Meter {
 
  private:
     // Operations, or bytes, a second.
-    double limit(const Row& row) {
+    double limit(const KernelRow& row) {
         if (row.flops > 0) return backend_.measure_peak_gflops() * 1e9;
         if (!a_) {
             a_ = backend_.alloc(elems()), b_ = backend_.alloc(elems());
@@ -313,7 +75,7 @@ class Meter {
     }
     // 32 MB: far more than a core's own cache; 128 MB: more than a GPU's.
     size_t elems() const { return backend_.host_visible() ? 8 << 20 : 32 << 20; }
-    void print(const Row& row, double time, double percent, double cublas_time) {
+    void print(const KernelRow& row, double time, double percent, double cublas_time) {
         const double rate = (row.flops > 0 ? row.flops : row.bytes) / time / 1e9;
         const char* unit = row.flops > 0 ? "GFLOP/s" : "GB/s";
         if (options_.json) {
@@ -386,15 +148,12 @@ int bench_kernels(const KernelBench& options) {
         const auto wanted = [&](const std::string& name) {
             return name.find(options.filter) != std::string::npos && !seen.count(name);
         };
-        const auto measure = [&](const Row& row) {
+        const auto measure = [&](const KernelRow& row) {
             meter(row);
             seen.insert(cat(row.model, " ", row.op, " ", row.shapes));
             ++rows;
         };
-        const ModelText text = parse_model(model_text(model), model);
-        Walk walk(*backend, cublas.get(), model, wanted, measure);
-        const Shape logits = walk.layers(text.layers, {batch, text.input, text.input, 3});
-        walk.loss_and_optimizer(logits);
+        for_each_row(model, batch, *backend, cublas.get(), wanted, measure);
     }
     return rows;
 }
