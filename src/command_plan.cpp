@@ -44,8 +44,9 @@ Rehearsal rehearse(const Config& config, Backend& backend, Communicator& communi
 
     Rehearsal rehearsal;
     rehearsal.setting = setting_of(config);
-    if (!any_factors(report.timing.rows, config.batch, communicator.world()))
-        rehearsal.setting.factors = false;
+    if (!any_factors(report.timing.rows, config.batch, communicator.world(),
+                     rehearsal.setting.factors))
+        rehearsal.setting.factors = FactorMode::kOff;
     const Prediction prediction =
         predict(plan_job(report.timing, config.batch, report.shares), rehearsal.setting);
     rehearsal.predicted = prediction.images_per_second;
@@ -111,7 +112,7 @@ int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
                 world);
         report.choices =
             plan_choices(timing, config.batch, agreed.fair ? std::vector<double>{} : agreed.weights,
-                         config.sync_every);
+                         config.sync_every, setting_of(config).factors);
         if (can_rehearse(config, report, model))
             report.rehearsal =
                 rehearse(config, *backend, communicator, model, optimizer, report, classes);

@@ -14,19 +14,13 @@ FactorMode parse_factor_mode(const std::string& text) {
 std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int world,
                                          FactorMode mode) {
     std::vector<FactorChoice> choices;
-    const double others = double(world - 1) / world;
     for (Param* w : params.rows()) {
         if (w->dims != 2 || w->frozen) continue;  // in files a linear layer has two dimensions
         Param* b = params.find(w->name.substr(0, w->name.rfind('.')) + ".bias");
         if (b && b->frozen) b = nullptr;
-        const double in = w->shape.C, out = w->shape.N;
-        FactorChoice choice{w, b, 0, 0, false};
-        choice.dense_bytes = 2 * others * sizeof(float) * (in * out + (b ? out : 0));
-        choice.factor_bytes = others * sizeof(float) * double(batch) * (in + out);
-        choice.use =
-            world > 1 && (mode == FactorMode::kOn ||
-                          (mode == FactorMode::kAuto && choice.factor_bytes < choice.dense_bytes));
-        choices.push_back(choice);
+        const LinearTraffic traffic = linear_traffic(w->shape.C, w->shape.N, b, batch, world);
+        choices.push_back(
+            {w, b, traffic.dense_bytes, traffic.factor_bytes, traffic.as_factors(mode)});
     }
     return choices;
 }

@@ -20,10 +20,10 @@
 
 #include "net/communicator.h"
 #include "src/params.h"
+#include "src/parcels.h"
 
 namespace convoy {
 
-enum class FactorMode { kAuto, kOn, kOff };
 FactorMode parse_factor_mode(const std::string& text);  // --factors auto|on|off
 
 // One trained linear layer, and how its gradient travels.

@@ -29,35 +29,28 @@ void GradReducer::cut(const ReducerOptions& options) {
     }
     std::vector<Param*> rows = params_.rows();
     std::erase_if(rows, [](Param* row) { return row->running || row->frozen; });
-    size_t limit = options.bucket_bytes / 4;
-    Parcel bucket{params_.trained_size, params_.trained_size, 0, 0, nullptr, 0};
-    const auto close = [&] {
-        const size_t begin = bucket.begin;
-        if (bucket.rows > 0) {
-            parcels_.push_back(std::move(bucket));
-            limit = options.bucket_bytes;
-        }
-        bucket = {begin, begin, 0, 0, nullptr, 0};
+    std::reverse(rows.begin(), rows.end());
+    const auto layer_of = [&](const Param* row) {
+        return std::find_if(options.factors.begin(), options.factors.end(), [&](const auto& layer) {
+            return layer.use && (layer.w == row || layer.b == row);
+        });
     };
-    for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
-        const auto layer =
-            std::find_if(options.factors.begin(), options.factors.end(), [&](const auto& choice) {
-                return choice.use && (choice.w == *row || choice.b == *row);
-            });
-        if (layer == options.factors.end()) {
-            bucket.begin = (*row)->offset;
-            ++bucket.rows;
-            if ((bucket.end - bucket.begin) * sizeof(float) >= limit) close();
-            continue;
-        }
-        close();
-        bucket = {(*row)->offset, (*row)->offset, 0, 0, nullptr, 0};
-        if (layer->w == *row)  // the bias has no parcel of its own: it comes with the weights
-            parcels_.push_back(
-                {(*row)->offset, (*row)->offset + (*row)->shape.elems(), 1, 1,
-                 std::make_unique<Factors>(*layer, options.batch, backend_, communicator_), 0});
+    std::vector<TravelRow> sizes;
+    size_t end = params_.trained_size;
+    for (const Param* row : rows) {
+        const auto layer = layer_of(row);
+        const bool as_factors = layer != options.factors.end();
+        sizes.push_back({end - row->offset, as_factors, as_factors && layer->b == row});
+        end = row->offset;
     }
-    close();
+    for (const ParcelRows& part : cut_rows(sizes, options.bucket_bytes)) {
+        const Param *first = rows[part.begin], *last = rows[part.end - 1];
+        parcels_.push_back({last->offset, first->offset + sizes[part.begin].floats,
+                            int(part.end - part.begin), 0, nullptr, 0});
+        if (part.as_factors)
+            parcels_.back().factors =
+                std::make_unique<Factors>(*layer_of(first), options.batch, backend_, communicator_);
+    }
 }
 
 void GradReducer::start(std::span<const int64_t> rows) {

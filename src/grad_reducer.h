@@ -31,9 +31,8 @@ namespace convoy {
 
 // What a reducer is made for.
 struct ReducerOptions {
-    // Size at which a bucket is closed; the first is a fourth of that, so that the network starts
-    // early.
-    size_t bucket_bytes = 4 << 20;
+    // Size at which a bucket is closed (parcels.h).
+    size_t bucket_bytes = kDefaultBucketBytes;
     int64_t batch = 0;                       // images of a step over all ranks, at most
     std::vector<FactorChoice> factors = {};  // of choose_factors(); may be empty
 };

@@ -100,44 +100,31 @@ PlayedStep play(double compute_seconds, std::span<const Transfer> transfers,
 
 // ---- the step ---------------------------------------------------------------------------------
 
-// As choose_factors (src/factors.h) does with `auto`: where they are fewer bytes.
-static bool as_factors(const PlanRow& row, int64_t batch, int world) {
-    if (row.outputs == 0 || world < 2) return false;
-    const double in = row.inputs, out = row.outputs;
-    return double(batch) * (in + out) < 2 * (in * out + (row.with_bias ? out : 0));
+static bool as_factors(const PlanRow& row, int64_t batch, int world, FactorMode mode) {
+    return row.outputs > 0 &&
+           linear_traffic(row.inputs, row.outputs, row.with_bias, batch, world).as_factors(mode);
 }
 
-bool any_factors(std::span<const PlanRow> rows, int64_t batch, int world) {
+bool any_factors(std::span<const PlanRow> rows, int64_t batch, int world, FactorMode mode) {
     return std::any_of(rows.begin(), rows.end(),
-                       [&](const PlanRow& row) { return as_factors(row, batch, world); });
+                       [&](const PlanRow& row) { return as_factors(row, batch, world, mode); });
 }
 
-// As GradReducer cuts them: rows from the back, closed once they reach the limit, the first at a
-// fourth of it, and where a layer's factors come between.
 std::vector<PlanParcel> cut_parcels(std::span<const PlanRow> rows, size_t bucket_bytes,
-                                    bool factors, int64_t batch, int world) {
+                                    FactorMode factors, int64_t batch, int world) {
+    std::vector<TravelRow> sizes;
+    for (const PlanRow& row : rows)
+        sizes.push_back({row.floats, as_factors(row, batch, world, factors), row.bias});
     std::vector<PlanParcel> parcels;
-    PlanParcel open;
-    size_t limit = bucket_bytes / 4;
-    const auto close = [&] {
-        if (open.floats > 0) {
-            parcels.push_back(open);
-            limit = bucket_bytes;
-        }
-        open = {};
-    };
-    for (const PlanRow& row : rows) {
-        open.ready = row.ready;
-        if (!factors || !as_factors(row, batch, world)) {
-            open.floats += row.floats;
-            if (open.floats * sizeof(float) >= limit) close();
-            continue;
-        }
-        close();
-        if (!row.bias)
-            parcels.push_back({size_t(batch) * size_t(row.inputs + row.outputs), row.ready, &row});
+    for (const ParcelRows& part : cut_rows(sizes, bucket_bytes)) {
+        const PlanRow& last = rows[part.end - 1];
+        PlanParcel parcel{0, last.ready, part.as_factors ? &last : nullptr};
+        if (part.as_factors)
+            parcel.floats = size_t(batch) * size_t(last.inputs + last.outputs);
+        else
+            for (size_t i = part.begin; i < part.end; ++i) parcel.floats += rows[i].floats;
+        parcels.push_back(parcel);
     }
-    close();
     return parcels;
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "net/communicator.h"
+#include "src/parcels.h"
 
 namespace convoy {
 
@@ -55,7 +56,8 @@ struct PlanLink {
 
 // What takes the bytes from rank to rank and so decides how long a step waits.
 struct PlanSetting {
-    bool bf16 = false, factors = false;
+    bool bf16 = false;
+    FactorMode factors = FactorMode::kOff;
     bool operator==(const PlanSetting&) const = default;
 };
 
@@ -66,10 +68,9 @@ double gather_seconds(size_t floats, int world, const PlanLink& link, bool bf16)
 // The size of a bucket: so long that latency is 4 % of its time in the ring, from 1 to 25 MB.
 // The one place that decides it; --bucket overrides.
 size_t bucket_bytes_for(double latency_seconds, double bytes_per_second, int world);
-constexpr size_t kDefaultBucketBytes = 4 << 20;  // where no link was measured
 
-// Whether any linear layer of these goes as factors with `--factors auto`.
-bool any_factors(std::span<const PlanRow> rows, int64_t batch, int world);
+// Whether any linear layer of these goes as factors.
+bool any_factors(std::span<const PlanRow> rows, int64_t batch, int world, FactorMode mode);
 
 // What travels at once: rows that are summed, or the factors of one linear layer.
 struct PlanParcel {
@@ -78,7 +79,7 @@ struct PlanParcel {
     const PlanRow* factors_of = nullptr;
 };
 std::vector<PlanParcel> cut_parcels(std::span<const PlanRow> rows, size_t bucket_bytes,
-                                    bool factors, int64_t batch, int world);
+                                    FactorMode factors, int64_t batch, int world);
 
 // One hand-over to the network.
 struct Transfer {

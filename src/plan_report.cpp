@@ -12,20 +12,23 @@ namespace convoy {
 using nlohmann::json;
 
 static constexpr double kBetter = 1.02;  // what is not worth another setting or another machine
-static constexpr PlanSetting kSettings[] = {
-    {false, false}, {true, false}, {false, true}, {true, true}};
 
 std::vector<PlanChoice> plan_choices(const JobTiming& timing, int64_t batch,
-                                     const std::vector<double>& shares, int64_t sync_every) {
+                                     const std::vector<double>& shares, int64_t sync_every,
+                                     FactorMode factors) {
+    if (factors == FactorMode::kOff) factors = FactorMode::kAuto;
+    const PlanSetting settings[] = {
+        {false, FactorMode::kOff}, {true, FactorMode::kOff}, {false, factors}, {true, factors}};
     std::vector<PlanChoice> choices;
     const int world = int(timing.ranks.size());
     for (int ranks = 1; ranks <= world && ranks <= batch; ++ranks)
-        for (const PlanSetting setting : kSettings) {
+        for (const PlanSetting setting : settings) {
             if (ranks == 1 && setting != PlanSetting{}) continue;
             PlanChoice choice;
             choice.setting = setting;
-            choice.layers_for_factors = sync_every == 1 && any_factors(timing.rows, batch, ranks);
-            if (setting.factors && !choice.layers_for_factors) continue;
+            choice.layers_for_factors =
+                sync_every == 1 && any_factors(timing.rows, batch, ranks, factors);
+            if (setting.factors != FactorMode::kOff && !choice.layers_for_factors) continue;
             if (shares.empty())
                 choice.shares = fair_shares(timings_of(timing, ranks), batch);
             else
@@ -53,18 +56,23 @@ const PlanChoice& best_choice(const std::vector<PlanChoice>& choices) {
 }
 
 PlanSetting setting_of(const Config& config) {
-    return {config.wire == "bf16", config.factors != "off"};
+    return {config.wire == "bf16", parse_factor_mode(config.factors)};
 }
 
 std::string setting_text(PlanSetting setting) {
-    return cat(setting.bf16 ? "bf16" : "fp32", setting.factors ? "+factors" : "");
+    const FactorMode factors = setting.factors;
+    return cat(setting.bf16 ? "bf16" : "fp32", factors == FactorMode::kOff ? "" : "+factors",
+               factors == FactorMode::kOn ? " on" : "");
 }
 
 std::string options_text(const PlanChoice& choice, bool with_shares) {
     std::string text = cat("--world ", choice.ranks());
     if (choice.ranks() > 1) text += choice.setting.bf16 ? " --wire bf16" : " --wire fp32";
+    const FactorMode factors = choice.setting.factors;
     if (choice.layers_for_factors)
-        text += choice.setting.factors ? " --factors auto" : " --factors off";
+        text += cat(" --factors ", factors == FactorMode::kOff  ? "off"
+                                   : factors == FactorMode::kOn ? "on"
+                                                                : "auto");
     if (with_shares && choice.ranks() > 1) text += cat(" --share ", shares_text(choice.shares));
     return text;
 }
@@ -174,10 +182,9 @@ static void print_ranks(const PlanReport& report, std::FILE* out) {
 static void print_choices(const PlanReport& report, std::FILE* out) {
     fmt::print(out, "predicted images/s, and part of what the ranks compute without network\n");
     fmt::print(out, "{:>5}", "ranks");
-    for (const PlanSetting setting : kSettings)
-        if (std::any_of(report.choices.begin(), report.choices.end(),
-                        [&](const PlanChoice& choice) { return choice.setting == setting; }))
-            fmt::print(out, " {:>18}", setting_text(setting));
+    for (const PlanChoice& choice : report.choices)  // all ranks have every setting that any has
+        if (choice.ranks() == report.choices.back().ranks())
+            fmt::print(out, " {:>18}", setting_text(choice.setting));
     int ranks = 0;
     for (const PlanChoice& choice : report.choices) {
         if (choice.ranks() != ranks) fmt::print(out, "\n{:>5}", ranks = choice.ranks());
@@ -230,7 +237,7 @@ void print_plan_json(const PlanReport& report, std::FILE* out) {
         print({{"plan", "prediction"},
                {"ranks", choice.ranks()},
                {"wire", choice.setting.bf16 ? "bf16" : "fp32"},
-               {"factors", choice.setting.factors},
+               {"factors", choice.setting.factors != FactorMode::kOff},
                {"images_per_second", choice.prediction.images_per_second},
                {"efficiency", choice.prediction.efficiency()},
                {"step_ms", 1e3 * choice.prediction.step_seconds},
@@ -243,7 +250,7 @@ void print_plan_json(const PlanReport& report, std::FILE* out) {
         print({{"plan", "rehearsal"},
                {"ranks", report.timing.ranks.size()},
                {"wire", real.setting.bf16 ? "bf16" : "fp32"},
-               {"factors", real.setting.factors},
+               {"factors", real.setting.factors != FactorMode::kOff},
                {"steps", real.steps},
                {"images_per_second", real.images_per_second},
                {"predicted", real.predicted},

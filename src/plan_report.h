@@ -20,16 +20,18 @@ struct PlanChoice {
 
 // What there is to choose from: 1 … all ranks, each way of sending. `shares`: of all ranks; empty:
 // fair ones for each number of ranks. Where two are within 2 % the one with fewer ranks, or sent in
-// the plainer way, is the better. With --sync-every above 1 nothing goes as factors.
+// the plainer way, is the better. With --sync-every above 1 nothing goes as factors; else by
+// `factors` (auto, where it is off) in some of the choices.
 std::vector<PlanChoice> plan_choices(const JobTiming& timing, int64_t batch,
-                                     const std::vector<double>& shares, int64_t sync_every = 1);
+                                     const std::vector<double>& shares, int64_t sync_every = 1,
+                                     FactorMode factors = FactorMode::kAuto);
 const PlanChoice& best_choice(const std::vector<PlanChoice>& choices);
 
 // "--world 4 --wire bf16": what gives this.
 std::string options_text(const PlanChoice& choice, bool with_shares);
-// What the options of a job say; `--factors on` is planned for as `auto`.
+// What the options of a job say.
 PlanSetting setting_of(const Config& config);
-// "fp32", "bf16", "fp32+factors"
+// "fp32", "bf16", "fp32+factors", "fp32+factors on"
 std::string setting_text(PlanSetting setting);
 
 // The edges of which `edge` is one, that are far slower than the rest of their kind (within or

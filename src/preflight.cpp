@@ -59,15 +59,16 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
                 : fmt::format("; buckets of {:.1f} MB", double(timing.bucket_bytes) / (1 << 20))));
 
     PlanSetting own = setting_of(config);
-    own.factors = own.factors && any_factors(timing.rows, config.batch, setup.world());
+    if (!any_factors(timing.rows, config.batch, setup.world(), own.factors))
+        own.factors = FactorMode::kOff;
     const PlanJob job = plan_job(timing, config.batch, setup.shares.weights, config.sync_every);
     const Prediction expected = predict(job, own);
     lines.push_back(fmt::format(
         "expected: {:.1f} img/s, {:.0f} % of what the ranks compute without network, if images are "
         "decoded as fast",
         expected.images_per_second, 100 * expected.efficiency()));
-    for (const PlanChoice& choice :
-         plan_choices(timing, config.batch, setup.shares.weights, config.sync_every)) {
+    for (const PlanChoice& choice : plan_choices(timing, config.batch, setup.shares.weights,
+                                                 config.sync_every, setting_of(config).factors)) {
         const double speed = choice.prediction.images_per_second;
         if (choice.best && choice.ranks() == setup.world() && choice.setting != own &&
             speed > 1.05 * expected.images_per_second)

@@ -128,7 +128,7 @@ TEST_CASE("plan: predicted speeds of one, two and four ranks, by hand") {
     CHECK(four.step_seconds == Approx(0.040 + 2 * 0.0606 + 0.010));
     CHECK(four.waited_seconds == Approx(0.040 + 2 * 0.0606 - 0.060));
     CHECK(four.compute_images_per_second == Approx(4 * 20 / 0.070));
-    CHECK(predict(plan_job(timing, 80, {1, 1, 1, 1}), {true, false}).step_seconds ==
+    CHECK(predict(plan_job(timing, 80, {1, 1, 1, 1}), {true, FactorMode::kOff}).step_seconds ==
           Approx(0.040 + 2 * 0.0306 + 0.010));
     // 60 and 20: the larger part decides. Bucket 0 is over before the backward pass is.
     CHECK(predict(plan_job(timing, 80, {3, 1}), {}).step_seconds == Approx(0.180 + 0.0402 + 0.010));
@@ -144,15 +144,32 @@ TEST_CASE("plan: a layer that travels as factors, by hand") {
     // The later layer: 1000 x 1000, 4 MB; half of the backward pass less 2 ms is over when its
     // gradient is due, which takes 2 ms and 0.1 ms an image.
     timing.rows = {{1'000'000, 0.5, 1000, 1000, false, false, 0.002, 0.0001}, {1'000'000, 1}};
-    CHECK(any_factors(timing.rows, 80, 4));
-    CHECK_FALSE(any_factors(timing.rows, 1000, 4));  // 1000·2000 floats are as many as 2·1000·1000
-    CHECK_FALSE(any_factors(timing.rows, 80, 1));
+    const auto any = [&](int64_t batch, int world, FactorMode mode) {
+        return any_factors(timing.rows, batch, world, mode);
+    };
+    CHECK(any(80, 4, FactorMode::kAuto));
+    CHECK_FALSE(any(80, 1, FactorMode::kAuto));
+    CHECK_FALSE(any(80, 4, FactorMode::kOff));
+    // 1000·2000 floats are as many as 2·1000·1000; `on` sends them all the same.
+    CHECK_FALSE(any(1000, 4, FactorMode::kAuto));
+    CHECK(any(1000, 4, FactorMode::kOn));
+    CHECK_FALSE(any(1000, 1, FactorMode::kOn));
     // 20 images a rank: 4 ms leave the backward pass of 40. The factors are handed over at
     // 20 + 20 - 4 ms and take 3/4 of 80·2000 floats: 4.8 + 0.3 ms. The other row goes at 56 ms, for
     // 60.6 ms, beside 2 + 8 ms for the gradient of all 80 images.
-    const Prediction four = predict(plan_job(timing, 80, {1, 1, 1, 1}), {false, true});
+    const Prediction four = predict(plan_job(timing, 80, {1, 1, 1, 1}), {false, FactorMode::kAuto});
     CHECK(four.step_seconds == Approx(0.056 + 0.0606 + 0.010));
     CHECK(four.waited_seconds == Approx(0.0606 - 0.010));
+    // With 1000 images the factors weigh as much as the gradient, and all of them cost 102 ms more.
+    const std::vector<double> equal = {1, 1, 1, 1};
+    CHECK(plan_choices(timing, 1000, equal, 1, FactorMode::kAuto).size() == 1 + 3 * 2);
+    const auto choices = plan_choices(timing, 1000, equal, 1, FactorMode::kOn);
+    REQUIRE(choices.size() == 1 + 3 * 4);
+    CHECK(options_text(choices.back(), false) == "--world 4 --wire bf16 --factors on");
+    CHECK(setting_text(choices.back().setting) == "bf16+factors on");
+    // 250 ms + 500 - 27 of the backward pass, the last row's sum beside the 102; the update.
+    CHECK(choices[choices.size() - 2].prediction.step_seconds ==
+          Approx(0.250 + 0.500 - 0.027 + 0.102 + 0.010));
     // Averages every 8 steps: nothing is hidden.
     timing.average_floats = 4'000'000;
     const Prediction rare = predict(plan_job(timing, 80, {1, 1, 1, 1}, 8), {});
@@ -246,21 +263,26 @@ TEST_CASE("plan: what stands out is named, once and rightly") {
     CHECK(plan_warnings(slow, {}, 80, equal)[0].starts_with("rank 3 computes far slower"));
 }
 
-// What the trainer hands over in a step, against the arithmetic.
-static void check_parcels(Config config, Backend& backend, Model& model, Optimizer& optimizer,
-                          std::span<const PlanRow> rows, double bucket_mb) {
+// What the trainer hands over in a step, against the arithmetic; how many layers go as factors.
+static int check_parcels(Config config, Backend& backend, Model& model, Optimizer& optimizer,
+                         std::span<const PlanRow> rows, double bucket_mb) {
     config.bucket = bucket_mb;
     StepProbe real(config, backend, model, optimizer, 3);
     real.step(2);
+    int as_factors = 0;
     std::vector<size_t> want, got;
     for (const PlanRow& handed : real.rows()) want.push_back(handed.floats);
     for (const PlanParcel& parcel : cut_parcels(rows, size_t(bucket_mb * (1 << 20)),
-                                                config.factors == "auto", config.batch, 2))
-        if (const PlanRow* row = parcel.factors_of)  // two gathers, of the two images in this step
+                                                parse_factor_mode(config.factors), config.batch, 2))
+        if (const PlanRow* row =
+                parcel.factors_of) {  // two gathers, of the two images in this step
             got.push_back(2 * size_t(row->inputs)), got.push_back(2 * size_t(row->outputs));
-        else
+            ++as_factors;
+        } else {
             got.push_back(parcel.floats);
+        }
     CHECK(got == want);
+    return as_factors;
 }
 
 TEST_CASE("plan: buckets are cut as the trainer hands them over, rows in backward order") {
@@ -290,14 +312,14 @@ TEST_CASE("plan: buckets are cut as the trainer hands them over, rows in backwar
     CHECK(rows.rows()[1].inputs == 512);
     CHECK(rows.rows()[1].outputs == 3);
     for (const double mb : {0.5, 4.0, 100.0})
-        check_parcels(config, *backend, model, optimizer, rows.rows(), mb);
+        CHECK(check_parcels(config, *backend, model, optimizer, rows.rows(), mb) == 0);
     CHECK(std::equal(before.begin(), before.end(), model.params().weights));
 }
 
 TEST_CASE("plan: factors are handed over as the trainer does, buckets around them") {
     // Linear layers of which some are worth it, at the end and in the middle.
     const std::string text =
-        "input 8\nflatten\nlinear a out 300\nrelu\nlinear b out 100 bias no\nrelu\n"
+        "input 8\nflatten\nlinear a out 350\nrelu\nlinear b out 100 bias no\nrelu\n"
         "linear c out 200\nrelu\nlinear d out classes\n";
     const auto backend = make_backend("cpu", {1});
     Config config;
@@ -309,12 +331,15 @@ TEST_CASE("plan: factors are handed over as the trainer does, buckets around the
     StepProbe rows(row_by_row(config), *backend, model, optimizer, 3);
     rows.time_linear_layers();
     rows.step(4);
-    int timed = 0;  // of more than 65536 weights there is none but a: 192 x 300 are 57600
-    for (const PlanRow& row : rows.rows()) timed += row.image_seconds > 0;
-    CHECK(timed == 0);
-    CHECK(any_factors(rows.rows(), config.batch, 2));
-    for (const double mb : {0.01, 0.1, 10.0})
-        check_parcels(config, *backend, model, optimizer, rows.rows(), mb);
+    for (const PlanRow& row : rows.rows()) {  // only a has more than 65536 weights: 192 x 350
+        CAPTURE(row.inputs);
+        CHECK((row.fixed_seconds + row.image_seconds > 0) == (row.inputs == 192 && !row.bias));
+    }
+    for (const auto& [factors, layers] : {std::pair{"auto", 3}, {"on", 4}, {"off", 0}}) {
+        config.factors = factors;
+        for (const double mb : {0.01, 0.1, 10.0})
+            CHECK(check_parcels(config, *backend, model, optimizer, rows.rows(), mb) == layers);
+    }
 }
 
 // ---- the command ------------------------------------------------------------------------------
