@@ -102,6 +102,44 @@ static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::
                       : cat("; did you mean ", near, "?"));
 }
 
+struct UsageFormatter : CLI::Formatter {
+    explicit UsageFormatter(const char* text) : usage(text) {}
+    std::string make_usage(const CLI::App*, std::string name) const override {
+        return cat("Usage: ", name, " ", usage, "\n");
+    }
+    const char* usage;
+};
+
+// Every option of the command. `texts` receives what is given, by name.
+static void add_options(CLI::App& app, const CommandRow& row,
+                        std::map<std::string, std::string>& texts) {
+    for (const Option& option : options()) {
+        if (!(option.commands & row.command)) continue;
+        const std::string name = option.name, help = cat(option.help, default_text(option));
+        CLI::Option* added;
+        if (std::holds_alternative<bool Config::*>(option.field))
+            added = app.add_flag("--" + name, texts[name], help);  // "true", or what follows a '='
+        else
+            added = app.add_option("--" + name, texts[name], help)
+                        ->type_name(option.value)
+                        ->take_last();
+        added->group(option.group);
+    }
+}
+
+// Words without an option: files, of those commands that take some.
+static void take_rest(CommandLine& line, const CommandRow& row,
+                      const std::vector<std::string>& words, bool row_is_given) {
+    for (const std::string& word : words)
+        for (const CommandRow& other : kCommands)
+            if (!row_is_given && word == split(other.name, ' ')[0])
+                fail("the command comes first: trainer ", word, " [options]");
+    for (const std::string& word : words) {
+        if (word.size() > 1 && word[0] == '-') unknown_option(word, row);
+        line.files.push_back(word);
+    }
+}
+
 CommandLine parse_command_line(const std::vector<std::string>& words,
                                const std::map<std::string, std::string>& environment) {
     CommandLine line;
@@ -115,31 +153,10 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
 
     CLI::App app(row->help, cat("trainer ", row->name));
     app.allow_extras();
-    struct Formatter : CLI::Formatter {
-        explicit Formatter(const char* text) : usage(text) {}
-        std::string make_usage(const CLI::App*, std::string name) const override {
-            return cat("Usage: ", name, " ", usage, "\n");
-        }
-        const char* usage;
-    };
-    app.formatter(std::make_shared<Formatter>(row->usage));
+    app.formatter(std::make_shared<UsageFormatter>(row->usage));
     app.get_formatter()->column_width(34);
-    std::map<std::string, std::string> flags;  // option → text, from the command line
-    for (const Option& option : options()) {
-        if (!(option.commands & row->command)) continue;
-        const std::string name = option.name, help = cat(option.help, default_text(option));
-        CLI::Option* added;
-        if (std::holds_alternative<bool Config::*>(option.field))
-            added = app.add_flag_callback(
-                "--" + name, [&flags, name] { flags[name] = "1"; }, help);
-        else
-            added = app.add_option_function<std::string>(
-                           "--" + name,
-                           [&flags, name](const std::string& text) { flags[name] = text; }, help)
-                        ->type_name(option.value)
-                        ->take_last();
-        added->group(option.group);
-    }
+    std::map<std::string, std::string> texts;
+    add_options(app, *row, texts);
     std::vector<std::string> rest(words.rbegin(),
                                   words.rend() - taken);  // CLI11 wants them reversed
     try {
@@ -150,20 +167,17 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     } catch (const CLI::ParseError& error) {
         fail(error.what());
     }
-    for (const std::string& word : app.remaining()) {
-        if (word.size() > 1 && word[0] == '-') unknown_option(word, *row);
-        line.files.push_back(word);
-    }
+    take_rest(line, *row, app.remaining(), taken > 0);
 
-    for (const Option& option : options()) {
-        if (!(option.commands & row->command)) continue;
-        const std::string variable = environment_name(option.name);
-        if (const auto flag = flags.find(option.name); flag != flags.end()) {
-            set_option(line.config, option, flag->second);
-            line.given[option.name] = cat("--", option.name);
+    for (const auto& [name, text] : texts) {
+        const Option& option = *find_option(name);
+        const std::string variable = environment_name(name);
+        if (app.count("--" + name) > 0) {
+            set_option(line.config, option, text);
+            line.given[name] = cat("--", name);
         } else if (const auto found = environment.find(variable); found != environment.end()) {
             set_option(line.config, option, found->second);
-            line.given[option.name] = variable;
+            line.given[name] = variable;
         }
     }
     apply_launcher(line, environment);
