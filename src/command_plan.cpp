@@ -80,7 +80,7 @@ int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
         apply_settings(config, job.settings);
         const std::string text = share_from_rank0(
             communicator, communicator.rank() == 0 ? model_text(config.model) : "");
-        const Shares agreed = agree_on_shares(communicator, config.share);
+        const Shares agreed = agree_on_shares(communicator, config.share, log);
         if (config.batch < world)
             fail("--batch ", config.batch, " cannot be shared by ", world, " ranks");
         const int classes = class_count(config);

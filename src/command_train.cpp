@@ -101,8 +101,9 @@ TrainRun::TrainRun(JobSetup& setup, Preflight preflight, Log& log, Stop stop)
     steps_per_epoch_ = loader_->steps();
     base_lr_ = base_learning_rate(config_, model_.has_batch_norm());
     if (setup_.rank() == 0) folder_ = open_run_folder(config_, 0);
-    run_log_ = std::make_unique<RunLog>(log_, folder_, setup_.rank(),
-                                        setup_.rank() == 0 && !config_.quiet, config_.log_every);
+    run_log_ =
+        std::make_unique<RunLog>(log_, folder_, setup_.rank(), setup_.rank() == 0 && !config_.quiet,
+                                 config_.log_every, int(setup_.classes.size()));
     saver_ = std::make_unique<RunSaver>(setup_, model_, *optimizer_, *backend_, *run_log_, log_,
                                         folder_, steps_per_epoch_);
 }

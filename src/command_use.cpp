@@ -13,6 +13,7 @@
 #include "src/device_choice.h"
 #include "src/evaluate.h"
 #include "src/job_setup.h"
+#include "src/run_log.h"
 #include "src/trained_model.h"
 
 namespace convoy {
@@ -92,11 +93,9 @@ static int eval_in_job(const CommandLine& line, Config config, const Job& job, L
                                 {"images_per_second", speed}}
                                .dump());
     else
-        fmt::print(
-            "loss {:.4f}  top1 {:.2f} %  top5 {:.2f} %  ({} of {} images right, {} left "
-            "out)  {:.1f} img/s\n",
-            sums.mean_loss(), 100 * sums.top1_part(), 100 * sums.top5_part(), sums.correct,
-            sums.count, sums.skipped, speed);
+        fmt::print("{}  ({} of {} images right, {} left out)  {:.1f} img/s\n",
+                   quality_text(sums, int(trained.card.classes.size())), sums.correct, sums.count,
+                   sums.skipped, speed);
     if (double(sums.skipped) > config.max_bad * double(source->size()))
         fail(sums.skipped, " images did not decode, more than --max-bad ", config.max_bad,
              " allows");

@@ -149,21 +149,31 @@ static void follow(JobSetup& setup, const CommandLine& line, const json& decided
     setup.data = open_data(data_options(config, setup.classes), log);
 }
 
-Shares agree_on_shares(Communicator& communicator, const std::string& mine) {
+Shares agree_on_shares(Communicator& communicator, const std::string& mine, Log& log) {
     std::vector<std::string> each = share_from_all(communicator, mine);
     const int world = communicator.world();
-    if (each[0] == "auto") return {std::vector<double>(size_t(world), 1.0), true};
-    if (each[0].find(':') != std::string::npos) return {parse_shares(each[0], world), false};
+    const auto for_all = [](const std::string& text) {
+        return text == "auto" || text.find(':') != std::string::npos;
+    };
+    if (for_all(each[0])) {
+        if (!mine.empty() && mine != each[0])
+            log.notice("--share ", mine, " has no effect: rank 0 says --share ", each[0],
+                       " for all ranks");
+        if (each[0] == "auto") return {std::vector<double>(size_t(world), 1.0), true};
+        return {parse_shares(each[0], world), false};
+    }
     for (size_t rank = 0; rank < each.size(); ++rank) {
-        if (each[rank] == "auto")
-            fail("rank ", rank, " says --share auto, rank 0 does not; it is rank 0 that says it");
+        if (for_all(each[rank]))
+            fail("rank ", rank, " says --share ", each[rank],
+                 ", rank 0 does not; it is rank 0 that says it for all, another rank gives one "
+                 "weight, its own");
         if (each[rank].empty()) each[rank] = "1";
     }
     return {parse_shares(join_text(each, ":"), world), false};
 }
 
 // All ranks compare what they see, and learn each other's shares.
-static void compare(JobSetup& setup) {
+static void compare(JobSetup& setup, Log& log) {
     Communicator& communicator = setup.communicator();
     const DataSet& data = setup.data;
     const json mine = {{"train", fmt::format("{:016x}", data.train->fingerprint())},
@@ -178,7 +188,7 @@ static void compare(JobSetup& setup) {
                  " sees other images than rank 0: ", all[rank]["description"].get<std::string>(),
                  " against ", all[0]["description"].get<std::string>(),
                  "; names, sizes and classes must be the same on all ranks");
-    setup.shares = agree_on_shares(communicator, setup.config.share);
+    setup.shares = agree_on_shares(communicator, setup.config.share, log);
 }
 
 JobSetup set_up_job(const CommandLine& line, Log& log, const std::function<int()>& stop) {
@@ -198,7 +208,7 @@ JobSetup set_up_job(const CommandLine& line, Log& log, const std::function<int()
         }
         decided = json::parse(share_from_rank0(setup.communicator(), decided.dump()));
         if (setup.rank() != 0) follow(setup, line, decided, log);
-        compare(setup);
+        compare(setup, log);
         choose_device(setup.config, line, setup.job, log);
         if (setup.config.batch < setup.world())
             fail("--batch ", setup.config.batch, " cannot be shared by ", setup.world(),

@@ -19,8 +19,9 @@ struct Shares {
     std::vector<double> weights;  // one a rank
     bool fair = false;            // --share auto: equal until the ranks are measured
 };
-// From what each rank's --share says: rank 0's list or `auto`, else one weight of each. Collective.
-Shares agree_on_shares(Communicator& communicator, const std::string& mine);
+// From what each rank's --share says: rank 0's list or `auto`, else one weight of each. Where rank
+// 0 decides for all, a rank that said something else is told on `log`. Collective.
+Shares agree_on_shares(Communicator& communicator, const std::string& mine, Log& log);
 
 // What all ranks agreed on, and this rank's means.
 struct JobSetup {

@@ -19,10 +19,12 @@ static double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-RunLog::RunLog(Log& log, const std::string& folder, int rank, bool speaks, int log_every)
+RunLog::RunLog(Log& log, const std::string& folder, int rank, bool speaks, int log_every,
+               int classes)
     : log_(log),
       rank_(rank),
       log_every_(log_every),
+      classes_(classes),
       speaks_(speaks),
       terminal_(isatty(STDOUT_FILENO)),
       begin_(Clock::now()),
@@ -128,13 +130,16 @@ void RunLog::epoch(const Position& at) {
     epoch_begin_ = Clock::now();
 }
 
+std::string quality_text(const Sums& sums, int classes) {
+    return fmt::format("loss {:.4f}  top1 {:.2f} %", sums.mean_loss(), 100 * sums.top1_part()) +
+           (classes > 5 ? fmt::format("  top5 {:.2f} %", 100 * sums.top5_part()) : "");
+}
+
 void RunLog::validation(const Position& at, const Sums& sums, bool is_best) {
     if (speaks_)
-        log_.info(fmt::format(
-            "validation after epoch {}  loss {:.4f}  top1 {:.2f} %  top5 {:.2f} %  "
-            "({} of {} images){}",
-            at.epoch + 1, sums.mean_loss(), 100 * sums.top1_part(), 100 * sums.top5_part(),
-            sums.correct, sums.count, is_best ? "  best so far" : ""));
+        log_.info(fmt::format("validation after epoch {}  {}  ({} of {} images){}", at.epoch + 1,
+                              quality_text(sums, classes_), sums.correct, sums.count,
+                              is_best ? "  best so far" : ""));
     event("val", {{"epoch", at.epoch},
                   {"step", at.step},
                   {"loss", sums.mean_loss()},

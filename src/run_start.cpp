@@ -12,6 +12,33 @@ static std::string row(const char* name, const std::string& value) {
     return fmt::format("  {:<10} {}", name, value);
 }
 
+// The linear layers' ways of sending; none with --sync-every, where no gradient travels.
+static std::vector<FactorChoice> factor_choices(const RunStart& start) {
+    const Config& config = start.setup.config;
+    if (config.sync_every > 1) return {};
+    return choose_factors(start.model.params(), config.batch, start.setup.world(),
+                          parse_factor_mode(config.factors));
+}
+
+static std::string memory_text(const RunStart& start) {
+    const Params& params = start.model.params();
+    const auto mb = [](size_t floats) { return double(floats) * sizeof(float) / 1e6; };
+    std::string text =
+        fmt::format("{:.0f} MB activations, {:.0f} MB weights, gradients and optimizer",
+                    double(start.activation_bytes) / 1e6,
+                    mb(params.weights_size + params.grads_size +
+                       start.optimizer.state().size() * params.trained_size));
+    size_t factors = 0;
+    for (const FactorChoice& layer : factor_choices(start))
+        if (layer.use)
+            factors += size_t(start.setup.config.batch) *
+                       (layer.w->shape.row_elems() + size_t(layer.w->shape.N));
+    if (factors > 0) text += fmt::format(", {:.0f} MB factors of all ranks", mb(factors));
+    if (start.setup.config.sync_every > 1 && start.setup.world() > 1)
+        text += fmt::format(", {:.0f} MB weights as last averaged", mb(params.updated_size));
+    return text;
+}
+
 static void print_settings(const RunStart& start, Log& log) {
     const Config& config = start.setup.config;
     const Params& params = start.model.params();
@@ -24,11 +51,7 @@ static void print_settings(const RunStart& start, Log& log) {
                               fmt::format("{:.2f} GFLOP forward an image",
                                           start.model.forward_flops() / 1e9))));
     log.info(row("device", start.backend.description()));
-    log.info(row("memory",
-                 fmt::format("{:.0f} MB activations, {:.0f} MB weights, gradients and optimizer",
-                             double(start.activation_bytes) / 1e6,
-                             double(params.weights_size) * 4 *
-                                 double(2 + start.optimizer.state().size()) / 1e6)));
+    log.info(row("memory", memory_text(start)));
     log.info(row("threads",
                  cat(start.backend.threads(), " compute, ", start.decode_threads, " decode")));
     log.info(row("batch", cat(config.batch, " images a step over ", world,
@@ -51,11 +74,8 @@ static std::string network_text(const RunStart& start) {
     if (config.sync_every > 1)
         return cat("weights and optimizer state averaged every ", config.sync_every,
                    " steps; no gradient travels");
-    Params& params = start.model.params();
-    const int world = start.setup.world();
-    return traffic_text(
-        params, choose_factors(params, config.batch, world, parse_factor_mode(config.factors)),
-        world, config.wire == "bf16");
+    return traffic_text(start.model.params(), factor_choices(start), start.setup.world(),
+                        config.wire == "bf16");
 }
 
 static void print_ranks(const RunStart& start, Log& log) {

@@ -418,15 +418,21 @@ TEST_CASE("program: plan alone, and what it refuses") {
 TEST_CASE("program: the start of a run of two ranks says what to expect; shares by speed") {
     TempDir folder;
     const std::string at = cat("127.0.0.1:", free_port());
-    Process rank1(folder, "rank1", {"--coord", at, "--rank", "1", "--threads", "1"});
+    Process rank1(folder, "rank1",
+                  {"--coord", at, "--rank", "1", "--threads", "1", "--share", "3"});
     Process rank0(folder, "rank0",
-                  {"--coord",     at,     "--rank", "0",           "--world", "2", "--threads", "1",
-                   "--generated", "48",   "--size", "16",          "--batch", "8", "--epochs",  "1",
-                   "--share",     "auto", "--out",  folder / "run"});
+                  {"--coord",   at,          "--rank",  "0",           "--world",
+                   "2",         "--threads", "1",       "--generated", "48",
+                   "--size",    "16",        "--batch", "8",           "--epochs",
+                   "1",         "--share",   "auto",    "--out",       folder / "run",
+                   "--factors", "on"});
     CHECK(rank0.wait() == 0);
     CHECK(rank1.wait() == 0);
     const std::string output = rank0.output();
     CAPTURE(output);
+    CHECK(rank1.output().find("--share 3 has no effect: rank 0 says --share auto") !=
+          std::string::npos);
+    CHECK(output.find(" MB factors of all ranks") != std::string::npos);
     CHECK(output.find("slowest edge: rank ") != std::string::npos);
     CHECK(output.find("buckets of ") != std::string::npos);
     CHECK(output.find("expected: ") != std::string::npos);
@@ -442,6 +448,7 @@ TEST_CASE("program: shares by speed need the measuring, and are rank 0's to ask 
     } cases[] = {
         {{"--share", "auto", "--preflight", "off"}, {}, "cannot go with --preflight off"},
         {{}, {"--share", "auto"}, "rank 1 says --share auto, rank 0 does not"},
+        {{}, {"--share", "1:2"}, "rank 1 says --share 1:2, rank 0 does not"},
         {{"--share", "1:2:3"}, {}, "3 weights for a world of 2"},
     };
     for (const auto& [more0, more1, message] : cases) {

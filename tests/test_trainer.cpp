@@ -10,6 +10,7 @@
 #include "net/stand_in.h"
 #include "src/checkpoint.h"
 #include "src/job_setup.h"
+#include "src/run_log.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -275,6 +276,12 @@ TEST_CASE("bytes on the wire are those of the formulas, as buckets and as factor
         CHECK(three.bytes_a_step >= want * 0.98);
         CHECK(three.bytes_a_step <= want * 1.02 + 24 * 64);
     }
+}
+
+TEST_CASE("top5 is told where it can be anything but 100 %") {
+    const Sums sums{2, 3, 4, 8, 0};
+    CHECK(quality_text(sums, 5) == "loss 0.2500  top1 37.50 %");
+    CHECK(quality_text(sums, 6) == "loss 0.2500  top1 37.50 %  top5 50.00 %");
 }
 
 TEST_CASE("sixteen images are learnt by heart") {
