@@ -375,3 +375,19 @@ TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, an
     CAPTURE(output);
     CHECK(status == 0);
 }
+
+TEST_CASE("program: bench train replays its steps where --graph can, and says where it cannot") {
+    const auto bench = [](Words more) {
+        Words words = {"bench", "train", "--size", "16", "--batch", "2", "--steps", "1"};
+        words.insert(words.end(), more.begin(), more.end());
+        const auto [status, output] = run_trainer(words);
+        CHECK(status == 0);
+        return output;
+    };
+    CHECK(json::parse(bench({"--device", "simt", "--json"}))["graph"] == true);
+    CHECK(json::parse(bench({"--device", "simt", "--json", "--graph", "off"}))["graph"] == false);
+    const std::string output = bench({"--device", "cpu", "--graph", "on"});
+    CAPTURE(output);
+    CHECK(output.find("--graph on: steps run op by op nevertheless, there are no graphs on device "
+                      "cpu\n") != std::string::npos);
+}
