@@ -19,10 +19,6 @@ struct Normalise {
     }
 };
 
-ImageView view(const Image& image) {
-    return {image.pixels.data(), image.H, image.W, size_t(image.W) * 3};
-}
-
 }  // namespace
 
 Augment parse_augment(const std::string& text) {
@@ -61,26 +57,41 @@ Crop training_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t
     return random_resized_crop(H, W, how.seed, epoch, sample);
 }
 
+Resizing training_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
+    if (how.augment == Augment::none) return validation_resizing(H, W, how);
+    return {how.size, how.size, {0, 0, how.size, how.size}, random_flip(how.seed, epoch, sample)};
+}
+
+Resizing validation_resizing(int H, int W, const Preprocess& how) {
+    // Only the centre is computed, so an image of 1×100,000 costs no more than another.
+    const int shorter = how.size * 256 / 224;
+    const int64_t longer = int64_t(shorter) * std::max(H, W) / std::min(H, W);
+    if (longer > INT32_MAX) fail("an image of ", W, "x", H, " is too long to resize");
+    const int out_H = H <= W ? shorter : int(longer), out_W = H <= W ? int(longer) : shorter;
+    const auto centre = [&](int n) { return int(std::nearbyint((n - how.size) / 2.0)); };
+    return {out_H, out_W, {centre(out_H), centre(out_W), how.size, how.size}, false};
+}
+
+std::vector<float> pixel_values(const Preprocess& how) {
+    const Normalise normalise(how);
+    std::vector<float> values;
+    for (int c = 0; c < 3; ++c)
+        for (int pixel = 0; pixel < 256; ++pixel)
+            values.push_back(float(pixel) * normalise.scale[c] + normalise.bias[c]);
+    return values;
+}
+
 void training_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                   Resizer& resizer, float* row) {
-    if (how.augment == Augment::none) return validation_row(part, how, resizer, row);
     const Normalise normalise(how);
-    resizer.run(view(part), how.size, how.size, {0, 0, how.size, how.size},
-                random_flip(how.seed, epoch, sample), normalise.scale, normalise.bias, row);
+    resizer.run(view(part), training_resizing(part.H, part.W, how, epoch, sample), normalise.scale,
+                normalise.bias, row);
 }
 
 void validation_row(const Image& image, const Preprocess& how, Resizer& resizer, float* row) {
-    // Only the centre is computed, so an image of 1×100,000 costs no more than another.
-    const int shorter = how.size * 256 / 224;
-    const int64_t longer =
-        int64_t(shorter) * std::max(image.H, image.W) / std::min(image.H, image.W);
-    if (longer > INT32_MAX) fail("an image of ", image.W, "x", image.H, " is too long to resize");
-    const int H = image.H <= image.W ? shorter : int(longer);
-    const int W = image.H <= image.W ? int(longer) : shorter;
-    const auto centre = [&](int n) { return int(std::nearbyint((n - how.size) / 2.0)); };
     const Normalise normalise(how);
-    resizer.run(view(image), H, W, {centre(H), centre(W), how.size, how.size}, false,
-                normalise.scale, normalise.bias, row);
+    resizer.run(view(image), validation_resizing(image.H, image.W, how), normalise.scale,
+                normalise.bias, row);
 }
 
 }  // namespace convoy

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "data/decode.h"
 #include "data/resize.h"
@@ -36,5 +37,11 @@ void training_row(const Image& part, const Preprocess& how, uint32_t epoch, uint
                   Resizer& resizer, float* row);
 // Validation row of a whole image: shorter side resized to size·256/224, centre crop, normalise.
 void validation_row(const Image& image, const Preprocess& how, Resizer& resizer, float* row);
+
+// What the two do, for whoever resizes the pixels himself: the resizing of a part, or image, of
+// H×W, and values[c·256 + pixel], the normalised float that each pixel becomes.
+Resizing training_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
+Resizing validation_resizing(int H, int W, const Preprocess& how);
+std::vector<float> pixel_values(const Preprocess& how);
 
 }  // namespace convoy

@@ -13,6 +13,7 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -28,11 +29,22 @@ enum class State { free, filling, ready, lent };
 
 struct Slot {
     Batch batch;
+    float* memory = nullptr;  // lent
     State state = State::free;
     int64_t step = -1;
     int64_t first = 0;          // place of its first row in the epoch's order
     int claimed = 0, done = 0;  // rows taken by a thread, rows finished
     std::vector<char> good;     // a row: did it decode?
+    std::optional<PackedRoom> room;
+};
+
+// What a decode thread works with.
+struct Tools {
+    std::vector<uint8_t> bytes;
+    Decoder decoder;
+    Image image;
+    Resizer resizer;
+    Packer packer;
 };
 
 }  // namespace
@@ -41,6 +53,8 @@ struct Loader::Impl {
     std::shared_ptr<const Source> source;
     Preprocess how;
     LoaderOptions options;
+    int64_t most = 0;           // largest share of a step
+    std::vector<float> values;  // of pixels, for packed batches
     std::vector<Slot> slots;
 
     mutable std::mutex mutex;
@@ -61,6 +75,9 @@ struct Loader::Impl {
     void decode_loop();
     Slot* claim();
     void open_step(Slot& slot);
+    void make_row(Tools& tools, Slot& slot, size_t row, uint64_t sample);
+    PackedImage pack(Tools& tools, Slot& slot, const Resizing& resizing);
+    std::optional<size_t> take_room(Slot& slot, size_t bytes);
     void finish(Slot& slot);
     void note_bad(uint64_t sample, const std::string& reason);
     Slot* slot_of(int64_t step);
@@ -90,6 +107,11 @@ void Loader::Impl::open_step(Slot& slot) {
     batch.n = 0, batch.wanted = n, batch.global_wanted = count;
     batch.labels.resize(size_t(n)), batch.samples.resize(size_t(n));
     batch.positions.resize(size_t(n));
+    if (options.packed) {
+        slot.room.emplace(most, how.size);
+        batch.images.resize(size_t(n));
+        batch.packed_bytes = 0;
+    }
     for (int i = 0; i < n; ++i) {
         const size_t at = size_t(slot.first + i);
         const uint64_t sample = options.training ? order[at] : at;
@@ -118,13 +140,43 @@ Slot* Loader::Impl::claim() {
     }
 }
 
-void Loader::Impl::decode_loop() {
-    std::vector<uint8_t> bytes;
-    Decoder decoder;
-    Image image;
-    Resizer resizer;
-    const size_t row_elems = size_t(how.size) * size_t(how.size) * 3;
+void Loader::Impl::make_row(Tools& tools, Slot& slot, size_t row, uint64_t sample) {
+    Decoder& decoder = tools.decoder;
+    Image& image = tools.image;
+    source->read(sample, tools.bytes);
+    decoder.open(tools.bytes, source->name(sample));
+    if (options.training)
+        decoder.read(training_crop(decoder.H(), decoder.W(), how, epoch, sample), image);
+    else
+        decoder.read(image);
+    if (options.packed) {
+        slot.batch.images[row] =
+            pack(tools, slot,
+                 options.training ? training_resizing(image.H, image.W, how, epoch, sample)
+                                  : validation_resizing(image.H, image.W, how));
+        return;
+    }
+    float* out = slot.batch.x + row * size_t(how.size) * size_t(how.size) * 3;
+    if (options.training)
+        training_row(image, how, epoch, sample, tools.resizer, out);
+    else
+        validation_row(image, how, tools.resizer, out);
+}
 
+PackedImage Loader::Impl::pack(Tools& tools, Slot& slot, const Resizing& resizing) {
+    std::optional<size_t> at = take_room(slot, tools.packer.look(view(tools.image), resizing));
+    if (!at) at = take_room(slot, tools.packer.resize());
+    ENSURE(at, "no room for ", how.size, "x", how.size, " pixels");
+    return tools.packer.write(reinterpret_cast<uint8_t*>(slot.memory), *at);
+}
+
+std::optional<size_t> Loader::Impl::take_room(Slot& slot, size_t bytes) {
+    std::lock_guard lock(mutex);
+    return slot.room->take(bytes);
+}
+
+void Loader::Impl::decode_loop() {
+    Tools tools;
     std::unique_lock lock(mutex);
     while (!stopping) {
         Slot* slot = claim();
@@ -140,16 +192,7 @@ void Loader::Impl::decode_loop() {
         std::string reason;
         std::exception_ptr error;
         try {
-            source->read(sample, bytes);
-            decoder.open(bytes, source->name(sample));
-            float* out = slot->batch.x + row * row_elems;
-            if (options.training) {
-                decoder.read(training_crop(decoder.H(), decoder.W(), how, epoch, sample), image);
-                training_row(image, how, epoch, sample, resizer, out);
-            } else {
-                decoder.read(image);
-                validation_row(image, how, resizer, out);
-            }
+            make_row(tools, *slot, row, sample);
         } catch (const Error& bad_image) {
             reason = bad_image.what();
         } catch (...) {
@@ -170,8 +213,8 @@ void Loader::Impl::note_bad(uint64_t sample, const std::string& reason) {
     if (bad_samples.insert(sample).second) bad_reasons.push_back(reason);
 }
 
-// Moves the good rows together, so that batch.n rows from x on are images. Under the lock; rows are
-// moved only where a file was bad.
+// Moves the good rows together, so that the first batch.n are images. Under the lock; rows are
+// moved only where a file was bad. Packed images stay where they are, and are found by number.
 void Loader::Impl::finish(Slot& slot) {
     Batch& batch = slot.batch;
     const size_t row_elems = size_t(how.size) * size_t(how.size) * 3;
@@ -179,7 +222,10 @@ void Loader::Impl::finish(Slot& slot) {
     for (size_t row = 0; row < slot.good.size(); ++row) {
         if (!slot.good[row]) continue;
         if (n != row) {
-            std::copy_n(batch.x + row * row_elems, row_elems, batch.x + n * row_elems);
+            if (options.packed)
+                batch.images[n] = batch.images[row];
+            else
+                std::copy_n(batch.x + row * row_elems, row_elems, batch.x + n * row_elems);
             batch.labels[n] = batch.labels[row];
             batch.samples[n] = batch.samples[row];
             batch.positions[n] = batch.positions[row];
@@ -188,6 +234,7 @@ void Loader::Impl::finish(Slot& slot) {
     }
     batch.n = int(n);
     batch.labels.resize(n), batch.samples.resize(n), batch.positions.resize(n);
+    if (options.packed) batch.images.resize(n), batch.packed_bytes = slot.room->used();
     slot.state = State::ready;
 }
 
@@ -196,13 +243,20 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
     : impl_(std::make_unique<Impl>()) {
     ENSURE(options.threads >= 1 && !slots.empty() && options.batch >= 1, options.threads,
            " threads, ", slots.size(), " slots, batch ", options.batch);
-    const size_t most = size_t(max_share(options));
+    impl_->most = max_share(options);
+    const size_t most = size_t(impl_->most);
     impl_->source = std::move(source);
     impl_->how = how;
+    if (options.packed) impl_->values = pixel_values(how);
     impl_->slots.resize(slots.size());
     for (size_t i = 0; i < slots.size(); ++i) {
         Slot& slot = impl_->slots[i];
-        slot.batch.x = slots[i];
+        slot.memory = slots[i];
+        if (options.packed)
+            slot.batch.packed = reinterpret_cast<const uint8_t*>(slots[i]),
+            slot.batch.values = impl_->values.data(), slot.batch.images.reserve(most);
+        else
+            slot.batch.x = slots[i];
         slot.batch.slot = int(i);
         slot.batch.labels.reserve(most), slot.batch.samples.reserve(most);
         slot.batch.positions.reserve(most), slot.good.reserve(most);

@@ -9,13 +9,14 @@
 
 #include "data/augment.h"
 #include "data/order.h"
+#include "data/pack.h"
 #include "data/source.h"
 
 namespace convoy {
 
 // One rank's part of one step. Valid until release().
 struct Batch {
-    float* x = nullptr;              // n rows of size·size·3 floats: the slot
+    float* x = nullptr;              // n rows of size·size·3 floats: the slot; null if packed
     int n = 0;                       // images in it; less than `wanted` where files did not decode
     int wanted = 0;                  // this rank's share of the step, may be 0
     std::vector<int32_t> labels;     // n
@@ -23,6 +24,12 @@ struct Batch {
     std::vector<int32_t> positions;  // n: places in the step's global slice, ascending
     int64_t global_wanted = 0;       // size of the step's global slice over all ranks
     int slot = 0;
+
+    // With LoaderOptions::packed, in place of x (pack.h).
+    const uint8_t* packed = nullptr;  // the slot
+    size_t packed_bytes = 0;          // used of it
+    std::vector<PackedImage> images;  // n
+    const float* values = nullptr;    // what pixels become, 3·256 (augment.h)
 };
 
 struct LoaderOptions {
@@ -31,10 +38,12 @@ struct LoaderOptions {
     int rank = 0;
     int threads = 1;       // decode threads
     bool training = true;  // permuted and augmented; else in order, validation rows
+    bool packed = false;   // pixels and tables for a device that resizes, not finished rows
 };
 
-// Memory is what the trainer lends: `slots`, each of at least share × size·size·3 floats. While
-// the trainer works on one slot the threads fill the others (bounded prefetch = slots − 1).
+// Memory is what the trainer lends: `slots`, each of at least share × size·size·3 floats, or
+// packed_block_bytes(share, size). While the trainer works on one slot the threads fill the others
+// (bounded prefetch = slots − 1).
 class Loader {
  public:
     Loader(std::shared_ptr<const Source> source, const Preprocess& how, LoaderOptions options,

@@ -68,17 +68,23 @@ void Resizer::across(ImageView from, int begin, int rows, int W, bool flip) {
     }
 }
 
-void Resizer::run(ImageView from, int H, int W, Crop window, bool flip, const float scale[3],
-                  const float bias[3], float* out) {
+void check_resizing(ImageView from, const Resizing& how) {
+    const Crop& window = how.window;
     ENSURE(from.H > 0 && from.W > 0 && window.H > 0 && window.W > 0, from.H, "x", from.W, " to ",
            window.H, "x", window.W);
-    ENSURE(window.top >= 0 && window.left >= 0 && window.top + window.H <= H &&
-               window.left + window.W <= W,
-           "the window leaves the image of ", H, "x", W);
-    columns_.compute(from.W, W, window.left, window.W);
-    rows_.compute(from.H, H, window.top, window.H);
-    const int begin = rows_.first.front(), end = rows_.first.back() + rows_.count.back();
-    across(from, begin, end - begin, window.W, flip);
+    ENSURE(window.top >= 0 && window.left >= 0 && window.top + window.H <= how.H &&
+               window.left + window.W <= how.W,
+           "the window leaves the image of ", how.H, "x", how.W);
+}
+
+void Resizer::run(ImageView from, const Resizing& how, const float scale[3], const float bias[3],
+                  float* out) {
+    check_resizing(from, how);
+    const Crop& window = how.window;
+    columns_.compute(from.W, how.W, window.left, window.W);
+    rows_.compute(from.H, how.H, window.top, window.H);
+    const int begin = rows_.begin();
+    across(from, begin, rows_.end() - begin, window.W, how.flip);
 
     const size_t n = size_t(window.W) * 3;
     scales_.resize(n), biases_.resize(n);

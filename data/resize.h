@@ -16,6 +16,13 @@ struct ImageView {
     size_t row_bytes;
 };
 
+inline ImageView view(const Image& image) {
+    return {image.pixels.data(), image.H, image.W, size_t(image.W) * 3};
+}
+
+constexpr int kWeightBits = 22;  // 8 bits of pixel and 22 of weight fit an int32 with room
+constexpr int kLowBits = 15;     // of a weight, in Taps::low
+
 // Weights of some places of a resized axis: each takes `count` input places from `first` on.
 struct Taps {
     std::vector<int32_t> first, count;
@@ -26,18 +33,35 @@ struct Taps {
 
     // Places [begin, begin + size) of an axis of `in` pixels resized to `out`.
     void compute(int in, int out, int begin, int size);
+
+    // The input places that are read: [begin(), end()).
+    int begin() const { return first.front(); }
+    int end() const { return first.back() + count.back(); }
+    // Weight k < count[place]; those of a place sum to about 2^kWeightBits.
+    uint32_t weight(size_t place, int k) const {
+        const size_t at = place * stride + size_t(k);
+        return uint32_t(high[at]) << kLowBits | uint32_t(low[at]);
+    }
 };
+
+// What is to become of an image: it is resized to H×W, and of that a window is wanted, mirrored
+// left to right or not.
+struct Resizing {
+    int H, W;
+    Crop window;
+    bool flip;
+};
+void check_resizing(ImageView from, const Resizing& how);  // throws Error
 
 // Keeps its memory from call to call. For one thread at a time.
 class Resizer {
  public:
-    // Resizes `from` to H×W and writes only `window` of the result:
+    // Resizes `from` and writes only the window of the result:
     //   out[p,q,c] = pixel[p,q,c] · scale[c] + bias[c]        window.H × window.W × 3 floats
     // where pixel (0–255) is what Pillow's resize(…, BILINEAR) gives, bit for bit; Pillow 13 and
-    // later may differ by one where it does the height first. `flip` mirrors the window left to
-    // right.
-    void run(ImageView from, int H, int W, Crop window, bool flip, const float scale[3],
-             const float bias[3], float* out);
+    // later may differ by one where it does the height first.
+    void run(ImageView from, const Resizing& how, const float scale[3], const float bias[3],
+             float* out);
 
  private:
     void across(ImageView from, int begin, int rows, int W, bool flip);

@@ -18,10 +18,6 @@ namespace {
 
 constexpr uint32_t kHalf = 1u << (kWeightBits - 1);
 
-uint32_t weight(const Taps& taps, size_t at) {
-    return uint32_t(taps.high[at]) << kLowBits | uint32_t(taps.low[at]);
-}
-
 }  // namespace
 
 namespace portable {
@@ -33,8 +29,10 @@ void filter_across(const uint8_t* in, size_t in_bytes, int rows, const Taps& tap
         for (size_t q = 0; q < W; ++q) {
             uint32_t sums[3] = {kHalf, kHalf, kHalf};
             const uint8_t* pixel = in + size_t(taps.first[q]) * 3;
-            for (size_t k = 0; k < size_t(taps.count[q]); ++k, pixel += 3)
-                for (int c = 0; c < 3; ++c) sums[c] += pixel[c] * weight(taps, q * taps.stride + k);
+            for (int k = 0; k < taps.count[q]; ++k, pixel += 3) {
+                const uint32_t weight = taps.weight(q, k);
+                for (int c = 0; c < 3; ++c) sums[c] += pixel[c] * weight;
+            }
             for (int c = 0; c < 3; ++c)
                 out[(flip ? W - 1 - q : q) * 3 + size_t(c)] =
                     uint8_t(std::min(sums[c] >> kWeightBits, 255u));
@@ -46,8 +44,8 @@ void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, cons
     in += size_t(taps.first[p] - skipped) * in_bytes;
     for (size_t i = 0; i < n; ++i) {
         uint32_t sum = kHalf;
-        for (size_t k = 0; k < size_t(taps.count[p]); ++k)
-            sum += in[k * in_bytes + i] * weight(taps, p * taps.stride + k);
+        for (int k = 0; k < taps.count[p]; ++k)
+            sum += in[size_t(k) * in_bytes + i] * taps.weight(p, k);
         out[i] = float(std::min(sum >> kWeightBits, 255u)) * scale[i] + bias[i];
     }
 }

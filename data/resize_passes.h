@@ -11,8 +11,6 @@
 
 namespace convoy {
 
-constexpr int kWeightBits = 22;   // 8 bits of pixel and 22 of weight fit an int32 with room
-constexpr int kLowBits = 15;      // of a weight, in Taps::low
 constexpr size_t kOverread = 16;  // bytes behind a row that the AVX2 loops may read
 
 namespace portable {

@@ -44,6 +44,15 @@ struct Window {
 // [bounds[g], bounds[g+1]) of the batch; bounds.front() is 0 and bounds.back() is N.
 using GroupBounds = std::span<const int>;
 
+// An image on its way into a batch: what resize() reads of a packed block, whose layout is that of
+// data/pack.h. Offsets are in bytes, and multiples of four.
+struct Picture {
+    static constexpr int kWeightBits = 22;  // weights of a place sum to about 2^22
+    int64_t pixels, columns, rows;          // H·W·3 bytes; two tables of int32
+    int H, W;
+    int column_taps, row_taps;  // a table's row: first, count, and so many weights
+};
+
 // What softmax_cross_entropy adds up over a batch. Floats, since they travel with the gradients;
 // exact as counts up to 2^24 images.
 struct BatchSums {
@@ -101,6 +110,17 @@ class Backend {
     // precision of the ops: 10⁹ floating point operations a second, what no op can exceed. 0: not
     // known.
     virtual double measure_peak_gflops() { return 0; }
+
+    // ---- images ----------------------------------------------------------------------------
+
+    // Picture n of `packed` resized to P×Q, and each pixel looked up in `values` (3·256 floats):
+    //   across[h,q,c] = (½ + Σ_k columns[q].weight[k] · pixels[h, columns[q].first + k, c]) / 2^22
+    //   down[p,q,c]   = (½ + Σ_k rows[p].weight[k] · across[rows[p].first + k, q, c]) / 2^22
+    //   y[n,p,q,c]    = values[c][down[p,q,c]]       y N×P×Q×3
+    // both rounded down, and 255 at most: integers, so the same bits on every device, and those of
+    // data/resize.h. `packed` is device memory (from to_device), the other two are host memory.
+    virtual void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
+                        const float* values, Tensor y) = 0;
 
     // ---- convolution -----------------------------------------------------------------------
 

@@ -12,6 +12,23 @@ inline void check_same(const char* name, Tensor x, const char* other_name, Tenso
            other.shape().text());
 }
 
+// What the tables hold is for the one who packed them to get right.
+inline void check_resize(size_t packed_bytes, std::span<const Picture> pictures, Tensor y) {
+    ENSURE(int(pictures.size()) == y.N && y.C == 3 && y.H > 0 && y.W > 0, pictures.size(),
+           " pictures, y is ", y.shape().text());
+    const int64_t bytes = int64_t(packed_bytes);
+    const auto inside = [&](int64_t at, int64_t size) {
+        return at >= 0 && at % 4 == 0 && size <= bytes && at <= bytes - size;
+    };
+    for (const Picture& p : pictures)
+        ENSURE(p.H > 0 && p.W > 0 && p.column_taps > 0 && p.row_taps > 0 &&
+                   p.W <= bytes / 3 / p.H && inside(p.pixels, int64_t(p.H) * p.W * 3) &&
+                   inside(p.columns, 4 * (int64_t(p.column_taps) + 2) * y.W) &&
+                   inside(p.rows, 4 * (int64_t(p.row_taps) + 2) * y.H),
+               "picture ", &p - pictures.data(), " of ", p.H, "x", p.W, " is not inside of ", bytes,
+               " bytes");
+}
+
 inline void check_conv2d(Tensor x, Tensor w, Window window, Tensor y) {
     ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0 &&
                window.pad_h >= 0 && window.pad_w >= 0,

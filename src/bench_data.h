@@ -16,12 +16,14 @@ struct DataBenchRow {
     int threads = 1;
     double images_per_second = 0;
     double limit = 0;  // what `threads` threads could do without the loader; 0: none known
+    double bytes = 0;  // of an image on its way to the device; 0: it is not there yet
 };
 
-// Reading, decoding, decoding and augmenting on one thread, validation rows on one thread, then
-// the loader on 1, 2, 4 … up to `threads` threads. About `seconds` each.
+// Reading, decoding, decoding and augmenting on one thread, validation rows on one thread, pixels
+// packed for the device on one thread, then the loader on 1, 2, 4 … up to `threads` threads,
+// packed or not. About `seconds` each.
 std::vector<DataBenchRow> bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
-                                     int threads, double seconds);
+                                     bool packed, int threads, double seconds);
 
 // As a table, or as one JSON object a line.
 void print_data_bench(const std::vector<DataBenchRow>& rows, bool json, std::FILE* out);

@@ -12,6 +12,7 @@
 #include "src/base/check.h"
 #include "src/base/median.h"
 #include "src/commands.h"
+#include "src/input.h"
 #include "src/random_batch.h"
 #include "src/trainer.h"
 
@@ -99,14 +100,12 @@ class Sleeper {
 class Forward {
  public:
     Forward(Model& model, Backend& backend)
-        : model_(model), backend_(backend), sums_(backend.alloc(BatchSums::kFloats)) {
-        if (!backend.host_visible())
-            input_ = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
-    }
+        : model_(model),
+          backend_(backend),
+          sums_(backend.alloc(BatchSums::kFloats)),
+          input_(backend, model) {}
     void step(const Batch& batch) {
-        const Shape shape{batch.n, model_.size(), model_.size(), 3};
-        float* pixels = const_cast<float*>(backend_.to_device(batch.x, input_, shape.elems()));
-        const Tensor logits = model_.forward({pixels, shape}, {false, 0, 0, batch.samples, {}});
+        const Tensor logits = model_.forward(input_.take(batch), {false, 0, 0, batch.samples, {}});
         backend_.softmax_cross_entropy(logits, batch.labels, 0, {nullptr, logits.shape()}, sums_);
         backend_.synchronize();
     }
@@ -115,7 +114,7 @@ class Forward {
     Model& model_;
     Backend& backend_;
     float* sums_;
-    float* input_ = nullptr;
+    Input input_;
 };
 
 }  // namespace

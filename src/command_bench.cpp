@@ -102,7 +102,8 @@ int command_bench_data(const CommandLine& line, Log& log) {
     const DataSet data = open_data(data_options(config), log);
     const int threads = config.decode_threads > 0 ? config.decode_threads : available_cpus();
     if (!config.json) fmt::print("{}, size {}\n", data.description, how.size);
-    print_data_bench(bench_data(data.train, how, threads, 2.0), config.json, stdout);
+    print_data_bench(bench_data(data.train, how, augments_on_device(config), threads, 2.0),
+                     config.json, stdout);
     return 0;
 }
 

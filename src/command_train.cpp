@@ -96,7 +96,8 @@ TrainRun::TrainRun(JobSetup& setup, Preflight preflight, Log& log, Stop stop)
     with_bucket.bucket = double(preflight_.bucket_bytes) / (1 << 20);
     trainer_ = std::make_unique<Trainer>(with_bucket, *backend_, communicator_, model_, *optimizer_,
                                          setup_.shares.weights, stop_);
-    evaluator_ = std::make_unique<Evaluator>(model_, *backend_, communicator_, stop_);
+    evaluator_ = std::make_unique<Evaluator>(model_, *backend_, communicator_, stop_,
+                                             augments_on_device(config_));
 
     steps_per_epoch_ = loader_->steps();
     base_lr_ = base_learning_rate(config_, model_.has_batch_norm());
@@ -116,8 +117,9 @@ std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> sour
     how.seed = uint64_t(config_.seed);
     LoaderOptions options = sharing_;
     options.training = training;
+    options.packed = augments_on_device(config_);
     return std::make_unique<Loader>(std::move(source), how, options,
-                                    lend_slots(*backend_, model_, slots));
+                                    lend_slots(*backend_, model_, slots, options.packed));
 }
 
 void TrainRun::start_weights() {

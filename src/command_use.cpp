@@ -12,6 +12,7 @@
 #include "src/commands.h"
 #include "src/device_choice.h"
 #include "src/evaluate.h"
+#include "src/input.h"
 #include "src/job_setup.h"
 #include "src/run_log.h"
 #include "src/trained_model.h"
@@ -49,6 +50,7 @@ static int eval_in_job(const CommandLine& line, Config config, const Job& job, L
     options.rank = communicator.rank();
     options.threads = decode_threads(config);
     options.training = false;
+    options.packed = augments_on_device(config);
     const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
     choose_device(config, line, job, log);
     TrainedModel trained = load_trained_model(config, communicator, max_batch);
@@ -70,8 +72,8 @@ static int eval_in_job(const CommandLine& line, Config config, const Job& job, L
              config.data.empty() ? "the generated set" : config.data);
 
     Loader loader(source, preprocess_of(trained.card), options,
-                  lend_slots(*trained.backend, *trained.model, 2));
-    Evaluator evaluator(*trained.model, *trained.backend, communicator, stop);
+                  lend_slots(*trained.backend, *trained.model, 2, options.packed));
+    Evaluator evaluator(*trained.model, *trained.backend, communicator, stop, options.packed);
     const auto begin = std::chrono::steady_clock::now();
     const Sums sums = evaluator.run(loader, int64_t(source->size()), 0);
     const double seconds =
@@ -152,21 +154,21 @@ int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
     options.shares = {1.0};
     options.threads = decode_threads(config);
     options.training = false;
+    options.packed = augments_on_device(config);
     const std::unique_ptr<Communicator> alone = make_single_rank();
     TrainedModel trained = load_trained_model(config, *alone, int(options.batch));
     Backend& backend = *trained.backend;
     Model& model = *trained.model;
-    Loader loader(source, preprocess_of(trained.card), options, lend_slots(backend, model, 2));
+    Loader loader(source, preprocess_of(trained.card), options,
+                  lend_slots(backend, model, 2, options.packed));
 
     const size_t classes = trained.card.classes.size();
     std::vector<float> probabilities(size_t(options.batch) * classes);
-    float* input = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
+    Input input(backend, model, options.packed);
     loader.start(0, 0);
     while (Batch* batch = loader.next()) {
         if (stop()) return 128 + stop();
-        const Shape shape{batch->n, model.size(), model.size(), 3};
-        float* pixels = const_cast<float*>(backend.to_device(batch->x, input, shape.elems()));
-        const Tensor logits = model.forward({pixels, shape}, {false, 0, 0, batch->samples, {}});
+        const Tensor logits = model.forward(input.take(*batch), {false, 0, 0, batch->samples, {}});
         backend.softmax(logits, logits);
         backend.download(probabilities.data(), logits.data, logits.elems() * sizeof(float));
         for (size_t n = 0; n < size_t(batch->n); ++n)

@@ -5,6 +5,7 @@
 
 #include "src/base/check.h"
 #include "src/base/text.h"
+#include "src/input.h"
 
 namespace convoy {
 
@@ -37,10 +38,10 @@ int class_count(const Config& config) {
     return count;
 }
 
-std::vector<float*> lend_slots(Backend& backend, const Model& model, int count) {
+std::vector<float*> lend_slots(Backend& backend, const Model& model, int count, bool packed) {
     std::vector<float*> slots;
-    const Shape shape{model.max_batch(), model.size(), model.size(), 3};
-    for (int i = 0; i < count; ++i) slots.push_back(backend.alloc_host(shape.elems()));
+    for (int i = 0; i < count; ++i)
+        slots.push_back(backend.alloc_host(slot_elems(model.max_batch(), model.size(), packed)));
     return slots;
 }
 

@@ -34,7 +34,7 @@ std::unique_ptr<Backend> make_backend(const Config& config);
 // Of --classes where there is no data: a number, or as many as there are names; 3 without it.
 int class_count(const Config& config);
 // Host memory for a loader: slots for batches as large as the model is planned for.
-std::vector<float*> lend_slots(Backend& backend, const Model& model, int count);
+std::vector<float*> lend_slots(Backend& backend, const Model& model, int count, bool packed);
 // Threads that decode: as asked, or one for each two processors.
 int decode_threads(const Config& config);
 

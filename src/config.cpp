@@ -34,6 +34,10 @@ static const Option kOptions[] = {
      "random resized crop and flip; whole image and flip; neither; without it crop, for the "
      "generated set resize",
      kTrain | kBenchData, true},
+    {"augment-on", "Data", &Config::augment_on, "cpu|device",
+     "who crops, resizes, flips and normalises: the threads that decode, or --device from the "
+     "pixels of the crop; the same numbers",
+     kTrain | kEval | kPredict | kBenchData},
     {"max-bad", "Data", &Config::max_bad, "F",
      "part of the images that may fail to decode before the run stops", kTrain | kEval, true, false,
      0, 1},

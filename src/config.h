@@ -20,7 +20,7 @@ struct Config {
     double val_split = 0;
     std::string classes;  // "a,b,c"
     int generated = 3000;
-    std::string augment;
+    std::string augment, augment_on = "cpu";
     double max_bad = 0.01;
     int decode_threads = 0;
 
@@ -106,6 +106,9 @@ struct Option {
     bool first = false;  // among those that the short help shows
     double low = -1e18, high = 1e18;
 };
+
+// --augment-on device: loaders deliver pixels, and the backend makes them the network's input.
+inline bool augments_on_device(const Config& config) { return config.augment_on == "device"; }
 
 std::span<const Option> options();
 const Option* find_option(const std::string& name);

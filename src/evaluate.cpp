@@ -6,15 +6,13 @@
 namespace convoy {
 
 Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
-                     std::function<int()> stop)
+                     std::function<int()> stop, bool packed)
     : model_(model),
       backend_(backend),
       communicator_(communicator),
       stop_(std::move(stop)),
-      sums_(backend.alloc(Tail::kSize)) {
-    if (!backend.host_visible())
-        input_ = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
-}
+      sums_(backend.alloc(Tail::kSize)),
+      input_(backend, model, packed) {}
 
 Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
     Sums total;
@@ -26,9 +24,7 @@ Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
         fill_tail(tail, *batch, stop_());
         backend_.upload(sums_, tail, sizeof tail);
         const Pass pass{false, 0, 0, batch->samples, {}};
-        const Shape shape{batch->n, model_.size(), model_.size(), 3};
-        float* pixels = const_cast<float*>(backend_.to_device(batch->x, input_, shape.elems()));
-        const Tensor logits = model_.forward({pixels, shape}, pass);
+        const Tensor logits = model_.forward(input_.take(*batch), pass);
         backend_.softmax_cross_entropy(logits, batch->labels, 0, {nullptr, logits.shape()},
                                        sums_ + Tail::kLoss);
         backend_.download(tail, sums_, sizeof tail);

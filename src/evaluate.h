@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "data/loader.h"
+#include "src/input.h"
 #include "src/trainer.h"
 
 namespace convoy {
@@ -11,8 +12,9 @@ namespace convoy {
 class Evaluator {
  public:
     // Takes a planned model. `stop` is polled once a batch. All must outlive the evaluator.
-    Evaluator(Model& model, Backend& backend, Communicator& communicator,
-              std::function<int()> stop);
+    // packed: so are the loader's batches.
+    Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
+              bool packed = false);
 
     // Runs all samples of `loader` (not a training one, shares within the model's plan). Shares are
     // neither padded nor cut: counts are whole numbers, and that they add up to the data set's
@@ -26,7 +28,8 @@ class Evaluator {
     Backend& backend_;
     Communicator& communicator_;
     std::function<int()> stop_;
-    float *sums_, *input_ = nullptr;  // device memory
+    float* sums_;  // device memory
+    Input input_;
     int stopped_ = 0;
 };
 

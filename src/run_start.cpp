@@ -61,7 +61,8 @@ static void print_settings(const RunStart& start, Log& log) {
                  fmt::format("{}, lr {:g} for the global batch, {} schedule, {:g} epochs of "
                              "warm-up",
                              config.optimizer, start.base_lr, config.schedule, config.warmup)));
-    log.info(row("augment", config.augment));
+    log.info(
+        row("augment", cat(config.augment, augments_on_device(config) ? ", on the device" : "")));
     log.info(row("seed", cat(config.seed)));
     log.info(row("output", start.folder));
     if (const std::string why = why_no_graph(start.backend, world);

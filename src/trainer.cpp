@@ -25,11 +25,10 @@ Trainer::Trainer(const Config& config, Backend& backend, Communicator& communica
       reducer_(model.params(), backend, average_ ? *alone_ : communicator,
                reducer_options(config, model.params(), average_ ? 1 : communicator.world())),
       stop_(std::move(stop)),
+      input_(backend, model, augments_on_device(config)),
       graph_(backend,
              config.graph != "off" && why_no_graph(backend, communicator.world()).empty()) {
     ENSURE(int(shares_.size()) == communicator.world(), shares_.size(), " shares");
-    if (!backend.host_visible())
-        input_ = backend.alloc(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
 }
 
 ReducerOptions reducer_options(const Config& config, Params& params, int world) {
@@ -53,11 +52,9 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
     group_bounds(batch.positions, config_.bn_group, groups_);
     labels_ = batch.labels, samples_ = batch.samples;
     const Pass pass{true, uint64_t(config_.seed), uint32_t(at.epoch), samples_, groups_};
-    const Shape shape{batch.n, model_.size(), model_.size(), 3};
-    // Layers only read their input; Tensor has no read-only form.
-    float* pixels = const_cast<float*>(backend_.to_device(batch.x, input_, shape.elems()));
+    const Tensor input = input_.take(batch);
     graph_.run(pass, [&] {
-        const Tensor logits = model_.forward({pixels, shape}, pass);
+        const Tensor logits = model_.forward(input, pass);
         const Tensor dlogits = model_.dlogits(batch.n);
         backend_.softmax_cross_entropy(logits, labels_, float(config_.label_smoothing), dlogits,
                                        params.tail() + Tail::kLoss);

@@ -10,6 +10,7 @@
 #include "net/communicator.h"
 #include "src/config.h"
 #include "src/grad_reducer.h"
+#include "src/input.h"
 #include "src/model.h"
 #include "src/optimizer.h"
 #include "src/step_graph.h"
@@ -80,7 +81,7 @@ class Trainer {
     GradReducer reducer_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
-    float* input_ = nullptr;  // device copy of a batch, where the device needs one
+    Input input_;
     StepGraph graph_;
     // Of the batch at hand, where a recorded step finds them.
     std::vector<int32_t> labels_;

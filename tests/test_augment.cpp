@@ -7,6 +7,7 @@
 #include "data/resize_passes.h"
 #include "golden.h"
 #include "golden_images.h"
+#include "pictures.h"
 #include "src/base/check.h"
 #include "support.h"
 
@@ -16,26 +17,9 @@ namespace {
 
 constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
 
-// The same formula as picture() in tools/make_goldens.py.
-Image picture(int H, int W) {
-    Image image{H, W, {}};
-    for (int h = 0; h < H; ++h)
-        for (int w = 0; w < W; ++w)
-            for (int c = 0; c < 3; ++c)
-                image.pixels.push_back(
-                    uint8_t((h * 5 + w * 3 + c * 60 + h * w * (c + 1) % 41 * 4) % 256));
-    return image;
-}
-
-ImageView view(const Image& image, Crop crop) {
-    const size_t row_bytes = size_t(image.W) * 3;
-    return {image.pixels.data() + size_t(crop.top) * row_bytes + size_t(crop.left) * 3, crop.H,
-            crop.W, row_bytes};
-}
-
 std::vector<float> resized(ImageView from, int H, int W, Crop window, bool flip) {
     Guarded out(size_t(window.H) * size_t(window.W) * 3);
-    Resizer().run(from, H, W, window, flip, kOnes, kZeros, out.data());
+    Resizer().run(from, {H, W, window, flip}, kOnes, kZeros, out.data());
     return out;
 }
 

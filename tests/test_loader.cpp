@@ -8,7 +8,9 @@
 #include <set>
 
 #include "data/generated.h"
+#include "pictures.h"
 #include "src/base/check.h"
+#include "src/input.h"
 #include "support.h"
 
 using namespace convoy;
@@ -61,7 +63,8 @@ struct Rig {
         if (options.shares.empty()) options.shares = {1};
         std::vector<float*> lent;
         for (int i = 0; i < slots; ++i) {
-            memory.push_back(std::make_unique<Guarded>(size_t(Loader::max_share(options)) * kRow));
+            memory.push_back(std::make_unique<Guarded>(
+                slot_elems(Loader::max_share(options), how.size, options.packed)));
             lent.push_back(memory.back()->data());
         }
         loader = std::make_unique<Loader>(std::move(source), how, options, lent);
@@ -70,6 +73,21 @@ struct Rig {
 };
 
 using Rows = std::map<uint64_t, std::vector<float>>;  // sample → its row
+
+// The rows of a batch, which a backend has to make where it is packed.
+std::vector<float> rows_of(const Batch& batch) {
+    const size_t elems = size_t(batch.n) * kRow;
+    if (!batch.packed) return {batch.x, batch.x + elems};
+    REQUIRE(batch.x == nullptr);
+    REQUIRE(batch.images.size() == size_t(batch.n));
+    std::vector<Picture> pictures;
+    for (const PackedImage& image : batch.images) pictures.push_back(picture_of(image));
+    Guarded rows(elems);
+    static const std::unique_ptr<Backend> backend = make_backend("cpu", {.threads = 1});
+    backend->resize({batch.packed, batch.packed_bytes}, pictures, batch.values,
+                    {rows.data(), batch.n, kSize, kSize, 3});
+    return rows;
+}
 
 // Reads the epoch from `consumed` on to its end. Checks what must hold of every batch.
 Rows read_epoch(Rig& rig, const Source& source, uint32_t epoch, int64_t consumed = 0) {
@@ -84,10 +102,11 @@ Rows read_epoch(Rig& rig, const Source& source, uint32_t epoch, int64_t consumed
         REQUIRE(batch->samples.size() == n);
         REQUIRE(batch->positions.size() == n);
         CHECK(std::is_sorted(batch->positions.begin(), batch->positions.end()));
+        const std::vector<float> x = rows_of(*batch);
         for (size_t i = 0; i < n; ++i) {
             CHECK(batch->positions[i] < batch->global_wanted);
             CHECK(batch->labels[i] == source.label(batch->samples[i]));
-            const float* row = batch->x + i * kRow;
+            const float* row = x.data() + i * kRow;
             CHECK(rows.emplace(batch->samples[i], std::vector<float>(row, row + kRow)).second);
         }
         rig->release(batch);
@@ -120,6 +139,11 @@ std::vector<float> expected_row(const Source& source, uint64_t sample, uint32_t 
 LoaderOptions options(int64_t batch, int threads = 2, bool training = true,
                       std::vector<double> shares = {1}, int rank = 0) {
     return {batch, std::move(shares), rank, threads, training};
+}
+
+LoaderOptions packed(LoaderOptions options) {
+    options.packed = true;
+    return options;
 }
 
 }  // namespace
@@ -364,10 +388,61 @@ TEST_CASE("flip mirrors the pixels, and both sides of the coin come up") {
         for (int c = 0; c < 3; ++c)
             scale[c] = 1 / (255 * how.std[c]), bias[c] = -how.mean[c] / how.std[c];
         std::vector<float> want(kRow);
-        Resizer().run({image.pixels.data(), image.H, image.W, size_t(image.W) * 3}, kSize, kSize,
-                      {0, 0, kSize, kSize}, false, scale, bias, want.data());
+        Resizer().run(view(image), {kSize, kSize, {0, 0, kSize, kSize}, false}, scale, bias,
+                      want.data());
         CHECK_CLOSE(row, want, 1e-5);
     }
     CHECK(flipped > 8);
     CHECK(flipped < 32);
+}
+
+TEST_CASE("packed batches become the same rows, whatever the threads, shares, start and damage") {
+    const auto source = std::make_shared<FaultySource>(23, std::set<size_t>{2, 9, 10});
+    Rig finished(source, options(5, 1));
+    const Rows want = read_epoch(finished, *source, 4);
+    REQUIRE(want.size() == 20);
+    Rig one(source, packed(options(5, 1)), 1);
+    CHECK(read_epoch(one, *source, 4) == want);
+    Rig many(source, packed(options(5, 4)), 3);
+    CHECK(read_epoch(many, *source, 4) == want);
+    CHECK(many->bad() == 3);
+    CHECK(read_epoch(many, *source, 4, 10) == read_epoch(finished, *source, 4, 10));
+    Rows together;
+    for (int rank = 0; rank < 4; ++rank) {
+        Rig part(source, packed(options(5, 2, true, {5, 3, 2, 0}, rank)));
+        for (const auto& row : read_epoch(part, *source, 4)) CHECK(together.insert(row).second);
+    }
+    CHECK(together == want);
+    Rig validation(source, options(4, 2, false)), pixels(source, packed(options(4, 2, false)));
+    CHECK(read_epoch(pixels, *source, 0) == read_epoch(validation, *source, 0));
+}
+
+TEST_CASE("photos that find no room in a packed batch are resized before, to the same rows") {
+    // As PNM, which is pixels behind a line of text; every third is larger than a whole slot.
+    struct Photos final : Source {
+        Photos() {
+            classes_ = {"photo"};
+            labels_.assign(12, 0);
+        }
+        std::string name(size_t i) const override { return cat("photo ", i); }
+        void read(size_t i, std::vector<uint8_t>& bytes) const override {
+            const int H = i % 3 == 0 ? 500 : 60 + int(i), W = 150 + 10 * int(i);
+            const std::string head = cat("P6 ", W, " ", H, " 255\n");
+            bytes.assign(head.begin(), head.end());
+            const Image image = picture(H, W);
+            bytes.insert(bytes.end(), image.pixels.begin(), image.pixels.end());
+        }
+        uint64_t fingerprint() const override { return 0; }
+    };
+    const auto source = std::make_shared<Photos>();
+    Preprocess how = small();
+    how.augment = Augment::resize;
+    Rig finished(source, options(3, 2), 2, how), pixels(source, packed(options(3, 3)), 2, how);
+    CHECK(read_epoch(pixels, *source, 1) == read_epoch(finished, *source, 1));
+    // The smallest of them, 61x160, finds room even alone.
+    Rig alone(source, packed(options(1, 1, false)), 1, how);
+    alone->start(0, 1);
+    const Batch* batch = alone->next();
+    CHECK(batch->images[0].W > kSize);
+    CHECK(batch->packed_bytes > size_t(batch->images[0].W) * size_t(batch->images[0].H) * 3);
 }

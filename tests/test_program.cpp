@@ -58,6 +58,8 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         {{"--model", "resnet19"}, "resnet18"},
         {{"--device", "cuda:999"}, "cuda:999"},
         {{"--augment", "flop"}, "crop"},
+        {{"--augment-on", "gpu"}, "cpu, device"},
+        {{"bench", "train", "--augment-on", "device"}, "--augment-on"},
         {{"--schedule", "linear", "--steps", "1"}, "cosine"},
         {{"--world", "2"}, "--coord"},
         {{"--rank", "1"}, "--coord"},
@@ -357,23 +359,35 @@ TEST_CASE("program: evaluation over three ranks counts every image once") {
 
 TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, and is used there") {
     TempDir folder;
-    const auto train = [&](const std::string& device) {
+    const auto train = [&](const std::string& device, const std::string& augment_on) {
+        const std::string run = folder / (device + "-" + augment_on);
         const auto [status, output] =
-            run_trainer(small({"--device", device, "--epochs", "1", "--log-every", "1", "--size",
-                               "16", "--out", folder / device}));
+            run_trainer(small({"--device", device, "--augment-on", augment_on, "--epochs", "1",
+                               "--log-every", "1", "--size", "16", "--out", run}));
         CAPTURE(output);
         CHECK(status == 0);
         CHECK(output.find(cat("device     ", device)) != std::string::npos);
-        return losses_of(folder / device);
+        CHECK((output.find("on the device") != std::string::npos) == (augment_on == "device"));
+        return losses_of(run);
     };
-    const std::vector<double> cpu = train("cpu"), simt = train("simt");
+    const std::vector<double> cpu = train("cpu", "cpu"), simt = train("simt", "cpu");
     REQUIRE(cpu.size() == 7);  // five steps, the epoch, the validation
     // Sums in another order, through five steps of batch norm.
     CHECK_CLOSE(simt, cpu, 1e-5);
-    const auto [status, output] = run_trainer(
-        {"eval", "--from", folder / "simt", "--generated", "48", "--device", "simt", "--json"});
+    CHECK(train("cpu", "device") == cpu);
+    CHECK(train("simt", "device") == simt);
+    const auto [status, output] =
+        run_trainer({"eval", "--from", folder / "simt-device", "--generated", "48", "--device",
+                     "simt", "--augment-on", "device", "--json"});
     CAPTURE(output);
     CHECK(status == 0);
+    write_images(folder / "photos", 3, 300);
+    const auto predict = [&](const std::string& augment_on) {
+        return run_trainer({"predict", "--from", folder / "simt-device", "--device", "cpu",
+                            "--augment-on", augment_on, "--json", folder / "photos"});
+    };
+    CHECK(predict("device") == predict("cpu"));
+    CHECK(predict("cpu").first == 0);
 }
 
 TEST_CASE("program: bench train replays its steps where --graph can, and says where it cannot") {

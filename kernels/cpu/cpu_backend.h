@@ -1,7 +1,7 @@
 // cpu_backend.h — the Backend of this machine's processors. Ops are done when they return.
 //
-// Each op is in the file of its family: conv2d.cpp, linear.cpp, batch_norm.cpp, pool.cpp,
-// elementwise.cpp, loss.cpp, optimizer.cpp; the rest is in cpu_backend.cpp.
+// Each op is in the file of its family: image.cpp, conv2d.cpp, linear.cpp, batch_norm.cpp,
+// pool.cpp, elementwise.cpp, loss.cpp, optimizer.cpp; the rest is in cpu_backend.cpp.
 #pragma once
 
 #include <vector>
@@ -30,6 +30,9 @@ class CpuBackend : public Backend {
     void synchronize() override {}
     bool host_visible() const override { return true; }
     double measure_peak_gflops() override;
+
+    void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
+                const float* values, Tensor y) override;
 
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override;
     void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override;

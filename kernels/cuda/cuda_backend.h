@@ -48,6 +48,9 @@ class CudaBackend final : public Backend {
     bool replay() override;
     double measure_peak_gflops() override;
 
+    void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
+                const float* values, Tensor y) override;
+
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override;
     void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override;
     void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override;

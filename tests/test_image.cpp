@@ -1,0 +1,160 @@
+// test_image.cpp — images resized by a backend: Pillow's pixels, and the decode threads' floats.
+#include "data/augment.h"
+#include "data/pack.h"
+#include "src/input.h"
+#include "tests/golden.h"
+#include "tests/golden_images.h"
+#include "tests/pictures.h"
+#include "tests/support.h"
+#include "tests/through_device.h"
+
+namespace convoy {
+
+namespace {
+
+// A block that images are packed into, one behind the other.
+struct Block {
+    std::vector<uint8_t> bytes;
+    std::vector<Picture> pictures;
+
+    void add(ImageView image, const Resizing& how, bool resized_before = false) {
+        Packer packer;
+        size_t size = packer.look(image, how);
+        if (resized_before) size = packer.resize();
+        const size_t at = bytes.size();
+        CHECK(at % 4 == 0);
+        bytes.resize(at + size, 0xEE);
+        pictures.push_back(picture_of(packer.write(bytes.data(), at)));
+    }
+};
+
+std::vector<float> resized(Backend& backend, const Block& block, const std::vector<float>& values,
+                           int P, int Q) {
+    const Shape shape{int(block.pictures.size()), P, Q, 3};
+    Guarded y(shape.elems());
+    backend.resize(block.bytes, block.pictures, values.data(), {y.data(), shape});
+    return y;
+}
+
+Image decoded(const char* golden) {
+    Image image;
+    decode(from_hex(golden), "golden", image);
+    return image;
+}
+
+// As many images as there are ways for one to be odd.
+std::vector<Image> images() {
+    std::vector<Image> all = {decoded(golden::kGreyJpeg), decoded(golden::kCmykJpeg),
+                              decoded(golden::kGrey16Png)};
+    for (auto [H, W] : {std::pair{1, 1}, {1, 50}, {70, 1}, {2, 3}, {23, 31}, {64, 48}, {31, 90}})
+        all.push_back(picture(H, W));
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("resize gives Pillow's pixels exactly: down, up, odd, one pixel, parts of an image") {
+    auto backend = each_backend();
+    std::vector<float> values;
+    for (int i = 0; i < 3 * 256; ++i) values.push_back(float(i % 256));
+    for (const golden::Resized& want : golden::kResized) {
+        CAPTURE(want.H);
+        CAPTURE(want.W);
+        const Image image = picture(want.H, want.W);
+        const int P = want.out_H, Q = want.out_W;
+        Block block;
+        block.add(view(image, {want.top, want.left, want.h, want.w}), {P, Q, {0, 0, P, Q}, false});
+        CHECK_CLOSE(resized(*backend, block, values, P, Q), from_hex(want.pixels), 0);
+    }
+}
+
+TEST_CASE("resize makes of packed crops what decode threads make of them, bit for bit") {
+    auto backend = each_backend();
+    Resizer resizer;
+    const std::vector<Image> all = images();
+    for (int size : {1, 9, 16}) {
+        CAPTURE(size);
+        Preprocess how;
+        how.size = size;
+        Block block;
+        std::vector<float> want;
+        const auto expect = [&](bool training, const Image& image, uint64_t sample) {
+            const size_t row = want.size();
+            want.resize(row + size_t(size) * size_t(size) * 3);
+            if (training)
+                training_row(image, how, 0, sample, resizer, want.data() + row);
+            else
+                validation_row(image, how, resizer, want.data() + row);
+        };
+        uint64_t sample = 0;
+        int flips = 0;
+        for (const Image& image : all)
+            for (Augment augment : {Augment::crop, Augment::resize, Augment::none}) {
+                how.augment = augment;
+                const Crop crop = training_crop(image.H, image.W, how, 0, ++sample);
+                Image part{crop.H, crop.W, {}};
+                for (int h = 0; h < crop.H; ++h) {
+                    const uint8_t* row = view(image, crop).pixels + size_t(h * image.W) * 3;
+                    part.pixels.insert(part.pixels.end(), row, row + crop.W * 3);
+                }
+                const Resizing resizing = training_resizing(crop.H, crop.W, how, 0, sample);
+                flips += resizing.flip;
+                for (bool resized_before : {false, true}) {
+                    block.add(view(part), resizing, resized_before);
+                    expect(true, part, sample);
+                }
+            }
+        CHECK(flips > 3);
+        for (const Image& image : all) {
+            block.add(view(image), validation_resizing(image.H, image.W, how));
+            expect(false, image, 0);
+        }
+        CHECK(resized(*backend, block, pixel_values(how), size, size) == want);
+    }
+}
+
+TEST_CASE("resize takes no images too, and refuses tables that leave the block") {
+    auto backend = each_backend();
+    const std::vector<float> values(3 * 256, 1);
+    Block block;
+    CHECK(resized(*backend, block, values, 4, 4).empty());
+    const Image image = picture(5, 6);
+    block.add(view(image), {4, 4, {0, 0, 4, 4}, true});
+    CHECK(resized(*backend, block, values, 4, 4) == std::vector<float>(48, 1));
+    const Picture good = block.pictures[0];
+    const auto refused = [&](auto change) {
+        block.pictures[0] = good;
+        change(block.pictures[0]);
+        CHECK_THROWS_WITH_AS(resized(*backend, block, values, 4, 4), doctest::Contains("picture 0"),
+                             Error);
+    };
+    refused([&](Picture& p) { p.rows += 4; });
+    refused([&](Picture& p) { p.columns = -4; });
+    refused([&](Picture& p) { p.columns = int64_t(block.bytes.size()); });
+    refused([&](Picture& p) { p.pixels += 2; });
+    refused([&](Picture& p) { p.H = INT32_MAX, p.W = INT32_MAX; });
+    refused([&](Picture& p) { p.row_taps = 0; });
+}
+
+TEST_CASE("a block has room for every image: those that are too large for it are resized") {
+    for (int size : {1, 2, 16, 224}) {
+        CAPTURE(size);
+        const size_t bytes = packed_block_bytes(5, size);
+        CHECK(bytes % 4 == 0);
+        CHECK(bytes >= 5 * size_t(size) * size_t(size) * 12);
+        Packer packer;
+        const Image image = picture(3, 4000);  // of which nothing is left out
+        PackedRoom room(5, size);
+        CHECK(!room.take(bytes));
+        for (int i = 0; i < 4; ++i) {
+            packer.look(view(image), {size, size, {0, 0, size, size}, false});
+            REQUIRE(room.take(packer.resize()));
+        }
+        const size_t rest = bytes - room.used();
+        CHECK(!room.take(rest + 4));
+        CHECK(room.take(rest) == bytes - rest);  // the last one may have all that is left
+        CHECK(room.used() == bytes);
+    }
+}
+
+}  // namespace convoy
