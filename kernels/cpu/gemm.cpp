@@ -84,6 +84,32 @@ struct BlockProduct {
     }
 };
 
+// The rows of a matrix that come after a block, as deep as its group of blocks of depth, cut into
+// `parts`. All of the depth lies in memory as one run; less of it as a run for each row.
+class NextRows {
+ public:
+    NextRows(const Patches& a, int64_t row, int most, const Cut& depths, int d, int d_end,
+             int parts)
+        : step_(a.C) {
+        const int rows = int(std::min<int64_t>(most, a.rows() - row));
+        const int deep = std::min(d_end * depths.size, depths.count) - depths.begin(d);
+        const bool whole = deep == depths.count;
+        runs_ = whole ? std::min(rows, 1) : rows;
+        run_ = whole ? rows * deep : rows > 0 ? deep : 0;
+        part_ = (ceil_div(run_, parts) + 15) / 16 * 16;  // whole lines of the cache
+        data_ = a.x + row * a.C + depths.begin(d);
+    }
+    Ahead part(int i) const {
+        const int begin = std::min(run_, i * part_);
+        return {data_ + begin, runs_, std::min(part_, run_ - begin), step_};
+    }
+
+ private:
+    const float* data_;
+    int runs_, run_, part_;
+    ptrdiff_t step_;
+};
+
 // b as a whole: for each block of depth, its panels one after the other.
 struct PackedRight {
     const Cut& depths;
@@ -129,19 +155,16 @@ struct RowsOfResult {
         for (int i = 0; i < block.rows; ++i, at.skip(a, 1))
             starts[i] =
                 result.data + at.n * result.step_n + at.p * result.step_p + at.q * result.step_q;
-        // The next rows, a part with each panel of b.
-        const int64_t next = plain && d_end - d == b.depths.parts ? a.rows() - row_end : 0;
-        const size_t all = size_t(std::min<int64_t>(block.rows, next)) * a.C;
-        const size_t part = all / (size_t(panel_end - panel) * b.depths.parts);
-        const float* ahead = a.x + row_end * a.C;
-        for (; d < d_end; ++d) {
+        const int parts = (panel_end - panel) * (d_end - d);
+        const NextRows next(a, plain ? row_end : a.rows(), block.rows, b.depths, d, d_end, parts);
+        for (int done = 0; d < d_end; ++d) {
             const int k = b.depths.begin(d), length = b.depths.length(d);
             pack_by_row(a, row, block.rows, k, k + length, scratch);
             const BlockProduct product{
                 micro,    block,  length,     d == 0, d + 1 == b.depths.parts,
                 epilogue, starts, result.data};
-            for (int p = panel; p < panel_end; ++p, ahead += part)
-                product(scratch, b.panel(d, p), p * micro.nr, columns, {ahead, 1, int(part)});
+            for (int p = panel; p < panel_end; ++p)
+                product(scratch, b.panel(d, p), p * micro.nr, columns, next.part(done++));
         }
     }
 };

@@ -1,12 +1,47 @@
 // linear.cpp — fully connected layers: few rows (the batch), large weights. Forward and grad_x
 // read the weights from memory once; grad_w reads and writes dw once.
+//
+// Forward of 9216 to 4096 on one core, as x·wᵀ and as w·xᵀ (see linear()): 128 and 151 GFLOP/s for
+// 64 images, 126 and 166 for 128; 48 images, half of a panel empty: 116 and 111.
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/shapes.h"
 
 namespace convoy {
 
+namespace {
+
+// yᵀ = w·xᵀ: the weights, row by row in memory as they are, are the rows of the product, and the
+// few numbers of x and y are turned in their place. Worth it where images fill panels of columns.
+bool images_fill_columns(const Micro& micro, int images) {
+    const int spare = (micro.nr - images % micro.nr) % micro.nr;
+    return images >= micro.nr && spare * 5 <= images;
+}
+
+// y[n][k] = act(turned[k][n] + b[k]), in squares that stay in L1.
+void turn_back(Cpu& cpu, const float* turned, const float* b, bool relu, Tensor y) {
+    constexpr int kSquare = 16;
+    const int K = y.C, N = y.N;
+    cpu.pool.for_each((K + kSquare - 1) / kSquare, [&](int square, int) {
+        const int begin = square * kSquare, end = std::min(K, begin + kSquare);
+        for (int n = 0; n < N; ++n)
+            for (int k = begin; k < end; ++k) {
+                const float v = turned[size_t(k) * N + n] + (b ? b[k] : 0.0f);
+                y.data[size_t(n) * K + k] = relu && v < 0 ? 0.0f : v;
+            }
+    });
+}
+
+}  // namespace
+
 void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
+    if (images_fill_columns(cpu_.micro, x.N)) {
+        float* turned = cpu_.shared.get(kSlotParts, size_t(w.N) * x.N);
+        const ptrdiff_t all = ptrdiff_t(w.N) * x.N;
+        multiply_patches(cpu_, Patches::matrix(w.data, w.N, w.C), {x.data, 1, w.C}, x.N,
+                         {turned, all, all, x.N}, {});
+        return turn_back(cpu_, turned, b, relu, y);
+    }
     multiply_thin(cpu_, x.data, x.N, w.C, {w.data, 1, w.C}, w.N, y.data, {b, relu, nullptr});
 }
 
