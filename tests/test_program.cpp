@@ -392,7 +392,8 @@ TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, an
 
 TEST_CASE("program: bench train replays its steps where --graph can, and says where it cannot") {
     const auto bench = [](Words more) {
-        Words words = {"bench", "train", "--size", "16", "--batch", "2", "--steps", "1"};
+        Words words = {"bench", "train",   "--size", "16",        "--batch",
+                       "2",     "--steps", "1",      "--threads", "1"};
         words.insert(words.end(), more.begin(), more.end());
         const auto [status, output] = run_trainer(words);
         CHECK(status == 0);

@@ -376,7 +376,6 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
     config.device = "simt";
     config.generated = 24, config.batch = 3;  // 20 to train on: six steps of 3 and one of 2
     const int all = 9;
-    config.threads = 2;
     const std::unique_ptr<Communicator> alone = make_single_rank();
     for (const char* optimizer : {"sgd", "adamw"}) {
         config.optimizer = optimizer;
