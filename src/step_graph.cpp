@@ -11,16 +11,16 @@ std::string why_no_graph(const Backend& backend, int world) {
     return "";
 }
 
-void StepGraph::run(const Pass& pass, const std::function<void()>& ops) {
+void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>& ops) {
     const bool same =
-        times_ > 0 && images_ == pass.samples.size() && epoch_ == pass.epoch &&
+        input_.data == input.data && input_.N == input.N && epoch_ == pass.epoch &&
         std::equal(groups_.begin(), groups_.end(), pass.groups.begin(), pass.groups.end());
     if (!same) {
-        times_ = 0, images_ = pass.samples.size(), epoch_ = pass.epoch;
+        times_ = 0, input_ = input, epoch_ = pass.epoch;
         groups_.assign(pass.groups.begin(), pass.groups.end());
     }
     // The first run makes the memory grow to what the ops need, which a recording may not.
-    if (times_++ == 0 || !wanted_ || images_ == 0) return ops();
+    if (times_++ == 0 || !wanted_ || input.N == 0) return ops();
     if (times_ > 2 && backend_.replay()) return;
     backend_.record(ops);
     ENSURE(backend_.replay(), "a recorded step cannot be replayed");

@@ -2,9 +2,10 @@
 //
 // A step of one rank calls the same ops on the same memory as the step before it. What changes is
 // what stands there: pixels, labels, sample numbers, weights. So they are recorded (a CUDA graph:
-// kernels/cuda/graph.cu) and replayed until the number of images, the groups of batch norm or the
-// epoch (an argument of dropout) is another. The optimizer is not part of it: its few launches have
-// arguments that are new each time, and wait for the check that the gradient is finite.
+// kernels/cuda/graph.cu) and replayed until the number of images, where they stand, the groups of
+// batch norm or the epoch (an argument of dropout) is another. The optimizer is not part of it: its
+// few launches have arguments that are new each time, and wait for the check that the gradient is
+// finite.
 #pragma once
 
 #include <functional>
@@ -22,16 +23,16 @@ class StepGraph {
  public:
     StepGraph(Backend& backend, bool wanted) : backend_(backend), wanted_(wanted) {}
 
-    // Does what `ops` does: runs it, the second time for an equal pass records and replays it, and
-    // from then on replays. Between two calls with equal passes nothing may differ that ops reads
-    // but the content of memory.
-    void run(const Pass& pass, const std::function<void()>& ops);
+    // Does what `ops` does: runs it, the second time for an equal pass over the same input records
+    // and replays it, and from then on replays. Between two such calls nothing may differ that ops
+    // reads but the content of memory.
+    void run(const Pass& pass, Tensor input, const std::function<void()>& ops);
 
  private:
     Backend& backend_;
     const bool wanted_;
     int64_t times_ = 0;  // this pass was run
-    size_t images_ = 0;
+    Tensor input_;
     uint32_t epoch_ = 0;
     std::vector<int> groups_;
 };

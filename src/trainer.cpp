@@ -53,7 +53,7 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
     labels_ = batch.labels, samples_ = batch.samples;
     const Pass pass{true, uint64_t(config_.seed), uint32_t(at.epoch), samples_, groups_};
     const Tensor input = input_.take(batch);
-    graph_.run(pass, [&] {
+    graph_.run(pass, input, [&] {
         const Tensor logits = model_.forward(input, pass);
         const Tensor dlogits = model_.dlogits(batch.n);
         backend_.softmax_cross_entropy(logits, labels_, float(config_.label_smoothing), dlogits,

@@ -100,10 +100,11 @@ TEST_CASE("recording refuses ops that wait, or need memory, and the backend goes
 TEST_CASE("a pass is run once, recorded, and then replayed until it is another one") {
     struct Counting : OnDevice {
         StepGraph graph{*backend, true};
-        float* x = put({0});
+        float *x = put({0}), *other = put({0});
+        Tensor input{x, Shape{2}};
         int called = 0;
         void run(const Pass& pass) {
-            graph.run(pass, [&] {
+            graph.run(pass, input, [&] {
                 ++called;
                 backend->fill(x, 1, 3);
             });
@@ -111,7 +112,7 @@ TEST_CASE("a pass is run once, recorded, and then replayed until it is another o
             backend->fill(x, 1, 0);
         }
     } steps;
-    const std::vector<uint64_t> two(2), three(3);
+    const std::vector<uint64_t> two(2);
     const std::vector<int> bounds = {0, 2}, halves = {0, 1, 2};
     Pass pass{true, 1, 0, two, bounds};
     const auto calls = [&](std::vector<int> want) {
@@ -125,8 +126,10 @@ TEST_CASE("a pass is run once, recorded, and then replayed until it is another o
     calls({3, 4, 4});
     pass.groups = halves;
     calls({5, 6, 6});
-    pass.samples = three;
+    steps.input.data = steps.other;
     calls({7, 8, 8});
+    steps.input.N = 1;
+    calls({9, 10, 10});
 
     const auto cpu = make_backend("cpu", {.threads = 1});
     CHECK(why_no_graph(*cpu, 1) == "there are no graphs on device cpu");
