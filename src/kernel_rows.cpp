@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "data/pack.h"
 #include "src/base/random.h"
+#include "src/input.h"
 #include "src/model.h"
 #include "src/model_text.h"
 
@@ -80,6 +82,28 @@ class Walk {
         float *w = buffers_.take(params_), *g = buffers_.take(params_), *v = buffers_.take(params_);
         emit("sgd", all, 0, 20.0 * double(params_),
              [&] { backend_.sgd(w, g, v, params_, 0.01f, 1e-4f, 0.9f, 1e-4f, false); });
+    }
+    // What --augment-on device has the backend do with a batch of crops of photos. To be called
+    // last: it leaves other bits than floats in the buffers.
+    void images(Shape shape) {
+        const Image crop{250, 333, std::vector<uint8_t>(size_t(250) * 333 * 3, 200)};
+        const std::string shapes = cat(shape.N, "x", crop.H, "x", crop.W, "x3 to ", shape.H);
+        if (!wanted("resize", shapes)) return;
+        Packer packer;
+        const size_t bytes =
+            packer.look(view(crop), {shape.H, shape.W, {0, 0, shape.H, shape.W}, false});
+        std::vector<uint8_t> block(size_t(shape.N) * bytes);
+        std::vector<Picture> pictures;
+        for (size_t at = 0; at < block.size(); at += bytes)
+            pictures.push_back(picture_of(packer.write(block.data(), at)));
+        buffers_.reset();
+        float* there = buffers_.take(block.size() / sizeof(float));
+        const Tensor y = buffers_.take(shape);
+        backend_.upload(there, block.data(), block.size());
+        const std::vector<float> values(3 * 256, 1);
+        const std::span packed(reinterpret_cast<const uint8_t*>(there), block.size());
+        emit("resize", shapes, 0, double(block.size()) + bytes_of({shape}),
+             [&] { backend_.resize(packed, pictures, values.data(), y); });
     }
 
  private:
@@ -243,8 +267,9 @@ void for_each_row(const std::string& model, int batch, Backend& backend, Backend
                   const WantedRow& wanted, const MeasureRow& measure) {
     const ModelText text = parse_model(model_text(model), model);
     Walk walk(backend, cublas, model, wanted, measure);
-    const Shape logits = walk.layers(text.layers, {batch, text.input, text.input, 3});
-    walk.loss_and_optimizer(logits);
+    const Shape images{batch, text.input, text.input, 3};
+    walk.loss_and_optimizer(walk.layers(text.layers, images));
+    walk.images(images);
 }
 
 }  // namespace convoy
