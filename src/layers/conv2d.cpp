@@ -1,14 +1,12 @@
 // Conv2d — y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
-#include "src/layers/fused_relu.h"
-#include "src/layers/layers.h"
-#include "src/layers/text.h"
+#include "src/layers/weighted.h"
 
 namespace convoy {
 namespace {
 
-class Conv2d final : public Layer {
+class Conv2d final : public Weighted {
  public:
-    Conv2d(Window window, Param& w, Param* b) : window_(window), w_(w), b_(b) {}
+    Conv2d(Window window, Param& w, Param* b) : Weighted(w, b), window_(window) {}
 
     Shape output(Shape x) const override {
         return {x.N, window_.out_h(x.H), window_.out_w(x.W), w_.shape.N};
@@ -17,69 +15,22 @@ class Conv2d final : public Layer {
         const Shape y = output({1, x.H, x.W, x.C});
         lines.push_back({layer_name(w_),
                          cat("conv2d ", w_.shape.N, " ", window_text(window_), relu_text(relu_.on)),
-                         y, w_.shape.elems() + (b_ ? b_->shape.elems() : 0),
-                         2.0 * double(y.elems()) * double(w_.shape.row_elems()), w_.frozen});
-    }
-
-    bool fuse_relu() override { return relu_.on = true; }
-    bool ends_in_relu() const override { return relu_.on; }
-    bool mask_dx() override { return mask_ = true; }
-    void dy_is_masked() override { relu_.masked = true; }
-    bool trained() const override { return !w_.frozen; }
-
-    Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
-        plan.tick();
-        plan.use(x);
-        x_value_ = x;
-        y_value_ = plan.make(output(x.shape));
-        return plan.kept(y_value_, relu_.keep(training));
-    }
-    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
-        plan.tick();
-        dy = relu_.plan_grad(dy, y_value_, plan);
-        if (trained()) plan.use(x_value_);
-        if (!needs_dx) return {};
-        plan.tick();  // from here on x is read as the mask only
-        plan.use(dy);
-        if (mask_) plan.use(x_value_);
-        return dx_value_ = plan.make(x_value_.shape);
-    }
-    void bind(const MemoryPlan& plan, Backend& backend) override {
-        backend_ = &backend;
-        y_data_ = plan.at(y_value_);
-        dx_data_ = plan.at(dx_value_);
-        relu_.bind(plan);
-    }
-
-    Tensor forward(Tensor x, const Pass&) override {
-        x_ = x;  // a view; the plan keeps it alive as long as backward reads it
-        y_ = Tensor(y_data_, output(x.shape()));
-        backend_->conv2d(x, w_.value, b_ ? b_->value.data : nullptr, window_, relu_.on, y_);
-        return y_;
-    }
-    Tensor backward(Tensor dy, const Pass&, const Ready& ready) override {
-        dy = relu_.grad(dy, y_, *backend_);
-        if (trained()) {
-            backend_->conv2d_grad_w(x_, dy, window_, w_.grad, b_ ? b_->grad.data : nullptr);
-            if (b_) ready(*b_);
-            ready(w_);
-        }
-        if (!dx_data_) return {};
-        const Tensor dx(dx_data_, x_.shape());
-        backend_->conv2d_grad_x(dy, w_.value, window_, mask_ ? x_.data : nullptr, dx);
-        return dx;
+                         y, params(), 2.0 * double(y.elems()) * double(w_.shape.row_elems()),
+                         w_.frozen});
     }
 
  private:
+    void multiply(Tensor x, const float* b, bool relu, Tensor y) override {
+        backend_->conv2d(x, w_.value, b, window_, relu, y);
+    }
+    void grad_w(Tensor x, Tensor dy, float* db) override {
+        backend_->conv2d_grad_w(x, dy, window_, w_.grad, db);
+    }
+    void grad_x(Tensor dy, const float* mask, Tensor dx) override {
+        backend_->conv2d_grad_x(dy, w_.value, window_, mask, dx);
+    }
+
     Window window_;
-    Param& w_;
-    Param* b_;  // or null
-    FusedRelu relu_;
-    bool mask_ = false;
-    Value x_value_, y_value_, dx_value_;
-    Backend* backend_ = nullptr;
-    float *y_data_ = nullptr, *dx_data_ = nullptr;
-    Tensor x_, y_;
 };
 
 }  // namespace
