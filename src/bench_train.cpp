@@ -4,8 +4,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <thread>
 
 #include "data/order.h"
@@ -36,19 +36,35 @@ double train_flops(const Model& model) {
     return flops;
 }
 
+// What a step of the bench does.
+class Work {
+ public:
+    virtual ~Work() = default;
+    // `last`: of the steps after which ranks average, with --sync-every.
+    virtual void step(const Batch& batch, int64_t number, bool last) = 0;
+    virtual double seconds_waited() const { return 0; }  // for the network, since it was made
+    // The signal on which all ranks stop after this step, or 0; `own` is what this one has seen.
+    virtual int stop_agreed(int own) const { return own; }
+};
+
 // A step whose layers sleep: a third of the time forward, then rows in backward order, each after
 // its layer's part of the rest.
-class Sleeper {
+class Sleeper : public Work {
  public:
-    Sleeper(Model& model, GradReducer& reducer, double seconds)
-        : model_(model), reducer_(reducer), seconds_(seconds) {
+    Sleeper(const Config& config, Model& model, Backend& backend, Communicator& communicator,
+            std::vector<int64_t> rows)
+        : model_(model),
+          reducer_(model.params(), backend, communicator,
+                   reducer_options(config, model.params(), communicator.world())),
+          rows_(std::move(rows)),
+          seconds_(config.compute) {
         x_.resize(size_t(model.max_batch()) * widest());
     }
-    void step(std::span<const int64_t> rows, int n) {
+    void step(const Batch& batch, int64_t, bool) override {
         std::fill_n(model_.params().tail(), Tail::kSize, 0.0f);
         wake_ = Clock::now();
         sleep(seconds_ / 3);
-        reducer_.start(rows);
+        reducer_.start(rows_);
         const Ready ready = reducer_.listener();
         const std::vector<LayerLine> lines = model_.lines();
         const std::vector<Param*> all = model_.params().rows();
@@ -60,14 +76,15 @@ class Sleeper {
             if (of_linear || w.running || w.frozen) continue;
             if (w.dims > 1) sleep(seconds_ * 2 / 3 * flops_of(w, lines) / model_.forward_flops());
             const bool as_factors =
-                w.dims == 2 && ready.takes_factors(w, bias, {x_.data(), n, 1, 1, w.shape.C},
-                                                   {x_.data(), n, 1, 1, w.shape.N});
+                w.dims == 2 && ready.takes_factors(w, bias, {x_.data(), batch.n, 1, 1, w.shape.C},
+                                                   {x_.data(), batch.n, 1, 1, w.shape.N});
             if (!as_factors && bias) ready(*bias);
             if (!as_factors) ready(w);
             bias = nullptr;
         }
         reducer_.finish();
     }
+    double seconds_waited() const override { return reducer_.seconds_waited(); }
 
  private:
     double flops_of(const Param& w, const std::vector<LayerLine>& lines) const {
@@ -90,21 +107,22 @@ class Sleeper {
     }
 
     Model& model_;
-    GradReducer& reducer_;
+    GradReducer reducer_;
+    std::vector<int64_t> rows_;  // images of each rank
     double seconds_;
     Clock::time_point wake_;
     std::vector<float> x_;  // stands for every x and dy
 };
 
 // What eval and predict compute.
-class Forward {
+class Forward : public Work {
  public:
     Forward(Model& model, Backend& backend)
         : model_(model),
           backend_(backend),
           sums_(backend.alloc(BatchSums::kFloats)),
           input_(backend, model) {}
-    void step(const Batch& batch) {
+    void step(const Batch& batch, int64_t, bool) override {
         const Tensor logits = model_.forward(input_.take(batch), {false, 0, 0, batch.samples, {}});
         backend_.softmax_cross_entropy(logits, batch.labels, 0, {nullptr, logits.shape()}, sums_);
         backend_.synchronize();
@@ -116,6 +134,54 @@ class Forward {
     float* sums_;
     Input input_;
 };
+
+class Training : public Work {
+ public:
+    Training(const Config& config, Model& model, Backend& backend, Communicator& communicator,
+             const std::vector<double>& shares, const std::function<int()>& stop)
+        : optimizer_(config, model.params(), backend),
+          trainer_(config, backend, communicator, model, optimizer_, shares, stop) {}
+    void step(const Batch& batch, int64_t number, bool last) override {
+        const Position at{0, 0, number};
+        if (!trainer_.step(batch, at, 1e-4) && last) trainer_.average(at);
+    }
+    double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
+    int stop_agreed(int) const override { return trainer_.stop_agreed(); }
+
+ private:
+    Optimizer optimizer_;
+    Trainer trainer_;
+};
+
+// Takes the times of `groups` of --sync-every steps, after one that warms up.
+void measure(const Config& config, int groups, Work& work, const Batch& batch,
+             const Communicator& communicator, const std::function<int()>& stop,
+             TrainBench& result) {
+    double waited = 0, busy = 0, total = 0;
+    uint64_t bytes = 0;
+    result.first_step_begin = Clock::now();
+    for (int64_t group = 0, number = 0; group <= groups && !result.signal; ++group) {
+        const double waited_before = work.seconds_waited();
+        const double busy_before = communicator.seconds_busy();
+        const uint64_t bytes_before = communicator.bytes_sent();
+        const auto begin = Clock::now();
+        for (int i = 1; i <= config.sync_every; ++i) {
+            work.step(batch, number++, i == config.sync_every);
+            if (number == 1) result.first_step_end = Clock::now();
+        }
+        const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+        result.signal = work.stop_agreed(stop());
+        if (group == 0) continue;
+        total += seconds;
+        waited += work.seconds_waited() - waited_before;
+        busy += communicator.seconds_busy() - busy_before;
+        bytes += communicator.bytes_sent() - bytes_before;
+        result.images_per_second.push_back(double(config.batch * config.sync_every) / seconds);
+    }
+    result.net_wait = total > 0 ? waited / total : 0;
+    result.net_busy = total > 0 ? busy / total : 0;
+    result.bytes_a_step = double(bytes) / (double(groups) * config.sync_every);
+}
 
 }  // namespace
 
@@ -150,59 +216,17 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
     const Batch batch =
         random_batch(share, config.batch, result.size, result.classes, uint64_t(config.seed), slot);
 
-    std::optional<Optimizer> optimizer;
-    std::optional<Trainer> trainer;
-    std::optional<GradReducer> reducer;
-    std::optional<Sleeper> sleeper;
-    std::optional<Forward> forward;
-    if (config.forward) {
-        forward.emplace(model, *backend);
-    } else if (config.compute > 0) {
-        reducer.emplace(model.params(), *backend, communicator,
-                        reducer_options(config, model.params(), result.world));
-        sleeper.emplace(model, *reducer, config.compute);
-    } else {
-        optimizer.emplace(config, model.params(), *backend);
-        trainer.emplace(config, *backend, communicator, model, *optimizer, shares, stop);
-    }
-    const auto step = [&](int64_t number, bool average) {
-        if (forward) forward->step(batch);
-        if (sleeper) sleeper->step(rows, int(share.size()));
-        if (trainer && !trainer->step(batch, {0, 0, number}, 1e-4) && average)
-            trainer->average({0, 0, number});
-    };
-    const auto seconds_waited = [&] {
-        return trainer   ? trainer->seconds_waited_for_network()
-               : reducer ? reducer->seconds_waited()
-                         : 0.0;
-    };
-
-    double waited = 0, busy = 0, total = 0;
-    uint64_t bytes = 0;
-    result.first_step_begin = Clock::now();
-    for (int64_t group = 0, number = 0; group <= groups && !result.signal; ++group) {
-        const double waited_before = seconds_waited(), busy_before = communicator.seconds_busy();
-        const uint64_t bytes_before = communicator.bytes_sent();
-        const auto begin = Clock::now();
-        for (int i = 1; i <= config.sync_every; ++i) {
-            step(number++, i == config.sync_every);
-            if (number == 1) result.first_step_end = Clock::now();
-        }
-        const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-        result.signal = trainer ? trainer->stop_agreed() : stop();
-        if (group == 0) continue;  // warms up and is not counted
-        total += seconds;
-        waited += seconds_waited() - waited_before;
-        busy += communicator.seconds_busy() - busy_before;
-        bytes += communicator.bytes_sent() - bytes_before;
-        result.images_per_second.push_back(double(config.batch * config.sync_every) / seconds);
-    }
-    result.net_wait = total > 0 ? waited / total : 0;
-    result.net_busy = total > 0 ? busy / total : 0;
-    result.bytes_a_step = double(bytes) / (double(groups) * config.sync_every);
+    std::unique_ptr<Work> work;
+    if (config.forward)
+        work = std::make_unique<Forward>(model, *backend);
+    else if (config.compute > 0)
+        work = std::make_unique<Sleeper>(config, model, *backend, communicator, std::move(rows));
+    else
+        work = std::make_unique<Training>(config, model, *backend, communicator, shares, stop);
+    measure(config, groups, *work, batch, communicator, stop, result);
     result.device_bytes = backend->device_bytes();
-    if (!sleeper && !result.images_per_second.empty()) {
-        const double flops = forward ? model.forward_flops() : train_flops(model);
+    if (config.compute == 0 && !result.images_per_second.empty()) {
+        const double flops = config.forward ? model.forward_flops() : train_flops(model);
         result.gflops = median(result.images_per_second) / double(config.batch) *
                         double(share.size()) * flops / 1e9;
         result.peak_gflops = backend->measure_peak_gflops();
