@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kWord = sizeof(int32_t);
 constexpr int kOwnTaps = 4;               // weights of a place, at most, where nothing is resized
-constexpr size_t kPixelBytes = 64 << 10;  // for each image of a block, at least
+constexpr size_t kImageBytes = 64 << 10;  // for each image of a block, at least
 
 size_t whole_words(size_t bytes) { return (bytes + kWord - 1) / kWord * kWord; }
 size_t pixel_bytes(const ImageView& image) {
@@ -46,7 +46,7 @@ void write_table(const Taps& taps, int origin, int most, bool reversed, uint8_t*
 
 size_t packed_block_bytes(int64_t images, int size) {
     const size_t finished = size_t(size) * size_t(size) * 3 * sizeof(float);
-    return size_t(images) * (std::max(finished, kPixelBytes) + least_bytes(size));
+    return size_t(images) * std::max(finished, kImageBytes);  // more than least_bytes()
 }
 
 PackedRoom::PackedRoom(int64_t images, int size)
