@@ -153,14 +153,17 @@ class Training : public Work {
     Trainer trainer_;
 };
 
-// Takes the times of `groups` of --sync-every steps, after one that warms up.
+// Takes the times of `groups` of --sync-every steps, after one that warms up; after two where the
+// second is the one that is recorded.
 void measure(const Config& config, int groups, Work& work, const Batch& batch,
              const Communicator& communicator, const std::function<int()>& stop,
              TrainBench& result) {
     double waited = 0, busy = 0, total = 0;
     uint64_t bytes = 0;
     result.first_step_begin = Clock::now();
-    for (int64_t group = 0, number = 0; group <= groups && !result.signal; ++group) {
+    int64_t number = 0;
+    for (int group = result.why_no_graph.empty() ? -1 : 0; group <= groups && !result.signal;
+         ++group) {
         const double waited_before = work.seconds_waited();
         const double busy_before = communicator.seconds_busy();
         const uint64_t bytes_before = communicator.bytes_sent();
@@ -171,7 +174,7 @@ void measure(const Config& config, int groups, Work& work, const Batch& batch,
         }
         const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
         result.signal = work.stop_agreed(stop());
-        if (group == 0) continue;
+        if (group <= 0) continue;
         total += seconds;
         waited += work.seconds_waited() - waited_before;
         busy += communicator.seconds_busy() - busy_before;
