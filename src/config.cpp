@@ -35,8 +35,8 @@ static const Option kOptions[] = {
      "generated set resize",
      kTrain | kBenchData, true},
     {"augment-on", "Data", &Config::augment_on, "cpu|device",
-     "who crops, resizes, flips and normalises: the threads that decode, or --device from the "
-     "pixels of the crop; the same numbers",
+     "who resizes, flips and normalises: the threads that decode, or --device from the pixels of "
+     "the crop; the same numbers",
      kTrain | kEval | kPredict | kBenchData},
     {"max-bad", "Data", &Config::max_bad, "F",
      "part of the images that may fail to decode before the run stops", kTrain | kEval, true, false,
@@ -109,9 +109,8 @@ static const Option kOptions[] = {
      kCompute},
 
     {"graph", "Device", &Config::graph, "auto|on|off",
-     "forward and backward pass as one recorded graph of the GPU; auto: where that is possible, "
-     "on: "
-     "likewise, and a line says where not",
+     "forward and backward pass as one recorded graph of the GPU; auto: where that is "
+     "possible, on: likewise, and a line says where not",
      kTrain | kBenchTrain},
 
     {"coord", "Ranks", &Config::coord, "HOST:PORT",

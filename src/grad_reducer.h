@@ -1,9 +1,8 @@
 // grad_reducer.h — sums the gradients over the ranks while the backward pass goes on.
 //
 //   arena      | row 0 | row 1 | … | row n−1 | statistics | tail |
-//   parcels    |    parcel 3    |  2  |  1   |      0     |   cut from the back (statistics and
-//   tail
-//                                                             in pieces of 16 KB)
+//   parcels    |    parcel 3    |  2  |  1   |      0     |   cut from the back; 0 is
+//                                                             several, of 16 KB each
 //
 //   compute    forward ─ loss ─ backward: row n−1 … row 0 ───────┐
 //   network                 └ parcel 0 ─ 1 ─ 2 ─ … ─ last ───────┴ finish() waits for the rest

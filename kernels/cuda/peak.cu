@@ -1,9 +1,8 @@
 // peak.cu — multiply-adds on registers alone: what no op of this precision can exceed.
 //
 //   fp32        8 chains a thread of x = a·x + b
-//   tf32, bf16  8 chains a warp of d += a·b by the tensor cores (mma.sync, as the ops use them:
-//   what
-//               the instructions of compute capability 9.0 add to that is not in reach for either)
+//   tf32, bf16  8 chains a warp of d += a·b by the tensor cores (mma.sync, as the ops use them;
+//               what compute capability 9.0 adds to that is not in reach for either)
 //   grid        2 blocks of 256 threads a multiprocessor: 4 warps for each of its schedulers hide
 //               the latency of the instructions, as do the chains.
 //   bytes       none.
