@@ -45,6 +45,7 @@ class Work {
     virtual double seconds_waited() const { return 0; }  // for the network, since it was made
     // The signal on which all ranks stop after this step, or 0; `own` is what this one has seen.
     virtual int stop_agreed(int own) const { return own; }
+    virtual std::string take_graph_failure() { return {}; }
 };
 
 // A step whose layers sleep: a third of the time forward, then rows in backward order, each after
@@ -147,6 +148,7 @@ class Training : public Work {
     }
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }
+    std::string take_graph_failure() override { return trainer_.take_graph_failure(); }
 
  private:
     Optimizer optimizer_;
@@ -227,6 +229,7 @@ TrainBench bench_train(const Config& config, Communicator& communicator,
     else
         work = std::make_unique<Training>(config, model, *backend, communicator, shares, stop);
     measure(config, groups, *work, batch, communicator, stop, result);
+    if (const std::string why = work->take_graph_failure(); !why.empty()) result.why_no_graph = why;
     result.device_bytes = backend->device_bytes();
     if (config.compute == 0 && !result.images_per_second.empty()) {
         const double flops = config.forward ? model.forward_flops() : train_flops(model);

@@ -3,12 +3,18 @@
 
 #include <algorithm>
 
+#include "src/base/check.h"
+
 namespace convoy {
 
 std::string why_no_graph(const Backend& backend, int world) {
     if (!backend.can_record()) return cat("there are no graphs on device ", backend.name());
     if (world > 1) return "gradients leave for the other ranks in the middle of the backward pass";
     return "";
+}
+
+GraphMode parse_graph_mode(const std::string& text) {
+    return text == "on" ? GraphMode::kOn : text == "off" ? GraphMode::kOff : GraphMode::kAuto;
 }
 
 void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>& ops) {
@@ -20,9 +26,16 @@ void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>&
         groups_.assign(pass.groups.begin(), pass.groups.end());
     }
     // The first run makes the memory grow to what the ops need, which a recording may not.
-    if (times_++ == 0 || !wanted_ || input.N == 0) return ops();
+    if (times_++ == 0 || mode_ == GraphMode::kOff || input.N == 0) return ops();
     if (times_ > 2 && backend_.replay()) return;
-    backend_.record(ops);
+    try {
+        backend_.record(ops);
+    } catch (const Error& error) {
+        if (mode_ == GraphMode::kOn) throw;
+        mode_ = GraphMode::kOff;
+        failure_ = error.what();
+        return ops();
+    }
     ENSURE(backend_.replay(), "a recorded step cannot be replayed");
 }
 

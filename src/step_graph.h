@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/layer.h"
@@ -19,18 +20,26 @@ namespace convoy {
 // Why steps cannot be recorded; "" where they can.
 std::string why_no_graph(const Backend& backend, int world);
 
+enum class GraphMode { kAuto, kOn, kOff };
+GraphMode parse_graph_mode(const std::string& text);  // --graph auto|on|off
+
 class StepGraph {
  public:
-    StepGraph(Backend& backend, bool wanted) : backend_(backend), wanted_(wanted) {}
+    StepGraph(Backend& backend, GraphMode mode) : backend_(backend), mode_(mode) {}
 
     // Does what `ops` does: runs it, the second time for an equal pass over the same input records
     // and replays it, and from then on replays. Between two such calls nothing may differ that ops
-    // reads but the content of memory.
+    // reads but the content of memory. A step that cannot be recorded is an Error with kOn; with
+    // kAuto it runs op by op, as do all after it.
     void run(const Pass& pass, Tensor input, const std::function<void()>& ops);
+
+    // Why kAuto gave up, once; "" before and after.
+    std::string take_failure() { return std::exchange(failure_, {}); }
 
  private:
     Backend& backend_;
-    const bool wanted_;
+    GraphMode mode_;
+    std::string failure_;
     int64_t times_ = 0;  // this pass was run
     Tensor input_;
     uint32_t epoch_ = 0;

@@ -26,8 +26,9 @@ Trainer::Trainer(const Config& config, Backend& backend, Communicator& communica
                reducer_options(config, model.params(), average_ ? 1 : communicator.world())),
       stop_(std::move(stop)),
       input_(backend, model, augments_on_device(config)),
-      graph_(backend,
-             config.graph != "off" && why_no_graph(backend, communicator.world()).empty()) {
+      graph_(backend, why_no_graph(backend, communicator.world()).empty()
+                          ? parse_graph_mode(config.graph)
+                          : GraphMode::kOff) {
     ENSURE(int(shares_.size()) == communicator.world(), shares_.size(), " shares");
 }
 

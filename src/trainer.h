@@ -62,6 +62,8 @@ class Trainer {
 
     // SIGINT or SIGTERM if any rank was asked to stop, as of the last step: the same on every rank.
     int stop_agreed() const { return stop_agreed_; }
+    // Why steps are no longer recorded, though --graph auto began so; once, then "".
+    std::string take_graph_failure() { return graph_.take_failure(); }
     double seconds_waited_for_network() const {
         return reducer_.seconds_waited() + (average_ ? average_->seconds() : 0);
     }

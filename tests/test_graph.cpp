@@ -99,7 +99,7 @@ TEST_CASE("recording refuses ops that wait, or need memory, and the backend goes
 
 TEST_CASE("a pass is run once, recorded, and then replayed until it is another one") {
     struct Counting : OnDevice {
-        StepGraph graph{*backend, true};
+        StepGraph graph{*backend, GraphMode::kAuto};
         float *x = put({0}), *other = put({0});
         Tensor input{x, Shape{2}};
         int called = 0;
@@ -135,6 +135,28 @@ TEST_CASE("a pass is run once, recorded, and then replayed until it is another o
     CHECK(why_no_graph(*cpu, 1) == "there are no graphs on device cpu");
     CHECK(why_no_graph(*steps.backend, 1) == "");
     CHECK(why_no_graph(*steps.backend, 2).find("other ranks") != std::string::npos);
+}
+
+TEST_CASE("--graph auto goes on op by op where a step cannot be recorded, --graph on says so") {
+    OnDevice device;
+    float* x = device.put({1, 2, 3});
+    const Pass pass{};
+    const Tensor input{x, Shape{3}};
+    const auto waits = [&] {
+        device.backend->fill(x, 1, 5);
+        device.get(x, 3);
+    };
+    StepGraph cautious(*device.backend, GraphMode::kAuto), strict(*device.backend, GraphMode::kOn);
+    for (int i = 0; i < 4; ++i) {
+        device.backend->fill(x, 1, 0);
+        cautious.run(pass, input, waits);
+        CHECK(device.get(x, 1) == std::vector<float>{5});
+        const std::string why = cautious.take_failure();
+        CHECK((why.find("recording a step") != std::string::npos) == (i == 1));
+    }
+    strict.run(pass, input, waits);
+    CHECK_THROWS_WITH_AS(strict.run(pass, input, waits), doctest::Contains("recording a step"),
+                         Error);
 }
 
 }  // namespace convoy

@@ -35,11 +35,11 @@ void CudaBackend::capture(const std::function<void()>& ops) {
     memory_.stop_recording();
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-    if (failed) {
+    if (failed || ended != cudaSuccess) {
         if (graph) (void)cudaGraphDestroy(graph);
-        (void)cudaGetLastError();  // why the capture failed was just told
-        std::rethrow_exception(failed);
+        (void)cudaGetLastError();  // told here: the next op must not find it
     }
+    if (failed) std::rethrow_exception(failed);
     CUDA_CHECK(ended);
     const cudaError_t made = cudaGraphInstantiateWithFlags(&recording_, graph, 0);
     (void)cudaGraphDestroy(graph);  // the other one is what is launched
