@@ -164,6 +164,8 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     } catch (const CLI::CallForHelp&) {
         line.help = app.help();
         return line;
+    } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required B missing"
+        fail(split(error.what(), ':')[0], " needs a value after it");
     } catch (const CLI::ParseError& error) {
         fail(error.what());
     }
