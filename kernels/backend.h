@@ -44,6 +44,14 @@ struct Window {
 // [bounds[g], bounds[g+1]) of the batch; bounds.front() is 0 and bounds.back() is N.
 using GroupBounds = std::span<const int>;
 
+// The statistics of a tensor with C channels that batch norm needs: which, and where they go.
+struct Moments {
+    GroupBounds groups;
+    float eps = 0;
+    float* mean_rstd = nullptr;  // groups × 2 × C
+    float* sums = nullptr;       // 2 × C
+};
+
 // An image on its way into a batch: what resize() reads of a packed block, whose layout is that of
 // data/pack.h. Offsets are in bytes, and multiples of four.
 struct Picture {
@@ -127,7 +135,9 @@ class Backend {
     // y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
     //   x N×H×W×C, w K×R×S×C, b K or null, y N×P×Q×K; act is max(0,·) if relu, else nothing.
     //   Pixels outside of x count as 0.            Cost 2·N·P·Q·K·R·S·C; x, w read, y written.
-    virtual void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) = 0;
+    // With of_y also moments(y, *of_y), where the device can from the numbers it is about to store.
+    virtual void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
+                        const Moments* of_y = nullptr) = 0;
 
     // dx[n,h,w,c] = Σ over (p,q,k,r,s) that read it: dy[n,p,q,k] · w[k,r,s,c]
     //   then, with a mask (a tensor of x's shape): dx is set to 0 where mask <= 0. The mask is x
@@ -152,18 +162,22 @@ class Backend {
     // ---- batch norm ------------------------------------------------------------------------
 
     // For each group g of images and each channel c, over the M = (images of g)·H·W values:
-    //   mean = Σ x / M    var = Σ (x − mean)² / M    rstd = 1/√(var + eps)
-    //   y    = act(gamma·(x − mean)·rstd + beta + residual)      residual may be null (no addend)
-    //   mean_rstd[g][0][c], mean_rstd[g][1][c] keep the two for the backward pass
+    //   mean = Σ x / M    var = Σ (x − mean)² / M
+    //   mean_rstd[g][0][c] = mean    mean_rstd[g][1][c] = rstd = 1/√(var + eps)
     //   sums[c]     += (images of g) · mean
     //   sums[C + c] += (images of g) · var · M/(M−1)             (M−1 taken as 1 if M is 1)
     // The sums over all ranks, divided by the global count of images, feed the running statistics
-    // (a plain mean over images, so the same on one rank as on many).
+    // (a plain mean over images, so the same on one rank as on many). What mean_rstd holds of a
+    // group without images is not said.                                     Cost 1 read of x.
+    virtual void moments(Tensor x, const Moments& to) = 0;
+
+    // With what moments(x) left in mean_rstd for the same groups:
+    //   y = act(gamma·(x − mean)·rstd + beta + residual)         residual may be null (no addend)
     //   x, y, residual N×H×W×C. y may be x or residual (in place); x must then not be needed in
-    //   the backward pass.                                     Cost 2 reads of x, 1 write of y.
-    virtual void batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
-                            const float* residual, bool relu, float eps, Tensor y, float* mean_rstd,
-                            float* sums) = 0;
+    //   the backward pass.                                     Cost 1 read of x, 1 write of y.
+    virtual void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
+                            const float* gamma, const float* beta, const float* residual, bool relu,
+                            Tensor y) = 0;
 
     // With dz = dy, or where relu: dz = dy where y > 0, else 0; x̂ = (x − mean)·rstd
     //   dgamma += Σ dz·x̂     dbeta += Σ dz     (each may be null: frozen)

@@ -66,7 +66,8 @@ class Walk {
           measure_(std::move(measure)) {}
 
     Shape layers(const std::vector<LayerText>& texts, Shape x) {
-        for (const LayerText& text : texts) x = layer(text, x);
+        for (size_t i = 0; i < texts.size(); ++i)
+            x = layer(texts[i], x, i + 1 < texts.size() && texts[i + 1].kind == "batchnorm");
         return x;
     }
     void loss_and_optimizer(Shape logits) {
@@ -122,10 +123,10 @@ class Walk {
         return std::any_of(ops.begin(), ops.end(), [&](auto* op) { return wanted(op, shapes); });
     }
 
-    Shape layer(const LayerText& text, Shape x) {
+    Shape layer(const LayerText& text, Shape x, bool before_norm) {
         buffers_.reset();
         const int out = text.out ? text.out : kClasses;
-        if (text.kind == "conv2d") return conv2d(text.window, out, x);
+        if (text.kind == "conv2d") return conv2d(text.window, out, x, before_norm);
         if (text.kind == "linear") return linear(out, x);
         if (text.kind == "batchnorm") return batch_norm(x);
         if (text.kind == "maxpool") return max_pool(text.window, x);
@@ -138,12 +139,13 @@ class Walk {
         return add(layers(text.main, x));
     }
 
-    Shape conv2d(Window window, int K, Shape xs) {
+    Shape conv2d(Window window, int K, Shape xs, bool before_norm) {
         const Shape ys{xs.N, window.out_h(xs.H), window.out_w(xs.W), K};
         const Shape ws{K, window.size_h, window.size_w, xs.C};
         params_ += ws.elems();
         const std::string shapes = cat(xs.text(), " to ", K, ", ", window_text(window));
-        if (!any_wanted({"conv2d", "conv2d_grad_x", "conv2d_grad_w"}, shapes)) return ys;
+        if (!any_wanted({"conv2d", "conv2d_moments", "conv2d_grad_x", "conv2d_grad_w"}, shapes))
+            return ys;
         const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
         const Tensor dw = buffers_.take(ws), dx = buffers_.take(xs);
         const double flops = 2.0 * double(ys.elems()) * double(ws.row_elems());
@@ -158,6 +160,12 @@ class Walk {
             "conv2d", shapes, flops, bytes,
             [&] { backend_.conv2d(x, w, nullptr, window, true, y); },
             [&](Backend& cublas) { cublas.linear(columns, flat, nullptr, false, rows); });
+        if (before_norm) {  // with the statistics of y, as in training
+            const std::vector<int> groups = groups_of(ys.N);
+            const Moments of_y = moments_of(ys, groups);
+            emit("conv2d_moments", shapes, flops, bytes,
+                 [&] { backend_.conv2d(x, w, nullptr, window, false, y, &of_y); });
+        }
         if (xs.C > 3)  // the first layer needs none
             emit(
                 "conv2d_grad_x", shapes, flops, bytes,
@@ -206,21 +214,30 @@ class Walk {
     }
     Shape batch_norm(Shape s) {
         params_ += size_t(2) * s.C;
-        if (!any_wanted({"batch_norm", "batch_norm_grad"}, s.text())) return s;
-        std::vector<int> groups{0};
-        while (groups.back() < s.N) groups.push_back(std::min(s.N, groups.back() + 32));
+        if (!any_wanted({"moments", "batch_norm", "batch_norm_grad"}, s.text())) return s;
+        const std::vector<int> groups = groups_of(s.N);
         const Tensor x = buffers_.take(s), y = buffers_.take(s), dy = buffers_.take(s);
         const size_t C = size_t(s.C);
-        float *gamma = buffers_.take(C), *beta = buffers_.take(C), *sums = buffers_.take(2 * C);
-        float* kept = buffers_.take(2 * C * groups.size());
-        emit("batch_norm", s.text(), 0, bytes_of({s, s, s}), [&] {
-            backend_.batch_norm(x, groups, gamma, beta, nullptr, true, 1e-5f, y, kept, sums);
+        float *gamma = buffers_.take(C), *beta = buffers_.take(C);
+        const Moments of_x = moments_of(s, groups);
+        emit("moments", s.text(), 0, bytes_of({s}), [&] { backend_.moments(x, of_x); });
+        emit("batch_norm", s.text(), 0, bytes_of({s, s}), [&] {
+            backend_.batch_norm(x, groups, of_x.mean_rstd, gamma, beta, nullptr, true, y);
         });
         emit("batch_norm_grad", s.text(), 0, bytes_of({s, s, s, s, s, s, s}), [&] {
-            backend_.batch_norm_grad(x, y, dy, groups, gamma, true, kept, dy, nullptr, sums,
-                                     sums + C);
+            backend_.batch_norm_grad(x, y, dy, groups, gamma, true, of_x.mean_rstd, dy, nullptr,
+                                     of_x.sums, of_x.sums + C);
         });
         return s;
+    }
+    static std::vector<int> groups_of(int N) {
+        std::vector<int> bounds{0};
+        while (bounds.back() < N) bounds.push_back(std::min(N, bounds.back() + 32));
+        return bounds;
+    }
+    Moments moments_of(Shape s, const std::vector<int>& groups) {
+        const size_t C = size_t(s.C);
+        return {groups, 1e-5f, buffers_.take(2 * C * groups.size()), buffers_.take(2 * C)};
     }
     Shape max_pool(Window window, Shape xs) {
         const Shape ys{xs.N, window.out_h(xs.H), window.out_w(xs.W), xs.C};

@@ -57,6 +57,8 @@ class Ready {
     Factors factors_;
 };
 
+class BatchNorm;
+
 // Planned for the largest batch; a pass may be smaller (N of its input), also 0.
 class Layer {
  public:
@@ -74,6 +76,8 @@ class Layer {
     // which then hears dy_is_masked() and has nothing left to do.
     virtual bool mask_dx() { return false; }
     virtual void dy_is_masked() {}
+    // Will take the statistics that the batch norm right behind it needs, in its own call?
+    virtual bool fuse_moments(BatchNorm&) { return false; }
     // x > 0 is as before, or dx is 0 there (flatten, dropout): masks may be taken behind it.
     virtual bool keeps_sign() const { return false; }
 

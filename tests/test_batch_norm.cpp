@@ -25,6 +25,14 @@ Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
 // x̂ is of size ~1 for any x, but with M = 1 it is 0 and rstd is 1/√eps ≈ 316.
 double tolerance_of(const Case& c) { return sum_tolerance(32, c.x.N * c.x.H * c.x.W == 1 ? 4 : 1); }
 
+// Both passes of batch norm in training, one after the other.
+void normalise(Backend& backend, Tensor x, GroupBounds groups, const float* gamma,
+               const float* beta, const float* residual, bool relu, float eps, Tensor y,
+               float* mean_rstd, float* sums) {
+    backend.moments(x, {groups, eps, mean_rstd, sums});
+    backend.batch_norm(x, groups, mean_rstd, gamma, beta, residual, relu, y);
+}
+
 struct Problem {
     explicit Problem(const Case& c)
         : x(random_floats(c.x.elems(), 1)),
@@ -48,9 +56,9 @@ TEST_CASE("batch_norm matches the formula in double: output, statistics and sums
                 reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
                                       full ? p.residual : std::vector<float>{}, full, kEps);
             Guarded y(c.x.elems()), mean_rstd(size_t(2) * G * C), sums(size_t(2) * C, 0.5f);
-            backend->batch_norm(view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
-                                full ? p.residual.data() : nullptr, full, kEps, view(y, c.x),
-                                mean_rstd.data(), sums.data());
+            normalise(*backend, view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
+                      full ? p.residual.data() : nullptr, full, kEps, view(y, c.x),
+                      mean_rstd.data(), sums.data());
             CHECK_CLOSE(y.span(), want.y.v, tolerance_of(c));
             auto want_sums = want.sums;
             for (double& v : want_sums) v += 0.5;
@@ -78,8 +86,8 @@ TEST_CASE("batch_norm keeps its digits with a large mean and a tiny variance") {
     const std::vector<int> bounds{0, 4};
     const std::vector<float> gamma(5, 1.0f), beta(5, 0.0f);
     std::vector<float> mean_rstd(10), sums(10, 0.0f);
-    backend->batch_norm(view(x, shape), bounds, gamma.data(), beta.data(), nullptr, false, kEps,
-                        view(y, shape), mean_rstd.data(), sums.data());
+    normalise(*backend, view(x, shape), bounds, gamma.data(), beta.data(), nullptr, false, kEps,
+              view(y, shape), mean_rstd.data(), sums.data());
     const auto want = reference::batch_norm({shape, x}, bounds, gamma, beta, {}, false, kEps);
     CHECK_CLOSE(y, want.y.v, 0x1p-15 * 110 + 1e-5);
     for (int c = 0; c < 5; ++c)
@@ -92,8 +100,8 @@ TEST_CASE("batch_norm works in place of x and of the residual") {
     Problem p(c);
     std::vector<float> y(p.x.size()), mean_rstd(38), sums(38, 0.0f);
     const auto run = [&](std::vector<float>& x, std::vector<float>& residual, Tensor out) {
-        backend->batch_norm(view(x, c.x), c.bounds, p.gamma.data(), p.beta.data(), residual.data(),
-                            true, kEps, out, mean_rstd.data(), sums.data());
+        normalise(*backend, view(x, c.x), c.bounds, p.gamma.data(), p.beta.data(), residual.data(),
+                  true, kEps, out, mean_rstd.data(), sums.data());
     };
     run(p.x, p.residual, view(y, c.x));
     std::vector<float> x = p.x, residual = p.residual;
@@ -168,8 +176,8 @@ TEST_CASE("batch_norm_grad matches finite differences") {
     Problem p({shape, bounds});
     std::vector<float> y(p.x.size()), mean_rstd(8), sums(4), dx(p.x.size());
     const auto loss = [&] {
-        backend->batch_norm(view(p.x, shape), bounds, p.gamma.data(), p.beta.data(), nullptr, false,
-                            kEps, view(y, shape), mean_rstd.data(), sums.data());
+        normalise(*backend, view(p.x, shape), bounds, p.gamma.data(), p.beta.data(), nullptr, false,
+                  kEps, view(y, shape), mean_rstd.data(), sums.data());
         double sum = 0;
         for (size_t i = 0; i < y.size(); ++i) sum += double(y[i]) * p.dy[i];
         return sum;
@@ -226,8 +234,8 @@ TEST_CASE("batch_norm gives the same bits on 1, 2 and 3 threads") {
         auto backend = make_backend("cpu", {.threads = threads});
         std::vector<float> y(p.x.size()), mean_rstd(4 * 33), sums(2 * 33, 0.0f), dx(p.x.size());
         std::vector<float> dgamma(33, 0.0f), dbeta(33, 0.0f);
-        backend->batch_norm(view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(), nullptr, true,
-                            kEps, view(y, c.x), mean_rstd.data(), sums.data());
+        normalise(*backend, view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(), nullptr, true,
+                  kEps, view(y, c.x), mean_rstd.data(), sums.data());
         backend->batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
                                  p.gamma.data(), true, mean_rstd.data(), view(dx, c.x), nullptr,
                                  dgamma.data(), dbeta.data());
@@ -243,16 +251,16 @@ TEST_CASE("batch_norm of no images leaves the sums; groups that do not fit are r
     const std::vector<int> none{0, 0}, wrong{0, 1};
     float one[1] = {1}, kept[2];
     Guarded sums(std::vector<float>{3, 4}), dgamma(std::vector<float>{5});
-    backend->batch_norm({nullptr, 0, 2, 2, 1}, none, one, one, nullptr, true, kEps,
-                        {nullptr, 0, 2, 2, 1}, kept, sums.data());
+    normalise(*backend, {nullptr, 0, 2, 2, 1}, none, one, one, nullptr, true, kEps,
+              {nullptr, 0, 2, 2, 1}, kept, sums.data());
     backend->batch_norm_grad({nullptr, 0, 2, 2, 1}, {nullptr, 0, 2, 2, 1}, {nullptr, 0, 2, 2, 1},
                              none, one, true, kept, {nullptr, 0, 2, 2, 1}, nullptr, dgamma.data(),
                              nullptr);
     CHECK(std::vector<float>(sums) == std::vector<float>{3, 4});
     CHECK(dgamma.data()[0] == 5);
     float x[8] = {};
-    CHECK_THROWS_WITH_AS(backend->batch_norm({x, 2, 2, 2, 1}, wrong, one, one, nullptr, false, kEps,
-                                             {x, 2, 2, 2, 1}, kept, sums.data()),
+    CHECK_THROWS_WITH_AS(normalise(*backend, {x, 2, 2, 2, 1}, wrong, one, one, nullptr, false, kEps,
+                                   {x, 2, 2, 2, 1}, kept, sums.data()),
                          doctest::Contains("x has 2 images, the bounds of the groups end at 1"),
                          Error);
     CHECK_THROWS_AS(backend->batch_norm_eval({x, 2, 2, 2, 1}, one, one, one, one, nullptr, false,

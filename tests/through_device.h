@@ -44,9 +44,12 @@ class ThroughDevice final : public Backend {
         device_->resize({c.in(packed.data(), packed.size()), packed.size()}, pictures, values,
                         c.out(y));
     }
-    void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override {
+    void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
+                const Moments* of_y = nullptr) override {
         Call c(*this);
-        device_->conv2d(c.in(x), c.in(w), c.in(b, w.N), window, relu, c.out(y));
+        const Moments there = of_y ? c.out(*of_y, y.C) : Moments{};
+        device_->conv2d(c.in(x), c.in(w), c.in(b, w.N), window, relu, c.out(y),
+                        of_y ? &there : nullptr);
     }
     void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override {
         Call c(*this);
@@ -68,20 +71,22 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->linear_grad_w(c.in(x), c.in(dy), c.out(dw), c.out(db, dw.N));
     }
-    void batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
-                    const float* residual, bool relu, float eps, Tensor y, float* mean_rstd,
-                    float* sums) override {
+    void moments(Tensor x, const Moments& to) override {
         Call c(*this);
-        device_->batch_norm(c.in(x), groups, c.in(gamma, x.C), c.in(beta, x.C),
-                            c.in(residual, x.elems()), relu, eps, c.out(y),
-                            c.out(mean_rstd, kept(groups, x)), c.out(sums, 2 * size_t(x.C)));
+        device_->moments(c.in(x), c.out(to, x.C));
+    }
+    void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
+                    const float* beta, const float* residual, bool relu, Tensor y) override {
+        Call c(*this);
+        device_->batch_norm(c.in(x), groups, c.in(mean_rstd, kept(groups, x.C)), c.in(gamma, x.C),
+                            c.in(beta, x.C), c.in(residual, x.elems()), relu, c.out(y));
     }
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
                          bool relu, const float* mean_rstd, Tensor dx, float* dresidual,
                          float* dgamma, float* dbeta) override {
         Call c(*this);
         device_->batch_norm_grad(c.in(x), c.in(y), c.in(dy), groups, c.in(gamma, x.C), relu,
-                                 c.in(mean_rstd, kept(groups, x)), c.out(dx),
+                                 c.in(mean_rstd, kept(groups, x.C)), c.out(dx),
                                  c.out(dresidual, x.elems()), c.out(dgamma, x.C),
                                  c.out(dbeta, x.C));
     }
@@ -165,7 +170,7 @@ class ThroughDevice final : public Backend {
     }
 
  private:
-    static size_t kept(GroupBounds groups, Tensor x) { return (groups.size() - 1) * 2 * x.C; }
+    static size_t kept(GroupBounds groups, int C) { return (groups.size() - 1) * 2 * size_t(C); }
 
     // The arguments of one call, on their way there and back.
     class Call {
@@ -198,6 +203,10 @@ class ThroughDevice final : public Backend {
         }
         Tensor in(Tensor t) { return {in(t.data, t.elems()), t.shape()}; }
         Tensor out(Tensor t) { return {out(t.data, t.elems()), t.shape()}; }
+        Moments out(const Moments& m, int C) {
+            return {m.groups, m.eps, out(m.mean_rstd, kept(m.groups, C)),
+                    out(m.sums, 2 * size_t(C))};
+        }
 
      private:
         static constexpr size_t kGuard = 256;

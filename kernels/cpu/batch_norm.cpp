@@ -78,14 +78,14 @@ void slab_statistics(const float* x, int64_t rows, int C, double* mean, double* 
 }
 
 // For each group in turn: the statistics of its slabs merged, in the order of the slabs.
-void merge_statistics(const std::vector<Slab>& slabs, const double* parts, GroupBounds groups,
-                      int64_t image_rows, int C, float eps, float* mean_rstd, float* sums) {
+void merge_statistics(const std::vector<Slab>& slabs, const double* parts, int64_t image_rows,
+                      int C, const Moments& to) {
     size_t slab = 0;
-    for (int g = 0; g + 1 < int(groups.size()); ++g) {
+    for (int g = 0; g + 1 < int(to.groups.size()); ++g) {
         const size_t first = slab;
         while (slab < slabs.size() && slabs[slab].group == g) ++slab;
-        float* mean_out = mean_rstd + size_t(g) * 2 * C;
-        const double images = groups[g + 1] - groups[g], M = images * double(image_rows);
+        float* mean_out = to.mean_rstd + size_t(g) * 2 * C;
+        const double images = to.groups[g + 1] - to.groups[g], M = images * double(image_rows);
         for (int c = 0; c < C; ++c) {
             double mean = 0, square = 0, count = 0;
             for (size_t s = first; s < slab; ++s) {
@@ -97,9 +97,9 @@ void merge_statistics(const std::vector<Slab>& slabs, const double* parts, Group
             }
             const double var = count > 0 ? square / count : 0;
             mean_out[c] = float(mean);
-            mean_out[C + c] = float(1 / std::sqrt(var + double(eps)));
-            sums[c] += float(images * mean);
-            sums[C + c] += float(images * (M > 1 ? square / (M - 1) : var));
+            mean_out[C + c] = float(1 / std::sqrt(var + double(to.eps)));
+            to.sums[c] += float(images * mean);
+            to.sums[C + c] += float(images * (M > 1 ? square / (M - 1) : var));
         }
     }
 }
@@ -194,15 +194,12 @@ void scale_rows(const float* y, const float* dy, float* dx, float* dresidual, in
 
 }  // namespace
 
-void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
-                            const float* residual, bool relu, float eps, Tensor y, float* mean_rstd,
-                            float* sums) {
-    check_same("x", x, "y", y);
-    check_groups(x, groups);
+void CpuBackend::moments(Tensor x, const Moments& to) {
+    check_groups(x, to.groups);
     if (x.elems() == 0) return;
-    const int C = x.C, G = int(groups.size()) - 1;
+    const int C = x.C;
     const int64_t image_rows = int64_t(x.H) * x.W;
-    const std::vector<Slab> slabs = cut_slabs(groups, image_rows);
+    const std::vector<Slab> slabs = cut_slabs(to.groups, image_rows);
 
     // Two doubles a channel and slab; scratch counts in floats.
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
@@ -211,8 +208,17 @@ void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* gamma, co
         slab_statistics(x.data + slabs[s].begin * C, slabs[s].end - slabs[s].begin, C, mean,
                         mean + C);
     });
-    merge_statistics(slabs, parts, groups, image_rows, C, eps, mean_rstd, sums);
+    merge_statistics(slabs, parts, image_rows, C, to);
+}
 
+void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
+                            const float* gamma, const float* beta, const float* residual, bool relu,
+                            Tensor y) {
+    check_same("x", x, "y", y);
+    check_groups(x, groups);
+    if (x.elems() == 0) return;
+    const int C = x.C, G = int(groups.size()) - 1;
+    const std::vector<Slab> slabs = cut_slabs(groups, int64_t(x.H) * x.W);
     float* scale = cpu_.shared.get(kSlotParts, size_t(G) * C);
     for (int g = 0; g < G; ++g)
         for (int c = 0; c < C; ++c)

@@ -55,7 +55,8 @@ bool CpuBackend::use_winograd(const Patches& x, int K) const {
     return conv_ == ConvMethod::kWinograd || (conv_ == ConvMethod::kAuto && winograd_pays(x, K));
 }
 
-void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
+void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
+                        const Moments* of_y) {
     check_conv2d(x, w, window, y);
     const Patches patches = patches_of(x, window, y);
     const ptrdiff_t row = y.C, line = row * y.W, filter = ptrdiff_t(w.H) * w.W * w.C;
@@ -65,10 +66,11 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
         for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * w.C;
         winograd_conv(cpu_, patches, {w.data, 1, filter, int(taps.size()), taps.data()}, w.N,
                       y.data, epilogue);
-        return;
+    } else {
+        multiply_patches(cpu_, patches, {w.data, 1, filter}, w.N, {y.data, line * y.H, line, row},
+                         epilogue);
     }
-    multiply_patches(cpu_, patches, {w.data, 1, filter}, w.N, {y.data, line * y.H, line, row},
-                     epilogue);
+    if (of_y) moments(y, *of_y);
 }
 
 void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {

@@ -235,21 +235,29 @@ dim3 eval_grid(size_t rows, int C) {
 
 }  // namespace
 
-void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
-                             const float* residual, bool relu, float eps, Tensor y,
-                             float* mean_rstd, float* sums) {
+void CudaBackend::moments(Tensor x, const Moments& to) {
+    check_groups(x, to.groups);
+    if (x.elems() == 0) return;
+    const int C = x.C;
+    const Groups cuts = cut(to.groups, x, memory_.pass(to.groups, stream_));
+    const dim3 grid = grid_of(cuts, C);
+    float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
+    statistics_kernel<<<grid, kBlock, 0, stream_>>>(x.data, C, cuts, parts);
+    CUDA_LAUNCHED();
+    finish_statistics_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(x.data, C, cuts, parts, to.eps,
+                                                                  to.mean_rstd, to.sums);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
+                             const float* gamma, const float* beta, const float* residual,
+                             bool relu, Tensor y) {
     check_same("x", x, "y", y);
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C;
     const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
     const dim3 grid = grid_of(cuts, C);
-    float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
-    statistics_kernel<<<grid, kBlock, 0, stream_>>>(x.data, C, cuts, parts);
-    CUDA_LAUNCHED();
-    finish_statistics_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(x.data, C, cuts, parts, eps,
-                                                                  mean_rstd, sums);
-    CUDA_LAUNCHED();
     normalise_kernel<<<grid, kBlock, 0, stream_>>>(x.data, C, cuts, gamma, beta, residual, relu,
                                                    mean_rstd, y.data);
     CUDA_LAUNCHED();

@@ -142,12 +142,14 @@ void product(Precision precision, bool fours, const A& a, const B& b, int I, int
 
 }  // namespace
 
-void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
+void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
+                         const Moments* of_y) {
     check_conv2d(x, w, window, y);
     const Patches patches = patches_of(x, window, y);
     const Matrix<true> filters{w.data, w.N, patches.depths, patches.depths};
     product(precision_, in_fours(x.data, x.C) && in_fours(w.data, x.C), patches, filters,
             patches.rows, w.N, patches.depths, {y.data, b, relu}, memory_, stream_);
+    if (of_y) moments(y, *of_y);
 }
 
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {

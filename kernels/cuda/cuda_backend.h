@@ -51,7 +51,8 @@ class CudaBackend final : public Backend {
     void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
                 const float* values, Tensor y) override;
 
-    void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) override;
+    void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
+                const Moments* of_y) override;
     void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override;
     void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override;
 
@@ -59,9 +60,9 @@ class CudaBackend final : public Backend {
     void linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) override;
     void linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) override;
 
-    void batch_norm(Tensor x, GroupBounds groups, const float* gamma, const float* beta,
-                    const float* residual, bool relu, float eps, Tensor y, float* mean_rstd,
-                    float* sums) override;
+    void moments(Tensor x, const Moments& to) override;
+    void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
+                    const float* beta, const float* residual, bool relu, Tensor y) override;
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
                          bool relu, const float* mean_rstd, Tensor dx, float* dresidual,
                          float* dgamma, float* dbeta) override;

@@ -34,7 +34,7 @@ void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y
         return multiply_cublas(*cublas_, precision_, {x.data, true, w.C}, {w.data, true, w.C}, x.N,
                                w.N, w.C, {y.data, b, relu}, stream_);
     if (precision_ != Precision::kFp32)
-        return conv2d(as_pixels(x), w, b, Window::square(1), relu, y);
+        return conv2d(as_pixels(x), w, b, Window::square(1), relu, y, nullptr);
     const int N = x.N, C = w.C, K = w.N;
     multiply(Matrix<true>{x.data, N, C, C}, Matrix<true>{w.data, K, C, C}, N, K, C,
              {y.data, b, relu}, memory_, kSlotProduct, stream_);

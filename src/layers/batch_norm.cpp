@@ -3,6 +3,8 @@
 // In training the statistics are those of each group of images (DESIGN 1.5), and their sums go
 // where the gradients of the running rows would be; the optimizer step updates the running rows
 // from the sums over all ranks. In evaluation, and always when frozen, the running rows are used.
+//
+// A convolution right before takes the statistics in its own call (Layer::fuse_moments).
 #include "src/layers/batch_norm.h"
 
 #include "src/layers/layers.h"
@@ -21,11 +23,25 @@ void BatchNorm::describe(Shape x, std::vector<LayerLine>& lines) const {
                      gamma_.frozen});
 }
 
+void BatchNorm::plan_moments(Shape x, MemoryPlan& plan, bool training) {
+    learns_ = training && trained();
+    if (learns_) stats_value_ = plan.make({x.N, 1, 1, 2 * x.C});  // a group an image
+}
+
+const Moments* BatchNorm::moments(Tensor x, const Pass& pass) {
+    if (!pass.training || !learns_) return nullptr;
+    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(gamma_), " got ", x.N,
+           " images in ", pass.groups.size(), " bounds of groups");
+    moments_ = {pass.groups, kEps, stats_, mean_.grad.data};  // both sums: the rows are joined
+    return &moments_;
+}
+
 Value BatchNorm::plan_add(Value x, Value addend, MemoryPlan& plan, bool training) {
     plan.tick();
     plan.use(x);
     plan.use(addend);
-    learns_ = training && trained();
+    if (!moments_come_) plan_moments(x.shape, plan, training);
+    if (learns_) plan.use(stats_value_);
     x_value_ = x;
     if (!learns_ && x.keep == Keep::kNothing) {
         y_value_ = x;
@@ -34,7 +50,6 @@ Value BatchNorm::plan_add(Value x, Value addend, MemoryPlan& plan, bool training
     } else {
         y_value_ = plan.make(x.shape);
     }
-    if (learns_) stats_value_ = plan.make({x.shape.N, 1, 1, 2 * x.shape.C});  // a group an image
     return plan.kept(y_value_, relu_.keep(training));
 }
 
@@ -60,15 +75,15 @@ void BatchNorm::bind(const MemoryPlan& plan, Backend& backend) {
 Tensor BatchNorm::forward_add(Tensor x, Tensor addend, const Pass& pass) {
     x_ = x;
     y_ = Tensor(y_data_, x.shape());
-    if (!pass.training || !learns_) {
+    const Moments* statistics = moments(x, pass);
+    if (!statistics) {
         backend_->batch_norm_eval(x, gamma_.value.data, beta_.value.data, mean_.value.data,
                                   var_.value.data, addend.data, relu_.on, kEps, y_);
         return y_;
     }
-    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(gamma_), " got ", x.N,
-           " images in ", pass.groups.size(), " bounds of groups");
-    backend_->batch_norm(x, pass.groups, gamma_.value.data, beta_.value.data, addend.data, relu_.on,
-                         kEps, y_, stats_, mean_.grad.data);  // both sums: the rows are joined
+    if (!moments_come_) backend_->moments(x, *statistics);
+    backend_->batch_norm(x, pass.groups, stats_, gamma_.value.data, beta_.value.data, addend.data,
+                         relu_.on, y_);
     return y_;
 }
 

@@ -30,6 +30,12 @@ class BatchNorm final : public Layer {
         return dx;
     }
 
+    // Where the layer before takes the statistics (Layer::fuse_moments): it plans them together
+    // with its output x, and asks at each pass where they go. Null: nobody will read them.
+    void moments_come() { moments_come_ = true; }
+    void plan_moments(Shape x, MemoryPlan& plan, bool training);
+    const Moments* moments(Tensor x, const Pass& pass);
+
     // The same with an addend, from a residual block: y = act(norm(x) + addend). After plan_grad
     // and grad the addend's gradient is in addend_grad_value and addend_grad.
     Value plan_add(Value x, Value addend, MemoryPlan& plan, bool training);
@@ -45,11 +51,13 @@ class BatchNorm final : public Layer {
  private:
     Param &gamma_, &beta_, &mean_, &var_;
     FusedRelu relu_;
+    bool moments_come_ = false;
     bool learns_ = false;  // planned with statistics of the batch, and so with x kept for backward
     Value x_value_, y_value_, dx_value_, stats_value_;
     Backend* backend_ = nullptr;
     float *y_data_ = nullptr, *dx_data_ = nullptr, *addend_grad_data_ = nullptr;
     float* stats_ = nullptr;  // mean and rstd of each group
+    Moments moments_;
     Tensor x_, y_;
 };
 

@@ -1,6 +1,8 @@
 // chain.cpp — running layers forward and backward, and stopping where nothing is trained.
 #include "src/layers/chain.h"
 
+#include "src/layers/batch_norm.h"
+
 namespace convoy {
 
 void Chain::fuse() {
@@ -10,6 +12,9 @@ void Chain::fuse() {
         while (reader < layers_.size() && layers_[reader]->keeps_sign()) ++reader;
         if (reader < layers_.size() && layers_[reader]->mask_dx()) layers_[i]->dy_is_masked();
     }
+    for (size_t i = 1; i < layers_.size(); ++i)
+        if (auto* norm = dynamic_cast<BatchNorm*>(layers_[i].get()))
+            if (layers_[i - 1]->fuse_moments(*norm)) norm->moments_come();
 }
 
 std::unique_ptr<Layer> Chain::take_last() {

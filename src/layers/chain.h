@@ -11,7 +11,8 @@ namespace convoy {
 class Chain {
  public:
     void append(std::unique_ptr<Layer> layer) { layers_.push_back(std::move(layer)); }
-    // Settles who masks for whom, after the last append. Relus were fused as they were appended.
+    // Settles who masks for whom, and who takes statistics for whom, after the last append. Relus
+    // were fused as they were appended.
     void fuse();
 
     bool empty() const { return layers_.empty(); }

@@ -1,4 +1,5 @@
 // Conv2d — y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
+#include "src/layers/batch_norm.h"
 #include "src/layers/weighted.h"
 
 namespace convoy {
@@ -18,10 +19,20 @@ class Conv2d final : public Weighted {
                          y, params(), 2.0 * double(y.elems()) * double(w_.shape.row_elems()),
                          w_.frozen});
     }
+    bool fuse_moments(BatchNorm& norm) override {
+        norm_ = &norm;
+        return true;
+    }
+    Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
+        const Value y = Weighted::plan_forward(x, plan, training);
+        if (norm_) norm_->plan_moments(y.shape, plan, training);
+        return y;
+    }
 
  private:
-    void multiply(Tensor x, const float* b, bool relu, Tensor y) override {
-        backend_->conv2d(x, w_.value, b, window_, relu, y);
+    void multiply(Tensor x, const float* b, bool relu, Tensor y, const Pass& pass) override {
+        backend_->conv2d(x, w_.value, b, window_, relu, y,
+                         norm_ ? norm_->moments(y, pass) : nullptr);
     }
     void grad_w(Tensor x, Tensor dy, float* db) override {
         backend_->conv2d_grad_w(x, dy, window_, w_.grad, db);
@@ -31,6 +42,7 @@ class Conv2d final : public Weighted {
     }
 
     Window window_;
+    BatchNorm* norm_ = nullptr;  // whose statistics it takes, or null
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ class Linear final : public Weighted {
     }
 
  private:
-    void multiply(Tensor x, const float* b, bool relu, Tensor y) override {
+    void multiply(Tensor x, const float* b, bool relu, Tensor y, const Pass&) override {
         backend_->linear(x, w_.value, b, relu, y);
     }
     void grad_w(Tensor x, Tensor dy, float* db) override {

@@ -42,10 +42,10 @@ class Weighted : public Layer {
         relu_.bind(plan);
     }
 
-    Tensor forward(Tensor x, const Pass&) override {
+    Tensor forward(Tensor x, const Pass& pass) override {
         x_ = x;  // a view; the plan keeps it alive as long as backward reads it
         y_ = Tensor(y_data_, output(x.shape()));
-        multiply(x, b_ ? b_->value.data : nullptr, relu_.on, y_);
+        multiply(x, b_ ? b_->value.data : nullptr, relu_.on, y_, pass);
         return y_;
     }
     Tensor backward(Tensor dy, const Pass&, const Ready& ready) override {
@@ -63,7 +63,7 @@ class Weighted : public Layer {
 
  protected:
     // The op of this name in kernels/backend.h, and its gradients; db += … unless it is null.
-    virtual void multiply(Tensor x, const float* b, bool relu, Tensor y) = 0;
+    virtual void multiply(Tensor x, const float* b, bool relu, Tensor y, const Pass& pass) = 0;
     virtual void grad_w(Tensor x, Tensor dy, float* db) = 0;
     virtual void grad_x(Tensor dy, const float* mask, Tensor dx) = 0;
     // Whether x and dy were taken in place of the gradient.
