@@ -77,6 +77,8 @@ class Backend {
     virtual std::string name() const = 0;         // "cpu", "cuda:0", "simt"
     virtual std::string description() const = 0;  // one line for the start table: what was chosen
     virtual int threads() const = 0;              // compute threads (1 where that means nothing)
+    // What activations and their gradients are in memory, in the precision of the ops.
+    virtual Type activations() const { return Type::kFloat32; }
 
     // Zeroed device memory, 64-byte aligned, owned by the backend and released with it.
     virtual float* alloc(size_t elems) = 0;
@@ -89,6 +91,8 @@ class Backend {
     virtual void upload(void* device, const void* host, size_t bytes) = 0;  // copies before return
     virtual void download(void* host, const void* device, size_t bytes) = 0;  // waits
     virtual void copy(float* to, const float* from, size_t elems) = 0;        // within the device
+    // to = from, rounded to the nearest where `to` holds less of a number. The same count of them.
+    virtual void copy(Tensor to, Tensor from) = 0;
     virtual void fill(float* to, size_t elems, float value) = 0;
     virtual void synchronize() = 0;
     // Memory of the device taken so far; 0 where that is the host's.
@@ -142,8 +146,7 @@ class Backend {
     // dx[n,h,w,c] = Σ over (p,q,k,r,s) that read it: dy[n,p,q,k] · w[k,r,s,c]
     //   then, with a mask (a tensor of x's shape): dx is set to 0 where mask <= 0. The mask is x
     //   itself where x came out of a relu; this saves a pass.                  Cost as conv2d.
-    virtual void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask,
-                               Tensor dx) = 0;
+    virtual void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) = 0;
 
     // dw[k,r,s,c] += Σ_npq dy[n,p,q,k] · x[n, p·stride+r−pad, q·stride+s−pad, c]
     // db[k]       += Σ_npq dy[n,p,q,k]           (skipped if db is null)        Cost as conv2d.
@@ -155,7 +158,7 @@ class Backend {
     //   b K or null, y N×1×1×K.                              Cost 2·N·K·C; w read once a batch.
     virtual void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) = 0;
     // dx[n,c] = Σ_k dy[n,k] · w[k,c], masked as in conv2d_grad_x.
-    virtual void linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) = 0;
+    virtual void linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) = 0;
     // dw[k,c] += Σ_n dy[n,k] · x[n,c]; db[k] += Σ_n dy[n,k] (skipped if db is null).
     virtual void linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) = 0;
 
@@ -176,7 +179,7 @@ class Backend {
     //   x, y, residual N×H×W×C. y may be x or residual (in place); x must then not be needed in
     //   the backward pass.                                     Cost 1 read of x, 1 write of y.
     virtual void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
-                            const float* gamma, const float* beta, const float* residual, bool relu,
+                            const float* gamma, const float* beta, Tensor residual, bool relu,
                             Tensor y) = 0;
 
     // With dz = dy, or where relu: dz = dy where y > 0, else 0; x̂ = (x − mean)·rstd
@@ -186,15 +189,15 @@ class Backend {
     //   y is read only if relu. dx may be dy, not when dresidual is dy as well.
     virtual void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
                                  const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
-                                 float* dresidual, float* dgamma, float* dbeta) = 0;
+                                 Tensor dresidual, float* dgamma, float* dbeta) = 0;
 
     // The same with fixed statistics: y = act(gamma·(x − mean)/√(var + eps) + beta + residual).
     virtual void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                                 const float* var, const float* residual, bool relu, float eps,
+                                 const float* var, Tensor residual, bool relu, float eps,
                                  Tensor y) = 0;
     // dx = dz·gamma/√(var + eps), dz and dresidual as in batch_norm_grad; for frozen layers.
     virtual void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
-                                      bool relu, float eps, Tensor dx, float* dresidual) = 0;
+                                      bool relu, float eps, Tensor dx, Tensor dresidual) = 0;
 
     // ---- elementwise and pooling -----------------------------------------------------------
 
@@ -210,7 +213,7 @@ class Backend {
     //   argmax[n,p,q,c] = r·S + s of the first maximum in row order, a byte: S·R ≤ 256.
     virtual void max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) = 0;
     // dx[n,h,w,c] = Σ of dy over the windows whose argmax it is, masked as in conv2d_grad_x.
-    virtual void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+    virtual void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, Tensor mask,
                                Tensor dx) = 0;
 
     // Adaptive average: y[n,p,q,c] = mean of x over rows [⌊p·H/P⌋, ⌈(p+1)·H/P⌉), columns likewise.

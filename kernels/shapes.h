@@ -7,9 +7,22 @@
 
 namespace convoy {
 
+// dx is 0 where mask <= 0; no mask is fine.
+inline void check_mask(Tensor mask, Tensor dx) {
+    ENSURE(!mask || (mask.elems() == dx.elems() && mask.type == dx.type), "mask is ",
+           mask.shape().text(), " of ", name_of(mask.type), ", dx is ", dx.shape().text(), " of ",
+           name_of(dx.type));
+}
+
 inline void check_same(const char* name, Tensor x, const char* other_name, Tensor other) {
     ENSURE(x.shape() == other.shape(), name, " is ", x.shape().text(), ", ", other_name, " is ",
            other.shape().text());
+    ENSURE(x.type == other.type, name, " holds ", name_of(x.type), ", ", other_name, " ",
+           name_of(other.type));
+}
+
+inline void check_copy(Tensor to, Tensor from) {
+    ENSURE(to.elems() == from.elems(), "from ", from.shape().text(), " to ", to.shape().text());
 }
 
 // What the tables hold is for the one who packed them to get right.
@@ -73,18 +86,24 @@ inline void check_groups(Tensor x, GroupBounds groups) {
            groups.empty() ? -1 : groups.back());
 }
 
-inline void check_batch_norm_grad(Tensor x, Tensor y, Tensor dy, bool relu, Tensor dx,
-                                  const float* dresidual) {
-    ENSURE(
-        x.shape() == dy.shape() && dx.shape() == dy.shape() && (!relu || y.shape() == dy.shape()),
-        "x is ", x.shape().text(), ", y is ", y.shape().text(), ", dy is ", dy.shape().text(),
-        ", dx is ", dx.shape().text());
-    ENSURE(dx.data != dy.data || dresidual != dy.data || !dy.data, "dx and dresidual are both dy");
+inline void check_batch_norm(Tensor x, Tensor residual, Tensor y) {
+    check_same("x", x, "y", y);
+    if (residual) check_same("x", x, "residual", residual);
 }
 
-inline void check_batch_norm_eval_grad(Tensor y, Tensor dy, bool relu, Tensor dx) {
-    ENSURE(dx.shape() == dy.shape() && (!relu || y.shape() == dy.shape()), "y is ",
-           y.shape().text(), ", dy is ", dy.shape().text(), ", dx is ", dx.shape().text());
+inline void check_batch_norm_eval_grad(Tensor y, Tensor dy, bool relu, Tensor dx,
+                                       Tensor dresidual) {
+    check_same("dx", dx, "dy", dy);
+    if (relu) check_same("y", y, "dy", dy);
+    if (dresidual) check_same("dresidual", dresidual, "dy", dy);
+}
+
+inline void check_batch_norm_grad(Tensor x, Tensor y, Tensor dy, bool relu, Tensor dx,
+                                  Tensor dresidual) {
+    check_same("x", x, "dy", dy);
+    check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
+    ENSURE(dx.data != dy.data || dresidual.data != dy.data || !dy.data,
+           "dx and dresidual are both dy");
 }
 
 inline void check_dropout(Tensor x, float p, std::span<const uint64_t> sample_ids) {

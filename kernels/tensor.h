@@ -1,4 +1,4 @@
-// tensor.h — a view of floats with a shape. It never owns: memory belongs to a Backend.
+// tensor.h — a view of numbers with a shape. It never owns: memory belongs to a Backend.
 //
 // One layout from the decoded JPEG to the logits: NHWC, the channel fastest. Weights of a
 // convolution are K×R×S×C (so N is K, H is R, W is S), of a linear layer out×in (N×1×1×C).
@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "src/base/check.h"
@@ -25,17 +26,36 @@ struct Shape {
     std::string text() const { return cat(N, "x", H, "x", W, "x", C); }
 };
 
-struct Tensor {
-    float* data = nullptr;
-    int N = 0, H = 1, W = 1, C = 1;
+// What the numbers are in memory: floats, or their upper halves (1 bit of sign, 8 of exponent, 7 of
+// mantissa), which only GPUs use.
+enum class Type : uint8_t { kFloat32, kBfloat16 };
+constexpr size_t bytes_of(Type type) { return type == Type::kFloat32 ? 4 : 2; }
+constexpr const char* name_of(Type type) { return type == Type::kFloat32 ? "fp32" : "bf16"; }
 
-    Tensor() = default;
+struct Tensor {
+    void* data = nullptr;
+    int N = 0, H = 1, W = 1, C = 1;
+    Type type = Type::kFloat32;
+
+    Tensor(std::nullptr_t = nullptr) {}  // none, where an op takes one or none
     Tensor(float* data, int N, int H, int W, int C) : data(data), N(N), H(H), W(W), C(C) {}
-    Tensor(float* data, Shape s) : data(data), N(s.N), H(s.H), W(s.W), C(s.C) {}
+    Tensor(float* data, Shape s) : Tensor(data, s, Type::kFloat32) {}
+    Tensor(void* data, Shape s, Type type)
+        : data(data), N(s.N), H(s.H), W(s.W), C(s.C), type(type) {}
 
     Shape shape() const { return {N, H, W, C}; }
     size_t elems() const { return shape().elems(); }
+    size_t bytes() const { return elems() * bytes_of(type); }
     explicit operator bool() const { return data != nullptr; }
+
+    // The numbers, where they are floats.
+    float* floats() const {
+        ENSURE(type == Type::kFloat32, "a tensor ", shape().text(), " of ", name_of(type));
+        return static_cast<float*>(data);
+    }
+    // The same numbers in another shape; of the first images only.
+    Tensor as(Shape shape) const { return {data, shape, type}; }
+    Tensor first(int images) const { return {data, {images, H, W, C}, type}; }
 };
 
 }  // namespace convoy

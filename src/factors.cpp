@@ -71,8 +71,8 @@ void Factors::put(Tensor x, Tensor dy) {
     ENSURE(x.N == dy.N && x.N <= first_row_[rank + 1] - first_row_[rank], x.N, " and ", dy.N,
            " rows");
     const size_t first = size_t(first_row_[rank]);
-    backend_.copy(x_ + first * size_t(in_), x.data, size_t(x.N) * size_t(in_));
-    backend_.copy(dy_ + first * size_t(out_), dy.data, size_t(dy.N) * size_t(out_));
+    backend_.copy(Tensor(x_ + first * size_t(in_), x.shape()), x);
+    backend_.copy(Tensor(dy_ + first * size_t(out_), dy.shape()), dy);
 }
 
 void Factors::stage() {
@@ -110,7 +110,7 @@ void Factors::add_gradient() {
         backend_.to_device(dy_host_, dy_, size_t(rows) * size_t(out_));
     }
     backend_.linear_grad_w({x_, rows, 1, 1, in_}, {dy_, rows, 1, 1, out_}, layer_.w->grad,
-                           layer_.b ? layer_.b->grad.data : nullptr);
+                           layer_.b ? layer_.b->grad.floats() : nullptr);
 }
 
 }  // namespace convoy

@@ -154,8 +154,8 @@ class Walk {
         // window sees. Making such a matrix of x, or dx of such a one, is left out of its time.
         const Shape cs{int(ys.elems() / K), 1, 1, int(ws.row_elems())};
         const Tensor columns = cublas_ ? buffers_.take(cs) : Tensor{nullptr, cs};
-        const Tensor rows{y.data, cs.N, 1, 1, K}, flat{w.data, K, 1, 1, cs.C};
-        const Tensor flat_dw{dw.data, flat.shape()};
+        const Tensor rows = y.as({cs.N, 1, 1, K}), flat = w.as({K, 1, 1, cs.C});
+        const Tensor flat_dw = dw.as(flat.shape());
         emit(
             "conv2d", shapes, flops, bytes,
             [&] { backend_.conv2d(x, w, nullptr, window, true, y); },

@@ -8,13 +8,14 @@
 namespace convoy {
 
 namespace {
-size_t padded(size_t elems) { return (elems + 15) / 16 * 16; }  // 64 bytes
+size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 }  // namespace
 
-Value MemoryPlan::make(Shape shape) {
+Value MemoryPlan::make(Shape shape, Type type) {
     ENSURE(!placed_, "a buffer was planned after place()");
-    buffers_.push_back({padded(shape.elems()), 0, share_ ? now_ : 0, share_ ? now_ : INT_MAX});
-    return kept({int(buffers_.size()) - 1, shape}, Keep::kNothing);
+    buffers_.push_back(
+        {padded(shape.elems() * bytes_of(type)), 0, share_ ? now_ : 0, share_ ? now_ : INT_MAX});
+    return kept({int(buffers_.size()) - 1, shape, Keep::kNothing, type}, Keep::kNothing);
 }
 
 void MemoryPlan::use(Value value) {
@@ -27,7 +28,7 @@ void MemoryPlan::place(Backend& backend) {
     std::vector<int> order(buffers_.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
-                     [&](int a, int b) { return buffers_[a].elems > buffers_[b].elems; });
+                     [&](int a, int b) { return buffers_[a].bytes > buffers_[b].bytes; });
 
     std::vector<const Buffer*> placed;  // by offset
     for (int index : order) {
@@ -35,27 +36,27 @@ void MemoryPlan::place(Backend& backend) {
         buffer.offset = 0;
         for (const Buffer* other : placed) {
             if (other->birth > buffer.death || other->death < buffer.birth) continue;
-            if (buffer.offset + buffer.elems <= other->offset) break;  // fits in the gap below it
-            buffer.offset = std::max(buffer.offset, other->offset + other->elems);
+            if (buffer.offset + buffer.bytes <= other->offset) break;  // fits in the gap below it
+            buffer.offset = std::max(buffer.offset, other->offset + other->bytes);
         }
         const auto by_offset = [](const Buffer* a, const Buffer* b) {
             return a->offset < b->offset;
         };
         placed.insert(std::upper_bound(placed.begin(), placed.end(), &buffer, by_offset), &buffer);
-        block_elems_ = std::max(block_elems_, buffer.offset + buffer.elems);
+        block_bytes_ = std::max(block_bytes_, buffer.offset + buffer.bytes);
     }
-    block_ = backend.alloc(block_elems_);
+    block_ = reinterpret_cast<char*>(backend.alloc(block_bytes_ / sizeof(float)));
 }
 
-float* MemoryPlan::at(Value value) const {
-    if (value.buffer < 0) return nullptr;
+Tensor MemoryPlan::at(Value value) const {
+    if (value.buffer < 0) return {};
     ENSURE(placed_, "at() before place()");
-    return block_ + buffers_.at(value.buffer).offset;
+    return {block_ + buffers_.at(value.buffer).offset, value.shape, value.type};
 }
 
-size_t MemoryPlan::total_elems() const {
+size_t MemoryPlan::total_bytes() const {
     size_t n = 0;
-    for (const Buffer& buffer : buffers_) n += buffer.elems;
+    for (const Buffer& buffer : buffers_) n += buffer.bytes;
     return n;
 }
 

@@ -21,41 +21,53 @@ enum class Keep {
     kValues,   // must stay
 };
 
-// A planned tensor: which buffer (-1: memory of the caller, not planned), and its largest shape.
+// A planned tensor: which buffer (-1: memory of the caller, not planned), its largest shape, and
+// what it holds.
 struct Value {
     int buffer = -1;
     Shape shape;
     Keep keep = Keep::kNothing;
+    Type type = Type::kFloat32;
 };
 
 class MemoryPlan {
  public:
     // share = false: every value has its own memory and nobody works in place (to test against).
-    explicit MemoryPlan(bool share = true) : share_(share) {}
+    // type: what activations and their gradients are held as.
+    explicit MemoryPlan(bool share = true, Type type = Type::kFloat32)
+        : type_(type), share_(share) {}
 
-    void tick() { ++now_; }   // the next operation of the step
-    Value make(Shape shape);  // born in this tick
-    void use(Value value);    // read or written in this tick (not planned: nothing to do)
-    static Value reshaped(Value value, Shape shape) { return {value.buffer, shape, value.keep}; }
+    Type type() const { return type_; }
+
+    void tick() { ++now_; }                                 // the next operation of the step
+    Value make(Shape shape) { return make(shape, type_); }  // born in this tick
+    Value make(Shape shape, Type type);
+    void use(Value value);  // read or written in this tick (not planned: nothing to do)
+    static Value reshaped(Value value, Shape shape) {
+        value.shape = shape;
+        return value;
+    }
     Value kept(Value value, Keep keep) const {
-        return {value.buffer, value.shape, share_ ? keep : Keep::kValues};
+        value.keep = share_ ? keep : Keep::kValues;
+        return value;
     }
 
     void place(Backend& backend);  // allocates the block; then at() may be called
-    float* at(Value value) const;  // null where not planned
-    size_t block_elems() const { return block_elems_; }
-    size_t total_elems() const;  // what it would be without sharing
+    Tensor at(Value value) const;  // without data where not planned
+    size_t block_bytes() const { return block_bytes_; }
+    size_t total_bytes() const;  // what it would be without sharing
 
  private:
     struct Buffer {
-        size_t elems, offset;
+        size_t bytes, offset;
         int birth, death;
     };
+    const Type type_;
     std::vector<Buffer> buffers_;
     int now_ = 0;
     bool share_, placed_ = false;
-    size_t block_elems_ = 0;
-    float* block_ = nullptr;
+    size_t block_bytes_ = 0;
+    char* block_ = nullptr;
 };
 
 }  // namespace convoy

@@ -12,7 +12,7 @@ namespace convoy {
 static constexpr int kMaxSize = 8192;  // rows and columns of an image
 
 Model::Model(const std::string& text, const ModelOptions& options, Backend& backend)
-    : backend_(backend), plan_(!options.plain) {
+    : backend_(backend), plan_(!options.plain, backend.activations()) {
     const std::string origin = options.name.empty() ? "model" : options.name;
     const ModelText parsed = parse_model(text, origin);
     size_ = options.size ? options.size : parsed.input;
@@ -28,7 +28,7 @@ size_t Model::plan(int max_batch, bool training) {
     ENSURE(max_batch > 0, "a batch of ", max_batch);
     max_batch_ = max_batch;
     training_ = training;
-    const Value input{-1, {max_batch, size_, size_, 3}, Keep::kValues};
+    const Value input{-1, {max_batch, size_, size_, 3}, Keep::kValues, plan_.type()};
     const Value logits = layers_.plan_forward(input, plan_, training);
     plan_.tick();
     plan_.use(logits);
@@ -38,7 +38,7 @@ size_t Model::plan(int max_batch, bool training) {
     }
     plan_.place(backend_);
     layers_.bind(plan_, backend_);
-    return plan_.block_elems() * sizeof(float);
+    return plan_.block_bytes();
 }
 
 Tensor Model::forward(Tensor x, const Pass& pass) {
@@ -50,7 +50,7 @@ Tensor Model::forward(Tensor x, const Pass& pass) {
 
 Tensor Model::dlogits(int N) {
     ENSURE(training_ && N <= max_batch_, N, " images, planned for ", max_batch_);
-    return {plan_.at(dlogits_), N, 1, 1, dlogits_.shape.C};
+    return plan_.at(dlogits_).first(N);
 }
 
 void Model::backward(Tensor dlogits, const Pass& pass, const Ready& ready) {

@@ -63,14 +63,14 @@ void Params::allocate(Backend& backend, uint64_t seed) {
         if (!row->frozen) row->grad = Tensor(grads + row->offset, row->shape);
         const size_t n = row->shape.elems();
         if (row->init.kind == Init::kConstant) {
-            if (row->init.value != 0) backend.fill(row->value.data, n, row->init.value);
+            if (row->init.value != 0) backend.fill(row->value.floats(), n, row->init.value);
             continue;
         }
         const uint64_t key = hash_bytes(row->name, hash_bytes(cat(seed, ":")));
-        float* out = row->value.data;
+        float* out = row->value.floats();
         if (!backend.host_visible()) staged.resize(n), out = staged.data();
         draw_start_values(row->init, key, n, out, backend.threads());
-        if (!backend.host_visible()) backend.upload(row->value.data, out, n * sizeof(float));
+        if (!backend.host_visible()) backend.upload(row->value.floats(), out, n * sizeof(float));
     }
     backend.synchronize();
 }

@@ -130,7 +130,7 @@ double StepProbe::time_linear(const Param& w, Param* b, int images, float* x, fl
     for (int i = 0; i < 2; ++i) {
         const auto begin = Clock::now();
         backend_.linear_grad_w({x, images, 1, 1, w.shape.C}, {dy, images, 1, 1, w.shape.N}, w.grad,
-                               b ? b->grad.data : nullptr);
+                               b ? b->grad.floats() : nullptr);
         backend_.synchronize();
         best = std::min(best, between(begin, Clock::now()));
     }

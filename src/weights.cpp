@@ -43,7 +43,7 @@ std::vector<float> transposed(const std::vector<float>& from, size_t rows, size_
 
 std::vector<float> downloaded(const Param& row, Backend& backend) {
     std::vector<float> values(row.shape.elems());
-    backend.download(values.data(), row.value.data, values.size() * sizeof(float));
+    backend.download(values.data(), row.value.floats(), values.size() * sizeof(float));
     return values;
 }
 
@@ -116,7 +116,7 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
         const Layout l = layout_of(*row);
         const std::vector<float> values =
             transposed(from.tensors.at(row->name).values, l.rows, l.channels, l.pixels);
-        backend.upload(row->value.data, values.data(), values.size() * sizeof(float));
+        backend.upload(row->value.floats(), values.data(), values.size() * sizeof(float));
         report.loaded.push_back(row->name);
         used.insert(row->name);
     }

@@ -27,8 +27,8 @@ double tolerance_of(const Case& c) { return sum_tolerance(32, c.x.N * c.x.H * c.
 
 // Both passes of batch norm in training, one after the other.
 void normalise(Backend& backend, Tensor x, GroupBounds groups, const float* gamma,
-               const float* beta, const float* residual, bool relu, float eps, Tensor y,
-               float* mean_rstd, float* sums) {
+               const float* beta, Tensor residual, bool relu, float eps, Tensor y, float* mean_rstd,
+               float* sums) {
     backend.moments(x, {groups, eps, mean_rstd, sums});
     backend.batch_norm(x, groups, mean_rstd, gamma, beta, residual, relu, y);
 }
@@ -57,7 +57,7 @@ TEST_CASE("batch_norm matches the formula in double: output, statistics and sums
                                       full ? p.residual : std::vector<float>{}, full, kEps);
             Guarded y(c.x.elems()), mean_rstd(size_t(2) * G * C), sums(size_t(2) * C, 0.5f);
             normalise(*backend, view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
-                      full ? p.residual.data() : nullptr, full, kEps, view(y, c.x),
+                      full ? view(p.residual, c.x) : Tensor{}, full, kEps, view(y, c.x),
                       mean_rstd.data(), sums.data());
             CHECK_CLOSE(y.span(), want.y.v, tolerance_of(c));
             auto want_sums = want.sums;
@@ -100,8 +100,8 @@ TEST_CASE("batch_norm works in place of x and of the residual") {
     Problem p(c);
     std::vector<float> y(p.x.size()), mean_rstd(38), sums(38, 0.0f);
     const auto run = [&](std::vector<float>& x, std::vector<float>& residual, Tensor out) {
-        normalise(*backend, view(x, c.x), c.bounds, p.gamma.data(), p.beta.data(), residual.data(),
-                  true, kEps, out, mean_rstd.data(), sums.data());
+        normalise(*backend, view(x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
+                  view(residual, c.x), true, kEps, out, mean_rstd.data(), sums.data());
     };
     run(p.x, p.residual, view(y, c.x));
     std::vector<float> x = p.x, residual = p.residual;
@@ -151,7 +151,8 @@ TEST_CASE("batch_norm_grad matches the formula in double, and in place of dy") {
             Guarded dx(c.x.elems()), dres(c.x.elems()), dgamma(C, 0.25f), dbeta(C, 0.25f);
             backend->batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
                                      p.gamma.data(), full, mean_rstd.data(), view(dx, c.x),
-                                     full ? dres.data() : nullptr, dgamma.data(), dbeta.data());
+                                     full ? view(dres, c.x) : Tensor{}, dgamma.data(),
+                                     dbeta.data());
             CHECK_CLOSE(dx.span(), want, tolerance);
             if (full) CHECK_CLOSE(dres.span(), dz, 0.0);
             const double sum_terms = 130 + double(c.x.N) * image / 128;
@@ -207,10 +208,11 @@ TEST_CASE("batch_norm_eval and its gradient match the formula in double") {
     for (bool full : {false, true}) {
         Guarded y(shape.elems()), dx(shape.elems()), dres(shape.elems());
         backend->batch_norm_eval(view(p.x, shape), p.gamma.data(), p.beta.data(), mean.data(),
-                                 var.data(), full ? p.residual.data() : nullptr, full, kEps,
+                                 var.data(), full ? view(p.residual, shape) : Tensor{}, full, kEps,
                                  view(y, shape));
         backend->batch_norm_eval_grad(view(y, shape), view(p.dy, shape), p.gamma.data(), var.data(),
-                                      full, kEps, view(dx, shape), full ? dres.data() : nullptr);
+                                      full, kEps, view(dx, shape),
+                                      full ? view(dres, shape) : Tensor{});
         std::vector<double> want(p.x.size()), want_dx(p.x.size()), want_dz(p.x.size());
         for (size_t i = 0; i < want.size(); ++i) {
             const int c = int(i % 21);

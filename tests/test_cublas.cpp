@@ -70,7 +70,7 @@ TEST_CASE("linear and its gradients tell cuBLAS the right matrices, and finish w
         }
         CHECK(last_compute == 68);  // CUBLAS_COMPUTE_32F
         Guarded dx(xs.elems()), dw(w), db(b);
-        backend.linear_grad_x({dy.data(), ys}, {w.data(), ws}, x.data(), {dx.data(), xs});
+        backend.linear_grad_x({dy.data(), ys}, {w.data(), ws}, {x.data(), xs}, {dx.data(), xs});
         CHECK_CLOSE(dx.span(), reference::conv2d_grad_x(DY, W, point, rows, x).v, sum_tolerance(K));
         backend.linear_grad_w({x.data(), xs}, {dy.data(), ys}, {dw.data(), ws}, db.data());
         auto want = reference::conv2d_grad_w(X, DY, point, ws);

@@ -224,8 +224,9 @@ TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the bu
                 dw.push_back(4.0 * double(dy[size_t(k)]) * double(x[size_t(c)]));
             db.push_back(4.0 * double(dy[size_t(k)]));
         }
-        CHECK_CLOSE(std::span(params.find("first.weight")->grad.data, 600), dw, sum_tolerance(5));
-        CHECK_CLOSE(std::span(params.find("first.bias")->grad.data, 20), db, sum_tolerance(5));
+        CHECK_CLOSE(std::span(params.find("first.weight")->grad.floats(), 600), dw,
+                    sum_tolerance(5));
+        CHECK_CLOSE(std::span(params.find("first.bias")->grad.floats(), 20), db, sum_tolerance(5));
     }
     // A rank with nothing to train hands over the same parcels, all its rows zero.
     ring.slices.clear(), ring.gathers.clear();

@@ -30,14 +30,14 @@ struct Net {
     std::vector<float> forward(bool training = true) {
         const Tensor y =
             model.forward({x.data(), N, model.size(), model.size(), 3}, pass(training));
-        return {y.data, y.data + y.elems()};
+        return {y.floats(), y.floats() + y.elems()};
     }
     // Gradients of Σ coefficients · logits.
     std::vector<std::string> backward() {
         std::vector<std::string> order;
         Tensor dlogits = model.dlogits(N);
         const std::vector<float> c = random_floats(dlogits.elems(), 12);
-        std::copy(c.begin(), c.end(), dlogits.data);
+        std::copy(c.begin(), c.end(), dlogits.floats());
         model.backward(dlogits, pass(), [&](const Param& row) { order.push_back(row.name); });
         return order;
     }
@@ -47,7 +47,7 @@ struct Net {
     }
     std::vector<float> grad(const std::string& name) {
         const Param* row = model.params().find(name);
-        return {row->grad.data, row->grad.data + row->shape.elems()};
+        return {row->grad.floats(), row->grad.floats() + row->shape.elems()};
     }
 
     int N;
@@ -113,7 +113,7 @@ TEST_CASE("the gradient of a network with every kind of layer matches finite dif
         CAPTURE(row->name);
         const std::vector<float> grad = net.grad(row->name);
         for (size_t i = 0; i < grad.size(); i += 1 + grad.size() / 12) {
-            float& w = row->value.data[i];
+            float& w = row->value.floats()[i];
             const float start = w;
             const auto slope = [&](float step) {
                 w = start + step;
@@ -234,7 +234,7 @@ TEST_CASE("an evaluation plan gives the logits of a training plan in evaluation"
     model.plan(5, false);
     const Pass pass = net.pass(false);
     const Tensor y = model.forward({net.x.data(), 3, 10, 10, 3}, pass);
-    CHECK_CLOSE((std::vector<float>(y.data, y.data + y.elems())), net.forward(false), 1e-5);
+    CHECK_CLOSE((std::vector<float>(y.floats(), y.floats() + y.elems())), net.forward(false), 1e-5);
     CHECK_THROWS_AS(model.forward({net.x.data(), 3, 10, 10, 3}, net.pass(true)), Error);
     CHECK_THROWS_AS(model.forward({net.x.data(), 6, 10, 10, 3}, pass), Error);
 }
@@ -385,7 +385,7 @@ TEST_CASE("logits and gradients of a residual network equal PyTorch's") {
     CHECK_CLOSE(net.forward(true), kTrain, 1e-5);
 
     Tensor dlogits = net.model.dlogits(3);
-    for (size_t i = 0; i < dlogits.elems(); ++i) dlogits.data[i] = pattern("c", i);
+    for (size_t i = 0; i < dlogits.elems(); ++i) dlogits.floats()[i] = pattern("c", i);
     net.model.backward(dlogits, net.pass(), [](const Param&) {});
     // Export turns gradients into PyTorch's layout as it does weights.
     for (Param* row : net.model.params().rows())

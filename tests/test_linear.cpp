@@ -38,7 +38,7 @@ TEST_CASE("linear, linear_grad_x and linear_grad_w match the formula in double")
                 reference::conv2d(X, W, full ? b : std::vector<float>{}, kPoint, full);
             CHECK_CLOSE(y.span(), want.v, sum_tolerance(C + 1));
 
-            backend->linear_grad_x(view(dy, ys), view(w, ws), full ? x.data() : nullptr,
+            backend->linear_grad_x(view(dy, ys), view(w, ws), full ? view(x, xs) : Tensor{},
                                    view(dx, xs));
             const auto want_dx =
                 reference::conv2d_grad_x(DY, W, kPoint, xs, full ? x : std::vector<float>{});

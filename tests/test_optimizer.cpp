@@ -64,14 +64,14 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
 
         std::map<std::string, std::vector<double>> w, m, v;
         for (Param* p : params.rows())
-            w[p->name].assign(p->value.data, p->value.data + p->shape.elems()),
+            w[p->name].assign(p->value.floats(), p->value.floats() + p->shape.elems()),
                 m[p->name].assign(p->shape.elems(), 0), v[p->name].assign(p->shape.elems(), 0);
         const double lr = 0.05, count = 4;
         for (int t = 1; t <= 3; ++t) {
             for (Param* p : params.rows()) {
                 if (p->frozen) continue;
                 const std::vector<float> g = random_floats(p->shape.elems(), uint64_t(t));
-                std::copy(g.begin(), g.end(), p->grad.data);
+                std::copy(g.begin(), g.end(), p->grad.floats());
                 for (size_t i = 0; i < g.size(); ++i) {
                     double &wi = w[p->name][i], &mi = m[p->name][i], &vi = v[p->name][i];
                     const double decay = p->decay ? 0.1 : 0, gi = g[i] / count;
@@ -94,7 +94,7 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
         }
         for (Param* p : params.rows()) {
             CAPTURE(p->name);
-            CHECK_CLOSE(std::span(p->value.data, p->shape.elems()), w[p->name], 2e-6);
+            CHECK_CLOSE(std::span(p->value.floats(), p->shape.elems()), w[p->name], 2e-6);
         }
     }
 }

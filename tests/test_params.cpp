@@ -18,7 +18,7 @@ static Param row(const std::string& name, Shape shape, Init init = {}) {
 }
 
 static std::vector<float> values(const Param* row) {
-    return {row->value.data, row->value.data + row->shape.elems()};
+    return {row->value.floats(), row->value.floats() + row->shape.elems()};
 }
 
 TEST_CASE("the arenas hold trained rows, then running statistics, then frozen rows") {

@@ -57,10 +57,10 @@ TEST_CASE("max_pool_grad gives dy to the maximum, with and without mask") {
         const auto y = reference::max_pool({c.x, x}, c.window, where);
         std::vector<float> dy = random_floats(y.v.size(), 3);
         const std::vector<uint8_t> argmax(where.begin(), where.end());
-        for (const auto& m : {std::vector<float>{}, mask}) {
+        for (std::vector<float> m : {std::vector<float>{}, mask}) {
             Guarded dx(x.size());
             backend->max_pool_grad(view(dy, y.shape), argmax.data(), c.window,
-                                   m.empty() ? nullptr : m.data(), view(dx, c.x));
+                                   m.empty() ? Tensor{} : view(m, c.x), view(dx, c.x));
             const auto want = reference::max_pool_grad({y.shape, dy}, where, c.window, c.x, m);
             CHECK_CLOSE(dx.span(), want.v, sum_tolerance(25));
         }

@@ -54,7 +54,8 @@ void check_conv(Backend& backend, Precision precision, const Case& c) {
     CHECK_CLOSE(y.span(), exact.v, terms * own + sum_tolerance(terms));
 
     Guarded dx(xs.elems());
-    backend.conv2d_grad_x({dy.data(), ys}, {w.data(), ws}, c.window, x.data(), {dx.data(), xs});
+    backend.conv2d_grad_x({dy.data(), ys}, {w.data(), ws}, c.window, {x.data(), xs},
+                          {dx.data(), xs});
     terms = double(ws.N) * ws.H * ws.W;
     CHECK_CLOSE(dx.span(), reference::conv2d_grad_x(DY, W, c.window, xs, x).v,
                 sum_tolerance(terms));
@@ -95,7 +96,7 @@ TEST_CASE("linear and its gradients on tensor cores are convolutions of single p
     Guarded y(ys.elems()), dx(xs.elems()), dw(w), db(b);
     backend->linear({x.data(), xs}, {w.data(), ws}, b.data(), true, {y.data(), ys});
     CHECK_CLOSE(y.span(), reference::conv2d(X, W, b, point, true).v, sum_tolerance(C + 1));
-    backend->linear_grad_x({dy.data(), ys}, {w.data(), ws}, x.data(), {dx.data(), xs});
+    backend->linear_grad_x({dy.data(), ys}, {w.data(), ws}, {x.data(), xs}, {dx.data(), xs});
     CHECK_CLOSE(dx.span(), reference::conv2d_grad_x(DY, W, point, rows, x).v, sum_tolerance(K));
     backend->linear_grad_w({x.data(), xs}, {dy.data(), ys}, {dw.data(), ws}, db.data());
     auto want = reference::conv2d_grad_w(X, DY, point, ws);

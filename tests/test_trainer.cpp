@@ -362,7 +362,7 @@ TEST_CASE("a NaN in the gradient stops the run, naming step and layer, with the 
     Rank rank(config, *alone, {1});
     rank.loader->start(0, 0);
     Batch* batch = rank.loader->next();
-    rank.model.params().find("fc.weight")->value.data[0] = NAN;
+    rank.model.params().find("fc.weight")->value.floats()[0] = NAN;
     const std::vector<float> before = rank.weights();
     CHECK_THROWS_WITH_AS(rank.trainer->step(*batch, {0, 0, 12}, 0.1),
                          doctest::Contains("step 12: NaN or infinity in the gradient of c1.weight"),
@@ -421,7 +421,7 @@ TEST_CASE("a NaN in a replayed step stops the run as in any other") {
     rank.train(3);
     Batch* batch = rank.loader->next();
     const float nan = NAN;
-    rank.backend->upload(rank.model.params().find("fc.weight")->value.data, &nan, sizeof nan);
+    rank.backend->upload(rank.model.params().find("fc.weight")->value.floats(), &nan, sizeof nan);
     const std::vector<float> before = rank.weights();
     CHECK_THROWS_WITH_AS(rank.trainer->step(*batch, rank.at, 0.1),
                          doctest::Contains("step 3: NaN or infinity in the gradient of c1.weight"),

@@ -24,7 +24,7 @@ TEST_CASE(
 
     const StoredTensor& conv = content.tensors.at("c.weight");
     CHECK(conv.shape == std::vector<int64_t>{4, 3, 3, 2});
-    const float* w = model.params().find("c.weight")->value.data;
+    const float* w = model.params().find("c.weight")->value.floats();
     for (int k = 0; k < 4; ++k)
         for (int c = 0; c < 3; ++c)
             for (int r = 0; r < 3; ++r)
@@ -34,7 +34,7 @@ TEST_CASE(
 
     const StoredTensor& linear = content.tensors.at("f.weight");  // 4 rows, 5 columns, 4 channels
     CHECK(linear.shape == std::vector<int64_t>{5, 80});
-    const float* f = model.params().find("f.weight")->value.data;
+    const float* f = model.params().find("f.weight")->value.floats();
     for (int k = 0; k < 5; ++k)
         for (int c = 0; c < 4; ++c)
             for (int h = 0; h < 4; ++h)
@@ -74,14 +74,15 @@ TEST_CASE(
     content.tensors["extra"] = {"F32", {1}, {0}};
     CHECK_THROWS_WITH_AS(import_weights(content, fresh, *backend, false),
                          "'g.weight' is 2x5 in the weights, 7x5 in the model", Error);
-    const std::vector<float> head(fresh.params().find("g.weight")->value.data,
-                                  fresh.params().find("g.weight")->value.data + 35);
+    const std::vector<float> head(fresh.params().find("g.weight")->value.floats(),
+                                  fresh.params().find("g.weight")->value.floats() + 35);
     const ImportReport report = import_weights(content, fresh, *backend, true);
     CHECK(report.text() ==
           "loaded 7 of 9 tensors; starting fresh: g.weight, g.bias; not used: extra, g.bias, "
           "g.weight");
-    CHECK(std::equal(head.begin(), head.end(), fresh.params().find("g.weight")->value.data));
-    CHECK(*fresh.params().find("f.bias")->value.data == *old.params().find("f.bias")->value.data);
+    CHECK(std::equal(head.begin(), head.end(), fresh.params().find("g.weight")->value.floats()));
+    CHECK(*fresh.params().find("f.bias")->value.floats() ==
+          *old.params().find("f.bias")->value.floats());
 
     content.tensors.erase("c.weight");
     Model same(kNet, {.classes = 2}, *backend);

@@ -103,8 +103,8 @@ TEST_CASE("Winograd's epilogue adds the bias, cuts at zero and applies the mask"
         Guarded y(ys.elems()), dx(xs.elems());
         direct->conv2d(view(x, xs), view(w, ws), b.data(), window, true, view(want, ys));
         backend->conv2d(view(x, xs), view(w, ws), b.data(), window, true, view(y, ys));
-        direct->conv2d_grad_x(view(dy, ys), view(w, ws), window, x.data(), view(want_dx, xs));
-        backend->conv2d_grad_x(view(dy, ys), view(w, ws), window, x.data(), view(dx, xs));
+        direct->conv2d_grad_x(view(dy, ys), view(w, ws), window, view(x, xs), view(want_dx, xs));
+        backend->conv2d_grad_x(view(dy, ys), view(w, ws), window, view(x, xs), view(dx, xs));
         // Sums of 9·19 or more products, each side off by its own rounding, Winograd's eight times.
         const int taps = size * size;
         CHECK_CLOSE(y.span(), want, 9 * sum_tolerance(taps * 19));

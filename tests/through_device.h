@@ -31,6 +31,10 @@ class ThroughDevice final : public Backend {
         Call call(*this);
         device_->copy(call.out(to, n), call.in(from, n), n);
     }
+    void copy(Tensor to, Tensor from) override {
+        Call c(*this);
+        device_->copy(c.out(to), c.in(from));
+    }
     void fill(float* to, size_t elems, float value) override {
         Call call(*this);
         device_->fill(call.out(to, elems), elems, value);
@@ -51,9 +55,9 @@ class ThroughDevice final : public Backend {
         device_->conv2d(c.in(x), c.in(w), c.in(b, w.N), window, relu, c.out(y),
                         of_y ? &there : nullptr);
     }
-    void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override {
+    void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) override {
         Call c(*this);
-        device_->conv2d_grad_x(c.in(dy), c.in(w), window, c.in(mask, dx.elems()), c.out(dx));
+        device_->conv2d_grad_x(c.in(dy), c.in(w), window, c.in(mask), c.out(dx));
     }
     void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override {
         Call c(*this);
@@ -63,9 +67,9 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->linear(c.in(x), c.in(w), c.in(b, w.N), relu, c.out(y));
     }
-    void linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) override {
+    void linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) override {
         Call c(*this);
-        device_->linear_grad_x(c.in(dy), c.in(w), c.in(mask, dx.elems()), c.out(dx));
+        device_->linear_grad_x(c.in(dy), c.in(w), c.in(mask), c.out(dx));
     }
     void linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) override {
         Call c(*this);
@@ -76,32 +80,31 @@ class ThroughDevice final : public Backend {
         device_->moments(c.in(x), c.out(to, x.C));
     }
     void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
-                    const float* beta, const float* residual, bool relu, Tensor y) override {
+                    const float* beta, Tensor residual, bool relu, Tensor y) override {
         Call c(*this);
         device_->batch_norm(c.in(x), groups, c.in(mean_rstd, kept(groups, x.C)), c.in(gamma, x.C),
-                            c.in(beta, x.C), c.in(residual, x.elems()), relu, c.out(y));
+                            c.in(beta, x.C), c.in(residual), relu, c.out(y));
     }
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
-                         bool relu, const float* mean_rstd, Tensor dx, float* dresidual,
+                         bool relu, const float* mean_rstd, Tensor dx, Tensor dresidual,
                          float* dgamma, float* dbeta) override {
         Call c(*this);
         device_->batch_norm_grad(c.in(x), c.in(y), c.in(dy), groups, c.in(gamma, x.C), relu,
-                                 c.in(mean_rstd, kept(groups, x.C)), c.out(dx),
-                                 c.out(dresidual, x.elems()), c.out(dgamma, x.C),
-                                 c.out(dbeta, x.C));
+                                 c.in(mean_rstd, kept(groups, x.C)), c.out(dx), c.out(dresidual),
+                                 c.out(dgamma, x.C), c.out(dbeta, x.C));
     }
     void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                         const float* var, const float* residual, bool relu, float eps,
+                         const float* var, Tensor residual, bool relu, float eps,
                          Tensor y) override {
         Call c(*this);
         device_->batch_norm_eval(c.in(x), c.in(gamma, x.C), c.in(beta, x.C), c.in(mean, x.C),
-                                 c.in(var, x.C), c.in(residual, x.elems()), relu, eps, c.out(y));
+                                 c.in(var, x.C), c.in(residual), relu, eps, c.out(y));
     }
     void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, bool relu,
-                              float eps, Tensor dx, float* dresidual) override {
+                              float eps, Tensor dx, Tensor dresidual) override {
         Call c(*this);
         device_->batch_norm_eval_grad(c.in(y), c.in(dy), c.in(gamma, dy.C), c.in(var, dy.C), relu,
-                                      eps, c.out(dx), c.out(dresidual, dy.elems()));
+                                      eps, c.out(dx), c.out(dresidual));
     }
     void relu(Tensor x) override {
         Call c(*this);
@@ -119,11 +122,10 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->max_pool(c.in(x), window, c.out(y), c.out(argmax, y.elems()));
     }
-    void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+    void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, Tensor mask,
                        Tensor dx) override {
         Call c(*this);
-        device_->max_pool_grad(c.in(dy), c.in(argmax, dy.elems()), window, c.in(mask, dx.elems()),
-                               c.out(dx));
+        device_->max_pool_grad(c.in(dy), c.in(argmax, dy.elems()), window, c.in(mask), c.out(dx));
     }
     void avg_pool(Tensor x, Tensor y) override {
         Call c(*this);
@@ -201,8 +203,8 @@ class ThroughDevice final : public Backend {
         T* out(T* here, size_t n) {
             return const_cast<T*>(place(here, n, true));
         }
-        Tensor in(Tensor t) { return {in(t.data, t.elems()), t.shape()}; }
-        Tensor out(Tensor t) { return {out(t.data, t.elems()), t.shape()}; }
+        Tensor in(Tensor t) { return {in(t.floats(), t.elems()), t.shape()}; }
+        Tensor out(Tensor t) { return {out(t.floats(), t.elems()), t.shape()}; }
         Moments out(const Moments& m, int C) {
             return {m.groups, m.eps, out(m.mean_rstd, kept(m.groups, C)),
                     out(m.sums, 2 * size_t(C))};

@@ -205,16 +205,16 @@ void CpuBackend::moments(Tensor x, const Moments& to) {
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
     cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
         double* mean = parts + size_t(s) * 2 * C;
-        slab_statistics(x.data + slabs[s].begin * C, slabs[s].end - slabs[s].begin, C, mean,
+        slab_statistics(x.floats() + slabs[s].begin * C, slabs[s].end - slabs[s].begin, C, mean,
                         mean + C);
     });
     merge_statistics(slabs, parts, image_rows, C, to);
 }
 
 void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
-                            const float* gamma, const float* beta, const float* residual, bool relu,
+                            const float* gamma, const float* beta, Tensor residual, bool relu,
                             Tensor y) {
-    check_same("x", x, "y", y);
+    check_batch_norm(x, residual, y);
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C, G = int(groups.size()) - 1;
@@ -226,15 +226,15 @@ void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd
     cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
         const Slab& slab = slabs[s];
         const ptrdiff_t at = slab.begin * C;
-        normalise(x.data + at, residual ? residual + at : nullptr, relu, y.data + at,
-                  slab.end - slab.begin, C, mean_rstd + size_t(slab.group) * 2 * C,
+        normalise(x.floats() + at, residual ? residual.floats() + at : nullptr, relu,
+                  y.floats() + at, slab.end - slab.begin, C, mean_rstd + size_t(slab.group) * 2 * C,
                   scale + size_t(slab.group) * C, beta);
     });
 }
 
 void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
                                  const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
-                                 float* dresidual, float* dgamma, float* dbeta) {
+                                 Tensor dresidual, float* dgamma, float* dbeta) {
     check_batch_norm_grad(x, y, dy, relu, dx, dresidual);
     check_groups(x, groups);
     if (x.elems() == 0) return;
@@ -249,8 +249,8 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
         const float* mean = mean_rstd + size_t(slab.group) * 2 * C;
         double* sum = parts + size_t(s) * 2 * C;
         const auto f = relu ? gradient_sums<true> : gradient_sums<false>;
-        f(x.data + at, relu ? y.data + at : nullptr, dy.data + at, slab.end - slab.begin, C, mean,
-          mean + C, sum, sum + C);
+        f(x.floats() + at, relu ? y.floats() + at : nullptr, dy.floats() + at,
+          slab.end - slab.begin, C, mean, mean + C, sum, sum + C);
     });
 
     // For each group: scale = gamma·rstd, mean of dz, slope = rstd·mean(dz·x̂)
@@ -281,36 +281,36 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
         const auto f = relu
                            ? (dresidual ? gradient_rows<true, true> : gradient_rows<true, false>)
                            : (dresidual ? gradient_rows<false, true> : gradient_rows<false, false>);
-        f(x.data + at, relu ? y.data + at : nullptr, dy.data + at, dx.data + at,
-          dresidual ? dresidual + at : nullptr, slab.end - slab.begin, C,
+        f(x.floats() + at, relu ? y.floats() + at : nullptr, dy.floats() + at, dx.floats() + at,
+          dresidual ? dresidual.floats() + at : nullptr, slab.end - slab.begin, C,
           mean_rstd + size_t(slab.group) * 2 * C, scale, scale + C, scale + 2 * C);
     });
 }
 
 void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                                 const float* var, const float* residual, bool relu, float eps,
+                                 const float* var, Tensor residual, bool relu, float eps,
                                  Tensor y) {
-    check_same("x", x, "y", y);
+    check_batch_norm(x, residual, y);
     const int C = x.C;
     float* scale = cpu_.shared.get(kSlotParts, C);
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
     cpu_.pool.for_ranges(size_t(x.N) * x.H * x.W, 64, [&](size_t begin, size_t end) {
-        normalise(x.data + begin * C, residual ? residual + begin * C : nullptr, relu,
-                  y.data + begin * C, int64_t(end - begin), C, mean, scale, beta);
+        normalise(x.floats() + begin * C, residual ? residual.floats() + begin * C : nullptr, relu,
+                  y.floats() + begin * C, int64_t(end - begin), C, mean, scale, beta);
     });
 }
 
 void CpuBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
-                                      bool relu, float eps, Tensor dx, float* dresidual) {
-    check_batch_norm_eval_grad(y, dy, relu, dx);
+                                      bool relu, float eps, Tensor dx, Tensor dresidual) {
+    check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
     const int C = dy.C;
     float* scale = cpu_.shared.get(kSlotParts, C);
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
     cpu_.pool.for_ranges(size_t(dy.N) * dy.H * dy.W, 64, [&](size_t begin, size_t end) {
         const auto f = relu ? (dresidual ? scale_rows<true, true> : scale_rows<true, false>)
                             : (dresidual ? scale_rows<false, true> : scale_rows<false, false>);
-        f(relu ? y.data + begin * C : nullptr, dy.data + begin * C, dx.data + begin * C,
-          dresidual ? dresidual + begin * C : nullptr, int64_t(end - begin), C, scale);
+        f(relu ? y.floats() + begin * C : nullptr, dy.floats() + begin * C, dx.floats() + begin * C,
+          dresidual ? dresidual.floats() + begin * C : nullptr, int64_t(end - begin), C, scale);
     });
 }
 

@@ -20,7 +20,7 @@ namespace convoy {
 namespace {
 
 Patches patches_of(Tensor x, Window window, Tensor y) {
-    return {x.data,
+    return {x.floats(),
             x.N,
             x.H,
             x.W,
@@ -64,17 +64,19 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
     if (use_winograd(patches, w.N)) {
         std::vector<ptrdiff_t> taps(size_t(w.H) * w.W);
         for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * w.C;
-        winograd_conv(cpu_, patches, {w.data, 1, filter, int(taps.size()), taps.data()}, w.N,
-                      y.data, epilogue);
+        winograd_conv(cpu_, patches, {w.floats(), 1, filter, int(taps.size()), taps.data()}, w.N,
+                      y.floats(), epilogue);
     } else {
-        multiply_patches(cpu_, patches, {w.data, 1, filter}, w.N, {y.data, line * y.H, line, row},
-                         epilogue);
+        multiply_patches(cpu_, patches, {w.floats(), 1, filter}, w.N,
+                         {y.floats(), line * y.H, line, row}, epilogue);
     }
     if (of_y) moments(y, *of_y);
 }
 
-void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {
+void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
+    check_mask(mask, dx);
+    const float* signs = mask.floats();
     const ptrdiff_t pixel = dx.C, line = pixel * dx.W;
     for (int a = 0; a < std::min(window.stride_h, dx.H); ++a)
         for (int b = 0; b < std::min(window.stride_w, dx.W); ++b) {
@@ -86,7 +88,7 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* 
                     taps.push_back((ptrdiff_t(rows.highest - r * window.stride_h) * w.W +
                                     (cols.highest - s * window.stride_w)) *
                                    w.C);
-            const Patches patches{dy.data,
+            const Patches patches{dy.floats(),
                                   dy.N,
                                   dy.H,
                                   dy.W,
@@ -99,16 +101,16 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* 
                                   1,
                                   (dx.H - a + window.stride_h - 1) / window.stride_h,
                                   (dx.W - b + window.stride_w - 1) / window.stride_w};
-            const RightSide filters{w.data, ptrdiff_t(w.H) * w.W * w.C, 1,
+            const RightSide filters{w.floats(), ptrdiff_t(w.H) * w.W * w.C, 1,
                                     std::max(1, int(taps.size())), taps.data()};
             if (use_winograd(patches, dx.C) && window.stride_h == 1 && window.stride_w == 1) {
-                winograd_conv(cpu_, patches, filters, dx.C, dx.data, {nullptr, false, mask});
+                winograd_conv(cpu_, patches, filters, dx.C, dx.floats(), {nullptr, false, signs});
                 return;
             }
             multiply_patches(cpu_, patches, filters, dx.C,
-                             {dx.data + a * line + b * pixel, line * dx.H, line * window.stride_h,
-                              pixel * window.stride_w},
-                             {nullptr, false, mask ? mask + a * line + b * pixel : nullptr});
+                             {dx.floats() + a * line + b * pixel, line * dx.H,
+                              line * window.stride_h, pixel * window.stride_w},
+                             {nullptr, false, signs ? signs + a * line + b * pixel : nullptr});
         }
 }
 
@@ -116,10 +118,10 @@ void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, fl
     check_conv2d(x, dw, window, dy);
     const Patches patches = patches_of(x, window, dy);
     if (use_winograd(patches, dy.C))
-        winograd_grad_w(cpu_, dy.data, dy.C, patches, dw.data);
+        winograd_grad_w(cpu_, dy.floats(), dy.C, patches, dw.floats());
     else
-        multiply_rows(cpu_, dy.data, dy.C, patches, dw.data);
-    if (db) add_column_sums(cpu_, dy.data, int64_t(dy.N) * dy.H * dy.W, dy.C, db);
+        multiply_rows(cpu_, dy.floats(), dy.C, patches, dw.floats());
+    if (db) add_column_sums(cpu_, dy.floats(), int64_t(dy.N) * dy.H * dy.W, dy.C, db);
 }
 
 }  // namespace convoy

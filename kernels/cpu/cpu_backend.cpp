@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "kernels/shapes.h"
+
 namespace convoy {
 
 namespace {
@@ -30,6 +32,11 @@ void CpuBackend::upload(void* device, const void* host, size_t bytes) {
 void CpuBackend::download(void* host, const void* device, size_t bytes) {
     if (bytes) std::memcpy(host, device, bytes);
 }
+void CpuBackend::copy(Tensor to, Tensor from) {
+    check_copy(to, from);
+    copy(to.floats(), from.floats(), from.elems());
+}
+
 void CpuBackend::copy(float* to, const float* from, size_t elems) {
     cpu_.pool.for_ranges(elems, kCopyGrain, [&](size_t begin, size_t end) {
         std::memcpy(to + begin, from + begin, (end - begin) * sizeof(float));

@@ -26,6 +26,7 @@ class CpuBackend : public Backend {
     void upload(void* device, const void* host, size_t bytes) override;
     void download(void* host, const void* device, size_t bytes) override;
     void copy(float* to, const float* from, size_t elems) override;
+    void copy(Tensor to, Tensor from) override;
     void fill(float* to, size_t elems, float value) override;
     void synchronize() override {}
     bool host_visible() const override { return true; }
@@ -36,30 +37,30 @@ class CpuBackend : public Backend {
 
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                 const Moments* of_y) override;
-    void conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) override;
+    void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) override;
     void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override;
 
     void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) override;
-    void linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) override;
+    void linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) override;
     void linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) override;
 
     void moments(Tensor x, const Moments& to) override;
     void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
-                    const float* beta, const float* residual, bool relu, Tensor y) override;
+                    const float* beta, Tensor residual, bool relu, Tensor y) override;
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
-                         bool relu, const float* mean_rstd, Tensor dx, float* dresidual,
+                         bool relu, const float* mean_rstd, Tensor dx, Tensor dresidual,
                          float* dgamma, float* dbeta) override;
     void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                         const float* var, const float* residual, bool relu, float eps,
+                         const float* var, Tensor residual, bool relu, float eps,
                          Tensor y) override;
     void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, bool relu,
-                              float eps, Tensor dx, float* dresidual) override;
+                              float eps, Tensor dx, Tensor dresidual) override;
 
     void relu(Tensor x) override;
     void relu_grad(Tensor y, Tensor dy) override;
     void add(Tensor x, Tensor y) override;
     void max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) override;
-    void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+    void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, Tensor mask,
                        Tensor dx) override;
     void avg_pool(Tensor x, Tensor y) override;
     void avg_pool_grad(Tensor dy, Tensor dx) override;

@@ -52,23 +52,28 @@ void keep_some(float* v, const uint32_t* words, size_t count, float p, float sca
 }  // namespace
 
 void CpuBackend::relu(Tensor x) {
+    float* v = x.floats();
     cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
         // This way round a NaN stays one, and is noticed.
-        for (size_t i = begin; i < end; ++i) x.data[i] = x.data[i] < 0 ? 0.0f : x.data[i];
+        for (size_t i = begin; i < end; ++i) v[i] = v[i] < 0 ? 0.0f : v[i];
     });
 }
 
 void CpuBackend::relu_grad(Tensor y, Tensor dy) {
     check_same("y", y, "dy", dy);
+    const float* from = y.floats();
+    float* to = dy.floats();
     cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) dy.data[i] = y.data[i] <= 0 ? 0.0f : dy.data[i];
+        for (size_t i = begin; i < end; ++i) to[i] = from[i] <= 0 ? 0.0f : to[i];
     });
 }
 
 void CpuBackend::add(Tensor x, Tensor y) {
     check_same("x", x, "y", y);
+    const float* from = y.floats();
+    float* to = x.floats();
     cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) x.data[i] += y.data[i];
+        for (size_t i = begin; i < end; ++i) to[i] += from[i];
     });
 }
 
@@ -76,6 +81,7 @@ void CpuBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
                          std::span<const uint64_t> sample_ids, uint16_t purpose) {
     check_dropout(x, p, sample_ids);
     constexpr size_t kChunk = 4 * kBlocks;
+    float* all = x.floats();
     const size_t row = x.shape().row_elems(), chunks = (row + kChunk - 1) / kChunk;
     cpu_.pool.for_ranges(x.N * chunks, 64, [&](size_t begin, size_t end) {
         for (size_t task = begin; task < end; ++task) {
@@ -87,7 +93,7 @@ void CpuBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
             draw_blocks(uint32_t(first / 4),
                         {uint32_t(id), epoch, uint32_t(purpose) | uint32_t(id >> 32) << 16}, seed,
                         words);
-            float* v = x.data + n * row + first;
+            float* v = all + n * row + first;
             const size_t count = std::min(kChunk, row - first);
             keep_some(v, words, count, p, 1 / (1 - p));
         }

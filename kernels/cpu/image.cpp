@@ -58,7 +58,7 @@ void resize_image(const uint8_t* packed, const Picture& picture, const float* va
             const uint32_t weight = uint32_t(place.weights[k]);
             for (size_t i = 0; i < n; ++i) sums[i] += weight * from[i];
         }
-        float* out = y.data + size_t(p) * n;
+        float* out = y.floats() + size_t(p) * n;
         for (size_t i = 0; i < n; ++i) out[i] = values[i % 3 * 256 + to_byte(sums[i])];
     }
 }
@@ -72,8 +72,9 @@ void CpuBackend::resize(std::span<const uint8_t> packed, std::span<const Picture
     for (const Picture& picture : pictures) ring = std::max(ring, ring_bytes(picture, y.W));
     const size_t sums = size_t(y.W) * 3;
     float* const* scratch = cpu_.for_threads(sums + ring / sizeof(float) + 1);
+    float* images = y.floats();
     cpu_.pool.for_each(y.N, [&](int n, int thread) {
-        const Tensor image(y.data + size_t(n) * y.shape().row_elems(), 1, y.H, y.W, 3);
+        const Tensor image(images + size_t(n) * y.shape().row_elems(), 1, y.H, y.W, 3);
         auto* room = reinterpret_cast<uint32_t*>(scratch[thread]);
         resize_image(packed.data(), pictures[size_t(n)], values, image, room,
                      reinterpret_cast<uint8_t*>(room + sums));

@@ -21,12 +21,13 @@ bool images_fill_columns(const Micro& micro, int images) {
 void turn_back(Cpu& cpu, const float* turned, const float* b, bool relu, Tensor y) {
     constexpr int kSquare = 16;
     const int K = y.C, N = y.N;
+    float* to = y.floats();
     cpu.pool.for_each((K + kSquare - 1) / kSquare, [&](int square, int) {
         const int begin = square * kSquare, end = std::min(K, begin + kSquare);
         for (int n = 0; n < N; ++n)
             for (int k = begin; k < end; ++k) {
                 const float v = turned[size_t(k) * N + n] + (b ? b[k] : 0.0f);
-                y.data[size_t(n) * K + k] = relu && v < 0 ? 0.0f : v;
+                to[size_t(n) * K + k] = relu && v < 0 ? 0.0f : v;
             }
     });
 }
@@ -38,24 +39,27 @@ void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y)
     if (images_fill_columns(cpu_.micro, x.N)) {
         float* turned = cpu_.shared.get(kSlotParts, size_t(w.N) * x.N);
         const ptrdiff_t all = ptrdiff_t(w.N) * x.N;
-        multiply_patches(cpu_, Patches::matrix(w.data, w.N, w.C), {x.data, 1, w.C}, x.N,
+        multiply_patches(cpu_, Patches::matrix(w.floats(), w.N, w.C), {x.floats(), 1, w.C}, x.N,
                          {turned, all, all, x.N}, {});
         return turn_back(cpu_, turned, b, relu, y);
     }
-    multiply_thin(cpu_, x.data, x.N, w.C, {w.data, 1, w.C}, w.N, y.data, {b, relu, nullptr});
+    multiply_thin(cpu_, x.floats(), x.N, w.C, {w.floats(), 1, w.C}, w.N, y.floats(),
+                  {b, relu, nullptr});
 }
 
-void CpuBackend::linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) {
+void CpuBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     check_linear(dx, w, dy);
-    multiply_thin(cpu_, dy.data, dy.N, w.N, {w.data, w.C, 1}, w.C, dx.data, {nullptr, false, mask});
+    check_mask(mask, dx);
+    multiply_thin(cpu_, dy.floats(), dy.N, w.N, {w.floats(), w.C, 1}, w.C, dx.floats(),
+                  {nullptr, false, mask.floats()});
 }
 
 void CpuBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
     // In order: ranks with unequal numbers of threads form the same gradient from factors.
-    multiply_rows(cpu_, dy.data, dy.C, Patches::matrix(x.data, x.N, dw.C), dw.data,
+    multiply_rows(cpu_, dy.floats(), dy.C, Patches::matrix(x.floats(), x.N, dw.C), dw.floats(),
                   /*rows_in_order=*/true);
-    if (db) add_column_sums(cpu_, dy.data, dy.N, dy.C, db);
+    if (db) add_column_sums(cpu_, dy.floats(), dy.N, dy.C, db);
 }
 
 }  // namespace convoy

@@ -26,10 +26,12 @@ void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> l
     const int N = logits.N, C = logits.C;
     const double other = double(smoothing) / C, own = 1 - double(smoothing) + other;
 
+    const float* all = logits.floats();
+    float* to = dlogits.floats();
     double* losses = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, size_t(N) * 4));
     double* ranks = losses + N;
     cpu_.pool.for_each(N, [&](int n, int) {
-        const float* x = logits.data + ptrdiff_t(n) * C;
+        const float* x = all + ptrdiff_t(n) * C;
         const int label = labels[n];
         const double log_sum = log_sum_exp(x, C);
         double loss = 0;
@@ -39,7 +41,7 @@ void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> l
             if (target != 0) loss -= target * log_p;
             // Not "greater": beside a NaN nothing has rank 1.
             if (c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label))) ++rank;
-            if (dlogits) dlogits.data[ptrdiff_t(n) * C + c] = float(std::exp(log_p) - target);
+            if (to) to[ptrdiff_t(n) * C + c] = float(std::exp(log_p) - target);
         }
         losses[n] = loss, ranks[n] = rank;
     });
@@ -54,9 +56,11 @@ void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> l
 void CpuBackend::softmax(Tensor x, Tensor y) {
     check_same("x", x, "y", y);
     const int C = int(x.shape().row_elems());
+    const float* all = x.floats();
+    float* out = y.floats();
     cpu_.pool.for_each(x.N, [&](int n, int) {
-        const float* from = x.data + ptrdiff_t(n) * C;
-        float* to = y.data + ptrdiff_t(n) * C;
+        const float* from = all + ptrdiff_t(n) * C;
+        float* to = out + ptrdiff_t(n) * C;
         const double log_sum = log_sum_exp(from, C);
         for (int c = 0; c < C; ++c) to[c] = float(std::exp(double(from[c]) - log_sum));
     });

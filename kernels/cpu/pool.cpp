@@ -42,6 +42,8 @@ void over_channels(int C, F&& f) {
 
 void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
+    const float* from = x.floats();
+    float* to = y.floats();
     const ptrdiff_t pixel = x.C, line = pixel * x.W;
     cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
         const int n = task / y.H, h = task % y.H * window.stride_h - window.pad_h;
@@ -55,15 +57,18 @@ void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
                                     std::min(window.size_w, x.W - w),
                                     window.size_w};
             const ptrdiff_t at = (ptrdiff_t(task) * y.W + q) * y.C;
-            cpu_.micro.max_pool_window(x.data + (ptrdiff_t(n) * x.H + h) * line + w * pixel, inside,
-                                       x.C, y.data + at, argmax + at);
+            cpu_.micro.max_pool_window(from + (ptrdiff_t(n) * x.H + h) * line + w * pixel, inside,
+                                       x.C, to + at, argmax + at);
         }
     });
 }
 
-void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, Tensor mask,
                                Tensor dx) {
     check_max_pool(dx.shape(), window, dy.shape());
+    check_mask(mask, dx);
+    const float *signs = mask.floats(), *from = dy.floats();
+    float* to = dx.floats();
     cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
         PoolSource sources[256];  // a pixel is in no more windows than a window has places
         const int n = task / dx.H, h = task % dx.H;
@@ -75,30 +80,31 @@ void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, 
                 for (int q = cols.first; q <= cols.last; ++q) {
                     const int r = h + window.pad_h - p * window.stride_h;
                     const int s = w + window.pad_w - q * window.stride_w;
-                    const ptrdiff_t from = ((ptrdiff_t(n) * dy.H + p) * dy.W + q) * dy.C;
-                    sources[count++] = {dy.data + from, argmax + from, r * window.size_w + s};
+                    const ptrdiff_t at = ((ptrdiff_t(n) * dy.H + p) * dy.W + q) * dy.C;
+                    sources[count++] = {from + at, argmax + at, r * window.size_w + s};
                 }
-            const ptrdiff_t to = (ptrdiff_t(task) * dx.W + w) * dx.C;
-            cpu_.micro.max_pool_gather(sources, count, dx.C, mask ? mask + to : nullptr,
-                                       dx.data + to);
+            const ptrdiff_t at = (ptrdiff_t(task) * dx.W + w) * dx.C;
+            cpu_.micro.max_pool_gather(sources, count, dx.C, signs ? signs + at : nullptr, to + at);
         }
     });
 }
 
 void CpuBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
+    const float* from = x.floats();
+    float* all = y.floats();
     cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
         const int n = task / y.H, p = task % y.H;
         const int h0 = area_begin(p, y.H, x.H), h1 = area_end(p, y.H, x.H);
         for (int q = 0; q < y.W; ++q) {
             const int w0 = area_begin(q, y.W, x.W), w1 = area_end(q, y.W, x.W);
             const float share = 1.0f / float((h1 - h0) * (w1 - w0));
-            float* to = y.data + (ptrdiff_t(task) * y.W + q) * y.C;
+            float* to = all + (ptrdiff_t(task) * y.W + q) * y.C;
             over_channels(x.C, [&](int c, auto lanes) {
                 float sum[kLanes] = {};
                 for (int h = h0; h < h1; ++h)
                     for (int w = w0; w < w1; ++w) {
-                        const float* v = x.data + ((ptrdiff_t(n) * x.H + h) * x.W + w) * x.C + c;
+                        const float* v = from + ((ptrdiff_t(n) * x.H + h) * x.W + w) * x.C + c;
                         for (int l = 0; l < lanes; ++l) sum[l] += v[l];
                     }
                 for (int l = 0; l < lanes; ++l) to[c + l] = sum[l] * share;
@@ -109,6 +115,8 @@ void CpuBackend::avg_pool(Tensor x, Tensor y) {
 
 void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     check_avg_pool(dx, dy);
+    const float* all = dy.floats();
+    float* rows = dx.floats();
     const int P = dy.H, Q = dy.W;
     cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
         const int n = task / dx.H, h = task % dx.H;
@@ -116,14 +124,14 @@ void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
         const int p0 = area_begin(h, dx.H, P), p1 = area_end(h, dx.H, P);
         for (int w = 0; w < dx.W; ++w) {
             const int q0 = area_begin(w, dx.W, Q), q1 = area_end(w, dx.W, Q);
-            float* to = dx.data + (ptrdiff_t(task) * dx.W + w) * dx.C;
+            float* to = rows + (ptrdiff_t(task) * dx.W + w) * dx.C;
             std::fill_n(to, dx.C, 0.0f);
             for (int p = p0; p < p1; ++p)
                 for (int q = q0; q < q1; ++q) {
                     const int rows = area_end(p, P, dx.H) - area_begin(p, P, dx.H);
                     const int cols = area_end(q, Q, dx.W) - area_begin(q, Q, dx.W);
                     const float share = 1.0f / float(rows * cols);
-                    const float* from = dy.data + ((ptrdiff_t(n) * P + p) * Q + q) * dy.C;
+                    const float* from = all + ((ptrdiff_t(n) * P + p) * Q + q) * dy.C;
                     for (int c = 0; c < dx.C; ++c) to[c] += from[c] * share;
                 }
         }

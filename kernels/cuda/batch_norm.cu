@@ -242,30 +242,30 @@ void CudaBackend::moments(Tensor x, const Moments& to) {
     const Groups cuts = cut(to.groups, x, memory_.pass(to.groups, stream_));
     const dim3 grid = grid_of(cuts, C);
     float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
-    statistics_kernel<<<grid, kBlock, 0, stream_>>>(x.data, C, cuts, parts);
+    statistics_kernel<<<grid, kBlock, 0, stream_>>>(x.floats(), C, cuts, parts);
     CUDA_LAUNCHED();
-    finish_statistics_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(x.data, C, cuts, parts, to.eps,
-                                                                  to.mean_rstd, to.sums);
+    finish_statistics_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(x.floats(), C, cuts, parts,
+                                                                  to.eps, to.mean_rstd, to.sums);
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
-                             const float* gamma, const float* beta, const float* residual,
-                             bool relu, Tensor y) {
-    check_same("x", x, "y", y);
+                             const float* gamma, const float* beta, Tensor residual, bool relu,
+                             Tensor y) {
+    check_batch_norm(x, residual, y);
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C;
     const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
     const dim3 grid = grid_of(cuts, C);
-    normalise_kernel<<<grid, kBlock, 0, stream_>>>(x.data, C, cuts, gamma, beta, residual, relu,
-                                                   mean_rstd, y.data);
+    normalise_kernel<<<grid, kBlock, 0, stream_>>>(x.floats(), C, cuts, gamma, beta,
+                                                   residual.floats(), relu, mean_rstd, y.floats());
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
                                   const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
-                                  float* dresidual, float* dgamma, float* dbeta) {
+                                  Tensor dresidual, float* dgamma, float* dbeta) {
     check_batch_norm_grad(x, y, dy, relu, dx, dresidual);
     check_groups(x, groups);
     if (x.elems() == 0) return;
@@ -274,35 +274,37 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     const dim3 grid = grid_of(cuts, C);
     float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(cuts.count) * 2 * C);
-    gradient_sums_kernel<<<grid, kBlock, 0, stream_>>>(x.data, y.data, dy.data, C, cuts, relu,
-                                                       mean_rstd, parts);
+    gradient_sums_kernel<<<grid, kBlock, 0, stream_>>>(x.floats(), y.floats(), dy.floats(), C, cuts,
+                                                       relu, mean_rstd, parts);
     CUDA_LAUNCHED();
     finish_gradient_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(C, cuts, parts, mean_rstd, factors,
                                                                 dgamma, dbeta);
     CUDA_LAUNCHED();
-    gradient_kernel<<<grid, kBlock, 0, stream_>>>(x.data, y.data, dy.data, C, cuts, gamma, relu,
-                                                  mean_rstd, factors, dx.data, dresidual);
+    gradient_kernel<<<grid, kBlock, 0, stream_>>>(x.floats(), y.floats(), dy.floats(), C, cuts,
+                                                  gamma, relu, mean_rstd, factors, dx.floats(),
+                                                  dresidual.floats());
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta,
-                                  const float* mean, const float* var, const float* residual,
-                                  bool relu, float eps, Tensor y) {
-    check_same("x", x, "y", y);
+                                  const float* mean, const float* var, Tensor residual, bool relu,
+                                  float eps, Tensor y) {
+    check_batch_norm(x, residual, y);
     if (x.elems() == 0) return;
     const size_t rows = x.elems() / x.C;
-    eval_kernel<<<eval_grid(rows, x.C), kBlock, 0, stream_>>>(x.data, rows, x.C, gamma, beta, mean,
-                                                              var, residual, relu, eps, y.data);
+    eval_kernel<<<eval_grid(rows, x.C), kBlock, 0, stream_>>>(
+        x.floats(), rows, x.C, gamma, beta, mean, var, residual.floats(), relu, eps, y.floats());
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
-                                       bool relu, float eps, Tensor dx, float* dresidual) {
-    check_batch_norm_eval_grad(y, dy, relu, dx);
+                                       bool relu, float eps, Tensor dx, Tensor dresidual) {
+    check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
     if (dy.elems() == 0) return;
     const size_t rows = dy.elems() / dy.C;
     eval_gradient_kernel<<<eval_grid(rows, dy.C), kBlock, 0, stream_>>>(
-        y.data, dy.data, rows, dy.C, gamma, var, relu, eps, dx.data, dresidual);
+        y.floats(), dy.floats(), rows, dy.C, gamma, var, relu, eps, dx.floats(),
+        dresidual.floats());
     CUDA_LAUNCHED();
 }
 

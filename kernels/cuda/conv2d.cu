@@ -120,7 +120,7 @@ struct FiltersOfChannel {
 
 Patches patches_of(Tensor x, Window window, Tensor y) {
     const int taps = window.size_h * window.size_w * x.C;
-    return {x.data, x.shape(), window, y.H, y.W, y.N * y.H * y.W, taps};
+    return {x.floats(), x.shape(), window, y.H, y.W, y.N * y.H * y.W, taps};
 }
 
 // Whether four neighbouring channels can be copied at once.
@@ -146,19 +146,20 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
                          const Moments* of_y) {
     check_conv2d(x, w, window, y);
     const Patches patches = patches_of(x, window, y);
-    const Matrix<true> filters{w.data, w.N, patches.depths, patches.depths};
-    product(precision_, in_fours(x.data, x.C) && in_fours(w.data, x.C), patches, filters,
-            patches.rows, w.N, patches.depths, {y.data, b, relu}, memory_, stream_);
+    const Matrix<true> filters{w.floats(), w.N, patches.depths, patches.depths};
+    product(precision_, in_fours(x.floats(), x.C) && in_fours(w.floats(), x.C), patches, filters,
+            patches.rows, w.N, patches.depths, {y.floats(), b, relu}, memory_, stream_);
     if (of_y) moments(y, *of_y);
 }
 
-void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, const float* mask, Tensor dx) {
+void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
+    check_mask(mask, dx);
     const int I = dx.N * dx.H * dx.W, J = dx.C, L = window.size_h * window.size_w * w.N;
-    const Outputs outputs{dy.data, dy.shape(), window, dx.H, dx.W, I, L};
-    const FiltersOfChannel filters{w.data, w.N, w.H, w.W, w.C};
-    product(precision_, in_fours(dy.data, dy.C) && in_fours(w.data, w.C), outputs, filters, I, J, L,
-            {dx.data, nullptr, false, mask}, memory_, stream_);
+    const Outputs outputs{dy.floats(), dy.shape(), window, dx.H, dx.W, I, L};
+    const FiltersOfChannel filters{w.floats(), w.N, w.H, w.W, w.C};
+    product(precision_, in_fours(dy.floats(), dy.C) && in_fours(w.floats(), w.C), outputs, filters,
+            I, J, L, {dx.floats(), nullptr, false, mask.floats()}, memory_, stream_);
 }
 
 void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
@@ -166,16 +167,16 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
     if (dy.elems() == 0) return;
     const PatchesOfTap patches{patches_of(x, window, dy)};
     const int I = dy.C, J = patches.patches.depths, L = patches.patches.rows;
-    const Matrix<false> outputs{dy.data, I, L, I};
-    const Finish finish{dw.data, nullptr, false, nullptr, true};
-    const bool dy_fours = in_fours(dy.data, dy.C), x_fours = in_fours(x.data, x.C);
+    const Matrix<false> outputs{dy.floats(), I, L, I};
+    const Finish finish{dw.floats(), nullptr, false, nullptr, true};
+    const bool dy_fours = in_fours(dy.floats(), dy.C), x_fours = in_fours(x.floats(), x.C);
     if (precision_ != Precision::kFp32 && dy_fours && !x_fours)  // a first layer
         multiply_tensor<4, 1>(precision_, outputs, patches, I, J, L, finish, memory_, kSlotProduct,
                               stream_);
     else
         product(precision_, dy_fours && x_fours, outputs, patches, I, J, L, finish, memory_,
                 stream_);
-    if (db) add_column_sums(dy.data, L, I, db);
+    if (db) add_column_sums(dy.floats(), L, I, db);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -54,21 +54,22 @@ __global__ void dropout_kernel(float* x, size_t images, size_t row, float p, uin
 
 void CudaBackend::relu(Tensor x) {
     if (x.elems() == 0) return;
-    relu_kernel<<<blocks_for(x.elems()), kThreads, 0, stream_>>>(x.data, x.elems());
+    relu_kernel<<<blocks_for(x.elems()), kThreads, 0, stream_>>>(x.floats(), x.elems());
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::relu_grad(Tensor y, Tensor dy) {
     check_same("y", y, "dy", dy);
     if (dy.elems() == 0) return;
-    relu_grad_kernel<<<blocks_for(dy.elems()), kThreads, 0, stream_>>>(y.data, dy.data, dy.elems());
+    relu_grad_kernel<<<blocks_for(dy.elems()), kThreads, 0, stream_>>>(y.floats(), dy.floats(),
+                                                                       dy.elems());
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::add(Tensor x, Tensor y) {
     check_same("x", x, "y", y);
     if (x.elems() == 0) return;
-    add_kernel<<<blocks_for(x.elems()), kThreads, 0, stream_>>>(x.data, y.data, x.elems());
+    add_kernel<<<blocks_for(x.elems()), kThreads, 0, stream_>>>(x.floats(), y.floats(), x.elems());
     CUDA_LAUNCHED();
 }
 
@@ -79,7 +80,7 @@ void CudaBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
     const uint64_t* ids = memory_.pass(sample_ids, stream_);
     const size_t row = x.shape().row_elems();
     dropout_kernel<<<blocks_for(x.N * ((row + 3) / 4)), kThreads, 0, stream_>>>(
-        x.data, x.N, row, p, seed, epoch, ids, purpose);
+        x.floats(), x.N, row, p, seed, epoch, ids, purpose);
     CUDA_LAUNCHED();
 }
 

@@ -67,7 +67,7 @@ void CudaBackend::resize(std::span<const uint8_t> packed, std::span<const Pictur
     const float* values_there = memory_.pass(std::span(values, 3 * 256), stream_);
     const size_t pixels = size_t(y.N) * y.H * y.W;
     resize_kernel<<<blocks_for(pixels), kThreads, 0, stream_>>>(
-        packed.data(), pictures_there, values_there, y.H, y.W, pixels, y.data);
+        packed.data(), pictures_there, values_there, y.H, y.W, pixels, y.floats());
     CUDA_LAUNCHED();
 }
 

@@ -15,7 +15,7 @@ namespace convoy::CONVOY_DEVICE {
 
 // The rows of x as images of one pixel, on which a linear layer is a convolution with a window
 // of 1.
-static Tensor as_pixels(Tensor x) { return {x.data, x.N, 1, 1, int(x.shape().row_elems())}; }
+static Tensor as_pixels(Tensor x) { return x.as({x.N, 1, 1, int(x.shape().row_elems())}); }
 
 // multiply() of gemm.cuh by cuBLAS.
 static void multiply_cublas(Cublas& cublas, Precision precision, const CublasOperand& a,
@@ -31,41 +31,44 @@ static void multiply_cublas(Cublas& cublas, Precision precision, const CublasOpe
 void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
     if (cublas_)
-        return multiply_cublas(*cublas_, precision_, {x.data, true, w.C}, {w.data, true, w.C}, x.N,
-                               w.N, w.C, {y.data, b, relu}, stream_);
+        return multiply_cublas(*cublas_, precision_, {x.floats(), true, w.C},
+                               {w.floats(), true, w.C}, x.N, w.N, w.C, {y.floats(), b, relu},
+                               stream_);
     if (precision_ != Precision::kFp32)
         return conv2d(as_pixels(x), w, b, Window::square(1), relu, y, nullptr);
     const int N = x.N, C = w.C, K = w.N;
-    multiply(Matrix<true>{x.data, N, C, C}, Matrix<true>{w.data, K, C, C}, N, K, C,
-             {y.data, b, relu}, memory_, kSlotProduct, stream_);
+    multiply(Matrix<true>{x.floats(), N, C, C}, Matrix<true>{w.floats(), K, C, C}, N, K, C,
+             {y.floats(), b, relu}, memory_, kSlotProduct, stream_);
 }
 
-void CudaBackend::linear_grad_x(Tensor dy, Tensor w, const float* mask, Tensor dx) {
+void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     check_linear(dx, w, dy);
+    check_mask(mask, dx);
     if (cublas_)
-        return multiply_cublas(*cublas_, precision_, {dy.data, true, w.N}, {w.data, false, w.C},
-                               dx.N, w.C, w.N, {dx.data, nullptr, false, mask}, stream_);
+        return multiply_cublas(*cublas_, precision_, {dy.floats(), true, w.N},
+                               {w.floats(), false, w.C}, dx.N, w.C, w.N,
+                               {dx.floats(), nullptr, false, mask.floats()}, stream_);
     if (precision_ != Precision::kFp32)
         return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx));
     const int N = dx.N, C = w.C, K = w.N;
-    multiply(Matrix<true>{dy.data, N, K, K}, Matrix<false>{w.data, C, K, C}, N, C, K,
-             {dx.data, nullptr, false, mask}, memory_, kSlotProduct, stream_);
+    multiply(Matrix<true>{dy.floats(), N, K, K}, Matrix<false>{w.floats(), C, K, C}, N, C, K,
+             {dx.floats(), nullptr, false, mask.floats()}, memory_, kSlotProduct, stream_);
 }
 
 void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
     const int N = x.N, C = dw.C, K = dw.N;
     if (N == 0) return;
-    const Finish finish{dw.data, nullptr, false, nullptr, true};
+    const Finish finish{dw.floats(), nullptr, false, nullptr, true};
     if (cublas_)
-        multiply_cublas(*cublas_, precision_, {dy.data, false, K}, {x.data, false, C}, K, C, N,
-                        finish, stream_);
+        multiply_cublas(*cublas_, precision_, {dy.floats(), false, K}, {x.floats(), false, C}, K, C,
+                        N, finish, stream_);
     else if (precision_ != Precision::kFp32)
         return conv2d_grad_w(as_pixels(x), dy, Window::square(1), dw, db);
     else
-        multiply(Matrix<false>{dy.data, K, N, K}, Matrix<false>{x.data, C, N, C}, K, C, N, finish,
-                 memory_, kSlotProduct, stream_);
-    if (db) add_column_sums(dy.data, N, K, db);
+        multiply(Matrix<false>{dy.floats(), K, N, K}, Matrix<false>{x.floats(), C, N, C}, K, C, N,
+                 finish, memory_, kSlotProduct, stream_);
+    if (db) add_column_sums(dy.floats(), N, K, db);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -97,7 +97,7 @@ void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> 
     auto* losses = memory_.scratch<double>(kSlotSums, size_t(N) * 2);
     int* ranks = reinterpret_cast<int*>(losses + N);
     cross_entropy_kernel<<<ceil_div(N, kWarps), dim3(32, kWarps), 0, stream_>>>(
-        logits.data, labels_there, N, C, own, other, dlogits.data, losses, ranks);
+        logits.floats(), labels_there, N, C, own, other, dlogits.floats(), losses, ranks);
     CUDA_LAUNCHED();
     loss_sums_kernel<<<1, 256, 0, stream_>>>(losses, ranks, N, sums);
     CUDA_LAUNCHED();
@@ -107,7 +107,8 @@ void CudaBackend::softmax(Tensor x, Tensor y) {
     check_same("x", x, "y", y);
     if (x.elems() == 0) return;
     const int C = int(x.shape().row_elems());
-    softmax_kernel<<<ceil_div(x.N, kWarps), dim3(32, kWarps), 0, stream_>>>(x.data, x.N, C, y.data);
+    softmax_kernel<<<ceil_div(x.N, kWarps), dim3(32, kWarps), 0, stream_>>>(x.floats(), x.N, C,
+                                                                            y.floats());
     CUDA_LAUNCHED();
 }
 

@@ -117,24 +117,26 @@ void CudaBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
     if (y.elems() == 0) return;
     max_pool_kernel<<<blocks_for(y.elems()), kThreads, 0, stream_>>>(
-        x.data, x.shape(), window, y.data, y.shape(), y.elems(), argmax);
+        x.floats(), x.shape(), window, y.floats(), y.shape(), y.elems(), argmax);
     CUDA_LAUNCHED();
 }
 
-void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, const float* mask,
+void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, Tensor mask,
                                 Tensor dx) {
     check_max_pool(dx.shape(), window, dy.shape());
+    check_mask(mask, dx);
     if (dx.elems() == 0) return;
     max_pool_grad_kernel<<<blocks_for(dx.elems()), kThreads, 0, stream_>>>(
-        dy.data, argmax, dy.shape(), window, mask, dx.data, dx.shape(), dx.elems());
+        dy.floats(), argmax, dy.shape(), window, mask.floats(), dx.floats(), dx.shape(),
+        dx.elems());
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
     if (y.elems() == 0) return;
-    avg_pool_kernel<<<blocks_for(y.elems()), kThreads, 0, stream_>>>(x.data, x.shape(), y.data,
-                                                                     y.shape(), y.elems());
+    avg_pool_kernel<<<blocks_for(y.elems()), kThreads, 0, stream_>>>(
+        x.floats(), x.shape(), y.floats(), y.shape(), y.elems());
     CUDA_LAUNCHED();
 }
 
@@ -142,7 +144,7 @@ void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     check_avg_pool(dx, dy);
     if (dx.elems() == 0) return;
     avg_pool_grad_kernel<<<blocks_for(dx.elems()), kThreads, 0, stream_>>>(
-        dy.data, dy.shape(), dx.data, dx.shape(), dx.elems());
+        dy.floats(), dy.shape(), dx.floats(), dx.shape(), dx.elems());
     CUDA_LAUNCHED();
 }
 

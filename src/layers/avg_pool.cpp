@@ -31,19 +31,19 @@ class AvgPool final : public Layer {
     }
     void bind(const MemoryPlan& plan, Backend& backend) override {
         backend_ = &backend;
-        y_data_ = plan.at(y_value_);
-        dx_data_ = plan.at(dx_value_);
+        y_room_ = plan.at(y_value_);
+        dx_room_ = plan.at(dx_value_);
     }
 
     Tensor forward(Tensor x, const Pass&) override {
-        if (!y_data_) return x;
-        const Tensor y(y_data_, output(x.shape()));
+        if (!y_room_) return x;
+        const Tensor y = y_room_.first(x.N);
         backend_->avg_pool(x, y);
         return y;
     }
     Tensor backward(Tensor dy, const Pass&, const Ready&) override {
-        if (!dx_data_) return dy;
-        const Tensor dx(dx_data_, {dy.N, x_shape_.H, x_shape_.W, x_shape_.C});
+        if (!dx_room_) return dy;
+        const Tensor dx = dx_room_.first(dy.N);
         backend_->avg_pool_grad(dy, dx);
         return dx;
     }
@@ -53,7 +53,7 @@ class AvgPool final : public Layer {
     Shape x_shape_;
     Value y_value_, dx_value_;
     Backend* backend_ = nullptr;
-    float *y_data_ = nullptr, *dx_data_ = nullptr;
+    Tensor y_room_, dx_room_;
 };
 
 }  // namespace

@@ -25,14 +25,15 @@ void BatchNorm::describe(Shape x, std::vector<LayerLine>& lines) const {
 
 void BatchNorm::plan_moments(Shape x, MemoryPlan& plan, bool training) {
     learns_ = training && trained();
-    if (learns_) stats_value_ = plan.make({x.N, 1, 1, 2 * x.C});  // a group an image
+    if (learns_)
+        stats_value_ = plan.make({x.N, 1, 1, 2 * x.C}, Type::kFloat32);  // a group an image
 }
 
 const Moments* BatchNorm::moments(Tensor x, const Pass& pass) {
     if (!pass.training || !learns_) return nullptr;
     ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(gamma_), " got ", x.N,
            " images in ", pass.groups.size(), " bounds of groups");
-    moments_ = {pass.groups, kEps, stats_, mean_.grad.data};  // both sums: the rows are joined
+    moments_ = {pass.groups, kEps, stats_, mean_.grad.floats()};  // both sums: the rows are joined
     return &moments_;
 }
 
@@ -66,37 +67,38 @@ Value BatchNorm::plan_grad(Value dy, MemoryPlan& plan) {
 
 void BatchNorm::bind(const MemoryPlan& plan, Backend& backend) {
     backend_ = &backend;
-    y_data_ = plan.at(y_value_);
-    dx_data_ = plan.at(dx_value_);
-    addend_grad_data_ = plan.at(addend_grad_value);
-    stats_ = plan.at(stats_value_);
+    y_room_ = plan.at(y_value_);
+    dx_room_ = plan.at(dx_value_);
+    addend_grad_room_ = plan.at(addend_grad_value);
+    stats_ = plan.at(stats_value_).floats();
 }
 
 Tensor BatchNorm::forward_add(Tensor x, Tensor addend, const Pass& pass) {
     x_ = x;
-    y_ = Tensor(y_data_, x.shape());
+    y_ = y_room_.first(x.N);
     const Moments* statistics = moments(x, pass);
     if (!statistics) {
-        backend_->batch_norm_eval(x, gamma_.value.data, beta_.value.data, mean_.value.data,
-                                  var_.value.data, addend.data, relu_.on, kEps, y_);
+        backend_->batch_norm_eval(x, gamma_.value.floats(), beta_.value.floats(),
+                                  mean_.value.floats(), var_.value.floats(), addend, relu_.on, kEps,
+                                  y_);
         return y_;
     }
     if (!moments_come_) backend_->moments(x, *statistics);
-    backend_->batch_norm(x, pass.groups, stats_, gamma_.value.data, beta_.value.data, addend.data,
-                         relu_.on, y_);
+    backend_->batch_norm(x, pass.groups, stats_, gamma_.value.floats(), beta_.value.floats(),
+                         addend, relu_.on, y_);
     return y_;
 }
 
 Tensor BatchNorm::grad(Tensor dy, const Pass& pass) {
-    const Tensor dx(dx_data_, x_.shape());
-    if (has_addend) addend_grad = Tensor(addend_grad_data_, x_.shape());
-    float* daddend = has_addend ? addend_grad.data : nullptr;
+    const Tensor dx = dx_room_.first(x_.N);
+    if (has_addend) addend_grad = addend_grad_room_.first(x_.N);
     if (learns_) {
-        backend_->batch_norm_grad(x_, y_, dy, pass.groups, gamma_.value.data, relu_.reads_y(),
-                                  stats_, dx, daddend, gamma_.grad.data, beta_.grad.data);
+        backend_->batch_norm_grad(x_, y_, dy, pass.groups, gamma_.value.floats(), relu_.reads_y(),
+                                  stats_, dx, addend_grad, gamma_.grad.floats(),
+                                  beta_.grad.floats());
     } else {
-        backend_->batch_norm_eval_grad(y_, dy, gamma_.value.data, var_.value.data, relu_.reads_y(),
-                                       kEps, dx, daddend);
+        backend_->batch_norm_eval_grad(y_, dy, gamma_.value.floats(), var_.value.floats(),
+                                       relu_.reads_y(), kEps, dx, addend_grad);
     }
     return dx;
 }

@@ -55,8 +55,8 @@ class BatchNorm final : public Layer {
     bool learns_ = false;  // planned with statistics of the batch, and so with x kept for backward
     Value x_value_, y_value_, dx_value_, stats_value_;
     Backend* backend_ = nullptr;
-    float *y_data_ = nullptr, *dx_data_ = nullptr, *addend_grad_data_ = nullptr;
-    float* stats_ = nullptr;  // mean and rstd of each group
+    Tensor y_room_, dx_room_, addend_grad_room_;  // for the largest batch
+    float* stats_ = nullptr;                      // mean and rstd of each group
     Moments moments_;
     Tensor x_, y_;
 };

@@ -37,7 +37,7 @@ class Conv2d final : public Weighted {
     void grad_w(Tensor x, Tensor dy, float* db) override {
         backend_->conv2d_grad_w(x, dy, window_, w_.grad, db);
     }
-    void grad_x(Tensor dy, const float* mask, Tensor dx) override {
+    void grad_x(Tensor dy, Tensor mask, Tensor dx) override {
         backend_->conv2d_grad_x(dy, w_.value, window_, mask, dx);
     }
 

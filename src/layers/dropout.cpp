@@ -33,22 +33,22 @@ class Dropout final : public Layer {
     }
     void bind(const MemoryPlan& plan, Backend& backend) override {
         backend_ = &backend;
-        y_data_ = plan.at(y_value_);
-        dx_data_ = plan.at(dx_value_);
+        y_room_ = plan.at(y_value_);
+        dx_room_ = plan.at(dx_value_);
     }
 
-    Tensor forward(Tensor x, const Pass& pass) override { return apply(x, y_data_, pass); }
+    Tensor forward(Tensor x, const Pass& pass) override { return apply(x, y_room_, pass); }
     Tensor backward(Tensor dy, const Pass& pass, const Ready&) override {
-        return apply(dy, dx_data_, pass);
+        return apply(dy, dx_room_, pass);
     }
 
  private:
     // In place, or into `copy` if there is one: then in evaluation too, since layers behind may
     // work in place on what others still read in front.
-    Tensor apply(Tensor x, float* copy, const Pass& pass) {
+    Tensor apply(Tensor x, Tensor copy, const Pass& pass) {
         if (copy) {
-            backend_->copy(copy, x.data, x.elems());
-            x.data = copy;
+            backend_->copy(copy.first(x.N), x);
+            x = copy.first(x.N);
         }
         if (!pass.training || p_ == 0) return x;
         ENSURE(pass.samples.size() == size_t(x.N), pass.samples.size(), " sample numbers for ", x.N,
@@ -61,7 +61,7 @@ class Dropout final : public Layer {
     uint16_t purpose_;
     Value y_value_, dx_value_;
     Backend* backend_ = nullptr;
-    float *y_data_ = nullptr, *dx_data_ = nullptr;
+    Tensor y_room_, dx_room_;
 };
 
 }  // namespace

@@ -23,9 +23,9 @@ class Flatten final : public Layer {
     }
     void bind(const MemoryPlan&, Backend&) override {}
 
-    Tensor forward(Tensor x, const Pass&) override { return {x.data, output(x.shape())}; }
+    Tensor forward(Tensor x, const Pass&) override { return x.as(output(x.shape())); }
     Tensor backward(Tensor dy, const Pass&, const Ready&) override {
-        return {dy.data, dy.N, shape_.H, shape_.W, shape_.C};
+        return dy.as({dy.N, shape_.H, shape_.W, shape_.C});
     }
 
  private:

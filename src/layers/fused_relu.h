@@ -25,12 +25,12 @@ struct FusedRelu {
         copy_ = plan.make(dy.shape);
         return copy_;
     }
-    void bind(const MemoryPlan& plan) { copy_data_ = plan.at(copy_); }
+    void bind(const MemoryPlan& plan) { copy_room_ = plan.at(copy_); }
     Tensor grad(Tensor dy, Tensor y, Backend& backend) const {
         if (!reads_y()) return dy;
-        if (copy_data_) {
-            backend.copy(copy_data_, dy.data, dy.elems());
-            dy.data = copy_data_;
+        if (copy_room_) {
+            backend.copy(copy_room_.first(dy.N), dy);
+            dy = copy_room_.first(dy.N);
         }
         backend.relu_grad(y, dy);
         return dy;
@@ -38,7 +38,7 @@ struct FusedRelu {
 
  private:
     Value copy_;
-    float* copy_data_ = nullptr;
+    Tensor copy_room_;
 };
 
 }  // namespace convoy

@@ -22,7 +22,7 @@ class Linear final : public Weighted {
     void grad_w(Tensor x, Tensor dy, float* db) override {
         backend_->linear_grad_w(x, dy, w_.grad, db);
     }
-    void grad_x(Tensor dy, const float* mask, Tensor dx) override {
+    void grad_x(Tensor dy, Tensor mask, Tensor dx) override {
         backend_->linear_grad_x(dy, w_.value, mask, dx);
     }
     bool leaves_as_factors(Tensor x, Tensor dy, const Ready& ready) override {

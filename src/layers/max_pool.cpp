@@ -23,7 +23,7 @@ class MaxPool final : public Layer {
         x_value_ = x;
         y_value_ = plan.make(output(x.shape));
         const size_t floats = (output({1, x.shape.H, x.shape.W, x.shape.C}).elems() + 3) / 4;
-        argmax_value_ = plan.make({x.shape.N, 1, 1, int(floats)});
+        argmax_value_ = plan.make({x.shape.N, 1, 1, int(floats)}, Type::kFloat32);
         return y_value_;
     }
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
@@ -36,20 +36,20 @@ class MaxPool final : public Layer {
     }
     void bind(const MemoryPlan& plan, Backend& backend) override {
         backend_ = &backend;
-        y_data_ = plan.at(y_value_);
-        dx_data_ = plan.at(dx_value_);
-        argmax_ = reinterpret_cast<uint8_t*>(plan.at(argmax_value_));
+        y_room_ = plan.at(y_value_);
+        dx_room_ = plan.at(dx_value_);
+        argmax_ = static_cast<uint8_t*>(plan.at(argmax_value_).data);
     }
 
     Tensor forward(Tensor x, const Pass&) override {
         x_ = x;
-        const Tensor y(y_data_, output(x.shape()));
+        const Tensor y = y_room_.first(x.N);
         backend_->max_pool(x, window_, y, argmax_);
         return y;
     }
     Tensor backward(Tensor dy, const Pass&, const Ready&) override {
-        const Tensor dx(dx_data_, x_.shape());
-        backend_->max_pool_grad(dy, argmax_, window_, mask_ ? x_.data : nullptr, dx);
+        const Tensor dx = dx_room_.first(dy.N);
+        backend_->max_pool_grad(dy, argmax_, window_, mask_ ? x_ : Tensor{}, dx);
         return dx;
     }
 
@@ -58,7 +58,7 @@ class MaxPool final : public Layer {
     bool mask_ = false;
     Value x_value_, y_value_, dx_value_, argmax_value_;
     Backend* backend_ = nullptr;
-    float *y_data_ = nullptr, *dx_data_ = nullptr;
+    Tensor y_room_, dx_room_;
     uint8_t* argmax_ = nullptr;
     Tensor x_;
 };

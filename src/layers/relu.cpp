@@ -32,15 +32,15 @@ class Relu final : public Layer {
     }
     void bind(const MemoryPlan& plan, Backend& backend) override {
         backend_ = &backend;
-        copy_data_ = plan.at(copy_value_);
+        copy_room_ = plan.at(copy_value_);
         relu_.bind(plan);
     }
 
     Tensor forward(Tensor x, const Pass&) override {
         y_ = x;
-        if (copy_data_) {
-            y_.data = copy_data_;
-            backend_->copy(y_.data, x.data, x.elems());
+        if (copy_room_) {
+            y_ = copy_room_.first(x.N);
+            backend_->copy(y_, x);
         }
         backend_->relu(y_);
         return y_;
@@ -53,8 +53,7 @@ class Relu final : public Layer {
     FusedRelu relu_;
     Value y_value_, copy_value_;
     Backend* backend_ = nullptr;
-    float* copy_data_ = nullptr;
-    Tensor y_;
+    Tensor copy_room_, y_;
 };
 
 }  // namespace

@@ -57,8 +57,7 @@ class Residual final : public Layer {
     bool needs_dx_ = false, runs_shortcut_ = false, runs_main_ = false;
     Value y_value_;
     Backend* backend_ = nullptr;
-    float* y_data_ = nullptr;
-    Tensor y_;
+    Tensor y_room_, y_;
 };
 
 Value Residual::plan_forward(Value x, MemoryPlan& plan, bool training) {
@@ -104,7 +103,7 @@ void Residual::bind(const MemoryPlan& plan, Backend& backend) {
     main_.bind(plan, backend);
     shortcut_.bind(plan, backend);
     if (norm_) norm_->bind(plan, backend);
-    y_data_ = plan.at(y_value_);
+    y_room_ = plan.at(y_value_);
     relu_.bind(plan);
 }
 
@@ -112,8 +111,8 @@ Tensor Residual::forward(Tensor x, const Pass& pass) {
     const Tensor main = main_.forward(x, pass);
     const Tensor addend = shortcut_.forward(x, pass);
     if (norm_) return norm_->forward_add(main, addend, pass);
-    y_ = Tensor(y_data_, main.shape());
-    if (y_.data != main.data) backend_->copy(y_.data, main.data, main.elems());
+    y_ = y_room_.first(main.N);
+    if (y_.data != main.data) backend_->copy(y_, main);
     backend_->add(y_, addend);
     backend_->relu(y_);
     return y_;

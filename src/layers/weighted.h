@@ -37,27 +37,27 @@ class Weighted : public Layer {
     }
     void bind(const MemoryPlan& plan, Backend& backend) override {
         backend_ = &backend;
-        y_data_ = plan.at(y_value_);
-        dx_data_ = plan.at(dx_value_);
+        y_room_ = plan.at(y_value_);
+        dx_room_ = plan.at(dx_value_);
         relu_.bind(plan);
     }
 
     Tensor forward(Tensor x, const Pass& pass) override {
         x_ = x;  // a view; the plan keeps it alive as long as backward reads it
-        y_ = Tensor(y_data_, output(x.shape()));
-        multiply(x, b_ ? b_->value.data : nullptr, relu_.on, y_, pass);
+        y_ = y_room_.first(x.N);
+        multiply(x, b_ ? b_->value.floats() : nullptr, relu_.on, y_, pass);
         return y_;
     }
     Tensor backward(Tensor dy, const Pass&, const Ready& ready) override {
         dy = relu_.grad(dy, y_, *backend_);
         if (trained() && !leaves_as_factors(x_, dy, ready)) {
-            grad_w(x_, dy, b_ ? b_->grad.data : nullptr);
+            grad_w(x_, dy, b_ ? b_->grad.floats() : nullptr);
             if (b_) ready(*b_);
             ready(w_);
         }
-        if (!dx_data_) return {};
-        const Tensor dx(dx_data_, x_.shape());
-        grad_x(dy, mask_ ? x_.data : nullptr, dx);
+        if (!dx_room_) return {};
+        const Tensor dx = dx_room_.first(x_.N);
+        grad_x(dy, mask_ ? x_ : Tensor{}, dx);
         return dx;
     }
 
@@ -65,7 +65,7 @@ class Weighted : public Layer {
     // The op of this name in kernels/backend.h, and its gradients; db += … unless it is null.
     virtual void multiply(Tensor x, const float* b, bool relu, Tensor y, const Pass& pass) = 0;
     virtual void grad_w(Tensor x, Tensor dy, float* db) = 0;
-    virtual void grad_x(Tensor dy, const float* mask, Tensor dx) = 0;
+    virtual void grad_x(Tensor dy, Tensor mask, Tensor dx) = 0;
     // Whether x and dy were taken in place of the gradient.
     virtual bool leaves_as_factors(Tensor, Tensor, const Ready&) { return false; }
 
@@ -79,7 +79,7 @@ class Weighted : public Layer {
  private:
     bool mask_ = false;
     Value x_value_, y_value_, dx_value_;
-    float *y_data_ = nullptr, *dx_data_ = nullptr;
+    Tensor y_room_, dx_room_;  // for the largest batch
     Tensor x_, y_;
 };
 
