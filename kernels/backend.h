@@ -68,6 +68,15 @@ struct BatchSums {
     enum : int { kLoss = 0, kCorrect = 1, kTop5 = 2 };  // places in the array of sums
 };
 
+// A step as its updates see it, in device memory: the host sets the first three numbers before the
+// step, judge() the other two.
+struct StepState {
+    float lr = 0;                // learning rate
+    float bias1 = 1, bias2 = 1;  // AdamW's 1−β1^t and 1−β2^t, its steps t counted from 1
+    float scale = 0;             // 1/images; 0 where nothing may change
+    int64_t first_bad = -1;      // where the first number is that is not finite
+};
+
 class Backend {
  public:
     virtual ~Backend() = default;
@@ -243,22 +252,29 @@ class Backend {
 
     // ---- optimizer: over a slice of the arenas, n floats -------------------------------------
 
+    // Whether a step may change anything. x: its summed gradients, and what else must be finite.
+    //   step->first_bad = the first i in [0, n) for which x[i] is NaN or infinite, or -1
+    //   step->scale     = first_bad < 0 and *images > 0 ? 1 / *images : 0
+    // `images` and `step` are device memory, here and below, so that the host need not wait to know
+    // what comes next: the updates leave everything as it was where step->scale is 0.
+    virtual void judge(const float* x, size_t n, const float* images, StepState* step) = 0;
     // SGD as PyTorch's: g' = scale·g + weight_decay·w; v = momentum·v + g'
     //   w −= lr·(nesterov ? g' + momentum·v : v)               One pass: w, g, v read, w, v
     //   written.
     // v starts as 0, which equals PyTorch's start (v = g' at the first step).
-    virtual void sgd(float* w, const float* g, float* v, size_t n, float scale, float lr,
+    virtual void sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
                      float momentum, float weight_decay, bool nesterov) = 0;
-    // AdamW (Loshchilov, Hutter 2019) as PyTorch's, step t counted from 1:
+    // AdamW (Loshchilov, Hutter 2019) as PyTorch's:
     //   w −= lr·weight_decay·w; g' = scale·g; m = β1·m + (1−β1)·g'; v = β2·v + (1−β2)·g'²
-    //   w −= lr · (m/(1−β1^t)) / (√(v/(1−β2^t)) + eps)
-    virtual void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale,
-                       float lr, float beta1, float beta2, float eps, float weight_decay,
-                       int64_t t) = 0;
+    //   w −= lr · (m/bias1) / (√(v/bias2) + eps)
+    virtual void adamw(float* w, const float* g, float* m, float* v, size_t n,
+                       const StepState* step, float beta1, float beta2, float eps,
+                       float weight_decay) = 0;
+    // w = (1−part)·w + part·scale·sums: running statistics, from their sums over images.
+    virtual void moving_mean(float* w, const float* sums, size_t n, const StepState* step,
+                             float part) = 0;
     // y = a·x + b·y, n floats; y is not read where b is 0. y may be x.
     virtual void axpby(float a, const float* x, float b, float* y, size_t n) = 0;
-    // The first i in [0, n) for which x[i] is NaN or infinite, or -1. Waits.
-    virtual int64_t first_nonfinite(const float* x, size_t n) = 0;
 };
 
 // How 3x3 and 5x5 convolutions of stride 1 are computed: by Winograd's method, directly, or as the

@@ -81,8 +81,12 @@ class Walk {
              [&] { backend_.softmax_cross_entropy(x, labels, 0.1f, dx, sums); });
         buffers_.reset();
         float *w = buffers_.take(params_), *g = buffers_.take(params_), *v = buffers_.take(params_);
+        // No -1 in it: as a float that would be a NaN for the rows to come.
+        const StepState state{.lr = 1e-4f, .scale = 0.01f, .first_bad = 0};
+        auto* step = reinterpret_cast<StepState*>(buffers_.take(sizeof state / sizeof(float)));
+        backend_.upload(step, &state, sizeof state);
         emit("sgd", all, 0, 20.0 * double(params_),
-             [&] { backend_.sgd(w, g, v, params_, 0.01f, 1e-4f, 0.9f, 1e-4f, false); });
+             [&] { backend_.sgd(w, g, v, params_, step, 0.9f, 1e-4f, false); });
     }
     // What --augment-on device has the backend do with a batch of crops of photos. To be called
     // last: it leaves other bits than floats in the buffers.

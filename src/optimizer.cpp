@@ -7,6 +7,8 @@
 
 namespace convoy {
 
+constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
+
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,
                      int64_t per_epoch) {
     const double warmup = config.warmup * double(per_epoch);
@@ -50,25 +52,34 @@ std::vector<std::string> Optimizer::state_names() const {
     return {"mean", "square"};
 }
 
-void Optimizer::step(double lr, double count) {
-    ENSURE(count > 0, "a step of ", count, " images");
-    const float scale = float(1 / count);
-    ++steps_done;
+StepState Optimizer::next(double lr) const {
+    StepState state;
+    state.lr = float(lr);
+    const auto bias = [&](float beta) { return float(1 - std::pow(double(beta), steps_done + 1)); };
+    state.bias1 = bias(float(config_.momentum)), state.bias2 = bias(kBeta2);
+    return state;
+}
+
+void Optimizer::update() {
+    const StepState* state = &params_.block()->state;
+    // Statistics and the tail with its loss as well: they are behind the gradients.
+    backend_.judge(params_.grads, params_.grads_size, params_.tail() + Tail::kCount,
+                   &params_.block()->state);
     for (const Segment& s : segments_) {
         float* w = params_.weights + s.begin;
         const float* g = params_.grads + s.begin;
         const float decay = s.decay ? float(config_.weight_decay) : 0.0f;
         if (config_.optimizer == "sgd")
-            backend_.sgd(w, g, state_[0] + s.begin, s.end - s.begin, scale, float(lr),
-                         float(config_.momentum), decay, config_.nesterov);
+            backend_.sgd(w, g, state_[0] + s.begin, s.end - s.begin, state, float(config_.momentum),
+                         decay, config_.nesterov);
         else
-            backend_.adamw(w, g, state_[0] + s.begin, state_[1] + s.begin, s.end - s.begin, scale,
-                           float(lr), float(config_.momentum), 0.999f, 1e-8f, decay, steps_done);
+            backend_.adamw(w, g, state_[0] + s.begin, state_[1] + s.begin, s.end - s.begin, state,
+                           float(config_.momentum), kBeta2, 1e-8f, decay);
     }
-    constexpr float kMomentum = 0.1f;  // of running statistics, as PyTorch's
+    constexpr float kPart = 0.1f;  // of a step in running statistics, as PyTorch's
     for (const Segment& s : running_)
-        backend_.axpby(kMomentum * scale, params_.grads + s.begin, 1 - kMomentum,
-                       params_.weights + s.begin, s.end - s.begin);
+        backend_.moving_mean(params_.weights + s.begin, params_.grads + s.begin, s.end - s.begin,
+                             state, kPart);
 }
 
 }  // namespace convoy

@@ -28,11 +28,14 @@ class Optimizer {
     // parameters must outlive the optimizer.
     Optimizer(const Config& config, Params& params, Backend& backend);
 
-    // Gradients in params hold sums over `count` images; running rows hold sums of statistics.
-    // Frozen rows stay. count must be > 0.
-    void step(double lr, double count);
+    // What the state of the step must be before update().
+    StepState next(double lr) const;
+    // Gradients in params hold sums over the images that the tail counts; running rows hold sums of
+    // statistics. Frozen rows stay, and all does where a sum is not finite or there was no image:
+    // the state of the step then has scale 0. Does not wait.
+    void update();
 
-    int64_t steps_done = 0;  // AdamW's t
+    int64_t steps_done = 0;  // AdamW's t: whoever sees that a step changed the weights counts it
     // The state arenas, each as long as the trained part of the weights: for checkpoints.
     const std::vector<float*>& state() const { return state_; }
     std::vector<std::string> state_names() const;

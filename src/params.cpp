@@ -55,7 +55,7 @@ void Params::allocate(Backend& backend, uint64_t seed) {
     updated_size = std::max(updated_size, trained_size);
     grads_size = updated_size + Tail::kSize;
     weights = backend.alloc(weights_size);
-    grads = backend.alloc(grads_size);
+    grads = backend.alloc(updated_size + sizeof(StepBlock) / sizeof(float));
 
     std::vector<float> staged;
     for (auto& row : rows_) {

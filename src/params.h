@@ -1,11 +1,13 @@
 // params.h — the arenas: all weights in one flat buffer, all gradients in another.
 //
 //   weights    [ row 0 | row 1 | …  trained …      | running statistics | frozen rows ]
-//   gradients  [ row 0 | row 1 | …  same offsets … | their sums         | tail ]
+//   gradients  [ row 0 | row 1 | …  same offsets … | their sums         | tail ] state
 //
 // Rows are in forward order, so the backward pass completes gradients from the back to the front.
 // Frozen rows have no gradient and so cost nothing on the wire.
-// The tail (sums of loss, counts, flags) is summed over the ranks together with the gradients.
+// The tail (sums of loss, counts, flags) is summed over the ranks together with the gradients; the
+// state of the step (learning rate, verdict) behind it is each rank's own. The host writes both as
+// one block before a step, and reads them after it.
 // Optimizer, checkpoint, broadcast and gradient buckets are one call, or a slice, each.
 #pragma once
 
@@ -32,6 +34,11 @@ struct Tail {
         kSigterm = 6,  // … by SIGTERM
         kSize = 16,    // one cache line
     };
+};
+
+struct StepBlock {
+    float tail[Tail::kSize] = {};
+    StepState state;
 };
 
 struct Param {
@@ -72,6 +79,8 @@ class Params {
     size_t weights_size = 0;  // … of the whole weight arena
     size_t grads_size = 0;    // updated_size + Tail::kSize
     float* tail() { return grads + updated_size; }
+    // Device memory, as grads.
+    StepBlock* block() { return reinterpret_cast<StepBlock*>(tail()); }
 
  private:
     std::vector<std::unique_ptr<Param>> rows_;

@@ -3,8 +3,6 @@
 
 #include <signal.h>
 
-#include <cmath>
-
 #include "src/base/check.h"
 
 namespace convoy {
@@ -44,10 +42,10 @@ ReducerOptions reducer_options(const Config& config, Params& params, int world) 
 std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double lr) {
     Params& params = model_.params();
     if (average_) average_->begin();
-    float tail[Tail::kSize];
-    fill_tail(tail, batch, stop_());
+    StepBlock block{{}, optimizer_.next(lr)};
+    fill_tail(block.tail, batch, stop_());
     backend_.fill(params.grads, params.updated_size, 0);
-    backend_.upload(params.tail(), tail, sizeof tail);
+    backend_.upload(params.block(), &block, sizeof block);
 
     communicator_.set_progress(at.step, "forward");
     group_bounds(batch.positions, config_.bn_group, groups_);
@@ -67,16 +65,18 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
     communicator_.set_progress(at.step, "reduce");
     reducer_.finish();
 
-    backend_.download(tail, params.tail(), sizeof tail);
-    check_finite(tail, at);
     communicator_.set_progress(at.step, "update");
-    if (tail[Tail::kCount] > 0) optimizer_.step(lr, double(tail[Tail::kCount]));
+    optimizer_.update();
+
+    backend_.download(&block, params.block(), sizeof block);
+    if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
+    if (block.state.scale > 0) ++optimizer_.steps_done;
     if (average_) {
-        average_->add(tail);
+        average_->add(block.tail);
         return std::nullopt;
     }
-    stop_agreed_ = read_stop(tail);
-    return read_tail(tail);
+    stop_agreed_ = read_stop(block.tail);
+    return read_tail(block.tail);
 }
 
 Sums Trainer::average(const Position& at) {
@@ -95,14 +95,12 @@ std::span<const int64_t> Trainer::rows_of_ranks(int64_t images) {
     return rows_;
 }
 
-void Trainer::check_finite(const float (&tail)[Tail::kSize], const Position& at) {
-    Params& params = model_.params();
-    const int64_t bad = backend_.first_nonfinite(params.grads, params.trained_size);
-    if (bad < 0 && std::isfinite(tail[Tail::kLoss])) return;
+void Trainer::fail_at(size_t bad, const Position& at) {
     std::string where = "in the loss";
-    for (Param* row : params.rows())
-        if (bad >= int64_t(row->offset) && bad < int64_t(row->offset + row->shape.elems()))
-            where = cat("in the gradient of ", row->name, " (", model_.layer_of(*row), ")");
+    for (Param* row : model_.params().rows())
+        if (!row->frozen && bad >= row->offset && bad < row->offset + row->shape.elems())
+            where = cat("in the ", row->running ? "statistics" : "gradient", " of ", row->name,
+                        " (", model_.layer_of(*row), ")");
     fail("step ", at.step, ": NaN or infinity ", where,
          "; the weights are those before the step. A smaller --lr or a longer --warmup usually "
          "helps");

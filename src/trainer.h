@@ -70,7 +70,8 @@ class Trainer {
 
  private:
     std::span<const int64_t> rows_of_ranks(int64_t images);
-    void check_finite(const float (&tail)[Tail::kSize], const Position& at);
+    // `bad`: place in the gradient arena of the first number that is not finite.
+    [[noreturn]] void fail_at(size_t bad, const Position& at);
 
     const Config config_;
     Backend& backend_;

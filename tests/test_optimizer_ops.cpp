@@ -10,10 +10,11 @@ TEST_CASE("sgd makes three steps as its formula in double does, plain and Nester
         for (size_t n : {size_t(0), size_t(1), size_t(70'001)}) {
             const std::vector<float> start = random_floats(n, 1);
             Guarded w(start), v(n, 0.0f);
+            const StepState state{.lr = 0.1f, .scale = 0.25f};
             std::vector<double> want(start.begin(), start.end()), velocity(n, 0.0);
             for (int step = 0; step < 3; ++step) {
                 const std::vector<float> g = random_floats(n, 2 + step);
-                backend->sgd(w.data(), g.data(), v.data(), n, 0.25f, 0.1f, 0.9f, 0.01f, nesterov);
+                backend->sgd(w.data(), g.data(), v.data(), n, &state, 0.9f, 0.01f, nesterov);
                 for (size_t i = 0; i < n; ++i) {
                     const double grad = 0.25 * g[i] + double(0.01f) * want[i];
                     velocity[i] = double(0.9f) * velocity[i] + grad;
@@ -35,7 +36,9 @@ TEST_CASE("adamw makes three steps as its formula in double does") {
     std::vector<double> want(start.begin(), start.end()), first(n, 0.0), second(n, 0.0);
     for (int t = 1; t <= 3; ++t) {
         const std::vector<float> g = random_floats(n, 1 + t);
-        backend->adamw(w.data(), g.data(), m.data(), v.data(), n, 0.5f, lr, b1, b2, eps, decay, t);
+        const auto bias = [&](float beta) { return float(1 - std::pow(double(beta), t)); };
+        const StepState state{.lr = lr, .bias1 = bias(b1), .bias2 = bias(b2), .scale = 0.5f};
+        backend->adamw(w.data(), g.data(), m.data(), v.data(), n, &state, b1, b2, eps, decay);
         for (size_t i = 0; i < n; ++i) {
             const double grad = 0.5 * g[i];
             want[i] -= double(lr) * decay * want[i];
@@ -50,10 +53,28 @@ TEST_CASE("adamw makes three steps as its formula in double does") {
     CHECK_CLOSE(m.span(), first, sum_tolerance(8));
 }
 
-TEST_CASE("adamw counts its steps from 1") {
-    float x = 0;
-    CHECK_THROWS_AS(make_backend("cpu")->adamw(&x, &x, &x, &x, 1, 1, 1, 0.9f, 0.9f, 1, 0, 0),
-                    Error);
+TEST_CASE("moving_mean goes a part of the way to the mean of the sums") {
+    auto backend = each_backend();
+    const std::vector<float> sums = random_floats(37, 1), start = random_floats(37, 2);
+    Guarded w(start);
+    const StepState state{.scale = 0.25f};
+    backend->moving_mean(w.data(), sums.data(), 37, &state, 0.1f);
+    std::vector<double> want(37);
+    for (int i = 0; i < 37; ++i)
+        want[i] = double(start[i]) + double(0.1f) * (0.25 * sums[i] - double(start[i]));
+    CHECK_CLOSE(w.span(), want, sum_tolerance(3));
+}
+
+TEST_CASE("a step of scale 0 leaves weights, statistics and optimizer state as they were") {
+    auto backend = each_backend(2);
+    const size_t n = 20'003;
+    const std::vector<float> start = random_floats(n, 1), g(n, NAN);
+    Guarded w(start), m(start), v(start);
+    const StepState state{.lr = 0.1f, .scale = 0};
+    backend->sgd(w.data(), g.data(), v.data(), n, &state, 0.9f, 0.01f, true);
+    backend->adamw(w.data(), g.data(), m.data(), v.data(), n, &state, 0.9f, 0.999f, 1e-8f, 0.1f);
+    backend->moving_mean(w.data(), g.data(), n, &state, 0.1f);
+    for (Guarded* after : {&w, &m, &v}) CHECK(std::vector<float>(*after) == start);
 }
 
 TEST_CASE("axpby mixes two vectors, and does not read what counts 0 times") {
@@ -70,19 +91,36 @@ TEST_CASE("axpby mixes two vectors, and does not read what counts 0 times") {
     CHECK_CLOSE(poisoned.span(), want, 0);
 }
 
-TEST_CASE("first_nonfinite finds the first NaN or infinity, wherever it is") {
-    for (int threads : {1, 3}) {
-        auto backend = make_backend("cpu", {.threads = threads});
-        std::vector<float> x = random_floats(60'000, 1);
-        CHECK(backend->first_nonfinite(x.data(), 0) == -1);
-        CHECK(backend->first_nonfinite(x.data(), x.size()) == -1);
-        x[0] = std::numeric_limits<float>::max();
-        CHECK(backend->first_nonfinite(x.data(), x.size()) == -1);
-        for (size_t at : {59'999u, 40'000u, 4'096u, 4'095u, 17u, 0u}) {
-            x[at] = at % 2 ? NAN : -std::numeric_limits<float>::infinity();
-            CHECK(backend->first_nonfinite(x.data(), x.size()) == int64_t(at));
+TEST_CASE("judge finds the first NaN or infinity, wherever it is, and only else gives a scale") {
+    for (const std::string device : {"cpu", "simt"})
+        for (int threads : {1, 3}) {
+            auto backend = make_backend(device, {.threads = threads});
+            CAPTURE(device);
+            const size_t n = device == "cpu" ? 60'000 : 5'000;
+            std::vector<float> x = random_floats(n, 1);
+            float *there = backend->alloc(n), *images = backend->alloc(1);
+            auto* step = reinterpret_cast<StepState*>(backend->alloc(sizeof(StepState) / 4));
+            const auto judge = [&](size_t elems, float count, int64_t bad, float scale) {
+                StepState state{.lr = 3, .scale = 7, .first_bad = 7};
+                backend->upload(step, &state, sizeof state);
+                backend->upload(there, x.data(), n * sizeof(float));
+                backend->upload(images, &count, sizeof count);
+                backend->judge(there, elems, images, step);
+                backend->download(&state, step, sizeof state);
+                CHECK(state.first_bad == bad);
+                CHECK(state.scale == scale);
+                CHECK(state.lr == 3);
+            };
+            judge(0, 8, -1, 0.125f);
+            judge(n, 3, -1, 1 / 3.0f);
+            judge(n, 0, -1, 0);  // no images: nothing to learn from
+            x[0] = std::numeric_limits<float>::max();
+            judge(n, 8, -1, 0.125f);
+            for (size_t at : {n - 1, n / 10 * 9, size_t(4'096), size_t(4'095), size_t(0)}) {
+                x[at] = at % 2 ? NAN : -std::numeric_limits<float>::infinity();
+                judge(n, 8, int64_t(at), 0);
+            }
         }
-    }
 }
 
 }  // namespace convoy

@@ -150,25 +150,30 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->softmax(c.in(x), c.out(y));
     }
-    void sgd(float* w, const float* g, float* v, size_t n, float scale, float lr, float momentum,
+    void judge(const float* x, size_t n, const float* images, StepState* step) override {
+        Call c(*this);
+        device_->judge(c.in(x, n), n, c.in(images, 1), c.out(step, 1));
+    }
+    void sgd(float* w, const float* g, float* v, size_t n, const StepState* step, float momentum,
              float weight_decay, bool nesterov) override {
         Call c(*this);
-        device_->sgd(c.out(w, n), c.in(g, n), c.out(v, n), n, scale, lr, momentum, weight_decay,
+        device_->sgd(c.out(w, n), c.in(g, n), c.out(v, n), n, c.in(step, 1), momentum, weight_decay,
                      nesterov);
     }
-    void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale, float lr,
-               float beta1, float beta2, float eps, float weight_decay, int64_t t) override {
+    void adamw(float* w, const float* g, float* m, float* v, size_t n, const StepState* step,
+               float beta1, float beta2, float eps, float weight_decay) override {
         Call c(*this);
-        device_->adamw(c.out(w, n), c.in(g, n), c.out(m, n), c.out(v, n), n, scale, lr, beta1,
-                       beta2, eps, weight_decay, t);
+        device_->adamw(c.out(w, n), c.in(g, n), c.out(m, n), c.out(v, n), n, c.in(step, 1), beta1,
+                       beta2, eps, weight_decay);
+    }
+    void moving_mean(float* w, const float* sums, size_t n, const StepState* step,
+                     float part) override {
+        Call c(*this);
+        device_->moving_mean(c.out(w, n), c.in(sums, n), n, c.in(step, 1), part);
     }
     void axpby(float a, const float* x, float b, float* y, size_t n) override {
         Call c(*this);
         device_->axpby(a, c.in(x, n), b, c.out(y, n), n);
-    }
-    int64_t first_nonfinite(const float* x, size_t n) override {
-        Call c(*this);
-        return device_->first_nonfinite(c.in(x, n), n);
     }
 
  private:

@@ -71,12 +71,14 @@ class CpuBackend : public Backend {
                                Tensor dlogits, float* sums) override;
     void softmax(Tensor x, Tensor y) override;
 
-    void sgd(float* w, const float* g, float* v, size_t n, float scale, float lr, float momentum,
+    void judge(const float* x, size_t n, const float* images, StepState* step) override;
+    void sgd(float* w, const float* g, float* v, size_t n, const StepState* step, float momentum,
              float weight_decay, bool nesterov) override;
-    void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale, float lr,
-               float beta1, float beta2, float eps, float weight_decay, int64_t t) override;
+    void adamw(float* w, const float* g, float* m, float* v, size_t n, const StepState* step,
+               float beta1, float beta2, float eps, float weight_decay) override;
+    void moving_mean(float* w, const float* sums, size_t n, const StepState* step,
+                     float part) override;
     void axpby(float a, const float* x, float b, float* y, size_t n) override;
-    int64_t first_nonfinite(const float* x, size_t n) override;
 
  private:
     bool use_winograd(const Patches& x, int K) const;

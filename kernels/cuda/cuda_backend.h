@@ -1,8 +1,8 @@
 // cuda_backend.h — the Backend of a GPU, and of the model of one on the CPU.
 //
 // Each op is in the file of its family, named as in kernels/cpu: conv2d.cu, linear.cu, … All ops
-// run in order on one stream; download(), synchronize() and first_nonfinite() wait for it. Used by
-// one thread at a time.
+// run in order on one stream; download() and synchronize() wait for it. Used by one thread at a
+// time.
 #pragma once
 
 #include <array>
@@ -88,12 +88,14 @@ class CudaBackend final : public Backend {
                                Tensor dlogits, float* sums) override;
     void softmax(Tensor x, Tensor y) override;
 
-    void sgd(float* w, const float* g, float* v, size_t n, float scale, float lr, float momentum,
+    void judge(const float* x, size_t n, const float* images, StepState* step) override;
+    void sgd(float* w, const float* g, float* v, size_t n, const StepState* step, float momentum,
              float weight_decay, bool nesterov) override;
-    void adamw(float* w, const float* g, float* m, float* v, size_t n, float scale, float lr,
-               float beta1, float beta2, float eps, float weight_decay, int64_t t) override;
+    void adamw(float* w, const float* g, float* m, float* v, size_t n, const StepState* step,
+               float beta1, float beta2, float eps, float weight_decay) override;
+    void moving_mean(float* w, const float* sums, size_t n, const StepState* step,
+                     float part) override;
     void axpby(float a, const float* x, float b, float* y, size_t n) override;
-    int64_t first_nonfinite(const float* x, size_t n) override;
 
  private:
     static constexpr int kThreads = 256;  // of a block that handles one number a thread
