@@ -77,6 +77,16 @@ struct StepState {
     int64_t first_bad = -1;      // where the first number is that is not finite
 };
 
+// Ops that Backend::record() kept, for running them again. Must end before its backend.
+class Recording {
+ public:
+    virtual ~Recording() = default;
+    // Runs them all, at the price of one, with the arguments that they had; memory of the host that
+    // they were given (labels, sample_ids, bounds of groups) is read anew. False, and nothing is
+    // done, where memory that they work in had to grow since they were recorded.
+    virtual bool replay() = 0;
+};
+
 class Backend {
  public:
     virtual ~Backend() = default;
@@ -117,16 +127,13 @@ class Backend {
         return 0;
     }
     virtual void wait_download(int64_t) {}
-    // Where can_record(): keeps the ops that `ops` calls instead of running them, for replay() to
-    // run them all at the price of one, any number of times, with the arguments that they had.
-    // Memory of the host that they were given (labels, sample_ids, bounds of groups) must stay
-    // where it is and is read anew each time. They must have run before with the same shapes, and
-    // may not wait. What was recorded before is forgotten.
+    // Where can_record(): keeps the ops that `ops` calls instead of running them. They must have
+    // run before with the same shapes, and may not wait; host memory that they are given must stay
+    // where it is. Several recordings may be there at a time.
     virtual bool can_record() const { return false; }
-    virtual void record(const std::function<void()>& ops) { ops(); }
-    // False, and nothing is done, where there is nothing to replay: nothing was recorded, or memory
-    // that the ops work in had to grow since then.
-    virtual bool replay() { return false; }
+    virtual std::unique_ptr<Recording> record(const std::function<void()>&) {
+        fail("device ", name(), " cannot record");
+    }
     // Runs multiply-adds on registers alone for about a millisecond, on all compute threads, in the
     // precision of the ops: 10⁹ floating point operations a second, what no op can exceed. 0: not
     // known.

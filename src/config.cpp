@@ -109,8 +109,8 @@ static const Option kOptions[] = {
      kCompute},
 
     {"graph", "Device", &Config::graph, "auto|on|off",
-     "forward and backward pass as one recorded graph of the GPU; auto: where that is "
-     "possible, on: likewise, and a line says where not",
+     "a step, from pixels to new weights, as one recorded graph of the GPU; auto: where that "
+     "is possible, on: likewise, and a line says where not",
      kTrain | kBenchTrain},
 
     {"coord", "Ranks", &Config::coord, "HOST:PORT",

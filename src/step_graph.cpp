@@ -17,26 +17,33 @@ GraphMode parse_graph_mode(const std::string& text) {
     return text == "on" ? GraphMode::kOn : text == "off" ? GraphMode::kOff : GraphMode::kAuto;
 }
 
+bool StepGraph::Known::is(const Pass& pass, Tensor x) const {
+    return input.data == x.data && input.N == x.N && epoch == pass.epoch &&
+           std::equal(groups.begin(), groups.end(), pass.groups.begin(), pass.groups.end());
+}
+
 void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>& ops) {
-    const bool same =
-        input_.data == input.data && input_.N == input.N && epoch_ == pass.epoch &&
-        std::equal(groups_.begin(), groups_.end(), pass.groups.begin(), pass.groups.end());
-    if (!same) {
-        times_ = 0, input_ = input, epoch_ = pass.epoch;
-        groups_.assign(pass.groups.begin(), pass.groups.end());
-    }
+    if (mode_ == GraphMode::kOff || input.N == 0) return ops();
+    const auto known = std::find_if(known_.begin(), known_.end(),
+                                    [&](const Known& one) { return one.is(pass, input); });
     // The first run makes the memory grow to what the ops need, which a recording may not.
-    if (times_++ == 0 || mode_ == GraphMode::kOff || input.N == 0) return ops();
-    if (times_ > 2 && backend_.replay()) return;
+    if (known == known_.end()) {
+        if (known_.size() == kKept) known_.pop_back();
+        known_.push_front({input, pass.epoch, {pass.groups.begin(), pass.groups.end()}, nullptr});
+        return ops();
+    }
+    known_.splice(known_.begin(), known_, known);
+    std::unique_ptr<Recording>& recording = known->recording;
+    if (recording && recording->replay()) return;
     try {
-        backend_.record(ops);
+        recording = backend_.record(ops);
     } catch (const Error& error) {
         if (mode_ == GraphMode::kOn) throw;
         mode_ = GraphMode::kOff;
         failure_ = error.what();
         return ops();
     }
-    ENSURE(backend_.replay(), "a recorded step cannot be replayed");
+    ENSURE(recording->replay(), "a recorded step cannot be replayed");
 }
 
 }  // namespace convoy

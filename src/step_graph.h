@@ -1,14 +1,16 @@
-// step_graph.h — forward pass, loss and backward pass of a step, recorded once and then replayed.
+// step_graph.h — a step of training, from pixels to new weights, recorded once and then replayed.
 //
 // A step of one rank calls the same ops on the same memory as the step before it. What changes is
-// what stands there: pixels, labels, sample numbers, weights. So they are recorded (a CUDA graph:
-// kernels/cuda/graph.cu) and replayed until the number of images, where they stand, the groups of
-// batch norm or the epoch (an argument of dropout) is another. The optimizer is not part of it: its
-// few launches have arguments that are new each time, and wait for the check that the gradient is
-// finite.
+// what stands there: pixels, labels, sample numbers, weights, the learning rate. So they are
+// recorded (a CUDA graph: kernels/cuda/graph.cu) and replayed as long as the number of images,
+// where they stand, the groups of batch norm and the epoch (an argument of dropout) are the same. A
+// few recordings are kept, so that a step with an image less does not cost the next full one its
+// own.
 #pragma once
 
 #include <functional>
+#include <list>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,22 +30,29 @@ class StepGraph {
     StepGraph(Backend& backend, GraphMode mode) : backend_(backend), mode_(mode) {}
 
     // Does what `ops` does: runs it, the second time for an equal pass over the same input records
-    // and replays it, and from then on replays. Between two such calls nothing may differ that ops
-    // reads but the content of memory. A step that cannot be recorded is an Error with kOn; with
-    // kAuto it runs op by op, as do all after it.
+    // and replays it, and from then on replays, unless kKept others came in between. Between two
+    // such calls nothing may differ that ops reads but the content of memory. A step that cannot be
+    // recorded is an Error with kOn; with kAuto it runs op by op, as do all after it.
     void run(const Pass& pass, Tensor input, const std::function<void()>& ops);
 
     // Why kAuto gave up, once; "" before and after.
     std::string take_failure() { return std::exchange(failure_, {}); }
 
+    static constexpr size_t kKept = 4;
+
  private:
+    struct Known {
+        Tensor input;
+        uint32_t epoch;
+        std::vector<int> groups;
+        std::unique_ptr<Recording> recording;  // null after the first run
+
+        bool is(const Pass& pass, Tensor x) const;
+    };
     Backend& backend_;
     GraphMode mode_;
     std::string failure_;
-    int64_t times_ = 0;  // this pass was run
-    Tensor input_;
-    uint32_t epoch_ = 0;
-    std::vector<int> groups_;
+    std::list<Known> known_;  // the last one used is the first
 };
 
 }  // namespace convoy

@@ -28,6 +28,9 @@ Trainer::Trainer(const Config& config, Backend& backend, Communicator& communica
                           ? parse_graph_mode(config.graph)
                           : GraphMode::kOff) {
     ENSURE(int(shares_.size()) == communicator.world(), shares_.size(), " shares");
+    // Recorded steps read them where they were: they may not move.
+    const size_t most = size_t(model.max_batch());
+    labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);
 }
 
 ReducerOptions reducer_options(const Config& config, Params& params, int world) {
@@ -44,7 +47,6 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
     if (average_) average_->begin();
     StepBlock block{{}, optimizer_.next(lr)};
     fill_tail(block.tail, batch, stop_());
-    backend_.fill(params.grads, params.updated_size, 0);
     backend_.upload(params.block(), &block, sizeof block);
 
     communicator_.set_progress(at.step, "forward");
@@ -53,6 +55,7 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
     const Pass pass{true, uint64_t(config_.seed), uint32_t(at.epoch), samples_, groups_};
     const Tensor input = input_.take(batch);
     graph_.run(pass, input, [&] {
+        backend_.fill(params.grads, params.updated_size, 0);
         const Tensor logits = model_.forward(input, pass);
         const Tensor dlogits = model_.dlogits(batch.n);
         backend_.softmax_cross_entropy(logits, labels_, float(config_.label_smoothing), dlogits,
@@ -61,13 +64,13 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
         communicator_.set_progress(at.step, "backward");
         reducer_.start(rows_of_ranks(batch.global_wanted));
         if (batch.n > 0) model_.backward(dlogits, pass, reducer_.listener());
+
+        communicator_.set_progress(at.step, "reduce");
+        reducer_.finish();
+        communicator_.set_progress(at.step, "update");
+        optimizer_.update();
     });
-    communicator_.set_progress(at.step, "reduce");
-    reducer_.finish();
-
-    communicator_.set_progress(at.step, "update");
-    optimizer_.update();
-
+    // The one time that the host waits for the device.
     backend_.download(&block, params.block(), sizeof block);
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
     if (block.state.scale > 0) ++optimizer_.steps_done;

@@ -45,16 +45,15 @@ TEST_CASE("a replay does what the ops would do now: with other numbers, labels a
         return all;
     };
     CHECK(backend.can_record());
-    CHECK(!backend.replay());
     ops();
     const std::vector<float> before = results();
-    backend.record(ops);
+    const auto recording = backend.record(ops);
     CHECK(results() == before);  // nothing ran
     for (uint64_t id : {5, 8}) {
         ids[1] = id, labels[0] = int32_t(id % 3);
         const std::vector<float> now = random_floats(6, id);
         backend.upload(x, now.data(), 6 * sizeof(float));
-        REQUIRE(backend.replay());
+        REQUIRE(recording->replay());
         const std::vector<float> replayed = results();
         backend.upload(x, now.data(), 6 * sizeof(float));
         ops();
@@ -73,26 +72,56 @@ TEST_CASE("nothing is replayed once memory that it works in had to grow") {
         backend.softmax_cross_entropy({x, Shape{int(labels.size()), 1, 1, 2}}, labels, 0, {}, y);
     };
     loss(one);
-    backend.record([&] { loss(one); });
-    CHECK(backend.replay());
+    auto recording = backend.record([&] { loss(one); });
+    CHECK(recording->replay());
     loss(many);
-    CHECK(!backend.replay());
-    backend.record([&] { loss(one); });
-    CHECK(backend.replay());
+    CHECK(!recording->replay());
+    recording = backend.record([&] { loss(one); });
+    CHECK(recording->replay());
+}
+
+TEST_CASE("several recordings of a backend do not mix, and one that ended leaves its memory") {
+    OnDevice device;
+    Backend& backend = *device.backend;
+    float *x = device.put({1, 2, 3}), *sums = device.put({0, 0, 0});
+    const std::vector<int32_t> first(1, 0), last(1, 2);
+    const auto record = [&](const std::vector<int32_t>& labels) {
+        return backend.record([&] {
+            backend.fill(sums, 3, 0);
+            backend.softmax_cross_entropy({x, 1, 1, 1, 3}, labels, 0, {}, sums);
+        });
+    };
+    const auto loss = [&](Recording& recording) {
+        REQUIRE(recording.replay());
+        return device.get(sums, 1)[0];
+    };
+    backend.softmax_cross_entropy({x, 1, 1, 1, 3}, first, 0, {}, sums);
+    auto a = record(first);
+    const auto b = record(last);
+    const float of_first = loss(*a), of_last = loss(*b);
+    CHECK(of_first == doctest::Approx(of_last + 2));  // the logits are 1, 2, 3
+    CHECK(loss(*a) == of_first);
+    const size_t bytes = backend.device_bytes();
+    a = nullptr;
+    a = record(first);
+    CHECK(backend.device_bytes() == bytes);
+    CHECK(loss(*a) == of_first);
+    CHECK(loss(*b) == of_last);
+    CHECK_THROWS_WITH_AS((void)make_backend("cpu", {.threads = 1})->record([] {}),
+                         doctest::Contains("device cpu cannot record"), Error);
 }
 
 TEST_CASE("recording refuses ops that wait, or need memory, and the backend goes on after it") {
     OnDevice device;
     Backend& backend = *device.backend;
     float* x = device.put({1, 2, 3});
-    CHECK_THROWS_WITH_AS(backend.record([&] { device.get(x, 3); }),
+    CHECK_THROWS_WITH_AS((void)backend.record([&] { device.get(x, 3); }),
                          doctest::Contains("recording a step as a CUDA graph: "), Error);
     const std::vector<int32_t> labels(1);
-    CHECK_THROWS_WITH_AS(backend.record([&] {
+    CHECK_THROWS_WITH_AS((void)backend.record([&] {
         backend.softmax_cross_entropy({x, 1, 1, 1, 3}, labels, 0, {}, x);
     }),
                          doctest::Contains("grows from 0 to"), Error);
-    CHECK(!backend.replay());
     backend.fill(x, 2, 7);
     CHECK(device.get(x, 3) == std::vector<float>{7, 7, 3});
 }
@@ -121,15 +150,22 @@ TEST_CASE("a pass is run once, recorded, and then replayed until it is another o
             CHECK(steps.called == calls);
         }
     };
+    static_assert(StepGraph::kKept == 4);
     calls({1, 2, 2, 2});
-    pass.epoch = 1;
-    calls({3, 4, 4});
     pass.groups = halves;
-    calls({5, 6, 6});
+    calls({3, 4, 4});
     steps.input.data = steps.other;
-    calls({7, 8, 8});
+    calls({5, 6, 6});
     steps.input.N = 1;
+    calls({7, 8, 8});
+    pass.groups = bounds, steps.input = {steps.x, Shape{2}};
+    calls({8, 8});  // the first of four is kept
+    pass.epoch = 1;
     calls({9, 10, 10});
+    pass.epoch = 0;
+    calls({10});
+    pass.groups = halves;
+    calls({11, 12});  // the one that was used longest ago is not
 
     const auto cpu = make_backend("cpu", {.threads = 1});
     CHECK(why_no_graph(*cpu, 1) == "there are no graphs on device cpu");

@@ -78,7 +78,6 @@ CudaBackend::~CudaBackend() {
     // Memory may only go when no kernel uses it; errors are for those who still need the results.
     (void)cudaStreamSynchronize(copy_stream_);
     (void)cudaStreamSynchronize(stream_);
-    forget_recording();
     cublas_.reset();  // before its stream
     for (cudaEvent_t event : copies_done_) (void)cudaEventDestroy(event);
     (void)cudaEventDestroy(ops_done_);

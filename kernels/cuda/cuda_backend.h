@@ -45,8 +45,7 @@ class CudaBackend final : public Backend {
     int64_t start_download(float* host, const float* device, size_t elems) override;
     void wait_download(int64_t number) override;
     bool can_record() const override { return true; }
-    void record(const std::function<void()>& ops) override;
-    bool replay() override;
+    std::unique_ptr<Recording> record(const std::function<void()>& ops) override;
     double measure_peak_gflops() override;
 
     void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
@@ -104,8 +103,6 @@ class CudaBackend final : public Backend {
     dim3 blocks_for(size_t n) const {
         return unsigned(std::min<size_t>((n + kThreads - 1) / kThreads, size_t(processors_) * 8));
     }
-    void capture(const std::function<void()>& ops);
-    void forget_recording();
     // sums[c] += Σ over rows of x[row][c], x rows × C.
     void add_column_sums(const float* x, int64_t rows, int C, float* sums);
 
@@ -122,8 +119,6 @@ class CudaBackend final : public Backend {
     cudaEvent_t ops_done_ = nullptr;
     std::array<cudaEvent_t, 64> copies_done_{};
     int64_t downloads_ = 0;
-    cudaGraphExec_t recording_ = nullptr;
-    int recorded_moves_ = 0;  // memory_.moves() then
     DeviceMemory memory_;
 };
 

@@ -4,28 +4,46 @@
 // waits for its host. In a graph the GPU itself goes from one kernel to the next.
 //
 // The arguments of a captured launch are frozen. Small host data (DeviceMemory::pass) are the one
-// thing that may change: while a capture goes on they get places in device memory that stay theirs,
-// and each replay begins by filling these from where the data stood on the host.
+// thing that may change: while a capture goes on they get places in device memory that stay theirs
+// (PassedData), and each replay begins by filling these from where the data stood on the host.
 #include "kernels/cuda/cuda_backend.h"
 
 namespace convoy::CONVOY_DEVICE {
 
-void CudaBackend::record(const std::function<void()>& ops) {
-    forget_recording();
-    try {
-        capture(ops);
-    } catch (const Error& error) {
-        fail("recording a step as a CUDA graph: ", error.what(), "; --graph off does without");
-    }
-    recorded_moves_ = memory_.moves();
-}
+namespace {
 
-void CudaBackend::capture(const std::function<void()>& ops) {
-    memory_.start_recording();
+class GraphRecording final : public Recording {
+ public:
+    GraphRecording(DeviceMemory& memory, cudaStream_t stream, const std::function<void()>& ops)
+        : memory_(memory), stream_(stream), passed_(memory) {
+        capture(ops);
+        moves_ = memory_.moves();
+    }
+    ~GraphRecording() override {
+        if (graph_) (void)cudaGraphExecDestroy(graph_);  // once it has run, if it still does
+    }
+
+    bool replay() override {
+        if (moves_ != memory_.moves()) return false;
+        passed_.refresh(stream_);
+        CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
+        return true;
+    }
+
+ private:
+    void capture(const std::function<void()>& ops);
+
+    DeviceMemory& memory_;
+    cudaStream_t stream_;
+    PassedData passed_;
+    cudaGraphExec_t graph_ = nullptr;
+    int moves_ = 0;  // memory_.moves() then
+};
+
+void GraphRecording::capture(const std::function<void()>& ops) {
     // Relaxed: other threads of the process may do with CUDA what they like meanwhile.
-    const cudaError_t begun = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
-    if (begun != cudaSuccess) memory_.stop_recording();
-    CUDA_CHECK(begun);
+    CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+    memory_.start_recording(passed_);
     std::exception_ptr failed;
     try {
         ops();
@@ -41,21 +59,19 @@ void CudaBackend::capture(const std::function<void()>& ops) {
     }
     if (failed) std::rethrow_exception(failed);
     CUDA_CHECK(ended);
-    const cudaError_t made = cudaGraphInstantiateWithFlags(&recording_, graph, 0);
+    const cudaError_t made = cudaGraphInstantiateWithFlags(&graph_, graph, 0);
     (void)cudaGraphDestroy(graph);  // the other one is what is launched
     CUDA_CHECK(made);
 }
 
-bool CudaBackend::replay() {
-    if (!recording_ || recorded_moves_ != memory_.moves()) return false;
-    memory_.pass_recorded(stream_);
-    CUDA_CHECK(cudaGraphLaunch(recording_, stream_));
-    return true;
-}
+}  // namespace
 
-void CudaBackend::forget_recording() {
-    if (recording_) (void)cudaGraphExecDestroy(recording_);  // once it has run, if it still does
-    recording_ = nullptr;
+std::unique_ptr<Recording> CudaBackend::record(const std::function<void()>& ops) {
+    try {
+        return std::make_unique<GraphRecording>(memory_, stream_, ops);
+    } catch (const Error& error) {
+        fail("recording a step as a CUDA graph: ", error.what(), "; --graph off does without");
+    }
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -14,7 +14,6 @@ DeviceMemory::~DeviceMemory() {
     for (const Block& block : scratch_) (void)cudaFree(block.data);
     (void)cudaFree(ring_);
     (void)cudaFreeHost(ring_host_);
-    (void)cudaFree(recorded_);
 }
 
 void* DeviceMemory::alloc_device(size_t bytes) {
@@ -61,7 +60,7 @@ constexpr size_t kAlign = 256, kRecordedBytes = 1 << 20;
 static size_t align(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 const void* DeviceMemory::pass_bytes(const void* host, size_t bytes, cudaStream_t stream) {
-    if (recording_) return place_recorded(host, bytes);
+    if (recording_) return recording_->place(host, bytes);
     constexpr size_t kRingBytes = 1 << 20;
     if (bytes > ring_bytes_) {
         CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -84,32 +83,37 @@ const void* DeviceMemory::pass_bytes(const void* host, size_t bytes, cudaStream_
     return to;
 }
 
-void DeviceMemory::start_recording() {
-    if (!recorded_) recorded_ = static_cast<char*>(alloc_device(kRecordedBytes));
-    pieces_.clear();
-    collected_.clear();
-    recording_ = true;
-}
+PassedData::PassedData(DeviceMemory& memory)
+    : memory_(memory), there_([&] {
+          if (memory.free_.empty()) {
+              memory.device_.push_back(memory.alloc_device(kRecordedBytes));
+              return static_cast<char*>(memory.device_.back());
+          }
+          char* block = memory.free_.back();
+          memory.free_.pop_back();
+          return block;
+      }()) {}
+
+PassedData::~PassedData() { memory_.free_.push_back(there_); }
 
 // The same data is passed to many ops (the bounds of groups to each batch norm): it has one place.
-const void* DeviceMemory::place_recorded(const void* host, size_t bytes) {
+const void* PassedData::place(const void* host, size_t bytes) {
     for (const Piece& piece : pieces_)
-        if (piece.host == host && piece.bytes == bytes) return recorded_ + piece.offset;
+        if (piece.host == host && piece.bytes == bytes) return there_ + piece.offset;
     const size_t offset = collected_.size();
     if (offset + align(bytes) > kRecordedBytes)
         fail("labels, sample numbers and groups of a step take more than ", kRecordedBytes >> 20,
              " MB");
     pieces_.push_back({host, bytes, offset});
     collected_.resize(offset + align(bytes));
-    return recorded_ + offset;
+    return there_ + offset;
 }
 
-void DeviceMemory::pass_recorded(cudaStream_t stream) {
+void PassedData::refresh(cudaStream_t stream) {
     for (const Piece& piece : pieces_)
         std::memcpy(collected_.data() + piece.offset, piece.host, piece.bytes);
-    const void* there = pass_bytes(collected_.data(), collected_.size(), stream);
-    CUDA_CHECK(
-        cudaMemcpyAsync(recorded_, there, collected_.size(), cudaMemcpyDeviceToDevice, stream));
+    const void* from = memory_.pass_bytes(collected_.data(), collected_.size(), stream);
+    CUDA_CHECK(cudaMemcpyAsync(there_, from, collected_.size(), cudaMemcpyDeviceToDevice, stream));
 }
 
 }  // namespace convoy::CONVOY_DEVICE

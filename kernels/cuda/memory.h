@@ -8,6 +8,30 @@
 
 namespace convoy::CONVOY_DEVICE {
 
+class DeviceMemory;
+
+// The small host data that recorded ops were given (graph.cu): each has a place on the device that
+// stays its own, with nothing in it until refresh() copies all of it from where it stands now.
+class PassedData {
+ public:
+    explicit PassedData(DeviceMemory& memory);
+    PassedData(const PassedData&) = delete;
+    ~PassedData();  // the next one gets its memory
+
+    const void* place(const void* host, size_t bytes);
+    void refresh(cudaStream_t stream);
+
+ private:
+    struct Piece {
+        const void* host;
+        size_t bytes, offset;
+    };
+    DeviceMemory& memory_;
+    char* const there_;
+    std::vector<Piece> pieces_;
+    std::vector<char> collected_;  // on the way there
+};
+
 class DeviceMemory {
  public:
     DeviceMemory() = default;
@@ -37,17 +61,15 @@ class DeviceMemory {
         return static_cast<const T*>(pass_bytes(host.data(), host.size_bytes(), stream));
     }
 
-    // While ops are recorded (graph.cu) no scratch block may move, and pass() gives out places that
-    // stay, with nothing in them: pass_recorded() fills all of them from where the data stood on
-    // the host. The next recording begins anew.
-    void start_recording();
-    void stop_recording() { recording_ = false; }
+    // While ops are recorded (graph.cu) no scratch block may move, and pass() gives out places in
+    // `data`.
+    void start_recording(PassedData& data) { recording_ = &data; }
+    void stop_recording() { recording_ = nullptr; }
     bool is_recording() const { return recording_; }
-    void pass_recorded(cudaStream_t stream);
 
  private:
+    friend PassedData;
     void* alloc_device(size_t bytes);
-    const void* place_recorded(const void* host, size_t bytes);
     const void* pass_bytes(const void* host, size_t bytes, cudaStream_t stream);
 
     std::vector<void*> device_, host_;
@@ -61,14 +83,8 @@ class DeviceMemory {
     int moves_ = 0;
     size_t device_bytes_ = 0;
 
-    struct Piece {
-        const void* host;
-        size_t bytes, offset;
-    };
-    bool recording_ = false;
-    std::vector<Piece> pieces_;
-    char* recorded_ = nullptr;     // where the pieces are on the device
-    std::vector<char> collected_;  // and on the way there
+    PassedData* recording_ = nullptr;
+    std::vector<char*> free_;  // blocks of recordings that have ended
 };
 
 }  // namespace convoy::CONVOY_DEVICE
