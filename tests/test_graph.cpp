@@ -62,6 +62,40 @@ TEST_CASE("a replay does what the ops would do now: with other numbers, labels a
     }
 }
 
+TEST_CASE("a replay takes the moments of a convolution over the groups as they are now") {
+    OnDevice device;
+    Backend& backend = *device.backend;
+    std::vector<int> bounds = {0, 2, 5};
+    const Tensor x(device.put(random_floats(5 * 36 * 2, 1)), 5, 6, 6, 2),
+        w(device.put(random_floats(6, 2)), 3, 1, 1, 2),
+        y(device.put(random_floats(540, 3)), 5, 6, 6, 3);
+    float *kept = device.put(std::vector<float>(12)), *sums = device.put(std::vector<float>(6));
+    float* one = device.put({1, 1, 1});
+    const auto ops = [&] {
+        const Moments of_y{bounds, 1e-5f, kept, sums};
+        backend.fill(sums, 6, 0);
+        backend.conv2d(x, w, nullptr, Window::square(1), false, y, &of_y);
+        backend.batch_norm(y, bounds, kept, one, one, {}, false, y);
+    };
+    const auto results = [&] {
+        std::vector<float> all = device.get(y.floats(), 540);
+        for (const auto& more : {device.get(kept, 12), device.get(sums, 6)})
+            all.insert(all.end(), more.begin(), more.end());
+        return all;
+    };
+    ops();
+    const std::vector<float> before = results();
+    const auto recording = backend.record(ops);
+    for (int cut : {1, 4}) {
+        bounds[1] = cut;
+        REQUIRE(recording->replay());
+        const std::vector<float> replayed = results();
+        ops();
+        CHECK(replayed == results());
+        CHECK(replayed != before);
+    }
+}
+
 TEST_CASE("nothing is replayed once memory that it works in had to grow") {
     OnDevice device;
     Backend& backend = *device.backend;

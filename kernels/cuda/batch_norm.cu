@@ -1,31 +1,24 @@
-// batch_norm.cu — statistics over groups of images, NHWC.   Twin: kernels/cpu/batch_norm.cpp
+// batch_norm.cu — normalising with the statistics of groups of images (moments.cu), and gradients,
+// NHWC.   Twin: kernels/cpu/batch_norm.cpp
 //
-//   mean = Σ x / M    var = Σ (x − mean)² / M    rstd = 1/√(var + eps)    each group, M values
 //   y    = act(gamma·(x − mean)·rstd + beta + residual)
 //   dx   = gamma·rstd·(dz − mean(dz) − x̂·mean(dz·x̂))
 //          with dz = dy where y > 0, x̂ = (x − mean)·rstd
 //
 //   rows    a row is a pixel: C floats. Each group is cut into `parts` slabs of rows.
-//   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads: threadIdx.x walks c, so a warp reads 32
-//           neighbouring floats; threadIdx.y strides over the rows of the slab.
+//   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads (columns.cuh); threadIdx.y strides over
+//           the rows of the slab.
 //   shared  2·8·32 floats.
-//   bytes   forward 4·(2 reads of x + 1 write of y), backward 4·(2·(x, y, dy) + dx): memory-bound.
+//   bytes   forward 4·(x read, y written), backward 4·(2·(x, y, dy) + dx): memory-bound. The
+//           statistics take another read of x, unless a convolution took them on the way.
 //   order   rows of a thread, the 8 threads of a column, then in double the slabs, each in order.
-//
-// Sums are taken of x − pivot, the pivot being the group's first row: it lies among the values, so
-// a large mean beside a tiny variance costs no digits.
-//
-// The convolution before does not take the statistics from its sums, which would save one of ten
-// passes over memory: groups end inside of its tiles, a pivot is not known before the first tile is
-// done, and where the depth is cut in parts (gemm.cuh) no block holds a whole sum.
+#include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
-
-constexpr int kLanes = 32, kRows = 8;
 
 // Where the groups lie, and how they are cut.
 struct Groups {
@@ -48,60 +41,6 @@ struct Slab {
         end = first + rows * (part + 1) / groups.parts;
     }
 };
-
-// Adds (a, b) of the 8 threads of each column; the sums are the first thread's. All threads call.
-__device__ void add_column(float& a, float& b) {
-    __shared__ float as[kRows][kLanes];
-    __shared__ float bs[kRows][kLanes];
-    as[threadIdx.y][threadIdx.x] = a, bs[threadIdx.y][threadIdx.x] = b;
-    __syncthreads();  // all partial sums are there
-    if (threadIdx.y > 0) return;
-    for (int r = 1; r < kRows; ++r) a += as[r][threadIdx.x], b += bs[r][threadIdx.x];
-}
-
-// parts[slab][0][c] = Σ (x − pivot), parts[slab][1][c] = Σ (x − pivot)².
-__global__ void statistics_kernel(const float* __restrict__ x, int C, Groups groups, float* parts) {
-    const Slab slab(groups, blockIdx.y);
-    const int c = blockIdx.x * kLanes + threadIdx.x;
-    float sum = 0, squares = 0;
-    if (c < C && slab.begin < slab.end) {
-        const float pivot = x[groups.first_row(slab.g) * C + c];
-        for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
-            const float v = x[row * C + c] - pivot;
-            sum += v, squares += v * v;
-        }
-    }
-    add_column(sum, squares);
-    if (threadIdx.y > 0 || c >= C) return;
-    float* to = parts + size_t(blockIdx.y) * 2 * C;
-    to[c] = sum, to[C + c] = squares;
-}
-
-// A thread a channel: adds the slabs, keeps mean and rstd of each group, adds to the sums.
-__global__ void finish_statistics_kernel(const float* x, int C, Groups groups, const float* parts,
-                                         float eps, float* mean_rstd, float* sums) {
-    const int c = int(first_index());
-    if (c >= C) return;
-    double all_means = 0, all_vars = 0;
-    for (int g = 0; g < groups.count; ++g) {
-        const double M = double(groups.rows(g)), images = groups.bounds[g + 1] - groups.bounds[g];
-        if (M == 0) continue;
-        double sum = 0, squares = 0;
-        for (int part = 0; part < groups.parts; ++part) {
-            const float* from = parts + size_t(g * groups.parts + part) * 2 * C;
-            sum += from[c], squares += from[C + c];
-        }
-        const double mean = double(x[groups.first_row(g) * C + c]) + sum / M;
-        const double square = squares - sum * sum / M;  // Σ (x − mean)²
-        const double var = square > 0 ? square / M : square != square ? square : 0;
-        mean_rstd[size_t(g) * 2 * C + c] = float(mean);
-        mean_rstd[(size_t(g) * 2 + 1) * C + c] = float(1 / sqrt(var + double(eps)));
-        all_means += images * mean;
-        all_vars += images * (M > 1 ? var * M / (M - 1) : var);
-    }
-    sums[c] += float(all_means);
-    sums[C + c] += float(all_vars);
-}
 
 __global__ void normalise_kernel(const float* x, int C, Groups groups, const float* gamma,
                                  const float* beta, const float* residual, bool relu,
@@ -234,20 +173,6 @@ dim3 eval_grid(size_t rows, int C) {
 }
 
 }  // namespace
-
-void CudaBackend::moments(Tensor x, const Moments& to) {
-    check_groups(x, to.groups);
-    if (x.elems() == 0) return;
-    const int C = x.C;
-    const Groups cuts = cut(to.groups, x, memory_.pass(to.groups, stream_));
-    const dim3 grid = grid_of(cuts, C);
-    float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
-    statistics_kernel<<<grid, kBlock, 0, stream_>>>(x.floats(), C, cuts, parts);
-    CUDA_LAUNCHED();
-    finish_statistics_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(x.floats(), C, cuts, parts,
-                                                                  to.eps, to.mean_rstd, to.sums);
-    CUDA_LAUNCHED();
-}
 
 void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
                              const float* gamma, const float* beta, Tensor residual, bool relu,

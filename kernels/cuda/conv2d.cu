@@ -1,6 +1,7 @@
 // conv2d.cu — convolutions as products.   Twin: kernels/cpu/conv2d.cpp
 //
 //   conv2d         y[npq,k]   = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c]·w[k,rsc])
+//                  and the statistics of y for a batch norm behind it            moments.cuh
 //   conv2d_grad_x  dx[nhw,c]  = Σ_rsk dy[n, (h+pad−r)/stride, (w+pad−s)/stride, k]·w[k,r,s,c]
 //                               over the r, s for which both divisions leave no rest; masked
 //   conv2d_grad_w  dw[k,rsc] += Σ_npq dy[npq,k]·x[n, p·stride+r−pad, q·stride+s−pad, c]
@@ -9,6 +10,9 @@
 // The matrix of patches is never written: an operand of gemm.cuh finds its numbers in x or dy while
 // the tile is fetched ("implicit GEMM"). The channel is the fast index of the depth, so 16 threads
 // read 16 neighbours. With a stride, grad_x multiplies zeros for the taps that do not meet a pixel.
+// The statistics are taken from the tiles before they are stored, wherever in a tile a group of
+// images ends. Where the depth is cut into parts (few tiles, so a small y) no tile has whole sums:
+// then y is read again, moments.cu. Either by shapes alone.
 // Mapping, bytes and order of the sums: gemm.cuh, plain and in fp32; tensor_gemm.cuh, on tensor
 // cores.
 #include "kernels/cuda/cuda_backend.h"
@@ -129,15 +133,16 @@ bool in_fours(const float* data, int channels) {
 }
 
 // In the precision asked for; fours: neighbours of both operands are copied four at once.
-template <class A, class B>
-void product(Precision precision, bool fours, const A& a, const B& b, int I, int J, int L,
-             Finish finish, DeviceMemory& memory, cudaStream_t stream) {
+// Returns whether tiles had whole sums.
+template <class A, class B, class F = Finish>
+bool product(Precision precision, bool fours, const A& a, const B& b, int I, int J, int L,
+             const F& finish, DeviceMemory& memory, cudaStream_t stream) {
     if (precision == Precision::kFp32)
-        multiply(a, b, I, J, L, finish, memory, kSlotProduct, stream);
-    else if (fours)
-        multiply_tensor<4, 4>(precision, a, b, I, J, L, finish, memory, kSlotProduct, stream);
-    else
-        multiply_tensor<1, 1>(precision, a, b, I, J, L, finish, memory, kSlotProduct, stream);
+        return multiply(a, b, I, J, L, finish, memory, kSlotProduct, stream);
+    if (fours)
+        return multiply_tensor<4, 4>(precision, a, b, I, J, L, finish, memory, kSlotProduct,
+                                     stream);
+    return multiply_tensor<1, 1>(precision, a, b, I, J, L, finish, memory, kSlotProduct, stream);
 }
 
 }  // namespace
@@ -145,11 +150,21 @@ void product(Precision precision, bool fours, const A& a, const B& b, int I, int
 void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                          const Moments* of_y) {
     check_conv2d(x, w, window, y);
+    if (of_y) check_groups(y, of_y->groups);
+    if (y.elems() == 0) return;
     const Patches patches = patches_of(x, window, y);
     const Matrix<true> filters{w.floats(), w.N, patches.depths, patches.depths};
-    product(precision_, in_fours(x.floats(), x.C) && in_fours(w.floats(), x.C), patches, filters,
-            patches.rows, w.N, patches.depths, {y.floats(), b, relu}, memory_, stream_);
-    if (of_y) moments(y, *of_y);
+    FinishWithMoments finish{{y.floats(), b, relu}, {}};
+    if (of_y)
+        finish.strips = make_strips(
+            y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows, kSlotSums);
+    const bool whole =
+        product(precision_, in_fours(x.floats(), x.C) && in_fours(w.floats(), x.C), patches,
+                filters, patches.rows, w.N, patches.depths, finish, memory_, stream_);
+    if (of_y && whole)
+        finish_moments(y, finish.strips, *of_y);
+    else if (of_y)
+        moments(y, *of_y);
 }
 
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {

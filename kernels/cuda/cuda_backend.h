@@ -17,6 +17,8 @@
 
 namespace convoy::CONVOY_DEVICE {
 
+struct Strips;  // moments.cuh
+
 // Numbers of scratch blocks: what an op keeps while it calls another has a slot of its own.
 enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlots };
 
@@ -103,6 +105,9 @@ class CudaBackend final : public Backend {
     dim3 blocks_for(size_t n) const {
         return unsigned(std::min<size_t>((n + kThreads - 1) / kThreads, size_t(processors_) * 8));
     }
+    // Statistics in strips of `height` rows of x: their memory, and what follows once it is filled.
+    Strips make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot);
+    void finish_moments(Tensor x, Strips strips, const Moments& to);
     // sums[c] += Σ over rows of x[row][c], x rows × C.
     void add_column_sums(const float* x, int64_t rows, int C, float* sums);
 

@@ -15,6 +15,8 @@
 //   bytes     4·L·(I·⌈J/64⌉ + J·⌈I/64⌉) read, from the L2 cache mostly; 4·I·J written. Bound by
 //             arithmetic on the fp32 units, and by the fetching of shared memory.
 //   order     l rises within a part, parts are added in order: the same bits on every run.
+//   moments   where statistics of the columns are wanted (moments.cuh), the tiles' shared memory is
+//             used for them at the end; 12·⌈I/64⌉·J bytes written.
 //
 // An operand says what its rows and its depth mean, and fetches; each is worked out once for
 // several numbers, since an index of a convolution costs more than a product:
@@ -28,6 +30,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/moments.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -35,19 +38,27 @@ constexpr int kTile = 64, kDepthStep = 16, kTilePad = 4, kProductThreads = 256;
 
 // What becomes of each sum.
 struct Finish {
+    static constexpr bool kMoments = false;
     float* out;
     const float* bias = nullptr;  // by column
     bool relu = false;
     const float* mask = nullptr;  // as out; set to 0 where it is <= 0
     bool accumulate = false;      // out += instead of =
 
-    __device__ void operator()(int i, int j, int J, float sum) const {
+    // Returns what out has then.
+    __device__ float operator()(int i, int j, int J, float sum) const {
         const size_t at = size_t(i) * J + j;
         if (bias) sum += bias[j];
         if (relu && sum < 0) sum = 0;  // this way round a NaN stays one
         if (mask && mask[at] <= 0) sum = 0;
-        out[at] = accumulate ? out[at] + sum : sum;
+        return out[at] = accumulate ? out[at] + sum : sum;
     }
+};
+// And the statistics of the columns of out are taken from the tiles, where l is not cut into parts;
+// a tile is a strip.
+struct FinishWithMoments : Finish {
+    static constexpr bool kMoments = true;
+    Strips strips;
 };
 
 // A matrix of `rows` × `depth` floats with steps of 1 along the one and `stride` along the other.
@@ -109,9 +120,9 @@ class TileFetch {
     typename Operand::Row rows_[kDepthFast ? kEach : 1];
 };
 
-template <class A, class B>
+template <class A, class B, class F>
 __global__ void __launch_bounds__(kProductThreads)
-    product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, Finish finish) {
+    product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F finish) {
     __shared__ __align__(16) float a_tile[kDepthStep][kTile + kTilePad];
     __shared__ __align__(16) float b_tile[kDepthStep][kTile + kTilePad];
     const int thread = threadIdx.x, i0 = blockIdx.y * kTile, j0 = blockIdx.x * kTile;
@@ -143,8 +154,15 @@ __global__ void __launch_bounds__(kProductThreads)
             if (parts)
                 parts[(size_t(blockIdx.z) * I + row) * J + column] = sums[u][v];
             else
-                finish(row, column, J, sums[u][v]);
+                sums[u][v] = finish(row, column, J, sums[u][v]);
         }
+    static_assert(sizeof a_tile >= 16 * (kTile + 4) * sizeof(float), "the sums of 16 threads");
+    if constexpr (F::kMoments)
+        if (finish.strips.pieces && !parts)
+            tile_moments<4, 4, 16, kTile>(
+                finish.strips, blockIdx.y, j0, thread / 16, a_tile[0], b_tile[0],
+                [&](int r, int c) { return sums[r][c]; }, [&](int r) { return i + r; },
+                [&](int c) { return j + c; });
 }
 
 // Adds the parts of each sum in order.
@@ -165,22 +183,24 @@ inline int product_parts(int64_t I, int64_t J, int64_t L) {
     return int(std::clamp<int64_t>(std::min(wanted, room), 1, ceil_div(L, 256)));
 }
 
-template <class A, class B>
-void multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const Finish& finish,
+// Returns whether tiles had whole sums: l was not cut.
+template <class A, class B, class F = Finish>
+bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& finish,
               DeviceMemory& memory, size_t slot, cudaStream_t stream) {
     ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J, " x ",
            L);
-    if (I == 0 || J == 0) return;
+    if (I == 0 || J == 0) return true;
     const int count = product_parts(I, J, L);
     const int depth = ceil_div(ceil_div(L, count), kDepthStep) * kDepthStep;
     float* parts = count > 1 ? memory.scratch<float>(slot, size_t(count) * I * J) : nullptr;
     const dim3 grid(ceil_div(J, kTile), ceil_div(I, kTile), count);
-    product_kernel<A, B>
+    product_kernel<A, B, F>
         <<<grid, kProductThreads, 0, stream>>>(a, b, int(I), int(J), int(L), depth, parts, finish);
     CUDA_LAUNCHED();
-    if (!parts) return;
+    if (!parts) return true;
     finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), finish);
     CUDA_LAUNCHED();
+    return false;
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -25,6 +25,8 @@
 //             byte; 4·I·J written. From shared memory a warp reads 24 KB for 64·32·32 products.
 //   order     l rises in steps of 8 (bf16: 16) within a part, the sums inside of a step are the
 //             hardware's; parts are added in order. No atomics: the same bits on every run.
+//   moments   where statistics of the columns are wanted (moments.cuh), the stages' memory is used
+//             for them at the end; 12·⌈I/128⌉·J bytes written.
 //
 // A step of bf16 takes the depths in another order than they lie in, the same for a and b:
 // ldmatrix hands member m of a lane's group the depths m, 4+m, 8+m and 12+m of 16, which stand in
@@ -191,10 +193,9 @@ __device__ __forceinline__ void multiply_stage(const float* a_stage, const float
     }
 }
 
-template <class A, class B, int kWidthA, int kWidthB, bool kBf16, int kColumns>
+template <class A, class B, int kWidthA, int kWidthB, bool kBf16, int kColumns, class F>
 __global__ void __launch_bounds__(kTensorThreads)
-    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts,
-                          Finish finish) {
+    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F finish) {
     extern __shared__ __align__(128) float stages[];
     __shared__ typename A::Row a_rows[kTensorRows];
     __shared__ typename B::Row b_rows[kColumns];
@@ -242,8 +243,16 @@ __global__ void __launch_bounds__(kTensorThreads)
                 if (parts)
                     parts[(size_t(blockIdx.z) * I + i) * J + j] = sums[m][n][e];
                 else
-                    finish(i, j, J, sums[m][n][e]);
+                    sums[m][n][e] = finish(i, j, J, sums[m][n][e]);
             }
+    if constexpr (F::kMoments)
+        if (finish.strips.pieces && !parts)
+            tile_moments<kM * 2, 8, kDown * 8, kColumns>(
+                finish.strips, blockIdx.y, j0, warp / kAcross * 8 + lane / 4, stages,
+                stages + kStage,
+                [&](int r, int c) { return sums[r / 2][c / 2][r % 2 * 2 + c % 2]; },
+                [&](int r) { return row + r / 2 * 16 + lane / 4 + r % 2 * 8; },
+                [&](int c) { return column + c / 2 * 8 + lane % 4 * 2 + c % 2; });
 }
 
 // As product_parts: by shapes alone; two blocks for each of 132 multiprocessors fill a large GPU.
@@ -253,45 +262,46 @@ inline int tensor_parts(int64_t I, int64_t J, int64_t L, int columns) {
     return int(std::clamp<int64_t>(std::min(wanted, room), 1, ceil_div(L, 256)));
 }
 
-template <class A, class B, int kWidthA, int kWidthB, bool kBf16, int kColumns>
-void launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t L,
-                           const Finish& finish, DeviceMemory& memory, size_t slot,
-                           cudaStream_t stream) {
+template <class A, class B, int kWidthA, int kWidthB, bool kBf16, int kColumns, class F>
+bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& finish,
+                           DeviceMemory& memory, size_t slot, cudaStream_t stream) {
     const int count = tensor_parts(I, J, L, kColumns);
     const int depth = ceil_div(ceil_div(L, count), kTensorDepth) * kTensorDepth;
     float* parts = count > 1 ? memory.scratch<float>(slot, size_t(count) * I * J) : nullptr;
     const dim3 grid(ceil_div(J, kColumns), ceil_div(I, kTensorRows), count);
     constexpr int kBytes = kStages * (kTensorRows + kColumns) * kTensorDepth * int(sizeof(float));
-    CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kWidthA, kWidthB, kBf16, kColumns>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    tensor_product_kernel<A, B, kWidthA, kWidthB, kBf16, kColumns>
+    CUDA_CHECK(
+        cudaFuncSetAttribute(tensor_product_kernel<A, B, kWidthA, kWidthB, kBf16, kColumns, F>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    tensor_product_kernel<A, B, kWidthA, kWidthB, kBf16, kColumns, F>
         <<<grid, kTensorThreads, kBytes, stream>>>(a, b, int(I), int(J), int(L), depth, parts,
                                                    finish);
     CUDA_LAUNCHED();
-    if (!parts) return;
+    if (!parts) return true;
     finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), finish);
     CUDA_LAUNCHED();
+    return false;
 }
 
 // multiply() of gemm.cuh with a precision. kWidthA, kWidthB: floats a copy. Narrow tiles where out
 // is narrow, and where copies are of single floats (first and last layers; fewer kernels to build).
-template <int kWidthA, int kWidthB, class A, class B>
-void multiply_tensor(Precision precision, const A& a, const B& b, int64_t I, int64_t J, int64_t L,
-                     const Finish& finish, DeviceMemory& memory, size_t slot, cudaStream_t stream) {
+template <int kWidthA, int kWidthB, class A, class B, class F = Finish>
+bool multiply_tensor(Precision precision, const A& a, const B& b, int64_t I, int64_t J, int64_t L,
+                     const F& finish, DeviceMemory& memory, size_t slot, cudaStream_t stream) {
     ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J, " x ",
            L);
-    if (I == 0 || J == 0) return;
+    if (I == 0 || J == 0) return true;
     const bool bf16 = precision == Precision::kBf16;
     const auto launch = [&](auto launcher) {
-        launcher(a, b, I, J, L, finish, memory, slot, stream);
+        return launcher(a, b, I, J, L, finish, memory, slot, stream);
     };
     if constexpr (kWidthA == 4 && kWidthB == 4)
         if (J > 64) {
-            if (bf16) return launch(launch_tensor_product<A, B, 4, 4, true, 128>);
-            return launch(launch_tensor_product<A, B, 4, 4, false, 128>);
+            if (bf16) return launch(launch_tensor_product<A, B, 4, 4, true, 128, F>);
+            return launch(launch_tensor_product<A, B, 4, 4, false, 128, F>);
         }
-    if (bf16) return launch(launch_tensor_product<A, B, kWidthA, kWidthB, true, 64>);
-    launch(launch_tensor_product<A, B, kWidthA, kWidthB, false, 64>);
+    if (bf16) return launch(launch_tensor_product<A, B, kWidthA, kWidthB, true, 64, F>);
+    return launch(launch_tensor_product<A, B, kWidthA, kWidthB, false, 64, F>);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

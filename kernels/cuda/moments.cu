@@ -1,0 +1,179 @@
+// moments.cu — mean and variance of each channel over groups of images, NHWC.
+// Twin: kernels/cpu/batch_norm.cpp
+//
+//   mean = Σ x / M    var = Σ (x − mean)² / M    rstd = 1/√(var + eps)    each group, M values
+//
+//   Sums of strips of rows come first (moments.cuh): from a convolution, whose tiles are strips, or
+//   from strips_kernel, about 512 strips in all. From there on it is the same way for both.
+//
+//   strips    grid (⌈C/32⌉, strips) blocks of 32×8 threads (columns.cuh). Bytes: x read once,
+//             4·rows·C; memory-bound. The center of a piece is its first row.
+//   condense  the many strips of a convolution into about 512: the same grid, for the new strips.
+//             Bytes: 12·C a piece; of strips of 128 rows that is a 43rd of x.
+//   finish    ⌈C/32⌉ blocks of 32×32 threads: the 32 threads of a column are divided among the
+//             groups, about 512 pieces in all.
+//   order     within a piece: rows of a thread, then threads. Pieces of a thread, then threads,
+//             then groups, in double. All by shapes alone, without atomics: the same bits each run.
+#include "kernels/cuda/moments.cuh"
+
+#include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/shapes.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+constexpr int kTeam = 32;  // threads of a column in finish_moments_kernel
+
+__global__ void strips_kernel(const float* __restrict__ x, Strips strips) {
+    const int C = strips.C, c = blockIdx.x * kLanes + threadIdx.x, strip = blockIdx.y;
+    strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
+        float center = 0, rest = 0, squares = 0;
+        if (c < C) {
+            center = x[begin * C + c];
+            for (int64_t row = begin + threadIdx.y; row < end; row += kRows) {
+                const float off = x[row * C + c] - center;
+                rest += off, squares += off * off;
+            }
+        }
+        add_column(rest, squares);
+        if (threadIdx.y == 0 && c < C) {
+            float* to = strips.piece(strip, g);
+            to[c] = center, to[C + c] = rest, to[2 * C + c] = squares;
+        }
+        __syncthreads();  // the sums were read; those of the next piece may come
+    });
+}
+
+// Σ (x − pivot) and Σ (x − pivot)² of column c, over rows [begin, end) of group g. The pivot is the
+// center of the first piece there.
+struct Sums {
+    double pivot, sum = 0, squares = 0;
+
+    // Over every `step`th piece alone, from number `first` on.
+    __device__ Sums(const Strips& strips, int g, int64_t begin, int64_t end, int c, int first,
+                    int step)
+        : pivot(double(strips.piece(int(begin / strips.height), g)[c])) {
+        const int last = int((end - 1) / strips.height);
+        for (int strip = int(begin / strips.height) + first; strip <= last; strip += step) {
+            const float* piece = strips.piece(strip, g);
+            const double n =
+                double(min(end, (strip + 1) * strips.height) - max(begin, strip * strips.height));
+            const double off = double(piece[c]) - pivot, rest = double(piece[strips.C + c]);
+            sum += n * off + rest;
+            squares += double(piece[2 * strips.C + c]) + off * (2 * rest + n * off);
+        }
+    }
+};
+
+// The height of `to` is a multiple of that of `from`.
+__global__ void condense_kernel(Strips from, Strips to) {
+    const int C = to.C, c = blockIdx.x * kLanes + threadIdx.x, strip = blockIdx.y;
+    to.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
+        double pivot = 0, sum = 0, squares = 0;
+        if (c < C) {
+            const Sums own(from, g, begin, end, c, threadIdx.y, kRows);
+            pivot = own.pivot, sum = own.sum, squares = own.squares;
+        }
+        add_column(sum, squares);
+        if (threadIdx.y == 0 && c < C) {
+            // About the mean, which as a float is off by `shift`.
+            const double n = double(end - begin), mean = pivot + sum / n;
+            const float center = float(mean);
+            const double shift = mean - double(center);
+            float* piece = to.piece(strip, g);
+            piece[c] = center;
+            piece[C + c] = float(n * shift);
+            piece[2 * C + c] = float(squares - sum * sum / n + n * shift * shift);
+        }
+        __syncthreads();  // the sums were read; those of the next piece may come
+    });
+}
+
+// Keeps mean and rstd of each group, adds to the sums. As many groups at a time as there are teams.
+__global__ void __launch_bounds__(kLanes* kTeam)
+    finish_moments_kernel(Strips strips, float eps, float* mean_rstd, float* sums) {
+    __shared__ double parts[2][kTeam][kLanes];
+    const int C = strips.C, c = blockIdx.x * kLanes + threadIdx.x, y = threadIdx.y;
+    const int members = max(1, kTeam / strips.groups), teams = kTeam / members;
+    const int team = y / members, member = y % members;
+    double all_means = 0, all_vars = 0;  // of the groups whose team this thread leads
+    for (int first = 0; first < strips.groups; first += teams) {
+        const int g = first + team;
+        int64_t begin = 0, end = 0;
+        if (c < C && team < teams && g < strips.groups)
+            begin = strips.first_row(g), end = strips.first_row(g + 1);
+        double pivot = 0, sum = 0, squares = 0;
+        if (begin < end) {
+            const Sums own(strips, g, begin, end, c, member, members);
+            pivot = own.pivot, sum = own.sum, squares = own.squares;
+        }
+        parts[0][y][threadIdx.x] = sum, parts[1][y][threadIdx.x] = squares;
+        __syncthreads();  // the sums of all members are there
+        if (member == 0 && begin < end) {
+            for (int m = 1; m < members; ++m)
+                sum += parts[0][y + m][threadIdx.x], squares += parts[1][y + m][threadIdx.x];
+            const double M = double(end - begin), images = strips.bounds[g + 1] - strips.bounds[g];
+            const double mean = pivot + sum / M, square = squares - sum * sum / M;  // Σ (x − mean)²
+            const double var = square > 0 ? square / M : square != square ? square : 0;
+            mean_rstd[size_t(g) * 2 * C + c] = float(mean);
+            mean_rstd[(size_t(g) * 2 + 1) * C + c] = float(1 / sqrt(var + double(eps)));
+            all_means += images * mean;
+            all_vars += images * (M > 1 ? var * M / (M - 1) : var);
+        }
+        __syncthreads();  // the sums were read
+    }
+    parts[0][y][threadIdx.x] = all_means, parts[1][y][threadIdx.x] = all_vars;
+    __syncthreads();  // those of all teams are there
+    if (y > 0 || c >= C) return;
+    for (int t = 1; t < kTeam; ++t)
+        all_means += parts[0][t][threadIdx.x], all_vars += parts[1][t][threadIdx.x];
+    sums[c] += float(all_means);
+    sums[C + c] += float(all_vars);
+}
+
+// Of some 512 strips the finish is over in microseconds.
+constexpr int64_t kFewStrips = 512;
+
+}  // namespace
+
+Strips CudaBackend::make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot) {
+    const int count = int(groups.size()) - 1;
+    const int64_t rows = x.N * (int64_t(x.H) * x.W), places = ceil_div(rows, height) + count;
+    return {memory_.pass(groups, stream_),
+            count,
+            x.C,
+            int64_t(x.H) * x.W,
+            height,
+            memory_.scratch<float>(slot, size_t(places) * 3 * x.C)};
+}
+
+void CudaBackend::finish_moments(Tensor x, Strips strips, const Moments& to) {
+    const int64_t rows = x.N * strips.image_rows, count = ceil_div(rows, strips.height);
+    if (count > 2 * kFewStrips) {
+        const int64_t height = strips.height * ceil_div(count, kFewStrips);
+        const Strips few = make_strips(x, to.groups, height, kSlotFactors);
+        const dim3 grid(ceil_div(x.C, kLanes), ceil_div(rows, height));
+        condense_kernel<<<grid, dim3(kLanes, kRows), 0, stream_>>>(strips, few);
+        CUDA_LAUNCHED();
+        strips = few;
+    }
+    finish_moments_kernel<<<ceil_div(x.C, kLanes), dim3(kLanes, kTeam), 0, stream_>>>(
+        strips, to.eps, to.mean_rstd, to.sums);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::moments(Tensor x, const Moments& to) {
+    check_groups(x, to.groups);
+    if (x.elems() == 0) return;
+    const int64_t rows = x.N * (int64_t(x.H) * x.W);
+    const int64_t height = std::max<int64_t>(64, ceil_div(rows, kFewStrips));
+    const Strips strips = make_strips(x, to.groups, height, kSlotSums);
+    const dim3 grid(ceil_div(x.C, kLanes), ceil_div(rows, height));
+    strips_kernel<<<grid, dim3(kLanes, kRows), 0, stream_>>>(x.floats(), strips);
+    CUDA_LAUNCHED();
+    finish_moments(x, strips, to);
+}
+
+}  // namespace convoy::CONVOY_DEVICE

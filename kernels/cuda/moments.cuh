@@ -1,0 +1,108 @@
+// moments.cuh — statistics of the columns of a matrix, strip of rows by strip of rows; a product
+// takes them from the numbers in its registers.   Ops: moments.cu
+//
+//   A strip is `height` rows. Groups of images end anywhere, so a strip may meet several of them,
+//   each in a piece of the strip. Of a piece with n rows three numbers a column are kept:
+//
+//      center    among the values, or close to their mean
+//      rest      Σ (x − center)                mean = center + rest/n
+//      squares   Σ (x − center)²               Σ (x − mean)² = squares − rest²/n
+//
+//   Sums about such a center lose no digits where a large mean stands beside a tiny variance.
+//
+//            group 0 │ group 1       │2│ 3            From one piece to the next the strip or
+//   strip    0   │   1   │   2   │   3   │            the group rises, or both: so strip + group
+//   place    0   │1  │2  │   3   │  4│5│6             is another place for each.
+#pragma once
+
+#include "kernels/cuda/cuda.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+struct Strips {
+    const int* bounds = nullptr;  // on the device: group g is images [bounds[g], bounds[g+1])
+    int groups = 0, C = 0;
+    int64_t image_rows = 0, height = 0;
+    float* pieces = nullptr;  // [place][center, rest, squares][c]; null: nobody wants them
+
+    __device__ float* piece(int strip, int g) const { return pieces + size_t(strip + g) * 3 * C; }
+    __device__ int64_t first_row(int g) const { return bounds[g] * image_rows; }
+    __device__ int group_of(int64_t row) const {
+        const int image = int(row / image_rows);
+        int low = 0, high = groups;  // bounds[low] <= image < bounds[high]
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            if (bounds[middle] <= image)
+                low = middle;
+            else
+                high = middle;
+        }
+        return low;
+    }
+    // Calls work(g, first row, row behind the last) for each piece of a strip, in order.
+    template <class Work>
+    __device__ void for_each_piece(int strip, const Work& work) const {
+        int64_t begin = strip * height;
+        const int64_t end = min(begin + height, first_row(groups));
+        for (int g = begin < end ? group_of(begin) : groups; begin < end; ++g) {
+            const int64_t stop = min(end, first_row(g + 1));
+            if (stop > begin) work(g, begin, stop);  // else a group without images
+            begin = stop;
+        }
+    }
+};
+
+// The pieces of a block's tile, which is a strip, from what its threads hold in registers.
+//   A thread has kRows × kColumns numbers value(r, c), in row row_of(r) and column column_of(c) of
+//   the tile, which begins at column `first_column` of the matrix. It is number `part` of the
+//   kParts threads that share a column.
+//   shared  a and b, kParts·(kTileColumns + 4) floats each, and the centers; a row of 4 more puts
+//           neighbouring parts into other banks. All threads of the block call.
+template <int kRows, int kColumns, int kParts, int kTileColumns, class Value, class RowOf,
+          class ColumnOf>
+__device__ __forceinline__ void tile_moments(const Strips& strips, int strip, int first_column,
+                                             int part, float* a, float* b, const Value& value,
+                                             const RowOf& row_of, const ColumnOf& column_of) {
+    __shared__ float centers[kTileColumns];
+    constexpr int kPitch = kTileColumns + 4;
+    const int column = threadIdx.x;  // whose sums this thread adds, if there is one
+    const auto put = [&](float* to, const float(&mine)[kColumns]) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) to[part * kPitch + column_of(c)] = mine[c];
+    };
+    const auto total = [&](const float* from) {
+        float sum = 0;
+#pragma unroll
+        for (int p = 0; p < kParts; ++p) sum += from[p * kPitch + column];
+        return sum;
+    };
+    strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
+        const int first = int(begin - strip * strips.height), behind = int(end - begin) + first;
+        float sums[kColumns] = {}, rest[kColumns] = {}, squares[kColumns] = {};
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
+            if (row_of(r) >= first && row_of(r) < behind)
+#pragma unroll
+                for (int c = 0; c < kColumns; ++c) sums[c] += value(r, c);
+        __syncthreads();  // all have read what was in a and b
+        put(a, sums);
+        __syncthreads();  // the sums of all threads are there
+        if (column < kTileColumns) centers[column] = total(a) / float(behind - first);
+        __syncthreads();  // the centers are there, and a is read
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
+            if (row_of(r) >= first && row_of(r) < behind)
+#pragma unroll
+                for (int c = 0; c < kColumns; ++c) {
+                    const float off = value(r, c) - centers[column_of(c)];
+                    rest[c] += off, squares[c] += off * off;
+                }
+        put(a, rest), put(b, squares);
+        __syncthreads();  // the sums of all threads are there
+        if (column >= kTileColumns || first_column + column >= strips.C) return;
+        float* to = strips.piece(strip, g) + first_column + column;
+        to[0] = centers[column], to[strips.C] = total(a), to[2 * strips.C] = total(b);
+    });
+}
+
+}  // namespace convoy::CONVOY_DEVICE
