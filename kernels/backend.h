@@ -11,8 +11,11 @@
 //   errors      shapes that do not fit throw Error (ENSURE); nothing is allocated inside an op
 //               that a first call with the same shapes did not already allocate
 //   exactness   two runs with the same number of threads give the same bits
+//   types       activations, their gradients and w hold what activations() says: x, y, dx, dy,
+//               masks and residuals. Floats always: dw, logits, and what is passed as float*. What
+//               conv2d, linear and their grad_x make may be floats as well. Sums are made in fp32.
 //
-// "Cost" counts multiply-adds as two operations, and floats that must cross the memory bus.
+// "Cost" counts multiply-adds as two operations, and numbers that must cross the memory bus.
 #pragma once
 
 #include <cstdint>
@@ -101,6 +104,9 @@ class Backend {
 
     // Zeroed device memory, 64-byte aligned, owned by the backend and released with it.
     virtual float* alloc(size_t elems) = 0;
+    Tensor alloc(Shape shape, Type type) {
+        return {alloc((shape.elems() * bytes_of(type) + 3) / sizeof(float)), shape, type};
+    }
     // Host memory which the device copies from fast; owned and released as above.
     virtual float* alloc_host(size_t elems) = 0;
     // The device's copy of `host` (from alloc_host) in `device`, or `host` itself where the device
@@ -288,9 +294,10 @@ class Backend {
 // backend's rule says which is faster (CPU: winograd_pays in kernels/cpu/winograd.cpp).
 enum class ConvMethod { kAuto, kWinograd, kDirect };
 
-// What convolutions and linear layers multiply in: fp32, or numbers rounded to tf32 (10 bits of
-// mantissa) or bf16 (7 bits) on their way into the tensor cores of a GPU. Sums, weights and
-// activations are fp32 in all of them.
+// What convolutions and linear layers multiply in, on the tensor cores of a GPU where it is not
+// fp32: numbers rounded to tf32 (10 bits of mantissa) on their way there, or bf16 (7 bits), as
+// which activations then lie in memory, and a copy of the weights. Sums, weights and their
+// gradients are fp32 in all of them.
 enum class Precision { kFp32, kTf32, kBf16 };
 
 // Who multiplies in linear layers on a GPU: kernels/cuda, or NVIDIA's library, where it is

@@ -101,8 +101,7 @@ static const Option kOptions[] = {
      "how 3x3 and 5x5 convolutions are computed", kCompute},
     {"precision", "Device", &Config::precision, "fp32|tf32|bf16",
      "what convolutions and linear layers multiply in on a GPU; tf32 and bf16 use its tensor "
-     "cores, "
-     "and sum in fp32",
+     "cores, and sum in fp32; with bf16 activations take half the memory",
      kCompute},
     {"gemm", "Device", &Config::gemm, "own|cublas",
      "what multiplies in linear layers on a GPU: own kernels, or cuBLAS where it is installed",

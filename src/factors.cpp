@@ -53,7 +53,12 @@ Factors::Factors(const FactorChoice& layer, int64_t batch, Backend& backend,
       x_(backend.alloc(size_t(batch) * size_t(in_))),
       dy_(backend.alloc(size_t(batch) * size_t(out_))),
       x_host_(backend.host_visible() ? x_ : backend.alloc_host(size_t(batch) * size_t(in_))),
-      dy_host_(backend.host_visible() ? dy_ : backend.alloc_host(size_t(batch) * size_t(out_))) {}
+      dy_host_(backend.host_visible() ? dy_ : backend.alloc_host(size_t(batch) * size_t(out_))) {
+    const Type type = backend.activations();
+    if (type == Type::kFloat32) return;
+    x_operand_ = backend.alloc(Shape{int(batch), 1, 1, in_}, type);
+    dy_operand_ = backend.alloc(Shape{int(batch), 1, 1, out_}, type);
+}
 
 void Factors::start(std::span<const int64_t> rows) {
     ENSURE(int(rows.size()) == communicator_.world(), rows.size(), " counts of rows");
@@ -109,8 +114,13 @@ void Factors::add_gradient() {
         backend_.to_device(x_host_, x_, size_t(rows) * size_t(in_));
         backend_.to_device(dy_host_, dy_, size_t(rows) * size_t(out_));
     }
-    backend_.linear_grad_w({x_, rows, 1, 1, in_}, {dy_, rows, 1, 1, out_}, layer_.w->grad,
-                           layer_.b ? layer_.b->grad.floats() : nullptr);
+    Tensor x(x_, rows, 1, 1, in_), dy(dy_, rows, 1, 1, out_);
+    if (x_operand_) {  // nothing is rounded: the rows were bf16 before they travelled
+        backend_.copy(x_operand_.first(rows), x);
+        backend_.copy(dy_operand_.first(rows), dy);
+        x = x_operand_.first(rows), dy = dy_operand_.first(rows);
+    }
+    backend_.linear_grad_w(x, dy, layer_.w->grad, layer_.b ? layer_.b->grad.floats() : nullptr);
 }
 
 }  // namespace convoy

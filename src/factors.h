@@ -72,9 +72,10 @@ class Factors {
     Backend& backend_;
     Communicator& communicator_;
     int in_, out_;
-    float *x_, *dy_;            // rows of rank 0, of rank 1, …
-    float *x_host_, *dy_host_;  // the same, or copies which the network can read
-    int64_t download_ = 0;      // the later one of this rank's rows
+    float *x_, *dy_;                 // rows of rank 0, of rank 1, …
+    float *x_host_, *dy_host_;       // the same, or copies which the network can read
+    Tensor x_operand_, dy_operand_;  // the same as bf16, where products read that
+    int64_t download_ = 0;           // the later one of this rank's rows
     std::vector<int64_t> first_row_;
     std::vector<std::future<void>> gathers_;
 };

@@ -1,6 +1,8 @@
 // input.cpp — see input.h.
 #include "src/input.h"
 
+#include <algorithm>
+
 #include "src/base/check.h"
 
 namespace convoy {
@@ -20,24 +22,37 @@ Picture picture_of(const PackedImage& image) {
 Input::Input(Backend& backend, const Model& model, bool packed)
     : backend_(backend), size_(model.size()) {
     const int batch = model.max_batch();
-    if (packed || !backend.host_visible()) tensor_ = backend.alloc(slot_elems(batch, size_, false));
-    if (packed && !backend.host_visible()) packed_ = backend.alloc(slot_elems(batch, size_, true));
+    const Type type = backend.activations();
+    const bool on_host = backend.host_visible();
+    if (packed || !on_host) tensor_ = backend.alloc(Shape{batch, size_, size_, 3}, type);
+    size_t staged = 0;
+    if (type != Type::kFloat32) staged = slot_elems(batch, size_, false);
+    if (packed && !on_host) staged = std::max(staged, slot_elems(batch, size_, true));
+    if (staged > 0) staged_ = backend.alloc(staged);
     if (packed) pictures_.reserve(size_t(batch));
 }
 
 Tensor Input::take(const Batch& batch) {
     const Shape shape{batch.n, size_, size_, 3};
     // Layers only read their input; Tensor has no read-only form.
-    if (!batch.packed)
-        return {const_cast<float*>(backend_.to_device(batch.x, tensor_, shape.elems())), shape};
+    const auto on_device = [&](const float* host, float* device, size_t elems) {
+        return const_cast<float*>(backend_.to_device(host, device, elems));
+    };
+    if (!batch.packed && !staged_)
+        return {on_device(batch.x, tensor_.floats(), shape.elems()), shape};
     ENSURE(tensor_, "a packed batch where finished ones were expected");
+    const Tensor tensor = tensor_.first(batch.n);
+    if (!batch.packed) {
+        backend_.copy(tensor, {on_device(batch.x, staged_, shape.elems()), shape});
+        return tensor;
+    }
     pictures_.clear();
     for (const PackedImage& image : batch.images) pictures_.push_back(picture_of(image));
     const auto* block = reinterpret_cast<const float*>(batch.packed);
-    const void* there = backend_.to_device(block, packed_, batch.packed_bytes / sizeof(float));
+    const void* there = on_device(block, staged_, batch.packed_bytes / sizeof(float));
     backend_.resize({static_cast<const uint8_t*>(there), batch.packed_bytes}, pictures_,
-                    batch.values, {tensor_, shape});
-    return {tensor_, shape};
+                    batch.values, tensor);
+    return tensor;
 }
 
 }  // namespace convoy

@@ -2,6 +2,8 @@
 //
 //   --augment-on cpu      finished floats: copied to the device, or read where they are
 //   --augment-on device   one block of pixels and tables is copied, Backend::resize does the rest
+//
+// The tensor holds what activations are: floats, or bf16 made of them.
 #pragma once
 
 #include <vector>
@@ -21,8 +23,8 @@ class Input {
  private:
     Backend& backend_;
     const int size_;
-    float* tensor_ = nullptr;  // device memory, where the batch is not read from the slot
-    float* packed_ = nullptr;  // device copy of a packed slot, likewise
+    Tensor tensor_;            // device memory, where the batch is not read from the slot
+    float* staged_ = nullptr;  // device copy of the slot, where that is not yet the tensor
     std::vector<Picture> pictures_;
 };
 

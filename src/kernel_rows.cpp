@@ -2,6 +2,7 @@
 #include "src/kernel_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "data/pack.h"
@@ -16,31 +17,47 @@ namespace {
 
 constexpr int kClasses = 1000;
 
-// Hands out buffers of random floats; the same block is used for all rows, one after the other.
+// Hands out buffers of random numbers; the same blocks are used for all rows, one after the other.
 class Buffers {
  public:
     explicit Buffers(Backend& backend) : backend_(backend) {}
-    void reset() { next_ = 0; }
-    float* take(size_t elems) {
-        if (next_ == blocks_.size()) blocks_.push_back({});
-        auto& [data, size] = blocks_[next_++];
+    void reset() { next_[0] = next_[1] = 0; }
+    float* take(size_t elems) { return static_cast<float*>(take(elems, Type::kFloat32)); }
+    // An activation, or what products read of weights.
+    Tensor take(Shape shape) {
+        const Type type = backend_.activations();
+        return {take(shape.elems(), type), shape, type};
+    }
+    // The gradient of weights, floats whatever activations are.
+    Tensor take_floats(Shape shape) { return {take(shape.elems()), shape}; }
+
+ private:
+    void* take(size_t elems, Type type) {
+        auto& blocks = blocks_[int(type)];
+        const size_t next = next_[int(type)]++;
+        if (next == blocks.size()) blocks.push_back({});
+        auto& [data, size] = blocks[next];
         if (size < elems) {
-            data = backend_.alloc(elems), size = elems;
-            std::vector<float> values(std::min<size_t>(elems, 1 << 16));
-            Random random(1, 0, next_, kBench);
-            for (float& v : values) v = random.uniform(-1, 1);
-            for (size_t at = 0; at < elems; at += values.size())
-                backend_.upload(data + at, values.data(),
-                                std::min(values.size(), elems - at) * sizeof(float));
+            data = backend_.alloc((elems * bytes_of(type) + 3) / sizeof(float)), size = elems;
+            fill(static_cast<char*>(data), elems, type, next + 1);
         }
         return data;
     }
-    Tensor take(Shape shape) { return {take(shape.elems()), shape}; }
+    void fill(char* data, size_t elems, Type type, uint64_t index) {
+        const size_t count = std::min<size_t>(elems, 1 << 16), bytes = bytes_of(type);
+        std::vector<uint16_t> halves;
+        std::vector<float> values(count);
+        Random random(1, 0, index, kBench);
+        for (float& v : values) v = random.uniform(-1, 1);
+        for (float v : values) halves.push_back(uint16_t(std::bit_cast<uint32_t>(v) >> 16));
+        const void* from = type == Type::kFloat32 ? (const void*)values.data() : halves.data();
+        for (size_t at = 0; at < elems; at += count)
+            backend_.upload(data + at * bytes, from, std::min(count, elems - at) * bytes);
+    }
 
- private:
     Backend& backend_;
-    std::vector<std::pair<float*, size_t>> blocks_;
-    size_t next_ = 0;
+    std::vector<std::pair<void*, size_t>> blocks_[2];  // by type
+    size_t next_[2] = {};
 };
 
 std::string window_text(Window w) {
@@ -48,10 +65,10 @@ std::string window_text(Window w) {
                w.pad_h > 0 ? cat(" pad ", w.pad_h) : "");
 }
 
-double bytes_of(std::initializer_list<Shape> shapes) {
-    double elems = 0;
-    for (const Shape& s : shapes) elems += double(s.elems());
-    return 4 * elems;
+double bytes_of(std::initializer_list<Tensor> tensors) {
+    double bytes = 0;
+    for (const Tensor& x : tensors) bytes += double(x.bytes());
+    return bytes;
 }
 
 // Walks a model's text and calls `measure` for each op of each layer.
@@ -74,10 +91,10 @@ class Walk {
         const std::string all = cat(params_, " parameters");
         if (!wanted("softmax_cross_entropy", logits.text()) && !wanted("sgd", all)) return;
         buffers_.reset();
-        const Tensor x = buffers_.take(logits), dx = buffers_.take(logits);
+        const Tensor x = buffers_.take_floats(logits), dx = buffers_.take(logits);
         const std::vector<int32_t> labels(size_t(logits.N), 1);
         float* sums = buffers_.take(BatchSums::kFloats);
-        emit("softmax_cross_entropy", logits.text(), 0, bytes_of({logits, logits}),
+        emit("softmax_cross_entropy", logits.text(), 0, bytes_of({x, dx}),
              [&] { backend_.softmax_cross_entropy(x, labels, 0.1f, dx, sums); });
         buffers_.reset();
         float *w = buffers_.take(params_), *g = buffers_.take(params_), *v = buffers_.take(params_);
@@ -107,7 +124,7 @@ class Walk {
         backend_.upload(there, block.data(), block.size());
         const std::vector<float> values(3 * 256, 1);
         const std::span packed(reinterpret_cast<const uint8_t*>(there), block.size());
-        emit("resize", shapes, 0, double(block.size()) + bytes_of({shape}),
+        emit("resize", shapes, 0, double(block.size()) + bytes_of({y}),
              [&] { backend_.resize(packed, pictures, values.data(), y); });
     }
 
@@ -151,13 +168,13 @@ class Walk {
         if (!any_wanted({"conv2d", "conv2d_moments", "conv2d_grad_x", "conv2d_grad_w"}, shapes))
             return ys;
         const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
-        const Tensor dw = buffers_.take(ws), dx = buffers_.take(xs);
+        const Tensor dw = buffers_.take_floats(ws), dx = buffers_.take(xs);
         const double flops = 2.0 * double(ys.elems()) * double(ws.row_elems());
-        const double bytes = bytes_of({xs, ws, ys});
+        const double bytes = bytes_of({x, w, y});
         // For cuBLAS a product of matrices as large: a row for each pixel of y, with what its
         // window sees. Making such a matrix of x, or dx of such a one, is left out of its time.
         const Shape cs{int(ys.elems() / K), 1, 1, int(ws.row_elems())};
-        const Tensor columns = cublas_ ? buffers_.take(cs) : Tensor{nullptr, cs};
+        const Tensor columns = cublas_ ? buffers_.take(cs) : Tensor();
         const Tensor rows = y.as({cs.N, 1, 1, K}), flat = w.as({K, 1, 1, cs.C});
         const Tensor flat_dw = dw.as(flat.shape());
         emit(
@@ -176,7 +193,7 @@ class Walk {
                 [&] { backend_.conv2d_grad_x(y, w, window, nullptr, dx); },
                 [&](Backend& cublas) { cublas.linear_grad_x(rows, flat, nullptr, columns); });
         emit(
-            "conv2d_grad_w", shapes, flops, bytes,
+            "conv2d_grad_w", shapes, flops, bytes_of({x, y, dw}),
             [&] { backend_.conv2d_grad_w(x, y, window, dw, nullptr); },
             [&](Backend& cublas) { cublas.linear_grad_w(columns, rows, flat_dw, nullptr); });
         return ys;
@@ -187,17 +204,17 @@ class Walk {
         const std::string shapes = cat(xs.text(), " to ", K);
         if (!any_wanted({"linear", "linear_grad_x", "linear_grad_w"}, shapes)) return ys;
         const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
-        const Tensor dw = buffers_.take(ws), dx = buffers_.take(xs);
+        const Tensor dw = buffers_.take_floats(ws), dx = buffers_.take(xs);
         const double flops = 2.0 * double(ys.elems()) * ws.C;
         const auto all = [&](const char* op, double bytes, std::function<void(Backend&)> run) {
             emit(
                 op, shapes, flops, bytes, [&, run] { run(backend_); }, run);
         };
-        all("linear", bytes_of({xs, ws, ys}),
+        all("linear", bytes_of({x, w, y}),
             [&](Backend& device) { device.linear(x, w, nullptr, true, y); });
-        all("linear_grad_x", bytes_of({xs, ws, ys}),
+        all("linear_grad_x", bytes_of({x, w, y}),
             [&](Backend& device) { device.linear_grad_x(y, w, nullptr, dx); });
-        all("linear_grad_w", bytes_of({xs, ws, ws, ys}),
+        all("linear_grad_w", bytes_of({x, dw, dw, y}),
             [&](Backend& device) { device.linear_grad_w(x, y, dw, nullptr); });
         return ys;
     }
@@ -205,15 +222,15 @@ class Walk {
     Shape relu(Shape s) {
         if (!any_wanted({"relu", "relu_grad"}, s.text())) return s;
         const Tensor x = buffers_.take(s), dx = buffers_.take(s);
-        emit("relu", s.text(), 0, bytes_of({s, s}), [&] { backend_.relu(x); });
-        emit("relu_grad", s.text(), 0, bytes_of({s, s, s}), [&] { backend_.relu_grad(x, dx); });
+        emit("relu", s.text(), 0, bytes_of({x, x}), [&] { backend_.relu(x); });
+        emit("relu_grad", s.text(), 0, bytes_of({x, dx, dx}), [&] { backend_.relu_grad(x, dx); });
         return s;
     }
     Shape add(Shape s) {
         if (!any_wanted({"add"}, s.text())) return s;
         buffers_.reset();
         const Tensor x = buffers_.take(s), y = buffers_.take(s);
-        emit("add", s.text(), 0, bytes_of({s, s, s}), [&] { backend_.add(x, y); });
+        emit("add", s.text(), 0, bytes_of({x, x, y}), [&] { backend_.add(x, y); });
         return s;
     }
     Shape batch_norm(Shape s) {
@@ -224,11 +241,11 @@ class Walk {
         const size_t C = size_t(s.C);
         float *gamma = buffers_.take(C), *beta = buffers_.take(C);
         const Moments of_x = moments_of(s, groups);
-        emit("moments", s.text(), 0, bytes_of({s}), [&] { backend_.moments(x, of_x); });
-        emit("batch_norm", s.text(), 0, bytes_of({s, s}), [&] {
+        emit("moments", s.text(), 0, bytes_of({x}), [&] { backend_.moments(x, of_x); });
+        emit("batch_norm", s.text(), 0, bytes_of({x, y}), [&] {
             backend_.batch_norm(x, groups, of_x.mean_rstd, gamma, beta, nullptr, true, y);
         });
-        emit("batch_norm_grad", s.text(), 0, bytes_of({s, s, s, s, s, s, s}), [&] {
+        emit("batch_norm_grad", s.text(), 0, bytes_of({x, y, dy, x, y, dy, dy}), [&] {
             backend_.batch_norm_grad(x, y, dy, groups, gamma, true, of_x.mean_rstd, dy, nullptr,
                                      of_x.sums, of_x.sums + C);
         });
@@ -249,7 +266,7 @@ class Walk {
         if (!any_wanted({"max_pool", "max_pool_grad"}, shapes)) return ys;
         const Tensor x = buffers_.take(xs), y = buffers_.take(ys), dx = buffers_.take(xs);
         auto* argmax = reinterpret_cast<uint8_t*>(buffers_.take(ys.elems() / 4 + 1));
-        const double bytes = bytes_of({xs, ys}) + double(ys.elems());
+        const double bytes = bytes_of({x, y}) + double(ys.elems());
         emit("max_pool", shapes, 0, bytes, [&] { backend_.max_pool(x, window, y, argmax); });
         emit("max_pool_grad", shapes, 0, bytes,
              [&] { backend_.max_pool_grad(y, argmax, window, nullptr, dx); });
@@ -259,16 +276,15 @@ class Walk {
         const std::string shapes = cat(xs.text(), " to ", ys.H, "x", ys.W);
         if (!any_wanted({"avg_pool", "avg_pool_grad"}, shapes)) return ys;
         const Tensor x = buffers_.take(xs), y = buffers_.take(ys), dx = buffers_.take(xs);
-        emit("avg_pool", shapes, 0, bytes_of({xs, ys}), [&] { backend_.avg_pool(x, y); });
-        emit("avg_pool_grad", shapes, 0, bytes_of({xs, ys}),
-             [&] { backend_.avg_pool_grad(y, dx); });
+        emit("avg_pool", shapes, 0, bytes_of({x, y}), [&] { backend_.avg_pool(x, y); });
+        emit("avg_pool_grad", shapes, 0, bytes_of({x, y}), [&] { backend_.avg_pool_grad(y, dx); });
         return ys;
     }
     Shape dropout(float p, Shape s) {
         if (!any_wanted({"dropout"}, s.text())) return s;
         const Tensor x = buffers_.take(s);
         const std::vector<uint64_t> ids(size_t(s.N), 7);
-        emit("dropout", s.text(), 0, bytes_of({s, s}),
+        emit("dropout", s.text(), 0, bytes_of({x, x}),
              [&] { backend_.dropout(x, p, 1, 0, ids, kLayer); });
         return s;
     }

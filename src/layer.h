@@ -78,6 +78,8 @@ class Layer {
     virtual void dy_is_masked() {}
     // Will take the statistics that the batch norm right behind it needs, in its own call?
     virtual bool fuse_moments(BatchNorm&) { return false; }
+    // Gives its output as floats, whatever activations are? Asked of the last layer.
+    virtual bool give_floats() { return false; }
     // x > 0 is as before, or dx is 0 there (flatten, dropout): masks may be taken behind it.
     virtual bool keeps_sign() const { return false; }
 

@@ -29,9 +29,15 @@ size_t Model::plan(int max_batch, bool training) {
     max_batch_ = max_batch;
     training_ = training;
     const Value input{-1, {max_batch, size_, size_, 3}, Keep::kValues, plan_.type()};
+    if (Layer* last = layers_.last()) last->give_floats();
     const Value logits = layers_.plan_forward(input, plan_, training);
     plan_.tick();
     plan_.use(logits);
+    if (logits.type != Type::kFloat32) {
+        logits_ = plan_.make(logits.shape, Type::kFloat32);
+        plan_.tick();
+        plan_.use(logits_);
+    }
     if (training) {
         dlogits_ = plan_.make(logits.shape);
         layers_.plan_backward(dlogits_, plan_, false);
@@ -44,8 +50,14 @@ size_t Model::plan(int max_batch, bool training) {
 Tensor Model::forward(Tensor x, const Pass& pass) {
     ENSURE(x.N <= max_batch_, "a batch of ", x.N, ", planned for ", max_batch_);
     ENSURE(x.shape() == (Shape{x.N, size_, size_, 3}), "images of ", x.shape().text());
+    ENSURE(x.type == plan_.type(), "images of ", name_of(x.type));
     ENSURE(training_ || !pass.training, "planned for evaluation only");
-    return layers_.forward(x, pass);
+    params_.refresh(backend_);
+    const Tensor y = layers_.forward(x, pass);
+    if (logits_.buffer < 0) return y;
+    const Tensor logits = plan_.at(logits_).first(y.N);
+    backend_.copy(logits, y);
+    return logits;
 }
 
 Tensor Model::dlogits(int N) {

@@ -38,10 +38,11 @@ class Model {
     size_t plan(int max_batch, bool training);
 
     // x: N×size×size×3 device memory, N ≤ max_batch, which must stay until the backward pass is
-    // over. Returns the logits N×1×1×classes, good until the backward pass.
+    // over, and holds what activations are (class Input). Returns the logits N×1×1×classes, floats
+    // that are good until the backward pass.
     Tensor forward(Tensor x, const Pass& pass);
     int max_batch() const { return max_batch_; }  // as planned
-    Tensor dlogits(int N);                        // planned buffer for the gradient of the logits
+    Tensor dlogits(int N);  // planned buffer for the gradient of the logits, an activation
     // From dlogits to the gradients; ready(row) in backward order, each trained row once.
     void backward(Tensor dlogits, const Pass& pass, const Ready& ready);
 
@@ -58,7 +59,7 @@ class Model {
     MemoryPlan plan_;
     int size_ = 0, max_batch_ = 0;
     bool training_ = false;
-    Value dlogits_;
+    Value logits_, dlogits_;  // logits_ where the last layer gives no floats
 };
 
 // Text of a built-in model, or of the file `name`; throws Error listing the names there are.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <climits>
 
 #include "src/base/random.h"
 
@@ -54,12 +55,18 @@ void Params::allocate(Backend& backend, uint64_t seed) {
     }
     updated_size = std::max(updated_size, trained_size);
     grads_size = updated_size + Tail::kSize;
+    ENSURE(weights_size <= INT_MAX, weights_size, " weights");
     weights = backend.alloc(weights_size);
     grads = backend.alloc(updated_size + sizeof(StepBlock) / sizeof(float));
 
+    const Type type = backend.activations();
+    if (type != Type::kFloat32) copies_ = backend.alloc({1, 1, 1, int(weights_size)}, type);
     std::vector<float> staged;
     for (auto& row : rows_) {
-        row->value = Tensor(weights + row->offset, row->shape);
+        row->value = row->operand = Tensor(weights + row->offset, row->shape);
+        if (copies_)
+            row->operand = {static_cast<char*>(copies_.data) + row->offset * bytes_of(type),
+                            row->shape, type};
         if (!row->frozen) row->grad = Tensor(grads + row->offset, row->shape);
         const size_t n = row->shape.elems();
         if (row->init.kind == Init::kConstant) {
@@ -73,6 +80,10 @@ void Params::allocate(Backend& backend, uint64_t seed) {
         if (!backend.host_visible()) backend.upload(row->value.floats(), out, n * sizeof(float));
     }
     backend.synchronize();
+}
+
+void Params::refresh(Backend& backend) {
+    if (copies_) backend.copy(copies_, Tensor(weights, copies_.shape()));
 }
 
 std::vector<Param*> Params::rows() {

@@ -3,6 +3,9 @@
 //   weights    [ row 0 | row 1 | …  trained …      | running statistics | frozen rows ]
 //   gradients  [ row 0 | row 1 | …  same offsets … | their sums         | tail ] state
 //
+// Where activations are bf16 (--precision bf16) the weights stay floats, as do their gradients, and
+// a copy with the same offsets is kept beside: what products multiply.
+//
 // Rows are in forward order, so the backward pass completes gradients from the back to the front.
 // Frozen rows have no gradient and so cost nothing on the wire.
 // The tail (sums of loss, counts, flags) is summed over the ranks together with the gradients; the
@@ -52,8 +55,9 @@ struct Param {
     int dims = 1;          // of the tensor in files: 4 of a conv, 2 of a linear, 1 of a vector
     Shape flat = {};       // behind a flatten: the H×W×C in which its C inputs lie (else N = 0)
     size_t offset = 0;     // in floats, in both arenas
-    // Views, set by Params::allocate; grad is empty where frozen.
-    Tensor value = {}, grad = {};
+    // Views, set by Params::allocate; grad is empty where frozen. operand: what products read of a
+    // conv or a linear, the value itself or a copy in what activations are (Params::refresh).
+    Tensor value = {}, grad = {}, operand = {};
 };
 
 // Of the bits of floats, for telling whether two ranks hold the same: 64 bits, sensitive to order.
@@ -66,6 +70,11 @@ class Params {
     // Allocates the arenas (rows aligned to 64 bytes, in the order drawn above), sets all views,
     // and gives each row its start value. Once, after the last add.
     void allocate(Backend& backend, uint64_t seed);
+
+    // Where products read copies: makes them from the weights as they are now. Part of each pass,
+    // so that whoever changes weights (start values, updates, checkpoints, other ranks) need not
+    // know of copies. 6 bytes a weight, the price of a hundredth of a step.
+    void refresh(Backend& backend);
 
     std::vector<Param*> rows();  // in arena order (before allocate: in the order of the adds)
     Param* find(const std::string& name);  // or null
@@ -84,6 +93,7 @@ class Params {
 
  private:
     std::vector<std::unique_ptr<Param>> rows_;
+    Tensor copies_;  // of all weights, or none
 };
 
 }  // namespace convoy

@@ -125,12 +125,12 @@ void StepProbe::note_rows(double backward_seconds) {
 }
 
 // The better of two: the first touches the memory.
-double StepProbe::time_linear(const Param& w, Param* b, int images, float* x, float* dy) {
+double StepProbe::time_linear(const Param& w, Param* b, int images, Tensor x, Tensor dy) {
     double best = 1e300;
     for (int i = 0; i < 2; ++i) {
         const auto begin = Clock::now();
-        backend_.linear_grad_w({x, images, 1, 1, w.shape.C}, {dy, images, 1, 1, w.shape.N}, w.grad,
-                               b ? b->grad.floats() : nullptr);
+        backend_.linear_grad_w(x.as({images, 1, 1, w.shape.C}), dy.as({images, 1, 1, w.shape.N}),
+                               w.grad, b ? b->grad.floats() : nullptr);
         backend_.synchronize();
         best = std::min(best, between(begin, Clock::now()));
     }
@@ -140,16 +140,18 @@ double StepProbe::time_linear(const Param& w, Param* b, int images, float* x, fl
 void StepProbe::time_linear_layers() {
     constexpr int kFew = 8, kMany = 64;
     constexpr size_t kSmall = 1 << 16;  // weights whose gradient takes no time
-    size_t widest_in = 0, widest_out = 0;
+    int widest_in = 0, widest_out = 0;
     std::vector<FactorChoice> layers = choose_factors(model_.params(), 1, 2, FactorMode::kOff);
     std::erase_if(layers, [](const FactorChoice& l) { return l.w->shape.elems() < kSmall; });
     for (const FactorChoice& layer : layers) {
-        widest_in = std::max(widest_in, size_t(layer.w->shape.C));
-        widest_out = std::max(widest_out, size_t(layer.w->shape.N));
+        widest_in = std::max(widest_in, layer.w->shape.C);
+        widest_out = std::max(widest_out, layer.w->shape.N);
     }
     if (layers.empty()) return;
-    float* x = backend_.alloc(kMany * widest_in);  // zeros: gradients stay as they are
-    float* dy = backend_.alloc(kMany * widest_out);
+    const Type type = backend_.activations();
+    // Zeros: gradients stay as they are.
+    const Tensor x = backend_.alloc(Shape{kMany, 1, 1, widest_in}, type);
+    const Tensor dy = backend_.alloc(Shape{kMany, 1, 1, widest_out}, type);
     for (const FactorChoice& layer : layers) {
         const double few = time_linear(*layer.w, layer.b, kFew, x, dy);
         const double many = std::max(few, time_linear(*layer.w, layer.b, kMany, x, dy));

@@ -42,7 +42,7 @@ class StepProbe {
  private:
     class Recorder;
     void note_rows(double backward_seconds);
-    double time_linear(const Param& w, Param* b, int images, float* x, float* dy);
+    double time_linear(const Param& w, Param* b, int images, Tensor x, Tensor dy);
 
     Backend& backend_;
     Optimizer& optimizer_;

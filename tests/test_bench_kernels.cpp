@@ -113,7 +113,7 @@ TEST_CASE("bench_kernels prints one object a line for each op of a layer, with r
     std::fclose(out);
     CHECK(lines == rows);
     CHECK(forward > 1);
-    CHECK(grad_x == forward - 1);  // the first needs no gradient of x
+    CHECK(grad_x == forward - 1);    // the first needs no gradient of x
     CHECK(rows == 4 * forward - 1);  // and all are followed by batch norm
 }
 

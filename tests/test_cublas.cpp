@@ -2,6 +2,8 @@
 // definition of BLAS; and what is said where there is none.
 #include "kernels/cuda/cublas.h"
 
+#include <bit>
+
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
@@ -16,11 +18,15 @@ int last_compute = 0, handles = 0;
 int slow_gemm(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a,
               int type_a, int lda, const void* b, int type_b, int ldb, const void* beta, void* c,
               int type_c, int ldc, int compute, int) {
-    if (type_a || type_b || type_c || lda < (op_a ? k : m) || ldb < (op_b ? n : k) || ldc < m)
+    constexpr int kHalf = 14;  // CUDA_R_16BF; 0 is CUDA_R_32F
+    if (type_a != type_b || (type_a && type_a != kHalf) || (type_c && type_c != kHalf) ||
+        lda < (op_a ? k : m) || ldb < (op_b ? n : k) || ldc < m)
         return 7;
     last_compute = compute;
-    const auto number = [](const void* x, int ld, int row, int column) {
-        return double(static_cast<const float*>(x)[size_t(column) * ld + row]);
+    const auto number = [&](const void* x, int ld, int row, int column) {
+        const size_t at = size_t(column) * ld + row;
+        if (!type_a) return double(static_cast<const float*>(x)[at]);
+        return double(std::bit_cast<float>(uint32_t(static_cast<const uint16_t*>(x)[at]) << 16));
     };
     for (int i = 0; i < m; ++i)
         for (int j = 0; j < n; ++j) {
@@ -28,8 +34,14 @@ int slow_gemm(void*, int op_a, int op_b, int m, int n, int k, const void* alpha,
             for (int l = 0; l < k; ++l)
                 sum += (op_a ? number(a, lda, l, i) : number(a, lda, i, l)) *
                        (op_b ? number(b, ldb, j, l) : number(b, ldb, l, j));
-            float& to = static_cast<float*>(c)[size_t(j) * ldc + i];
             const float by = *static_cast<const float*>(beta);
+            if (type_c) {  // halves are never added to
+                const float rounded = reference::rounded(float(sum), Precision::kBf16);
+                static_cast<uint16_t*>(c)[size_t(j) * ldc + i] =
+                    uint16_t(std::bit_cast<uint32_t>(rounded) >> 16);
+                continue;
+            }
+            float& to = static_cast<float*>(c)[size_t(j) * ldc + i];
             to = float(*static_cast<const float*>(alpha) * sum + (by != 0 ? double(by) * to : 0));
         }
     return 0;
@@ -85,6 +97,42 @@ TEST_CASE("linear and its gradients tell cuBLAS the right matrices, and finish w
     CHECK(handles == 0);
 }
 
+TEST_CASE("in bf16 cuBLAS gets halves, and what it gives is finished before it is rounded") {
+    const int N = 5, C = 12, K = 7;
+    const Shape xs{N, 1, 1, C}, ws{K, 1, 1, C}, ys{N, 1, 1, K};
+    const Window point = Window::square(1);
+    const auto halves = [](size_t n, uint64_t seed) {
+        std::vector<float> x = random_floats(n, seed);
+        for (float& v : x) v = reference::rounded(v, Precision::kBf16);
+        return x;
+    };
+    std::vector<float> x = halves(xs.elems(), 1), w = halves(ws.elems(), 2);
+    std::vector<float> b = random_floats(K, 3), dy = halves(ys.elems(), 4);
+    const reference::Array X(xs, x), W(ws, w), DY(ys, dy);
+    ThroughDevice backend(slow_backend(Precision::kBf16));
+    const auto nearest = [](const reference::Array& want) {  // but for ties after other roundings
+        double largest = 0;
+        for (double v : want.v) largest = std::max(largest, std::abs(v));
+        return largest * 0x1p-8 + sum_tolerance(C + 1);
+    };
+    for (bool relu : {false, true}) {
+        Guarded y(ys.elems());
+        backend.linear({x.data(), xs}, {w.data(), ws}, relu ? b.data() : nullptr, relu,
+                       {y.data(), ys});
+        const auto want = reference::conv2d(X, W, relu ? b : std::vector<float>(K), point, relu);
+        CHECK_CLOSE(y.span(), want.v, nearest(want));
+    }
+    CHECK(last_compute == 68);  // CUBLAS_COMPUTE_32F
+    Guarded dx(xs.elems()), dw(w);
+    backend.linear_grad_x({dy.data(), ys}, {w.data(), ws}, {x.data(), xs}, {dx.data(), xs});
+    const auto want_dx = reference::conv2d_grad_x(DY, W, point, xs, x);
+    CHECK_CLOSE(dx.span(), want_dx.v, nearest(want_dx));
+    backend.linear_grad_w({x.data(), xs}, {dy.data(), ys}, {dw.data(), ws}, nullptr);
+    auto want = reference::conv2d_grad_w(X, DY, point, ws);
+    for (size_t i = 0; i < w.size(); ++i) want.v[i] += w[i];
+    CHECK_CLOSE(dw.span(), want.v, sum_tolerance(N + 1));
+}
+
 TEST_CASE(
     "cuBLAS is asked for the precision, is not asked for nothing, and its refusals are told") {
     ThroughDevice backend(slow_backend(Precision::kTf32));
@@ -99,7 +147,8 @@ TEST_CASE(
     CHECK(w == 3);
     simt::Cublas library(kSlow, nullptr);
     CHECK_THROWS_WITH_AS(
-        library.product(Precision::kFp32, {&x, true, 1}, {&w, true, 1}, 1, 1, 2, false, &y),
+        library.product(Precision::kFp32, {{&x, 1, 1, 1, 1}, true, 1}, {{&w, 1, 1, 1, 1}, true, 1},
+                        1, 1, 2, false, {&y, 1, 1, 1, 1}),
         "cuBLAS: cublasGemmEx: an argument is wrong", Error);
 }
 

@@ -107,7 +107,8 @@ TEST_CASE("conv2d leaves the moments of what it makes, in bf16") {
 }
 
 // y = 1000 + x, exactly: x in steps of 2⁻¹⁴, which a float has at 1000, of 8 bits each. What a mean
-// taken in float is off by, 2⁻¹⁵ at best, would show in rstd: (2⁻¹⁵/σ)² is 10⁻⁵.
+// taken in float is off by, 2⁻¹⁵ at best, would show in rstd: (2⁻¹⁵/σ)² is 10⁻⁵. (A bf16 has no
+// room for both.)
 TEST_CASE("moments of a convolution keep their digits with a large mean and a tiny variance") {
     const auto check = [](std::unique_ptr<Backend> backend) {
         Problem p({{4, 11, 13, 4}, 5, Window::square(1), {0, 1, 4}});
@@ -120,7 +121,6 @@ TEST_CASE("moments of a convolution keep their digits with a large mean and a ti
     };
     SUBCASE("fp32") { check(each_backend(2)); }
     SUBCASE("tf32") { check(each_backend(2, Precision::kTf32)); }
-    SUBCASE("bf16") { check(each_backend(2, Precision::kBf16)); }
 }
 
 // More than 1024 tiles, whose sums are then merged before they are added.
@@ -134,7 +134,7 @@ TEST_CASE("moments of a convolution with very many rows") {
 
 // A missing barrier shows as another result or a NaN.
 TEST_CASE("moments of a convolution have the same bits in whatever order threads run") {
-    for (Precision precision : {Precision::kFp32, Precision::kTf32}) {
+    for (Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
         std::vector<float> first;
         for (uint64_t seed : {1, 2, 3}) {
             simt::set_seed(seed);

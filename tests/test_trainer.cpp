@@ -55,8 +55,10 @@ Config small_config() {
 struct Rank {
     Config config;
     Communicator& communicator;
-    std::unique_ptr<Backend> backend =
-        make_backend(config.device.empty() ? "cpu" : config.device, {config.threads});
+    std::unique_ptr<Backend> backend = make_backend(
+        config.device.empty() ? "cpu" : config.device,
+        {.threads = config.threads,
+         .precision = config.precision == "bf16" ? Precision::kBf16 : Precision::kFp32});
     DataSet data;
     Model model;
     std::unique_ptr<Optimizer> optimizer;
@@ -206,6 +208,21 @@ TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, 
         CHECK_CLOSE(simt.losses, cpu.losses, 2e-5);
         CHECK_CLOSE(simt.weights, cpu.weights, 2e-4);
         CHECK_CLOSE(simt.momentum, cpu.momentum, 2e-4);
+    }
+}
+
+// As on one device, tests/test_mixed.cpp: a dozen roundings of 2⁻⁸.
+TEST_CASE("two ranks in bf16 follow fp32, with gradients or factors of bf16 rows between them") {
+    Config config = small_config();
+    config.batch = 8;
+    const std::vector<double> shares = {3, 1};
+    config.device = "cpu";
+    const Outcome exact = train_in_threads(config, shares, 2);
+    config.device = "simt", config.precision = "bf16";
+    for (const char* factors : {"off", "on"}) {
+        config.factors = factors;
+        const Outcome halved = train_in_threads(config, shares, 2);
+        CHECK_CLOSE(halved.losses, exact.losses, 12 * 0x1p-8);
     }
 }
 

@@ -3,14 +3,19 @@
 // So each op test, written for the CPU, runs on every device. All that an op is given goes to the
 // device first, between guards of 64 sentinels; what it may have written comes back, and the guards
 // are looked at. Arguments that are the same memory on the host are the same on the device.
+//
+// Where the device holds activations as bf16, tests still give and get floats: they are rounded on
+// their way there, and so may the test have rounded them before.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <list>
 
 #include "kernels/backend.h"
+#include "tests/reference.h"
 #include "tests/support.h"
 
 namespace convoy {
@@ -33,7 +38,7 @@ class ThroughDevice final : public Backend {
     }
     void copy(Tensor to, Tensor from) override {
         Call c(*this);
-        device_->copy(c.out(to), c.in(from));
+        device_->copy(c.out_as_is(to), c.in_as_is(from));
     }
     void fill(float* to, size_t elems, float value) override {
         Call call(*this);
@@ -61,7 +66,7 @@ class ThroughDevice final : public Backend {
     }
     void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override {
         Call c(*this);
-        device_->conv2d_grad_w(c.in(x), c.in(dy), window, c.out(dw), c.out(db, dw.N));
+        device_->conv2d_grad_w(c.in(x), c.in(dy), window, c.out_floats(dw), c.out(db, dw.N));
     }
     void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) override {
         Call c(*this);
@@ -73,7 +78,7 @@ class ThroughDevice final : public Backend {
     }
     void linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) override {
         Call c(*this);
-        device_->linear_grad_w(c.in(x), c.in(dy), c.out(dw), c.out(db, dw.N));
+        device_->linear_grad_w(c.in(x), c.in(dy), c.out_floats(dw), c.out(db, dw.N));
     }
     void moments(Tensor x, const Moments& to) override {
         Call c(*this);
@@ -143,12 +148,12 @@ class ThroughDevice final : public Backend {
     void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels, float smoothing,
                                Tensor dlogits, float* sums) override {
         Call c(*this);
-        device_->softmax_cross_entropy(c.in(logits), labels, smoothing, c.out(dlogits),
+        device_->softmax_cross_entropy(c.in_floats(logits), labels, smoothing, c.out(dlogits),
                                        c.out(sums, BatchSums::kFloats));
     }
     void softmax(Tensor x, Tensor y) override {
         Call c(*this);
-        device_->softmax(c.in(x), c.out(y));
+        device_->softmax(c.in_floats(x), c.out_floats(y));
     }
     void judge(const float* x, size_t n, const float* images, StepState* step) override {
         Call c(*this);
@@ -197,6 +202,9 @@ class ThroughDevice final : public Backend {
                 if (block.comes_back && block.bytes)
                     std::memcpy(block.here, data + kGuard, block.bytes);
             }
+            for (const Halves& h : halves_)
+                for (size_t i = 0; h.comes_back && i < h.bits.size(); ++i)
+                    h.here[i] = std::bit_cast<float>(uint32_t(h.bits[i]) << 16);
             owner_.free_.splice(owner_.free_.end(), owner_.used_);
         }
 
@@ -208,8 +216,16 @@ class ThroughDevice final : public Backend {
         T* out(T* here, size_t n) {
             return const_cast<T*>(place(here, n, true));
         }
-        Tensor in(Tensor t) { return {in(t.floats(), t.elems()), t.shape()}; }
-        Tensor out(Tensor t) { return {out(t.floats(), t.elems()), t.shape()}; }
+        Tensor in(Tensor t) { return activation(t, false); }
+        Tensor out(Tensor t) { return activation(t, true); }
+        Tensor in_floats(Tensor t) { return {in(t.floats(), t.elems()), t.shape()}; }
+        Tensor out_floats(Tensor t) { return {out(t.floats(), t.elems()), t.shape()}; }
+        Tensor in_as_is(Tensor t) {
+            return {in(static_cast<char*>(t.data), t.bytes()), t.shape(), t.type};
+        }
+        Tensor out_as_is(Tensor t) {
+            return {out(static_cast<char*>(t.data), t.bytes()), t.shape(), t.type};
+        }
         Moments out(const Moments& m, int C) {
             return {m.groups, m.eps, out(m.mean_rstd, kept(m.groups, C)),
                     out(m.sums, 2 * size_t(C))};
@@ -225,7 +241,30 @@ class ThroughDevice final : public Backend {
             bool comes_back;
             std::vector<char> staged;
         };
+        struct Halves {
+            float* here;
+            bool comes_back;
+            std::vector<uint16_t> bits;
+        };
 
+        Tensor activation(Tensor t, bool comes_back) {
+            const Type type = owner_.device_->activations();
+            if (type == Type::kFloat32 || !t)
+                return {const_cast<float*>(place(t.floats(), t.elems(), comes_back)), t.shape(),
+                        type};
+            for (Halves& h : halves_)
+                if (h.here == t.data && h.bits.size() == t.elems()) {
+                    h.comes_back |= comes_back;
+                    return {out(h.bits.data(), h.bits.size()), t.shape(), type};
+                }
+            halves_.push_back({t.floats(), comes_back, std::vector<uint16_t>(t.elems())});
+            Halves& h = halves_.back();
+            for (size_t i = 0; i < h.bits.size(); ++i) {
+                const float rounded = reference::rounded(h.here[i], Precision::kBf16);
+                h.bits[i] = uint16_t(std::bit_cast<uint32_t>(rounded) >> 16);
+            }
+            return {out(h.bits.data(), h.bits.size()), t.shape(), type};
+        }
         template <class T>
         const T* place(const T* here, size_t n, bool comes_back) {
             if (!here) return nullptr;
@@ -248,6 +287,7 @@ class ThroughDevice final : public Backend {
         }
 
         ThroughDevice& owner_;
+        std::list<Halves> halves_;
         std::list<Block> blocks_;
     };
 

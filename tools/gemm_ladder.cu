@@ -16,6 +16,7 @@
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/make_backend.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/numbers.h"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -246,11 +247,9 @@ __global__ void __launch_bounds__(128)
 //   gains     cp.async fetches the next two tiles into further stages of shared memory while this
 //             one is multiplied, 16 bytes a copy; a warp makes 64×32 sums from each pair of
 //             fragments; where c is small, l is cut into parts so that all multiprocessors work.
-void production(Backend& backend, const float* a, const float* b, float* c, const GemmSize& s) {
-    const auto rows = [](const float* x, int n, int elems) {
-        return Tensor{const_cast<float*>(x), n, 1, 1, elems};  // ops only read what they are given
-    };
-    backend.linear_grad_x(rows(a, s.I, s.L), rows(b, s.L, s.J), nullptr, rows(c, s.I, s.J));
+//   bf16      a and b are bf16 in memory, as activations and weights are in this precision.
+void production(Backend& backend, Tensor a, Tensor b, Tensor c) {
+    backend.linear_grad_x(a, b, nullptr, c);
 }
 
 // ---- the climb -------------------------------------------------------------------------------
@@ -264,13 +263,15 @@ class Climb {
         CUDA_CHECK(cudaMalloc(&a_, a.size_bytes()));
         CUDA_CHECK(cudaMalloc(&b_, b.size_bytes()));
         CUDA_CHECK(cudaMalloc(&c_, host_.size() * sizeof(float)));
+        a_halves_ = halves(a), b_halves_ = halves(b);
         CUDA_CHECK(cudaMemcpyAsync(a_, a.data(), a.size_bytes(), cudaMemcpyHostToDevice));
         CUDA_CHECK(cudaMemcpyAsync(b_, b.data(), b.size_bytes(), cudaMemcpyHostToDevice));
         CUDA_CHECK(cudaDeviceSynchronize());
     }
     Climb(const Climb&) = delete;
     ~Climb() {
-        for (float* x : {a_, b_, c_}) (void)cudaFree(x);  // results were looked at before
+        for (void* x : {(void*)a_, (void*)b_, (void*)c_, a_halves_, b_halves_})
+            (void)cudaFree(x);  // results were looked at before
     }
 
     void plain_rungs() {
@@ -303,16 +304,35 @@ class Climb {
     }
     void production_rung(Precision precision) {
         const auto backend = make_device_backend(0, {.threads = 0, .precision = precision});
-        rung("production", precision, [&] { production(*backend, a_, b_, c_, size_); });
+        const auto [a, b] = operands(precision);
+        const Tensor c(c_, size_.I, 1, 1, size_.J);
+        rung("production", precision, [&, a = a, b = b] { production(*backend, a, b, c); });
     }
     void cublas_rung(Cublas& cublas, Precision precision) {
-        rung("cuBLAS", precision, [&] {
-            cublas.product(precision, {a_, true, size_.L}, {b_, false, size_.J}, size_.I, size_.J,
-                           size_.L, false, c_);
+        const auto [a, b] = operands(precision);
+        const Tensor c(c_, size_.I, 1, 1, size_.J);
+        rung("cuBLAS", precision, [&, a = a, b = b] {
+            cublas.product(precision, {a, true, size_.L}, {b, false, size_.J}, size_.I, size_.J,
+                           size_.L, false, c);
         });
     }
 
  private:
+    // What production and cuBLAS read: a I×L and b L×J, in bf16 its copies.
+    std::pair<Tensor, Tensor> operands(Precision precision) const {
+        const Shape a{size_.I, 1, 1, size_.L}, b{size_.L, 1, 1, size_.J};
+        if (precision != Precision::kBf16) return {{a_, a}, {b_, b}};
+        return {{a_halves_, a, Type::kBfloat16}, {b_halves_, b, Type::kBfloat16}};
+    }
+    static void* halves(std::span<const float> x) {
+        const std::vector<bf16> rounded(x.begin(), x.end());
+        const size_t bytes = rounded.size() * sizeof(bf16);
+        void* there = nullptr;
+        CUDA_CHECK(cudaMalloc(&there, bytes));
+        CUDA_CHECK(cudaMemcpyAsync(there, rounded.data(), bytes, cudaMemcpyHostToDevice));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        return there;
+    }
     // Runs what submits one product, from a c full of NaN; on a GPU then again for a tenth of a
     // second.
     template <class Submit>
@@ -347,6 +367,7 @@ class Climb {
     RungVisitor visit_;
     std::vector<float> host_;
     float *a_ = nullptr, *b_ = nullptr, *c_ = nullptr;
+    void *a_halves_ = nullptr, *b_halves_ = nullptr;
 };
 
 constexpr Precision kPrecisions[] = {Precision::kFp32, Precision::kTf32, Precision::kBf16};

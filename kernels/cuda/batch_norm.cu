@@ -5,15 +5,17 @@
 //   dx   = gamma·rstd·(dz − mean(dz) − x̂·mean(dz·x̂))
 //          with dz = dy where y > 0, x̂ = (x − mean)·rstd
 //
-//   rows    a row is a pixel: C floats. Each group is cut into `parts` slabs of rows.
+//   rows    a row is a pixel: C numbers. Each group is cut into `parts` slabs of rows.
 //   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads (columns.cuh); threadIdx.y strides over
 //           the rows of the slab.
 //   shared  2·8·32 floats.
-//   bytes   forward 4·(x read, y written), backward 4·(2·(x, y, dy) + dx): memory-bound. The
-//           statistics take another read of x, unless a convolution took them on the way.
+//   bytes   forward x read, y written, backward 2·(x, y, dy) + dx: 4 a number, 2 where they are
+//           bf16; memory-bound. The statistics take another read of x, unless a convolution took
+//           them on the way. They are floats, as gamma and beta are.
 //   order   rows of a thread, the 8 threads of a column, then in double the slabs, each in order.
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/numbers.h"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -42,9 +44,10 @@ struct Slab {
     }
 };
 
-__global__ void normalise_kernel(const float* x, int C, Groups groups, const float* gamma,
-                                 const float* beta, const float* residual, bool relu,
-                                 const float* mean_rstd, float* y) {
+template <class T>
+__global__ void normalise_kernel(const T* x, int C, Groups groups, const float* gamma,
+                                 const float* beta, const T* residual, bool relu,
+                                 const float* mean_rstd, T* y) {
     const Slab slab(groups, blockIdx.y);
     const int c = blockIdx.x * kLanes + threadIdx.x;
     if (c >= C || slab.begin >= slab.end) return;
@@ -52,15 +55,16 @@ __global__ void normalise_kernel(const float* x, int C, Groups groups, const flo
     const float center = mean[c], scale = gamma[c] * mean[C + c], shift = beta[c];
     for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
         const size_t at = row * C + c;
-        float v = (x[at] - center) * scale + shift;
-        if (residual) v += residual[at];
-        y[at] = relu && v < 0 ? 0.0f : v;
+        float v = (load(x + at) - center) * scale + shift;
+        if (residual) v += load(residual + at);
+        store(y + at, relu && v < 0 ? 0.0f : v);
     }
 }
 
 // parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂.
-__global__ void gradient_sums_kernel(const float* __restrict__ x, const float* y, const float* dy,
-                                     int C, Groups groups, bool relu, const float* mean_rstd,
+template <class T>
+__global__ void gradient_sums_kernel(const T* __restrict__ x, const T* y, const T* dy, int C,
+                                     Groups groups, bool relu, const float* mean_rstd,
                                      float* parts) {
     const Slab slab(groups, blockIdx.y);
     const int c = blockIdx.x * kLanes + threadIdx.x;
@@ -70,8 +74,8 @@ __global__ void gradient_sums_kernel(const float* __restrict__ x, const float* y
         const float center = mean[c], rstd = mean[C + c];
         for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
             const size_t at = row * C + c;
-            const float dz = relu && y[at] <= 0 ? 0.0f : dy[at];
-            sum += dz, dot += dz * ((x[at] - center) * rstd);
+            const float dz = relu && load(y + at) <= 0 ? 0.0f : load(dy + at);
+            sum += dz, dot += dz * ((load(x + at) - center) * rstd);
         }
     }
     add_column(sum, dot);
@@ -105,10 +109,10 @@ __global__ void finish_gradient_kernel(int C, Groups groups, const float* parts,
 }
 
 // dx and dresidual may be dy: each number is read before it is written, by the same thread.
-__global__ void gradient_kernel(const float* x, const float* y, const float* dy, int C,
-                                Groups groups, const float* gamma, bool relu,
-                                const float* mean_rstd, const float* factors, float* dx,
-                                float* dresidual) {
+template <class T>
+__global__ void gradient_kernel(const T* x, const T* y, const T* dy, int C, Groups groups,
+                                const float* gamma, bool relu, const float* mean_rstd,
+                                const float* factors, T* dx, T* dresidual) {
     const Slab slab(groups, blockIdx.y);
     const int c = blockIdx.x * kLanes + threadIdx.x;
     if (c >= C || slab.begin >= slab.end) return;
@@ -118,10 +122,10 @@ __global__ void gradient_kernel(const float* x, const float* y, const float* dy,
     const float mean_dz = factor[c], slope = factor[C + c];
     for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
         const size_t at = row * C + c;
-        const float dz = relu && y[at] <= 0 ? 0.0f : dy[at];
-        const float to = scale * (dz - mean_dz - (x[at] - center) * slope);
-        if (dresidual) dresidual[at] = dz;
-        dx[at] = to;
+        const float dz = relu && load(y + at) <= 0 ? 0.0f : load(dy + at);
+        const float to = scale * (dz - mean_dz - (load(x + at) - center) * slope);
+        if (dresidual) store(dresidual + at, dz);
+        store(dx + at, to);
     }
 }
 
@@ -129,29 +133,31 @@ __device__ __forceinline__ float scale_of(const float* gamma, const float* var, 
     return float(double(gamma[c]) / sqrt(double(var[c]) + double(eps)));
 }
 
-__global__ void eval_kernel(const float* x, size_t rows, int C, const float* gamma,
-                            const float* beta, const float* mean, const float* var,
-                            const float* residual, bool relu, float eps, float* y) {
+template <class T>
+__global__ void eval_kernel(const T* x, size_t rows, int C, const float* gamma, const float* beta,
+                            const float* mean, const float* var, const T* residual, bool relu,
+                            float eps, T* y) {
     const int c = blockIdx.x * kLanes + threadIdx.x;
     if (c >= C) return;
     const float scale = scale_of(gamma, var, eps, c), center = mean[c], shift = beta[c];
     for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows) {
-        float v = (x[row * C + c] - center) * scale + shift;
-        if (residual) v += residual[row * C + c];
-        y[row * C + c] = relu && v < 0 ? 0.0f : v;
+        float v = (load(x + row * C + c) - center) * scale + shift;
+        if (residual) v += load(residual + row * C + c);
+        store(y + row * C + c, relu && v < 0 ? 0.0f : v);
     }
 }
 
-__global__ void eval_gradient_kernel(const float* y, const float* dy, size_t rows, int C,
+template <class T>
+__global__ void eval_gradient_kernel(const T* y, const T* dy, size_t rows, int C,
                                      const float* gamma, const float* var, bool relu, float eps,
-                                     float* dx, float* dresidual) {
+                                     T* dx, T* dresidual) {
     const int c = blockIdx.x * kLanes + threadIdx.x;
     if (c >= C) return;
     const float scale = scale_of(gamma, var, eps, c);
     for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows) {
-        const float dz = relu && y[row * C + c] <= 0 ? 0.0f : dy[row * C + c];
-        dx[row * C + c] = scale * dz;
-        if (dresidual) dresidual[row * C + c] = dz;
+        const float dz = relu && load(y + row * C + c) <= 0 ? 0.0f : load(dy + row * C + c);
+        store(dx + row * C + c, scale * dz);
+        if (dresidual) store(dresidual + row * C + c, dz);
     }
 }
 
@@ -183,9 +189,13 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     const int C = x.C;
     const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
     const dim3 grid = grid_of(cuts, C);
-    normalise_kernel<<<grid, kBlock, 0, stream_>>>(x.floats(), C, cuts, gamma, beta,
-                                                   residual.floats(), relu, mean_rstd, y.floats());
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        normalise_kernel<T><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), C, cuts, gamma, beta,
+                                                          numbers<T>(residual), relu, mean_rstd,
+                                                          numbers<T>(y));
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
@@ -199,16 +209,19 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     const dim3 grid = grid_of(cuts, C);
     float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(cuts.count) * 2 * C);
-    gradient_sums_kernel<<<grid, kBlock, 0, stream_>>>(x.floats(), y.floats(), dy.floats(), C, cuts,
-                                                       relu, mean_rstd, parts);
-    CUDA_LAUNCHED();
-    finish_gradient_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(C, cuts, parts, mean_rstd, factors,
-                                                                dgamma, dbeta);
-    CUDA_LAUNCHED();
-    gradient_kernel<<<grid, kBlock, 0, stream_>>>(x.floats(), y.floats(), dy.floats(), C, cuts,
-                                                  gamma, relu, mean_rstd, factors, dx.floats(),
-                                                  dresidual.floats());
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        gradient_sums_kernel<T><<<grid, kBlock, 0, stream_>>>(
+            numbers<T>(x), numbers<T>(y), numbers<T>(dy), C, cuts, relu, mean_rstd, parts);
+        CUDA_LAUNCHED();
+        finish_gradient_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(C, cuts, parts, mean_rstd,
+                                                                    factors, dgamma, dbeta);
+        CUDA_LAUNCHED();
+        gradient_kernel<T><<<grid, kBlock, 0, stream_>>>(
+            numbers<T>(x), numbers<T>(y), numbers<T>(dy), C, cuts, gamma, relu, mean_rstd, factors,
+            numbers<T>(dx), numbers<T>(dresidual));
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta,
@@ -217,9 +230,13 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
     check_batch_norm(x, residual, y);
     if (x.elems() == 0) return;
     const size_t rows = x.elems() / x.C;
-    eval_kernel<<<eval_grid(rows, x.C), kBlock, 0, stream_>>>(
-        x.floats(), rows, x.C, gamma, beta, mean, var, residual.floats(), relu, eps, y.floats());
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        eval_kernel<T><<<eval_grid(rows, x.C), kBlock, 0, stream_>>>(
+            numbers<T>(x), rows, x.C, gamma, beta, mean, var, numbers<T>(residual), relu, eps,
+            numbers<T>(y));
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
@@ -227,10 +244,13 @@ void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, 
     check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
     if (dy.elems() == 0) return;
     const size_t rows = dy.elems() / dy.C;
-    eval_gradient_kernel<<<eval_grid(rows, dy.C), kBlock, 0, stream_>>>(
-        y.floats(), dy.floats(), rows, dy.C, gamma, var, relu, eps, dx.floats(),
-        dresidual.floats());
-    CUDA_LAUNCHED();
+    with_type(dy.type, [&](auto type) {
+        using T = decltype(type);
+        eval_gradient_kernel<T><<<eval_grid(rows, dy.C), kBlock, 0, stream_>>>(
+            numbers<T>(y), numbers<T>(dy), rows, dy.C, gamma, var, relu, eps, numbers<T>(dx),
+            numbers<T>(dresidual));
+        CUDA_LAUNCHED();
+    });
 }
 
 }  // namespace convoy::CONVOY_DEVICE

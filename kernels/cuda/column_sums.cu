@@ -2,10 +2,11 @@
 //
 //   grid    (⌈C/32⌉, slabs) blocks of 32×8 threads: threadIdx.x walks c, so a warp reads 32
 //           neighbouring floats; threadIdx.y strides over the rows of the slab.
-//   shared  8×32 floats.   bytes  4·rows·C read once: bound by memory.
+//   shared  8×32 floats.   bytes  4·rows·C (2·rows·C of bf16) read once: bound by memory.
 //   order   rows of a thread, the 8 threads of a column, then slabs, each in order; the slabs
 //           depend on shapes alone.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/numbers.h"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -13,14 +14,16 @@ namespace {
 
 constexpr int kLanes = 32, kRows = 8;
 
-__global__ void column_sums_kernel(const float* __restrict__ x, int64_t rows, int C,
+template <class T>
+__global__ void column_sums_kernel(const T* __restrict__ x, int64_t rows, int C,
                                    float* __restrict__ parts) {
     __shared__ float part[kRows][kLanes];
     const int c = blockIdx.x * kLanes + threadIdx.x;
     const int64_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
     float sum = 0;
     if (c < C)
-        for (int64_t row = begin + threadIdx.y; row < end; row += kRows) sum += x[row * C + c];
+        for (int64_t row = begin + threadIdx.y; row < end; row += kRows)
+            sum += load(x + row * C + c);
     part[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();  // all partial sums are there; also threads with c >= C come here
     if (threadIdx.y > 0 || c >= C) return;
@@ -38,13 +41,19 @@ __global__ void add_parts_kernel(const float* parts, int slabs, int C, float* su
 
 }  // namespace
 
-void CudaBackend::add_column_sums(const float* x, int64_t rows, int C, float* sums) {
-    if (rows == 0) return;
+void CudaBackend::add_column_sums(Tensor x, float* sums) {
+    if (x.elems() == 0) return;
+    const int C = x.C;
+    const int64_t rows = int64_t(x.elems()) / C;
     const int slabs = int(std::min<int64_t>(256, ceil_div(rows, 64)));
     float* parts = memory_.scratch<float>(kSlotSums, size_t(slabs) * C);
-    column_sums_kernel<<<dim3(ceil_div(C, kLanes), slabs), dim3(kLanes, kRows), 0, stream_>>>(
-        x, rows, C, parts);
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        column_sums_kernel<T>
+            <<<dim3(ceil_div(C, kLanes), slabs), dim3(kLanes, kRows), 0, stream_>>>(numbers<T>(x),
+                                                                                    rows, C, parts);
+        CUDA_LAUNCHED();
+    });
     add_parts_kernel<<<ceil_div(C, 128), 128, 0, stream_>>>(parts, slabs, C, sums);
     CUDA_LAUNCHED();
 }

@@ -14,7 +14,7 @@
 // images ends. Where the depth is cut into parts (few tiles, so a small y) no tile has whole sums:
 // then y is read again, moments.cu. Either by shapes alone.
 // Mapping, bytes and order of the sums: gemm.cuh, plain and in fp32; tensor_gemm.cuh, on tensor
-// cores.
+// cores, of floats (rounded to tf32) or bf16.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/tensor_gemm.cuh"
 #include "kernels/shapes.h"
@@ -41,63 +41,69 @@ __device__ __forceinline__ Corner corner_of(int i, int P, int Q, const Window& w
     const int q = i % Q, p = i / Q % P;
     return {i / Q / P, p * window.stride_h - window.pad_h, q * window.stride_w - window.pad_w};
 }
-__device__ __forceinline__ const float* pixel(const float* x, const Shape& xs, int n, int h, int w,
-                                              int c) {
+template <class T>
+__device__ __forceinline__ const T* pixel(const T* x, const Shape& xs, int n, int h, int w, int c) {
     if (h < 0 || w < 0 || h >= xs.H || w >= xs.W) return nullptr;
     return x + ((size_t(n) * xs.H + h) * xs.W + w) * xs.C + c;
 }
 
 // The patches of x: a row for each output pixel, depth r,s,c.
+template <class T>
 struct Patches {
+    using Number = T;
     static constexpr bool kDepthFast = true;
-    const float* x;
+    const T* x;
     Shape xs;
     Window window;
     int P, Q, rows, depths;
 
     using Row = Corner;
     using Depth = Tap;
-    __device__ const float* any() const { return x; }
+    __device__ const T* any() const { return x; }
     __device__ Row row(int i) const { return corner_of(i, P, Q, window, rows); }
     __device__ Depth depth(int l) const { return tap_of(l, window.size_w, xs.C, depths); }
-    __device__ const float* find(const Row& corner, const Depth& tap) const {
+    __device__ const T* find(const Row& corner, const Depth& tap) const {
         if (corner.n < 0 || tap.r < 0) return nullptr;
         return pixel(x, xs, corner.n, corner.h + tap.r, corner.w + tap.s, tap.c);
     }
 };
 
 // The same matrix on its side, for grad_w: a row for each r,s,c, depth the output pixels.
+template <class T>
 struct PatchesOfTap {
+    using Number = T;
     static constexpr bool kDepthFast = false;
-    Patches patches;
+    Patches<T> patches;
 
     using Row = Tap;
     using Depth = Corner;
-    __device__ const float* any() const { return patches.x; }
+    __device__ const T* any() const { return patches.x; }
     __device__ Row row(int i) const { return patches.depth(i); }
     __device__ Depth depth(int l) const { return patches.row(l); }
-    __device__ const float* find(const Row& tap, const Depth& corner) const {
+    __device__ const T* find(const Row& tap, const Depth& corner) const {
         return patches.find(corner, tap);
     }
 };
 
 // For grad_x: a row for each pixel of x, depth r,s,k; the outputs of which it was part.
+template <class T>
 struct Outputs {
+    using Number = T;
     static constexpr bool kDepthFast = true;
-    const float* dy;
+    const T* dy;
     Shape ys;
     Window window;
     int H, W, rows, depths;
 
     using Row = Corner;  // h + pad, w + pad
     using Depth = Tap;
-    __device__ const float* any() const { return dy; }
+    __device__ const T* any() const { return dy; }
     __device__ Row row(int i) const {
         if (i >= rows) return {-1, 0, 0};
         return {i / W / H, i / W % H + window.pad_h, i % W + window.pad_w};
     }
     __device__ Depth depth(int l) const { return tap_of(l, window.size_w, ys.C, depths); }
-    __device__ const float* find(const Row& at, const Depth& tap) const {
+    __device__ const T* find(const Row& at, const Depth& tap) const {
         const int h = at.h - tap.r, w = at.w - tap.s;
         if (at.n < 0 || tap.r < 0 || h < 0 || w < 0) return nullptr;
         if (h % window.stride_h != 0 || w % window.stride_w != 0) return nullptr;
@@ -106,43 +112,48 @@ struct Outputs {
 };
 
 // For grad_x: a row for each channel c of w (K×R×S×C), depth r,s,k.
+template <class T>
 struct FiltersOfChannel {
+    using Number = T;
     static constexpr bool kDepthFast = false;
-    const float* w;
+    const T* w;
     int K, R, S, C;
 
     using Row = int;
     using Depth = Tap;
-    __device__ const float* any() const { return w; }
+    __device__ const T* any() const { return w; }
     __device__ Row row(int c) const { return c; }
     __device__ Depth depth(int l) const { return tap_of(l, S, K, R * S * K); }
-    __device__ const float* find(Row c, const Depth& tap) const {
+    __device__ const T* find(Row c, const Depth& tap) const {
         if (c >= C || tap.r < 0) return nullptr;
         return w + ((size_t(tap.c) * R + tap.r) * S + tap.s) * C + c;
     }
 };
 
-Patches patches_of(Tensor x, Window window, Tensor y) {
+template <class T>
+Patches<T> patches_of(Tensor x, Window window, Tensor y) {
     const int taps = window.size_h * window.size_w * x.C;
-    return {x.floats(), x.shape(), window, y.H, y.W, y.N * y.H * y.W, taps};
+    return {numbers<T>(x), x.shape(), window, y.H, y.W, y.N * y.H * y.W, taps};
 }
 
-// Whether four neighbouring channels can be copied at once.
-bool in_fours(const float* data, int channels) {
-    return channels % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+// Whether as many neighbouring channels as fill 16 bytes can be copied at once.
+bool is_wide(Tensor x, int channels) {
+    return channels * bytes_of(x.type) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
 
-// In the precision asked for; fours: neighbours of both operands are copied four at once.
-// Returns whether tiles had whole sums.
+// In the precision asked for; wide: of both operands. Returns whether tiles had whole sums.
 template <class A, class B, class F = Finish>
-bool product(Precision precision, bool fours, const A& a, const B& b, int I, int J, int L,
+bool product(Precision precision, bool wide, const A& a, const B& b, int I, int J, int L,
              const F& finish, DeviceMemory& memory, cudaStream_t stream) {
-    if (precision == Precision::kFp32)
-        return multiply(a, b, I, J, L, finish, memory, kSlotProduct, stream);
-    if (fours)
-        return multiply_tensor<4, 4>(precision, a, b, I, J, L, finish, memory, kSlotProduct,
-                                     stream);
-    return multiply_tensor<1, 1>(precision, a, b, I, J, L, finish, memory, kSlotProduct, stream);
+    constexpr bool kHalved = sizeof(typename A::Number) == 2;
+    ENSURE(kHalved == (precision == Precision::kBf16), "a product of ", kHalved ? "bf16" : "floats",
+           " in another precision");
+    if constexpr (!kHalved)
+        if (precision == Precision::kFp32)
+            return multiply(a, b, I, J, L, finish, memory, kSlotProduct, stream);
+    if (wide)
+        return multiply_tensor<true, true>(a, b, I, J, L, finish, memory, kSlotProduct, stream);
+    return multiply_tensor<false, false>(a, b, I, J, L, finish, memory, kSlotProduct, stream);
 }
 
 }  // namespace
@@ -152,15 +163,18 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
     check_conv2d(x, w, window, y);
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
-    const Patches patches = patches_of(x, window, y);
-    const Matrix<true> filters{w.floats(), w.N, patches.depths, patches.depths};
-    FinishWithMoments finish{{y.floats(), b, relu}, {}};
+    FinishWithMoments finish{{y, b, relu}, {}};
     if (of_y)
         finish.strips = make_strips(
             y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows, kSlotSums);
-    const bool whole =
-        product(precision_, in_fours(x.floats(), x.C) && in_fours(w.floats(), x.C), patches,
-                filters, patches.rows, w.N, patches.depths, finish, memory_, stream_);
+    bool whole = false;
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        const auto patches = patches_of<T>(x, window, y);
+        const Matrix<true, T> filters{numbers<T>(w), w.N, patches.depths, patches.depths};
+        whole = product(precision_, is_wide(x, x.C) && is_wide(w, x.C), patches, filters,
+                        patches.rows, w.N, patches.depths, finish, memory_, stream_);
+    });
     if (of_y && whole)
         finish_moments(y, finish.strips, *of_y);
     else if (of_y)
@@ -170,28 +184,34 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
     check_mask(mask, dx);
-    const int I = dx.N * dx.H * dx.W, J = dx.C, L = window.size_h * window.size_w * w.N;
-    const Outputs outputs{dy.floats(), dy.shape(), window, dx.H, dx.W, I, L};
-    const FiltersOfChannel filters{w.floats(), w.N, w.H, w.W, w.C};
-    product(precision_, in_fours(dy.floats(), dy.C) && in_fours(w.floats(), w.C), outputs, filters,
-            I, J, L, {dx.floats(), nullptr, false, mask.floats()}, memory_, stream_);
+    with_type(dy.type, [&](auto type) {
+        using T = decltype(type);
+        const int I = dx.N * dx.H * dx.W, J = dx.C, L = window.size_h * window.size_w * w.N;
+        const Outputs<T> outputs{numbers<T>(dy), dy.shape(), window, dx.H, dx.W, I, L};
+        const FiltersOfChannel<T> filters{numbers<T>(w), w.N, w.H, w.W, w.C};
+        product(precision_, is_wide(dy, dy.C) && is_wide(w, w.C), outputs, filters, I, J, L,
+                Finish{dx, nullptr, false, mask}, memory_, stream_);
+    });
 }
 
 void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_conv2d(x, dw, window, dy);
     if (dy.elems() == 0) return;
-    const PatchesOfTap patches{patches_of(x, window, dy)};
-    const int I = dy.C, J = patches.patches.depths, L = patches.patches.rows;
-    const Matrix<false> outputs{dy.floats(), I, L, I};
-    const Finish finish{dw.floats(), nullptr, false, nullptr, true};
-    const bool dy_fours = in_fours(dy.floats(), dy.C), x_fours = in_fours(x.floats(), x.C);
-    if (precision_ != Precision::kFp32 && dy_fours && !x_fours)  // a first layer
-        multiply_tensor<4, 1>(precision_, outputs, patches, I, J, L, finish, memory_, kSlotProduct,
-                              stream_);
-    else
-        product(precision_, dy_fours && x_fours, outputs, patches, I, J, L, finish, memory_,
-                stream_);
-    if (db) add_column_sums(dy.floats(), L, I, db);
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        const PatchesOfTap<T> patches{patches_of<T>(x, window, dy)};
+        const int I = dy.C, J = patches.patches.depths, L = patches.patches.rows;
+        const Matrix<false, T> outputs{numbers<T>(dy), I, L, I};
+        const Finish finish{Tensor(dw.floats(), dw.shape()), nullptr, false, nullptr, true};
+        const bool dy_wide = is_wide(dy, dy.C), x_wide = is_wide(x, x.C);
+        if (precision_ != Precision::kFp32 && dy_wide && !x_wide)  // a first layer
+            multiply_tensor<true, false>(outputs, patches, I, J, L, finish, memory_, kSlotProduct,
+                                         stream_);
+        else
+            product(precision_, dy_wide && x_wide, outputs, patches, I, J, L, finish, memory_,
+                    stream_);
+    });
+    if (db) add_column_sums(dy, db);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

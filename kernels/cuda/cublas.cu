@@ -15,8 +15,9 @@ namespace convoy::CONVOY_DEVICE {
 namespace {
 
 // Numbers of the library's interface.
-constexpr int kAsItIs = 0, kTransposed = 1, kFloat = 0, kBestAlgorithm = -1;
-constexpr int kCompute[] = {68, 77, 75};  // by Precision: fp32, tf32, bf16; sums in fp32
+constexpr int kAsItIs = 0, kTransposed = 1, kBestAlgorithm = -1;
+constexpr int kCompute[] = {68, 77, 68};  // by Precision; sums in fp32, tf32 is of floats
+int type_of(Tensor x) { return x.type == Type::kBfloat16 ? 14 : 0; }
 
 void check(const CublasApi& api, int status, const char* what) {
     if (status != 0) fail("cuBLAS: ", what, ": ", api.status_text(status));
@@ -62,16 +63,20 @@ Cublas::Cublas(const CublasApi& api, cudaStream_t stream) : api_(api) {
 Cublas::~Cublas() { (void)api_.destroy(handle_); }  // who needs results has waited for them
 
 void Cublas::product(Precision precision, const CublasOperand& a, const CublasOperand& b, int64_t I,
-                     int64_t J, int64_t L, bool accumulate, float* out) {
+                     int64_t J, int64_t L, bool accumulate, Tensor out) {
     const int64_t largest = std::max({I, J, L, a.stride, b.stride});
     ENSURE(largest <= INT32_MAX, "a product of ", I, " x ", J, " x ", L);
     if (I == 0 || J == 0) return;
+    ENSURE(a.numbers.type == b.numbers.type &&
+               (a.numbers.type == Type::kBfloat16) == (precision == Precision::kBf16),
+           name_of(a.numbers.type), " times ", name_of(b.numbers.type), " in another precision");
     const float one = 1, beta = accumulate ? 1 : 0;
     check(api_,
           api_.gemm(handle_, b.depth_fast ? kTransposed : kAsItIs,
-                    a.depth_fast ? kAsItIs : kTransposed, int(J), int(I), int(L), &one, b.data,
-                    kFloat, int(b.stride), a.data, kFloat, int(a.stride), &beta, out, kFloat,
-                    int(J), kCompute[int(precision)], kBestAlgorithm),
+                    a.depth_fast ? kAsItIs : kTransposed, int(J), int(I), int(L), &one,
+                    b.numbers.data, type_of(b.numbers), int(b.stride), a.numbers.data,
+                    type_of(a.numbers), int(a.stride), &beta, out.data, type_of(out), int(J),
+                    kCompute[int(precision)], kBestAlgorithm),
           "cublasGemmEx");
 }
 

@@ -30,7 +30,7 @@ CublasApi open_cublas(std::initializer_list<const char*> names = {"libcublas.so.
 // Matrices as rows of numbers (the operands of gemm.cuh): number (i, l) of one is at
 // data[i·stride + l] where its depth is fast, else at data[l·stride + i].
 struct CublasOperand {
-    const float* data;
+    Tensor numbers;
     bool depth_fast;
     int64_t stride;
 };
@@ -41,10 +41,10 @@ class Cublas {
     ~Cublas();
     Cublas(const Cublas&) = delete;
 
-    // out[i][j] (+)= Σ_l a(i,l)·b(j,l), rounded to the precision before they are multiplied; I × J,
-    // dense. In the order of the stream.
+    // out[i][j] (+)= Σ_l a(i,l)·b(j,l); I × J, dense. Both operands are bf16, or both floats that
+    // are rounded to the precision before they are multiplied. In the order of the stream.
     void product(Precision precision, const CublasOperand& a, const CublasOperand& b, int64_t I,
-                 int64_t J, int64_t L, bool accumulate, float* out);
+                 int64_t J, int64_t L, bool accumulate, Tensor out);
 
  private:
     CublasApi api_;

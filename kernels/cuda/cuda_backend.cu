@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/make_backend.h"
-#include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -141,11 +140,6 @@ void CudaBackend::wait_download(int64_t number) {
 
 void CudaBackend::copy(float* to, const float* from, size_t elems) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, elems * sizeof(float), cudaMemcpyDeviceToDevice, stream_));
-}
-
-void CudaBackend::copy(Tensor to, Tensor from) {
-    check_copy(to, from);
-    copy(to.floats(), from.floats(), from.elems());
 }
 
 void CudaBackend::fill(float* to, size_t elems, float value) {

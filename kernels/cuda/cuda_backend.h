@@ -32,6 +32,9 @@ class CudaBackend final : public Backend {
     std::string name() const override;
     std::string description() const override;
     int threads() const override { return threads_; }
+    Type activations() const override {
+        return precision_ == Precision::kBf16 ? Type::kBfloat16 : Type::kFloat32;
+    }
 
     float* alloc(size_t elems) override;
     float* alloc_host(size_t elems) override;
@@ -108,8 +111,10 @@ class CudaBackend final : public Backend {
     // Statistics in strips of `height` rows of x: their memory, and what follows once it is filled.
     Strips make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot);
     void finish_moments(Tensor x, Strips strips, const Moments& to);
-    // sums[c] += Σ over rows of x[row][c], x rows × C.
-    void add_column_sums(const float* x, int64_t rows, int C, float* sums);
+    // sums[c] += Σ of x over all but the channel.
+    void add_column_sums(Tensor x, float* sums);
+    template <class F>
+    void map(Tensor x, Tensor y, F f);
 
     int index_, threads_;
     int processors_ = 1;  // multiprocessors of the GPU

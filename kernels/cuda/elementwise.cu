@@ -1,15 +1,18 @@
 // elementwise.cu — one number in, one out.   Twin: kernels/cpu/elementwise.cpp
 //
-//   relu       x = max(0, x)             8 bytes a number
-//   relu_grad  dy = y > 0 ? dy : 0       12 bytes
-//   add        x += y                    12 bytes
-//   dropout    x = keep ? x/(1−p) : 0    8 bytes, and a Philox block for four numbers
+//   relu       x = max(0, x)             8 bytes a number, 4 where they are bf16
+//   relu_grad  dy = y > 0 ? dy : 0       12 bytes, 6
+//   add        x += y                    12 bytes, 6
+//   copy       y = x, rounded            6 bytes from float to bf16 or back
+//   dropout    x = keep ? x/(1−p) : 0    8 bytes, 4, and a Philox block for four numbers
 //
-//   grid    blocks of 256 threads, as many as run at once; each thread takes every
-//           (grid·256)-th number, so a warp reads 32 neighbours: one line of 128 bytes.
+//   grid    blocks of 256 threads, as many as run at once. A thread takes 16 bytes, four floats or
+//           eight bf16, and then those that are a whole grid further: a warp reads 512 neighbouring
+//           bytes at a time. Dropout goes number by number.
 //   bound   by memory, all of them.
 //   order   nothing is summed.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/numbers.h"
 #include "kernels/shapes.h"
 #include "src/base/random.h"
 
@@ -17,22 +20,55 @@ namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-__global__ void relu_kernel(float* x, size_t n) {
+struct Relu {
     // This way round a NaN stays one, and is noticed.
-    for (size_t i = first_index(); i < n; i += grid_width()) x[i] = x[i] < 0 ? 0.0f : x[i];
+    __device__ float operator()(float x, float) const { return x < 0 ? 0.0f : x; }
+};
+struct ReluGrad {
+    __device__ float operator()(float dy, float y) const { return y <= 0 ? 0.0f : dy; }
+};
+struct Add {
+    __device__ float operator()(float x, float y) const { return x + y; }
+};
+
+// x = f(x, y), n numbers. y may be x.
+template <class T, class F>
+__global__ void map_kernel(T* x, const T* y, size_t n, F f) {
+    constexpr int kCount = 16 / sizeof(T);
+    using P = Pack<T, kCount>;
+    const size_t packs = fits<P>(x) && fits<P>(y) ? n / kCount : 0;
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        P a = reinterpret_cast<const P*>(x)[i];
+        const P b = reinterpret_cast<const P*>(y)[i];
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) store(&a.at[e], f(load(&a.at[e]), load(&b.at[e])));
+        reinterpret_cast<P*>(x)[i] = a;
+    }
+    for (size_t i = packs * kCount + first_index(); i < n; i += grid_width())
+        store(x + i, f(load(x + i), load(y + i)));
 }
 
-__global__ void relu_grad_kernel(const float* __restrict__ y, float* __restrict__ dy, size_t n) {
-    for (size_t i = first_index(); i < n; i += grid_width()) dy[i] = y[i] <= 0 ? 0.0f : dy[i];
-}
-
-__global__ void add_kernel(float* x, const float* y, size_t n) {
-    for (size_t i = first_index(); i < n; i += grid_width()) x[i] += y[i];
+// to = from, n numbers.
+template <class To, class From>
+__global__ void convert_kernel(To* to, const From* from, size_t n) {
+    using P = Pack<To, 4>;
+    using Q = Pack<From, 4>;
+    const size_t packs = fits<P>(to) && fits<Q>(from) ? n / 4 : 0;
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const Q a = reinterpret_cast<const Q*>(from)[i];
+        P b;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) store(&b.at[e], load(&a.at[e]));
+        reinterpret_cast<P*>(to)[i] = b;
+    }
+    for (size_t i = packs * 4 + first_index(); i < n; i += grid_width())
+        store(to + i, load(from + i));
 }
 
 // A thread draws one Philox block and applies its four words: elements 4·block … 4·block + 3 of
 // image n, with the counter of Random (src/base/random.h).
-__global__ void dropout_kernel(float* x, size_t images, size_t row, float p, uint64_t seed,
+template <class T>
+__global__ void dropout_kernel(T* x, size_t images, size_t row, float p, uint64_t seed,
                                uint32_t epoch, const uint64_t* ids, uint16_t purpose) {
     const size_t blocks = (row + 3) / 4;
     const float scale = 1 / (1 - p);
@@ -44,32 +80,53 @@ __global__ void dropout_kernel(float* x, size_t images, size_t row, float p, uin
             {uint32_t(block), uint32_t(id), epoch, uint32_t(purpose) | uint32_t(id >> 32) << 16},
             {uint32_t(seed), uint32_t(seed >> 32)});
         for (size_t j = 0; j < 4 && 4 * block + j < row; ++j) {
-            float& v = x[n * row + 4 * block + j];
-            v = float(words[j] >> 8) * 0x1p-24f >= p ? v * scale : 0.0f;
+            T* v = x + n * row + 4 * block + j;
+            store(v, float(words[j] >> 8) * 0x1p-24f >= p ? load(v) * scale : 0.0f);
         }
     }
 }
 
 }  // namespace
 
-void CudaBackend::relu(Tensor x) {
+template <class F>
+void CudaBackend::map(Tensor x, Tensor y, F f) {
     if (x.elems() == 0) return;
-    relu_kernel<<<blocks_for(x.elems()), kThreads, 0, stream_>>>(x.floats(), x.elems());
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        const size_t threads = x.bytes() / 16 + 16;  // and for what is left
+        map_kernel<T, F><<<blocks_for(threads), kThreads, 0, stream_>>>(
+            numbers<T>(x), numbers<T>(y), x.elems(), f);
+        CUDA_LAUNCHED();
+    });
 }
+
+void CudaBackend::relu(Tensor x) { map(x, x, Relu{}); }
 
 void CudaBackend::relu_grad(Tensor y, Tensor dy) {
     check_same("y", y, "dy", dy);
-    if (dy.elems() == 0) return;
-    relu_grad_kernel<<<blocks_for(dy.elems()), kThreads, 0, stream_>>>(y.floats(), dy.floats(),
-                                                                       dy.elems());
-    CUDA_LAUNCHED();
+    map(dy, y, ReluGrad{});
 }
 
 void CudaBackend::add(Tensor x, Tensor y) {
     check_same("x", x, "y", y);
-    if (x.elems() == 0) return;
-    add_kernel<<<blocks_for(x.elems()), kThreads, 0, stream_>>>(x.floats(), y.floats(), x.elems());
+    map(x, y, Add{});
+}
+
+void CudaBackend::copy(Tensor to, Tensor from) {
+    check_copy(to, from);
+    if (from.elems() == 0) return;
+    if (to.type == from.type) {
+        CUDA_CHECK(
+            cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream_));
+        return;
+    }
+    const dim3 blocks = blocks_for(from.elems() / 4 + 4);
+    if (to.type == Type::kBfloat16)
+        convert_kernel<bf16, float>
+            <<<blocks, kThreads, 0, stream_>>>(numbers<bf16>(to), from.floats(), from.elems());
+    else
+        convert_kernel<float, bf16>
+            <<<blocks, kThreads, 0, stream_>>>(to.floats(), numbers<bf16>(from), from.elems());
     CUDA_LAUNCHED();
 }
 
@@ -79,9 +136,12 @@ void CudaBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
     if (x.elems() == 0) return;
     const uint64_t* ids = memory_.pass(sample_ids, stream_);
     const size_t row = x.shape().row_elems();
-    dropout_kernel<<<blocks_for(x.N * ((row + 3) / 4)), kThreads, 0, stream_>>>(
-        x.floats(), x.N, row, p, seed, epoch, ids, purpose);
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        dropout_kernel<T><<<blocks_for(x.N * ((row + 3) / 4)), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.N, row, p, seed, epoch, ids, purpose);
+        CUDA_LAUNCHED();
+    });
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -12,6 +12,7 @@
 //             GPU, l is cut into parts; each writes sums of its own, which finish_kernel adds.
 //   shared    2·16·(64+4) floats: 8.5 KB. A row of 68 keeps the 4 numbers of a thread aligned, and
 //             threads that write neighbouring l fall into other banks.
+//   numbers   floats; bf16 are for tensor cores (tensor_gemm.cuh)
 //   bytes     4·L·(I·⌈J/64⌉ + J·⌈I/64⌉) read, from the L2 cache mostly; 4·I·J written. Bound by
 //             arithmetic on the fp32 units, and by the fetching of shared memory.
 //   order     l rises within a part, parts are added in order: the same bits on every run.
@@ -21,9 +22,10 @@
 // An operand says what its rows and its depth mean, and fetches; each is worked out once for
 // several numbers, since an index of a convolution costs more than a product:
 //   static constexpr bool kDepthFast   neighbours along l are neighbours in memory (else: along i)
+//   Number                             what it holds: float or bf16
 //   Row row(int i) / Depth depth(int l)
-//   const float* find(Row, Depth)      null outside of the operand, which counts as 0
-//   const float* any()                 an address that may be read
+//   const Number* find(Row, Depth)     null outside of the operand, which counts as 0
+//   const Number* any()                an address that may be read
 #pragma once
 
 #include <algorithm>
@@ -31,6 +33,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/numbers.h"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -39,19 +42,39 @@ constexpr int kTile = 64, kDepthStep = 16, kTilePad = 4, kProductThreads = 256;
 // What becomes of each sum.
 struct Finish {
     static constexpr bool kMoments = false;
-    float* out;
+    Numbers out;
     const float* bias = nullptr;  // by column
     bool relu = false;
-    const float* mask = nullptr;  // as out; set to 0 where it is <= 0
-    bool accumulate = false;      // out += instead of =
+    Numbers mask = nullptr;   // as out; set to 0 where it is <= 0
+    bool accumulate = false;  // out += instead of =
 
-    // Returns what out has then.
-    __device__ float operator()(int i, int j, int J, float sum) const {
+    // sum becomes what out has then.
+    __device__ void operator()(int i, int j, int J, float& sum) const {
         const size_t at = size_t(i) * J + j;
+        sum = out.rounded(finished(at, j, sum));
+        out.set(at, sum);
+    }
+    // Also number (i, j + 1), where there is one, of an even j: two halves are stored as one word.
+    __device__ void two(int i, int j, int J, float& sum, float& next) const {
+        if (out.halved && J % 2 == 0) {
+            const size_t at = size_t(i) * J + j;
+            sum = out.rounded(finished(at, j, sum));
+            next = out.rounded(finished(at + 1, j + 1, next));
+            Pack<bf16, 2> both;
+            store(&both.at[0], sum), store(&both.at[1], next);
+            *reinterpret_cast<Pack<bf16, 2>*>(static_cast<bf16*>(out.data) + at) = both;
+        } else {
+            (*this)(i, j, J, sum);
+            if (j + 1 < J) (*this)(i, j + 1, J, next);
+        }
+    }
+
+ private:
+    __device__ float finished(size_t at, int j, float sum) const {
         if (bias) sum += bias[j];
         if (relu && sum < 0) sum = 0;  // this way round a NaN stays one
         if (mask && mask[at] <= 0) sum = 0;
-        return out[at] = accumulate ? out[at] + sum : sum;
+        return accumulate ? out[at] + sum : sum;
     }
 };
 // And the statistics of the columns of out are taken from the tiles, where l is not cut into parts;
@@ -61,11 +84,12 @@ struct FinishWithMoments : Finish {
     Strips strips;
 };
 
-// A matrix of `rows` × `depth` floats with steps of 1 along the one and `stride` along the other.
-template <bool DepthFast>
+// A matrix of `rows` × `depth` numbers with steps of 1 along the one and `stride` along the other.
+template <bool DepthFast, class T>
 struct Matrix {
+    using Number = T;
     static constexpr bool kDepthFast = DepthFast;
-    const float* data;
+    const T* data;
     int rows, depths;
     int64_t stride;
 
@@ -73,8 +97,8 @@ struct Matrix {
     using Depth = int;
     __device__ Row row(int i) const { return i; }
     __device__ Depth depth(int l) const { return l; }
-    __device__ const float* any() const { return data; }
-    __device__ const float* find(Row i, Depth l) const {
+    __device__ const T* any() const { return data; }
+    __device__ const T* find(Row i, Depth l) const {
         if (i >= rows || l >= depths) return nullptr;
         return data + (DepthFast ? i * stride + l : l * stride + i);
     }
@@ -154,7 +178,7 @@ __global__ void __launch_bounds__(kProductThreads)
             if (parts)
                 parts[(size_t(blockIdx.z) * I + row) * J + column] = sums[u][v];
             else
-                sums[u][v] = finish(row, column, J, sums[u][v]);
+                finish(row, column, J, sums[u][v]);
         }
     static_assert(sizeof a_tile >= 16 * (kTile + 4) * sizeof(float), "the sums of 16 threads");
     if constexpr (F::kMoments)

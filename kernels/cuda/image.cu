@@ -11,10 +11,12 @@
 //           about two output rows, so most of it is made twice: that saves a second pass over
 //           memory, a barrier, and room for images of any height.
 //   bytes   the pixels, and tables of a few KB an image, read (again and again from the cache);
-//           12·P·Q written. From 250x250 to 224x224 a place takes 2 to 3 others of each axis: about
-//           8 multiply-adds a number, for 5 bytes. Not measured on a GPU.
-//   exact   integers, then a table: the same bits as data/resize.cpp, in any order.
+//           12·P·Q written (6·P·Q of bf16). From 250x250 to 224x224 a place takes 2 to 3 others of
+//           each axis: about 8 multiply-adds a number, for 5 bytes. Not measured on a GPU.
+//   exact   integers, then a table: the same bits as data/resize.cpp, in any order; as bf16
+//   rounded.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/numbers.h"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -32,7 +34,7 @@ struct Sum {
 
 __global__ void resize_kernel(const uint8_t* __restrict__ packed, const Picture* pictures,
                               const float* __restrict__ values, int P, int Q, size_t pixels,
-                              float* __restrict__ y) {
+                              Numbers y) {
     for (size_t i = first_index(); i < pixels; i += grid_width()) {
         const int q = int(i % Q), p = int(i / Q % P);
         const Picture& picture = pictures[i / (size_t(P) * Q)];
@@ -53,7 +55,7 @@ __global__ void resize_kernel(const uint8_t* __restrict__ packed, const Picture*
                 for (int c = 0; c < 3; ++c) across[c].add(column[2 + k], from[c]);
             for (int c = 0; c < 3; ++c) down[c].add(row[2 + r], across[c].byte());
         }
-        for (int c = 0; c < 3; ++c) y[i * 3 + c] = values[c * 256 + down[c].byte()];
+        for (int c = 0; c < 3; ++c) y.set(i * 3 + c, values[c * 256 + down[c].byte()]);
     }
 }
 
@@ -66,8 +68,8 @@ void CudaBackend::resize(std::span<const uint8_t> packed, std::span<const Pictur
     const Picture* pictures_there = memory_.pass(pictures, stream_);
     const float* values_there = memory_.pass(std::span(values, 3 * 256), stream_);
     const size_t pixels = size_t(y.N) * y.H * y.W;
-    resize_kernel<<<blocks_for(pixels), kThreads, 0, stream_>>>(
-        packed.data(), pictures_there, values_there, y.H, y.W, pixels, y.floats());
+    resize_kernel<<<blocks_for(pixels), kThreads, 0, stream_>>>(packed.data(), pictures_there,
+                                                                values_there, y.H, y.W, pixels, y);
     CUDA_LAUNCHED();
 }
 

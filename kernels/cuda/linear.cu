@@ -17,58 +17,63 @@ namespace convoy::CONVOY_DEVICE {
 // of 1.
 static Tensor as_pixels(Tensor x) { return x.as({x.N, 1, 1, int(x.shape().row_elems())}); }
 
-// multiply() of gemm.cuh by cuBLAS.
+// multiply() of gemm.cuh by cuBLAS. What is to be finished is not rounded before.
 static void multiply_cublas(Cublas& cublas, Precision precision, const CublasOperand& a,
-                            const CublasOperand& b, int64_t I, int64_t J, int64_t L, Finish finish,
-                            cudaStream_t stream) {
-    cublas.product(precision, a, b, I, J, L, finish.accumulate, finish.out);
-    if (I == 0 || J == 0 || !(finish.bias || finish.relu || finish.mask)) return;
-    ENSURE(!finish.accumulate, "what was there before would be finished again");
-    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(finish.out, 1, I, int(J), finish);
+                            const CublasOperand& b, int64_t I, int64_t J, int64_t L, Tensor out,
+                            const Finish& finish, DeviceMemory& memory, cudaStream_t stream) {
+    const bool finished = !finish.bias && !finish.relu && !finish.mask.data;
+    ENSURE(finished || !finish.accumulate, "what was there before would be finished again");
+    const bool in_place = finished || out.type == Type::kFloat32;
+    const Tensor sums =
+        in_place ? out : Tensor(memory.scratch<float>(kSlotProduct, size_t(I) * J), out.shape());
+    cublas.product(precision, a, b, I, J, L, finish.accumulate, sums);
+    if (I == 0 || J == 0 || finished) return;
+    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(sums.floats(), 1, I, int(J), finish);
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
+    const int N = x.N, C = w.C, K = w.N;
+    const Finish finish{y, b, relu};
     if (cublas_)
-        return multiply_cublas(*cublas_, precision_, {x.floats(), true, w.C},
-                               {w.floats(), true, w.C}, x.N, w.N, w.C, {y.floats(), b, relu},
-                               stream_);
+        return multiply_cublas(*cublas_, precision_, {x, true, C}, {w, true, C}, N, K, C, y, finish,
+                               memory_, stream_);
     if (precision_ != Precision::kFp32)
         return conv2d(as_pixels(x), w, b, Window::square(1), relu, y, nullptr);
-    const int N = x.N, C = w.C, K = w.N;
-    multiply(Matrix<true>{x.floats(), N, C, C}, Matrix<true>{w.floats(), K, C, C}, N, K, C,
-             {y.floats(), b, relu}, memory_, kSlotProduct, stream_);
+    multiply(Matrix<true, float>{x.floats(), N, C, C}, Matrix<true, float>{w.floats(), K, C, C}, N,
+             K, C, finish, memory_, kSlotProduct, stream_);
 }
 
 void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     check_linear(dx, w, dy);
     check_mask(mask, dx);
+    const int N = dx.N, C = w.C, K = w.N;
+    const Finish finish{dx, nullptr, false, mask};
     if (cublas_)
-        return multiply_cublas(*cublas_, precision_, {dy.floats(), true, w.N},
-                               {w.floats(), false, w.C}, dx.N, w.C, w.N,
-                               {dx.floats(), nullptr, false, mask.floats()}, stream_);
+        return multiply_cublas(*cublas_, precision_, {dy, true, K}, {w, false, C}, N, C, K, dx,
+                               finish, memory_, stream_);
     if (precision_ != Precision::kFp32)
         return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx));
-    const int N = dx.N, C = w.C, K = w.N;
-    multiply(Matrix<true>{dy.floats(), N, K, K}, Matrix<false>{w.floats(), C, K, C}, N, C, K,
-             {dx.floats(), nullptr, false, mask.floats()}, memory_, kSlotProduct, stream_);
+    multiply(Matrix<true, float>{dy.floats(), N, K, K}, Matrix<false, float>{w.floats(), C, K, C},
+             N, C, K, finish, memory_, kSlotProduct, stream_);
 }
 
 void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
     const int N = x.N, C = dw.C, K = dw.N;
     if (N == 0) return;
-    const Finish finish{dw.floats(), nullptr, false, nullptr, true};
+    const Finish finish{Tensor(dw.floats(), dw.shape()), nullptr, false, nullptr, true};
     if (cublas_)
-        multiply_cublas(*cublas_, precision_, {dy.floats(), false, K}, {x.floats(), false, C}, K, C,
-                        N, finish, stream_);
+        multiply_cublas(*cublas_, precision_, {dy, false, K}, {x, false, C}, K, C, N, dw, finish,
+                        memory_, stream_);
     else if (precision_ != Precision::kFp32)
         return conv2d_grad_w(as_pixels(x), dy, Window::square(1), dw, db);
     else
-        multiply(Matrix<false>{dy.floats(), K, N, K}, Matrix<false>{x.floats(), C, N, C}, K, C, N,
-                 finish, memory_, kSlotProduct, stream_);
-    if (db) add_column_sums(dy.floats(), N, K, db);
+        multiply(Matrix<false, float>{dy.floats(), K, N, K},
+                 Matrix<false, float>{x.floats(), C, N, C}, K, C, N, finish, memory_, kSlotProduct,
+                 stream_);
+    if (db) add_column_sums(dy, db);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

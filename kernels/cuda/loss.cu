@@ -4,10 +4,12 @@
 //   loss_n   = −Σ_c target[c]·log_p[c]     dlogits = exp(log_p) − target
 //
 //   grid    one warp an image, 4 warps a block; lane l takes the classes l, l+32, …
-//   bytes   3 reads and 1 write of N·C floats, all but the first read from the cache.
+//   bytes   3 reads and 1 write of N·C floats (dlogits may be bf16), all but the first read from
+//           the cache.
 //   order   lanes first, then a tree over the warp (shuffles); over images, a tree over 256
 //           partial sums. All in double: it is little work, and people compare losses.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/numbers.h"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -37,7 +39,7 @@ __device__ double log_sum_exp(const float* x, int C, int lane) {
 }
 
 __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels, int N, int C,
-                                     double own, double other, float* dlogits, double* losses,
+                                     double own, double other, Numbers dlogits, double* losses,
                                      int* ranks) {
     const int n = blockIdx.x * kWarps + threadIdx.y, lane = threadIdx.x;
     if (n >= N) return;  // a whole warp
@@ -51,7 +53,7 @@ __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
         if (target != 0) loss -= target * log_p;
         // Not "greater": beside a NaN nothing has rank 1.
         above += c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label));
-        if (dlogits) dlogits[size_t(n) * C + c] = float(exp(log_p) - target);
+        if (dlogits) dlogits.set(size_t(n) * C + c, float(exp(log_p) - target));
     }
     loss = warp_sum(loss), above = warp_sum(above);
     if (lane == 0) losses[n] = loss, ranks[n] = above + 1;
@@ -97,7 +99,7 @@ void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> 
     auto* losses = memory_.scratch<double>(kSlotSums, size_t(N) * 2);
     int* ranks = reinterpret_cast<int*>(losses + N);
     cross_entropy_kernel<<<ceil_div(N, kWarps), dim3(32, kWarps), 0, stream_>>>(
-        logits.floats(), labels_there, N, C, own, other, dlogits.floats(), losses, ranks);
+        logits.floats(), labels_there, N, C, own, other, dlogits, losses, ranks);
     CUDA_LAUNCHED();
     loss_sums_kernel<<<1, 256, 0, stream_>>>(losses, ranks, N, sums);
     CUDA_LAUNCHED();

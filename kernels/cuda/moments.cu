@@ -7,7 +7,7 @@
 //   from strips_kernel, about 512 strips in all. From there on it is the same way for both.
 //
 //   strips    grid (⌈C/32⌉, strips) blocks of 32×8 threads (columns.cuh). Bytes: x read once,
-//             4·rows·C; memory-bound. The center of a piece is its first row.
+//             4·rows·C (2·rows·C of bf16); memory-bound. The center of a piece is its first row.
 //   condense  the many strips of a convolution into about 512: the same grid, for the new strips.
 //             Bytes: 12·C a piece; of strips of 128 rows that is a 43rd of x.
 //   finish    ⌈C/32⌉ blocks of 32×32 threads: the 32 threads of a column are divided among the
@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/numbers.h"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -26,14 +27,15 @@ namespace {
 
 constexpr int kTeam = 32;  // threads of a column in finish_moments_kernel
 
-__global__ void strips_kernel(const float* __restrict__ x, Strips strips) {
+template <class T>
+__global__ void strips_kernel(const T* __restrict__ x, Strips strips) {
     const int C = strips.C, c = blockIdx.x * kLanes + threadIdx.x, strip = blockIdx.y;
     strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
         float center = 0, rest = 0, squares = 0;
         if (c < C) {
-            center = x[begin * C + c];
+            center = load(x + begin * C + c);
             for (int64_t row = begin + threadIdx.y; row < end; row += kRows) {
-                const float off = x[row * C + c] - center;
+                const float off = load(x + row * C + c) - center;
                 rest += off, squares += off * off;
             }
         }
@@ -171,8 +173,11 @@ void CudaBackend::moments(Tensor x, const Moments& to) {
     const int64_t height = std::max<int64_t>(64, ceil_div(rows, kFewStrips));
     const Strips strips = make_strips(x, to.groups, height, kSlotSums);
     const dim3 grid(ceil_div(x.C, kLanes), ceil_div(rows, height));
-    strips_kernel<<<grid, dim3(kLanes, kRows), 0, stream_>>>(x.floats(), strips);
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        strips_kernel<T><<<grid, dim3(kLanes, kRows), 0, stream_>>>(numbers<T>(x), strips);
+        CUDA_LAUNCHED();
+    });
     finish_moments(x, strips, to);
 }
 

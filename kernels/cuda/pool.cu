@@ -6,10 +6,11 @@
 //
 //   grid    a thread for each output number (of dx in the gradients), the channel fastest: a warp
 //           reads 32 neighbouring channels of one pixel. Loops as wide as the grid.
-//   bytes   x read about once (windows overlap in the cache), y written once; argmax a byte a
-//           number. Bound by memory.
+//   bytes   4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
+//           written once; argmax a byte a number. Bound by memory.
 //   order   rows, then columns of the window; gradients gather, so nothing is added at random.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/numbers.h"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -29,8 +30,9 @@ __device__ __forceinline__ size_t index(Shape s, int n, int h, int w, int c) {
     return ((size_t(n) * s.H + h) * s.W + w) * s.C + c;
 }
 
-__global__ void max_pool_kernel(const float* __restrict__ x, Shape xs, Window window,
-                                float* __restrict__ y, Shape ys, size_t outputs, uint8_t* argmax) {
+template <class T>
+__global__ void max_pool_kernel(const T* __restrict__ x, Shape xs, Window window, T* __restrict__ y,
+                                Shape ys, size_t outputs, uint8_t* argmax) {
     for (size_t i = first_index(); i < outputs; i += grid_width()) {
         const Place at(i, ys);
         const int h0 = at.h * window.stride_h - window.pad_h;
@@ -39,18 +41,18 @@ __global__ void max_pool_kernel(const float* __restrict__ x, Shape xs, Window wi
         int where = -1;
         for (int r = max(0, -h0); r < min(window.size_h, xs.H - h0); ++r)
             for (int s = max(0, -w0); s < min(window.size_w, xs.W - w0); ++s) {
-                const float v = x[index(xs, at.n, h0 + r, w0 + s, at.c)];
+                const float v = load(x + index(xs, at.n, h0 + r, w0 + s, at.c));
                 // A NaN wins, and stays.
                 if (where < 0 || v > best || v != v) best = v, where = r * window.size_w + s;
             }
-        y[i] = best;
+        store(y + i, best);
         argmax[i] = uint8_t(where);  // a window has at most 256 places
     }
 }
 
-__global__ void max_pool_grad_kernel(const float* __restrict__ dy, const uint8_t* argmax, Shape ys,
-                                     Window window, const float* mask, float* dx, Shape xs,
-                                     size_t inputs) {
+template <class T>
+__global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* argmax, Shape ys,
+                                     Window window, const T* mask, T* dx, Shape xs, size_t inputs) {
     for (size_t i = first_index(); i < inputs; i += grid_width()) {
         const Place at(i, xs);
         // The windows that contain this pixel: p·stride − pad ≤ h < p·stride − pad + size.
@@ -63,9 +65,9 @@ __global__ void max_pool_grad_kernel(const float* __restrict__ dy, const uint8_t
             for (int q = q0; q <= q1; ++q) {
                 const size_t from = index(ys, at.n, p, q, at.c);
                 const int r = h - p * window.stride_h, s = w - q * window.stride_w;
-                if (argmax[from] == r * window.size_w + s) sum += dy[from];
+                if (argmax[from] == r * window.size_w + s) sum += load(dy + from);
             }
-        dx[i] = mask && mask[i] <= 0 ? 0.0f : sum;
+        store(dx + i, mask && load(mask + i) <= 0 ? 0.0f : sum);
     }
 }
 
@@ -86,19 +88,21 @@ struct Area {
     }
 };
 
-__global__ void avg_pool_kernel(const float* __restrict__ x, Shape xs, float* __restrict__ y,
-                                Shape ys, size_t outputs) {
+template <class T>
+__global__ void avg_pool_kernel(const T* __restrict__ x, Shape xs, T* __restrict__ y, Shape ys,
+                                size_t outputs) {
     for (size_t i = first_index(); i < outputs; i += grid_width()) {
         const Place at(i, ys);
         const Area area(at.h, at.w, ys, xs);
         float sum = 0;
         for (int h = area.h0; h < area.h1; ++h)
-            for (int w = area.w0; w < area.w1; ++w) sum += x[index(xs, at.n, h, w, at.c)];
-        y[i] = sum / float(area.pixels());
+            for (int w = area.w0; w < area.w1; ++w) sum += load(x + index(xs, at.n, h, w, at.c));
+        store(y + i, sum / float(area.pixels()));
     }
 }
 
-__global__ void avg_pool_grad_kernel(const float* __restrict__ dy, Shape ys, float* __restrict__ dx,
+template <class T>
+__global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, T* __restrict__ dx,
                                      Shape xs, size_t inputs) {
     for (size_t i = first_index(); i < inputs; i += grid_width()) {
         const Place at(i, xs);
@@ -106,8 +110,8 @@ __global__ void avg_pool_grad_kernel(const float* __restrict__ dy, Shape ys, flo
         float sum = 0;
         for (int p = outputs.h0; p < outputs.h1; ++p)
             for (int q = outputs.w0; q < outputs.w1; ++q)
-                sum += dy[index(ys, at.n, p, q, at.c)] / float(Area(p, q, ys, xs).pixels());
-        dx[i] = sum;
+                sum += load(dy + index(ys, at.n, p, q, at.c)) / float(Area(p, q, ys, xs).pixels());
+        store(dx + i, sum);
     }
 }
 
@@ -116,9 +120,12 @@ __global__ void avg_pool_grad_kernel(const float* __restrict__ dy, Shape ys, flo
 void CudaBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
     if (y.elems() == 0) return;
-    max_pool_kernel<<<blocks_for(y.elems()), kThreads, 0, stream_>>>(
-        x.floats(), x.shape(), window, y.floats(), y.shape(), y.elems(), argmax);
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        max_pool_kernel<T><<<blocks_for(y.elems()), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.shape(), window, numbers<T>(y), y.shape(), y.elems(), argmax);
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, Tensor mask,
@@ -126,26 +133,35 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
     check_max_pool(dx.shape(), window, dy.shape());
     check_mask(mask, dx);
     if (dx.elems() == 0) return;
-    max_pool_grad_kernel<<<blocks_for(dx.elems()), kThreads, 0, stream_>>>(
-        dy.floats(), argmax, dy.shape(), window, mask.floats(), dx.floats(), dx.shape(),
-        dx.elems());
-    CUDA_LAUNCHED();
+    with_type(dx.type, [&](auto type) {
+        using T = decltype(type);
+        max_pool_grad_kernel<T><<<blocks_for(dx.elems()), kThreads, 0, stream_>>>(
+            numbers<T>(dy), argmax, dy.shape(), window, numbers<T>(mask), numbers<T>(dx),
+            dx.shape(), dx.elems());
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
     if (y.elems() == 0) return;
-    avg_pool_kernel<<<blocks_for(y.elems()), kThreads, 0, stream_>>>(
-        x.floats(), x.shape(), y.floats(), y.shape(), y.elems());
-    CUDA_LAUNCHED();
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        avg_pool_kernel<T><<<blocks_for(y.elems()), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.shape(), numbers<T>(y), y.shape(), y.elems());
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     check_avg_pool(dx, dy);
     if (dx.elems() == 0) return;
-    avg_pool_grad_kernel<<<blocks_for(dx.elems()), kThreads, 0, stream_>>>(
-        dy.floats(), dy.shape(), dx.floats(), dx.shape(), dx.elems());
-    CUDA_LAUNCHED();
+    with_type(dx.type, [&](auto type) {
+        using T = decltype(type);
+        avg_pool_grad_kernel<T><<<blocks_for(dx.elems()), kThreads, 0, stream_>>>(
+            numbers<T>(dy), dy.shape(), numbers<T>(dx), dx.shape(), dx.elems());
+        CUDA_LAUNCHED();
+    });
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -31,14 +31,14 @@ class Conv2d final : public Weighted {
 
  private:
     void multiply(Tensor x, const float* b, bool relu, Tensor y, const Pass& pass) override {
-        backend_->conv2d(x, w_.value, b, window_, relu, y,
+        backend_->conv2d(x, w_.operand, b, window_, relu, y,
                          norm_ ? norm_->moments(y, pass) : nullptr);
     }
     void grad_w(Tensor x, Tensor dy, float* db) override {
         backend_->conv2d_grad_w(x, dy, window_, w_.grad, db);
     }
     void grad_x(Tensor dy, Tensor mask, Tensor dx) override {
-        backend_->conv2d_grad_x(dy, w_.value, window_, mask, dx);
+        backend_->conv2d_grad_x(dy, w_.operand, window_, mask, dx);
     }
 
     Window window_;

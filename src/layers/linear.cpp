@@ -17,13 +17,13 @@ class Linear final : public Weighted {
 
  private:
     void multiply(Tensor x, const float* b, bool relu, Tensor y, const Pass&) override {
-        backend_->linear(x, w_.value, b, relu, y);
+        backend_->linear(x, w_.operand, b, relu, y);
     }
     void grad_w(Tensor x, Tensor dy, float* db) override {
         backend_->linear_grad_w(x, dy, w_.grad, db);
     }
     void grad_x(Tensor dy, Tensor mask, Tensor dx) override {
-        backend_->linear_grad_x(dy, w_.value, mask, dx);
+        backend_->linear_grad_x(dy, w_.operand, mask, dx);
     }
     bool leaves_as_factors(Tensor x, Tensor dy, const Ready& ready) override {
         return ready.takes_factors(w_, b_, x, dy);

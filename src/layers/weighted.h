@@ -16,13 +16,14 @@ class Weighted : public Layer {
     bool ends_in_relu() const override { return relu_.on; }
     bool mask_dx() override { return mask_ = true; }
     void dy_is_masked() override { relu_.masked = true; }
+    bool give_floats() override { return floats_ = !relu_.on; }  // a relu's mask is an activation
     bool trained() const override { return !w_.frozen; }
 
     Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
         plan.tick();
         plan.use(x);
         x_value_ = x;
-        y_value_ = plan.make(output(x.shape));
+        y_value_ = plan.make(output(x.shape), floats_ ? Type::kFloat32 : plan.type());
         return plan.kept(y_value_, relu_.keep(training));
     }
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
@@ -77,7 +78,7 @@ class Weighted : public Layer {
     Backend* backend_ = nullptr;
 
  private:
-    bool mask_ = false;
+    bool mask_ = false, floats_ = false;
     Value x_value_, y_value_, dx_value_;
     Tensor y_room_, dx_room_;  // for the largest batch
     Tensor x_, y_;

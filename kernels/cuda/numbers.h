@@ -1,0 +1,76 @@
+// numbers.h — numbers that are floats in registers, and floats or bf16 in memory.
+//
+// Activations are what `--precision` says (CudaBackend::activations); statistics, gradients of
+// weights and sums are floats always. A kernel that handles activations is a template over the type
+// of its numbers, or takes Numbers where a branch costs nothing. All compute in fp32; a bf16 is
+// rounded to the nearest, ties to even, as it is stored.
+#pragma once
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/tensor.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+using bf16 = __nv_bfloat16;
+
+template <class T>
+constexpr Type kTypeOf = sizeof(T) == sizeof(float) ? Type::kFloat32 : Type::kBfloat16;
+
+// The numbers of a tensor that must hold this type; null where there is no tensor.
+template <class T>
+T* numbers(Tensor x) {
+    ENSURE(!x || x.type == kTypeOf<T>, "a tensor ", x.shape().text(), " of ", name_of(x.type),
+           " among others of ", name_of(kTypeOf<T>));
+    return static_cast<T*>(x.data);
+}
+
+// f(float()) or f(bf16()): what a kernel is launched for.
+template <class F>
+void with_type(Type type, F&& f) {
+    if (type == Type::kBfloat16)
+        f(bf16(0.0f));
+    else
+        f(0.0f);
+}
+
+__device__ __forceinline__ float load(const float* x) { return *x; }
+__device__ __forceinline__ float load(const bf16* x) { return __bfloat162float(*x); }
+__device__ __forceinline__ void store(float* x, float value) { *x = value; }
+__device__ __forceinline__ void store(bf16* x, float value) { *x = __float2bfloat16_rn(value); }
+
+// Numbers that cross memory as one.
+template <class T, int kCount>
+struct alignas(kCount * sizeof(T)) Pack {
+    T at[kCount];
+};
+template <class P>
+__device__ __forceinline__ bool fits(const void* address) {
+    return reinterpret_cast<uintptr_t>(address) % alignof(P) == 0;
+}
+
+// Numbers whose type is known when the kernel runs.
+struct Numbers {
+    void* data = nullptr;
+    bool halved = false;
+
+    Numbers(std::nullptr_t = nullptr) {}
+    Numbers(Tensor x) : data(x.data), halved(x.type == Type::kBfloat16) {}
+
+    __device__ float operator[](size_t i) const {
+        return halved ? load(static_cast<const bf16*>(data) + i)
+                      : load(static_cast<const float*>(data) + i);
+    }
+    __device__ void set(size_t i, float value) const {
+        if (halved)
+            store(static_cast<bf16*>(data) + i, value);
+        else
+            store(static_cast<float*>(data) + i, value);
+    }
+    // What it is once it was stored.
+    __device__ float rounded(float value) const {
+        return halved ? __bfloat162float(__float2bfloat16_rn(value)) : value;
+    }
+    __device__ explicit operator bool() const { return data != nullptr; }
+};
+
+}  // namespace convoy::CONVOY_DEVICE
