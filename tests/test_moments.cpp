@@ -76,17 +76,18 @@ struct Problem {
 };
 
 void check_cases(Backend& backend) {
-    for (const Case& c : kCases)
-        for (bool relu : {false, true}) {
-            Problem p(c), without(c);
-            CAPTURE(cat("x ", c.x.text(), " to ", c.K));
-            p.run(backend, relu);
-            backend.conv2d({p.x.data(), p.xs}, {p.w.data(), p.ws}, p.b.data(), p.window, relu,
-                           {without.y.data(), p.ys});
-            CHECK(std::vector<float>(p.y) == std::vector<float>(without.y));
-            // Values of up to 30, in sums of which a thread adds no more than 32 before others do.
-            p.check(sum_tolerance(32), sum_tolerance(32));
-        }
+    bool relu = false;
+    for (const Case& c : kCases) {
+        Problem p(c), without(c);
+        CAPTURE(cat("x ", c.x.text(), " to ", c.K));
+        relu = !relu;
+        p.run(backend, relu);
+        backend.conv2d({p.x.data(), p.xs}, {p.w.data(), p.ws}, p.b.data(), p.window, relu,
+                       {without.y.data(), p.ys});
+        CHECK(std::vector<float>(p.y) == std::vector<float>(without.y));
+        // Values of up to 30, in sums of which a thread adds no more than 32 before others do.
+        p.check(sum_tolerance(32), sum_tolerance(32));
+    }
 }
 
 }  // namespace
