@@ -228,4 +228,44 @@ TEST_CASE("conv2d refuses shapes that do not fit, naming them") {
                     Error);
 }
 
+// What the CPU backend does in another way where it pays; on other devices these are slow and no
+// different from the cases above.
+TEST_CASE("1x1 convolutions of few channels, as they lie and with the sides exchanged") {
+    // Gradients of weights: x in place; dy in place, which gives the transpose of dw; neither.
+    for (const auto& [C, K] : {std::pair{64, 40}, {40, 64}, {40, 72}, {96, 33}, {33, 96}})
+        for (int threads : {1, 2}) {
+            Problem p({{2, 20, 15, C}, K, Window::square(1)});
+            CAPTURE(cat(p.text(), " threads ", threads));
+            Guarded dw(p.w), db(p.b);
+            direct(threads)->conv2d_grad_w(view(p.x, p.x_shape), view(p.dy, p.y_shape), p.window,
+                                           view(dw, p.w_shape), db.data());
+            auto want = reference::conv2d_grad_w(p.X(), p.DY(), p.window, p.w_shape);
+            for (size_t i = 0; i < p.w.size(); ++i) want.v[i] += p.w[i];
+            CHECK_CLOSE(dw.span(), want.v, sum_tolerance(601));
+        }
+}
+
+TEST_CASE("a product of many columns and rows, whose packed rows are kept for the next columns") {
+    // 520 of depth and 320 columns do not stay in L2 together; 3500 rows are more than are kept.
+    const Shape xs{1, 50, 70, 520}, ws{320, 1, 1, 520}, ys{1, 50, 70, 320};
+    std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
+    std::vector<float> b = random_floats(320, 3);
+    for (int threads : {1, 2}) {
+        Guarded y(ys.elems());
+        direct(threads)->conv2d(view(x, xs), view(w, ws), b.data(), Window::square(1), true,
+                                view(y, ys));
+        Random random(1, 2, 3, kTest);
+        std::vector<float> got;
+        std::vector<double> want;
+        for (int i = 0; i < 3000; ++i) {
+            const size_t row = random.bits() % 3500, k = random.bits() % 320;
+            double sum = b[k];
+            for (int c = 0; c < 520; ++c) sum += double(x[row * 520 + c]) * w[k * 520 + c];
+            got.push_back(y.span()[row * 320 + k]);
+            want.push_back(std::max(0.0, sum));
+        }
+        CHECK_CLOSE(got, want, sum_tolerance(521));
+    }
+}
+
 }  // namespace convoy

@@ -5,10 +5,11 @@
 //          ├────┤    │       │ B  │    │    │           outermost, every thread walks all its rows
 //     rows ├────┤    │   ×   │    │    │    │  B        1024 deep at most, as many columns as stay
 //          ├────┤    │       ├────┼────┼────┤           in L2 (kStaysInL2); all of it packed before
-//          │ A  │    │       │    │    │    │  A        2·mr rows × 256 deep, packed: stays in L1
-//          └────┴────┘       └────┴────┴────┘           while the block's panels of nr columns pass
+//          │ A  │    │       │    │    │    │  A        2·mr rows × 256 deep, packed for the first
+//          └────┴────┘       └────┴────┴────┘           block of B and kept for the next ones
 //
-// by, from L2; then the next 256 deep of the same rows, whose sums are still in L1 or L2 as well.
+// The block's panels of nr columns pass by A, from L2; then the next 256 deep of the same rows,
+// whose sums are still in L1 or L2 as well.
 // So what comes from memory comes once a block: rows of A, brought to L2 ahead by the tiles before
 // them, and sums, fetched while they are computed. Goto, van de Geijn: "Anatomy of
 // High-Performance Matrix Multiplication" (ACM TOMS 2008), with the sides exchanged: images have
@@ -25,7 +26,9 @@ namespace convoy {
 namespace {
 
 constexpr int kBlockDepths = 4;         // depth of a block of B, in kDepthBlock
-constexpr size_t kStaysInL2 = 240'000;  // floats of B that stay in L2 while rows pass by
+constexpr size_t kStaysInL2 = 160'000;  // floats of B that stay in L2 while rows pass by
+constexpr int kFewPanels = 4;           // of B: then turning rows costs more than it brings
+constexpr ptrdiff_t kKept = 2'000'000;  // floats of packed rows that are kept, each thread's
 constexpr int kMostRows = 32;           // ≥ 2·mr
 constexpr int kThinGroup = 16;  // panels of columns whose results stay in L2 over all of the depth
 constexpr int kThinPack = 4;    // panels packed together: runs of 512 bytes
@@ -40,6 +43,7 @@ struct Ahead {
 // Multiplies packed rows with one packed panel of b, for one block of depth.
 struct BlockProduct {
     const Micro& micro;
+    bool by_row;  // packed for tile_by_row, not tile_by_depth
     const Panels& rows;
     int depth;         // of this block
     bool first, last;  // of the blocks of depth
@@ -62,7 +66,11 @@ struct BlockProduct {
             const int height = rows.height(panel), begin = rows.begin(panel);
             for (int i = 0; i < height; ++i) tile_rows[i] = result[begin + i] + j;
             fetch(ahead, panel, out);
-            micro.tile_by_row(height, depth, a + ptrdiff_t(begin) * kRowStride, b, out);
+            if (by_row)
+                micro.tile_by_row(height, depth, a + ptrdiff_t(begin) * kRowStride, b, out);
+            else
+                micro.tile_by_depth(height, depth, a + panel * depth_panel_elems(micro, depth), b,
+                                    micro.nr, out);
         }
     }
 
@@ -97,8 +105,11 @@ class NextRows {
         runs_ = whole ? std::min(rows, 1) : rows;
         run_ = whole ? rows * deep : rows > 0 ? deep : 0;
         part_ = (ceil_div(run_, parts) + 15) / 16 * 16;  // whole lines of the cache
-        data_ = a.x + row * a.C + depths.begin(d);
+        data_ = rows > 0 ? a.x + row * a.C + depths.begin(d) : nullptr;
     }
+    // A block that is packed already.
+    NextRows(const float* packed, int elems, int parts)
+        : data_(packed), runs_(1), run_(elems), part_((ceil_div(run_, parts) + 15) / 16 * 16) {}
     Ahead part(int i) const {
         const int begin = std::min(run_, i * part_);
         return {data_ + begin, runs_, std::min(part_, run_ - begin), step_};
@@ -107,7 +118,7 @@ class NextRows {
  private:
     const float* data_;
     int runs_, run_, part_;
-    ptrdiff_t step_;
+    ptrdiff_t step_ = 0;
 };
 
 // b as a whole: for each block of depth, its panels one after the other.
@@ -129,26 +140,48 @@ struct RowsOfResult {
     int columns;
     const RowMap& result;
     const Epilogue& epilogue;
-    bool plain;  // a is a matrix, so the next rows lie behind these
+    bool plain;           // a is a matrix, so the next rows lie behind these
+    bool by_row = false;  // the form in which rows are packed
 
-    void operator()(int64_t row, int64_t row_end, int panel, int panel_end, float* scratch) const {
-        const Cut& depths = b.depths;
-        const int group = std::max(1, ceil_div(depths.parts, ceil_div(depths.parts, kBlockDepths)));
-        const size_t deep = size_t(std::min(group * depths.size, depths.count));
-        const int wide = int(std::max<size_t>(2, kStaysInL2 / (deep * micro.nr)));
+    // Where several blocks of B lie side by side, the rows packed for the first are kept for the
+    // others; else 0. One block more than is kept, since there is always a next one to be fetched.
+    size_t kept_elems(int64_t rows, int panels) const {
+        if (panels <= wide()) return 0;
+        return size_t(std::min(blocks_kept(), ceil_div(rows, 2 * micro.mr)) + 1) * block_elems();
+    }
+
+    // scratch: for kMostRows rows; kept: kept_elems(), or null.
+    void operator()(int64_t row, int64_t row_end, int panel, int panel_end, float* scratch,
+                    float* kept) const {
         const int blocks = ceil_div(row_end - row, 2 * micro.mr);
-        for (int d = 0; d < depths.parts; d += group)
-            for (int p = panel; p < panel_end; p += wide)
-                for (int i = 0; i < blocks; ++i)
-                    multiply(row + (row_end - row) * i / blocks,
-                             row + (row_end - row) * (i + 1) / blocks, d,
-                             std::min(depths.parts, d + group), p, std::min(panel_end, p + wide),
-                             scratch);
+        const int turns = std::max(1, ceil_div(panel_end - panel, wide()));
+        const auto begin = [&](int block) { return row + (row_end - row) * block / blocks; };
+        const auto first = [&](int turn) { return panel + (panel_end - panel) * turn / turns; };
+        const int most = kept ? blocks_kept() : blocks;
+        for (int from = 0; from < blocks; from += most)
+            for (int d = 0; d < b.depths.parts; d += group())
+                for (int turn = 0; turn < turns; ++turn)
+                    for (int i = from; i < std::min(blocks, from + most); ++i) {
+                        float* packed = kept ? kept + (i - from) * block_elems() : nullptr;
+                        multiply(begin(i), begin(i + 1), d, std::min(b.depths.parts, d + group()),
+                                 first(turn), first(turn + 1), scratch, packed, turn > 0);
+                    }
     }
 
  private:
+    // Of a block of B: the blocks of depth in it, all their depth, its panels.
+    int group() const {
+        return std::max(1, ceil_div(b.depths.parts, ceil_div(b.depths.parts, kBlockDepths)));
+    }
+    int deep() const { return std::min(group() * b.depths.size, b.depths.count); }
+    int wide() const { return int(std::max<size_t>(2, kStaysInL2 / (size_t(deep()) * b.nr))); }
+    // Floats of packed rows as they meet it, and how many such blocks of rows are kept.
+    ptrdiff_t block_elems() const { return 2 * depth_panel_elems(micro, deep()); }
+    int blocks_kept() const { return std::max<int>(1, int(kKept / block_elems())); }
+
+    // kept: where the packed rows are (is_packed), or are to be put; null: nowhere.
     void multiply(int64_t row, int64_t row_end, int d, int d_end, int panel, int panel_end,
-                  float* scratch) const {
+                  float* scratch, float* kept, bool is_packed) const {
         const Panels block(int(row_end - row), micro.mr);
         float* starts[kMostRows];
         Row at(a, row);
@@ -156,15 +189,23 @@ struct RowsOfResult {
             starts[i] =
                 result.data + at.n * result.step_n + at.p * result.step_p + at.q * result.step_q;
         const int parts = (panel_end - panel) * (d_end - d);
-        const NextRows next(a, plain ? row_end : a.rows(), block.rows, b.depths, d, d_end, parts);
+        const NextRows next = is_packed ? NextRows(kept + block_elems(), block_elems(), parts)
+                                        : NextRows(a, plain ? row_end : a.rows(), block.rows,
+                                                   b.depths, d, d_end, parts);
         for (int done = 0; d < d_end; ++d) {
             const int k = b.depths.begin(d), length = b.depths.length(d);
-            pack_by_row(a, row, block.rows, k, k + length, scratch);
-            const BlockProduct product{
-                micro,    block,  length,     d == 0, d + 1 == b.depths.parts,
-                epilogue, starts, result.data};
+            float* packed = kept ? kept : scratch;
+            if (by_row)
+                pack_by_row(a, row, block.rows, k, k + length, packed);
+            else if (!is_packed)
+                pack_by_depth(micro, a, plain, row, block, k, k + length,
+                              scratch + kMostRows * kDepthBlock, packed);
+            const BlockProduct product{micro,    by_row, block,
+                                       length,   d == 0, d + 1 == b.depths.parts,
+                                       epilogue, starts, result.data};
             for (int p = panel; p < panel_end; ++p)
-                product(scratch, b.panel(d, p), p * micro.nr, columns, next.part(done++));
+                product(packed, b.panel(d, p), p * micro.nr, columns, next.part(done++));
+            if (kept) kept += block.count * depth_panel_elems(micro, length);
         }
     }
 };
@@ -216,12 +257,16 @@ void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int column
     const int threads = cpu.pool.size();
     const int shares = int(std::min<int64_t>(threads, (rows + micro.mr - 1) / micro.mr));
     const int cuts = std::min(panels, ceil_div(threads, shares));
-    float* const* scratch = cpu.for_threads(size_t(kMostRows) * kRowStride);
-    const RowsOfResult multiply{micro, a, packed, columns, result, epilogue, plain};
+    float* const* scratch = cpu.for_threads(size_t(kMostRows) * (kDepthBlock + kRowStride));
+    RowsOfResult multiply{micro, a, packed, columns, result, epilogue, plain};
+    const size_t kept = multiply.kept_elems(ceil_div(rows, shares), ceil_div(panels, cuts));
+    multiply.by_row = panels <= kFewPanels && kept == 0;
+    float* kept_rows = kept ? cpu.shared.get(kSlotA, kept * threads) : nullptr;
     cpu.pool.for_each(shares * cuts, [&](int task, int thread) {
         const int share = task / cuts, cut = task % cuts;
         multiply(rows * share / shares, rows * (share + 1) / shares, panels * cut / cuts,
-                 panels * (cut + 1) / cuts, scratch[thread]);
+                 panels * (cut + 1) / cuts, scratch[thread],
+                 kept ? kept_rows + kept * thread : nullptr);
     });
 }
 
@@ -234,11 +279,12 @@ void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSid
     const Panels all_rows(rows, micro.mr);
 
     // All of a, packed by blocks of depth.
-    const size_t block = size_t(rows) * kRowStride;
+    const size_t block = all_rows.count * depth_panel_elems(micro, kDepthBlock);
     float* packed = cpu.shared.get(kSlotA, block * depths.parts);
     cpu.pool.for_each(depths.parts, [&](int d, int) {
         const int k = depths.begin(d);
-        pack_by_row(left, 0, rows, k, k + depths.length(d), packed + block * d);
+        pack_by_depth(micro, left, true, 0, all_rows, k, k + depths.length(d), nullptr,
+                      packed + block * d);
     });
     std::vector<float*> starts(rows);
     for (int i = 0; i < rows; ++i) starts[i] = result + ptrdiff_t(i) * columns;
@@ -255,9 +301,9 @@ void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSid
             const int k = depths.begin(d), length = depths.length(d), width = until - from;
             pack_panels(micro, b, depth, k, k + length, from * micro.nr, width * micro.nr, columns,
                         scratch[thread], panel_elems);
-            const BlockProduct product{
-                micro,    all_rows,      length, d == 0, d + 1 == depths.parts,
-                epilogue, starts.data(), result};
+            const BlockProduct product{micro,    false,         all_rows,
+                                       length,   d == 0,        d + 1 == depths.parts,
+                                       epilogue, starts.data(), result};
             const int next_columns = std::min(kThinPack * micro.nr, columns - next * micro.nr);
             const bool by_row = b.step_j == 1;
             const int runs = by_row ? depths.length(next_d) : next_columns;

@@ -24,6 +24,7 @@ namespace {
 
 constexpr int kRowsBlock = 288;
 constexpr int kPanelGroup = 8;
+constexpr int kMostInPlace = 256;
 constexpr size_t kOwnSums = 300'000;  // floats of dw of which each thread has its own
 // Floats between two panels beside their size, which is often a multiple of 4 KB: the same row of
 // all panels would then fall into one set of the L1 cache.
@@ -74,6 +75,11 @@ void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, 
     }
 }
 
+// A few columns are multiplied where they lie: packing them would take longer than it saves.
+bool lies_in_place(const Micro& micro, const Patches& x) {
+    return x.is_matrix() && x.C % micro.nr == 0 && x.C <= kMostInPlace;
+}
+
 // Adds the product of rows [row, row_end) into columns [panel·nr, …) of dw.
 struct RowsProduct {
     const Micro& micro;
@@ -102,8 +108,10 @@ struct RowsProduct {
                           block.a);
             for (int p = panel_begin; p < panel_end; p += kPanelGroup) {
                 const int group_end = std::min(panel_end, p + kPanelGroup);
-                pack_columns(patches, begin, block.count, p * nr, std::min(depth, group_end * nr),
-                             nr, b_elems(block.count), block.b);
+                if (!in_place())
+                    pack_columns(patches, begin, block.count, p * nr,
+                                 std::min(depth, group_end * nr), nr, b_elems(block.count),
+                                 block.b);
                 block.group = p - panel_begin, block.groups = panel_end - panel_begin;
                 multiply_group(block, p, group_end, dw);
             }
@@ -111,6 +119,7 @@ struct RowsProduct {
     }
 
  private:
+    bool in_place() const { return lies_in_place(micro, patches); }
     // Packed rows [row, row + count), and how many come after them.
     struct Block {
         int64_t row;
@@ -127,8 +136,10 @@ struct RowsProduct {
         const int panels = panel_end - panel_begin, count = block.out.count;
         int done = block.group * count;
         const auto tile = [&](int m, int p) {
-            add_tile(block, m, panel_begin + p, block.b + p * b_elems(block.count), dw,
-                     ahead(block, done++));
+            const int j = (panel_begin + p) * micro.nr;
+            const float* b = in_place() ? patches.x + block.row * patches.C + j
+                                        : block.b + p * b_elems(block.count);
+            add_tile(block, m, j, b, in_place() ? patches.C : micro.nr, dw, ahead(block, done++));
         };
         // Along the rows of dw, which may be large: the packed patches stay in L2.
         for (int m = 0; m < count; ++m)
@@ -145,9 +156,9 @@ struct RowsProduct {
         if (begin < dy_elems) return {dy + row * K + begin, end - begin};
         return {patches.x + row * patches.C + (begin - dy_elems), end - begin};
     }
-    void add_tile(const Block& block, int m, int panel, const float* b, float* dw,
+    void add_tile(const Block& block, int m, int column, const float* b, ptrdiff_t step, float* dw,
                   std::span<const float> ahead) const {
-        const int depth = patches.depth(), column = panel * micro.nr;
+        const int depth = patches.depth();
         float* rows[16];
         for (int i = 0; i < block.out.height(m); ++i)
             rows[i] = dw + ptrdiff_t(block.out.begin(m) + i) * depth + column;
@@ -157,7 +168,7 @@ struct RowsProduct {
         to.upcoming_lines = ceil_div(int64_t(ahead.size()), block.count);
         to.upcoming_step = to.upcoming_lines * 16;
         micro.tile_by_depth(block.out.height(m), block.count, block.a + m * a_elems(block.count), b,
-                            to);
+                            step, to);
     }
 };
 
@@ -168,12 +179,17 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     const int64_t rows = x.rows();
     if (rows == 0) return;
     const Patches patches = x.is_matrix() ? Patches::matrix(x.x, int(rows), x.C) : x;
-    const RowsProduct product{cpu.micro, dy, K, patches};
-    const int panels = ceil_div(patches.depth(), cpu.micro.nr), threads = cpu.pool.size();
-    const size_t elems = size_t(K) * patches.depth();
+    const int depth = patches.depth(), threads = cpu.pool.size();
+    const size_t elems = size_t(K) * depth;
+    const bool own = elems <= kOwnSums && rows >= kRowsBlock * threads && !rows_in_order;
+    // dwᵀ, with the sides exchanged, where that leaves the wider side in place.
+    const Patches dy_rows = Patches::matrix(dy, int(rows), K);
+    const bool turned = own && x.is_matrix() && depth < K && lies_in_place(cpu.micro, dy_rows);
+    const RowsProduct product = turned ? RowsProduct{cpu.micro, x.x, depth, dy_rows}
+                                       : RowsProduct{cpu.micro, dy, K, patches};
+    const int panels = ceil_div(product.patches.depth(), cpu.micro.nr);
     float* const* scratch = cpu.for_threads(product.scratch_elems());
-    const bool own = elems <= kOwnSums && rows >= kRowsBlock * threads;
-    if (threads == 1 || rows_in_order || (!own && panels >= threads)) {
+    if (!turned && (threads == 1 || rows_in_order || (!own && panels >= threads))) {
         cpu.pool.for_each(threads, [&](int task, int thread) {
             product(0, rows, int(int64_t(panels) * task / threads),
                     int(int64_t(panels) * (task + 1) / threads), scratch[thread], dw);
@@ -189,7 +205,8 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     });
     cpu.pool.for_ranges(elems, 4096, [&](size_t begin, size_t end) {
         for (int t = 0; t < threads; ++t)
-            for (size_t i = begin; i < end; ++i) dw[i] += parts[elems * t + i];
+            for (size_t i = begin; i < end; ++i)
+                dw[i] += parts[elems * t + (turned ? i % depth * K + i / depth : i)];
     });
 }
 

@@ -81,17 +81,19 @@ struct Micro {
     int lane_rows;  // divides lane: rows of a tile when A's channels come in whole lanes
 
     // tile = Σ_k a(i,k)·b(k,j) for i < rows ≤ mr, j < nr.
-    //   b          b(k,j) at b[k·nr + j]
+    //   b          b(k,j) at b[k·nr + j], in by_depth at b[k·step + j]
     //   by_row     a(i,k) at a[i·kRowStride + k]
     //   by_piece   a(i,k) at a[(k/16)·rows·16 + i·16 + k%16]: rows in pieces of 16
     //   by_depth   a(i,k) at a[k·lane + i]
     void (*tile_by_row)(int rows, int depth, const float* a, const float* b, const TileOut& out);
     void (*tile_by_piece)(int rows, int depth, const float* a, const float* b, const TileOut& out);
-    void (*tile_by_depth)(int rows, int depth, const float* a, const float* b, const TileOut& out);
+    void (*tile_by_depth)(int rows, int depth, const float* a, const float* b, ptrdiff_t step,
+                          const TileOut& out);
 
-    // The same panel of b from rows of depth: to[k·nr + j] = from[j·step + k], k < depth, j <
-    // columns.
-    void (*transpose)(const float* from, ptrdiff_t step, int depth, int columns, float* to);
+    // to[k·to_step + j] = from[j·step + k], k < depth, j < columns: panels of a or b from rows of
+    // depth. Up to the next multiple of width, to[k·to_step + j] is written as well.
+    void (*transpose)(const float* from, ptrdiff_t step, int depth, int columns, float* to,
+                      ptrdiff_t to_step);
 
     // y and argmax of one output pixel; dx of one input pixel = Σ of its sources, masked if `mask`.
     void (*max_pool_window)(const float* x, const PoolWindow& window, int channels, float* y,

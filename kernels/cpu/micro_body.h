@@ -120,8 +120,7 @@ void tile_by_piece(int depth, const float* a, const float* b, const TileOut& out
 }
 
 template <int M>
-void tile_by_depth(int depth, const float* a, const float* b, const TileOut& out) {
-    constexpr int kCols = kWidth * kVecs;
+void tile_by_depth(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
     Vec acc[M][kVecs] = {};
     const float* upcoming = out.upcoming;
     prefetch_result<M>(out);
@@ -129,16 +128,19 @@ void tile_by_depth(int depth, const float* a, const float* b, const TileOut& out
         for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
         upcoming += out.upcoming_step;
 #pragma GCC unroll 4
-        for (int k = 0; k < kPiece; ++k, a += kLane, b += kCols) multiply_step<M, 1>(acc, a, b);
+        for (int k = 0; k < kPiece; ++k, a += kLane, b += step) multiply_step<M, 1>(acc, a, b);
     }
-    for (int k = 0; k < depth; ++k, a += kLane, b += kCols) multiply_step<M, 1>(acc, a, b);
+    for (int k = 0; k < depth; ++k, a += kLane, b += step) multiply_step<M, 1>(acc, a, b);
     write_tile<M>(acc, out);
 }
 
 // One instance for each number of rows, so that the last rows of a matrix cost what they are.
 using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& out);
+using TileByDepth = void (*)(int depth, const float* a, const float* b, ptrdiff_t step,
+                             const TileOut& out);
 struct Tiles {
-    Tile by_row[kRows + 1] = {}, by_piece[kRows + 1] = {}, by_depth[kRows + 1] = {};
+    Tile by_row[kRows + 1] = {}, by_piece[kRows + 1] = {};
+    TileByDepth by_depth[kRows + 1] = {};
 };
 template <int M>
 constexpr void list_tiles(Tiles& tiles) {
@@ -162,8 +164,9 @@ void any_by_row(int rows, int depth, const float* a, const float* b, const TileO
 void any_by_piece(int rows, int depth, const float* a, const float* b, const TileOut& out) {
     kTiles.by_piece[rows](depth, a, b, out);
 }
-void any_by_depth(int rows, int depth, const float* a, const float* b, const TileOut& out) {
-    kTiles.by_depth[rows](depth, a, b, out);
+void any_by_depth(int rows, int depth, const float* a, const float* b, ptrdiff_t step,
+                  const TileOut& out) {
+    kTiles.by_depth[rows](depth, a, b, step, out);
 }
 
 }  // namespace
@@ -195,30 +198,27 @@ inline void transpose_square(Vec (&v)[kWidth]) {
     }
 }
 
-void transpose(const float* from, ptrdiff_t step, int depth, int columns, float* to) {
-    constexpr int kCols = kVecs * kWidth;
+void transpose(const float* from, ptrdiff_t step, int depth, int columns, float* to,
+               ptrdiff_t to_step) {
     int k = 0;
     for (; k + kWidth <= depth; k += kWidth)
         for (int j = 0; j < columns; j += kWidth) {
             const float* block = from + j * step + k;
-            float* out = to + k * kCols + j;
-            if (columns - j < kWidth) {
-                for (int i = 0; i < kWidth; ++i)
-                    for (int c = 0; c < columns - j; ++c) out[i * kCols + c] = block[c * step + i];
-                continue;
-            }
+            float* out = to + k * to_step + j;
+            const int last = columns - 1 - j;  // read in place of columns that do not exist
             Vec v[kWidth];
 #pragma GCC unroll 16
             for (int c = 0; c < kWidth; ++c) {
-                v[c] = load(block + c * step);
-                __builtin_prefetch(block + c * step + 128);  // rows lie far apart
+                const float* column = block + (c < last ? c : last) * step;
+                v[c] = load(column);
+                __builtin_prefetch(column + 128);  // rows lie far apart
             }
             transpose_square<1>(v);
 #pragma GCC unroll 16
-            for (int i = 0; i < kWidth; ++i) store(out + i * kCols, v[i]);
+            for (int i = 0; i < kWidth; ++i) store(out + i * to_step, v[i]);
         }
     for (; k < depth; ++k)
-        for (int j = 0; j < columns; ++j) to[k * kCols + j] = from[j * step + k];
+        for (int j = 0; j < columns; ++j) to[k * to_step + j] = from[j * step + k];
 }
 
 // Twelve chains of dependent multiply-adds hide the latency of four cycles of two units.

@@ -142,6 +142,22 @@ inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int 
     }
 }
 
+// Floats of a panel of Micro::tile_by_depth.
+inline ptrdiff_t depth_panel_elems(const Micro& micro, int depth) {
+    return ptrdiff_t(depth) * micro.lane;
+}
+// The same in panels, the form of Micro::tile_by_depth. Rows of a matrix (plain) are turned where
+// they lie, patches after pack_by_row() into `rows`.
+inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int64_t row,
+                          const Panels& panels, int begin, int end, float* rows, float* to) {
+    for (int p = 0; p < panels.count; ++p, to += depth_panel_elems(micro, end - begin)) {
+        const int64_t first = row + panels.begin(p);
+        if (!plain) pack_by_row(x, first, panels.height(p), begin, end, rows);
+        micro.transpose(plain ? x.x + first * x.C + begin : rows, plain ? x.C : kRowStride,
+                        end - begin, panels.height(p), to, micro.lane);
+    }
+}
+
 // Depth [begin, end) of columns [j, j + width) of b as panels of nr columns, `panel` floats from
 // one to the next; width is a multiple of nr, columns that do not exist are 0.
 inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int begin, int end,
@@ -156,7 +172,8 @@ inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int b
             float* at = to + first / nr * panel;
             if (exist < nr)
                 for (int i = 0; i < run; ++i) std::fill_n(at + i * nr + exist, nr - exist, 0.0f);
-            if (b.step_j != 1) micro.transpose(from + first * b.step_j, b.step_j, run, exist, at);
+            if (b.step_j != 1)
+                micro.transpose(from + first * b.step_j, b.step_j, run, exist, at, nr);
         }
         if (b.step_j == 1)
             for (int i = 0; i < run; ++i) {

@@ -63,7 +63,7 @@ struct GradW {
                 TileOut out{rows, micro.nr};
                 out.accumulate = add;
                 micro.tile_by_depth(height, count, y + i, v + ptrdiff_t(panel) * most * micro.nr,
-                                    out);
+                                    micro.nr, out);
             }
     }
 };
