@@ -71,6 +71,12 @@ struct BatchSums {
     enum : int { kLoss = 0, kCorrect = 1, kTop5 = 2 };  // places in the array of sums
 };
 
+// Which draws of chance an op makes: those of Random(seed, epoch, …) in src/base/random.h.
+struct Draws {
+    uint64_t seed = 0;
+    uint32_t epoch = 0;
+};
+
 // A step as its updates see it, in device memory: the host sets the first three numbers before the
 // step, judge() the other two.
 struct StepState {
@@ -85,8 +91,8 @@ class Recording {
  public:
     virtual ~Recording() = default;
     // Runs them all, at the price of one, with the arguments that they had; memory of the host that
-    // they were given (labels, sample_ids, bounds of groups) is read anew. False, and nothing is
-    // done, where memory that they work in had to grow since they were recorded.
+    // they were given (labels, draws, sample_ids, bounds of groups) is read anew. False, and
+    // nothing is done, where memory that they work in had to grow since they were recorded.
     virtual bool replay() = 0;
 };
 
@@ -246,8 +252,8 @@ class Backend {
     // Dropout, in place: x[n,i] = keep(n,i) ? x[n,i]/(1−p) : 0, where keep(n,i) is
     //   uniform draw i of Random(seed, epoch, sample_ids[n], purpose) >= p.
     // The same mask wherever sample n is trained. Applied to dy with the same arguments it is its
-    // own gradient, so no mask is kept. sample_ids: N numbers in host memory.
-    virtual void dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
+    // own gradient, so no mask is kept. In host memory: draws, and sample_ids, N numbers.
+    virtual void dropout(Tensor x, float p, const Draws& draws,
                          std::span<const uint64_t> sample_ids, uint16_t purpose) = 0;
 
     // ---- loss ------------------------------------------------------------------------------

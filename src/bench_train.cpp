@@ -124,7 +124,7 @@ class Forward : public Work {
           sums_(backend.alloc(BatchSums::kFloats)),
           input_(backend, model) {}
     void step(const Batch& batch, int64_t, bool) override {
-        const Tensor logits = model_.forward(input_.take(batch), {false, 0, 0, batch.samples, {}});
+        const Tensor logits = model_.forward(input_.take(batch), {false, {}, batch.samples, {}});
         backend_.softmax_cross_entropy(logits, batch.labels, 0, {nullptr, logits.shape()}, sums_);
         backend_.synchronize();
     }

@@ -168,7 +168,7 @@ int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
     loader.start(0, 0);
     while (Batch* batch = loader.next()) {
         if (stop()) return 128 + stop();
-        const Tensor logits = model.forward(input.take(*batch), {false, 0, 0, batch->samples, {}});
+        const Tensor logits = model.forward(input.take(*batch), {false, {}, batch->samples, {}});
         backend.softmax(logits, logits);
         backend.download(probabilities.data(), logits.data, logits.elems() * sizeof(float));
         for (size_t n = 0; n < size_t(batch->n); ++n)

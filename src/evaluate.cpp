@@ -23,7 +23,7 @@ Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
         float tail[Tail::kSize];
         fill_tail(tail, *batch, stop_());
         backend_.upload(sums_, tail, sizeof tail);
-        const Pass pass{false, 0, 0, batch->samples, {}};
+        const Pass pass{false, {}, batch->samples, {}};
         const Tensor logits = model_.forward(input_.take(*batch), pass);
         backend_.softmax_cross_entropy(logits, batch->labels, 0, {nullptr, logits.shape()},
                                        sums_ + Tail::kLoss);

@@ -284,8 +284,9 @@ class Walk {
         if (!any_wanted({"dropout"}, s.text())) return s;
         const Tensor x = buffers_.take(s);
         const std::vector<uint64_t> ids(size_t(s.N), 7);
-        emit("dropout", s.text(), 0, bytes_of({x, x}),
-             [&] { backend_.dropout(x, p, 1, 0, ids, kLayer); });
+        emit("dropout", s.text(), 0, bytes_of({x, x}), [&] {
+            backend_.dropout(x, p, {1, 0}, ids, kLayer);
+        });
         return s;
     }
 

@@ -15,9 +15,8 @@ namespace convoy {
 
 // What one pass over a batch needs to know besides the pixels.
 struct Pass {
-    bool training = true;  // else: running statistics, no dropout
-    uint64_t seed = 0;
-    uint32_t epoch = 0;
+    bool training = true;               // else: running statistics, no dropout
+    Draws draws;                        // of dropout; a recorded pass must stay where it is
     std::span<const uint64_t> samples;  // N sample numbers (dropout)
     std::span<const int> groups;        // bounds of the batch norm groups
 };

@@ -18,7 +18,7 @@ GraphMode parse_graph_mode(const std::string& text) {
 }
 
 bool StepGraph::Known::is(const Pass& pass, Tensor x) const {
-    return input.data == x.data && input.N == x.N && epoch == pass.epoch &&
+    return input.data == x.data && input.N == x.N &&
            std::equal(groups.begin(), groups.end(), pass.groups.begin(), pass.groups.end());
 }
 
@@ -29,7 +29,7 @@ void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>&
     // The first run makes the memory grow to what the ops need, which a recording may not.
     if (known == known_.end()) {
         if (known_.size() == kKept) known_.pop_back();
-        known_.push_front({input, pass.epoch, {pass.groups.begin(), pass.groups.end()}, nullptr});
+        known_.push_front({input, {pass.groups.begin(), pass.groups.end()}, nullptr});
         return ops();
     }
     known_.splice(known_.begin(), known_, known);

@@ -52,18 +52,18 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
     communicator_.set_progress(at.step, "forward");
     group_bounds(batch.positions, config_.bn_group, groups_);
     labels_ = batch.labels, samples_ = batch.samples;
-    const Pass pass{true, uint64_t(config_.seed), uint32_t(at.epoch), samples_, groups_};
+    pass_ = {true, {uint64_t(config_.seed), uint32_t(at.epoch)}, samples_, groups_};
     const Tensor input = input_.take(batch);
-    graph_.run(pass, input, [&] {
+    graph_.run(pass_, input, [&] {
         backend_.fill(params.grads, params.updated_size, 0);
-        const Tensor logits = model_.forward(input, pass);
+        const Tensor logits = model_.forward(input, pass_);
         const Tensor dlogits = model_.dlogits(batch.n);
         backend_.softmax_cross_entropy(logits, labels_, float(config_.label_smoothing), dlogits,
                                        params.tail() + Tail::kLoss);
 
         communicator_.set_progress(at.step, "backward");
         reducer_.start(rows_of_ranks(batch.global_wanted));
-        if (batch.n > 0) model_.backward(dlogits, pass, reducer_.listener());
+        if (batch.n > 0) model_.backward(dlogits, pass_, reducer_.listener());
 
         communicator_.set_progress(at.step, "reduce");
         reducer_.finish();

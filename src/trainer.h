@@ -89,6 +89,7 @@ class Trainer {
     // Of the batch at hand, where a recorded step finds them.
     std::vector<int32_t> labels_;
     std::vector<uint64_t> samples_;
+    Pass pass_;
     std::vector<int> groups_;    // bounds of batch norm
     std::vector<int64_t> rows_;  // each rank's images of it
 };

@@ -86,7 +86,7 @@ TEST_CASE("bf16: dropout keeps what the draws of Random say") {
             want[n * row + i] *= random.uniform() >= 0.3f ? 1 / (1 - 0.3f) : 0.0f;
     }
     Guarded got(x);
-    backend->dropout({got.data(), 2, 1, 1, row}, 0.3f, 5, 1, ids, kLayer);
+    backend->dropout({got.data(), 2, 1, 1, row}, 0.3f, {5, 1}, ids, kLayer);
     check_stored(got.span(), want, 0, "dropout");
 }
 

@@ -42,7 +42,7 @@ TEST_CASE("dropout keeps exactly what the draws of Random say, for each sample b
                         random.uniform() >= 0.3f ? x[n * row + i] * (1 / (1 - 0.3f)) : 0.0f;
             }
             Guarded got(x);
-            backend->dropout({got.data(), 3, 1, 1, row}, 0.3f, seed, 5, ids, kLayer + 2);
+            backend->dropout({got.data(), 3, 1, 1, row}, 0.3f, {seed, 5}, ids, kLayer + 2);
             CHECK_CLOSE(got.span(), want, 0.0);
         }
 }
@@ -52,7 +52,7 @@ TEST_CASE("dropout keeps about 1-p of the numbers and their mean") {
     const int n = 100'000;
     std::vector<float> x(n, 1.0f);
     const std::vector<uint64_t> ids{1};
-    backend->dropout({x.data(), 1, 1, 1, n}, 0.5f, 1, 0, ids, kLayer);
+    backend->dropout({x.data(), 1, 1, 1, n}, 0.5f, {1, 0}, ids, kLayer);
     double sum = 0;
     for (float v : x) sum += v;
     CHECK(std::abs(sum / n - 1) < 0.016);  // five standard deviations of the mean: 5/√n
@@ -65,9 +65,9 @@ TEST_CASE("elementwise ops refuse shapes that do not fit") {
     CHECK_THROWS_WITH_AS(backend->add({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}),
                          doctest::Contains("x is 1x1x1x4, y is 1x1x1x3"), Error);
     CHECK_THROWS_AS(backend->relu_grad({data, 1, 1, 1, 4}, {data, 2, 1, 1, 4}), Error);
-    CHECK_THROWS_WITH_AS(backend->dropout({data, 1, 1, 1, 4}, 0.5f, 1, 0, two, kLayer),
+    CHECK_THROWS_WITH_AS(backend->dropout({data, 1, 1, 1, 4}, 0.5f, {1, 0}, two, kLayer),
                          doctest::Contains("sample_ids has 2"), Error);
-    CHECK_THROWS_AS(backend->dropout({data, 2, 1, 1, 4}, 1.0f, 1, 0, two, kLayer), Error);
+    CHECK_THROWS_AS(backend->dropout({data, 2, 1, 1, 4}, 1.0f, {1, 0}, two, kLayer), Error);
 }
 
 }  // namespace convoy

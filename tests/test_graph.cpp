@@ -29,12 +29,13 @@ TEST_CASE("a replay does what the ops would do now: with other numbers, labels a
     Backend& backend = *device.backend;
     std::vector<uint64_t> ids = {3, 1};
     std::vector<int32_t> labels = {0, 2};
+    Draws draws{1, 0};
     const std::vector<float> start = random_floats(6, 1);
     float *x = device.put(start), *sums = device.put({0, 0, 0}), *dx = device.put(start);
     const Tensor X(x, Shape{2, 1, 1, 3});
     const auto ops = [&] {
         backend.fill(sums, 3, 0);
-        backend.dropout(X, 0.5f, 1, 0, ids, 7);
+        backend.dropout(X, 0.5f, draws, ids, 7);
         backend.softmax_cross_entropy(X, labels, 0, {dx, X.shape()}, sums);
         backend.copy(dx, x, 2);
     };
@@ -50,7 +51,7 @@ TEST_CASE("a replay does what the ops would do now: with other numbers, labels a
     const auto recording = backend.record(ops);
     CHECK(results() == before);  // nothing ran
     for (uint64_t id : {5, 8}) {
-        ids[1] = id, labels[0] = int32_t(id % 3);
+        ids[1] = id, labels[0] = int32_t(id % 3), draws.epoch = uint32_t(id);
         const std::vector<float> now = random_floats(6, id);
         backend.upload(x, now.data(), 6 * sizeof(float));
         REQUIRE(recording->replay());
@@ -177,29 +178,34 @@ TEST_CASE("a pass is run once, recorded, and then replayed until it is another o
     } steps;
     const std::vector<uint64_t> two(2);
     const std::vector<int> bounds = {0, 2}, halves = {0, 1, 2};
-    Pass pass{true, 1, 0, two, bounds};
+    Pass pass{true, {1, 0}, two, bounds};
     const auto calls = [&](std::vector<int> want) {
         for (int calls : want) {
             steps.run(pass);
             CHECK(steps.called == calls);
         }
     };
-    static_assert(StepGraph::kKept == 4);
     calls({1, 2, 2, 2});
+    pass.draws.epoch = 1;
+    calls({2});
     pass.groups = halves;
     calls({3, 4, 4});
     steps.input.data = steps.other;
     calls({5, 6, 6});
-    steps.input.N = 1;
-    calls({7, 8, 8});
+    int called = 6;
+    for (int n = 3; n < int(StepGraph::kKept); ++n) {  // as many as are kept
+        steps.input.N = n;
+        calls({called + 1, called + 2});
+        called += 2;
+    }
     pass.groups = bounds, steps.input = {steps.x, Shape{2}};
-    calls({8, 8});  // the first of four is kept
-    pass.epoch = 1;
-    calls({9, 10, 10});
-    pass.epoch = 0;
-    calls({10});
+    calls({called});  // the first is kept
+    steps.input.N = 9;
+    calls({called + 1});
+    steps.input.N = 2;
+    calls({called + 1});
     pass.groups = halves;
-    calls({11, 12});  // the one that was used longest ago is not
+    calls({called + 2, called + 3});  // the one that was used longest ago is not
 
     const auto cpu = make_backend("cpu", {.threads = 1});
     CHECK(why_no_graph(*cpu, 1) == "there are no graphs on device cpu");

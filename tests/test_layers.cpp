@@ -25,7 +25,7 @@ struct Net {
         if (N == 0) groups = {0, 0};
     }
     Pass pass(bool training = true) const {
-        return {.training = training, .seed = 5, .epoch = 1, .samples = samples, .groups = groups};
+        return {.training = training, .draws = {5, 1}, .samples = samples, .groups = groups};
     }
     std::vector<float> forward(bool training = true) {
         const Tensor y =

@@ -140,10 +140,10 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->avg_pool_grad(c.in(dy), c.out(dx));
     }
-    void dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
-                 std::span<const uint64_t> sample_ids, uint16_t purpose) override {
+    void dropout(Tensor x, float p, const Draws& draws, std::span<const uint64_t> sample_ids,
+                 uint16_t purpose) override {
         Call c(*this);
-        device_->dropout(c.out(x), p, seed, epoch, sample_ids, purpose);
+        device_->dropout(c.out(x), p, draws, sample_ids, purpose);
     }
     void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels, float smoothing,
                                Tensor dlogits, float* sums) override {

@@ -64,8 +64,8 @@ class CpuBackend : public Backend {
                        Tensor dx) override;
     void avg_pool(Tensor x, Tensor y) override;
     void avg_pool_grad(Tensor dy, Tensor dx) override;
-    void dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
-                 std::span<const uint64_t> sample_ids, uint16_t purpose) override;
+    void dropout(Tensor x, float p, const Draws& draws, std::span<const uint64_t> sample_ids,
+                 uint16_t purpose) override;
 
     void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels, float smoothing,
                                Tensor dlogits, float* sums) override;

@@ -77,7 +77,7 @@ void CpuBackend::add(Tensor x, Tensor y) {
     });
 }
 
-void CpuBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
+void CpuBackend::dropout(Tensor x, float p, const Draws& draws,
                          std::span<const uint64_t> sample_ids, uint16_t purpose) {
     check_dropout(x, p, sample_ids);
     constexpr size_t kChunk = 4 * kBlocks;
@@ -91,8 +91,8 @@ void CpuBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
             // The counter of Random (src/base/random.h): block, index low, epoch, purpose and
             // index high. A sample has fewer than 2^34 elements, so the block fits.
             draw_blocks(uint32_t(first / 4),
-                        {uint32_t(id), epoch, uint32_t(purpose) | uint32_t(id >> 32) << 16}, seed,
-                        words);
+                        {uint32_t(id), draws.epoch, uint32_t(purpose) | uint32_t(id >> 32) << 16},
+                        draws.seed, words);
             float* v = all + n * row + first;
             const size_t count = std::min(kChunk, row - first);
             keep_some(v, words, count, p, 1 / (1 - p));

@@ -68,10 +68,12 @@ __global__ void convert_kernel(To* to, const From* from, size_t n) {
 // A thread draws one Philox block and applies its four words: elements 4·block … 4·block + 3 of
 // image n, with the counter of Random (src/base/random.h).
 template <class T>
-__global__ void dropout_kernel(T* x, size_t images, size_t row, float p, uint64_t seed,
-                               uint32_t epoch, const uint64_t* ids, uint16_t purpose) {
+__global__ void dropout_kernel(T* x, size_t images, size_t row, float p, const Draws* draws,
+                               const uint64_t* ids, uint16_t purpose) {
     const size_t blocks = (row + 3) / 4;
     const float scale = 1 / (1 - p);
+    const uint64_t seed = draws->seed;
+    const uint32_t epoch = draws->epoch;
     for (size_t task = first_index(); task < images * blocks; task += grid_width()) {
         const size_t n = task / blocks, block = task % blocks;
         const uint64_t id = ids[n];
@@ -130,16 +132,17 @@ void CudaBackend::copy(Tensor to, Tensor from) {
     CUDA_LAUNCHED();
 }
 
-void CudaBackend::dropout(Tensor x, float p, uint64_t seed, uint32_t epoch,
+void CudaBackend::dropout(Tensor x, float p, const Draws& draws,
                           std::span<const uint64_t> sample_ids, uint16_t purpose) {
     check_dropout(x, p, sample_ids);
     if (x.elems() == 0) return;
     const uint64_t* ids = memory_.pass(sample_ids, stream_);
+    const Draws* which = memory_.pass(std::span(&draws, 1), stream_);
     const size_t row = x.shape().row_elems();
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         dropout_kernel<T><<<blocks_for(x.N * ((row + 3) / 4)), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.N, row, p, seed, epoch, ids, purpose);
+            numbers<T>(x), x.N, row, p, which, ids, purpose);
         CUDA_LAUNCHED();
     });
 }

@@ -53,7 +53,7 @@ class Dropout final : public Layer {
         if (!pass.training || p_ == 0) return x;
         ENSURE(pass.samples.size() == size_t(x.N), pass.samples.size(), " sample numbers for ", x.N,
                " images");
-        backend_->dropout(x, p_, pass.seed, pass.epoch, pass.samples, purpose_);
+        backend_->dropout(x, p_, pass.draws, pass.samples, purpose_);
         return x;
     }
 
