@@ -67,6 +67,7 @@ struct Loader::Impl {
     int64_t consumed = 0, opened = 0, taken = 0;  // at start; steps opened, steps handed out
     std::vector<uint32_t> order;                  // of order_epoch
     int64_t order_epoch = -1;
+    uint64_t batches = 0;  // opened since construction
     std::set<uint64_t> bad_samples;
     std::vector<std::string> bad_reasons;
     double waited = 0;
@@ -105,6 +106,7 @@ void Loader::Impl::open_step(Slot& slot) {
     slot.good.assign(size_t(n), 0);
     Batch& batch = slot.batch;
     batch.n = 0, batch.wanted = n, batch.global_wanted = count;
+    batch.number = ++batches;
     batch.labels.resize(size_t(n)), batch.samples.resize(size_t(n));
     batch.positions.resize(size_t(n));
     if (options.packed) {
@@ -321,6 +323,12 @@ Batch* Loader::next() {
     slot->state = State::lent;
     ++impl.taken;
     return &slot->batch;
+}
+
+const Batch* Loader::peek() const {
+    std::lock_guard lock(impl_->mutex);
+    const Slot* slot = impl_->running ? impl_->slot_of(impl_->taken) : nullptr;
+    return slot && slot->state == State::ready ? &slot->batch : nullptr;
 }
 
 void Loader::release(Batch* batch) {

@@ -24,6 +24,7 @@ struct Batch {
     std::vector<int32_t> positions;  // n: places in the step's global slice, ascending
     int64_t global_wanted = 0;       // size of the step's global slice over all ranks
     int slot = 0;
+    uint64_t number = 0;  // another one for each batch that a loader makes
 
     // With LoaderOptions::packed, in place of x (pack.h).
     const uint8_t* packed = nullptr;  // the slot
@@ -62,6 +63,9 @@ class Loader {
     // what a decode thread threw (other than a bad image, which is left out, named once and
     // counted).
     Batch* next();
+    // What next() will return, if it is filled already, else null. Stays the loader's: good until
+    // next() or start().
+    const Batch* peek() const;
     void release(Batch* batch);
 
     // Samples that did not decode since construction, each counted once, and the reasons of those

@@ -119,6 +119,12 @@ class Backend {
     // reads host memory: use the returned pointer until the next call with the same `device`.
     virtual const float* to_device(const float* host, float* device, size_t elems) = 0;
 
+    // Where to_device() copies: begins that beside the ops, those called before and those called
+    // after, of which none may read `device`; after wait_upload() the ops find it there. `host`
+    // stays as it is until one of these is done.
+    virtual void start_upload(const float*, float*, size_t) {}
+    virtual void wait_upload() {}
+
     virtual void upload(void* device, const void* host, size_t bytes) = 0;  // copies before return
     virtual void download(void* host, const void* device, size_t bytes) = 0;  // waits
     virtual void copy(float* to, const float* from, size_t elems) = 0;        // within the device

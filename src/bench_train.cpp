@@ -144,7 +144,7 @@ class Training : public Work {
           trainer_(config, backend, communicator, model, optimizer_, shares, stop) {}
     void step(const Batch& batch, int64_t number, bool last) override {
         const Position at{0, 0, number};
-        if (!trainer_.step(batch, at, 1e-4) && last) trainer_.average(at);
+        if (!trainer_.step(batch, at, 1e-4, &batch) && last) trainer_.average(at);
     }
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }
@@ -155,8 +155,8 @@ class Training : public Work {
     Trainer trainer_;
 };
 
-// Takes the times of `groups` of --sync-every steps, after one that warms up; after two where the
-// second is the one that is recorded.
+// Takes the times of `groups` of --sync-every steps, after one that warms up; where steps are
+// recorded after four, as they are when they come to each place of the input a second time.
 void measure(const Config& config, int groups, Work& work, const Batch& batch,
              const Communicator& communicator, const std::function<int()>& stop,
              TrainBench& result) {
@@ -164,7 +164,7 @@ void measure(const Config& config, int groups, Work& work, const Batch& batch,
     uint64_t bytes = 0;
     result.first_step_begin = Clock::now();
     int64_t number = 0;
-    for (int group = result.why_no_graph.empty() ? -1 : 0; group <= groups && !result.signal;
+    for (int group = result.why_no_graph.empty() ? -3 : 0; group <= groups && !result.signal;
          ++group) {
         const double waited_before = work.seconds_waited();
         const double busy_before = communicator.seconds_busy();

@@ -261,7 +261,7 @@ void TrainRun::train_epoch() {
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
         communicator_.set_progress(at_.step, "step");
-        std::optional<Sums> done = trainer_->step(*batch, at_, lr);
+        std::optional<Sums> done = trainer_->step(*batch, at_, lr, loader_->peek());
         if (const std::string why = trainer_->take_graph_failure(); !why.empty())
             log_.notice(why, "; steps go on op by op");
         at_.consumed += batch->global_wanted;

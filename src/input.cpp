@@ -19,38 +19,60 @@ Picture picture_of(const PackedImage& image) {
             image.column_taps,     image.row_taps};
 }
 
-Input::Input(Backend& backend, const Model& model, bool packed)
+Input::Input(Backend& backend, const Model& model, bool packed, bool ahead)
     : backend_(backend), size_(model.size()) {
     const int batch = model.max_batch();
     const Type type = backend.activations();
-    const bool on_host = backend.host_visible();
-    if (packed || !on_host) tensor_ = backend.alloc(Shape{batch, size_, size_, 3}, type);
-    size_t staged = 0;
-    if (type != Type::kFloat32) staged = slot_elems(batch, size_, false);
-    if (packed && !on_host) staged = std::max(staged, slot_elems(batch, size_, true));
-    if (staged > 0) staged_ = backend.alloc(staged);
+    size_t slot = slot_elems(batch, size_, false);
+    if (packed) slot = std::max(slot, slot_elems(batch, size_, true));
+    if (!backend.host_visible()) copies_[0] = backend.alloc(slot);
+    if (!backend.host_visible() && ahead) copies_[1] = backend.alloc(slot);
+    if (packed || type != Type::kFloat32)
+        tensor_ = backend.alloc(Shape{batch, size_, size_, 3}, type);
     if (packed) pictures_.reserve(size_t(batch));
+}
+
+// What of a slot the batch takes up.
+static std::span<const float> content(const Batch& batch, Shape shape) {
+    if (batch.packed)
+        return {reinterpret_cast<const float*>(batch.packed), batch.packed_bytes / sizeof(float)};
+    return {batch.x, shape.elems()};
+}
+
+void Input::fetch_ahead(const Batch& next) {
+    ENSURE(!ahead_, "a batch is on its way already");
+    if (!copies_[1]) return;
+    const auto slot = content(next, {next.n, size_, size_, 3});
+    backend_.start_upload(slot.data(), copies_[1 - turn_], slot.size());
+    ahead_ = &next, ahead_number_ = next.number;
+}
+
+const float* Input::on_device(const Batch& batch, Shape shape) {
+    const Batch* ahead = std::exchange(ahead_, nullptr);
+    if (ahead == &batch && ahead_number_ == batch.number) {
+        backend_.wait_upload();
+        turn_ = 1 - turn_;
+        return copies_[turn_];
+    }
+    const auto slot = content(batch, shape);
+    return backend_.to_device(slot.data(), copies_[turn_], slot.size());
 }
 
 Tensor Input::take(const Batch& batch) {
     const Shape shape{batch.n, size_, size_, 3};
+    ENSURE(tensor_ || !batch.packed, "a packed batch where finished ones were expected");
+    const float* there = on_device(batch, shape);
     // Layers only read their input; Tensor has no read-only form.
-    const auto on_device = [&](const float* host, float* device, size_t elems) {
-        return const_cast<float*>(backend_.to_device(host, device, elems));
-    };
-    if (!batch.packed && !staged_)
-        return {on_device(batch.x, tensor_.floats(), shape.elems()), shape};
-    ENSURE(tensor_, "a packed batch where finished ones were expected");
+    const Tensor finished(const_cast<float*>(there), shape);
+    if (!batch.packed && tensor_.type == Type::kFloat32) return finished;
     const Tensor tensor = tensor_.first(batch.n);
     if (!batch.packed) {
-        backend_.copy(tensor, {on_device(batch.x, staged_, shape.elems()), shape});
+        backend_.copy(tensor, finished);
         return tensor;
     }
     pictures_.clear();
     for (const PackedImage& image : batch.images) pictures_.push_back(picture_of(image));
-    const auto* block = reinterpret_cast<const float*>(batch.packed);
-    const void* there = on_device(block, staged_, batch.packed_bytes / sizeof(float));
-    backend_.resize({static_cast<const uint8_t*>(there), batch.packed_bytes}, pictures_,
+    backend_.resize({reinterpret_cast<const uint8_t*>(there), batch.packed_bytes}, pictures_,
                     batch.values, tensor);
     return tensor;
 }

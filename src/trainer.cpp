@@ -23,7 +23,7 @@ Trainer::Trainer(const Config& config, Backend& backend, Communicator& communica
       reducer_(model.params(), backend, average_ ? *alone_ : communicator,
                reducer_options(config, model.params(), average_ ? 1 : communicator.world())),
       stop_(std::move(stop)),
-      input_(backend, model, augments_on_device(config)),
+      input_(backend, model, augments_on_device(config), /*ahead=*/true),
       graph_(backend, why_no_graph(backend, communicator.world()).empty()
                           ? parse_graph_mode(config.graph)
                           : GraphMode::kOff) {
@@ -42,7 +42,8 @@ ReducerOptions reducer_options(const Config& config, Params& params, int world) 
     return options;
 }
 
-std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double lr) {
+std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double lr,
+                                  const Batch* next) {
     Params& params = model_.params();
     if (average_) average_->begin();
     StepBlock block{{}, optimizer_.next(lr)};
@@ -70,6 +71,8 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
         communicator_.set_progress(at.step, "update");
         optimizer_.update();
     });
+    // Behind all that this step itself had to send.
+    if (next) input_.fetch_ahead(*next);
     // The one time that the host waits for the device.
     backend_.download(&block, params.block(), sizeof block);
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);

@@ -54,7 +54,9 @@ class Trainer {
     // new. Throws Error when a peer is lost or the gradient is not finite: the weights are then
     // those before the step.
     // With --sync-every above 1 a step is local, and has no sums of all ranks to return.
-    std::optional<Sums> step(const Batch& batch, const Position& at, double lr);
+    // next: the batch of the next step, if it is there: it travels to the device meanwhile.
+    std::optional<Sums> step(const Batch& batch, const Position& at, double lr,
+                             const Batch* next = nullptr);
     // Then from time to time, in the same step on every rank: weights and optimizer state become
     // the mean over the ranks; returns the sums since the last time. Blocks. Throws Error when a
     // peer is lost: the weights are then this rank's own, or the mean.
@@ -87,9 +89,9 @@ class Trainer {
     Input input_;
     StepGraph graph_;
     // Of the batch at hand, where a recorded step finds them.
+    Pass pass_;
     std::vector<int32_t> labels_;
     std::vector<uint64_t> samples_;
-    Pass pass_;
     std::vector<int> groups_;    // bounds of batch norm
     std::vector<int64_t> rows_;  // each rank's images of it
 };

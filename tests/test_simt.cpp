@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "kernels/backend.h"
 #include "kernels/simt/model.h"
 #include "tests/simt_kernels.h"
 #include "tests/support.h"
@@ -56,6 +57,26 @@ TEST_CASE("simt: votes and shuffles of a warp, whole, in parts and in two halves
         CHECK(own[6] == (lane < 16 ? 4u : 0xFFFF0000u));
         CHECK(own[7] == (lane % 16 < 12 ? lane + 4 : lane));
     }
+}
+
+TEST_CASE("simt: a copy from pinned memory is as late as it may be") {
+    const auto backend = make_backend("simt", {.threads = 1});
+    float *host = backend->alloc_host(1), *x = backend->alloc(1), *y = backend->alloc(1);
+    const auto read = [&](const float* there) {
+        float value = 0;
+        backend->download(&value, there, sizeof value);
+        return value;
+    };
+    *host = 1;
+    backend->to_device(host, x, 1);
+    *host = 2;  // too early
+    backend->copy(y, x, 1);
+    CHECK(read(y) == 2);
+    *host = 3;
+    backend->start_upload(host, x, 1);
+    CHECK(read(x) == 2);  // too early
+    backend->wait_upload();
+    CHECK(read(x) == 3);
 }
 
 TEST_CASE("simt: bfloat16 rounds to the nearest, ties to even") {

@@ -57,7 +57,9 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     set_workers(threads_);  // of the model; a GPU has its own
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     set_workers(1);
+    CUDA_CHECK(cudaStreamCreateWithFlags(&upload_stream_, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming));
     CUDA_CHECK(cudaEventCreateWithFlags(&ops_done_, cudaEventDisableTiming));
     for (cudaEvent_t& event : copies_done_)
         CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -75,13 +77,14 @@ void CudaBackend::use_cublas(CublasApi (*open)()) {
 
 CudaBackend::~CudaBackend() {
     // Memory may only go when no kernel uses it; errors are for those who still need the results.
-    (void)cudaStreamSynchronize(copy_stream_);
-    (void)cudaStreamSynchronize(stream_);
+    for (cudaStream_t stream : {upload_stream_, copy_stream_, stream_})
+        (void)cudaStreamSynchronize(stream);
     cublas_.reset();  // before its stream
     for (cudaEvent_t event : copies_done_) (void)cudaEventDestroy(event);
     (void)cudaEventDestroy(ops_done_);
-    (void)cudaStreamDestroy(copy_stream_);
-    (void)cudaStreamDestroy(stream_);
+    (void)cudaEventDestroy(uploaded_);
+    for (cudaStream_t stream : {upload_stream_, copy_stream_, stream_})
+        (void)cudaStreamDestroy(stream);
 }
 
 std::string CudaBackend::name() const {
@@ -108,6 +111,14 @@ const float* CudaBackend::to_device(const float* host, float* device, size_t ele
         cudaMemcpyAsync(device, host, elems * sizeof(float), cudaMemcpyHostToDevice, stream_));
     return device;
 }
+
+void CudaBackend::start_upload(const float* host, float* device, size_t elems) {
+    CUDA_CHECK(cudaMemcpyAsync(device, host, elems * sizeof(float), cudaMemcpyHostToDevice,
+                               upload_stream_));
+    CUDA_CHECK(cudaEventRecord(uploaded_, upload_stream_));
+}
+
+void CudaBackend::wait_upload() { CUDA_CHECK(cudaStreamWaitEvent(stream_, uploaded_)); }
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
     ENSURE(!memory_.is_recording(), "an upload is not for a recording");

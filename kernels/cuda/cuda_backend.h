@@ -39,6 +39,8 @@ class CudaBackend final : public Backend {
     float* alloc(size_t elems) override;
     float* alloc_host(size_t elems) override;
     const float* to_device(const float* host, float* device, size_t elems) override;
+    void start_upload(const float* host, float* device, size_t elems) override;
+    void wait_upload() override;
     void upload(void* device, const void* host, size_t bytes) override;
     void download(void* host, const void* device, size_t bytes) override;
     void copy(float* to, const float* from, size_t elems) override;
@@ -122,6 +124,9 @@ class CudaBackend final : public Backend {
     std::string products_;            // what description() says of it
     std::unique_ptr<Cublas> cublas_;  // null: own kernels
     cudaStream_t stream_ = nullptr;
+    // Uploads beside the ops, and the end of the last one.
+    cudaStream_t upload_stream_ = nullptr;
+    cudaEvent_t uploaded_ = nullptr;
     // Downloads beside the ops: a stream of their own, and an event for the end of each. The number
     // of a download modulo the events is its event, which may by then stand for a later one; that
     // ends later, so waiting for it is right as well.

@@ -57,12 +57,21 @@ Stream& stream_of(cudaStream_t stream) {
     return stream ? *stream : common;
 }
 
+static void finish_copies(Stream& stream) {
+    if (stream.late.empty()) return;
+    for (const auto& copy : std::exchange(stream.late, {}))
+        if (copy() != cudaSuccess) fail("memory was given back before a copy of it was done");
+}
+
 // Does it now, or keeps it for the graph.
 template <class Step>
 static cudaError_t submit_to(cudaStream_t stream, const Step& step) {
-    Graph* graph = stream_of(stream).captured.get();
-    if (!graph) return step();
-    graph->steps.push_back(step);
+    Stream& its = stream_of(stream);
+    if (!its.captured) {
+        finish_copies(its);
+        return step();
+    }
+    its.captured->steps.push_back(step);
     return cudaSuccess;
 }
 
@@ -229,6 +238,12 @@ bool is_device_memory(const void* p, size_t bytes) {
     return block && block->on_device;
 }
 
+static bool is_pinned(const void* p, size_t bytes) {
+    std::lock_guard lock(registry().mutex);
+    const Allocation* block = registry().find(p, bytes);
+    return block && !block->on_device;
+}
+
 static cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
@@ -241,7 +256,12 @@ static cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-    return submit_to(stream, [=] { return copy(to, from, bytes, kind); });
+    const auto step = [=] { return copy(to, from, bytes, kind); };
+    if (!stream || stream->captured || kind != cudaMemcpyHostToDevice || !is_pinned(from, bytes))
+        return submit_to(stream, step);
+    if (!is_device_memory(to, bytes)) return cudaErrorInvalidValue;
+    stream->late.push_back(step);
+    return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
     return submit_to(stream, [=] {
@@ -269,10 +289,14 @@ static cudaError_t check_not_captured(cudaStream_t stream) {
     graph->spoiled = true;
     return cudaErrorStreamCaptureUnsupported;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return check_not_captured(stream); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    finish_copies(stream_of(stream));
+    return check_not_captured(stream);
+}
 
 struct Event {
     std::chrono::steady_clock::time_point time;
+    cudaStream_t stream = nullptr;  // it was recorded on
 };
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     *event = new Event;
@@ -283,15 +307,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    event->time = std::chrono::steady_clock::now();
+    event->time = std::chrono::steady_clock::now(), event->stream = stream;
     return check_not_captured(stream);
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    finish_copies(stream_of(event->stream));
+    return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
     return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+    return cudaEventSynchronize(event);
+}
 
 // ---- graphs --------------------------------------------------------------------------------
 
@@ -313,7 +342,8 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t gr
     *ready = new Graph(*graph);
     return cudaSuccess;
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t) {
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream) {
+    finish_copies(stream_of(stream));
     for (const auto& step : ready->steps)
         if (const cudaError_t error = step(); error != cudaSuccess) return error;
     return cudaSuccess;

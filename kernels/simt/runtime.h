@@ -2,8 +2,10 @@
 //
 // Device memory is heap memory of its own, filled with NaN when it is given out and known by
 // address, so that a kernel that is handed a pointer of the host is refused. Streams do their work
-// in order and at once: whoever submits it waits. Events are moments in that order. A graph is a
-// list of what was submitted while its stream was captured.
+// in order and at once: whoever submits it waits. But copies from pinned memory are put off until
+// the stream has something else to do or is waited for: what changed there too early, or was read
+// too early here, shows. Events are moments in that order. A graph is a list of what was submitted
+// while its stream was captured.
 #pragma once
 
 #include <cstddef>

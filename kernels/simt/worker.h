@@ -113,7 +113,8 @@ struct Stream {
     ThreadPool pool;
     std::vector<std::unique_ptr<Worker>> workers;
     uint64_t launches = 0;
-    std::unique_ptr<Graph> captured;  // while it is captured
+    std::unique_ptr<Graph> captured;                 // while it is captured
+    std::vector<std::function<cudaError_t()>> late;  // copies that were put off
 };
 Stream& stream_of(cudaStream_t stream);  // the default stream for null
 
