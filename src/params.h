@@ -76,6 +76,8 @@ class Params {
     // know of copies. 6 bytes a weight, the price of a hundredth of a step.
     void refresh(Backend& backend);
 
+    size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }
+
     std::vector<Param*> rows();  // in arena order (before allocate: in the order of the adds)
     Param* find(const std::string& name);  // or null
     size_t model_elems() const;    // parameters as people count them: no statistics, no padding

@@ -27,12 +27,14 @@ static std::string memory_text(const RunStart& start) {
         fmt::format("{:.0f} MB activations, {:.0f} MB weights, gradients and optimizer",
                     double(start.activation_bytes) / 1e6,
                     mb(params.weights_size + params.grads_size +
-                       start.optimizer.state().size() * params.trained_size));
+                       start.optimizer.state().size() * params.trained_size) +
+                        double(params.copies_bytes()) / 1e6);
     size_t factors = 0;
     for (const FactorChoice& layer : factor_choices(start))
         if (layer.use)
             factors += size_t(start.setup.config.batch) *
                        (layer.w->shape.row_elems() + size_t(layer.w->shape.N));
+    if (params.copies_bytes() > 0) factors += factors / 2;  // bf16 copies as well
     if (factors > 0) text += fmt::format(", {:.0f} MB factors of all ranks", mb(factors));
     if (start.setup.config.sync_every > 1 && start.setup.world() > 1)
         text += fmt::format(", {:.0f} MB weights as last averaged", mb(params.updated_size));

@@ -32,6 +32,98 @@ void check_stored(const Got& got, const Want& want, double arithmetic, const cha
     check_close(off, std::vector<double>(off.size()), 0.0, what);
 }
 
+void check_pools(Backend& backend, int C) {
+    const Shape xs{2, 7, 9, C};
+    const Window window = Window::square(3, 2, 1);
+    std::vector<float> x = random_halves(xs.elems(), 1);
+    std::vector<int> where;
+    const auto want = reference::max_pool({xs, x}, window, where);
+    const Shape ys = want.shape;
+    std::vector<float> dy = random_halves(ys.elems(), 2);
+    Guarded y(ys.elems()), dx(xs.elems());
+    std::vector<uint8_t> argmax(ys.elems());
+    backend.max_pool(view(x, xs), window, view(y, ys), argmax.data());
+    CHECK_CLOSE(y.span(), want.v, 0.0);  // one of the inputs
+    backend.max_pool_grad(view(dy, ys), argmax.data(), window, view(x, xs), view(dx, xs));
+    check_stored(dx.span(), reference::max_pool_grad({ys, dy}, where, window, xs, x).v,
+                 sum_tolerance(4), "max_pool_grad");
+
+    const Shape as{2, 3, 2, C};
+    reference::Array mean(as), dmean(xs);
+    std::vector<float> da = random_halves(as.elems(), 3);
+    reference::each_area(xs, as, [&](int n, int p, int q, int h, int w, double share) {
+        for (int c = 0; c < xs.C; ++c) {
+            mean.at(n, p, q, c) += x[dmean.index(n, h, w, c)] * share;
+            dmean.at(n, h, w, c) += da[mean.index(n, p, q, c)] * share;
+        }
+    });
+    Guarded a(as.elems()), dxa(xs.elems());
+    backend.avg_pool(view(x, xs), view(a, as));
+    check_stored(a.span(), mean.v, sum_tolerance(20), "avg_pool");
+    backend.avg_pool_grad(view(da, as), view(dxa, xs));
+    check_stored(dxa.span(), dmean.v, sum_tolerance(4), "avg_pool_grad");
+}
+
+void check_batch_norm_passes(Backend& backend, int C) {
+    const Shape xs{5, 6, 7, C};
+    const int image = 42;
+    const std::vector<int> bounds{0, 2, 5};
+    std::vector<float> x = random_halves(xs.elems(), 1), residual = random_halves(xs.elems(), 2);
+    std::vector<float> dy = random_halves(xs.elems(), 3);
+    const std::vector<float> gamma = random_floats(C, 4), beta = random_floats(C, 5);
+    const auto want = reference::batch_norm({xs, x}, bounds, gamma, beta, residual, true, 1e-5);
+    Guarded y(xs.elems()), kept(size_t(4) * C), sums(size_t(2) * C, 0.0f);
+    backend.moments(view(x, xs), {bounds, 1e-5f, kept.data(), sums.data()});
+    backend.batch_norm(view(x, xs), bounds, kept.data(), gamma.data(), beta.data(),
+                       view(residual, xs), true, view(y, xs));
+    CHECK_CLOSE(sums.span(), want.sums, sum_tolerance(8, xs.N));
+    check_stored(y.span(), want.y.v, sum_tolerance(32), "batch_norm");
+
+    std::vector<float> out = y;
+    std::vector<double> want_dx(x.size()), dz(x.size()), dgamma(C), dbeta(C);
+    for (size_t i = 0; i < x.size(); ++i) dz[i] = out[i] > 0 ? dy[i] : 0;
+    for (int g = 0; g < 2; ++g)
+        for (int c = 0; c < C; ++c) {
+            const double M = (bounds[g + 1] - bounds[g]) * image;
+            double sum = 0, dot = 0;
+            const auto each = [&](auto&& f) {
+                for (int i = bounds[g] * image; i < bounds[g + 1] * image; ++i)
+                    f(size_t(i) * C + c);
+            };
+            each([&](size_t i) { sum += dz[i], dot += dz[i] * want.xhat.v[i]; });
+            dbeta[c] += sum, dgamma[c] += dot;
+            each([&](size_t i) {
+                want_dx[i] = gamma[c] * want.rstd[size_t(g) * C + c] *
+                             (dz[i] - sum / M - want.xhat.v[i] * dot / M);
+            });
+        }
+    Guarded dx(x.size()), dresidual(x.size()), got_dgamma(size_t(C), 0.0f),
+        got_dbeta(size_t(C), 0.0f);
+    backend.batch_norm_grad(view(x, xs), view(out, xs), view(dy, xs), bounds, gamma.data(), true,
+                            kept.data(), view(dx, xs), view(dresidual, xs), got_dgamma.data(),
+                            got_dbeta.data());
+    check_stored(dx.span(), want_dx, sum_tolerance(64), "batch_norm_grad");
+    CHECK_CLOSE(dresidual.span(), dz, 0.0);
+    CHECK_CLOSE(got_dgamma.span(), dgamma, sum_tolerance(130, 2));
+    CHECK_CLOSE(got_dbeta.span(), dbeta, sum_tolerance(130, 2));
+
+    const std::vector<float> mean = random_floats(C, 6), var(C, 0.5f);
+    std::vector<double> eval(x.size()), eval_dx(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+        const size_t c = i % size_t(C);
+        const double scale = gamma[c] / std::sqrt(0.5 + 1e-5);
+        eval[i] = std::max(0.0, (x[i] - mean[c]) * scale + beta[c] + residual[i]);
+        eval_dx[i] = dz[i] * scale;
+    }
+    Guarded z(x.size()), dxe(x.size());
+    backend.batch_norm_eval(view(x, xs), gamma.data(), beta.data(), mean.data(), var.data(),
+                            view(residual, xs), true, 1e-5f, view(z, xs));
+    check_stored(z.span(), eval, sum_tolerance(8), "batch_norm_eval");
+    backend.batch_norm_eval_grad(view(out, xs), view(dy, xs), gamma.data(), var.data(), true, 1e-5f,
+                                 view(dxe, xs), nullptr);
+    check_stored(dxe.span(), eval_dx, sum_tolerance(4), "batch_norm_eval_grad");
+}
+
 }  // namespace
 
 TEST_CASE("bf16: elementwise ops round once what their formulas say, in packs and beside them") {
@@ -92,96 +184,12 @@ TEST_CASE("bf16: dropout keeps what the draws of Random say") {
 
 TEST_CASE("bf16: pools and their gradients") {
     auto backend = each_backend(2, Precision::kBf16);
-    const Shape xs{2, 7, 9, 33};
-    const Window window = Window::square(3, 2, 1);
-    std::vector<float> x = random_halves(xs.elems(), 1);
-    std::vector<int> where;
-    const auto want = reference::max_pool({xs, x}, window, where);
-    const Shape ys = want.shape;
-    std::vector<float> dy = random_halves(ys.elems(), 2);
-    Guarded y(ys.elems()), dx(xs.elems());
-    std::vector<uint8_t> argmax(ys.elems());
-    backend->max_pool(view(x, xs), window, view(y, ys), argmax.data());
-    CHECK_CLOSE(y.span(), want.v, 0.0);  // one of the inputs
-    backend->max_pool_grad(view(dy, ys), argmax.data(), window, view(x, xs), view(dx, xs));
-    check_stored(dx.span(), reference::max_pool_grad({ys, dy}, where, window, xs, x).v,
-                 sum_tolerance(4), "max_pool_grad");
-
-    const Shape as{2, 3, 2, 33};
-    reference::Array mean(as), dmean(xs);
-    std::vector<float> da = random_halves(as.elems(), 3);
-    reference::each_area(xs, as, [&](int n, int p, int q, int h, int w, double share) {
-        for (int c = 0; c < xs.C; ++c) {
-            mean.at(n, p, q, c) += x[dmean.index(n, h, w, c)] * share;
-            dmean.at(n, h, w, c) += da[mean.index(n, p, q, c)] * share;
-        }
-    });
-    Guarded a(as.elems()), dxa(xs.elems());
-    backend->avg_pool(view(x, xs), view(a, as));
-    check_stored(a.span(), mean.v, sum_tolerance(20), "avg_pool");
-    backend->avg_pool_grad(view(da, as), view(dxa, xs));
-    check_stored(dxa.span(), dmean.v, sum_tolerance(4), "avg_pool_grad");
+    for (int C : {33, 36}) check_pools(*backend, C);
 }
 
 TEST_CASE("bf16: batch norm takes its statistics in fp32, and stores its output once rounded") {
     auto backend = each_backend(2, Precision::kBf16);
-    const Shape xs{5, 6, 7, 33};
-    const int C = xs.C, image = 42;
-    const std::vector<int> bounds{0, 2, 5};
-    std::vector<float> x = random_halves(xs.elems(), 1), residual = random_halves(xs.elems(), 2);
-    std::vector<float> dy = random_halves(xs.elems(), 3);
-    const std::vector<float> gamma = random_floats(C, 4), beta = random_floats(C, 5);
-    const auto want = reference::batch_norm({xs, x}, bounds, gamma, beta, residual, true, 1e-5);
-    Guarded y(xs.elems()), kept(size_t(4) * C), sums(size_t(2) * C, 0.0f);
-    backend->moments(view(x, xs), {bounds, 1e-5f, kept.data(), sums.data()});
-    backend->batch_norm(view(x, xs), bounds, kept.data(), gamma.data(), beta.data(),
-                        view(residual, xs), true, view(y, xs));
-    CHECK_CLOSE(sums.span(), want.sums, sum_tolerance(8, xs.N));
-    check_stored(y.span(), want.y.v, sum_tolerance(32), "batch_norm");
-
-    std::vector<float> out = y;
-    std::vector<double> want_dx(x.size()), dz(x.size()), dgamma(C), dbeta(C);
-    for (size_t i = 0; i < x.size(); ++i) dz[i] = out[i] > 0 ? dy[i] : 0;
-    for (int g = 0; g < 2; ++g)
-        for (int c = 0; c < C; ++c) {
-            const double M = (bounds[g + 1] - bounds[g]) * image;
-            double sum = 0, dot = 0;
-            const auto each = [&](auto&& f) {
-                for (int i = bounds[g] * image; i < bounds[g + 1] * image; ++i)
-                    f(size_t(i) * C + c);
-            };
-            each([&](size_t i) { sum += dz[i], dot += dz[i] * want.xhat.v[i]; });
-            dbeta[c] += sum, dgamma[c] += dot;
-            each([&](size_t i) {
-                want_dx[i] = gamma[c] * want.rstd[size_t(g) * C + c] *
-                             (dz[i] - sum / M - want.xhat.v[i] * dot / M);
-            });
-        }
-    Guarded dx(x.size()), dresidual(x.size()), got_dgamma(size_t(C), 0.0f),
-        got_dbeta(size_t(C), 0.0f);
-    backend->batch_norm_grad(view(x, xs), view(out, xs), view(dy, xs), bounds, gamma.data(), true,
-                             kept.data(), view(dx, xs), view(dresidual, xs), got_dgamma.data(),
-                             got_dbeta.data());
-    check_stored(dx.span(), want_dx, sum_tolerance(64), "batch_norm_grad");
-    CHECK_CLOSE(dresidual.span(), dz, 0.0);
-    CHECK_CLOSE(got_dgamma.span(), dgamma, sum_tolerance(130, 2));
-    CHECK_CLOSE(got_dbeta.span(), dbeta, sum_tolerance(130, 2));
-
-    const std::vector<float> mean = random_floats(C, 6), var(C, 0.5f);
-    std::vector<double> eval(x.size()), eval_dx(x.size());
-    for (size_t i = 0; i < x.size(); ++i) {
-        const size_t c = i % size_t(C);
-        const double scale = gamma[c] / std::sqrt(0.5 + 1e-5);
-        eval[i] = std::max(0.0, (x[i] - mean[c]) * scale + beta[c] + residual[i]);
-        eval_dx[i] = dz[i] * scale;
-    }
-    Guarded z(x.size()), dxe(x.size());
-    backend->batch_norm_eval(view(x, xs), gamma.data(), beta.data(), mean.data(), var.data(),
-                             view(residual, xs), true, 1e-5f, view(z, xs));
-    check_stored(z.span(), eval, sum_tolerance(8), "batch_norm_eval");
-    backend->batch_norm_eval_grad(view(out, xs), view(dy, xs), gamma.data(), var.data(), true,
-                                  1e-5f, view(dxe, xs), nullptr);
-    check_stored(dxe.span(), eval_dx, sum_tolerance(4), "batch_norm_eval_grad");
+    for (int C : {33, 36, 132}) check_batch_norm_passes(*backend, C);
 }
 
 TEST_CASE("bf16: the loss is that of the logits in fp32, its gradient is rounded") {

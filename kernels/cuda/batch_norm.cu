@@ -7,7 +7,8 @@
 //
 //   rows    a row is a pixel: C numbers. Each group is cut into `parts` slabs of rows.
 //   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads (columns.cuh); threadIdx.y strides over
-//           the rows of the slab.
+//           the rows of the slab. Of bf16 a thread takes four channels, where they come in fours:
+//           then ⌈C/128⌉ blocks side by side.
 //   shared  2·8·32 floats.
 //   bytes   forward x read, y written, backward 2·(x, y, dy) + dx: 4 a number, 2 where they are
 //           bf16; memory-bound. The statistics take another read of x, unless a convolution took
@@ -44,44 +45,90 @@ struct Slab {
     }
 };
 
-template <class T>
+// What a thread needs of its channels c … c + kWide − 1.
+template <int kWide>
+struct Channels {
+    float at[kWide];
+    __device__ Channels(const float* from, int c) {
+        for (int e = 0; e < kWide; ++e) at[e] = from[c + e];
+    }
+    __device__ float operator[](int e) const { return at[e]; }
+};
+template <int kWide>
+__device__ __forceinline__ int first_channel() {
+    return int(blockIdx.x * kLanes + threadIdx.x) * kWide;
+}
+// dy, or 0 where y says so.
+template <int kWide, class T>
+__device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, bool relu,
+                                        size_t at) {
+    load_pack(dz, dy + at);
+    if (!relu) return;
+    float signs[kWide];
+    load_pack(signs, y + at);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e)
+        if (signs[e] <= 0) dz[e] = 0;
+}
+
+// y = act((x − center)·scale + shift + residual), where y and x may be one.
+template <int kWide, class T, class A, class B, class C>
+__device__ __forceinline__ void normalise_at(const T* x, const T* residual, T* y, size_t at,
+                                             const A& center, const B& scale, const C& shift,
+                                             bool relu) {
+    float v[kWide], addend[kWide] = {};
+    load_pack(v, x + at);
+    if (residual) load_pack(addend, residual + at);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+        v[e] = (v[e] - center[e]) * scale[e] + shift[e];
+        if (residual) v[e] += addend[e];
+        if (relu && v[e] < 0) v[e] = 0;
+    }
+    store_pack(y + at, v);
+}
+
+template <class T, int kWide>
 __global__ void normalise_kernel(const T* x, int C, Groups groups, const float* gamma,
                                  const float* beta, const T* residual, bool relu,
                                  const float* mean_rstd, T* y) {
     const Slab slab(groups, blockIdx.y);
-    const int c = blockIdx.x * kLanes + threadIdx.x;
+    const int c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
     const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
-    const float center = mean[c], scale = gamma[c] * mean[C + c], shift = beta[c];
-    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
-        const size_t at = row * C + c;
-        float v = (load(x + at) - center) * scale + shift;
-        if (residual) v += load(residual + at);
-        store(y + at, relu && v < 0 ? 0.0f : v);
-    }
+    const Channels<kWide> center(mean, c), shift(beta, c), rstd(mean + C, c);
+    Channels<kWide> scale(gamma, c);
+    for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
+    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows)
+        normalise_at<kWide>(x, residual, y, size_t(row * C + c), center, scale, shift, relu);
 }
 
 // parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂.
-template <class T>
+template <class T, int kWide>
 __global__ void gradient_sums_kernel(const T* __restrict__ x, const T* y, const T* dy, int C,
                                      Groups groups, bool relu, const float* mean_rstd,
                                      float* parts) {
     const Slab slab(groups, blockIdx.y);
-    const int c = blockIdx.x * kLanes + threadIdx.x;
-    float sum = 0, dot = 0;
+    const int c = first_channel<kWide>();
+    float sum[kWide] = {}, dot[kWide] = {};
     if (c < C && slab.begin < slab.end) {
         const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
-        const float center = mean[c], rstd = mean[C + c];
+        const Channels<kWide> center(mean, c), rstd(mean + C, c);
         for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
-            const size_t at = row * C + c;
-            const float dz = relu && load(y + at) <= 0 ? 0.0f : load(dy + at);
-            sum += dz, dot += dz * ((load(x + at) - center) * rstd);
+            float dz[kWide], v[kWide];
+            load_dz(dz, y, dy, relu, size_t(row * C + c));
+            load_pack(v, x + row * C + c);
+#pragma unroll
+            for (int e = 0; e < kWide; ++e)
+                sum[e] += dz[e], dot[e] += dz[e] * ((v[e] - center[e]) * rstd[e]);
         }
     }
-    add_column(sum, dot);
-    if (threadIdx.y > 0 || c >= C) return;
-    float* to = parts + size_t(blockIdx.y) * 2 * C;
-    to[c] = sum, to[C + c] = dot;
+    float* to = parts + size_t(blockIdx.y) * 2 * C + c;
+    for (int e = 0; e < kWide; ++e) {
+        if (e > 0) __syncthreads();  // the sums of the channel before were read
+        add_column(sum[e], dot[e]);
+        if (threadIdx.y == 0 && c < C) to[e] = sum[e], to[C + e] = dot[e];
+    }
 }
 
 // A thread a channel: dgamma and dbeta, and for each group the means of dz and of dz·x̂, times rstd.
@@ -109,23 +156,29 @@ __global__ void finish_gradient_kernel(int C, Groups groups, const float* parts,
 }
 
 // dx and dresidual may be dy: each number is read before it is written, by the same thread.
-template <class T>
+template <class T, int kWide>
 __global__ void gradient_kernel(const T* x, const T* y, const T* dy, int C, Groups groups,
                                 const float* gamma, bool relu, const float* mean_rstd,
                                 const float* factors, T* dx, T* dresidual) {
     const Slab slab(groups, blockIdx.y);
-    const int c = blockIdx.x * kLanes + threadIdx.x;
+    const int c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
     const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
     const float* factor = factors + size_t(slab.g) * 2 * C;
-    const float center = mean[c], scale = gamma[c] * mean[C + c];
-    const float mean_dz = factor[c], slope = factor[C + c];
+    const Channels<kWide> center(mean, c), rstd(mean + C, c);
+    const Channels<kWide> mean_dz(factor, c), slope(factor + C, c);
+    Channels<kWide> scale(gamma, c);
+    for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
     for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
         const size_t at = row * C + c;
-        const float dz = relu && load(y + at) <= 0 ? 0.0f : load(dy + at);
-        const float to = scale * (dz - mean_dz - (load(x + at) - center) * slope);
-        if (dresidual) store(dresidual + at, dz);
-        store(dx + at, to);
+        float dz[kWide], v[kWide];
+        load_dz(dz, y, dy, relu, at);
+        load_pack(v, x + at);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e)
+            v[e] = scale[e] * (dz[e] - mean_dz[e] - (v[e] - center[e]) * slope[e]);
+        if (dresidual) store_pack(dresidual + at, dz);
+        store_pack(dx + at, v);
     }
 }
 
@@ -133,31 +186,34 @@ __device__ __forceinline__ float scale_of(const float* gamma, const float* var, 
     return float(double(gamma[c]) / sqrt(double(var[c]) + double(eps)));
 }
 
-template <class T>
+template <class T, int kWide>
 __global__ void eval_kernel(const T* x, size_t rows, int C, const float* gamma, const float* beta,
                             const float* mean, const float* var, const T* residual, bool relu,
                             float eps, T* y) {
-    const int c = blockIdx.x * kLanes + threadIdx.x;
+    const int c = first_channel<kWide>();
     if (c >= C) return;
-    const float scale = scale_of(gamma, var, eps, c), center = mean[c], shift = beta[c];
-    for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows) {
-        float v = (load(x + row * C + c) - center) * scale + shift;
-        if (residual) v += load(residual + row * C + c);
-        store(y + row * C + c, relu && v < 0 ? 0.0f : v);
-    }
+    const Channels<kWide> center(mean, c), shift(beta, c);
+    float scale[kWide];
+    for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
+    for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows)
+        normalise_at<kWide>(x, residual, y, row * C + c, center, scale, shift, relu);
 }
 
-template <class T>
+template <class T, int kWide>
 __global__ void eval_gradient_kernel(const T* y, const T* dy, size_t rows, int C,
                                      const float* gamma, const float* var, bool relu, float eps,
                                      T* dx, T* dresidual) {
-    const int c = blockIdx.x * kLanes + threadIdx.x;
+    const int c = first_channel<kWide>();
     if (c >= C) return;
-    const float scale = scale_of(gamma, var, eps, c);
+    float scale[kWide];
+    for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
     for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows) {
-        const float dz = relu && load(y + row * C + c) <= 0 ? 0.0f : load(dy + row * C + c);
-        store(dx + row * C + c, scale * dz);
-        if (dresidual) store(dresidual + row * C + c, dz);
+        float dz[kWide], to[kWide];
+        load_dz(dz, y, dy, relu, row * C + c);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) to[e] = scale[e] * dz[e];
+        store_pack(dx + row * C + c, to);
+        if (dresidual) store_pack(dresidual + row * C + c, dz);
     }
 }
 
@@ -170,12 +226,22 @@ Groups cut(GroupBounds bounds, Tensor x, const int* bounds_there) {
     const int64_t parts = std::min<int64_t>(512 / std::max(1, count), rows / count / 64);
     return {bounds_there, count, int(std::max<int64_t>(1, parts)), image_rows};
 }
-dim3 grid_of(const Groups& groups, int C) {
+unsigned slabs_of(const Groups& groups) {
     ENSURE(groups.count * groups.parts <= 65535, "batch norm over ", groups.count, " groups");
-    return dim3(ceil_div(C, kLanes), groups.count * groups.parts);
+    return unsigned(groups.count * groups.parts);
 }
-dim3 eval_grid(size_t rows, int C) {
-    return dim3(ceil_div(C, kLanes), unsigned(std::clamp<size_t>(rows / 64, 1, 1024)));
+unsigned eval_slabs(size_t rows) { return unsigned(std::clamp<size_t>(rows / 64, 1, 1024)); }
+
+// f(T(), 4 or 1, grid) for tensors of one type and shape. Halves are taken four at a time where
+// that can be: a lane's 8 bytes are what keeps the memory busy.
+template <class F>
+void with_kind(std::initializer_list<Tensor> tensors, unsigned slabs, F&& f) {
+    const Tensor first = *tensors.begin();
+    const auto launch = [&](auto type, auto wide) {
+        f(type, wide, dim3(ceil_div(first.C, kLanes * wide()), slabs));
+    };
+    if (first.type == Type::kFloat32) return launch(0.0f, std::integral_constant<int, 1>());
+    with_pack(tensors, [&](auto wide) { launch(bf16(0.0f), wide); });
 }
 
 }  // namespace
@@ -188,12 +254,12 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     if (x.elems() == 0) return;
     const int C = x.C;
     const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
-    const dim3 grid = grid_of(cuts, C);
-    with_type(x.type, [&](auto type) {
+    const unsigned slabs = slabs_of(cuts);
+    with_kind({x, y, residual}, slabs, [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
-        normalise_kernel<T><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), C, cuts, gamma, beta,
-                                                          numbers<T>(residual), relu, mean_rstd,
-                                                          numbers<T>(y));
+        normalise_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), C, cuts, gamma,
+                                                                  beta, numbers<T>(residual), relu,
+                                                                  mean_rstd, numbers<T>(y));
         CUDA_LAUNCHED();
     });
 }
@@ -206,18 +272,18 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     if (x.elems() == 0) return;
     const int C = x.C;
     const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
-    const dim3 grid = grid_of(cuts, C);
-    float* parts = memory_.scratch<float>(kSlotSums, size_t(grid.y) * 2 * C);
+    const unsigned slabs = slabs_of(cuts);
+    float* parts = memory_.scratch<float>(kSlotSums, size_t(slabs) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(cuts.count) * 2 * C);
-    with_type(x.type, [&](auto type) {
+    with_kind({x, relu ? y : x, dy, dx, dresidual}, slabs, [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
-        gradient_sums_kernel<T><<<grid, kBlock, 0, stream_>>>(
+        gradient_sums_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
             numbers<T>(x), numbers<T>(y), numbers<T>(dy), C, cuts, relu, mean_rstd, parts);
         CUDA_LAUNCHED();
         finish_gradient_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(C, cuts, parts, mean_rstd,
                                                                     factors, dgamma, dbeta);
         CUDA_LAUNCHED();
-        gradient_kernel<T><<<grid, kBlock, 0, stream_>>>(
+        gradient_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
             numbers<T>(x), numbers<T>(y), numbers<T>(dy), C, cuts, gamma, relu, mean_rstd, factors,
             numbers<T>(dx), numbers<T>(dresidual));
         CUDA_LAUNCHED();
@@ -230,11 +296,11 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
     check_batch_norm(x, residual, y);
     if (x.elems() == 0) return;
     const size_t rows = x.elems() / x.C;
-    with_type(x.type, [&](auto type) {
+    with_kind({x, y, residual}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
-        eval_kernel<T><<<eval_grid(rows, x.C), kBlock, 0, stream_>>>(
-            numbers<T>(x), rows, x.C, gamma, beta, mean, var, numbers<T>(residual), relu, eps,
-            numbers<T>(y));
+        eval_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), rows, x.C, gamma, beta,
+                                                             mean, var, numbers<T>(residual), relu,
+                                                             eps, numbers<T>(y));
         CUDA_LAUNCHED();
     });
 }
@@ -244,13 +310,14 @@ void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, 
     check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
     if (dy.elems() == 0) return;
     const size_t rows = dy.elems() / dy.C;
-    with_type(dy.type, [&](auto type) {
-        using T = decltype(type);
-        eval_gradient_kernel<T><<<eval_grid(rows, dy.C), kBlock, 0, stream_>>>(
-            numbers<T>(y), numbers<T>(dy), rows, dy.C, gamma, var, relu, eps, numbers<T>(dx),
-            numbers<T>(dresidual));
-        CUDA_LAUNCHED();
-    });
+    with_kind({dy, relu ? y : dy, dx, dresidual}, eval_slabs(rows),
+              [&](auto type, auto wide, dim3 grid) {
+                  using T = decltype(type);
+                  eval_gradient_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
+                      numbers<T>(y), numbers<T>(dy), rows, dy.C, gamma, var, relu, eps,
+                      numbers<T>(dx), numbers<T>(dresidual));
+                  CUDA_LAUNCHED();
+              });
 }
 
 }  // namespace convoy::CONVOY_DEVICE

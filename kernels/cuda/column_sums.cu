@@ -1,7 +1,8 @@
 // column_sums.cu — sums[c] += Σ over rows of x[row][c]: the gradient of a bias.
 //
 //   grid    (⌈C/32⌉, slabs) blocks of 32×8 threads: threadIdx.x walks c, so a warp reads 32
-//           neighbouring floats; threadIdx.y strides over the rows of the slab.
+//           neighbouring floats; threadIdx.y strides over the rows of the slab. Of bf16 a thread
+//           takes four channels, where they come in fours.
 //   shared  8×32 floats.   bytes  4·rows·C (2·rows·C of bf16) read once: bound by memory.
 //   order   rows of a thread, the 8 threads of a column, then slabs, each in order; the slabs
 //           depend on shapes alone.
@@ -14,21 +15,28 @@ namespace {
 
 constexpr int kLanes = 32, kRows = 8;
 
-template <class T>
+template <class T, int kWide>
 __global__ void column_sums_kernel(const T* __restrict__ x, int64_t rows, int C,
                                    float* __restrict__ parts) {
     __shared__ float part[kRows][kLanes];
-    const int c = blockIdx.x * kLanes + threadIdx.x;
+    const int c = int(blockIdx.x * kLanes + threadIdx.x) * kWide;
     const int64_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
-    float sum = 0;
+    float sums[kWide] = {};
     if (c < C)
-        for (int64_t row = begin + threadIdx.y; row < end; row += kRows)
-            sum += load(x + row * C + c);
-    part[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();  // all partial sums are there; also threads with c >= C come here
-    if (threadIdx.y > 0 || c >= C) return;
-    for (int r = 1; r < kRows; ++r) sum += part[r][threadIdx.x];
-    parts[size_t(blockIdx.y) * C + c] = sum;
+        for (int64_t row = begin + threadIdx.y; row < end; row += kRows) {
+            float v[kWide];
+            load_pack(v, x + row * C + c);
+#pragma unroll
+            for (int e = 0; e < kWide; ++e) sums[e] += v[e];
+        }
+    for (int e = 0; e < kWide; ++e) {
+        if (e > 0) __syncthreads();  // the sums of the channel before were read
+        part[threadIdx.y][threadIdx.x] = sums[e];
+        __syncthreads();  // all partial sums are there; also threads with c >= C come here
+        if (threadIdx.y > 0 || c >= C) continue;
+        for (int r = 1; r < kRows; ++r) sums[e] += part[r][threadIdx.x];
+        parts[size_t(blockIdx.y) * C + c + e] = sums[e];
+    }
 }
 
 __global__ void add_parts_kernel(const float* parts, int slabs, int C, float* sums) {
@@ -47,13 +55,17 @@ void CudaBackend::add_column_sums(Tensor x, float* sums) {
     const int64_t rows = int64_t(x.elems()) / C;
     const int slabs = int(std::min<int64_t>(256, ceil_div(rows, 64)));
     float* parts = memory_.scratch<float>(kSlotSums, size_t(slabs) * C);
-    with_type(x.type, [&](auto type) {
+    const auto launch = [&](auto type, auto wide) {
         using T = decltype(type);
-        column_sums_kernel<T>
-            <<<dim3(ceil_div(C, kLanes), slabs), dim3(kLanes, kRows), 0, stream_>>>(numbers<T>(x),
-                                                                                    rows, C, parts);
+        const dim3 grid(ceil_div(C, kLanes * wide()), slabs);
+        column_sums_kernel<T, wide()>
+            <<<grid, dim3(kLanes, kRows), 0, stream_>>>(numbers<T>(x), rows, C, parts);
         CUDA_LAUNCHED();
-    });
+    };
+    if (x.type == Type::kFloat32)
+        launch(0.0f, std::integral_constant<int, 1>());
+    else
+        with_pack({x}, [&](auto wide) { launch(bf16(0.0f), wide); });
     add_parts_kernel<<<ceil_div(C, 128), 128, 0, stream_>>>(parts, slabs, C, sums);
     CUDA_LAUNCHED();
 }

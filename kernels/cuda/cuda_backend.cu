@@ -51,7 +51,9 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     // Tensor cores that know tf32 and bf16 came with 8.0; others take the plain kernels.
     if (properties.major >= 8) precision_ = options.precision;
     const char* names[] = {"fp32", "tf32", "bf16"};
-    products_ = cat("products in ", names[int(precision_)]);
+    products_ =
+        cat(precision_ == Precision::kBf16 ? "activations and products in " : "products in ",
+            names[int(precision_)]);
     if (precision_ != options.precision)
         products_ += cat(", ", names[int(options.precision)], " needs compute capability 8.0");
     set_workers(threads_);  // of the model; a GPU has its own

@@ -6,6 +6,9 @@
 // rounded to the nearest, ties to even, as it is stored.
 #pragma once
 
+#include <initializer_list>
+#include <type_traits>
+
 #include "kernels/cuda/cuda.h"
 #include "kernels/tensor.h"
 
@@ -46,6 +49,33 @@ struct alignas(kCount * sizeof(T)) Pack {
 template <class P>
 __device__ __forceinline__ bool fits(const void* address) {
     return reinterpret_cast<uintptr_t>(address) % alignof(P) == 0;
+}
+
+template <int kCount, class T>
+__device__ __forceinline__ void load_pack(float (&to)[kCount], const T* from) {
+    const auto pack = *reinterpret_cast<const Pack<T, kCount>*>(from);
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) to[e] = load(&pack.at[e]);
+}
+template <int kCount, class T>
+__device__ __forceinline__ void store_pack(T* to, const float (&from)[kCount]) {
+    Pack<T, kCount> pack;
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) store(&pack.at[e], from[e]);
+    *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+
+// f(4) or f(1) as a type: how many neighbouring channels a thread takes at once. Four, where all
+// these tensors (or none) allow it.
+template <class F>
+void with_pack(std::initializer_list<Tensor> tensors, F&& f) {
+    bool four = true;
+    for (const Tensor& x : tensors)
+        four &= !x || (x.C % 4 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0);
+    if (four)
+        f(std::integral_constant<int, 4>());
+    else
+        f(std::integral_constant<int, 1>());
 }
 
 // Numbers whose type is known when the kernel runs.

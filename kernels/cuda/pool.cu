@@ -4,8 +4,10 @@
 //   max_pool_grad  dx = Σ of dy over the windows whose argmax it is
 //   avg_pool       y = mean over rows [⌊p·H/P⌋, ⌈(p+1)·H/P⌉), columns likewise; its gradient
 //
-//   grid    a thread for each output number (of dx in the gradients), the channel fastest: a warp
-//           reads 32 neighbouring channels of one pixel. Loops as wide as the grid.
+//   grid    a thread for four neighbouring channels of an output pixel (of dx in the gradients), or
+//           for one where channels do not come in fours; the channel is fastest, so a warp reads
+//           neighbours, and where a number is, is worked out once for four. Loops as wide as the
+//           grid.
 //   bytes   4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
 //           written once; argmax a byte a number. Bound by memory.
 //   order   rows, then columns of the window; gradients gather, so nothing is added at random.
@@ -30,44 +32,60 @@ __device__ __forceinline__ size_t index(Shape s, int n, int h, int w, int c) {
     return ((size_t(n) * s.H + h) * s.W + w) * s.C + c;
 }
 
-template <class T>
+template <class T, int kWide>
 __global__ void max_pool_kernel(const T* __restrict__ x, Shape xs, Window window, T* __restrict__ y,
-                                Shape ys, size_t outputs, uint8_t* argmax) {
-    for (size_t i = first_index(); i < outputs; i += grid_width()) {
-        const Place at(i, ys);
+                                Shape ys, size_t packs, uint8_t* argmax) {
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const Place at(i * kWide, ys);
         const int h0 = at.h * window.stride_h - window.pad_h;
         const int w0 = at.w * window.stride_w - window.pad_w;
-        float best = 0;
-        int where = -1;
+        float best[kWide];
+        int where[kWide];
+        for (int e = 0; e < kWide; ++e) best[e] = 0, where[e] = -1;
         for (int r = max(0, -h0); r < min(window.size_h, xs.H - h0); ++r)
             for (int s = max(0, -w0); s < min(window.size_w, xs.W - w0); ++s) {
-                const float v = load(x + index(xs, at.n, h0 + r, w0 + s, at.c));
-                // A NaN wins, and stays.
-                if (where < 0 || v > best || v != v) best = v, where = r * window.size_w + s;
+                float v[kWide];
+                load_pack(v, x + index(xs, at.n, h0 + r, w0 + s, at.c));
+#pragma unroll
+                for (int e = 0; e < kWide; ++e)  // a NaN wins, and stays
+                    if (where[e] < 0 || v[e] > best[e] || v[e] != v[e])
+                        best[e] = v[e], where[e] = r * window.size_w + s;
             }
-        store(y + i, best);
-        argmax[i] = uint8_t(where);  // a window has at most 256 places
+        store_pack(y + i * kWide, best);
+        Pack<uint8_t, kWide> bytes;  // a window has at most 256 places
+        for (int e = 0; e < kWide; ++e) bytes.at[e] = uint8_t(where[e]);
+        reinterpret_cast<Pack<uint8_t, kWide>*>(argmax)[i] = bytes;
     }
 }
 
-template <class T>
+template <class T, int kWide>
 __global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* argmax, Shape ys,
-                                     Window window, const T* mask, T* dx, Shape xs, size_t inputs) {
-    for (size_t i = first_index(); i < inputs; i += grid_width()) {
-        const Place at(i, xs);
+                                     Window window, const T* mask, T* dx, Shape xs, size_t packs) {
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const Place at(i * kWide, xs);
         // The windows that contain this pixel: p·stride − pad ≤ h < p·stride − pad + size.
         const int h = at.h + window.pad_h, w = at.w + window.pad_w;
         const int p0 = h < window.size_h ? 0 : (h - window.size_h) / window.stride_h + 1;
         const int q0 = w < window.size_w ? 0 : (w - window.size_w) / window.stride_w + 1;
         const int p1 = min(h / window.stride_h, ys.H - 1), q1 = min(w / window.stride_w, ys.W - 1);
-        float sum = 0;
+        float sum[kWide] = {};
         for (int p = p0; p <= p1; ++p)
             for (int q = q0; q <= q1; ++q) {
                 const size_t from = index(ys, at.n, p, q, at.c);
-                const int r = h - p * window.stride_h, s = w - q * window.stride_w;
-                if (argmax[from] == r * window.size_w + s) sum += load(dy + from);
+                const int own = (h - p * window.stride_h) * window.size_w + w - q * window.stride_w;
+                const auto bytes = *reinterpret_cast<const Pack<uint8_t, kWide>*>(argmax + from);
+                float v[kWide];
+                load_pack(v, dy + from);
+#pragma unroll
+                for (int e = 0; e < kWide; ++e) sum[e] += bytes.at[e] == own ? v[e] : 0.0f;
             }
-        store(dx + i, mask && load(mask + i) <= 0 ? 0.0f : sum);
+        if (mask) {
+            float signs[kWide];
+            load_pack(signs, mask + i * kWide);
+            for (int e = 0; e < kWide; ++e)
+                if (signs[e] <= 0) sum[e] = 0;
+        }
+        store_pack(dx + i * kWide, sum);
     }
 }
 
@@ -88,31 +106,52 @@ struct Area {
     }
 };
 
-template <class T>
+template <class T, int kWide>
 __global__ void avg_pool_kernel(const T* __restrict__ x, Shape xs, T* __restrict__ y, Shape ys,
-                                size_t outputs) {
-    for (size_t i = first_index(); i < outputs; i += grid_width()) {
-        const Place at(i, ys);
+                                size_t packs) {
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const Place at(i * kWide, ys);
         const Area area(at.h, at.w, ys, xs);
-        float sum = 0;
+        float sum[kWide] = {};
         for (int h = area.h0; h < area.h1; ++h)
-            for (int w = area.w0; w < area.w1; ++w) sum += load(x + index(xs, at.n, h, w, at.c));
-        store(y + i, sum / float(area.pixels()));
+            for (int w = area.w0; w < area.w1; ++w) {
+                float v[kWide];
+                load_pack(v, x + index(xs, at.n, h, w, at.c));
+#pragma unroll
+                for (int e = 0; e < kWide; ++e) sum[e] += v[e];
+            }
+        for (float& v : sum) v /= float(area.pixels());
+        store_pack(y + i * kWide, sum);
     }
 }
 
-template <class T>
+template <class T, int kWide>
 __global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, T* __restrict__ dx,
-                                     Shape xs, size_t inputs) {
-    for (size_t i = first_index(); i < inputs; i += grid_width()) {
-        const Place at(i, xs);
+                                     Shape xs, size_t packs) {
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const Place at(i * kWide, xs);
         const Area outputs(at.h, at.w, xs, ys);
-        float sum = 0;
+        float sum[kWide] = {};
         for (int p = outputs.h0; p < outputs.h1; ++p)
-            for (int q = outputs.w0; q < outputs.w1; ++q)
-                sum += load(dy + index(ys, at.n, p, q, at.c)) / float(Area(p, q, ys, xs).pixels());
-        store(dx + i, sum);
+            for (int q = outputs.w0; q < outputs.w1; ++q) {
+                const float pixels = float(Area(p, q, ys, xs).pixels());
+                float v[kWide];
+                load_pack(v, dy + index(ys, at.n, p, q, at.c));
+#pragma unroll
+                for (int e = 0; e < kWide; ++e) sum[e] += v[e] / pixels;
+            }
+        store_pack(dx + i * kWide, sum);
     }
+}
+
+// f(T(), 4 or 1, threads): for tensors with one type and number of channels; a thread for each pack
+// of the first.
+template <class F>
+void with_kind(std::initializer_list<Tensor> tensors, F&& f) {
+    const Tensor first = *tensors.begin();
+    with_type(first.type, [&](auto type) {
+        with_pack(tensors, [&](auto wide) { f(type, wide, first.elems() / size_t(wide())); });
+    });
 }
 
 }  // namespace
@@ -120,10 +159,10 @@ __global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, T* __re
 void CudaBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
     if (y.elems() == 0) return;
-    with_type(x.type, [&](auto type) {
+    with_kind({y, x}, [&](auto type, auto wide, size_t packs) {
         using T = decltype(type);
-        max_pool_kernel<T><<<blocks_for(y.elems()), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.shape(), window, numbers<T>(y), y.shape(), y.elems(), argmax);
+        max_pool_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.shape(), window, numbers<T>(y), y.shape(), packs, argmax);
         CUDA_LAUNCHED();
     });
 }
@@ -133,11 +172,11 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
     check_max_pool(dx.shape(), window, dy.shape());
     check_mask(mask, dx);
     if (dx.elems() == 0) return;
-    with_type(dx.type, [&](auto type) {
+    with_kind({dx, dy, mask}, [&](auto type, auto wide, size_t packs) {
         using T = decltype(type);
-        max_pool_grad_kernel<T><<<blocks_for(dx.elems()), kThreads, 0, stream_>>>(
+        max_pool_grad_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
             numbers<T>(dy), argmax, dy.shape(), window, numbers<T>(mask), numbers<T>(dx),
-            dx.shape(), dx.elems());
+            dx.shape(), packs);
         CUDA_LAUNCHED();
     });
 }
@@ -145,10 +184,10 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
 void CudaBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
     if (y.elems() == 0) return;
-    with_type(x.type, [&](auto type) {
+    with_kind({y, x}, [&](auto type, auto wide, size_t packs) {
         using T = decltype(type);
-        avg_pool_kernel<T><<<blocks_for(y.elems()), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.shape(), numbers<T>(y), y.shape(), y.elems());
+        avg_pool_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.shape(), numbers<T>(y), y.shape(), packs);
         CUDA_LAUNCHED();
     });
 }
@@ -156,10 +195,10 @@ void CudaBackend::avg_pool(Tensor x, Tensor y) {
 void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     check_avg_pool(dx, dy);
     if (dx.elems() == 0) return;
-    with_type(dx.type, [&](auto type) {
+    with_kind({dx, dy}, [&](auto type, auto wide, size_t packs) {
         using T = decltype(type);
-        avg_pool_grad_kernel<T><<<blocks_for(dx.elems()), kThreads, 0, stream_>>>(
-            numbers<T>(dy), dy.shape(), numbers<T>(dx), dx.shape(), dx.elems());
+        avg_pool_grad_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
+            numbers<T>(dy), dy.shape(), numbers<T>(dx), dx.shape(), packs);
         CUDA_LAUNCHED();
     });
 }
