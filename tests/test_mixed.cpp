@@ -101,7 +101,7 @@ TEST_CASE("in bf16 the losses of training follow those of fp32, with half the ac
         Net exact(text, Precision::kFp32), halved(text, Precision::kBf16);
         CHECK(halved.activation_bytes < 0.6 * double(exact.activation_bytes));
         double first = 0, last = 0;
-        for (int step = 0; step < 4; ++step) {
+        for (int step = 0; step < 3; ++step) {
             last = exact.step();
             if (step == 0) first = last;
             const double loss = halved.step();
@@ -114,7 +114,7 @@ TEST_CASE("in bf16 the losses of training follow those of fp32, with half the ac
 }
 
 TEST_CASE("in bf16 the weights are floats, and a run goes on from them with the same bits") {
-    Net first(kNet, Precision::kBf16), second(kNet, Precision::kBf16);
+    Net first(kPooled, Precision::kBf16), second(kPooled, Precision::kBf16);
     first.step();
     const std::vector<float> saved = first.weights();
     const auto is_halved = [](float v) { return (std::bit_cast<uint32_t>(v) & 0xFFFF) == 0; };
