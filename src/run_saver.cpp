@@ -1,3 +1,4 @@
+// run_saver.cpp — see run_saver.h.
 #include "src/run_saver.h"
 
 #include <cmath>

@@ -279,12 +279,11 @@ void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSid
     const Panels all_rows(rows, micro.mr);
 
     // All of a, packed by blocks of depth.
-    const size_t block = all_rows.count * depth_panel_elems(micro, kDepthBlock);
+    const size_t block = size_t(rows) * kRowStride;
     float* packed = cpu.shared.get(kSlotA, block * depths.parts);
     cpu.pool.for_each(depths.parts, [&](int d, int) {
         const int k = depths.begin(d);
-        pack_by_depth(micro, left, true, 0, all_rows, k, k + depths.length(d), nullptr,
-                      packed + block * d);
+        pack_by_row(left, 0, rows, k, k + depths.length(d), packed + block * d);
     });
     std::vector<float*> starts(rows);
     for (int i = 0; i < rows; ++i) starts[i] = result + ptrdiff_t(i) * columns;
@@ -301,7 +300,7 @@ void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSid
             const int k = depths.begin(d), length = depths.length(d), width = until - from;
             pack_panels(micro, b, depth, k, k + length, from * micro.nr, width * micro.nr, columns,
                         scratch[thread], panel_elems);
-            const BlockProduct product{micro,    false,         all_rows,
+            const BlockProduct product{micro,    true,          all_rows,
                                        length,   d == 0,        d + 1 == depths.parts,
                                        epilogue, starts.data(), result};
             const int next_columns = std::min(kThinPack * micro.nr, columns - next * micro.nr);
