@@ -73,7 +73,7 @@ class Params {
 
     // Where products read copies: makes them from the weights as they are now. Part of each pass,
     // so that whoever changes weights (start values, updates, checkpoints, other ranks) need not
-    // know of copies. 6 bytes a weight, the price of a hundredth of a step.
+    // know of copies. Costs 6 bytes a weight; the updates could write the copy for 2.
     void refresh(Backend& backend);
 
     size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }
