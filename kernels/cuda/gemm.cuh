@@ -8,7 +8,7 @@
 //            └──┴──┴──┴──┘        products to each of its 4×4 sums. So a number fetched once
 //             16                  is used 64 times.
 //
-//   grid      (⌈J/64⌉, ⌈I/64⌉, parts) blocks of 256 threads. Where the tiles are too few for the
+//   grid      (⌈J/64⌉·⌈I/64⌉, 1, parts) blocks of 256 threads. Where the tiles are too few for the
 //             GPU, l is cut into parts; each writes sums of its own, which finish_kernel adds.
 //   shared    2·16·(64+4) floats: 8.5 KB. A row of 68 keeps the 4 numbers of a thread aligned, and
 //             threads that write neighbouring l fall into other banks.
@@ -144,12 +144,20 @@ class TileFetch {
     typename Operand::Row rows_[kDepthFast ? kEach : 1];
 };
 
+// The tile of a block, counted along the columns: neighbours share rows. All tiles are in the x of
+// a grid, since a batch can have more rows of them than the 65,535 that y may have.
+struct Place {
+    int row, column;
+    __device__ Place(int tile, int columns) : row(tile / columns), column(tile % columns) {}
+};
+
 template <class A, class B, class F>
 __global__ void __launch_bounds__(kProductThreads)
     product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F finish) {
     __shared__ __align__(16) float a_tile[kDepthStep][kTile + kTilePad];
     __shared__ __align__(16) float b_tile[kDepthStep][kTile + kTilePad];
-    const int thread = threadIdx.x, i0 = blockIdx.y * kTile, j0 = blockIdx.x * kTile;
+    const Place at(blockIdx.x, ceil_div(J, kTile));
+    const int thread = threadIdx.x, i0 = at.row * kTile, j0 = at.column * kTile;
     const TileFetch<A> fetch_a(a, i0, thread);
     const TileFetch<B> fetch_b(b, j0, thread);
     const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
@@ -184,7 +192,7 @@ __global__ void __launch_bounds__(kProductThreads)
     if constexpr (F::kMoments)
         if (finish.strips.pieces && !parts)
             tile_moments<4, 4, 16, kTile>(
-                finish.strips, blockIdx.y, j0, thread / 16, a_tile[0], b_tile[0],
+                finish.strips, at.row, j0, thread / 16, a_tile[0], b_tile[0],
                 [&](int r, int c) { return sums[r][c]; }, [&](int r) { return i + r; },
                 [&](int c) { return j + c; });
 }
@@ -217,7 +225,7 @@ bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& 
     const int count = product_parts(I, J, L);
     const int depth = ceil_div(ceil_div(L, count), kDepthStep) * kDepthStep;
     float* parts = count > 1 ? memory.scratch<float>(slot, size_t(count) * I * J) : nullptr;
-    const dim3 grid(ceil_div(J, kTile), ceil_div(I, kTile), count);
+    const dim3 grid(ceil_div(J, kTile) * ceil_div(I, kTile), 1, count);
     product_kernel<A, B, F>
         <<<grid, kProductThreads, 0, stream>>>(a, b, int(I), int(J), int(L), depth, parts, finish);
     CUDA_LAUNCHED();

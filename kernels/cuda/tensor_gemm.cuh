@@ -8,7 +8,8 @@
 //   or 64 bf16. Its 8 warps own 64×32 (32×32) of them each, in registers. While they multiply step
 //   s, cp.async fetches the steps s+1 and s+2 into two other stages of shared memory.
 //
-//   grid      (⌈J/columns⌉, ⌈I/128⌉, parts) blocks of 256 threads. Where the tiles are too few for
+//   grid      (⌈J/columns⌉·⌈I/128⌉, 1, parts) blocks of 256 threads. Where the tiles are too few
+//   for
 //             a GPU, l is cut into parts; each writes sums of its own, which finish_kernel adds.
 //   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and what rows mean.
 //             An operand whose depth is fast lies row by row, 128 bytes or 8 chunks of 16 a row;
@@ -223,7 +224,8 @@ __global__ void __launch_bounds__(kTensorThreads,
     constexpr int kStage = (kTensorRows + kColumns) * kTensorDepth<T>;
     T* const stages = reinterpret_cast<T*>(shared);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    const int i0 = blockIdx.y * kTensorRows, j0 = blockIdx.x * kColumns;
+    const Place at(blockIdx.x, ceil_div(J, kColumns));
+    const int i0 = at.row * kTensorRows, j0 = at.column * kColumns;
     const int row = warp / kAcross * (kM * 16), column = warp % kAcross * 32;
     StageFetch<A, kTensorRows, kWidthA> fetch_a(a, i0, thread, a_rows);
     StageFetch<B, kColumns, kWidthB> fetch_b(b, j0, thread, b_rows);
@@ -280,7 +282,7 @@ __global__ void __launch_bounds__(kTensorThreads,
     if constexpr (F::kMoments)
         if (finish.strips.pieces && !parts)
             tile_moments<kM * 2, 8, kDown * 8, kColumns>(
-                finish.strips, blockIdx.y, j0, warp / kAcross * 8 + lane / 4, shared,
+                finish.strips, at.row, j0, warp / kAcross * 8 + lane / 4, shared,
                 shared + kStage * sizeof(T) / sizeof(float),
                 [&](int r, int c) { return sums[r / 2][c / 2][r % 2 * 2 + c % 2]; },
                 [&](int r) { return row + r / 2 * 16 + lane / 4 + r % 2 * 8; },
@@ -301,7 +303,7 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
     const int count = tensor_parts(I, J, L, kColumns);
     const int depth = ceil_div(ceil_div(L, count), kTensorDepth<T>) * kTensorDepth<T>;
     float* parts = count > 1 ? memory.scratch<float>(slot, size_t(count) * I * J) : nullptr;
-    const dim3 grid(ceil_div(J, kColumns), ceil_div(I, kTensorRows), count);
+    const dim3 grid(ceil_div(J, kColumns) * ceil_div(I, kTensorRows), 1, count);
     constexpr int kBytes = kStages * (kTensorRows + kColumns) * kTensorDepth<T> * int(sizeof(T));
     CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kWidthA, kWidthB, kColumns, F>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
