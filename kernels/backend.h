@@ -120,7 +120,7 @@ class Backend {
     virtual const float* to_device(const float* host, float* device, size_t elems) = 0;
 
     // Where to_device() copies: begins that beside the ops, those called before and those called
-    // after, of which none may read `device`; after wait_upload() the ops find it there. `host`
+    // after, of which none may use `device`; after wait_upload() the ops find it there. `host`
     // stays as it is until one of these is done.
     virtual void start_upload(const float*, float*, size_t) {}
     virtual void wait_upload() {}

@@ -30,6 +30,7 @@ Input::Input(Backend& backend, const Model& model, bool packed, bool ahead)
     if (packed || type != Type::kFloat32)
         tensor_ = backend.alloc(Shape{batch, size_, size_, 3}, type);
     if (packed) pictures_.reserve(size_t(batch));
+    if (copies_[1]) backend.synchronize();  // uploads ahead do not wait for its zeros
 }
 
 // What of a slot the batch takes up.
