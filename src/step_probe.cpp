@@ -104,14 +104,18 @@ void StepProbe::note_rows(double backward_seconds) {
     const auto backward = recorder_->at("backward");
     const std::vector<Param*> all = params.rows();
     rows_.clear();
+    if (recorder_->handed.empty()) return;  // local steps
+    // Where the gradients are handed over from, which may be a copy: the tail, their end, is first.
+    const Recorder::Handover& tail = recorder_->handed.front();
+    const float* grads = tail.data + tail.floats - params.grads_size;
     for (const auto& [when, data, floats] : recorder_->handed) {
-        if (data >= params.grads + params.trained_size) continue;  // statistics, tail
+        if (data >= grads + params.trained_size) continue;  // statistics, tail
         PlanRow row;
         row.floats = floats;
         row.ready = std::clamp(between(backward, when) / backward_seconds, 0.0, 1.0);
         for (const FactorChoice& layer : choose_factors(params, 1, 2, FactorMode::kOff)) {
-            const bool is_weight = params.grads + layer.w->offset == data;
-            row.bias = layer.b && params.grads + layer.b->offset == data;
+            const bool is_weight = grads + layer.w->offset == data;
+            row.bias = layer.b && grads + layer.b->offset == data;
             if (!is_weight && !row.bias) continue;
             row.inputs = layer.w->shape.C, row.outputs = layer.w->shape.N;
             row.with_bias = layer.b != nullptr;

@@ -2,6 +2,7 @@
 // ticks; buckets against what GradReducer really hands over; and the command as a process.
 #include "src/plan.h"
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "src/base/text.h"
@@ -340,6 +341,20 @@ TEST_CASE("plan: factors are handed over as the trainer does, buckets around the
         for (const double mb : {0.01, 0.1, 10.0})
             CHECK(check_parcels(config, *backend, model, optimizer, rows.rows(), mb) == layers);
     }
+}
+
+TEST_CASE("plan: rows are told apart where gradients are handed over from a copy") {
+    const auto backend = make_backend("simt");  // whose memory the network cannot read
+    Config config;
+    Model model("input 4\nflatten\nlinear a out 5\nrelu\nlinear b out classes\n",
+                {"text", 3, 4, 1, ""}, *backend);
+    model.plan(2, true);
+    Optimizer optimizer(config, model.params(), *backend);
+    StepProbe rows(row_by_row(config), *backend, model, optimizer, 3);
+    rows.step(2);
+    std::vector<std::array<int, 3>> got;
+    for (const PlanRow& row : rows.rows()) got.push_back({row.inputs, row.outputs, row.bias});
+    CHECK(got == std::vector<std::array<int, 3>>{{5, 3, 1}, {5, 3, 0}, {48, 5, 1}, {48, 5, 0}});
 }
 
 // ---- the command ------------------------------------------------------------------------------
