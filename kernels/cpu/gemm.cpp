@@ -1,8 +1,8 @@
 // gemm.cpp — blocking and packing around the inner kernels of micro.h.
 //
 //            depth             columns
-//          ┌────┬────┐       ┌────┬────┬────┐  threads  take rows each; for each block of B,
-//          ├────┤    │       │ B  │    │    │           outermost, every thread walks all its rows
+//          ┌────┬────┐       ┌────┬────┬────┐  threads  take rows each; for each block of B every
+//          ├────┤    │       │ B  │    │    │           thread walks all its rows, or what it keeps
 //     rows ├────┤    │   ×   │    │    │    │  B        1024 deep at most, as many columns as stay
 //          ├────┤    │       ├────┼────┼────┤           in L2 (kStaysInL2); all of it packed before
 //          │ A  │    │       │    │    │    │  A        2·mr rows × 256 deep, packed for the first
@@ -28,7 +28,7 @@ namespace {
 constexpr int kBlockDepths = 4;         // depth of a block of B, in kDepthBlock
 constexpr size_t kStaysInL2 = 160'000;  // floats of B that stay in L2 while rows pass by
 constexpr int kFewPanels = 4;           // of B: then turning rows costs more than it brings
-constexpr ptrdiff_t kKept = 2'000'000;  // floats of packed rows that are kept, each thread's
+constexpr ptrdiff_t kKept = 4'000'000;  // floats of packed rows that are kept, of all threads
 constexpr int kMostRows = 32;           // ≥ 2·mr
 constexpr int kThinGroup = 16;  // panels of columns whose results stay in L2 over all of the depth
 constexpr int kThinPack = 4;    // panels packed together: runs of 512 bytes
@@ -140,6 +140,7 @@ struct RowsOfResult {
     int columns;
     const RowMap& result;
     const Epilogue& epilogue;
+    int threads;
     bool plain;           // a is a matrix, so the next rows lie behind these
     bool by_row = false;  // the form in which rows are packed
 
@@ -177,7 +178,7 @@ struct RowsOfResult {
     int wide() const { return int(std::max<size_t>(2, kStaysInL2 / (size_t(deep()) * b.nr))); }
     // Floats of packed rows as they meet it, and how many such blocks of rows are kept.
     ptrdiff_t block_elems() const { return 2 * depth_panel_elems(micro, deep()); }
-    int blocks_kept() const { return std::max<int>(1, int(kKept / block_elems())); }
+    int blocks_kept() const { return std::max<int>(1, int(kKept / threads / block_elems())); }
 
     // kept: where the packed rows are (is_packed), or are to be put; null: nowhere.
     void multiply(int64_t row, int64_t row_end, int d, int d_end, int panel, int panel_end,
@@ -258,7 +259,7 @@ void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int column
     const int shares = int(std::min<int64_t>(threads, (rows + micro.mr - 1) / micro.mr));
     const int cuts = std::min(panels, ceil_div(threads, shares));
     float* const* scratch = cpu.for_threads(size_t(kMostRows) * (kDepthBlock + kRowStride));
-    RowsOfResult multiply{micro, a, packed, columns, result, epilogue, plain};
+    RowsOfResult multiply{micro, a, packed, columns, result, epilogue, threads, plain};
     const size_t kept = multiply.kept_elems(ceil_div(rows, shares), ceil_div(panels, cuts));
     multiply.by_row = panels <= kFewPanels && kept == 0;
     float* kept_rows = kept ? cpu.shared.get(kSlotA, kept * threads) : nullptr;

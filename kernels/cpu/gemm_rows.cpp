@@ -9,6 +9,9 @@
 //   dyᵀ ×  │              │
 //          └──────────────┘
 //
+// A narrow matrix x (kMostInPlace) is read where it lies; where dy is the wider of two such sides,
+// it is, and dwᵀ is made first.
+//
 // While a block is multiplied the next rows of dy and x are brought to L2. Threads take rows each,
 // add into a dw of their own, and these are added up in the order of the threads. Where dw is too
 // large for that, they take columns of it.

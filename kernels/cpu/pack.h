@@ -159,7 +159,7 @@ inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int6
 }
 
 // Depth [begin, end) of columns [j, j + width) of b as panels of nr columns, `panel` floats from
-// one to the next; width is a multiple of nr, columns that do not exist are 0.
+// one to the next; width is a multiple of nr, columns that do not exist hold some number or other.
 inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int begin, int end,
                         int j, int width, int columns, float* to, ptrdiff_t panel) {
     const int nr = micro.nr, tap_depth = depth / b.taps, count = std::min(width, columns - j);
