@@ -232,18 +232,6 @@ unsigned slabs_of(const Groups& groups) {
 }
 unsigned eval_slabs(size_t rows) { return unsigned(std::clamp<size_t>(rows / 64, 1, 1024)); }
 
-// f(T(), 4 or 1, grid) for tensors of one type and shape. Halves are taken four at a time where
-// that can be: a lane's 8 bytes are what keeps the memory busy.
-template <class F>
-void with_kind(std::initializer_list<Tensor> tensors, unsigned slabs, F&& f) {
-    const Tensor first = *tensors.begin();
-    const auto launch = [&](auto type, auto wide) {
-        f(type, wide, dim3(ceil_div(first.C, kLanes * wide()), slabs));
-    };
-    if (first.type == Type::kFloat32) return launch(0.0f, std::integral_constant<int, 1>());
-    with_pack(tensors, [&](auto wide) { launch(bf16(0.0f), wide); });
-}
-
 }  // namespace
 
 void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
@@ -255,7 +243,7 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     const int C = x.C;
     const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
     const unsigned slabs = slabs_of(cuts);
-    with_kind({x, y, residual}, slabs, [&](auto type, auto wide, dim3 grid) {
+    with_columns({x, y, residual}, slabs, [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
         normalise_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), C, cuts, gamma,
                                                                   beta, numbers<T>(residual), relu,
@@ -275,7 +263,7 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     const unsigned slabs = slabs_of(cuts);
     float* parts = memory_.scratch<float>(kSlotSums, size_t(slabs) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(cuts.count) * 2 * C);
-    with_kind({x, relu ? y : x, dy, dx, dresidual}, slabs, [&](auto type, auto wide, dim3 grid) {
+    with_columns({x, relu ? y : x, dy, dx, dresidual}, slabs, [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
         gradient_sums_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
             numbers<T>(x), numbers<T>(y), numbers<T>(dy), C, cuts, relu, mean_rstd, parts);
@@ -296,7 +284,7 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
     check_batch_norm(x, residual, y);
     if (x.elems() == 0) return;
     const size_t rows = x.elems() / x.C;
-    with_kind({x, y, residual}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid) {
+    with_columns({x, y, residual}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
         eval_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), rows, x.C, gamma, beta,
                                                              mean, var, numbers<T>(residual), relu,
@@ -310,14 +298,14 @@ void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, 
     check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
     if (dy.elems() == 0) return;
     const size_t rows = dy.elems() / dy.C;
-    with_kind({dy, relu ? y : dy, dx, dresidual}, eval_slabs(rows),
-              [&](auto type, auto wide, dim3 grid) {
-                  using T = decltype(type);
-                  eval_gradient_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
-                      numbers<T>(y), numbers<T>(dy), rows, dy.C, gamma, var, relu, eps,
-                      numbers<T>(dx), numbers<T>(dresidual));
-                  CUDA_LAUNCHED();
-              });
+    with_columns({dy, relu ? y : dy, dx, dresidual}, eval_slabs(rows),
+                 [&](auto type, auto wide, dim3 grid) {
+                     using T = decltype(type);
+                     eval_gradient_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
+                         numbers<T>(y), numbers<T>(dy), rows, dy.C, gamma, var, relu, eps,
+                         numbers<T>(dx), numbers<T>(dresidual));
+                     CUDA_LAUNCHED();
+                 });
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -6,14 +6,12 @@
 //   shared  8×32 floats.   bytes  4·rows·C (2·rows·C of bf16) read once: bound by memory.
 //   order   rows of a thread, the 8 threads of a column, then slabs, each in order; the slabs
 //           depend on shapes alone.
+#include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/numbers.h"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
-
-constexpr int kLanes = 32, kRows = 8;
 
 template <class T, int kWide>
 __global__ void column_sums_kernel(const T* __restrict__ x, int64_t rows, int C,
@@ -55,17 +53,12 @@ void CudaBackend::add_column_sums(Tensor x, float* sums) {
     const int64_t rows = int64_t(x.elems()) / C;
     const int slabs = int(std::min<int64_t>(256, ceil_div(rows, 64)));
     float* parts = memory_.scratch<float>(kSlotSums, size_t(slabs) * C);
-    const auto launch = [&](auto type, auto wide) {
+    with_columns({x}, unsigned(slabs), [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
-        const dim3 grid(ceil_div(C, kLanes * wide()), slabs);
         column_sums_kernel<T, wide()>
             <<<grid, dim3(kLanes, kRows), 0, stream_>>>(numbers<T>(x), rows, C, parts);
         CUDA_LAUNCHED();
-    };
-    if (x.type == Type::kFloat32)
-        launch(0.0f, std::integral_constant<int, 1>());
-    else
-        with_pack({x}, [&](auto wide) { launch(bf16(0.0f), wide); });
+    });
     add_parts_kernel<<<ceil_div(C, 128), 128, 0, stream_>>>(parts, slabs, C, sums);
     CUDA_LAUNCHED();
 }
