@@ -42,8 +42,8 @@ ifdef TSAN
   LDLIBS   += -fsanitize=thread
 endif
 
-LIB_SRC  := $(wildcard kernels/*.cpp kernels/cpu/*.cpp kernels/simt/*.cpp net/*.cpp data/*.cpp src/base/*.cpp src/layers/*.cpp) \
-            $(filter-out src/main.cpp,$(wildcard src/*.cpp))
+LIB_SRC  := $(wildcard kernels/*.cpp kernels/cpu/*.cpp kernels/simt/*.cpp net/*.cpp data/*.cpp) \
+            $(filter-out src/cli/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp,$(LIB_SRC))
 endif
@@ -65,7 +65,7 @@ trainer: $(BUILD)/trainer FORCE
 gemm_ladder: $(BUILD)/gemm_ladder FORCE
 	@cmp -s $< $@ || cp -f $< $@
 FORCE:
-$(BUILD)/trainer: $(BUILD)/src/main.cpp.o $(LIB_OBJ)
+$(BUILD)/trainer: $(BUILD)/src/cli/main.cpp.o $(LIB_OBJ)
 	$(CXX) $(filter-out %.h,$^) -o $@ $(LDLIBS)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ)
 	$(CXX) $^ -o $@ $(LDLIBS)
@@ -90,7 +90,7 @@ $(BUILD)/kernels/%.o $(SIMT)/%.o: CXXFLAGS += $(KERNELFLAGS)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
 $(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
 # Vectors for the start values, and the same ones on every machine.
-$(BUILD)/src/start_values.cpp.o: CXXFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
+$(BUILD)/src/model/start_values.cpp.o: CXXFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
 $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
 $(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 	@mkdir -p $(@D)
@@ -112,13 +112,13 @@ $(BUILD)/cuda/%.cu.o: %.cu Makefile | build/deps.ok
 	@mkdir -p $(@D)
 	nvcc $(NVCCFLAGS) -c $< -o $@
 # The files that know whether there is CUDA; a file named after the choice is new when it changes.
-KNOW_CUDA := $(patsubst %,$(BUILD)/%.o,kernels/backend.cpp src/version.cpp tools/gemm_ladder_main.cpp)
+KNOW_CUDA := $(patsubst %,$(BUILD)/%.o,kernels/backend.cpp src/cli/version.cpp tools/gemm_ladder_main.cpp)
 $(KNOW_CUDA): $(BUILD)/with-cuda-$(CUDA)
 $(KNOW_CUDA): CXXFLAGS += $(if $(filter 1,$(CUDA)),'-DCONVOY_CUDA="$(ARCH)"')
 $(BUILD)/with-cuda-$(CUDA):
 	@mkdir -p $(@D) && rm -f $(BUILD)/with-cuda-* && touch $@
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh
--include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(LADDER_OBJ:.o=.d) $(BUILD)/src/main.cpp.d
+-include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(LADDER_OBJ:.o=.d) $(BUILD)/src/cli/main.cpp.d
 
 # The tests of the whole program run the trainer beside them.
 test: $(BUILD)/run_tests $(BUILD)/trainer
@@ -134,16 +134,20 @@ bench: trainer
 	./trainer bench allreduce --world 2
 	./trainer bench data
 
-# Include rules. NO: files of folder $(2) must not include a path that starts with $(1).
-NO = ! grep -rnP '^.include "($(1))' $(2)
+# Include rules: a file includes from its own room and from those before it in ROOMS; net, data and
+# kernels know src/base alone, and not each other. Asio, CUDA and the kernels of one backend stay
+# where they are wrapped.
+ROOMS := src/base kernels data net src/config src/model src/train src/checkpoint src/job src/run \
+         src/plan src/bench src/cli tests tools
 layers:
-	@$(call NO,src/(?!base/)|data|net|kernels|tests|tools,src/base)
-	@$(call NO,src/(?!base/)|data|net|tests|tools,kernels)
-	@$(call NO,src/(?!base/)|kernels|net|tests|tools,data)
-	@$(call NO,src/(?!base/)|kernels|data|tests|tools,net)
-	@$(call NO,tests|tools,src)
+	@grep -rnoP '^.include "\K(src/[a-z]+|[a-z]+)(?=/)' --include=*.h --include=*.c* $(ROOMS) | sort -u | \
+	  awk -F: 'BEGIN { n = split("$(ROOMS)", rooms, " "); for (i = 1; i <= n; ++i) place[rooms[i]] = i } \
+	    { match($$1, /^(src\/[a-z]+|[a-z]+)/); from = substr($$1, 1, RLENGTH); to = $$3; \
+	      apart = place[from] > 1 && place[from] < 5 && place[to] != 1 && from != to; \
+	      if (!(to in place) || place[to] > place[from] && from != "tests" || apart) \
+	        { print $$1 ":" $$2 ": " from " may not include " to; bad = 1 } } END { exit bad }'
 	@! grep -rlE '^.include <asio' --include=*.h --include=*.c* src kernels data tests tools
-	@test "$$(grep -rlE '^.include <asio' net | sort | tr '\n' ' ')" = "net/asio.h " || test ! -e net/asio.h
+	@test "$$(grep -rlE '^.include <asio' net)" = net/asio.h
 	@! grep -rnE '^.include (<cuda|"kernels/(cuda|simt)/)' --include=*.h --include=*.cpp src net data tools kernels/cpu
 	@! grep -rnE '^.include <cuda' kernels tests | grep -v '^kernels/cuda/cuda.h:'
 	@echo layers: ok

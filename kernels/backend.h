@@ -78,7 +78,7 @@ struct Draws {
 };
 
 // A step as its updates see it, in device memory: the host sets the first three numbers before the
-// step, judge() the other two.
+// step, check_finite() the other two.
 struct StepState {
     float lr = 0;                // learning rate
     float bias1 = 1, bias2 = 1;  // AdamW's 1−β1^t and 1−β2^t, its steps t counted from 1
@@ -282,7 +282,7 @@ class Backend {
     //   step->scale     = first_bad < 0 and *images > 0 ? 1 / *images : 0
     // `images` and `step` are device memory, here and below, so that the host need not wait to know
     // what comes next: the updates leave everything as it was where step->scale is 0.
-    virtual void judge(const float* x, size_t n, const float* images, StepState* step) = 0;
+    virtual void check_finite(const float* x, size_t n, const float* images, StepState* step) = 0;
     // SGD as PyTorch's: g' = scale·g + weight_decay·w; v = momentum·v + g'
     //   w −= lr·(nesterov ? g' + momentum·v : v)               One pass: w, g, v read, w, v
     //   written.

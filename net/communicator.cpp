@@ -9,9 +9,9 @@
 
 #include "net/host.h"
 #include "net/membership.h"
+#include "net/null_communicator.h"
 #include "net/rendezvous.h"
 #include "net/ring.h"
-#include "net/stand_in.h"
 
 namespace convoy {
 
@@ -25,16 +25,16 @@ constexpr milliseconds kFirstCause{2'000};
 
 class RingCommunicator final : public Communicator {
  public:
-    RingCommunicator(std::unique_ptr<Membership> membership, Standing standing)
+    RingCommunicator(std::unique_ptr<Membership> membership, Connected connected)
         : membership_(std::move(membership)),
-          rank_(standing.welcome.rank),
-          world_(standing.welcome.world),
-          ring_(rank_, standing.welcome.ring, std::move(standing.links),
-                standing.welcome.generation,
-                standing.welcome.bf16 ? Ring::Wire::bf16 : Ring::Wire::fp32,
+          rank_(connected.welcome.rank),
+          world_(connected.welcome.world),
+          ring_(rank_, connected.welcome.ring, std::move(connected.links),
+                connected.welcome.generation,
+                connected.welcome.bf16 ? Ring::Wire::bf16 : Ring::Wire::fp32,
                 membership_->progress().moved),
           thread_([this] { work(); }) {
-        membership_->fate().on_end([this] { ring_.shut(); });
+        membership_->status().on_end([this] { ring_.shut(); });
     }
 
     ~RingCommunicator() override {
@@ -45,7 +45,7 @@ class RingCommunicator final : public Communicator {
         ring_.shut();  // a collective that nobody waits for any more
         wake_.notify_all();
         thread_.join();
-        membership_->fate().on_end(nullptr);
+        membership_->status().on_end(nullptr);
         membership_.reset();  // its control thread may still have used the ring
     }
 
@@ -81,7 +81,7 @@ class RingCommunicator final : public Communicator {
     }
     void abort(const std::string& why) noexcept override { membership_->report(-1, why); }
     void leave() noexcept override { membership_->leave(); }
-    int lost_rank() const override { return membership_->fate().lost(); }
+    int lost_rank() const override { return membership_->status().lost(); }
     uint64_t bytes_sent() const override { return ring_.bytes_sent(); }
     double seconds_busy() const override { return double(busy_ns_) * 1e-9; }
 
@@ -123,30 +123,30 @@ class RingCommunicator final : public Communicator {
             } catch (...) {
                 count_busy();
                 ++membership_->progress().done;
-                const Fate& fate = membership_->fate();
-                operation.done.set_exception(fate.ended() ? fate.error()
-                                                          : std::current_exception());
+                const JobStatus& status = membership_->status();
+                operation.done.set_exception(status.ended() ? status.error()
+                                                            : std::current_exception());
             }
         }
     }
 
     // Runs one collective; whatever goes wrong ends as the first cause of the whole job.
     void run(Operation& operation) {
-        Fate& fate = membership_->fate();
-        fate.check();
+        JobStatus& status = membership_->status();
+        status.check();
         try {
             operation.run();
             return;
         } catch (const LinkLost& e) {
             if (closing()) fail("this communicator was closed in the middle of a collective");
-            fate.wait(kFirstCause);
+            status.wait(kFirstCause);
             membership_->report(-1, e.what());  // does nothing where the cause is known
         } catch (const PeerMistake& e) {
             membership_->report(e.rank, e.what());
         } catch (const std::exception& e) {
             membership_->report(-1, e.what());  // half a collective cannot be gone on from
         }
-        fate.check();
+        status.check();
     }
 
     bool closing() {
@@ -191,23 +191,23 @@ std::vector<std::vector<std::byte>> RingCommunicator::allgather(std::span<const 
 }
 
 // Nobody to talk to: every collective is done when it is called.
-class SingleRank final : public StandIn {
+class SingleRank final : public NullCommunicator {
  public:
-    SingleRank() : StandIn(0, 1) {}
+    SingleRank() : NullCommunicator(0, 1) {}
     std::future<void> allreduce_sum(std::span<float>) override { return end(); }
     std::future<void> gather(std::vector<std::span<float>>) override { return end(); }
-    void broadcast(std::span<std::byte>, int) override { fate_.check(); }
+    void broadcast(std::span<std::byte>, int) override { status_.check(); }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
-        fate_.check();
-        return StandIn::allgather(data);
+        status_.check();
+        return NullCommunicator::allgather(data);
     }
-    void barrier() override { fate_.check(); }
-    void abort(const std::string& why) noexcept override { fate_.end(why, 0); }
-    int lost_rank() const override { return fate_.lost(); }
+    void barrier() override { status_.check(); }
+    void abort(const std::string& why) noexcept override { status_.end(why, 0); }
+    int lost_rank() const override { return status_.lost(); }
 
  private:
-    std::future<void> end() const { return done(fate_.ended() ? fate_.error() : nullptr); }
-    Fate fate_;
+    std::future<void> end() const { return done(status_.ended() ? status_.error() : nullptr); }
+    JobStatus status_;
 };
 
 }  // namespace
@@ -224,27 +224,27 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
 
     auto membership = std::make_unique<Membership>(log, options.heartbeat);
     struct Outcome {
-        Standing standing;
+        Connected connected;
         std::string error;
     };
     auto outcome = std::make_shared<std::promise<Outcome>>();
     std::future<Outcome> future = outcome->get_future();
     asio::co_spawn(membership->io(), rendezvous(*membership, options),
-                   [outcome](std::exception_ptr failure, Standing standing) {
+                   [outcome](std::exception_ptr failure, Connected connected) {
                        std::string error;
                        try {
                            if (failure) std::rethrow_exception(failure);
                        } catch (const std::exception& e) {
                            error = e.what();
                        }
-                       outcome->set_value({std::move(standing), std::move(error)});
+                       outcome->set_value({std::move(connected), std::move(error)});
                    });
     while (future.wait_for(milliseconds(50)) != std::future_status::ready)
         if (const int signal = stop ? stop() : 0; signal != 0)
             fail("stopped by signal ", signal, " before the job began");
     Outcome reached = future.get();
     if (!reached.error.empty()) fail(reached.error);
-    Standing result = std::move(reached.standing);
+    Connected result = std::move(reached.connected);
 
     Job job;
     job.settings = result.welcome.settings;
@@ -255,6 +255,17 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     }
     job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result));
     return job;
+}
+
+std::vector<std::string> allgather_text(Communicator& communicator, const std::string& text) {
+    std::vector<std::string> all;
+    for (const auto& bytes : communicator.allgather(std::as_bytes(std::span(text))))
+        all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return all;
+}
+
+std::string broadcast_text(Communicator& communicator, const std::string& text) {
+    return allgather_text(communicator, communicator.rank() == 0 ? text : "").front();
 }
 
 }  // namespace convoy

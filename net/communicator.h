@@ -142,4 +142,10 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& l
                        const std::function<int()>& stop,
                        const std::function<void(uint16_t)>& listening = {});
 
+// Texts between the ranks, as small messages. Collective; each blocks until all have called it.
+// One text of rank 0 to all ranks.
+std::string broadcast_text(Communicator& communicator, const std::string& text);
+// Every rank's text, by rank.
+std::vector<std::string> allgather_text(Communicator& communicator, const std::string& text);
+
 }  // namespace convoy

@@ -54,7 +54,7 @@ asio::awaitable<void> Edges::open() {
         if (rank < welcome_.rank) co_await dial_peer(rank);
     for (;;) {
         co_await accept_waiting();
-        membership_.fate().check();
+        membership_.status().check();
         const bool all = std::all_of(peers.begin(), peers.end(),
                                      [&](int rank) { return links_[rank].is_open(); });
         if (all) break;
@@ -63,7 +63,7 @@ asio::awaitable<void> Edges::open() {
     membership_.send(wire::encode_empty(wire::Type::ready, welcome_.generation));
     while (!membership_.stands()) {
         co_await wait_for_news();
-        membership_.fate().check();
+        membership_.status().check();
     }
 }
 
@@ -92,7 +92,7 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
     const auto [host, port] = way_to(rank);
     std::string why;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
-        membership_.fate().check();
+        membership_.status().check();
         try {
             tcp::socket socket = co_await dial(membership_.io(), host, port, from_, kDialPatience);
             set_options(socket);
@@ -118,7 +118,7 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
         asio::steady_timer pause(membership_.io(), milliseconds(200) * (attempt + 1));
         co_await pause.async_wait(asio::use_awaitable);
     }
-    membership_.fate().check();
+    membership_.status().check();
     fail("it cannot reach ", name(rank), " at ", host, ":", port, ": ", why,
          "; is a firewall in the way, or --port or --advertise of rank ", rank, " wrong?");
 }
@@ -188,7 +188,7 @@ asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire
     }
     // The others learn it from us unless somebody was first.
     membership.abort(-1, why);
-    fail(membership.fate().cause());
+    fail(membership.status().cause());
 }
 
 }  // namespace convoy

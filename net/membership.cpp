@@ -111,18 +111,18 @@ void Membership::handle(const Message& message) {
         case Type::abort: {
             const wire::Abort abort = wire::decode_abort(message.body);
             answer_due_ = false;
-            fate_.end(abort.why, abort.lost);
+            status_.end(abort.why, abort.lost);
             break;
         }
         case Type::leave:
             answer_due_ = false;
             if (left_)
-                fate_.end("this rank has left the job", -1);
+                status_.end("this rank has left the job", -1);
             else if (welcome_.server >= 0)
-                fate_.prepare(cat(rank_name(welcome_.server, connection_->remote()),
-                                  " has left the job, and the coordinator with it"));
+                status_.prepare(cat(rank_name(welcome_.server, connection_->remote()),
+                                    " has left the job, and the coordinator with it"));
             else
-                fate_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
+                status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
             break;
         default: break;  // HEARTBEAT and STATUS: to have been heard is all
     }
@@ -130,13 +130,13 @@ void Membership::handle(const Message& message) {
 }
 
 void Membership::coordinator_lost(const std::string& why) {
-    if (fate_.prepared()) return;  // it has said good-bye
+    if (status_.prepared()) return;  // it has said good-bye
     if (welcome_.server >= 0)
-        fate_.end(cat(rank_name(welcome_.server, welcome_.peers[welcome_.server].address),
-                      ", which served the coordinator, was lost: ", why),
-                  welcome_.server);
+        status_.end(cat(rank_name(welcome_.server, welcome_.peers[welcome_.server].address),
+                        ", which served the coordinator, was lost: ", why),
+                    welcome_.server);
     else
-        fate_.end(cat("the coordinator at ", connection_->remote(), " was lost: ", why), -1);
+        status_.end(cat("the coordinator at ", connection_->remote(), " was lost: ", why), -1);
 }
 
 void Membership::send(std::string message) {
@@ -153,31 +153,31 @@ void Membership::send_abort(int lost, const std::string& why) noexcept {
 }
 
 void Membership::abort(int lost, const std::string& why) noexcept {
-    if (fate_.ended()) return;
+    if (status_.ended()) return;
     send_abort(lost, why);
     end_here(lost, why);
 }
 
 void Membership::report(int lost, const std::string& why) noexcept {
-    if (fate_.ended()) return;
+    if (status_.ended()) return;
     send_abort(lost, why);
-    fate_.wait(kFirstWord);
+    status_.wait(kFirstWord);
     end_here(lost, why);
 }
 
 void Membership::end_here(int lost, const std::string& why) noexcept {
     const std::string me = rank_name(welcome_.rank, welcome_.peers[welcome_.rank].address);
-    fate_.end(cat(me, ": ", why), lost >= 0 ? lost : welcome_.rank);
+    status_.end(cat(me, ": ", why), lost >= 0 ? lost : welcome_.rank);
 }
 
 void Membership::leave() noexcept {
-    if (fate_.ended()) return;
+    if (status_.ended()) return;
     asio::post(io_, [this] {
         left_ = true;
         answer_due_ = connection_->is_open();
         connection_->send(wire::encode_empty(wire::Type::leave));
     });
-    fate_.wait(kFarewell);
+    status_.wait(kFarewell);
 }
 
 asio::awaitable<void> Membership::drain() {

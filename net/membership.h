@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "net/coordinator.h"
-#include "net/fate.h"
+#include "net/job_status.h"
 #include "net/listener.h"
 
 namespace convoy {
@@ -46,7 +46,7 @@ class Membership {
     Listener& listener() { return listener_; }
     std::vector<IncomingEdge>& incoming_edges() { return incoming_edges_; }
     Log& log() { return log_; }
-    Fate& fate() { return fate_; }
+    JobStatus& status() { return status_; }
     Progress& progress() { return progress_; }
     std::chrono::milliseconds heartbeat() const { return heartbeat_; }
 
@@ -82,7 +82,7 @@ class Membership {
 
     Log& log_;
     std::chrono::milliseconds heartbeat_;
-    Fate fate_;
+    JobStatus status_;
     Progress progress_;
     wire::Welcome welcome_;
     bool stands_ = false, left_ = false, answer_due_ = false, silence_said_ = false;

@@ -64,12 +64,12 @@ class Rendezvous {
         if (!options_.iface.empty()) from_ = addresses_of(options_.iface);
     }
 
-    asio::awaitable<Standing> run();
+    asio::awaitable<Connected> run();
 
  private:
     asio::awaitable<void> attempt();
     asio::awaitable<void> serve_if_mine();
-    asio::awaitable<bool> heed(Message& message);
+    asio::awaitable<bool> handle(Message& message);
     void listen_for_edges(const asio::ip::address& local);
     wire::Join join_message() const;
     std::string advertised() const;
@@ -86,7 +86,7 @@ class Rendezvous {
     wire::Welcome welcome_;
 };
 
-asio::awaitable<Standing> Rendezvous::run() {
+asio::awaitable<Connected> Rendezvous::run() {
     deadline_ = Clock::now() + options_.join_timeout;
     const std::string until = clock_time(options_.join_timeout);
     std::string said;
@@ -114,12 +114,12 @@ asio::awaitable<Standing> Rendezvous::run() {
     }
 
     membership_.attend(connection_, welcome_);
-    Standing standing;
-    standing.welcome = welcome_;
-    standing.links =
+    Connected connected;
+    connected.welcome = welcome_;
+    connected.links =
         co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_);
     membership_.listener().on_edge = nullptr;  // whoever comes now is a stranger
-    co_return standing;
+    co_return connected;
 }
 
 // Dials, joins and waits for WELCOME. Throws TryAgain for what may pass, Error for what will not.
@@ -143,7 +143,7 @@ asio::awaitable<void> Rendezvous::attempt() {
             Message message;
             co_await within(std::max(kAnswerPatience, 5 * options_.heartbeat),
                             connection_->read(message));
-            welcome = co_await heed(message);
+            welcome = co_await handle(message);
             if (!welcome && Clock::now() > deadline_)
                 fail("no job at ", where(), " in ", options_.join_timeout.count() / 1000,
                      " s: ", last_status_);
@@ -166,7 +166,7 @@ asio::awaitable<void> Rendezvous::attempt() {
 }
 
 // One message of the coordinator before the job stands; true for WELCOME.
-asio::awaitable<bool> Rendezvous::heed(Message& message) {
+asio::awaitable<bool> Rendezvous::handle(Message& message) {
     using wire::Type;
     switch (message.header.type) {
         case Type::status:
@@ -325,7 +325,7 @@ asio::awaitable<tcp::socket> dial(asio::io_context& io, const std::string& host,
     fail(why);
 }
 
-asio::awaitable<Standing> rendezvous(Membership& membership, JoinOptions options) {
+asio::awaitable<Connected> rendezvous(Membership& membership, JoinOptions options) {
     Rendezvous way(membership, std::move(options));
     co_return co_await way.run();
 }

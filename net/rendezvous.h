@@ -14,14 +14,14 @@ namespace convoy {
 
 using Addresses = std::vector<asio::ip::address>;
 
-struct Standing {
+struct Connected {
     wire::Welcome welcome;
     std::vector<Link> links;  // by rank; closed where this rank has no edge
 };
 
 // Runs on the control thread of `membership`. Throws Error: the time is up, this rank is refused,
 // or an edge cannot be opened.
-asio::awaitable<Standing> rendezvous(Membership& membership, JoinOptions options);
+asio::awaitable<Connected> rendezvous(Membership& membership, JoinOptions options);
 
 // Opens the edges of this rank (edges.cpp): the higher rank of a pair dials the lower one.
 // Edges that came before WELCOME did wait in the membership. Throws Error.

@@ -250,7 +250,7 @@ void Ring::flow(const Route& route, PieceOf piece_of) {
 }
 
 void Ring::sum(std::span<float> data) {
-    if (data.size_bytes() <= kSmallSum) return double_up(wire::Type::sum, data);
+    if (data.size_bytes() <= kSmallSum) return recursive_doubling(wire::Type::sum, data);
     const size_t n = data.size(), w = size_t(world());
     Route route{wire::Type::sum, data.size_bytes()};
     route.sent = route.received = 2 * (world() - 1);
@@ -292,12 +292,12 @@ void Ring::broadcast(std::span<std::byte> data, int root) {
     flow(route, [&](int piece) { return is_root == (piece == 0) ? data : data.first(0); });
 }
 
-void Ring::barrier() { double_up(wire::Type::token, {}); }
+void Ring::barrier() { recursive_doubling(wire::Type::token, {}); }
 
 // Recursive doubling: log2(world) exchanges of everything with the partner at distance 1, 2, 4, …
 // Both add the same two numbers, so both hold the same bits. Ranks beyond the largest power of two
 // hand theirs to a partner first and get the result back at the end.
-void Ring::double_up(wire::Type type, std::span<float> data) {
+void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
     if (world() == 1) return;
     ++number_;
     float theirs[kSmallSum / sizeof(float)];

@@ -59,7 +59,7 @@ class Ring {
     void flow(const Route& route, PieceOf piece);
     std::array<EdgeTiming, 2> probe(int peer, bool left);
     void ping(int peer, bool first);
-    void double_up(wire::Type type, std::span<float> data);
+    void recursive_doubling(wire::Type type, std::span<float> data);
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
     void check(const wire::Header& expected, std::span<const std::byte, wire::kHeaderBytes> got,

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/micro.h"
-#include "src/bench_kernels.h"
+#include "src/bench/bench_kernels.h"
 #include "tests/support.h"
 
 namespace convoy {

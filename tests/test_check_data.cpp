@@ -1,12 +1,12 @@
 // test_check_data.cpp — the report on a data set's files, and the table of the pipeline's stages.
-#include "src/check_data.h"
+#include "src/cli/check_data.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "data/generated.h"
-#include "src/bench_data.h"
+#include "src/bench/bench_data.h"
 #include "support.h"
 
 using namespace convoy;

@@ -1,4 +1,4 @@
-#include "src/checkpoint.h"
+#include "src/checkpoint/checkpoint.h"
 
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "src/config.h"
+#include "src/config/config.h"
 #include "tests/support.h"
 
 using namespace convoy;

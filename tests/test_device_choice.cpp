@@ -1,5 +1,5 @@
 // Which GPU a rank takes, and ranks that find themselves on one: no GPU is needed to test that.
-#include "src/device_choice.h"
+#include "src/job/device_choice.h"
 
 #include <atomic>
 

@@ -1,6 +1,6 @@
-#include "src/grad_reducer.h"
+#include "src/train/grad_reducer.h"
 
-#include "net/stand_in.h"
+#include "net/null_communicator.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -8,9 +8,9 @@ using namespace convoy;
 namespace {
 
 // Stands in for a ring: notes what it is handed, multiplies by the world at once.
-class Recorder final : public StandIn {
+class Recorder final : public NullCommunicator {
  public:
-    explicit Recorder(int world) : StandIn(0, world) {}
+    explicit Recorder(int world) : NullCommunicator(0, world) {}
     std::future<void> allreduce_sum(std::span<float> data) override {
         const bool fails = fail_at == int(slices.size());
         slices.push_back(data);
@@ -42,7 +42,7 @@ struct Arena {
         params.allocate(*backend, 1);
     }
     std::vector<Param*> trained() {
-        std::vector<Param*> rows = params.rows();
+        std::vector<Param*> rows = params.all();
         std::erase_if(rows, [](Param* row) { return row->running; });
         return rows;
     }
@@ -72,7 +72,7 @@ TEST_CASE_FIXTURE(Arena,
             end = slice.data();
         }
         CHECK(end == params.grads);
-        // Ten rows, and before them statistics and tail.
+        // Ten rows, and before them statistics and counters.
         if (bucket_bytes == 1) CHECK(ring.slices.size() == 11);
         CHECK(ring.slices[0].size_bytes() <= Communicator::kExactBytes);
     }
@@ -83,7 +83,7 @@ TEST_CASE_FIXTURE(Arena, "reducer: a bucket leaves as soon as its rows are ready
     GradReducer reducer(params, *backend, ring, {4});
     set_gradients();
     reducer.start();
-    CHECK(ring.slices.size() == 1);  // statistics and tail
+    CHECK(ring.slices.size() == 1);  // statistics and counters
     const Ready ready = reducer.listener();
     std::vector<Param*> rows = trained();
     ready(*rows[9]);
@@ -201,7 +201,7 @@ TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the bu
         const Ready ready = reducer.listener();
         ready(*params.find("second.weight"));
         ready(*params.find("norm.weight"));
-        CHECK(ring.slices.size() == 2);  // the tail, and the bucket that the factors closed
+        CHECK(ring.slices.size() == 2);  // the counters, and the bucket that the factors closed
         // One image of two was trained; the second row counts as zero.
         CHECK(ready.takes_factors(*params.find("first.weight"), params.find("first.bias"),
                                   {x.data(), 1, 1, 1, 30}, {dy.data(), 1, 1, 1, 20}));
@@ -228,7 +228,7 @@ TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the bu
                     sum_tolerance(5));
         CHECK_CLOSE(std::span(params.find("first.bias")->grad.floats(), 20), db, sum_tolerance(5));
     }
-    // A rank with nothing to train hands over the same parcels, all its rows zero.
+    // A rank with nothing to train hands over the same buckets, all its rows zero.
     ring.slices.clear(), ring.gathers.clear();
     reducer.start(rows);
     reducer.finish();

@@ -1,5 +1,5 @@
 // Ops recorded and replayed (kernels/cuda/graph.cu), on the model of CUDA.
-#include "src/step_graph.h"
+#include "src/train/step_graph.h"
 #include "tests/support.h"
 
 namespace convoy {

@@ -3,7 +3,7 @@
 
 #include "data/augment.h"
 #include "data/pack.h"
-#include "src/input.h"
+#include "src/train/input.h"
 #include "tests/golden.h"
 #include "tests/golden_images.h"
 #include "tests/pictures.h"

@@ -1,5 +1,5 @@
 // Batches on their way to the device, ahead of their step and at it.
-#include "src/input.h"
+#include "src/train/input.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // themselves without fusion and without sharing of memory.
 #include <numeric>
 
-#include "src/model.h"
-#include "src/weights.h"
+#include "src/checkpoint/weights.h"
+#include "src/model/model.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -108,7 +108,7 @@ TEST_CASE("the gradient of a network with every kind of layer matches finite dif
     net.forward();
     net.backward();
     size_t checked = 0, kinks = 0;
-    for (Param* row : net.model.params().rows()) {
+    for (Param* row : net.model.params().all()) {
         if (row->running) continue;
         CAPTURE(row->name);
         const std::vector<float> grad = net.grad(row->name);
@@ -144,7 +144,7 @@ TEST_CASE("rows are ready from the back of the arena to the front, each trained 
     net.forward();
     const std::vector<std::string> order = net.backward();
     std::vector<std::string> expected;
-    for (Param* row : net.model.params().rows())
+    for (Param* row : net.model.params().all())
         if (!row->running && !row->frozen) expected.insert(expected.begin(), row->name);
     CHECK(order == expected);
 }
@@ -217,7 +217,7 @@ TEST_CASE("random networks: fusion, work in place and shared memory change nothi
         Net fused(text, 3, options, 4, 2), unfused(text, 3, plain, 4, 2);
         CHECK(relative_error(fused.forward(), unfused.forward()) < 1e-4);
         CHECK(fused.backward() == unfused.backward());
-        for (Param* row : fused.model.params().rows()) {
+        for (Param* row : fused.model.params().all()) {
             CAPTURE(row->name);
             if (!row->frozen)
                 CHECK(relative_error(fused.grad(row->name), unfused.grad(row->name)) < 2e-3);
@@ -251,7 +251,7 @@ TEST_CASE("frozen layers keep their rows, statistics too, and the others train a
     CHECK(std::equal(before.begin(), before.end(), frozen.model.params().weights));
     // Frozen batch norm uses mean 0 and variance 1, its statistics, in training as in evaluation.
     CHECK_CLOSE(frozen.forward(true), all.forward(false), 1e-6);
-    for (Param* row : frozen.model.params().rows())
+    for (Param* row : frozen.model.params().all())
         CHECK(row->frozen == (row->name[0] == 'a' || row->name[0] == 'b'));
     CHECK(norm(frozen.grad("c.weight")) > 0);
 }
@@ -278,7 +278,7 @@ TEST_CASE("a batch smaller than planned gives what a plan of its own size gives"
     CHECK(large.forward() == exact.forward());
     large.backward();
     exact.backward();
-    for (Param* row : exact.model.params().rows())
+    for (Param* row : exact.model.params().all())
         CHECK(relative_error(large.grad(row->name), exact.grad(row->name)) < 1e-6);
 }
 
@@ -289,7 +289,7 @@ TEST_CASE("an empty batch adds nothing to any gradient and still reports every r
     CHECK(net.forward(false).empty());
     other.forward();
     CHECK(net.backward() == other.backward());
-    for (Param* row : net.model.params().rows())
+    for (Param* row : net.model.params().all())
         CHECK(net.grad(row->name) == std::vector<float>(row->shape.elems(), 0.5f));
 }
 
@@ -388,7 +388,7 @@ TEST_CASE("logits and gradients of a residual network equal PyTorch's") {
     for (size_t i = 0; i < dlogits.elems(); ++i) dlogits.floats()[i] = pattern("c", i);
     net.model.backward(dlogits, net.pass(), [](const Param&) {});
     // Export turns gradients into PyTorch's layout as it does weights.
-    for (Param* row : net.model.params().rows())
+    for (Param* row : net.model.params().all())
         if (!row->running) std::swap(row->value, row->grad);
     const SafeTensors grads = export_weights(net.model, *net.backend);
     for (auto& [name, golden_norm, golden_product] : kGrads) {

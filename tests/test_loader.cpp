@@ -11,7 +11,7 @@
 #include "data/generated.h"
 #include "pictures.h"
 #include "src/base/check.h"
-#include "src/input.h"
+#include "src/train/input.h"
 #include "support.h"
 
 using namespace convoy;

@@ -1,10 +1,10 @@
 // Placing of buffers, src/memory_plan.h.
-#include "src/memory_plan.h"
+#include "src/model/memory_plan.h"
 
 #include <set>
 
 #include "src/base/random.h"
-#include "src/model.h"
+#include "src/model/model.h"
 #include "tests/support.h"
 
 using namespace convoy;

@@ -2,7 +2,7 @@
 // beside that is never stale; activations in half the memory; losses that follow those of fp32.
 #include <bit>
 
-#include "src/model.h"
+#include "src/model/model.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -98,13 +98,13 @@ struct Net {
 // theirs: 12·2⁻⁸ of a loss of about 1, were all errors to add up.
 TEST_CASE("in bf16 the losses of training follow those of fp32, with half the activations") {
     for (const char* text : {kNet, kPooled}) {
-        Net exact(text, Precision::kFp32), halved(text, Precision::kBf16);
-        CHECK(halved.activation_bytes < 0.6 * double(exact.activation_bytes));
+        Net exact(text, Precision::kFp32), is_bf16(text, Precision::kBf16);
+        CHECK(is_bf16.activation_bytes < 0.6 * double(exact.activation_bytes));
         double first = 0, last = 0;
         for (int step = 0; step < 3; ++step) {
             last = exact.step();
             if (step == 0) first = last;
-            const double loss = halved.step();
+            const double loss = is_bf16.step();
             CAPTURE(step);
             CHECK(std::abs(loss - last) <= 12 * 0x1p-8 * last);
             CHECK(loss != last);

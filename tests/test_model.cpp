@@ -1,10 +1,10 @@
 // The built-in networks, the table, freezing, and the plan of memory of a whole network.
-#include "src/model.h"
+#include "src/model/model.h"
 
 #include <fstream>
 #include <set>
 
-#include "src/model_builder.h"
+#include "src/model/model_builder.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -61,14 +61,14 @@ TEST_CASE("rows have torchvision's names and our shapes, in forward order") {
     CHECK(resnet.params().find("fc.weight")->shape == Shape{10, 1, 1, 512});
     CHECK(resnet.params().find("layer1.0.downsample.0.weight") == nullptr);
     std::vector<std::string> names;
-    for (Param* row : resnet.params().rows())
+    for (Param* row : resnet.params().all())
         if (row->name.starts_with("layer2.0") && !row->running) names.push_back(row->name);
     CHECK(names == std::vector<std::string>{
                        "layer2.0.conv1.weight", "layer2.0.bn1.weight", "layer2.0.bn1.bias",
                        "layer2.0.conv2.weight", "layer2.0.bn2.weight", "layer2.0.bn2.bias",
                        "layer2.0.downsample.0.weight", "layer2.0.downsample.1.weight",
                        "layer2.0.downsample.1.bias"});
-    for (Param* row : resnet.params().rows())
+    for (Param* row : resnet.params().all())
         CHECK(row->decay == (row->name.ends_with(".weight") && row->shape.N > 1));
 
     Bare alexnet("alexnet", 10);
@@ -112,7 +112,7 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
             "batchnorm bn2\navgpool 1\nlinear fc out classes\n";
         Model model(text, {.name = "net", .freeze = freeze}, *backend);
         std::set<std::string> names;
-        for (Param* row : model.params().rows())
+        for (Param* row : model.params().all())
             if (row->frozen) names.insert(row->name.substr(0, row->name.rfind('.')));
         return names;
     };

@@ -1,8 +1,8 @@
 // The model language: what is accepted, and the sentence for what is not.
-#include "src/model_text.h"
+#include "src/model/model_text.h"
 
 #include "src/base/random.h"
-#include "src/model.h"
+#include "src/model/model.h"
 #include "tests/support.h"
 
 using namespace convoy;

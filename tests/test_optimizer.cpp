@@ -1,4 +1,4 @@
-#include "src/optimizer.h"
+#include "src/train/optimizer.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -63,12 +63,12 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
         Optimizer optimizer(config, params, *backend);
 
         std::map<std::string, std::vector<double>> w, m, v;
-        for (Param* p : params.rows())
+        for (Param* p : params.all())
             w[p->name].assign(p->value.floats(), p->value.floats() + p->shape.elems()),
                 m[p->name].assign(p->shape.elems(), 0), v[p->name].assign(p->shape.elems(), 0);
         const double lr = 0.05, count = 4;
         for (int t = 1; t <= 3; ++t) {
-            for (Param* p : params.rows()) {
+            for (Param* p : params.all()) {
                 if (p->frozen) continue;
                 const std::vector<float> g = random_floats(p->shape.elems(), uint64_t(t));
                 std::copy(g.begin(), g.end(), p->grad.floats());
@@ -90,13 +90,13 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
                     }
                 }
             }
-            params.block()->tail[Tail::kCount] = float(count);
+            params.block()->counters[StepCounters::kCount] = float(count);
             params.block()->state = optimizer.next(lr);
             optimizer.update();
             CHECK(params.block()->state.scale == 0.25f);
             ++optimizer.steps_done;
         }
-        for (Param* p : params.rows()) {
+        for (Param* p : params.all()) {
             CAPTURE(p->name);
             CHECK_CLOSE(std::span(p->value.floats(), p->shape.elems()), w[p->name], 2e-6);
         }

@@ -91,7 +91,8 @@ TEST_CASE("axpby mixes two vectors, and does not read what counts 0 times") {
     CHECK_CLOSE(poisoned.span(), want, 0);
 }
 
-TEST_CASE("judge finds the first NaN or infinity, wherever it is, and only else gives a scale") {
+TEST_CASE(
+    "check_finite finds the first NaN or infinity, wherever it is, and only else gives a scale") {
     for (const std::string device : {"cpu", "simt"})
         for (int threads : {1, 3}) {
             auto backend = make_backend(device, {.threads = threads});
@@ -100,25 +101,25 @@ TEST_CASE("judge finds the first NaN or infinity, wherever it is, and only else 
             std::vector<float> x = random_floats(n, 1);
             float *there = backend->alloc(n), *images = backend->alloc(1);
             auto* step = reinterpret_cast<StepState*>(backend->alloc(sizeof(StepState) / 4));
-            const auto judge = [&](size_t elems, float count, int64_t bad, float scale) {
+            const auto check_finite = [&](size_t elems, float count, int64_t bad, float scale) {
                 StepState state{.lr = 3, .scale = 7, .first_bad = 7};
                 backend->upload(step, &state, sizeof state);
                 backend->upload(there, x.data(), n * sizeof(float));
                 backend->upload(images, &count, sizeof count);
-                backend->judge(there, elems, images, step);
+                backend->check_finite(there, elems, images, step);
                 backend->download(&state, step, sizeof state);
                 CHECK(state.first_bad == bad);
                 CHECK(state.scale == scale);
                 CHECK(state.lr == 3);
             };
-            judge(0, 8, -1, 0.125f);
-            judge(n, 3, -1, 1 / 3.0f);
-            judge(n, 0, -1, 0);  // no images: nothing to learn from
+            check_finite(0, 8, -1, 0.125f);
+            check_finite(n, 3, -1, 1 / 3.0f);
+            check_finite(n, 0, -1, 0);  // no images: nothing to learn from
             x[0] = std::numeric_limits<float>::max();
-            judge(n, 8, -1, 0.125f);
+            check_finite(n, 8, -1, 0.125f);
             for (size_t at : {n - 1, n / 10 * 9, size_t(4'096), size_t(4'095), size_t(0)}) {
                 x[at] = at % 2 ? NAN : -std::numeric_limits<float>::infinity();
-                judge(n, 8, int64_t(at), 0);
+                check_finite(n, 8, int64_t(at), 0);
             }
         }
 }

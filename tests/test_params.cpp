@@ -1,5 +1,5 @@
 // The arenas of src/params.h, and the start values in them.
-#include "src/params.h"
+#include "src/model/params.h"
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +36,7 @@ TEST_CASE("the arenas hold trained rows, then running statistics, then frozen ro
     params.allocate(*backend, 1);
 
     std::vector<std::string> names;
-    for (Param* row : params.rows()) {
+    for (Param* row : params.all()) {
         names.push_back(row->name);
         CHECK((row->joined || row->offset % 16 == 0));
         CHECK(row->value.data == params.weights + row->offset);
@@ -46,8 +46,8 @@ TEST_CASE("the arenas hold trained rows, then running statistics, then frozen ro
     CHECK(params.trained_size == 32 + 16);
     CHECK(params.updated_size == 48 + 16);  // two rows of 5 without a gap between them
     CHECK(params.weights_size == 64 + 16);
-    CHECK(params.grads_size == 64 + Tail::kSize);
-    CHECK(params.tail() == params.grads + 64);
+    CHECK(params.grads_size == 64 + StepCounters::kSize);
+    CHECK(params.counters() == params.grads + 64);
     CHECK(params.find("var")->offset == params.find("mean")->offset + 5);
     CHECK(params.model_elems() == 5 + 21 + 4);
     CHECK(params.trained_elems() == 21 + 4);

@@ -1,13 +1,13 @@
 // Predictions: the arithmetic against cases done by hand and against a step played through in tiny
 // ticks; buckets against what GradReducer really hands over; and the command as a process.
-#include "src/plan.h"
+#include "src/plan/plan.h"
 
 #include <array>
 #include <nlohmann/json.hpp>
 
 #include "src/base/text.h"
-#include "src/plan_report.h"
-#include "src/step_probe.h"
+#include "src/plan/plan_report.h"
+#include "src/plan/step_probe.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -18,11 +18,11 @@ namespace {
 
 // The same step in ticks of `tick` seconds, without a formula: in each tick the work at hand and
 // the first transfer that is handed over go on, both slower if both do.
-PlayedStep play_in_ticks(double compute, const std::vector<Transfer>& transfers,
-                         const std::vector<Afterwork>& afterwork, double compute_slowdown,
-                         double network_slowdown, double tick) {
+SimulatedStep play_in_ticks(double compute, const std::vector<Transfer>& transfers,
+                            const std::vector<Afterwork>& afterwork, double compute_slowdown,
+                            double network_slowdown, double tick) {
     double computed = 0, sent = 0;
-    PlayedStep step;
+    SimulatedStep step;
     size_t next = 0, after = 0;
     bool pass_over = false;
     while (!pass_over || after < afterwork.size() || next < transfers.size()) {
@@ -62,7 +62,7 @@ JobTiming four_ranks() {
     timing.link = {1e-4, 1e8};
     timing.bucket_bytes = 4'000'000;
     timing.exact_floats = 16;
-    timing.rows = {{1'000'000, 0.5}, {1'000'000, 1}};
+    timing.params = {{1'000'000, 0.5}, {1'000'000, 1}};
     return timing;
 }
 
@@ -81,18 +81,18 @@ TEST_CASE("plan: a sum takes 2(W-1)/W of its bytes and 2(W-1) latencies, a small
 TEST_CASE("plan: a step is what is not hidden, by hand") {
     // Handed over at 2 and 4 of 5 s; 2 s each: the first is over at 4, the second a second late.
     const std::vector<Transfer> two = {{2, 2}, {4, 2}};
-    CHECK(play(5, two, {}, 1, 1).seconds == Approx(6));
-    CHECK(play(5, two, {}, 1, 1).waited == Approx(1));
-    CHECK(play(5, {}, {}, 1, 1).seconds == Approx(5));
-    CHECK(play(5, {}, {}, 1, 1).waited == 0);
+    CHECK(simulate(5, two, {}, 1, 1).seconds == Approx(6));
+    CHECK(simulate(5, two, {}, 1, 1).waited == Approx(1));
+    CHECK(simulate(5, {}, {}, 1, 1).seconds == Approx(5));
+    CHECK(simulate(5, {}, {}, 1, 1).waited == 0);
     // One of 1 s at 2 s, and each takes twice as long beside the other: compute has done 3 by 4 s.
     const std::vector<Transfer> one = {{2, 1}};
-    CHECK(play(5, one, {}, 2, 2).seconds == Approx(6));
-    CHECK(play(5, one, {}, 2, 2).waited == 0);
+    CHECK(simulate(5, one, {}, 2, 2).seconds == Approx(6));
+    CHECK(simulate(5, one, {}, 2, 2).waited == 0);
     // At the end of compute there is nothing beside it.
     const std::vector<Transfer> last = {{5, 3}};
-    CHECK(play(5, last, {}, 2, 2).seconds == Approx(8));
-    CHECK(play(5, last, {}, 2, 2).waited == Approx(3));
+    CHECK(simulate(5, last, {}, 2, 2).seconds == Approx(8));
+    CHECK(simulate(5, last, {}, 2, 2).waited == Approx(3));
 }
 
 TEST_CASE("plan: a step agrees with one played through in ticks") {
@@ -109,8 +109,9 @@ TEST_CASE("plan: a step agrees with one played through in ticks") {
         const double slow_compute = random.uniform(1, 2), slow_network = random.uniform(1, 2);
         const std::vector<Afterwork> afterwork = {{1, random.uniform(0.1f, 0.5f)},
                                                   {4, random.uniform(0.1f, 0.5f)}};
-        const PlayedStep got = play(compute, transfers, afterwork, slow_compute, slow_network);
-        const PlayedStep want =
+        const SimulatedStep got =
+            simulate(compute, transfers, afterwork, slow_compute, slow_network);
+        const SimulatedStep want =
             play_in_ticks(compute, transfers, afterwork, slow_compute, slow_network, 1e-4);
         CHECK(got.seconds == Approx(want.seconds).epsilon(2e-3));
         CHECK(got.waited == Approx(want.waited).epsilon(0.01).scale(0.2));
@@ -123,8 +124,8 @@ TEST_CASE("plan: predicted speeds of one, two and four ranks, by hand") {
     const Prediction alone = predict(plan_job(timing, 80, {1}), {});
     CHECK(alone.step_seconds == Approx(0.250));
     CHECK(alone.efficiency() == Approx(1));
-    // 20 a rank: 20 + 40 + 10. The tail at once; bucket 0 (4 MB) when half of the backward pass is
-    // over, at 40 ms; it takes 60 + 0.6 ms, and so does bucket 1, which waits for it.
+    // 20 a rank: 20 + 40 + 10. The counters at once; bucket 0 (4 MB) when half of the backward pass
+    // is over, at 40 ms; it takes 60 + 0.6 ms, and so does bucket 1, which waits for it.
     const Prediction four = predict(plan_job(timing, 80, {1, 1, 1, 1}), {});
     CHECK(four.step_seconds == Approx(0.040 + 2 * 0.0606 + 0.010));
     CHECK(four.waited_seconds == Approx(0.040 + 2 * 0.0606 - 0.060));
@@ -144,9 +145,9 @@ TEST_CASE("plan: a layer that travels as factors, by hand") {
     JobTiming timing = four_ranks();
     // The later layer: 1000 x 1000, 4 MB; half of the backward pass less 2 ms is over when its
     // gradient is due, which takes 2 ms and 0.1 ms an image.
-    timing.rows = {{1'000'000, 0.5, 1000, 1000, false, false, 0.002, 0.0001}, {1'000'000, 1}};
+    timing.params = {{1'000'000, 0.5, 1000, 1000, false, false, 0.002, 0.0001}, {1'000'000, 1}};
     const auto any = [&](int64_t batch, int world, FactorMode mode) {
-        return any_factors(timing.rows, batch, world, mode);
+        return any_factors(timing.params, batch, world, mode);
     };
     CHECK(any(80, 4, FactorMode::kAuto));
     CHECK_FALSE(any(80, 1, FactorMode::kAuto));
@@ -265,22 +266,23 @@ TEST_CASE("plan: what stands out is named, once and rightly") {
 }
 
 // What the trainer hands over in a step, against the arithmetic; how many layers go as factors.
-static int check_parcels(Config config, Backend& backend, Model& model, Optimizer& optimizer,
-                         std::span<const PlanRow> rows, double bucket_mb) {
+static int check_buckets(Config config, Backend& backend, Model& model, Optimizer& optimizer,
+                         std::span<const PlanParam> rows, double bucket_mb) {
     config.bucket = bucket_mb;
     StepProbe real(config, backend, model, optimizer, 3);
     real.step(2);
     int as_factors = 0;
     std::vector<size_t> want, got;
-    for (const PlanRow& handed : real.rows()) want.push_back(handed.floats);
-    for (const PlanParcel& parcel : cut_parcels(rows, size_t(bucket_mb * (1 << 20)),
-                                                parse_factor_mode(config.factors), config.batch, 2))
-        if (const PlanRow* row =
-                parcel.factors_of) {  // two gathers, of the two images in this step
+    for (const PlanParam& handed : real.params()) want.push_back(handed.floats);
+    for (const PlanBucket& bucket :
+         plan_buckets(rows, size_t(bucket_mb * (1 << 20)), parse_factor_mode(config.factors),
+                      config.batch, 2))
+        if (const PlanParam* row =
+                bucket.factors_of) {  // two gathers, of the two images in this step
             got.push_back(2 * size_t(row->inputs)), got.push_back(2 * size_t(row->outputs));
             ++as_factors;
         } else {
-            got.push_back(parcel.floats);
+            got.push_back(bucket.floats);
         }
     CHECK(got == want);
     return as_factors;
@@ -294,26 +296,26 @@ TEST_CASE("plan: buckets are cut as the trainer hands them over, rows in backwar
     Optimizer optimizer(config, model.params(), *backend);
     const std::vector<float> before(model.params().weights,
                                     model.params().weights + model.params().trained_size);
-    StepProbe rows(row_by_row(config), *backend, model, optimizer, 3);
-    const StepTiming timing = rows.steps(2, 0, 2);
+    StepProbe probe(param_by_param(config), *backend, model, optimizer, 3);
+    const StepTiming timing = probe.steps(2, 0, 2);
     CHECK(timing.images == 2);
     CHECK(timing.forward > 0);
     CHECK(timing.backward > 0);
     size_t trained = 0;
-    for (const Param* row : model.params().rows()) trained += !row->running;
-    CHECK(rows.rows().size() == trained);
+    for (const Param* row : model.params().all()) trained += !row->running;
+    CHECK(probe.params().size() == trained);
     double ready = 0;
-    for (const PlanRow& row : rows.rows()) {
+    for (const PlanParam& row : probe.params()) {
         CHECK(row.ready >= ready);
         ready = row.ready;
     }
-    CHECK(rows.rows().front().ready < 0.5);
-    CHECK(rows.rows().back().ready > 0.8);
-    CHECK(rows.rows()[0].bias);
-    CHECK(rows.rows()[1].inputs == 512);
-    CHECK(rows.rows()[1].outputs == 3);
+    CHECK(probe.params().front().ready < 0.5);
+    CHECK(probe.params().back().ready > 0.8);
+    CHECK(probe.params()[0].bias);
+    CHECK(probe.params()[1].inputs == 512);
+    CHECK(probe.params()[1].outputs == 3);
     for (const double mb : {0.5, 4.0, 100.0})
-        CHECK(check_parcels(config, *backend, model, optimizer, rows.rows(), mb) == 0);
+        CHECK(check_buckets(config, *backend, model, optimizer, probe.params(), mb) == 0);
     CHECK(std::equal(before.begin(), before.end(), model.params().weights));
 }
 
@@ -329,17 +331,17 @@ TEST_CASE("plan: factors are handed over as the trainer does, buckets around the
     Model model(text, {"text", 3, 8, 1, ""}, *backend);
     model.plan(70, true);
     Optimizer optimizer(config, model.params(), *backend);
-    StepProbe rows(row_by_row(config), *backend, model, optimizer, 3);
-    rows.time_linear_layers();
-    rows.step(4);
-    for (const PlanRow& row : rows.rows()) {  // only a has more than 65536 weights: 192 x 350
+    StepProbe probe(param_by_param(config), *backend, model, optimizer, 3);
+    probe.time_linear_layers();
+    probe.step(4);
+    for (const PlanParam& row : probe.params()) {  // only a has more than 65536 weights: 192 x 350
         CAPTURE(row.inputs);
         CHECK((row.fixed_seconds + row.image_seconds > 0) == (row.inputs == 192 && !row.bias));
     }
     for (const auto& [factors, layers] : {std::pair{"auto", 3}, {"on", 4}, {"off", 0}}) {
         config.factors = factors;
         for (const double mb : {0.01, 0.1, 10.0})
-            CHECK(check_parcels(config, *backend, model, optimizer, rows.rows(), mb) == layers);
+            CHECK(check_buckets(config, *backend, model, optimizer, probe.params(), mb) == layers);
     }
 }
 
@@ -350,10 +352,10 @@ TEST_CASE("plan: rows are told apart where gradients are handed over from a copy
                 {"text", 3, 4, 1, ""}, *backend);
     model.plan(2, true);
     Optimizer optimizer(config, model.params(), *backend);
-    StepProbe rows(row_by_row(config), *backend, model, optimizer, 3);
-    rows.step(2);
+    StepProbe probe(param_by_param(config), *backend, model, optimizer, 3);
+    probe.step(2);
     std::vector<std::array<int, 3>> got;
-    for (const PlanRow& row : rows.rows()) got.push_back({row.inputs, row.outputs, row.bias});
+    for (const PlanParam& row : probe.params()) got.push_back({row.inputs, row.outputs, row.bias});
     CHECK(got == std::vector<std::array<int, 3>>{{5, 3, 1}, {5, 3, 0}, {48, 5, 1}, {48, 5, 0}});
 }
 

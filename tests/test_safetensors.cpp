@@ -1,5 +1,5 @@
 // The safetensors reader and writer; the reader against hostile files.
-#include "src/safetensors.h"
+#include "src/checkpoint/safetensors.h"
 
 #include <cstring>
 #include <fstream>

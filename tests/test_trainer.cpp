@@ -1,16 +1,16 @@
 // Training as a whole: world-size independence, over-fitting, resuming bit for bit. Ranks are
 // threads of this process.
-#include "src/trainer.h"
+#include "src/train/trainer.h"
 
 #include <signal.h>
 
 #include <cstring>
 #include <thread>
 
-#include "net/stand_in.h"
-#include "src/checkpoint.h"
-#include "src/job_setup.h"
-#include "src/run_log.h"
+#include "net/null_communicator.h"
+#include "src/checkpoint/checkpoint.h"
+#include "src/job/job_setup.h"
+#include "src/run/run_log.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -222,16 +222,16 @@ TEST_CASE("two ranks in bf16 follow fp32, with factors of bf16 rows between them
     config.device = "cpu";
     const Outcome exact = train_in_threads(config, shares, 2);
     config.device = "simt", config.precision = "bf16", config.factors = "on";
-    const Outcome halved = train_in_threads(config, shares, 2);
-    CHECK_CLOSE(halved.losses, exact.losses, 12 * 0x1p-8);
+    const Outcome is_bf16 = train_in_threads(config, shares, 2);
+    CHECK_CLOSE(is_bf16.losses, exact.losses, 12 * 0x1p-8);
 }
 
 namespace {
 
 // A rank that must not talk to the others.
-class Apart final : public StandIn {
+class Apart final : public NullCommunicator {
  public:
-    using StandIn::StandIn;
+    using NullCommunicator::NullCommunicator;
     std::future<void> allreduce_sum(std::span<float>) override { fail("a local step sums"); }
     std::future<void> gather(std::vector<std::span<float>>) override { fail("… gathers"); }
     void broadcast(std::span<std::byte>, int) override { fail("… broadcasts"); }

@@ -1,5 +1,5 @@
 // Weights in torchvision's names and layouts, src/weights.h.
-#include "src/weights.h"
+#include "src/checkpoint/weights.h"
 
 #include "tests/support.h"
 

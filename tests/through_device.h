@@ -155,9 +155,9 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->softmax(c.in_floats(x), c.out_floats(y));
     }
-    void judge(const float* x, size_t n, const float* images, StepState* step) override {
+    void check_finite(const float* x, size_t n, const float* images, StepState* step) override {
         Call c(*this);
-        device_->judge(c.in(x, n), n, c.in(images, 1), c.out(step, 1));
+        device_->check_finite(c.in(x, n), n, c.in(images, 1), c.out(step, 1));
     }
     void sgd(float* w, const float* g, float* v, size_t n, const StepState* step, float momentum,
              float weight_decay, bool nesterov) override {

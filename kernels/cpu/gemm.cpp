@@ -271,8 +271,8 @@ void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int column
     });
 }
 
-void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
-                   float* result, const Epilogue& epilogue) {
+void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
+                     float* result, const Epilogue& epilogue) {
     if (rows == 0) return;
     const Micro& micro = cpu.micro;
     const Patches left = Patches::matrix(a, rows, depth);

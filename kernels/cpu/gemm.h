@@ -79,8 +79,8 @@ void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int column
 
 // The same for a plain matrix a of few rows and a large b, which is packed piece by piece as it
 // is used, and read from memory once.
-void multiply_thin(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
-                   float* result, const Epilogue& epilogue);
+void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
+                     float* result, const Epilogue& epilogue);
 
 // dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). rows_in_order: each element
 // is summed in the order of the rows, so its bits do not depend on the number of threads, some of

@@ -43,15 +43,15 @@ void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y)
                          {turned, all, all, x.N}, {});
         return turn_back(cpu_, turned, b, relu, y);
     }
-    multiply_thin(cpu_, x.floats(), x.N, w.C, {w.floats(), 1, w.C}, w.N, y.floats(),
-                  {b, relu, nullptr});
+    multiply_skinny(cpu_, x.floats(), x.N, w.C, {w.floats(), 1, w.C}, w.N, y.floats(),
+                    {b, relu, nullptr});
 }
 
 void CpuBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     check_linear(dx, w, dy);
     check_mask(mask, dx);
-    multiply_thin(cpu_, dy.floats(), dy.N, w.N, {w.floats(), w.C, 1}, w.C, dx.floats(),
-                  {nullptr, false, mask.floats()});
+    multiply_skinny(cpu_, dy.floats(), dy.N, w.N, {w.floats(), w.C, 1}, w.C, dx.floats(),
+                    {nullptr, false, mask.floats()});
 }
 
 void CpuBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {

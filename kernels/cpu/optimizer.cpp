@@ -96,7 +96,7 @@ void CpuBackend::axpby(float a, const float* x, float b, float* y, size_t n) {
     });
 }
 
-void CpuBackend::judge(const float* x, size_t n, const float* images, StepState* step) {
+void CpuBackend::check_finite(const float* x, size_t n, const float* images, StepState* step) {
     step->first_bad = first_nonfinite(x, n, cpu_.pool);
     step->scale = step->first_bad < 0 && *images > 0 ? 1 / *images : 0.0f;
 }

@@ -142,18 +142,18 @@ bool is_wide(Tensor x, int channels) {
 }
 
 // In the precision asked for; wide: of both operands. Returns whether tiles had whole sums.
-template <class A, class B, class F = Finish>
+template <class A, class B, class F = Epilogue>
 bool product(Precision precision, bool wide, const A& a, const B& b, int I, int J, int L,
-             const F& finish, DeviceMemory& memory, cudaStream_t stream) {
+             const F& epilogue, DeviceMemory& memory, cudaStream_t stream) {
     constexpr bool kHalved = sizeof(typename A::Number) == 2;
     ENSURE(kHalved == (precision == Precision::kBf16), "a product of ", kHalved ? "bf16" : "floats",
            " in another precision");
     if constexpr (!kHalved)
         if (precision == Precision::kFp32)
-            return multiply(a, b, I, J, L, finish, memory, kSlotProduct, stream);
+            return multiply(a, b, I, J, L, epilogue, memory, kSlotProduct, stream);
     if (wide)
-        return multiply_tensor<true, true>(a, b, I, J, L, finish, memory, kSlotProduct, stream);
-    return multiply_tensor<false, false>(a, b, I, J, L, finish, memory, kSlotProduct, stream);
+        return multiply_tensor<true, true>(a, b, I, J, L, epilogue, memory, kSlotProduct, stream);
+    return multiply_tensor<false, false>(a, b, I, J, L, epilogue, memory, kSlotProduct, stream);
 }
 
 }  // namespace
@@ -163,9 +163,9 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
     check_conv2d(x, w, window, y);
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
-    FinishWithMoments finish{{y, b, relu}, {}};
+    EpilogueWithMoments epilogue{{y, b, relu}, {}};
     if (of_y)
-        finish.strips = make_strips(
+        epilogue.strips = make_strips(
             y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows, kSlotSums);
     bool whole = false;
     with_type(x.type, [&](auto type) {
@@ -173,10 +173,10 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
         const auto patches = patches_of<T>(x, window, y);
         const Matrix<true, T> filters{numbers<T>(w), w.N, patches.depths, patches.depths};
         whole = product(precision_, is_wide(x, x.C) && is_wide(w, x.C), patches, filters,
-                        patches.rows, w.N, patches.depths, finish, memory_, stream_);
+                        patches.rows, w.N, patches.depths, epilogue, memory_, stream_);
     });
     if (of_y && whole)
-        finish_moments(y, finish.strips, *of_y);
+        finish_moments(y, epilogue.strips, *of_y);
     else if (of_y)
         moments(y, *of_y);
 }
@@ -190,7 +190,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
         const Outputs<T> outputs{numbers<T>(dy), dy.shape(), window, dx.H, dx.W, I, L};
         const FiltersOfChannel<T> filters{numbers<T>(w), w.N, w.H, w.W, w.C};
         product(precision_, is_wide(dy, dy.C) && is_wide(w, w.C), outputs, filters, I, J, L,
-                Finish{dx, nullptr, false, mask}, memory_, stream_);
+                Epilogue{dx, nullptr, false, mask}, memory_, stream_);
     });
 }
 
@@ -202,13 +202,13 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
         const PatchesOfTap<T> patches{patches_of<T>(x, window, dy)};
         const int I = dy.C, J = patches.patches.depths, L = patches.patches.rows;
         const Matrix<false, T> outputs{numbers<T>(dy), I, L, I};
-        const Finish finish{Tensor(dw.floats(), dw.shape()), nullptr, false, nullptr, true};
+        const Epilogue epilogue{Tensor(dw.floats(), dw.shape()), nullptr, false, nullptr, true};
         const bool dy_wide = is_wide(dy, dy.C), x_wide = is_wide(x, x.C);
         if (precision_ != Precision::kFp32 && dy_wide && !x_wide)  // a first layer
-            multiply_tensor<true, false>(outputs, patches, I, J, L, finish, memory_, kSlotProduct,
+            multiply_tensor<true, false>(outputs, patches, I, J, L, epilogue, memory_, kSlotProduct,
                                          stream_);
         else
-            product(precision_, dy_wide && x_wide, outputs, patches, I, J, L, finish, memory_,
+            product(precision_, dy_wide && x_wide, outputs, patches, I, J, L, epilogue, memory_,
                     stream_);
     });
     if (db) add_column_sums(dy, db);

@@ -94,7 +94,7 @@ class CudaBackend final : public Backend {
                                Tensor dlogits, float* sums) override;
     void softmax(Tensor x, Tensor y) override;
 
-    void judge(const float* x, size_t n, const float* images, StepState* step) override;
+    void check_finite(const float* x, size_t n, const float* images, StepState* step) override;
     void sgd(float* w, const float* g, float* v, size_t n, const StepState* step, float momentum,
              float weight_decay, bool nesterov) override;
     void adamw(float* w, const float* g, float* m, float* v, size_t n, const StepState* step,

@@ -1,6 +1,6 @@
 // gemm.cuh — the product behind convolutions and linear layers, plain: tiles in shared memory.
 //
-//   out[i][j] = finish(Σ_l a(i,l) · b(j,l))          i < I, j < J, l < L; out is I × J, dense
+//   out[i][j] = epilogue(Σ_l a(i,l) · b(j,l))          i < I, j < J, l < L; out is I × J, dense
 //
 //               l →               A block makes 64×64 numbers of out. It walks over l in steps
 //            ┌──┬──┬──┬──┐        of 16: all threads fetch a 64×16 piece of a and of b into
@@ -40,7 +40,7 @@ namespace convoy::CONVOY_DEVICE {
 constexpr int kTile = 64, kDepthStep = 16, kTilePad = 4, kProductThreads = 256;
 
 // What becomes of each sum.
-struct Finish {
+struct Epilogue {
     static constexpr bool kMoments = false;
     Numbers out;
     const float* bias = nullptr;  // by column
@@ -56,7 +56,7 @@ struct Finish {
     }
     // Also number (i, j + 1), where there is one, of an even j: two halves are stored as one word.
     __device__ void two(int i, int j, int J, float& sum, float& next) const {
-        if (out.halved && J % 2 == 0) {
+        if (out.is_bf16 && J % 2 == 0) {
             const size_t at = size_t(i) * J + j;
             sum = out.rounded(finished(at, j, sum));
             next = out.rounded(finished(at + 1, j + 1, next));
@@ -79,7 +79,7 @@ struct Finish {
 };
 // And the statistics of the columns of out are taken from the tiles, where l is not cut into parts;
 // a tile is a strip.
-struct FinishWithMoments : Finish {
+struct EpilogueWithMoments : Epilogue {
     static constexpr bool kMoments = true;
     Strips strips;
 };
@@ -153,7 +153,7 @@ struct Place {
 
 template <class A, class B, class F>
 __global__ void __launch_bounds__(kProductThreads)
-    product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F finish) {
+    product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
     __shared__ __align__(16) float a_tile[kDepthStep][kTile + kTilePad];
     __shared__ __align__(16) float b_tile[kDepthStep][kTile + kTilePad];
     const Place at(blockIdx.x, ceil_div(J, kTile));
@@ -186,24 +186,24 @@ __global__ void __launch_bounds__(kProductThreads)
             if (parts)
                 parts[(size_t(blockIdx.z) * I + row) * J + column] = sums[u][v];
             else
-                finish(row, column, J, sums[u][v]);
+                epilogue(row, column, J, sums[u][v]);
         }
     static_assert(sizeof a_tile >= 16 * (kTile + 4) * sizeof(float), "the sums of 16 threads");
     if constexpr (F::kMoments)
-        if (finish.strips.pieces && !parts)
+        if (epilogue.strips.pieces && !parts)
             tile_moments<4, 4, 16, kTile>(
-                finish.strips, at.row, j0, thread / 16, a_tile[0], b_tile[0],
+                epilogue.strips, at.row, j0, thread / 16, a_tile[0], b_tile[0],
                 [&](int r, int c) { return sums[r][c]; }, [&](int r) { return i + r; },
                 [&](int c) { return j + c; });
 }
 
 // Adds the parts of each sum in order.
 static __global__ void finish_kernel(const float* parts, int count, size_t I, int J,
-                                     Finish finish) {
+                                     Epilogue epilogue) {
     for (size_t at = first_index(); at < I * J; at += grid_width()) {
         float sum = 0;
         for (int part = 0; part < count; ++part) sum += parts[part * I * J + at];
-        finish(int(at / J), int(at % J), J, sum);
+        epilogue(int(at / J), int(at % J), J, sum);
     }
 }
 
@@ -216,8 +216,8 @@ inline int product_parts(int64_t I, int64_t J, int64_t L) {
 }
 
 // Returns whether tiles had whole sums: l was not cut.
-template <class A, class B, class F = Finish>
-bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& finish,
+template <class A, class B, class F = Epilogue>
+bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
               DeviceMemory& memory, size_t slot, cudaStream_t stream) {
     ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J, " x ",
            L);
@@ -226,11 +226,11 @@ bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& 
     const int depth = ceil_div(ceil_div(L, count), kDepthStep) * kDepthStep;
     float* parts = count > 1 ? memory.scratch<float>(slot, size_t(count) * I * J) : nullptr;
     const dim3 grid(ceil_div(J, kTile) * ceil_div(I, kTile), 1, count);
-    product_kernel<A, B, F>
-        <<<grid, kProductThreads, 0, stream>>>(a, b, int(I), int(J), int(L), depth, parts, finish);
+    product_kernel<A, B, F><<<grid, kProductThreads, 0, stream>>>(a, b, int(I), int(J), int(L),
+                                                                  depth, parts, epilogue);
     CUDA_LAUNCHED();
     if (!parts) return true;
-    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), finish);
+    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), epilogue);
     CUDA_LAUNCHED();
     return false;
 }

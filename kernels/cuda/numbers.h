@@ -81,24 +81,24 @@ void with_pack(std::initializer_list<Tensor> tensors, F&& f) {
 // Numbers whose type is known when the kernel runs.
 struct Numbers {
     void* data = nullptr;
-    bool halved = false;
+    bool is_bf16 = false;
 
     Numbers(std::nullptr_t = nullptr) {}
-    Numbers(Tensor x) : data(x.data), halved(x.type == Type::kBfloat16) {}
+    Numbers(Tensor x) : data(x.data), is_bf16(x.type == Type::kBfloat16) {}
 
     __device__ float operator[](size_t i) const {
-        return halved ? load(static_cast<const bf16*>(data) + i)
-                      : load(static_cast<const float*>(data) + i);
+        return is_bf16 ? load(static_cast<const bf16*>(data) + i)
+                       : load(static_cast<const float*>(data) + i);
     }
     __device__ void set(size_t i, float value) const {
-        if (halved)
+        if (is_bf16)
             store(static_cast<bf16*>(data) + i, value);
         else
             store(static_cast<float*>(data) + i, value);
     }
     // What it is once it was stored.
     __device__ float rounded(float value) const {
-        return halved ? __bfloat162float(__float2bfloat16_rn(value)) : value;
+        return is_bf16 ? __bfloat162float(__float2bfloat16_rn(value)) : value;
     }
     __device__ explicit operator bool() const { return data != nullptr; }
 };

@@ -1,6 +1,6 @@
 // optimizer.cu — one pass over slices of the arenas.   Twin: kernels/cpu/optimizer.cpp
 //
-//   judge  the first number that is not finite, and 1/images or 0: 4 bytes a number
+//   check_finite  the first number that is not finite, and 1/images or 0: 4 bytes a number
 //   sgd    g' = scale·g + decay·w;  v = momentum·v + g';  w −= lr·(a·g' + b·v)
 //          20 bytes a parameter: w, g, v read, w, v written
 //   adamw  m = β1·m + (1−β1)·g';  v = β2·v + (1−β2)·g'²;  w = keep·w − rate·m/(√v·root + eps)
@@ -10,7 +10,7 @@
 //   grid    as in elementwise.cu: neighbouring threads take neighbouring parameters.
 //   bound   by memory.
 //   state   all threads read the same few numbers of the step, from the cache but for the first.
-//   order   nothing is summed. judge takes a minimum, which no order changes.
+//   order   nothing is summed. check_finite takes a minimum, which no order changes.
 #include "kernels/cuda/cuda_backend.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -73,7 +73,7 @@ __global__ void scale_kernel(const float* images, StepState* step) {
 
 }  // namespace
 
-void CudaBackend::judge(const float* x, size_t n, const float* images, StepState* step) {
+void CudaBackend::check_finite(const float* x, size_t n, const float* images, StepState* step) {
     CUDA_CHECK(cudaMemsetAsync(&step->first_bad, 0xFF, sizeof step->first_bad, stream_));
     if (n > 0) nonfinite_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(x, n, step);
     CUDA_LAUNCHED();

@@ -1,7 +1,7 @@
 // tensor_gemm.cuh — the product of gemm.cuh on tensor cores: the same operands, the same results up
 // to the rounding of what is multiplied.
 //
-//   out[i][j] = finish(Σ_l a(i,l) · b(j,l))     sums in fp32; floats are rounded to tf32 before,
+//   out[i][j] = epilogue(Σ_l a(i,l) · b(j,l))     sums in fp32; floats are rounded to tf32 before,
 //                                               bf16 are multiplied as they are
 //
 //   A block makes 128 × 128 (or 128 × 64) numbers of out, in steps of 128 bytes along l: 32 floats
@@ -215,7 +215,7 @@ constexpr int kBlocksAtOnce = sizeof(T) == 2 && kWidthA > 1 && kWidthB > 1 ? 2 :
 template <class A, class B, int kWidthA, int kWidthB, int kColumns, class F>
 __global__ void __launch_bounds__(kTensorThreads,
                                   kBlocksAtOnce<typename A::Number, kWidthA, kWidthB>)
-    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F finish) {
+    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
     using T = typename A::Number;
     extern __shared__ __align__(128) float shared[];
     __shared__ typename A::Row a_rows[kTensorRows];
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kTensorThreads,
                 float &sum = sums[m][n][half * 2], &next = sums[m][n][half * 2 + 1];
                 if (i >= I || j >= J) continue;
                 if (!parts) {
-                    finish.two(i, j, J, sum, next);
+                    epilogue.two(i, j, J, sum, next);
                     continue;
                 }
                 float* to = parts + (size_t(blockIdx.z) * I + i) * J + j;
@@ -280,9 +280,9 @@ __global__ void __launch_bounds__(kTensorThreads,
                 if (j + 1 < J) to[1] = next;
             }
     if constexpr (F::kMoments)
-        if (finish.strips.pieces && !parts)
+        if (epilogue.strips.pieces && !parts)
             tile_moments<kM * 2, 8, kDown * 8, kColumns>(
-                finish.strips, at.row, j0, warp / kAcross * 8 + lane / 4, shared,
+                epilogue.strips, at.row, j0, warp / kAcross * 8 + lane / 4, shared,
                 shared + kStage * sizeof(T) / sizeof(float),
                 [&](int r, int c) { return sums[r / 2][c / 2][r % 2 * 2 + c % 2]; },
                 [&](int r) { return row + r / 2 * 16 + lane / 4 + r % 2 * 8; },
@@ -297,8 +297,9 @@ inline int tensor_parts(int64_t I, int64_t J, int64_t L, int columns) {
 }
 
 template <class A, class B, int kWidthA, int kWidthB, int kColumns, class F>
-bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& finish,
-                           DeviceMemory& memory, size_t slot, cudaStream_t stream) {
+bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t L,
+                           const F& epilogue, DeviceMemory& memory, size_t slot,
+                           cudaStream_t stream) {
     using T = typename A::Number;
     const int count = tensor_parts(I, J, L, kColumns);
     const int depth = ceil_div(ceil_div(L, count), kTensorDepth<T>) * kTensorDepth<T>;
@@ -309,10 +310,10 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     tensor_product_kernel<A, B, kWidthA, kWidthB, kColumns, F>
         <<<grid, kTensorThreads, kBytes, stream>>>(a, b, int(I), int(J), int(L), depth, parts,
-                                                   finish);
+                                                   epilogue);
     CUDA_LAUNCHED();
     if (!parts) return true;
-    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), finish);
+    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), epilogue);
     CUDA_LAUNCHED();
     return false;
 }
@@ -320,8 +321,8 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
 // multiply() of gemm.cuh in tf32 or bf16. kWideA, kWideB: in copies of 16 bytes. Narrow tiles where
 // out is narrow, and where copies are of single numbers (first and last layers; fewer kernels to
 // build).
-template <bool kWideA, bool kWideB, class A, class B, class F = Finish>
-bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& finish,
+template <bool kWideA, bool kWideB, class A, class B, class F = Epilogue>
+bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
                      DeviceMemory& memory, size_t slot, cudaStream_t stream) {
     using T = typename A::Number;
     static_assert(sizeof(T) == sizeof(typename B::Number));
@@ -330,7 +331,7 @@ bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, co
     if (I == 0 || J == 0) return true;
     constexpr int kWidthA = kWideA ? kChunk<T> : 1, kWidthB = kWideB ? kChunk<T> : 1;
     const auto launch = [&](auto launcher) {
-        return launcher(a, b, I, J, L, finish, memory, slot, stream);
+        return launcher(a, b, I, J, L, epilogue, memory, slot, stream);
     };
     if constexpr (kWideA && kWideB)
         if (J > 64) return launch(launch_tensor_product<A, B, kWidthA, kWidthB, 128, F>);

@@ -1,0 +1,267 @@
+// checkpoint.cpp — see checkpoint.h.
+#include "src/checkpoint/checkpoint.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+#include "src/checkpoint/weights.h"
+
+namespace convoy {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// ---- files -----------------------------------------------------------------------------------
+
+static std::string sha256_of_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) fail("cannot read ", path, ": ", std::strerror(errno));
+    std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest(EVP_MD_CTX_new(),
+                                                                   EVP_MD_CTX_free);
+    EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr);
+    std::vector<char> block(1 << 20);
+    while (file.read(block.data(), std::streamsize(block.size())), file.gcount() > 0)
+        EVP_DigestUpdate(digest.get(), block.data(), size_t(file.gcount()));
+    unsigned char hash[EVP_MAX_MD_SIZE];
+    unsigned length = 0;
+    EVP_DigestFinal_ex(digest.get(), hash, &length);
+    std::string text;
+    for (unsigned i = 0; i < length; ++i) text += fmt::format("{:02x}", hash[i]);
+    return text;
+}
+
+static void sync_path(const std::string& path) {
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) fail("cannot open ", path, ": ", std::strerror(errno));
+    const int result = fsync(file);
+    const int error = errno;
+    close(file);
+    if (result != 0) fail("cannot sync ", path, ": ", std::strerror(error));
+}
+
+static void write_text(const std::string& path, const std::string& text) {
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    if (!file) fail("cannot write ", path, ": ", std::strerror(errno));
+    sync_path(path);
+}
+
+// `name` in folder `run` points to `target` from now on; the swap is one rename.
+static void swap_link(const fs::path& run, const std::string& name, const std::string& target) {
+    const fs::path link = run / name, fresh = run / (name + ".new");
+    std::error_code ignored;
+    fs::remove(fresh, ignored);
+    fs::create_symlink(target, fresh);
+    fs::rename(fresh, link);
+}
+
+// Names of the checkpoints of a run, newest first.
+static std::vector<std::string> list_checkpoints(const fs::path& run) {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
+        const std::string name = entry.path().filename();
+        if (name.starts_with("step-") && name.find('.') == std::string::npos) names.push_back(name);
+    }
+    std::sort(names.rbegin(), names.rend());
+    return names;
+}
+
+// ---- the card --------------------------------------------------------------------------------
+
+std::map<std::string, std::string> card_to_metadata(const ModelCard& card) {
+    return {{"format", "convoy"},
+            {"model", card.model_name},
+            {"model_text", card.model_text},
+            {"size", cat(card.size)},
+            {"classes", json(card.classes).dump()},
+            {"mean", json(card.mean).dump()},
+            {"std", json(card.std).dump()}};
+}
+
+ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
+                             const std::string& path) {
+    try {
+        ModelCard card;
+        card.model_name = metadata.at("model");
+        card.model_text = metadata.at("model_text");
+        card.size = std::stoi(metadata.at("size"));
+        card.classes = json::parse(metadata.at("classes")).get<std::vector<std::string>>();
+        for (int c = 0; c < 3; ++c) {
+            card.mean[c] = json::parse(metadata.at("mean")).at(size_t(c)).get<float>();
+            card.std[c] = json::parse(metadata.at("std")).at(size_t(c)).get<float>();
+        }
+        return card;
+    } catch (const std::exception&) {
+        fail(path,
+             " holds weights, but not the classes and preprocessing they belong to; "
+             "`trainer import` adds them");
+    }
+}
+
+// ---- saving ----------------------------------------------------------------------------------
+
+static SafeTensors optimizer_state(Model& model, Optimizer& optimizer, Backend& backend) {
+    SafeTensors content;
+    const std::vector<std::string> names = optimizer.state_names();
+    for (size_t s = 0; s < names.size(); ++s)
+        for (Param* param : model.params().all()) {
+            if (param->running || param->frozen) continue;
+            StoredTensor tensor;
+            tensor.shape = {param->shape.N, param->shape.H, param->shape.W, param->shape.C};
+            tensor.values.resize(param->shape.elems());
+            backend.download(tensor.values.data(), optimizer.state()[s] + param->offset,
+                             tensor.values.size() * sizeof(float));
+            content.tensors[names[s] + "/" + param->name] = std::move(tensor);
+        }
+    return content;
+}
+
+static json meta_to_json(const CheckpointMeta& meta, const std::string& folder) {
+    return {{"format", 1},
+            {"program", "convoy"},
+            {"epoch", meta.position.epoch},
+            {"samples_consumed", meta.position.consumed},
+            {"step", meta.position.step},
+            {"optimizer_steps", meta.optimizer_steps},
+            {"best_top1", meta.best_top1},
+            {"data_fingerprint", fmt::format("{:016x}", meta.data_fingerprint)},
+            {"options", meta.settings},
+            {"sha256",
+             {{"model.safetensors", sha256_of_file(folder + "/model.safetensors")},
+              {"optim.safetensors", sha256_of_file(folder + "/optim.safetensors")}}}};
+}
+
+static void remove_old(const fs::path& run, const std::string& newest, int keep) {
+    std::error_code ignored;  // no best yet; a folder that cannot be removed costs only space
+    const std::string best = fs::read_symlink(run / "best", ignored).string();
+    for (const fs::directory_entry& entry : fs::directory_iterator(run, ignored))
+        if (entry.path().filename().string().find(".writing-") != std::string::npos)
+            fs::remove_all(entry.path(), ignored);  // left by a process that was killed in between
+    int kept = 0;
+    for (const std::string& name : list_checkpoints(run))
+        if (name != newest && name != best && ++kept >= keep) fs::remove_all(run / name, ignored);
+}
+
+std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
+                            const ModelCard& card, Model& model, Optimizer& optimizer,
+                            Backend& backend, bool is_best, int keep) {
+    const std::string name = fmt::format("step-{:08}", meta.position.step);
+    const fs::path folder = fs::path(run) / name;
+    const fs::path fresh = fs::path(run) / cat(name, ".writing-", getpid());
+    try {
+        fs::remove_all(fresh);
+        fs::create_directories(fresh);
+        SafeTensors weights = export_weights(model, backend);
+        weights.metadata = card_to_metadata(card);
+        write_safetensors(fresh / "model.safetensors", weights);
+        write_safetensors(fresh / "optim.safetensors", optimizer_state(model, optimizer, backend));
+        write_text(fresh / "meta.json", meta_to_json(meta, fresh).dump(2) + "\n");
+        sync_path(fresh);
+        const fs::path old = fs::path(run) / cat(name, ".writing-old");
+        if (fs::exists(folder)) fs::rename(folder, old);  // the same step, saved again
+        fs::rename(fresh, folder);
+        fs::remove_all(old);
+        if (is_best) swap_link(run, "best", name);
+        swap_link(run, "latest", name);
+        sync_path(run);
+    } catch (const std::exception& error) {
+        std::error_code ignored;  // the first error is the one to tell
+        fs::remove_all(fresh, ignored);
+        fail("cannot save the checkpoint ", folder.string(), ": ", error.what(),
+             "; the checkpoints before it are as they were");
+    }
+    remove_old(run, name, keep);
+    return folder;
+}
+
+// ---- loading ---------------------------------------------------------------------------------
+
+static Checkpoint read_checkpoint(const std::string& folder) {
+    std::ifstream file(folder + "/meta.json");
+    if (!file) fail(folder, "/meta.json: ", std::strerror(errno));
+    Checkpoint checkpoint;
+    checkpoint.folder = folder;
+    CheckpointMeta& meta = checkpoint.meta;
+    json hashes;
+    try {
+        const json content = json::parse(file);
+        meta.position = {content.at("epoch"), content.at("samples_consumed"), content.at("step")};
+        meta.optimizer_steps = content.at("optimizer_steps");
+        meta.best_top1 = content.at("best_top1");
+        meta.data_fingerprint =
+            std::stoull(content.at("data_fingerprint").get<std::string>(), nullptr, 16);
+        meta.settings = content.at("options").get<std::map<std::string, std::string>>();
+        hashes = content.at("sha256");
+    } catch (const std::exception& error) {
+        fail(folder, "/meta.json is not what a checkpoint holds: ", error.what());
+    }
+    for (const char* name : {"model.safetensors", "optim.safetensors"})
+        if (sha256_of_file(cat(folder, "/", name)) != hashes.value(name, ""))
+            fail(folder, "/", name, " was changed or cut short after it was written");
+    checkpoint.model = read_safetensors(folder + "/model.safetensors");
+    checkpoint.optimizer = read_safetensors(folder + "/optim.safetensors");
+    return checkpoint;
+}
+
+Checkpoint load_checkpoint(const std::string& path, Log& log) {
+    if (!fs::exists(path)) fail("--resume: there is no folder ", path);
+    if (fs::exists(fs::path(path) / "meta.json")) return read_checkpoint(path);
+    const std::vector<std::string> names = list_checkpoints(path);
+    for (const std::string& name : names) try {
+            return read_checkpoint((fs::path(path) / name).string());
+        } catch (const Error& error) {
+            log.notice("checkpoint ", name, " is damaged and passed over: ", error.what());
+        }
+    fail("--resume: ", path, names.empty() ? " holds no checkpoint" : " holds no valid checkpoint");
+}
+
+void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend) {
+    import_weights(checkpoint.model, model, backend, /*partial=*/false);
+    const std::vector<std::string> names = optimizer.state_names();
+    for (size_t s = 0; s < names.size(); ++s)
+        for (Param* param : model.params().all()) {
+            if (param->running || param->frozen) continue;
+            const auto found = checkpoint.optimizer.tensors.find(names[s] + "/" + param->name);
+            if (found == checkpoint.optimizer.tensors.end() ||
+                found->second.values.size() != param->shape.elems())
+                fail(checkpoint.folder, " holds no ", names[s], " of ", param->name,
+                     "; was it trained with another --optimizer?");
+            backend.upload(optimizer.state()[s] + param->offset, found->second.values.data(),
+                           param->shape.elems() * sizeof(float));
+        }
+    optimizer.steps_done = checkpoint.meta.optimizer_steps;
+}
+
+std::map<std::string, std::string> settings_beside(const std::string& model_file) {
+    std::ifstream file(fs::path(model_file).parent_path() / "meta.json");
+    const json content = json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!content.is_object() || !content.contains("options")) return {};
+    std::map<std::string, std::string> settings;
+    for (const auto& [name, value] : content["options"].items())
+        if (value.is_string()) settings[name] = value;
+    return settings;
+}
+
+std::string find_model_file(const std::string& path) {
+    if (path.empty()) fail("give --from: a run folder, a checkpoint or a .safetensors file");
+    if (!fs::exists(path)) fail("--from: there is no ", path);
+    if (!fs::is_directory(path)) return path;
+    for (const char* inside :
+         {"model.safetensors", "best/model.safetensors", "latest/model.safetensors"})
+        if (fs::exists(fs::path(path) / inside)) return (fs::path(path) / inside).string();
+    fail("--from: ", path, " holds no model; a run folder has one after its first checkpoint");
+}
+
+}  // namespace convoy

@@ -1,0 +1,73 @@
+// checkpoint.h — a run's state on disk, never half written.
+//
+//   RUN/step-00001200/model.safetensors   the pure model: torchvision's names and layouts; class
+//                                         list, preprocessing and model text in its metadata
+//                     optim.safetensors   optimizer state, "momentum/<param>", our layouts
+//                     meta.json           options, position, versions, SHA-256 of the other two
+//   RUN/latest → step-00001200            swapped last
+//   RUN/best   → step-00000900            highest validation accuracy so far
+//
+// A checkpoint is written under a temporary name, synced and renamed, and its folder synced; then
+// `latest` is swapped. meta.json is written last and vouches for the others, so a folder without a
+// valid one is not a checkpoint.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "src/base/log.h"
+#include "src/checkpoint/safetensors.h"
+#include "src/train/trainer.h"
+
+namespace convoy {
+
+// What turns pixels into classes, beside the weights: enough to use a model without its run.
+struct ModelCard {
+    std::string model_name, model_text;
+    int size = 0;
+    std::vector<std::string> classes;
+    float mean[3], std[3];
+};
+
+// Card ↔ metadata strings of model.safetensors.
+std::map<std::string, std::string> card_to_metadata(const ModelCard& card);
+// Throws Error naming `path` where the metadata lacks something.
+ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
+                             const std::string& path);
+
+struct CheckpointMeta {
+    Position position;
+    double best_top1 = -1;  // of the validations so far; -1: none
+    int64_t optimizer_steps = 0;
+    uint64_t data_fingerprint = 0;
+    std::map<std::string, std::string> settings;  // job settings of the run
+};
+
+struct Checkpoint {
+    std::string folder;
+    CheckpointMeta meta;
+    SafeTensors model, optimizer;
+};
+
+// Writes RUN/step-<position.step> and swaps `latest`, and `best` if `is_best`; then removes all but
+// the newest `keep` and the best. Returns the folder. On failure (disk full) throws Error, leaves
+// what was there before and removes its own remains.
+std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
+                            const ModelCard& card, Model& model, Optimizer& optimizer,
+                            Backend& backend, bool is_best, int keep);
+
+// The newest valid checkpoint of a run folder (or the given checkpoint folder). Damaged ones are
+// named on `log` and passed over. Throws Error where there is none.
+Checkpoint load_checkpoint(const std::string& path, Log& log);
+// Copies a checkpoint's arenas into model and optimizer. Throws Error if anything does not fit.
+void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend);
+
+// Options of the run that wrote a model file, from the meta.json beside it; empty without one.
+std::map<std::string, std::string> settings_beside(const std::string& model_file);
+
+// The model file that PATH means: a .safetensors file itself, a checkpoint, or a run's best (else
+// latest) checkpoint. Throws Error.
+std::string find_model_file(const std::string& path);
+
+}  // namespace convoy

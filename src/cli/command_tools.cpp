@@ -1,0 +1,95 @@
+// command_tools.cpp — the small commands: check, coordinator, models, export, import.
+#include <filesystem>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+#include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/weights.h"
+#include "src/cli/check_data.h"
+#include "src/cli/commands.h"
+#include "src/job/device_choice.h"
+#include "src/job/job_setup.h"
+
+namespace convoy {
+
+int command_check(const CommandLine& line, Log& log) {
+    Config config = line.config;
+    if (line.files.size() > 1) fail("check takes one folder, not ", line.files.size());
+    if (!line.files.empty()) config.data = line.files[0];
+    if (config.data.empty()) fail("check needs a folder: trainer check DIR");
+    const DataSet data = open_data(data_options(config), log);
+    return check_data(data, decode_threads(config), stdout) > 0 ? 1 : 0;
+}
+
+int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
+    const Config& config = line.config;
+    log.set_quiet(config.quiet);
+    if (config.coord.empty()) fail("coordinator needs --coord HOST:PORT to listen at");
+    std::string host;
+    uint16_t port = 0;
+    parse_coordinator(config.coord, host, port);
+    serve_coordinator(host, port, config.world, log, stop);
+    return stop() ? 128 + stop() : 0;
+}
+
+int command_models(const CommandLine& line) {
+    if (!line.files.empty()) {
+        fmt::print("{}", model_text(line.files[0]));
+        return 0;
+    }
+    for (const std::string& name : built_in_models())
+        fmt::print("{:<10} input {}\n", name, model_input_size(model_text(name)));
+    fmt::print(
+        "\n`trainer models NAME` prints a network's text: a start for a --model FILE of your "
+        "own.\n");
+    return 0;
+}
+
+int command_export(const CommandLine& line, Log& log) {
+    const Config& config = line.config;
+    if (config.out.empty()) fail("export needs --out FILE.safetensors");
+    const std::string file = find_model_file(config.from);
+    SafeTensors content = read_safetensors(file);
+    if (config.layout == "krsc") {
+        const ModelCard card = card_from_metadata(content.metadata, file);
+        const auto backend = make_backend("cpu");
+        Model model(card.model_text, {card.model_name, int(card.classes.size()), card.size, 0, ""},
+                    *backend);
+        import_weights(content, model, *backend, /*partial=*/false);
+        content.tensors = native_weights(model, *backend).tensors;
+    }
+    write_safetensors(config.out, content);
+    log.info("wrote ", config.out, ": ", content.tensors.size(), " tensors, ",
+             count_text(double(std::filesystem::file_size(config.out))), "B, from ", file);
+    return 0;
+}
+
+int command_import(const CommandLine& line, Log& log) {
+    const Config& config = line.config;
+    if (line.files.size() != 1) fail("import takes one weights file, not ", line.files.size());
+    if (config.out.empty()) fail("import needs --out FILE.safetensors");
+    if (config.classes.empty()) fail("import needs --classes A,B,C: the names behind the outputs");
+    ModelCard card;
+    card.model_name = config.model;
+    card.model_text = model_text(config.model);
+    card.size = config.size > 0 ? config.size : model_input_size(card.model_text);
+    card.classes = split(config.classes, ',');
+    const Preprocess defaults;
+    std::copy_n(defaults.mean, 3, card.mean);
+    std::copy_n(defaults.std, 3, card.std);
+    const auto backend = make_backend("cpu");
+    Model model(card.model_text, {card.model_name, int(card.classes.size()), card.size, 0, ""},
+                *backend);
+    const SafeTensors content = read_safetensors(line.files[0]);
+    const ImportReport report = import_weights(content, model, *backend, /*partial=*/true);
+    if (!report.fresh.empty())
+        fail(line.files[0], " does not fill a ", config.model, " with ", card.classes.size(),
+             " classes: ", report.text(), "; to train what is missing use --init");
+    SafeTensors out = export_weights(model, *backend);
+    out.metadata = card_to_metadata(card);
+    write_safetensors(config.out, out);
+    log.info("wrote ", config.out, ": ", report.text());
+    return 0;
+}
+
+}  // namespace convoy

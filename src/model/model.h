@@ -1,0 +1,71 @@
+// model.h — a network as a list of layers, built from a few lines of text.
+//
+// The language and its grammar are described at the top of model_text.h; the built-in networks are
+// written in it (models.cpp).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/model/layers/chain.h"
+
+namespace convoy {
+
+struct ModelOptions {
+    std::string name = {};  // built-in name or path of a file
+    int classes = 3;
+    int size = 0;  // input height and width; 0: the model's own
+    uint64_t seed = 0;
+    std::string freeze = {};  // "" | first N layers with parameters | prefixes of names, by commas
+    bool plain = false;       // no fusion, no sharing of memory, nothing in place (to test against)
+};
+
+class Model {
+ public:
+    // Parses and checks the text, registers the rows, allocates and fills the arenas. `text` is
+    // what the coordinator hands to the ranks: the same text gives the same model. Throws Error
+    // naming line and word, and what was expected.
+    Model(const std::string& text, const ModelOptions& options, Backend& backend);
+
+    int size() const { return size_; }  // input height and width
+    // Has batch norm whose statistics are not frozen.
+    bool has_batch_norm() const { return params_.updated_size > params_.trained_size; }
+    Params& params() { return params_; }
+
+    // Plans memory for batches of up to max_batch images; once, before the first pass.
+    // training: with backward pass. Returns the bytes of activations.
+    size_t plan(int max_batch, bool training);
+
+    // x: N×size×size×3 device memory, N ≤ max_batch, which must stay until the backward pass is
+    // over, and holds what activations are (class Input). Returns the logits N×1×1×classes, floats
+    // that are good until the backward pass.
+    Tensor forward(Tensor x, const Pass& pass);
+    int max_batch() const { return max_batch_; }  // as planned
+    Tensor dlogits(int N);  // planned buffer for the gradient of the logits, an activation
+    // From dlogits to the gradients; ready(row) in backward order, each trained row once.
+    void backward(Tensor dlogits, const Pass& pass, const Ready& ready);
+
+    // The table of the network: a line a layer with shapes and GFLOP, and the totals.
+    std::string table() const;
+    double forward_flops() const;  // of one image, multiply and add counted as two
+    std::vector<LayerLine> lines() const;
+    std::string layer_of(const Param& row) const;  // "fc (linear 1000)", for messages
+
+ private:
+    Backend& backend_;
+    Params params_;
+    Chain layers_;
+    MemoryPlan plan_;
+    int size_ = 0, max_batch_ = 0;
+    bool training_ = false;
+    Value logits_, dlogits_;  // logits_ where the last layer gives no floats
+};
+
+// Text of a built-in model, or of the file `name`; throws Error listing the names there are.
+std::string model_text(const std::string& name);
+std::vector<std::string> built_in_models();
+// Input size that the text names ("input 224").
+int model_input_size(const std::string& text);
+
+}  // namespace convoy

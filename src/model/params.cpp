@@ -1,0 +1,115 @@
+// params.cpp — the layout of the arenas, and the start values.
+#include "src/model/params.h"
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+
+#include "src/base/random.h"
+
+namespace convoy {
+namespace {
+
+constexpr size_t kAlign = 16;  // floats: 64 bytes
+
+size_t aligned(size_t elems) { return (elems + kAlign - 1) / kAlign * kAlign; }
+
+}  // namespace
+
+uint64_t checksum(std::span<const float> values) {
+    // Four chains of multiply and add, so that one need not wait for the other.
+    constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ull;  // 2^64 divided by the golden ratio
+    uint64_t chain[4] = {1, 2, 3, 4};
+    for (size_t i = 0; i < values.size(); ++i) {
+        const uint64_t bits = std::bit_cast<uint32_t>(values[i]);
+        chain[i % 4] = (chain[i % 4] ^ bits) * kPrime;
+    }
+    uint64_t sum = values.size();
+    for (uint64_t c : chain) sum = (sum ^ (c >> 32) ^ c) * kPrime;
+    return sum;
+}
+
+Param& Params::add(Param param) {
+    if (find(param.name)) fail("two parameters are named '", param.name, "'");
+    ENSURE(!weights, "param ", param.name, " comes after allocate");
+    params_.push_back(std::make_unique<Param>(std::move(param)));
+    return *params_.back();
+}
+
+void Params::allocate(Backend& backend, uint64_t seed) {
+    ENSURE(!weights, "allocated twice");
+    enum Part { kTrained, kRunning, kFrozen };
+    const auto part_of = [](const Param& param) {
+        return param.frozen ? kFrozen : param.running ? kRunning : kTrained;
+    };
+    std::stable_sort(params_.begin(), params_.end(),
+                     [&](const auto& a, const auto& b) { return part_of(*a) < part_of(*b); });
+    size_t end = 0;
+    for (auto& param : params_) {
+        param->offset = param->joined ? end : aligned(end);
+        end = param->offset + param->shape.elems();
+        const Part part = part_of(*param);
+        if (part == kTrained) trained_size = aligned(end);
+        if (part <= kRunning) updated_size = aligned(end);
+        weights_size = aligned(end);
+    }
+    updated_size = std::max(updated_size, trained_size);
+    grads_size = updated_size + StepCounters::kSize;
+    ENSURE(weights_size <= INT_MAX, weights_size, " weights");
+    weights = backend.alloc(weights_size);
+    grads = backend.alloc(updated_size + sizeof(StepBlock) / sizeof(float));
+
+    const Type type = backend.activations();
+    if (type != Type::kFloat32) copies_ = backend.alloc({1, 1, 1, int(weights_size)}, type);
+    std::vector<float> staged;
+    for (auto& param : params_) {
+        param->value = param->operand = Tensor(weights + param->offset, param->shape);
+        if (copies_)
+            param->operand = {static_cast<char*>(copies_.data) + param->offset * bytes_of(type),
+                              param->shape, type};
+        if (!param->frozen) param->grad = Tensor(grads + param->offset, param->shape);
+        const size_t n = param->shape.elems();
+        if (param->init.kind == Init::kConstant) {
+            if (param->init.value != 0) backend.fill(param->value.floats(), n, param->init.value);
+            continue;
+        }
+        const uint64_t key = hash_bytes(param->name, hash_bytes(cat(seed, ":")));
+        float* out = param->value.floats();
+        if (!backend.host_visible()) staged.resize(n), out = staged.data();
+        draw_start_values(param->init, key, n, out, backend.threads());
+        if (!backend.host_visible()) backend.upload(param->value.floats(), out, n * sizeof(float));
+    }
+    backend.synchronize();
+}
+
+void Params::refresh(Backend& backend) {
+    if (copies_) backend.copy(copies_, Tensor(weights, copies_.shape()));
+}
+
+std::vector<Param*> Params::all() {
+    std::vector<Param*> all;
+    for (auto& param : params_) all.push_back(param.get());
+    return all;
+}
+
+Param* Params::find(const std::string& name) {
+    for (auto& param : params_)
+        if (param->name == name) return param.get();
+    return nullptr;
+}
+
+size_t Params::model_elems() const {
+    size_t n = 0;
+    for (auto& param : params_)
+        if (!param->running) n += param->shape.elems();
+    return n;
+}
+
+size_t Params::trained_elems() const {
+    size_t n = 0;
+    for (auto& param : params_)
+        if (!param->running && !param->frozen) n += param->shape.elems();
+    return n;
+}
+
+}  // namespace convoy

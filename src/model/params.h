@@ -1,0 +1,101 @@
+// params.h — the arenas: all weights in one flat buffer, all gradients in another.
+//
+//   weights    [ param 0 | param 1 | …  trained …      | running statistics | frozen params ]
+//   gradients  [ param 0 | param 1 | …  same offsets … | their sums         | counters ] state
+//
+// Where activations are bf16 (--precision bf16) the weights stay floats, as do their gradients, and
+// a copy with the same offsets is kept beside: what products multiply.
+//
+// Rows are in forward order, so the backward pass completes gradients from the back to the front.
+// Frozen params have no gradient and so cost nothing on the wire.
+// The counters (sums of loss, counts, flags) is summed over the ranks together with the gradients;
+// the state of the step (learning rate, verdict) behind it is each rank's own. The host writes both
+// as one block before a step, and reads them after it. Optimizer, checkpoint, broadcast and
+// gradient buckets are one call, or a slice, each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "src/model/start_values.h"
+
+namespace convoy {
+
+// Places in the gradient arena's counters: what travels with the gradients of a step.
+struct StepCounters {
+    enum : int {
+        kLoss = 0,  // as BatchSums
+        kCorrect = 1,
+        kTop5 = 2,
+        kCount = 3,    // images trained
+        kSkipped = 4,  // images that did not decode
+        kSigint = 5,   // ranks asked to stop by SIGINT
+        kSigterm = 6,  // … by SIGTERM
+        kSize = 16,    // one cache line
+    };
+};
+
+struct StepBlock {
+    float counters[StepCounters::kSize] = {};
+    StepState state;
+};
+
+struct Param {
+    std::string name;  // torchvision's: "layer1.0.conv1.weight"
+    Shape shape;       // K×R×S×C of a conv, out×1×1×in of a linear, 1×1×1×C of a vector
+    Init init;
+    bool decay = false;    // weight decay applies (not to biases and norms)
+    bool running = false;  // a running statistic: not trained, its "gradient" is a sum
+    bool frozen = false;   // --freeze: keeps its value, has no gradient
+    bool joined = false;   // directly behind the param before it, without padding
+    int dims = 1;          // of the tensor in files: 4 of a conv, 2 of a linear, 1 of a vector
+    Shape flat = {};       // behind a flatten: the H×W×C in which its C inputs lie (else N = 0)
+    size_t offset = 0;     // in floats, in both arenas
+    // Views, set by Params::allocate; grad is empty where frozen. operand: what products read of a
+    // conv or a linear, the value itself or a copy in what activations are (Params::refresh).
+    Tensor value = {}, grad = {}, operand = {};
+};
+
+// Of the bits of floats, for telling whether two ranks hold the same: 64 bits, sensitive to order.
+uint64_t checksum(std::span<const float> values);
+
+class Params {
+ public:
+    // A new param; the reference stays good. Throws Error if the name is taken.
+    Param& add(Param param);
+    // Allocates the arenas (params aligned to 64 bytes, in the order drawn above), sets all views,
+    // and gives each param its start value. Once, after the last add.
+    void allocate(Backend& backend, uint64_t seed);
+
+    // Where products read copies: makes them from the weights as they are now. Part of each pass,
+    // so that whoever changes weights (start values, updates, checkpoints, other ranks) need not
+    // know of copies. Costs 6 bytes a weight; the updates could write the copy for 2.
+    void refresh(Backend& backend);
+
+    size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }
+
+    std::vector<Param*> all();  // in arena order (before allocate: in the order of the adds)
+    Param* find(const std::string& name);  // or null
+    size_t model_elems() const;    // parameters as people count them: no statistics, no padding
+    size_t trained_elems() const;  // of these, what is not frozen
+
+    float* weights = nullptr;
+    float* grads = nullptr;
+    size_t trained_size = 0;  // floats of the trained part, padding included
+    size_t updated_size = 0;  // … of trained part and running statistics: what has a gradient
+    size_t weights_size = 0;  // … of the whole weight arena
+    size_t grads_size = 0;    // updated_size + StepCounters::kSize
+    float* counters() { return grads + updated_size; }
+    // Device memory, as grads.
+    StepBlock* block() { return reinterpret_cast<StepBlock*>(counters()); }
+
+ private:
+    std::vector<std::unique_ptr<Param>> params_;
+    Tensor copies_;  // of all weights, or none
+};
+
+}  // namespace convoy

@@ -1,0 +1,163 @@
+// run_log.cpp — see run_log.h.
+#include "src/run/run_log.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+RunLog::RunLog(Log& log, const std::string& folder, int rank, bool speaks, int log_every,
+               int classes)
+    : log_(log),
+      rank_(rank),
+      log_every_(log_every),
+      classes_(classes),
+      speaks_(speaks),
+      terminal_(isatty(STDOUT_FILENO)),
+      begin_(Clock::now()),
+      window_begin_(begin_),
+      drawn_(begin_),
+      epoch_begin_(begin_) {
+    if (folder.empty()) return;
+    path_ = folder + "/log.jsonl";
+    file_ = std::fopen(path_.c_str(), "a");
+    if (!file_) fail("cannot write ", path_, ": ", std::strerror(errno));
+}
+
+RunLog::~RunLog() {
+    if (file_) std::fclose(file_);
+}
+
+void RunLog::plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step,
+                  const Clocks& clocks) {
+    epochs_ = epochs, steps_per_epoch_ = steps_per_epoch;
+    total_steps_ = total_steps, first_step_ = first_step;
+    window_clocks_ = clocks_ = clocks;
+    begin_ = window_begin_ = drawn_ = epoch_begin_ = Clock::now();
+}
+
+double RunLog::seconds() const { return seconds_since(begin_); }
+double RunLog::images_per_second() const { return double(run_.count) / std::max(seconds(), 1e-9); }
+
+void RunLog::event(const char* name, const json& fields) {
+    if (!file_) return;
+    const double now =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    json line = {{"event", name}, {"time", now}, {"rank", rank_}};
+    line.update(fields);
+    const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    if (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0)
+        return;
+    log_.notice("cannot write ", path_, ": ", std::strerror(errno),
+                "; the run goes on without it");  // a log is not worth a run
+    std::fclose(file_);
+    file_ = nullptr;
+}
+
+void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, double lr,
+                  const Clocks& clocks) {
+    window_ += sums, epoch_ += sums, run_ += sums;
+    clocks_ = clocks;
+    const bool last = step_in_epoch == steps_per_epoch_ || at.step == total_steps_;
+    // Steps without sums (--sync-every, or no image that decodes) leave the line to the next one.
+    line_due_ |= at.step % log_every_ == 0 || last;
+    if (line_due_ && window_.count > 0) {
+        print_step(at, step_in_epoch, lr, true);
+        line_due_ = false;
+        window_ = {};
+        window_clocks_ = clocks;
+        window_begin_ = Clock::now();
+    } else if (terminal_ && speaks_ && seconds_since(drawn_) > 0.1) {
+        print_step(at, step_in_epoch, lr, false);
+    }
+}
+
+void RunLog::print_step(const Position& at, int64_t step_in_epoch, double lr, bool whole_line) {
+    const double elapsed = std::max(seconds_since(window_begin_), 1e-9);
+    const double speed = double(window_.count) / elapsed;
+    const double data = (clocks_.data_wait - window_clocks_.data_wait) / elapsed;
+    const double net = (clocks_.net_wait - window_clocks_.net_wait) / elapsed;
+    const double busy = (clocks_.net_busy - window_clocks_.net_busy) / elapsed;
+    const double done = double(std::max<int64_t>(at.step - first_step_, 1));
+    const double left = seconds() / done * double(total_steps_ - at.step);
+    const std::string text = fmt::format(
+        "epoch {}/{}  step {}/{}  loss {:.4f}  top1 {:.1f} %  {:.1f} img/s  data {:.0f} %  "
+        "net {:.0f} of {:.0f} %  lr {:.4g}  eta {}",
+        at.epoch + 1, epochs_, step_in_epoch, steps_per_epoch_, window_.mean_loss(),
+        100 * window_.top1_part(), speed, 100 * data, 100 * net, 100 * busy, lr, clock_text(left));
+    drawn_ = Clock::now();
+    if (!whole_line) {
+        const int width = 20,
+                  full = int(width * step_in_epoch / std::max<int64_t>(steps_per_epoch_, 1));
+        log_.transient(fmt::format("[{:<{}}] {}", std::string(size_t(full), '='), width, text));
+        return;
+    }
+    if (speaks_) log_.info(text);
+    event("step", {{"epoch", at.epoch},
+                   {"step", at.step},
+                   {"loss", window_.mean_loss()},
+                   {"top1", window_.top1_part()},
+                   {"images", window_.count},
+                   {"images_per_second", speed},
+                   {"data_wait", data},
+                   {"net_wait", net},
+                   {"net_busy", busy},
+                   {"lr", lr}});
+}
+
+void RunLog::epoch(const Position& at) {
+    event("epoch", {{"epoch", at.epoch},
+                    {"step", at.step},
+                    {"loss", epoch_.mean_loss()},
+                    {"top1", epoch_.top1_part()},
+                    {"images", epoch_.count},
+                    {"skipped", epoch_.skipped},
+                    {"seconds", seconds_since(epoch_begin_)}});
+    epoch_ = {};
+    epoch_begin_ = Clock::now();
+}
+
+std::string quality_text(const Sums& sums, int classes) {
+    return fmt::format("loss {:.4f}  top1 {:.2f} %", sums.mean_loss(), 100 * sums.top1_part()) +
+           (classes > 5 ? fmt::format("  top5 {:.2f} %", 100 * sums.top5_part()) : "");
+}
+
+void RunLog::validation(const Position& at, const Sums& sums, bool is_best) {
+    if (speaks_)
+        log_.info(fmt::format("validation after epoch {}  {}  ({} of {} images){}", at.epoch + 1,
+                              quality_text(sums, classes_), sums.correct, sums.count,
+                              is_best ? "  best so far" : ""));
+    event("val", {{"epoch", at.epoch},
+                  {"step", at.step},
+                  {"loss", sums.mean_loss()},
+                  {"top1", sums.top1_part()},
+                  {"top5", sums.top5_part()},
+                  {"images", sums.count},
+                  {"skipped", sums.skipped}});
+    window_begin_ = Clock::now();  // the next window is about training alone
+    window_clocks_ = clocks_;
+}
+
+void RunLog::done(const Position& at, const std::string& how) {
+    event("done", {{"epoch", at.epoch},
+                   {"step", at.step},
+                   {"how", how},
+                   {"images", run_.count},
+                   {"seconds", seconds()},
+                   {"images_per_second", images_per_second()}});
+}
+
+}  // namespace convoy

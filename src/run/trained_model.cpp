@@ -1,0 +1,55 @@
+// trained_model.cpp — see trained_model.h.
+#include "src/run/trained_model.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+#include "src/checkpoint/weights.h"
+#include "src/job/device_choice.h"
+#include "src/job/job_setup.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch) {
+    TrainedModel trained;
+    SafeTensors content;
+    json shared;
+    if (communicator.rank() == 0) {
+        trained.file = find_model_file(config.from);
+        content = read_safetensors(trained.file);
+        card_from_metadata(content.metadata, trained.file);  // throws here, where the file is known
+        shared = {{"file", trained.file}, {"metadata", content.metadata}};
+    }
+    shared = json::parse(broadcast_text(communicator, shared.dump()));
+    trained.file = shared.at("file");
+    trained.card = card_from_metadata(
+        shared.at("metadata").get<std::map<std::string, std::string>>(), trained.file);
+
+    const ModelCard& card = trained.card;
+    trained.backend = make_backend(config);
+    trained.model = std::make_unique<Model>(
+        card.model_text, ModelOptions{card.model_name, int(card.classes.size()), card.size, 0, ""},
+        *trained.backend);
+    trained.model->plan(max_batch, /*training=*/false);
+    if (communicator.rank() == 0)
+        import_weights(content, *trained.model, *trained.backend, /*partial=*/false);
+    Params& params = trained.model->params();
+    if (communicator.world() > 1)
+        communicator.broadcast(
+            std::as_writable_bytes(std::span(params.weights, params.weights_size)), 0);
+    return trained;
+}
+
+Preprocess preprocess_of(const ModelCard& card) {
+    Preprocess how;
+    how.size = card.size;
+    how.augment = Augment::none;
+    std::copy_n(card.mean, 3, how.mean);
+    std::copy_n(card.std, 3, how.std);
+    return how;
+}
+
+}  // namespace convoy

@@ -1,0 +1,26 @@
+// trained_model.h — a model with its weights and its card, ready to use: eval and predict.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "net/communicator.h"
+#include "src/checkpoint/checkpoint.h"
+
+namespace convoy {
+
+struct TrainedModel {
+    ModelCard card;
+    std::string file;  // where it came from
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<Model> model;  // planned for batches of max_batch, forward only
+};
+
+// Takes the model that --from means (find_model_file). With several ranks only rank 0 reads it; the
+// others get card and weights over the network. Throws Error.
+TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch);
+
+// A loader of validation rows as the model's card says, with slots of its backend.
+Preprocess preprocess_of(const ModelCard& card);
+
+}  // namespace convoy

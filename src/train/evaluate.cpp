@@ -1,0 +1,42 @@
+// evaluate.cpp — see evaluate.h.
+#include "src/train/evaluate.h"
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
+                     std::function<int()> stop, bool packed)
+    : model_(model),
+      backend_(backend),
+      communicator_(communicator),
+      stop_(std::move(stop)),
+      sums_(backend.alloc(StepCounters::kSize)),
+      input_(backend, model, packed) {}
+
+Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
+    Sums total;
+    stopped_ = 0;
+    loader.start(0, 0);
+    communicator_.set_progress(step, "validation");
+    while (Batch* batch = loader.next()) {
+        float counters[StepCounters::kSize];
+        fill_counters(counters, *batch, stop_());
+        backend_.upload(sums_, counters, sizeof counters);
+        const Pass pass{false, {}, batch->samples, {}};
+        const Tensor logits = model_.forward(input_.take(*batch), pass);
+        backend_.softmax_cross_entropy(logits, batch->labels, 0, {nullptr, logits.shape()},
+                                       sums_ + StepCounters::kLoss);
+        backend_.download(counters, sums_, sizeof counters);
+        loader.release(batch);
+        communicator_.allreduce_sum(counters).get();
+        total += read_counters(counters);
+        stopped_ = read_stop(counters);
+        if (stopped_) return total;
+    }
+    ENSURE(total.count + total.skipped == samples, "evaluated ", total.count, " and skipped ",
+           total.skipped, " of ", samples);
+    return total;
+}
+
+}  // namespace convoy

@@ -1,0 +1,83 @@
+// factors.h — gradients of linear layers, sent as their factors where that is fewer bytes.
+//
+//   dw[k,c] = Σ_n dy[n,k] · x[n,c]     over all images n of the step, whoever trained them
+//
+// Summing dw over a ring moves 2·(W−1)/W · K·C floats a rank. But dw is a product of two thin
+// matrices: when every rank has all rows of x and dy, it can form the sum itself. Collecting them
+// moves (W−1)/W · B·(K+C) floats a rank, B images a step over all ranks: less where
+// B·(K+C) < 2·K·C. It is exact, up to the order of the sums. For VGG16 with B = 128 the first
+// linear layer has 128·(25088+4096) = 3.7 M against 205 M floats. The price: every rank multiplies
+// for the whole batch instead of its share. Known as sufficient factors: Xie et al.,
+// "Lighter-Communication Distributed Machine Learning via Sufficient Factor Broadcasting" (UAI
+// 2016); Zhang et al., "Poseidon" (USENIX ATC 2017), chooses by layer as we do.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "net/communicator.h"
+#include "src/model/params.h"
+#include "src/train/buckets.h"
+
+namespace convoy {
+
+FactorMode parse_factor_mode(const std::string& text);  // --factors auto|on|off
+
+// One trained linear layer, and how its gradient travels.
+struct FactorChoice {
+    Param* w = nullptr;
+    Param* b = nullptr;       // or null: none, or frozen
+    double dense_bytes = 0;   // sent by a rank in a step, fp32, in the mean: the sum over a ring
+    double factor_bytes = 0;  // … the factors
+    bool use = false;         // factors
+};
+
+// Every linear layer, in forward order. batch: images of a step over all ranks. kAuto uses factors
+// where they are fewer bytes; nothing travels in a world of one.
+std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int world, FactorMode mode);
+
+// What a rank sends in a step, and which layers go as factors: "17.1 MB a rank and step: …".
+std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world,
+                         bool bf16_wire);
+
+// The rows of x and dy of one linear layer, of all ranks.
+class Factors {
+ public:
+    // batch: the most rows of a step over all ranks. All must outlive this.
+    Factors(const FactorChoice& layer, int64_t batch, Backend& backend, Communicator& communicator);
+
+    // A step in which rank r has at most rows[r] images, the same list on every rank.
+    void start(std::span<const int64_t> rows);
+    // This rank's rows: x n×(C), dy n×1×1×K, n ≤ its rows. What is missing counts as zero; so does
+    // a rank that never calls this. Copies.
+    void put(Tensor x, Tensor dy);
+    // The backward pass is done with this layer: where the network cannot read the device's memory,
+    // its rows leave for the host.
+    void stage();
+    // Starts collecting, in its place in the order of the sums.
+    void send();
+    // Waits for all rows; throws the communicator's Error, after which dw and db are as before.
+    void wait();
+    // dw += …, db += … over the rows of all ranks: the same on each, if their kernels add alike.
+    void add_gradient();
+
+    const Param& w() const { return *layer_.w; }
+    const Param* b() const { return layer_.b; }
+
+ private:
+    FactorChoice layer_;
+    Backend& backend_;
+    Communicator& communicator_;
+    int in_, out_;
+    float *x_, *dy_;                 // rows of rank 0, of rank 1, …
+    float *x_host_, *dy_host_;       // the same, or copies which the network can read
+    Tensor x_operand_, dy_operand_;  // the same as bf16, where products read that
+    int64_t download_ = 0;           // the later one of this rank's rows
+    std::vector<int64_t> first_row_;
+    std::vector<std::future<void>> gathers_;
+};
+
+}  // namespace convoy
