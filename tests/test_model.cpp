@@ -113,7 +113,7 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
         Model model(text, {.name = "net", .freeze = freeze}, *backend);
         std::set<std::string> names;
         for (Param* row : model.params().all())
-            if (row->frozen) names.insert(row->name.substr(0, row->name.rfind('.')));
+            if (row->frozen) names.insert(layer_name(row->name));
         return names;
     };
     using Names = std::set<std::string>;

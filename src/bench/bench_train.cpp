@@ -89,7 +89,7 @@ class Sleeper : public Work {
 
  private:
     double flops_of(const Param& w, const std::vector<LayerLine>& lines) const {
-        const std::string name = w.name.substr(0, w.name.rfind('.'));
+        const std::string name = layer_name(w.name);
         for (const LayerLine& line : lines)
             if (line.name == name) return line.flops;
         return 0;

@@ -47,8 +47,6 @@ std::vector<float> downloaded(const Param& row, Backend& backend) {
     return values;
 }
 
-std::string layer_of(const std::string& row) { return row.substr(0, row.rfind('.')); }
-
 std::string shape_text(const std::vector<int64_t>& shape) {
     return shape.empty() ? "one number" : join_text(shape, "x");
 }
@@ -74,7 +72,7 @@ SafeTensors export_weights(Model& model, Backend& backend) {
             "F32", their_shape(*row),
             transposed(downloaded(*row, backend), l.rows, l.pixels, l.channels)};
         if (row->name.ends_with(".running_var"))
-            content.tensors[layer_of(row->name) + kTracked] = {"I64", {}, {0}};
+            content.tensors[layer_name(row->name) + kTracked] = {"I64", {}, {0}};
     }
     return content;
 }
@@ -104,12 +102,12 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
         if (!partial)
             fail("'", row->name, "' is ", shape_text(found->second.shape), " in the weights, ",
                  shape_text(their_shape(*row)), " in the model");
-        misfits.insert(layer_of(row->name));
+        misfits.insert(layer_name(row->name));
     }
 
     ImportReport report;
     for (const Param* row : model.params().all()) {
-        if (misfits.count(layer_of(row->name))) {
+        if (misfits.count(layer_name(row->name))) {
             report.fresh.push_back(row->name);
             continue;
         }

@@ -83,7 +83,7 @@ double Model::forward_flops() const {
 }
 
 std::string Model::layer_of(const Param& row) const {
-    const std::string name = row.name.substr(0, row.name.rfind('.'));
+    const std::string name = layer_name(row.name);
     for (const LayerLine& line : lines())
         if (line.name == name) return cat(name, " (", line.what, ")");
     return name;

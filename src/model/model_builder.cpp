@@ -174,7 +174,7 @@ class Builder {
             error(layer, "the model has more than ", kMaxParams, " parameters with this layer");
         const auto [taken, fresh] = lines_.emplace(row.name, layer.line);
         if (!fresh)
-            error(layer, "the name '", layer_name(row), "' is taken by line ", taken->second);
+            error(layer, "the name '", layer_name(row.name), "' is taken by line ", taken->second);
         return params_.add(std::move(row));
     }
 

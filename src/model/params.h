@@ -60,6 +60,11 @@ struct Param {
     Tensor value = {}, grad = {}, operand = {};
 };
 
+// "layer1.0.conv1" of the parameter "layer1.0.conv1.weight".
+inline std::string layer_name(const std::string& param) {
+    return param.substr(0, param.rfind('.'));
+}
+
 // Of the bits of floats, for telling whether two ranks hold the same: 64 bits, sensitive to order.
 uint64_t checksum(std::span<const float> values);
 

@@ -16,7 +16,7 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int worl
     std::vector<FactorChoice> choices;
     for (Param* w : params.all()) {
         if (w->dims != 2 || w->frozen) continue;  // in files a linear layer has two dimensions
-        Param* b = params.find(w->name.substr(0, w->name.rfind('.')) + ".bias");
+        Param* b = params.find(layer_name(w->name) + ".bias");
         if (b && b->frozen) b = nullptr;
         const LinearTraffic traffic = linear_traffic(w->shape.C, w->shape.N, b, batch, world);
         choices.push_back(
@@ -34,7 +34,7 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
     for (const FactorChoice& choice : choices) {
         if (!choice.use) continue;
         sent += choice.factor_bytes - choice.dense_bytes;
-        const std::string name = choice.w->name.substr(0, choice.w->name.rfind('.'));
+        const std::string name = layer_name(choice.w->name);
         as_factors += fmt::format("{}{} {:.1f} MB as factors instead of {:.1f}",
                                   as_factors.empty() ? ": " : ", ", name,
                                   choice.factor_bytes / unit, choice.dense_bytes / unit);

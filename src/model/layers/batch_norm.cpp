@@ -15,7 +15,7 @@ namespace convoy {
 static constexpr float kEps = 1e-5f;
 
 void BatchNorm::describe(Shape x, std::vector<LayerLine>& lines) const {
-    lines.push_back({layer_name(gamma_),
+    lines.push_back({layer_name(gamma_.name),
                      cat("batchnorm", has_addend ? " + shortcut" : "", relu_text(relu_.on)),
                      {1, x.H, x.W, x.C},
                      gamma_.shape.elems() + beta_.shape.elems(),
@@ -31,8 +31,8 @@ void BatchNorm::plan_moments(Shape x, MemoryPlan& plan, bool training) {
 
 const Moments* BatchNorm::moments(Tensor x, const Pass& pass) {
     if (!pass.training || !learns_) return nullptr;
-    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(gamma_), " got ", x.N,
-           " images in ", pass.groups.size(), " bounds of groups");
+    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(gamma_.name), " got ",
+           x.N, " images in ", pass.groups.size(), " bounds of groups");
     moments_ = {pass.groups, kEps, stats_, mean_.grad.floats()};  // both sums: the rows are joined
     return &moments_;
 }

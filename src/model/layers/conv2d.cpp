@@ -14,7 +14,7 @@ class Conv2d final : public Weighted {
     }
     void describe(Shape x, std::vector<LayerLine>& lines) const override {
         const Shape y = output({1, x.H, x.W, x.C});
-        lines.push_back({layer_name(w_),
+        lines.push_back({layer_name(w_.name),
                          cat("conv2d ", w_.shape.N, " ", window_text(window_), relu_text(relu_.on)),
                          y, params(), 2.0 * double(y.elems()) * double(w_.shape.row_elems()),
                          w_.frozen});

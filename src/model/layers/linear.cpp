@@ -10,7 +10,7 @@ class Linear final : public Weighted {
 
     Shape output(Shape x) const override { return {x.N, 1, 1, w_.shape.N}; }
     void describe(Shape, std::vector<LayerLine>& lines) const override {
-        lines.push_back({layer_name(w_), cat("linear ", w_.shape.N, relu_text(relu_.on)),
+        lines.push_back({layer_name(w_.name), cat("linear ", w_.shape.N, relu_text(relu_.on)),
                          output({1, 1, 1, w_.shape.C}), params(), 2.0 * double(w_.shape.elems()),
                          w_.frozen});
     }

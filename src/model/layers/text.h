@@ -7,9 +7,6 @@
 
 namespace convoy {
 
-// "layer1.0.conv1" of the row "layer1.0.conv1.weight".
-inline std::string layer_name(const Param& row) { return row.name.substr(0, row.name.rfind('.')); }
-
 // "3" of 3x3, "3x5" else.
 inline std::string pair_text(int rows, int columns) {
     return rows == columns ? cat(rows) : cat(rows, "x", columns);
