@@ -24,21 +24,24 @@ std::string within(const std::string& root, const std::string& name) {
 }
 
 struct Roots {
-    std::string train, val;  // val: "" when there is none
+    std::string train, val, test;  // "" where there is none
 };
 
-// flowers/ with flowers/train/ and flowers/val/ inside, or a plain folder of class folders.
+// flowers/ with flowers/train/ and flowers/val/ (or validation/) inside, or a plain folder of class
+// folders. A class may be called "train": alone or with test/ only, it is taken for the split.
 Roots find_roots(const std::string& folder) {
     const std::vector<std::string> names = folders_in(folder);
-    if (!contains(names, "train")) return {folder, ""};
     const bool val = contains(names, "val"), validation = contains(names, "validation");
+    const bool test = contains(names, "test");
+    if (!contains(names, "train")) return {folder, "", ""};
     if (val && validation)
         fail("'", folder, "' has both val/ and validation/: name one with --val");
-    if (val || validation)
-        return {within(folder, "train"), within(folder, val ? "val" : "validation")};
-    // A class may be called "train": alone, or with test/, it is no class.
-    const bool only = names.size() == 1 || (names.size() == 2 && contains(names, "test"));
-    return {only ? within(folder, "train") : folder, ""};
+    if (!val && !validation && names.size() > (test ? 2 : 1)) return {folder, "", ""};
+    return {within(folder, "train"),
+            val          ? within(folder, "val")
+            : validation ? within(folder, "validation")
+                         : "",
+            test ? within(folder, "test") : ""};
 }
 
 // The classes to use of those `there`, in the order of `wanted` if any are.
@@ -133,6 +136,9 @@ DataSet open_data(const DataOptions& options, Log& log) {
     if (!options.val.empty()) {
         const Roots val = find_roots(options.val);
         roots.val = val.val.empty() ? val.train : val.val;
+    } else if (roots.val.empty() && options.val_split == 0 && !roots.test.empty()) {
+        roots.val = roots.test;
+        log.info("validation set: '", roots.test, "', as there is no val/ beside train/");
     }
     if (options.val_split != 0 && !roots.val.empty())
         fail("--val-split with a validation set already there, '", roots.val, "': drop one");
@@ -155,7 +161,8 @@ DataSet open_data(const DataOptions& options, Log& log) {
         check_known(roots.val, known);
         set.val = open_validation(roots.val, classes);
     } else {
-        log.info("no validation set: none beside '", roots.train, "', no --val, no --val-split");
+        log.info("no validation set: name one with --val DIR, or hold back a part of '",
+                 roots.train, "' with --val-split F");
     }
     set.train = std::make_shared<FileSource>(roots.train, classes, std::move(files));
     set.description = cat(roots.train, ": ", classes.size(), " classes, ", set.train->size(),
@@ -169,7 +176,9 @@ std::shared_ptr<const Source> open_for_classes(const std::string& folder,
                                                const std::vector<std::string>& classes,
                                                bool others_too) {
     const Roots roots = find_roots(folder);
-    const std::string& root = roots.val.empty() ? roots.train : roots.val;
+    const std::string& root = !roots.val.empty()    ? roots.val
+                              : !roots.test.empty() ? roots.test
+                                                    : roots.train;
     if (!others_too) check_known(root, classes);
     return open_validation(root, classes);
 }

@@ -48,14 +48,15 @@ struct DataOptions {
 };
 
 // Opens the training and the validation set. A folder that holds train/ and val/ (or validation/)
-// is recognised; a test/ beside them is left alone. Throws Error: folder missing, a class without
-// images, only one class, unknown class name (with the ones there are), a validation class that
-// training does not know.
+// is recognised. A test/ beside train/ validates only where there is neither of them, no `val` and
+// no `val_split`; the log says so, or that there is no validation set. Throws Error: folder
+// missing, a class without images, only one class, unknown class name (with the ones there are), a
+// validation class that training does not know.
 DataSet open_data(const DataOptions& options, Log& log);
 
 // A folder of class folders for a model that knows `classes`, in the model's order: for eval. Of a
-// folder with train/ and val/ inside, the latter. A folder of another class is an error, unless
-// `others_too` leaves such folders out.
+// folder with train/ and val/ (or test/) inside, the latter. A folder of another class is an error,
+// unless `others_too` leaves such folders out.
 std::shared_ptr<const Source> open_for_classes(const std::string& folder,
                                                const std::vector<std::string>& classes,
                                                bool others_too);

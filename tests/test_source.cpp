@@ -34,9 +34,15 @@ struct Quiet {
     ~Quiet() { std::fclose(file); }
 };
 
-DataSet open(const DataOptions& options) {
+DataSet open(const DataOptions& options, std::string* logged = nullptr) {
     Quiet quiet;
-    return open_data(options, quiet.log);
+    DataSet set = open_data(options, quiet.log);
+    if (logged) {
+        logged->resize(size_t(std::ftell(quiet.file)));
+        std::rewind(quiet.file);
+        CHECK(std::fread(logged->data(), 1, logged->size(), quiet.file) == logged->size());
+    }
+    return set;
 }
 
 void refuses(const DataOptions& options, const std::string& why) {
@@ -97,9 +103,39 @@ TEST_CASE("a class may be called train") {
     CHECK(open({.train = dir.path()}).train->classes().size() == 3);
     TempDir only;
     for (const char* name : {"train/a", "train/b", "test/a"}) put_class(only / name, 2);
-    const DataSet set = open({.train = only.path()});
-    CHECK(set.train->classes() == std::vector<std::string>{"a", "b"});
-    CHECK(set.val == nullptr);
+    CHECK(open({.train = only.path()}).train->classes() == std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("train/ beside test/ alone is validated on test/, and the log says so") {
+    TempDir dir;
+    for (const char* name : {"train/a", "train/b", "test/a"}) put_class(dir / name, 5);
+    std::string log;
+    const DataSet set = open({.train = dir.path()}, &log);
+    REQUIRE(set.val != nullptr);
+    CHECK(names(*set.val).front() == dir / "test/a/0.jpg");
+    CHECK(set.val->size() == 5);
+    CHECK(log == cat("validation set: '", dir / "test", "', as there is no val/ beside train/\n"));
+    CHECK(set.description.ends_with(cat("5 for validation (", dir / "test", ")")));
+    CHECK(open_for_classes(dir.path(), {"a", "b"}, false)->name(0) == dir / "test/a/0.jpg");
+
+    // What the user asks for comes first, and test/ is left alone.
+    CHECK(open({.train = dir.path(), .val_split = 0.2f}, &log).val->size() == 2);
+    CHECK(log.empty());
+    CHECK(open({.train = dir.path(), .val = dir / "train"}, &log).val->size() == 10);
+    CHECK(log.empty());
+}
+
+TEST_CASE("without a validation set the log says how to get one") {
+    TempDir dir;
+    for (const char* name : {"train/a", "train/b"}) put_class(dir / name, 2);
+    for (const std::string& folder : {dir.path().native(), dir / "train"}) {
+        std::string log;
+        const DataSet set = open({.train = folder}, &log);
+        CHECK(set.val == nullptr);
+        CHECK(log == cat("no validation set: name one with --val DIR, or hold back a part of '",
+                         dir / "train", "' with --val-split F\n"));
+        CHECK(set.description.ends_with("none for validation"));
+    }
 }
 
 TEST_CASE("--classes keeps those, in that order, in training and validation") {

@@ -19,8 +19,8 @@ static constexpr unsigned kSets = kTrain | kEval | kCheck | kBenchData;
 
 static const Option kOptions[] = {
     {"data", "Data", &Config::data, "DIR",
-     "folder of class folders (train/ and val/ inside are recognised); without it a generated set "
-     "of three shapes",
+     "folder of class folders, or of train/ and val/ (or validation/, test/) that hold them; "
+     "without it a generated set of three shapes",
      kSets, false, true},
     {"val", "Data", &Config::val, "DIR", "folder of the validation set", kTrain | kEval | kCheck},
     {"val-split", "Data", &Config::val_split, "F", "part of each class held back for validation",
