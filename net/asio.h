@@ -1,19 +1,62 @@
-// asio.h — the only file that includes Asio (stand-alone, header only).
+// asio.h — the only file that includes Asio, and the waits that all coroutines here are made of.
 //
-// <version> goes first: Asio 1.22 decides by its macros whether the compiler has coroutines.
+// Asio stands alone (no Boost) and is compiled once, in asio.cpp; other files see declarations.
 #pragma once
 
-#include <version>
-
-#ifndef ASIO_STANDALONE
-#define ASIO_STANDALONE
+// What Asio asks of the compiler: clang 14 has the coroutines of C++20 but does not say so.
+#if defined(__clang__) && !defined(__cpp_impl_coroutine)
+#define __cpp_impl_coroutine 201902L
 #endif
+#define ASIO_HAS_CO_AWAIT 1
+#define ASIO_HAS_STD_COROUTINE 1
+#define ASIO_STANDALONE
 #define ASIO_NO_DEPRECATED
+#define ASIO_SEPARATE_COMPILATION
 
 // GCC 12 takes the frame of a coroutine, which Asio allocates and frees by a pair of its own, for a
 // mismatch whenever it inlines only one of the two.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 
-#include <asio.hpp>
-#include <asio/experimental/deferred.hpp>
-#include <asio/experimental/parallel_group.hpp>
+#include <version>  // first: Asio 1.22 reads its macros
+#ifdef CONVOY_ASIO_CPP
+#include <asio/impl/src.hpp>
+#endif
+#include <asio/awaitable.hpp>
+#include <asio/co_spawn.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/network_v4.hpp>
+#include <asio/ip/network_v6.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/ip/udp.hpp>
+#include <asio/ip/v6_only.hpp>
+#include <asio/post.hpp>
+#include <asio/read.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
+#include <chrono>
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+using asio::ip::tcp;
+
+// Runs `work` beside the caller. Whatever it throws is dropped: `work` reports its own failures.
+void spawn(const asio::any_io_executor& executor, asio::awaitable<void> work);
+
+asio::awaitable<void> sleep_for(std::chrono::milliseconds time);
+
+// A wait that ended because its time was up.
+struct TimedOut : Error {
+    using Error::Error;
+};
+
+// Runs `work`, which waits for `socket` alone, for at most `patience`; then closes the socket and
+// throws TimedOut ("nothing in 5000 ms"). What `work` throws passes through at once.
+asio::awaitable<void> within(std::chrono::milliseconds patience, tcp::socket& socket,
+                             asio::awaitable<void> work);
+
+}  // namespace convoy

@@ -85,22 +85,18 @@ void Connection::send(std::string bytes) {
     queue_.push_back(std::move(bytes));
     if (writing_) return;
     writing_ = true;
-    // The handler holds the connection and swallows nothing: a failed write closes the socket,
-    // which the reader reports.
-    asio::co_spawn(socket_.get_executor(), write_queue(),
-                   [self = shared_from_this()](std::exception_ptr failure) {
-                       self->writing_ = false;
-                       if (!failure) return;
-                       self->queue_.clear();
-                       self->close();
-                   });
+    spawn(socket_.get_executor(), write_queue(shared_from_this()));
 }
 
-asio::awaitable<void> Connection::write_queue() {
-    while (!queue_.empty()) {
-        co_await asio::async_write(socket_, asio::buffer(queue_.front()), asio::use_awaitable);
-        queue_.pop_front();
+asio::awaitable<void> Connection::write_queue(std::shared_ptr<Connection> self) {
+    try {
+        for (; !self->queue_.empty(); self->queue_.pop_front())
+            co_await write_message(self->socket_, self->queue_.front());
+    } catch (const std::system_error&) {  // the reader reports why the socket is closed
+        self->queue_.clear();
+        self->close();
     }
+    self->writing_ = false;
 }
 
 void Connection::close() noexcept {

@@ -12,8 +12,6 @@
 
 namespace convoy {
 
-using asio::ip::tcp;
-
 struct Message {
     wire::Header header;
     std::string body;
@@ -44,6 +42,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     asio::awaitable<void> read(Message& message) {
         return read_message(socket_, wire::kControlLimit, message);
     }
+    asio::awaitable<void> read(Message& message, std::chrono::milliseconds patience) {
+        return within(patience, socket_, read(message));
+    }
     void send(std::string bytes);
     bool drained() const { return queue_.empty(); }
     bool is_open() const { return socket_.is_open(); }
@@ -59,7 +60,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool machine_is_silent(std::chrono::milliseconds patience);
 
  private:
-    asio::awaitable<void> write_queue();
+    static asio::awaitable<void> write_queue(std::shared_ptr<Connection> self);
 
     tcp::socket socket_;
     tcp::endpoint local_, remote_endpoint_;

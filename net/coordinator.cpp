@@ -29,7 +29,7 @@ Coordinator::Coordinator(asio::io_context& io, Options options, Log& log)
       number_(fresh_number()),
       job_(fresh_number()),
       roster_(options.world, number_, {}) {
-    asio::co_spawn(io_, tick(), [](std::exception_ptr) {});  // only ends with the io_context
+    spawn(io_.get_executor(), tick());
 }
 
 void Coordinator::take(tcp::socket socket, wire::Join join) {
@@ -43,7 +43,7 @@ void Coordinator::take(tcp::socket socket, wire::Join join) {
     client->heard = Clock::now();
     client->connection = std::make_shared<Connection>(std::move(socket));
     clients_.push_back(client);
-    asio::co_spawn(io_, serve(client), [](std::exception_ptr) {});  // serve() reports its own
+    spawn(io_.get_executor(), serve(client));
 
     if (stage_ != Stage::gathering) {
         refuse(*client, true, cat("a job of ", watch_.world(), " ranks is running there"));
@@ -222,7 +222,6 @@ bool Coordinator::drained() const {
 
 // Twice in a heartbeat, so that one that is late by half is still counted in time.
 asio::awaitable<void> Coordinator::tick() {
-    asio::steady_timer timer(io_);
     const std::string beat = wire::encode(wire::Beat{});
     for (bool speak = true;; speak = !speak) {
         const auto now = Clock::now();
@@ -235,8 +234,7 @@ asio::awaitable<void> Coordinator::tick() {
             if (now - client->heard > kFormerPatience) client->connection->close();
         if (stage_ == Stage::running)
             if (const auto stalled = watch_.report(now)) notice(*stalled);
-        timer.expires_after(options_.heartbeat / 2);
-        co_await timer.async_wait(asio::use_awaitable);
+        co_await sleep_for(options_.heartbeat / 2);
     }
 }
 

@@ -1,7 +1,6 @@
 // edges.cpp — the connections between ranks, opened once all are known.
 #include <algorithm>
 
-#include "net/deadline.h"
 #include "net/host.h"
 #include "net/rendezvous.h"
 #include "net/ring.h"
@@ -68,10 +67,7 @@ asio::awaitable<void> Edges::open() {
 }
 
 asio::awaitable<void> Edges::wait_for_news() {
-    std::error_code cancelled;  // that is the news
-    membership_.news().expires_after(kAllEdges);
-    co_await membership_.news().async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
-    if (cancelled) co_return;
+    if (co_await membership_.wait_for_news(kAllEdges)) co_return;
     std::string missing;
     for (int rank : neighbours(welcome_.rank, welcome_.ring))
         if (!links_[rank].is_open()) missing += cat(missing.empty() ? "" : ", ", name(rank));
@@ -98,9 +94,9 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
             set_options(socket);
             const wire::Edge edge{welcome_.job, welcome_.rank, rank};
             const std::string hello = wire::encode(edge, welcome_.generation);
-            co_await within(kDialPatience, write_message(socket, hello));
+            co_await within(kDialPatience, socket, write_message(socket, hello));
             Message answer;
-            co_await within(kDialPatience, read_message(socket, wire::kJoinLimit, answer));
+            co_await within(kDialPatience, socket, read_message(socket, wire::kJoinLimit, answer));
             if (answer.header.type == wire::Type::refuse)
                 fail(wire::decode_refuse(answer.body).why);
             const wire::Edge echo = wire::decode_edge(answer.body);
@@ -115,8 +111,7 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
         } catch (const Error& e) {
             why = e.what();
         }
-        asio::steady_timer pause(membership_.io(), milliseconds(200) * (attempt + 1));
-        co_await pause.async_wait(asio::use_awaitable);
+        co_await sleep_for(milliseconds(200) * (attempt + 1));
     }
     membership_.status().check();
     fail("it cannot reach ", name(rank), " at ", host, ":", port, ": ", why,
@@ -139,7 +134,7 @@ asio::awaitable<void> Edges::accept_waiting() {
         try {
             const wire::Edge echo{welcome_.job, welcome_.rank, edge.from};
             const std::string answer = wire::encode(echo, welcome_.generation);
-            co_await within(kDialPatience, write_message(incoming.socket, answer));
+            co_await within(kDialPatience, incoming.socket, write_message(incoming.socket, answer));
             stand(edge.from, std::move(incoming.socket));
         } catch (const std::exception&) {
             // It has hung up: it dials again, or its own error is on the way.

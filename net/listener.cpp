@@ -1,7 +1,5 @@
 #include "net/listener.h"
 
-#include "net/deadline.h"
-
 namespace convoy {
 
 namespace {
@@ -34,7 +32,7 @@ void Listener::listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint) {
     acceptor.listen();
     auto shared = std::make_shared<tcp::acceptor>(std::move(acceptor));
     acceptors_.push_back(shared);
-    asio::co_spawn(io_, accept(shared), [](std::exception_ptr) {});  // ends when it is closed
+    spawn(io_.get_executor(), accept(shared));  // ends when it is closed
 }
 
 uint16_t Listener::port() const {
@@ -55,11 +53,10 @@ asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) 
         co_await acceptor->async_accept(*socket, asio::redirect_error(asio::use_awaitable, error));
         if (error == asio::error::operation_aborted) co_return;
         if (error) {  // out of file descriptors, perhaps: some may come back
-            asio::steady_timer pause(io_, std::chrono::milliseconds(100));
-            co_await pause.async_wait(asio::use_awaitable);
+            co_await sleep_for(std::chrono::milliseconds(100));
             continue;
         }
-        asio::co_spawn(io_, greet(socket), [](std::exception_ptr) {});  // greet() catches its own
+        spawn(io_.get_executor(), greet(socket));
     }
 }
 
@@ -70,7 +67,7 @@ asio::awaitable<void> Listener::greet(std::shared_ptr<tcp::socket> socket) {
     try {
         set_options(*socket);
         Message first;
-        co_await within(kFirstMessage, read_message(*socket, wire::kJoinLimit, first));
+        co_await within(kFirstMessage, *socket, read_message(*socket, wire::kJoinLimit, first));
         dispatch(socket, first);
     } catch (const wire::NotConvoy& e) {
         turn_away(who, e.what());
@@ -88,7 +85,7 @@ asio::awaitable<void> Listener::greet(std::shared_ptr<tcp::socket> socket) {
     }
     if (refusal.empty()) co_return;
     const std::string answer = wire::encode(wire::Refuse{false, refusal});
-    co_await within(kFirstMessage, write_message(*socket, answer));
+    co_await within(kFirstMessage, *socket, write_message(*socket, answer));
 }
 
 void Listener::dispatch(std::shared_ptr<tcp::socket> socket, const Message& first) {

@@ -2,8 +2,6 @@
 
 #include <future>
 
-#include "net/deadline.h"
-
 namespace convoy {
 
 using std::chrono::milliseconds;
@@ -38,7 +36,7 @@ Membership::Membership(Log& log, milliseconds heartbeat)
 }
 
 Membership::~Membership() {
-    run_and_wait(2 * kFarewell, within(kFarewell, drain()));
+    run_and_wait(2 * kFarewell, drain());
     io_.stop();
     thread_.join();
 }
@@ -52,16 +50,13 @@ void Membership::serve(int world) {
 }
 
 void Membership::keep_alive(std::shared_ptr<Connection> connection) {
-    // Ends with its connection. Nobody needs its exceptions: the reader has better ones.
-    asio::co_spawn(io_, beat(std::move(connection)), [](std::exception_ptr) {});
+    spawn(io_.get_executor(), beat(std::move(connection)));
 }
 
 asio::awaitable<void> Membership::beat(std::shared_ptr<Connection> connection) {
-    asio::steady_timer timer(io_);
     while (connection->is_open()) {
         if (connection->drained()) connection->send(wire::encode(progress_.beat()));
-        timer.expires_after(heartbeat_);
-        co_await timer.async_wait(asio::use_awaitable);
+        co_await sleep_for(heartbeat_);
         if (connection != connection_ || !connection->is_open()) continue;
         const auto quiet = std::chrono::duration_cast<milliseconds>(Clock::now() - heard_);
         if (connection->machine_is_silent(3 * heartbeat_)) {
@@ -80,7 +75,7 @@ void Membership::attend(std::shared_ptr<Connection> connection, const wire::Welc
     connection_ = std::move(connection);
     welcome_ = welcome;
     heard_ = Clock::now();
-    asio::co_spawn(io_, listen_to_coordinator(), [](std::exception_ptr) {});  // reports its own
+    spawn(io_.get_executor(), listen_to_coordinator());
 }
 
 asio::awaitable<void> Membership::listen_to_coordinator() {
@@ -181,13 +176,19 @@ void Membership::leave() noexcept {
 }
 
 asio::awaitable<void> Membership::drain() {
-    asio::steady_timer timer(io_);
     if (coordinator_ && left_) coordinator_->say_goodbye();
-    while (answer_due_ || (connection_ && connection_->is_open() && !connection_->drained()) ||
-           (coordinator_ && !coordinator_->drained())) {
-        timer.expires_after(milliseconds(2));
-        co_await timer.async_wait(asio::use_awaitable);
-    }
+    const auto deadline = Clock::now() + kFarewell;
+    while (Clock::now() < deadline &&
+           (answer_due_ || (connection_ && connection_->is_open() && !connection_->drained()) ||
+            (coordinator_ && !coordinator_->drained())))
+        co_await sleep_for(milliseconds(2));
+}
+
+asio::awaitable<bool> Membership::wait_for_news(milliseconds patience) {
+    std::error_code cancelled;
+    news_.expires_after(patience);
+    co_await news_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
+    co_return bool(cancelled);
 }
 
 bool Membership::run_and_wait(milliseconds patience, asio::awaitable<void> work) noexcept {

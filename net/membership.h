@@ -59,8 +59,8 @@ class Membership {
     void attend(std::shared_ptr<Connection> connection, const wire::Welcome& welcome);
 
     bool stands() const { return stands_; }  // GENERATION has come
-    // Wakes whoever waits in the control thread for an edge or for GENERATION.
-    asio::steady_timer& news() { return news_; }
+    // Waits for the next message or incoming edge; false if none came within `patience`.
+    asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
 
     // From any thread. abort() ends the job here at once and tells the others, blaming rank `lost`
     // (-1: this one). report() waits for the coordinator's word first, who may have heard of

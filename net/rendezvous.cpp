@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <ctime>
 
-#include "net/deadline.h"
 #include "net/host.h"
 
 namespace convoy {
@@ -108,8 +107,7 @@ asio::awaitable<Connected> Rendezvous::run() {
             membership_.log().info("waiting for the coordinator at ", where(), ": ", why,
                                    "; trying again until ", until);
         said = why;
-        asio::steady_timer timer(membership_.io(), pause);
-        co_await timer.async_wait(asio::use_awaitable);
+        co_await sleep_for(pause);
         pause = std::min(pause * 3 / 2, kLongestPause);
     }
 
@@ -141,8 +139,7 @@ asio::awaitable<void> Rendezvous::attempt() {
     try {
         for (bool welcome = false; !welcome;) {
             Message message;
-            co_await within(std::max(kAnswerPatience, 5 * options_.heartbeat),
-                            connection_->read(message));
+            co_await connection_->read(message, std::max(kAnswerPatience, 5 * options_.heartbeat));
             welcome = co_await handle(message);
             if (!welcome && Clock::now() > deadline_)
                 fail("no job at ", where(), " in ", options_.join_timeout.count() / 1000,
@@ -312,7 +309,7 @@ asio::awaitable<tcp::socket> dial(asio::io_context& io, const std::string& host,
             if (!from.empty() && own == from.end())
                 throw std::system_error(make_error_code(std::errc::address_family_not_supported));
             if (own != from.end()) socket.bind(tcp::endpoint(*own, 0));
-            co_await within(patience, socket.async_connect(endpoint, asio::use_awaitable));
+            co_await within(patience, socket, socket.async_connect(endpoint, asio::use_awaitable));
             co_return socket;
         } catch (const std::system_error& e) {
             here = reason(e.code());
