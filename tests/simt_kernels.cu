@@ -1,6 +1,8 @@
 // simt_kernels.cu — see simt_kernels.h.
 #include "tests/simt_kernels.h"
 
+#include <memory>
+
 #include "kernels/cuda/cuda.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -43,6 +45,15 @@ __global__ void __launch_bounds__(128) sum_kernel(const int* x, int n, int* tota
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
     __syncthreads();  // all four sums are there
     if (threadIdx.x == 0) atomicAdd(total, warps[0] + warps[1] + warps[2] + warps[3]);
+}
+
+struct Sum {
+    int n;
+    const int* x;
+    int* total;
+};
+__global__ void struct_kernel(Sum sum) {
+    for (int i = 0; i < sum.n; ++i) *sum.total += sum.x[i];
 }
 
 __global__ void coordinates_kernel(int* seen) {
@@ -161,6 +172,16 @@ std::vector<float> reverse_blocks(const std::vector<float>& x, bool with_barrier
 int sum_of(const std::vector<int>& x) {
     Device<int> from(x), total(std::vector<int>{0});
     sum_kernel<<<ceil_div(x.size(), 1000), 128>>>(from.data, int(x.size()), total.data);
+    CUDA_LAUNCHED();
+    return total.host()[0];
+}
+
+int sum_through_struct(const std::vector<int>& x, bool freed) {
+    Device<int> total(std::vector<int>{0});
+    auto from = std::make_unique<Device<int>>(x);
+    const Sum sum{int(x.size()), from->data, total.data};
+    if (freed) from.reset();
+    struct_kernel<<<1, 1>>>(sum);
     CUDA_LAUNCHED();
     return total.host()[0];
 }

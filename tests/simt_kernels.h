@@ -1,4 +1,4 @@
-// simt_kernels.h — small kernels, right and wrong ones, for the tests of the model of CUDA.
+// simt_kernels.h — small kernels, right and wrong ones, for the tests of the CUDA emulator.
 #pragma once
 
 #include <string>
@@ -11,6 +11,9 @@ std::vector<float> reverse_blocks(const std::vector<float>& x, bool with_barrier
 
 // Σ x by warp shuffles, then shared memory, then an atomic addition of whole numbers.
 int sum_of(const std::vector<int>& x);
+
+// Σ x by a kernel that gets its pointers in a struct; `freed`: x was given back before.
+int sum_through_struct(const std::vector<int>& x, bool freed);
 
 // What each thread of a block of 40x3x2 sees: a bit for each number that is as CUDA says.
 std::vector<int> coordinates_seen();

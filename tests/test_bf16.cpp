@@ -2,7 +2,7 @@
 // formula in double of what its inputs were rounded to; a result may then be off by the fp32
 // arithmetic, and by half a unit of the last of the 8 bits that are stored: 2⁻⁸ of its size at
 // most. Convolutions and linear layers: test_tensor_cores.cpp. Steps of training: test_mixed.cpp.
-#include "kernels/simt/model.h"
+#include "kernels/simt/emulator.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
 

@@ -1,5 +1,5 @@
-// --gemm cublas: what the library is told, looked at by one that is ten lines long and follows the
-// definition of BLAS; and what is said where there is none.
+// --gemm cublas: calls of the library against a mock that follows the definition of BLAS, and the
+// errors where there is no library.
 #include "kernels/cuda/cublas.h"
 
 #include <bit>
@@ -23,6 +23,7 @@ int slow_gemm(void*, int op_a, int op_b, int m, int n, int k, const void* alpha,
         lda < (op_a ? k : m) || ldb < (op_b ? n : k) || ldc < m)
         return 7;
     last_compute = compute;
+    a = simt::kernel_address(a), b = simt::kernel_address(b), c = simt::kernel_address(c);
     const auto number = [&](const void* x, int ld, int row, int column) {
         const size_t at = size_t(column) * ld + row;
         if (!type_a) return double(static_cast<const float*>(x)[at]);

@@ -1,5 +1,5 @@
-// Every rung of tools/gemm_ladder.cu on the model of CUDA, against the formula in double.
-#include "kernels/simt/model.h"
+// Every rung of tools/gemm_ladder.cu on the CUDA emulator, against the formula in double.
+#include "kernels/simt/emulator.h"
 #include "tests/reference.h"
 #include "tests/support.h"
 #include "tools/gemm_ladder.h"

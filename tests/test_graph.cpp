@@ -1,4 +1,4 @@
-// Ops recorded and replayed (kernels/cuda/graph.cu), on the model of CUDA.
+// Ops recorded and replayed (kernels/cuda/graph.cu), on the CUDA emulator.
 #include "src/train/step_graph.h"
 #include "tests/support.h"
 

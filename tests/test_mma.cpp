@@ -1,4 +1,4 @@
-// The tensor cores' instructions under the model, each against its definition in the PTX manual.
+// The tensor core instructions under the emulator, each against its definition in the PTX manual.
 #include <bit>
 
 #include "tests/mma_kernels.h"

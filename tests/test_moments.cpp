@@ -1,6 +1,6 @@
 // Statistics of batch norm taken by the convolution that makes its input: against the formula in
 // double, of the very numbers that came out.
-#include "kernels/simt/model.h"
+#include "kernels/simt/emulator.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
 

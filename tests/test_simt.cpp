@@ -1,11 +1,11 @@
-// The model of CUDA (kernels/simt) itself: right kernels give what CUDA says, wrong ones an error.
+// The CUDA emulator (kernels/simt): right kernels give what CUDA says, wrong ones an error.
 #include <bit>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
 
 #include "kernels/backend.h"
-#include "kernels/simt/model.h"
+#include "kernels/simt/emulator.h"
 #include "tests/simt_kernels.h"
 #include "tests/support.h"
 
@@ -148,30 +148,68 @@ TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block
         CAPTURE(text);
         for (const char* part : parts) CHECK(text.find(part) != std::string::npos);
     }
-    // And the model goes on as if nothing had been.
+    // And the emulator goes on as if nothing had been.
     CHECK(simt::sum_of({1, 2, 3}) == 6);
 }
 
-#ifdef __SANITIZE_ADDRESS__
-// Each ends the process that runs it, so each gets one of its own.
+// Each of these ends the process that runs it, so each gets one of its own.
+TEST_CASE("planted: host read" * doctest::skip()) {
+    const auto backend = make_backend("simt", {.threads = 1});
+    MESSAGE("got ", *const_cast<volatile float*>(backend->alloc(16)));
+}
+TEST_CASE("planted: host write after another test" * doctest::skip()) {
+    float* x = nullptr;
+    {
+        const auto backend = make_backend("simt", {.threads = 1});
+        x = backend->alloc(16);
+    }
+    *const_cast<volatile float*>(x) = 1;
+}
 TEST_CASE("planted: global bounds" * doctest::skip()) { launch_wrong("global bounds"); }
 TEST_CASE("planted: shared bounds" * doctest::skip()) { launch_wrong("shared bounds"); }
 TEST_CASE("planted: dynamic bounds" * doctest::skip()) { launch_wrong("dynamic bounds"); }
 
-TEST_CASE("simt: the sanitizer stops at the first access out of bounds and names its thread") {
+// What it printed.
+static std::string output_of_planted(const char* what) {
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+    std::FILE* pipe = popen(cat("'", self, "' -ns '-tc=planted: ", what, "' 2>&1").c_str(), "r");
+    REQUIRE(pipe);
+    std::string said;
+    for (int c; (c = std::fgetc(pipe)) != EOF;) said += char(c);
+    CHECK(pclose(pipe) != 0);
+    return said;
+}
+
+TEST_CASE("simt: a host that touches device memory ends with a message that names the address") {
+    for (const char* what : {"host read", "host write after another test"}) {
+        const std::string said = output_of_planted(what);
+        CAPTURE(said);
+        CHECK(said.find("simt: the host touched 0x") != std::string::npos);
+        CHECK(said.find("copy with Backend::download or upload first") != std::string::npos);
+    }
+}
+
+TEST_CASE("simt: a kernel that leaves device memory ends with a message that names its thread") {
+    const std::string said = output_of_planted("global bounds");
+    CAPTURE(said);
+    CHECK(said.find("kernel write_kernel, block (0,0,0), thread (3,0,0)") != std::string::npos);
+}
+
+TEST_CASE("simt: device pointers inside of structs reach a kernel, and are checked") {
+    CHECK(simt::sum_through_struct({1, 2, 3}, false) == 6);
+    CHECK_THROWS_WITH_AS(simt::sum_through_struct({1, 2, 3}, true),
+                         "kernel struct_kernel: argument 1 does not point to device memory", Error);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+TEST_CASE("simt: the sanitizer stops at the first access out of bounds and names its thread") {
     const std::pair<const char*, const char*> cases[] = {
         {"global bounds", "simt: this was kernel write_kernel, block (0,0,0), thread (3,0,0)"},
         {"shared bounds", "simt: this was kernel shared_bounds_kernel, block (0,0,0), thread (63,"},
         {"dynamic bounds", "simt: this was kernel dynamic_bounds_kernel, block (0,0,0), thread (6"},
     };
     for (const auto& [what, want] : cases) {
-        const std::string command = cat("'", self, "' -ns '-tc=planted: ", what, "' 2>&1");
-        std::FILE* pipe = popen(command.c_str(), "r");
-        REQUIRE(pipe);
-        std::string said;
-        for (int c; (c = std::fgetc(pipe)) != EOF;) said += char(c);
-        CHECK(pclose(pipe) != 0);
+        const std::string said = output_of_planted(what);
         CAPTURE(said);
         CHECK(said.find("AddressSanitizer") != std::string::npos);
         CHECK(said.find("simt_kernels.cu:") != std::string::npos);

@@ -1,7 +1,7 @@
 // Convolutions and linear layers in tf32 and bf16: the formula in double of what is rounded
 // (products of rounded numbers are exact, so what is left is the rounding of sums, and in bf16 of
 // the activations that are stored), and of what is not.
-#include "kernels/simt/model.h"
+#include "kernels/simt/emulator.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
 

@@ -12,9 +12,7 @@
 #include <cuda_runtime.h>
 #define CONVOY_DEVICE cuda
 #else
-#include "kernels/simt/bf16.h"
-#include "kernels/simt/math.h"
-#include "kernels/simt/model.h"
+#include "kernels/simt/emulator.h"
 #include "kernels/simt/runtime.h"
 #define CONVOY_DEVICE simt
 #endif
@@ -22,10 +20,10 @@
 namespace convoy::CONVOY_DEVICE {
 
 #ifdef __CUDACC__
-constexpr bool kIsModel = false;
+constexpr bool kIsEmulator = false;
 inline void set_workers(int) {}
 #else
-constexpr bool kIsModel = true;
+constexpr bool kIsEmulator = true;
 #endif
 
 inline void cuda_check(cudaError_t error, const char* call, const char* file, int line) {

@@ -27,7 +27,7 @@ int count_devices(std::string* why_none) {
 std::string device_identity(int index) {
     cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
-    std::string text = kIsModel ? "simt" : "GPU";
+    std::string text = kIsEmulator ? "simt" : "GPU";
     for (size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
         const unsigned byte = (unsigned char)properties.uuid.bytes[i];
         if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
@@ -90,11 +90,11 @@ CudaBackend::~CudaBackend() {
 }
 
 std::string CudaBackend::name() const {
-    return kIsModel ? std::string("simt") : cat("cuda:", index_);
+    return kIsEmulator ? std::string("simt") : cat("cuda:", index_);
 }
 
 std::string CudaBackend::description() const {
-    if (kIsModel)
+    if (kIsEmulator)
         return cat("simt, the CUDA kernels on the CPU, ", threads_,
                    threads_ == 1 ? " thread" : " threads", ", ", products_,
                    "; slow, to learn and to test");

@@ -49,7 +49,7 @@ __global__ void mma_chains_kernel(int rounds, float* out) {
 
 double CudaBackend::measure_peak_gflops() {
     // About a millisecond on any GPU: the work grows with its multiprocessors. Few on the model.
-    constexpr int kFmaRounds = kIsModel ? 16 : 60'000, kMmaRounds = kIsModel ? 2 : 8'000;
+    constexpr int kFmaRounds = kIsEmulator ? 16 : 60'000, kMmaRounds = kIsEmulator ? 2 : 8'000;
     const int blocks = 2 * processors_, threads = 256;
     float* out = memory_.scratch<float>(kSlotResult, 1);
     cudaEvent_t begin, end;

@@ -1,6 +1,6 @@
 // checks.cpp — what the compiler's own instrumentation finds in a kernel, told as the model tells
 // it: with kernel, block and thread.
-#include "kernels/simt/model.h"
+#include "kernels/simt/emulator.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>

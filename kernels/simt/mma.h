@@ -9,8 +9,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/simt/bf16.h"
-#include "kernels/simt/model.h"
+#include "kernels/simt/emulator.h"
 
 namespace convoy::simt {
 

@@ -17,28 +17,13 @@ namespace {
 std::atomic<uint64_t> order_seed{1};
 thread_local int stream_workers = 1;
 
-// All memory that was given out, by its first address.
-struct Allocation {
-    size_t bytes;
-    bool on_device;
-};
-struct Registry {
-    std::mutex mutex;
-    std::map<const char*, Allocation> blocks;
-    std::map<const void*, size_t> max_shared;  // by kernel
-
-    const Allocation* find(const void* p, size_t bytes) const {
-        auto after = blocks.upper_bound(static_cast<const char*>(p));
-        if (after == blocks.begin()) return nullptr;
-        const auto& [begin, block] = *std::prev(after);
-        const bool inside = static_cast<const char*>(p) + bytes <= begin + block.bytes;
-        return inside ? &block : nullptr;
-    }
-};
-// CUDA's memory is the process's, so is the list of it.
-Registry& registry() {
-    static Registry all;
-    return all;
+// By kernel; of the process, as in CUDA.
+std::mutex max_shared_mutex;
+std::map<const void*, size_t> max_shared_bytes;
+size_t max_shared(const void* kernel) {
+    std::lock_guard lock(max_shared_mutex);
+    const auto found = max_shared_bytes.find(kernel);
+    return found == max_shared_bytes.end() ? kDefaultSharedBytes : found->second;
 }
 
 int64_t count(dim3 size) { return int64_t(size.x) * size.y * size.z; }
@@ -94,22 +79,11 @@ void Launch::check(const void* function) const {
              ")"));
 }
 
-void Launch::check_pointer(int number, const void* pointer) const {
-    if (pointer && !is_device_memory(pointer))
-        fail("kernel ", name_, ": argument ", number, " does not point to device memory");
+void Launch::submit(const std::function<void()>& step) const {
+    (void)submit_to(stream_, [step] { return step(), cudaSuccess; });
 }
 
-void Launch::submit(const Body& body) const {
-    const auto step = [launch = *this, body] {
-        body.check_arguments();
-        launch.run(body);
-        return cudaSuccess;
-    };
-    (void)submit_to(stream_, step);
-}
-
-void Launch::run(const Body& body) const {
-    const std::function<void()>& thread = body.thread;
+void Launch::run(const std::function<void()>& thread) const {
     Stream& stream = stream_of(stream_);
     std::lock_guard lock(stream.mutex);
     const uint64_t seed = order_seed * 1'000'003 + ++stream.launches;
@@ -144,14 +118,9 @@ void Launch::run(const Body& body) const {
 
 cudaError_t set_max_shared(const void* kernel, int bytes) {
     if (bytes < 0 || size_t(bytes) > kMaxSharedBytes) return cudaErrorInvalidValue;
-    std::lock_guard lock(registry().mutex);
-    registry().max_shared[kernel] = std::max(size_t(bytes), kDefaultSharedBytes);
+    std::lock_guard lock(max_shared_mutex);
+    max_shared_bytes[kernel] = std::max(size_t(bytes), kDefaultSharedBytes);
     return cudaSuccess;
-}
-size_t max_shared(const void* kernel) {
-    std::lock_guard lock(registry().mutex);
-    const auto found = registry().max_shared.find(kernel);
-    return found == registry().max_shared.end() ? kDefaultSharedBytes : found->second;
 }
 
 // ---- device --------------------------------------------------------------------------------
@@ -207,51 +176,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 
-// ---- memory --------------------------------------------------------------------------------
-
-cudaError_t allocate(void** memory, size_t bytes, bool on_device) {
-    // The exact size, so that the sanitizer sees the end; aligned as CUDA aligns.
-    if (posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
-    std::memset(*memory, 0xFF, bytes);
-    std::lock_guard lock(registry().mutex);
-    registry().blocks[static_cast<char*>(*memory)] = {bytes, on_device};
-    return cudaSuccess;
-}
-static cudaError_t release(void* memory, bool on_device) {
-    if (!memory) return cudaSuccess;
-    {
-        std::lock_guard lock(registry().mutex);
-        const auto found = registry().blocks.find(static_cast<char*>(memory));
-        if (found == registry().blocks.end() || found->second.on_device != on_device)
-            return cudaErrorInvalidValue;
-        registry().blocks.erase(found);
-    }
-    std::free(memory);
-    return cudaSuccess;
-}
-cudaError_t cudaFree(void* memory) { return release(memory, true); }
-cudaError_t cudaFreeHost(void* memory) { return release(memory, false); }
-
-bool is_device_memory(const void* p, size_t bytes) {
-    std::lock_guard lock(registry().mutex);
-    const Allocation* block = registry().find(p, bytes);
-    return block && block->on_device;
-}
-
-static bool is_pinned(const void* p, size_t bytes) {
-    std::lock_guard lock(registry().mutex);
-    const Allocation* block = registry().find(p, bytes);
-    return block && !block->on_device;
-}
+// ---- copies --------------------------------------------------------------------------------
 
 static cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (bytes == 0) return cudaSuccess;
-    if (kind != cudaMemcpyDefault &&
-        (is_device_memory(to, bytes) != to_device || is_device_memory(from, bytes) != from_device))
+    if (is_device_memory(to, bytes) != to_device || is_device_memory(from, bytes) != from_device)
         return cudaErrorInvalidValue;
-    std::memmove(to, from, bytes);
+    std::memmove(kernel_address(to), kernel_address(from), bytes);
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
@@ -267,7 +200,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
     return submit_to(stream, [=] {
         if (bytes == 0) return cudaSuccess;
         if (!is_device_memory(to, bytes)) return cudaErrorInvalidValue;
-        std::memset(to, value, bytes);
+        std::memset(kernel_address(to), value, bytes);
         return cudaSuccess;
     });
 }

@@ -1,16 +1,15 @@
 // runtime.h — the calls of the CUDA runtime that the backend makes, for the model (model.h).
 //
-// Device memory is heap memory of its own, filled with NaN when it is given out and known by
-// address, so that a kernel that is handed a pointer of the host is refused. Streams do their work
-// in order and at once: whoever submits it waits. But copies from pinned memory are put off until
-// the stream has something else to do or is waited for: what changed there too early, or was read
-// too early here, shows. Events are moments in that order. A graph is a list of what was submitted
-// while its stream was captured.
+// Device memory cannot be read by the host (memory.cpp), and is full of NaN when it is given out.
+// Streams do their work in order and at once: whoever submits it waits. But a copy from pinned
+// memory is put off until the stream has something else to do or is waited for, so a host that
+// changes the source too early, or reads the target too early, gets a wrong result. Events are
+// moments in that order. A graph is a list of what was submitted while its stream was captured.
 #pragma once
 
 #include <cstddef>
 
-#include "kernels/simt/model.h"
+#include "kernels/simt/emulator.h"
 
 namespace convoy::simt {
 
@@ -32,7 +31,6 @@ enum cudaMemcpyKind {
     cudaMemcpyHostToDevice,
     cudaMemcpyDeviceToHost,
     cudaMemcpyDeviceToDevice,
-    cudaMemcpyDefault,
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum : unsigned { cudaStreamNonBlocking = 1 };
@@ -69,8 +67,11 @@ cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream = nullptr);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr);
-// Whether [p, p + bytes] lies in one block of device memory.
+// Whether [p, p + bytes] lies in one block of device memory, or of pinned host memory.
 bool is_device_memory(const void* p, size_t bytes = 0);
+bool is_pinned(const void* p, size_t bytes);
+// Where kernels find what the host knows as p; p itself where it is not device memory.
+void* kernel_address(const void* p);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
@@ -107,7 +108,6 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return cudaGrap
 // is set, and never more than kMaxSharedBytes.
 constexpr size_t kDefaultSharedBytes = 48 << 10, kMaxSharedBytes = 227 << 10;
 cudaError_t set_max_shared(const void* kernel, int bytes);
-size_t max_shared(const void* kernel);
 template <class... Params>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute, int bytes) {
     return set_max_shared(reinterpret_cast<const void*>(kernel), bytes);

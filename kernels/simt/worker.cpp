@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "kernels/simt/sanitizer.h"
+
 #ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -37,14 +38,10 @@ void leave_stack(void** fake, const void* to, size_t bytes) {
 void arrive_on_stack(void* fake, const void** from, size_t* bytes) {
     __sanitizer_finish_switch_fiber(fake, from, bytes);
 }
-void allow(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
-void forbid(const void* p, size_t bytes) { __asan_poison_memory_region(p, bytes); }
 #else
 constexpr size_t kStackBytes = 64 << 10;
 void leave_stack(void**, const void*, size_t) {}
 void arrive_on_stack(void*, const void**, size_t*) {}
-void allow(const void*, size_t) {}
-void forbid(const void*, size_t) {}
 #endif
 
 constexpr size_t kArenaBytes = 512 << 10;  // 227 KB, and gaps around some hundred variables

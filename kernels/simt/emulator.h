@@ -1,21 +1,22 @@
-// model.h — CUDA's execution model on the CPU: grids, blocks, threads, barriers, warps, atomics.
+// emulator.h — CUDA's execution on the CPU: grids, blocks, threads, barriers, warps, atomics.
 //
-// Each thread of a block is a fibre, with a stack of its own; a block runs on one thread of the
-// system, blocks are spread over several. A fibre runs until it waits: at a barrier, or at a warp
-// operation for the other lanes. Who runs next is drawn from a seeded generator, so a kernel that
-// lacks a barrier reads what has not been written yet, and fails its test, mostly at once.
+// Each thread of a block is a fibre with a stack of its own. A block runs on one system thread, and
+// blocks are spread over several. A fibre runs until it waits: at a barrier, or at a warp operation
+// for the other lanes. Which fibre runs next is drawn from a seeded generator, so a kernel that
+// lacks a barrier soon reads what has not been written yet, and fails its test.
 //
 // What CUDA leaves undefined is an Error here that names kernel, block and thread:
 //   __syncthreads    not reached by every thread of the block, or not at the same place
-//   warp operations  whose mask lacks the caller, or names a lane that is gone or waits elsewhere
+//   warp operations  whose mask lacks the caller, or names a lane that has ended or waits elsewhere
 //   loads, stores    of a type that needs more alignment than the address has
 //   launches         beyond the limits of the hardware, or with a pointer to host memory
 // Shared memory is full of NaN when a block begins. A write just past the end of a shared variable
-// is noticed when the block ends; the sanitizer build finds each access outside of shared or global
-// memory, and names kernel, block and thread too.
+// is noticed when the block ends. A kernel that leaves device memory, or a host that touches it,
+// ends the process with a message (memory.cpp). The sanitizer build finds every access outside of
+// shared or device memory, and names kernel, block and thread.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -24,7 +25,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "kernels/simt/types.h"
+#include "kernels/simt/builtins.h"
 #include "src/base/check.h"
 
 #define __global__
@@ -43,10 +44,9 @@ extern constinit thread_local dim3 blockDim, gridDim;
 
 // ---- launches ------------------------------------------------------------------------------
 
-// Blocks of streams that the calling thread creates from now on are run by this many threads of the
-// system.
+// Streams that the calling thread creates from now on run their blocks on this many system threads.
 void set_workers(int workers);
-// What the order of threads and blocks is drawn from.
+// Seed of the order in which threads and blocks run.
 void set_seed(uint64_t seed);
 
 struct Stream;
@@ -62,27 +62,30 @@ class Launch {
         name_ = name;
         check(reinterpret_cast<const void*>(function));
         return [this, function](const std::type_identity_t<Params>&... args) {
-            submit({[function, all = std::tuple<Params...>(args...)] { std::apply(function, all); },
-                    [launch = *this, args...] {
-                        int number = 0;
-                        (launch.check_argument(++number, args), ...);
-                    }});
+            submit([launch = *this, function, args...] {  // a graph does this at each replay
+                std::tuple<Params...> there(args...);
+                int number = 0;
+                std::apply([&](auto&... arg) { (launch.move_pointers(++number, arg), ...); },
+                           there);
+                launch.run([&] { std::apply(function, there); });
+            });
         };
     }
 
  private:
     friend class Worker;
-    struct Body {
-        std::function<void()> thread, check_arguments;
-    };
     void check(const void* function) const;
-    void check_pointer(int number, const void* pointer) const;
+    void submit(const std::function<void()>& step) const;
+    void run(const std::function<void()>& thread) const;
+    // Moves all device pointers in an argument to where a kernel may use them (memory.cpp). Throws
+    // where one does not point to device memory.
     template <class Arg>
-    void check_argument(int number, const Arg& arg) const {
-        if constexpr (std::is_pointer_v<Arg>) check_pointer(number, arg);
+    void move_pointers(int number, Arg& argument) const {
+        static_assert(std::is_trivially_copyable_v<Arg>);
+        if constexpr (alignof(Arg) >= alignof(void*))
+            move_words(number, &argument, sizeof argument, std::is_pointer_v<Arg>);
     }
-    void submit(const Body& body) const;
-    void run(const Body& body) const;
+    void move_words(int number, void* argument, size_t bytes, bool is_pointer) const;
 
     dim3 grid_, block_;
     size_t shared_bytes_;
@@ -100,8 +103,8 @@ using Here = std::source_location;
 std::string hex(unsigned mask);
 std::string place_text();  // "kernel …, block …, thread …", empty outside of a kernel
 
-// What launch.sed makes of `__shared__`: the block's one copy of a variable, known by `Tag`, which
-// is a type of its own for each declaration.
+// What launch.sed makes of `__shared__`: the block's one copy of a variable. `Tag` is a type of its
+// own for each declaration.
 void* shared_bytes(const void* tag, const char* name, size_t bytes, size_t align);
 template <class T, class Tag>
 T& shared(const char* name, size_t align) {
@@ -115,7 +118,7 @@ T* dynamic_shared() {
     return static_cast<T*>(dynamic_shared_bytes());
 }
 
-// Waits for all threads of the block; how many of them gave a predicate that is not 0.
+// Waits for all threads of the block. Returns how many of them gave a predicate that is not 0.
 int barrier(int predicate, Here here);
 inline void __syncthreads(Here here = Here::current()) { barrier(0, here); }
 inline int __syncthreads_count(int predicate, Here here = Here::current()) {
@@ -128,9 +131,8 @@ inline int __syncthreads_and(int predicate, Here here = Here::current()) {
     return barrier(!predicate, here) == 0;
 }
 
-// Every operation of a warp: each lane of `mask` brings a Lane of its own, waits for the others,
-// and the last one to come calls work(lanes, mask) for all; lanes that are not in the mask are
-// null.
+// Every operation of a warp: each lane of `mask` brings data of its own and waits for the others.
+// The last one to arrive calls work(lanes, mask) for all; lanes outside of the mask are null.
 using WarpWork = void (*)(void* const* lanes, unsigned mask);
 void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here);
 
@@ -165,7 +167,8 @@ T shuffle(unsigned mask, T value, int from, const char* name, Here here) {
     warp_operation(mask, &lane, work, name, here);
     return lane.got;
 }
-// A warp is cut into parts of `width` lanes; a source outside of its own part is the lane itself.
+// A warp is cut into parts of `width` lanes; a lane whose source is in another part keeps its
+// value.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32, Here here = Here::current()) {
     const int part = lane_id() / width * width;
@@ -200,15 +203,13 @@ inline int __all_sync(unsigned mask, int predicate, Here here = Here::current())
 
 // ---- atomics: blocks run side by side --------------------------------------------------------
 
-// *at = f(*at), as one; what was there before.
+// *at = f(*at) in one step; returns what was there before.
 template <class T, class F>
 T atomic_change(T* at, F f) {
     using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-    Bits* bits = reinterpret_cast<Bits*>(at);
-    Bits old = __atomic_load_n(bits, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(bits, &old,
-                                        std::bit_cast<Bits>(T(f(std::bit_cast<T>(old)))), true,
-                                        __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+    std::atomic_ref<Bits> bits(*reinterpret_cast<Bits*>(at));
+    Bits old = bits.load();
+    while (!bits.compare_exchange_weak(old, std::bit_cast<Bits>(T(f(std::bit_cast<T>(old))))))
         continue;
     return std::bit_cast<T>(old);
 }
@@ -217,22 +218,8 @@ T atomicAdd(T* at, std::type_identity_t<T> value) {
     return atomic_change(at, [&](T old) { return old + value; });
 }
 template <class T>
-T atomicMax(T* at, std::type_identity_t<T> value) {
-    return atomic_change(at, [&](T old) { return old < value ? value : old; });
-}
-template <class T>
 T atomicMin(T* at, std::type_identity_t<T> value) {
     return atomic_change(at, [&](T old) { return value < old ? value : old; });
 }
-template <class T>
-T atomicExch(T* at, std::type_identity_t<T> value) {
-    return atomic_change(at, [&](T) { return value; });
-}
-template <class T>
-T atomicCAS(T* at, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
-    return atomic_change(at, [&](T old) { return old == compare ? value : old; });
-}
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_block() { __threadfence(); }
 
 }  // namespace convoy::simt
