@@ -62,8 +62,7 @@ TEST_CASE_FIXTURE(Arena,
         set_gradients();
         reducer.start();
         std::vector<Param*> rows = trained();
-        const Ready ready = reducer.listener();
-        for (auto row = rows.rbegin(); row != rows.rend(); ++row) ready(**row);
+        for (auto row = rows.rbegin(); row != rows.rend(); ++row) reducer.ready(**row);
         reducer.finish();
         for (size_t i = 0; i < params.grads_size; ++i) REQUIRE(params.grads[i] == 3 * float(i));
         const float* end = params.grads + params.grads_size;
@@ -84,13 +83,12 @@ TEST_CASE_FIXTURE(Arena, "reducer: a bucket leaves as soon as its rows are ready
     set_gradients();
     reducer.start();
     CHECK(ring.slices.size() == 1);  // statistics and counters
-    const Ready ready = reducer.listener();
     std::vector<Param*> rows = trained();
-    ready(*rows[9]);
+    reducer.ready(*rows[9]);
     CHECK(ring.slices.size() == 2);
-    ready(*rows[7]);  // before its turn: it waits, since the order is the same on all ranks
+    reducer.ready(*rows[7]);  // before its turn: it waits, since the order is the same on all ranks
     CHECK(ring.slices.size() == 2);
-    ready(*rows[8]);
+    reducer.ready(*rows[8]);
     CHECK(ring.slices.size() == 4);
     reducer.finish();
     CHECK(ring.slices.size() == 11);
@@ -102,9 +100,8 @@ TEST_CASE_FIXTURE(Arena, "reducer: a rank with nothing to train hands over the s
         GradReducer reducer(params, *backend, *ring, {900});
         reducer.start();
         std::vector<Param*> rows = trained();
-        const Ready ready = reducer.listener();
         if (ring == &busy)
-            for (auto row = rows.rbegin(); row != rows.rend(); ++row) ready(**row);
+            for (auto row = rows.rbegin(); row != rows.rend(); ++row) reducer.ready(**row);
         reducer.finish();
     }
     REQUIRE(busy.slices.size() == idle.slices.size());
@@ -198,16 +195,15 @@ TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the bu
         ring.slices.clear(), ring.gathers.clear();
         std::fill_n(params.grads, params.grads_size, 0.0f);
         reducer.start(rows);
-        const Ready ready = reducer.listener();
-        ready(*params.find("second.weight"));
-        ready(*params.find("norm.weight"));
+        reducer.ready(*params.find("second.weight"));
+        reducer.ready(*params.find("norm.weight"));
         CHECK(ring.slices.size() == 2);  // the counters, and the bucket that the factors closed
         // One image of two was trained; the second row counts as zero.
-        CHECK(ready.takes_factors(*params.find("first.weight"), params.find("first.bias"),
-                                  {x.data(), 1, 1, 1, 30}, {dy.data(), 1, 1, 1, 20}));
+        CHECK(reducer.take_factors(*params.find("first.weight"), {x.data(), 1, 1, 1, 30},
+                                   {dy.data(), 1, 1, 1, 20}));
         REQUIRE(ring.gathers.size() == 2);
         CHECK(ring.slices.size() == 2);
-        ready(*params.find("conv.weight"));
+        reducer.ready(*params.find("conv.weight"));
         CHECK(ring.slices.size() == 3);
         for (auto [gather, width] : {std::pair{0, 30}, {1, 20}})
             for (size_t rank = 0; rank < 3; ++rank)

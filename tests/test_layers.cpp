@@ -34,12 +34,15 @@ struct Net {
     }
     // Gradients of Σ coefficients · logits.
     std::vector<std::string> backward() {
-        std::vector<std::string> order;
+        struct Order : GradListener {
+            std::vector<std::string> names;
+            void ready(const Param& param) override { names.push_back(param.name); }
+        } order;
         Tensor dlogits = model.dlogits(N);
         const std::vector<float> c = random_floats(dlogits.elems(), 12);
         std::copy(c.begin(), c.end(), dlogits.floats());
-        model.backward(dlogits, pass(), [&](const Param& row) { order.push_back(row.name); });
-        return order;
+        model.backward(dlogits, pass(), order);
+        return order.names;
     }
     double loss() {
         const std::vector<float> y = forward(), c = random_floats(y.size(), 12);
@@ -386,7 +389,8 @@ TEST_CASE("logits and gradients of a residual network equal PyTorch's") {
 
     Tensor dlogits = net.model.dlogits(3);
     for (size_t i = 0; i < dlogits.elems(); ++i) dlogits.floats()[i] = pattern("c", i);
-    net.model.backward(dlogits, net.pass(), [](const Param&) {});
+    GradListener nobody;
+    net.model.backward(dlogits, net.pass(), nobody);
     // Export turns gradients into PyTorch's layout as it does weights.
     for (Param* row : net.model.params().all())
         if (!row->running) std::swap(row->value, row->grad);

@@ -66,7 +66,8 @@ struct Net {
         backend->fill(sums, BatchSums::kFloats, 0);
         const Tensor y = forward(true), dlogits = model.dlogits(kImages);
         backend->softmax_cross_entropy(y, labels, 0, dlogits, sums);
-        model.backward(dlogits, {true, 3, 0, samples, groups}, [](const Param&) {});
+        GradListener nobody;
+        model.backward(dlogits, {true, 3, 0, samples, groups}, nobody);
         backend->axpby(-0.1f / kImages, params.grads, 1, params.weights, params.trained_size);
         float loss = 0;
         backend->download(&loss, sums, sizeof loss);

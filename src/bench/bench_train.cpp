@@ -66,7 +66,6 @@ class Sleeper : public Work {
         wake_ = Clock::now();
         sleep(seconds_ / 3);
         reducer_.start(rows_);
-        const Ready ready = reducer_.listener();
         const std::vector<LayerLine> lines = model_.lines();
         const std::vector<Param*> all = model_.params().all();
         const Param* bias = nullptr;  // of a linear layer: comes with its weights, which are next
@@ -77,10 +76,10 @@ class Sleeper : public Work {
             if (of_linear || w.running || w.frozen) continue;
             if (w.dims > 1) sleep(seconds_ * 2 / 3 * flops_of(w, lines) / model_.forward_flops());
             const bool as_factors =
-                w.dims == 2 && ready.takes_factors(w, bias, {x_.data(), batch.n, 1, 1, w.shape.C},
-                                                   {x_.data(), batch.n, 1, 1, w.shape.N});
-            if (!as_factors && bias) ready(*bias);
-            if (!as_factors) ready(w);
+                w.dims == 2 && reducer_.take_factors(w, {x_.data(), batch.n, 1, 1, w.shape.C},
+                                                     {x_.data(), batch.n, 1, 1, w.shape.N});
+            if (!as_factors && bias) reducer_.ready(*bias);
+            if (!as_factors) reducer_.ready(w);
             bias = nullptr;
         }
         reducer_.finish();

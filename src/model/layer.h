@@ -1,8 +1,6 @@
 // layer.h — what a layer is: plan, forward, backward.
 #pragma once
 
-#include <concepts>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,29 +29,15 @@ struct LayerLine {
     bool frozen = false;
 };
 
-// What the backward pass tells about gradients as it goes. Made from a function of a param where
-// nobody takes factors.
-class Ready {
+// Follows the gradients while the backward pass forms them. The base class does nothing.
+class GradListener {
  public:
-    using Done = std::function<void(const Param&)>;
-    // x and dy of a linear layer with params w and b (or null), dy as its own relu left it.
-    using Factors = std::function<bool(const Param& w, const Param* b, Tensor x, Tensor dy)>;
-
-    template <class F>
-    requires std::invocable<F, const Param&> Ready(F done, Factors factors = {})
-        : done_(std::move(done)), factors_(std::move(factors)) {}
-
+    virtual ~GradListener() = default;
     // All additions to this param's gradient are done.
-    void operator()(const Param& param) const { done_(param); }
-    // Whether somebody will form this layer's dw and db from its factors: it then leaves both alone
-    // and does not call its params ready.
-    bool takes_factors(const Param& w, const Param* b, Tensor x, Tensor dy) const {
-        return factors_ && factors_(w, b, x, dy);
-    }
-
- private:
-    Done done_;
-    Factors factors_;
+    virtual void ready(const Param&) {}
+    // x and dy of a linear layer with weights w. True: the listener forms dw and db from them; the
+    // layer leaves both alone and does not call ready() for its params.
+    virtual bool take_factors(const Param&, Tensor, Tensor) { return false; }
 };
 
 class BatchNorm;
@@ -90,9 +74,9 @@ class Layer {
     virtual void bind(const MemoryPlan& plan, Backend& backend) = 0;
 
     virtual Tensor forward(Tensor x, const Pass& pass) = 0;
-    // Adds to the gradients of its trained params, then calls ready(param) for each of them, last
-    // param first. Returns dx, or an empty Tensor where the plan said that nobody needs it.
-    virtual Tensor backward(Tensor dy, const Pass& pass, const Ready& ready) = 0;
+    // Adds to the gradients of its trained params, then calls listener.ready() for each of them,
+    // last param first. Returns dx, or an empty Tensor where the plan said that nobody needs it.
+    virtual Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) = 0;
 
     virtual bool trained() const { return false; }  // has params that are not frozen
 };

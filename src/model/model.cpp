@@ -65,9 +65,9 @@ Tensor Model::dlogits(int N) {
     return plan_.at(dlogits_).first(N);
 }
 
-void Model::backward(Tensor dlogits, const Pass& pass, const Ready& ready) {
+void Model::backward(Tensor dlogits, const Pass& pass, GradListener& listener) {
     ENSURE(training_ && pass.training, "a backward pass in evaluation");
-    layers_.backward(dlogits, pass, ready);
+    layers_.backward(dlogits, pass, listener);
 }
 
 std::vector<LayerLine> Model::lines() const {

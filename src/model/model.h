@@ -43,8 +43,9 @@ class Model {
     Tensor forward(Tensor x, const Pass& pass);
     int max_batch() const { return max_batch_; }  // as planned
     Tensor dlogits(int N);  // planned buffer for the gradient of the logits, an activation
-    // From dlogits to the gradients; ready(row) in backward order, each trained row once.
-    void backward(Tensor dlogits, const Pass& pass, const Ready& ready);
+    // From dlogits to the gradients; listener.ready(param) in backward order, once for each that is
+    // trained.
+    void backward(Tensor dlogits, const Pass& pass, GradListener& listener);
 
     // The table of the network: a line a layer with shapes and GFLOP, and the totals.
     std::string table() const;

@@ -63,13 +63,6 @@ void GradReducer::start(std::span<const int64_t> params) {
     take_complete();
 }
 
-Ready GradReducer::listener() {
-    return {[this](const Param& param) { ready(param); },
-            [this](const Param& w, const Param*, Tensor x, Tensor dy) {
-                return take_factors(w, x, dy);
-            }};
-}
-
 GradReducer::Bucket& GradReducer::bucket_of(const Param& param) {
     const auto bucket = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& p) {
         return p.begin <= param.offset && param.offset < p.end;

@@ -36,7 +36,7 @@ struct ReducerOptions {
     std::vector<FactorChoice> factors = {};  // of choose_factors(); may be empty
 };
 
-class GradReducer {
+class GradReducer final : public GradListener {
  public:
     // All three must outlive the reducer.
     GradReducer(Params& params, Backend& backend, Communicator& communicator,
@@ -46,9 +46,9 @@ class GradReducer {
     // no account where nothing travels as factors): counters and statistics are complete, no param
     // is.
     void start(std::span<const int64_t> params = {});
-    // What the backward pass calls: hands over what has become complete. Good until the reducer
-    // ends.
-    Ready listener();
+    // Hands over what has become complete.
+    void ready(const Param& param) override;
+    bool take_factors(const Param& w, Tensor x, Tensor dy) override;
     // Hands over the rest (params that were never ready count as they are) and waits until every
     // sum has arrived. Throws the communicator's Error; the gradients are then undefined, and
     // weights were not touched.
@@ -65,8 +65,6 @@ class GradReducer {
         int64_t download = 0;              // its way to the host
     };
     void cut(const ReducerOptions& options);
-    void ready(const Param& param);
-    bool take_factors(const Param& w, Tensor x, Tensor dy);
     Bucket& bucket_of(const Param& param);
     void take_complete();
     void send(Bucket& bucket);

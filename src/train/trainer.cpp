@@ -64,7 +64,7 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
 
         communicator_.set_progress(at.step, "backward");
         reducer_.start(rows_of_ranks(batch.global_wanted));
-        if (batch.n > 0) model_.backward(dlogits, pass_, reducer_.listener());
+        if (batch.n > 0) model_.backward(dlogits, pass_, reducer_);
 
         communicator_.set_progress(at.step, "reduce");
         reducer_.finish();

@@ -41,7 +41,7 @@ class AvgPool final : public Layer {
         backend_->avg_pool(x, y);
         return y;
     }
-    Tensor backward(Tensor dy, const Pass&, const Ready&) override {
+    Tensor backward(Tensor dy, const Pass&, GradListener&) override {
         if (!dx_room_) return dy;
         const Tensor dx = dx_room_.first(dy.N);
         backend_->avg_pool_grad(dy, dx);

@@ -103,10 +103,10 @@ Tensor BatchNorm::grad(Tensor dy, const Pass& pass) {
     return dx;
 }
 
-void BatchNorm::call_ready(const Ready& ready) const {
+void BatchNorm::call_ready(GradListener& listener) const {
     if (!trained()) return;
-    ready(beta_);
-    ready(gamma_);
+    listener.ready(beta_);
+    listener.ready(gamma_);
 }
 
 std::unique_ptr<Layer> make_batch_norm(Param& gamma, Param& beta, Param& mean, Param& var) {

@@ -24,9 +24,9 @@ class BatchNorm final : public Layer {
     Value plan_backward(Value dy, MemoryPlan& plan, bool) override { return plan_grad(dy, plan); }
     void bind(const MemoryPlan& plan, Backend& backend) override;
     Tensor forward(Tensor x, const Pass& pass) override { return forward_add(x, {}, pass); }
-    Tensor backward(Tensor dy, const Pass& pass, const Ready& ready) override {
+    Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) override {
         const Tensor dx = grad(dy, pass);
-        call_ready(ready);
+        call_ready(listener);
         return dx;
     }
 
@@ -42,7 +42,7 @@ class BatchNorm final : public Layer {
     Value plan_grad(Value dy, MemoryPlan& plan);
     Tensor forward_add(Tensor x, Tensor addend, const Pass& pass);
     Tensor grad(Tensor dy, const Pass& pass);
-    void call_ready(const Ready& ready) const;
+    void call_ready(GradListener& listener) const;
 
     bool has_addend = false;
     Value addend_grad_value;

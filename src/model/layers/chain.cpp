@@ -64,9 +64,9 @@ Tensor Chain::forward(Tensor x, const Pass& pass) {
     return x;
 }
 
-Tensor Chain::backward(Tensor dy, const Pass& pass, const Ready& ready) {
+Tensor Chain::backward(Tensor dy, const Pass& pass, GradListener& listener) {
     for (size_t i = layers_.size(); i-- > backward_from_;)
-        dy = layers_[i]->backward(dy, pass, ready);
+        dy = layers_[i]->backward(dy, pass, listener);
     return dy;
 }
 

@@ -29,7 +29,7 @@ class Chain {
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx);
     void bind(const MemoryPlan& plan, Backend& backend);
     Tensor forward(Tensor x, const Pass& pass);
-    Tensor backward(Tensor dy, const Pass& pass, const Ready& ready);
+    Tensor backward(Tensor dy, const Pass& pass, GradListener& listener);
 
  private:
     std::vector<std::unique_ptr<Layer>> layers_;

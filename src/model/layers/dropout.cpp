@@ -38,7 +38,7 @@ class Dropout final : public Layer {
     }
 
     Tensor forward(Tensor x, const Pass& pass) override { return apply(x, y_room_, pass); }
-    Tensor backward(Tensor dy, const Pass& pass, const Ready&) override {
+    Tensor backward(Tensor dy, const Pass& pass, GradListener&) override {
         return apply(dy, dx_room_, pass);
     }
 

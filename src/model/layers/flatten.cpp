@@ -24,7 +24,7 @@ class Flatten final : public Layer {
     void bind(const MemoryPlan&, Backend&) override {}
 
     Tensor forward(Tensor x, const Pass&) override { return x.as(output(x.shape())); }
-    Tensor backward(Tensor dy, const Pass&, const Ready&) override {
+    Tensor backward(Tensor dy, const Pass&, GradListener&) override {
         return dy.as({dy.N, shape_.H, shape_.W, shape_.C});
     }
 

@@ -25,8 +25,8 @@ class Linear final : public Weighted {
     void grad_x(Tensor dy, Tensor mask, Tensor dx) override {
         backend_->linear_grad_x(dy, w_.operand, mask, dx);
     }
-    bool leaves_as_factors(Tensor x, Tensor dy, const Ready& ready) override {
-        return ready.takes_factors(w_, b_, x, dy);
+    bool leaves_as_factors(Tensor x, Tensor dy, GradListener& listener) override {
+        return listener.take_factors(w_, x, dy);
     }
 };
 

@@ -47,7 +47,7 @@ class MaxPool final : public Layer {
         backend_->max_pool(x, window_, y, argmax_);
         return y;
     }
-    Tensor backward(Tensor dy, const Pass&, const Ready&) override {
+    Tensor backward(Tensor dy, const Pass&, GradListener&) override {
         const Tensor dx = dx_room_.first(dy.N);
         backend_->max_pool_grad(dy, argmax_, window_, mask_ ? x_ : Tensor{}, dx);
         return dx;

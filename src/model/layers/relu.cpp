@@ -45,7 +45,7 @@ class Relu final : public Layer {
         backend_->relu(y_);
         return y_;
     }
-    Tensor backward(Tensor dy, const Pass&, const Ready&) override {
+    Tensor backward(Tensor dy, const Pass&, GradListener&) override {
         return relu_.grad(dy, y_, *backend_);
     }
 

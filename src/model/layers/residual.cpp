@@ -47,7 +47,7 @@ class Residual final : public Layer {
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override;
     void bind(const MemoryPlan& plan, Backend& backend) override;
     Tensor forward(Tensor x, const Pass& pass) override;
-    Tensor backward(Tensor dy, const Pass& pass, const Ready& ready) override;
+    Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) override;
 
  private:
     Chain main_, shortcut_;        // main without norm_
@@ -118,14 +118,14 @@ Tensor Residual::forward(Tensor x, const Pass& pass) {
     return y_;
 }
 
-Tensor Residual::backward(Tensor dy, const Pass& pass, const Ready& ready) {
+Tensor Residual::backward(Tensor dy, const Pass& pass, GradListener& listener) {
     const Tensor into_main = norm_ ? norm_->grad(dy, pass) : relu_.grad(dy, y_, *backend_);
     const Tensor into_shortcut = norm_ ? norm_->addend_grad : into_main;
     Tensor from_shortcut = into_shortcut;
-    if (runs_shortcut_) from_shortcut = shortcut_.backward(into_shortcut, pass, ready);
-    if (norm_) norm_->call_ready(ready);
+    if (runs_shortcut_) from_shortcut = shortcut_.backward(into_shortcut, pass, listener);
+    if (norm_) norm_->call_ready(listener);
     Tensor dx = into_main;
-    if (runs_main_) dx = main_.backward(into_main, pass, ready);
+    if (runs_main_) dx = main_.backward(into_main, pass, listener);
     if (!needs_dx_) return {};
     backend_->add(dx, from_shortcut);
     return dx;

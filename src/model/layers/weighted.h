@@ -49,12 +49,12 @@ class Weighted : public Layer {
         multiply(x, b_ ? b_->value.floats() : nullptr, relu_.on, y_, pass);
         return y_;
     }
-    Tensor backward(Tensor dy, const Pass&, const Ready& ready) override {
+    Tensor backward(Tensor dy, const Pass&, GradListener& listener) override {
         dy = relu_.grad(dy, y_, *backend_);
-        if (trained() && !leaves_as_factors(x_, dy, ready)) {
+        if (trained() && !leaves_as_factors(x_, dy, listener)) {
             grad_w(x_, dy, b_ ? b_->grad.floats() : nullptr);
-            if (b_) ready(*b_);
-            ready(w_);
+            if (b_) listener.ready(*b_);
+            listener.ready(w_);
         }
         if (!dx_room_) return {};
         const Tensor dx = dx_room_.first(x_.N);
@@ -68,7 +68,7 @@ class Weighted : public Layer {
     virtual void grad_w(Tensor x, Tensor dy, float* db) = 0;
     virtual void grad_x(Tensor dy, Tensor mask, Tensor dx) = 0;
     // Whether x and dy were taken in place of the gradient.
-    virtual bool leaves_as_factors(Tensor, Tensor, const Ready&) { return false; }
+    virtual bool leaves_as_factors(Tensor, Tensor, GradListener&) { return false; }
 
     size_t params() const { return w_.shape.elems() + (b_ ? b_->shape.elems() : 0); }
 
