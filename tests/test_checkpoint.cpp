@@ -156,5 +156,5 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: another optimizer's state is refused by 
     other.optimizer = "adamw";
     Optimizer adamw(other, model.params(), *backend);
     CHECK_THROWS_WITH_AS(restore(load(), model, adamw, *backend),
-                         doctest::Contains("holds no mean of"), Error);
+                         doctest::Contains("holds no mean/"), Error);
 }

@@ -203,7 +203,7 @@ TEST_CASE("program: a cut checkpoint is named, and the one before it is used") {
     const auto [status, output] = run_trainer({"--resume", run});
     CAPTURE(output);
     CHECK(status == 0);
-    CHECK(output.find("step-00000010 is damaged and passed over") != std::string::npos);
+    CHECK(output.find("step-00000010 is damaged and skipped") != std::string::npos);
     CHECK(output.find("step-00000005: epoch 2, 0 images into it, step 5") != std::string::npos);
 }
 

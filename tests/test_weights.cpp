@@ -46,7 +46,7 @@ TEST_CASE(
     CHECK(content.tensors.at("b.num_batches_tracked").shape.empty());
     CHECK(content.tensors.at("b.running_var").values == std::vector<float>(4, 1));
     CHECK(content.tensors.at("g.bias").shape == std::vector<int64_t>{2});
-    CHECK(native_weights(model, *backend).tensors.at("c.weight").shape ==
+    CHECK(export_weights(model, *backend, /*ours=*/true).tensors.at("c.weight").shape ==
           std::vector<int64_t>{4, 3, 2, 3});
 }
 

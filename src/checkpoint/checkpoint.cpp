@@ -1,7 +1,7 @@
 // checkpoint.cpp — see checkpoint.h.
 #include "src/checkpoint/checkpoint.h"
 
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <openssl/evp.h>
 #include <unistd.h>
 
@@ -35,35 +35,15 @@ static std::string sha256_of_file(const std::string& path) {
     unsigned char hash[EVP_MAX_MD_SIZE];
     unsigned length = 0;
     EVP_DigestFinal_ex(digest.get(), hash, &length);
-    std::string text;
-    for (unsigned i = 0; i < length; ++i) text += fmt::format("{:02x}", hash[i]);
-    return text;
-}
-
-static void sync_path(const std::string& path) {
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) fail("cannot open ", path, ": ", std::strerror(errno));
-    const int result = fsync(file);
-    const int error = errno;
-    close(file);
-    if (result != 0) fail("cannot sync ", path, ": ", std::strerror(error));
-}
-
-static void write_text(const std::string& path, const std::string& text) {
-    std::ofstream file(path, std::ios::binary);
-    file << text;
-    file.close();
-    if (!file) fail("cannot write ", path, ": ", std::strerror(errno));
-    sync_path(path);
+    return fmt::format("{:02x}", fmt::join(hash, hash + length, ""));
 }
 
 // `name` in folder `run` points to `target` from now on; the swap is one rename.
 static void swap_link(const fs::path& run, const std::string& name, const std::string& target) {
-    const fs::path link = run / name, fresh = run / (name + ".new");
-    std::error_code ignored;
-    fs::remove(fresh, ignored);
+    const fs::path fresh = run / (name + ".new");
+    fs::remove(fresh);  // left by a process that was killed in between
     fs::create_symlink(target, fresh);
-    fs::rename(fresh, link);
+    fs::rename(fresh, run / name);
 }
 
 // Names of the checkpoints of a run, newest first.
@@ -112,19 +92,33 @@ ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
 
 // ---- saving ----------------------------------------------------------------------------------
 
-static SafeTensors optimizer_state(Model& model, Optimizer& optimizer, Backend& backend) {
-    SafeTensors content;
+namespace {
+struct StateSlice {
+    std::string name;  // "momentum/conv1.weight"
+    Param* param;
+    float* data;  // in an arena of the optimizer
+};
+}  // namespace
+
+static std::vector<StateSlice> state_slices(Model& model, Optimizer& optimizer) {
+    std::vector<StateSlice> slices;
     const std::vector<std::string> names = optimizer.state_names();
     for (size_t s = 0; s < names.size(); ++s)
-        for (Param* param : model.params().all()) {
-            if (param->running || param->frozen) continue;
-            StoredTensor tensor;
-            tensor.shape = {param->shape.N, param->shape.H, param->shape.W, param->shape.C};
-            tensor.values.resize(param->shape.elems());
-            backend.download(tensor.values.data(), optimizer.state()[s] + param->offset,
-                             tensor.values.size() * sizeof(float));
-            content.tensors[names[s] + "/" + param->name] = std::move(tensor);
-        }
+        for (Param* param : model.params().all())
+            if (!param->running && !param->frozen)
+                slices.push_back(
+                    {cat(names[s], "/", param->name), param, optimizer.state()[s] + param->offset});
+    return slices;
+}
+
+static SafeTensors optimizer_state(Model& model, Optimizer& optimizer, Backend& backend) {
+    SafeTensors content;
+    for (const auto& [name, param, data] : state_slices(model, optimizer)) {
+        const Shape s = param->shape;
+        StoredTensor& tensor = content.tensors[name];
+        tensor = {"F32", {s.N, s.H, s.W, s.C}, std::vector<float>(s.elems())};
+        backend.download(tensor.values.data(), data, s.elems() * sizeof(float));
+    }
     return content;
 }
 
@@ -167,7 +161,9 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
         weights.metadata = card_to_metadata(card);
         write_safetensors(fresh / "model.safetensors", weights);
         write_safetensors(fresh / "optim.safetensors", optimizer_state(model, optimizer, backend));
-        write_text(fresh / "meta.json", meta_to_json(meta, fresh).dump(2) + "\n");
+        std::ofstream file(fresh / "meta.json", std::ios::binary);
+        file << meta_to_json(meta, fresh).dump(2) << "\n";
+        close_synced(file, fresh / "meta.json");
         sync_path(fresh);
         const fs::path old = fs::path(run) / cat(name, ".writing-old");
         if (fs::exists(folder)) fs::rename(folder, old);  // the same step, saved again
@@ -219,28 +215,26 @@ Checkpoint load_checkpoint(const std::string& path, Log& log) {
     if (!fs::exists(path)) fail("--resume: there is no folder ", path);
     if (fs::exists(fs::path(path) / "meta.json")) return read_checkpoint(path);
     const std::vector<std::string> names = list_checkpoints(path);
-    for (const std::string& name : names) try {
-            return read_checkpoint((fs::path(path) / name).string());
+    for (const std::string& name : names) {
+        try {
+            return read_checkpoint(fs::path(path) / name);
         } catch (const Error& error) {
-            log.notice("checkpoint ", name, " is damaged and passed over: ", error.what());
+            log.notice("checkpoint ", name, " is damaged and skipped: ", error.what());
         }
+    }
     fail("--resume: ", path, names.empty() ? " holds no checkpoint" : " holds no valid checkpoint");
 }
 
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend) {
     import_weights(checkpoint.model, model, backend, /*partial=*/false);
-    const std::vector<std::string> names = optimizer.state_names();
-    for (size_t s = 0; s < names.size(); ++s)
-        for (Param* param : model.params().all()) {
-            if (param->running || param->frozen) continue;
-            const auto found = checkpoint.optimizer.tensors.find(names[s] + "/" + param->name);
-            if (found == checkpoint.optimizer.tensors.end() ||
-                found->second.values.size() != param->shape.elems())
-                fail(checkpoint.folder, " holds no ", names[s], " of ", param->name,
-                     "; was it trained with another --optimizer?");
-            backend.upload(optimizer.state()[s] + param->offset, found->second.values.data(),
-                           param->shape.elems() * sizeof(float));
-        }
+    for (const auto& [name, param, data] : state_slices(model, optimizer)) {
+        const auto found = checkpoint.optimizer.tensors.find(name);
+        if (found == checkpoint.optimizer.tensors.end() ||
+            found->second.values.size() != param->shape.elems())
+            fail(checkpoint.folder, " holds no ", name,
+                 "; was it trained with another --optimizer?");
+        backend.upload(data, found->second.values.data(), param->shape.elems() * sizeof(float));
+    }
     optimizer.steps_done = checkpoint.meta.optimizer_steps;
 }
 
@@ -258,9 +252,10 @@ std::string find_model_file(const std::string& path) {
     if (path.empty()) fail("give --from: a run folder, a checkpoint or a .safetensors file");
     if (!fs::exists(path)) fail("--from: there is no ", path);
     if (!fs::is_directory(path)) return path;
-    for (const char* inside :
-         {"model.safetensors", "best/model.safetensors", "latest/model.safetensors"})
-        if (fs::exists(fs::path(path) / inside)) return (fs::path(path) / inside).string();
+    for (const char* folder : {"", "best", "latest"}) {
+        const fs::path file = fs::path(path) / folder / "model.safetensors";
+        if (fs::exists(file)) return file;
+    }
     fail("--from: ", path, " holds no model; a run folder has one after its first checkpoint");
 }
 

@@ -58,7 +58,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
                             Backend& backend, bool is_best, int keep);
 
 // The newest valid checkpoint of a run folder (or the given checkpoint folder). Damaged ones are
-// named on `log` and passed over. Throws Error where there is none.
+// named on `log` and skipped. Throws Error where there is none.
 Checkpoint load_checkpoint(const std::string& path, Log& log);
 // Copies a checkpoint's arenas into model and optimizer. Throws Error if anything does not fit.
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <string>
 #include <vector>
@@ -28,7 +29,11 @@ struct SafeTensors {
 // file, overlapping ranges, a shape that does not match its range, a type that is not known.
 // Nothing is allocated by a number of the file that was not checked against the file's size.
 SafeTensors read_safetensors(const std::string& path);
-// Writes to `path` itself and syncs it; naming and renaming is the caller's. Throws Error.
+// Writes to `path` itself and syncs it. Throws Error.
 void write_safetensors(const std::string& path, const SafeTensors& content);
+
+// For files that must survive a power failure: blocks until the disk has the file or folder.
+void sync_path(const std::string& path);
+void close_synced(std::ofstream& file, const std::string& path);  // throws if a write failed
 
 }  // namespace convoy

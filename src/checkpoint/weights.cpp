@@ -1,4 +1,4 @@
-// weights.cpp — between our rows and torchvision's tensors.
+// weights.cpp — between our params and torchvision's tensors.
 #include "src/checkpoint/weights.h"
 
 #include <algorithm>
@@ -9,53 +9,38 @@
 namespace convoy {
 namespace {
 
-// How a row lies: `rows` matrices of pixels × channels in ours, channels × pixels in theirs.
-struct Layout {
-    size_t rows, pixels, channels;
-};
-Layout layout_of(const Param& row) {
-    const Shape s = row.shape;
-    if (row.dims == 4) return {size_t(s.N), size_t(s.H) * s.W, size_t(s.C)};
-    if (row.flat.N) return {size_t(s.N), size_t(row.flat.H) * row.flat.W, size_t(row.flat.C)};
-    return {1, 1, s.elems()};
+std::vector<int64_t> shape_in_files(const Param& param, bool ours) {
+    const Shape s = param.shape;
+    if (param.dims == 1) return {s.C};
+    if (param.dims == 2) return {s.N, s.C};
+    return ours ? std::vector<int64_t>{s.N, s.H, s.W, s.C}
+                : std::vector<int64_t>{s.N, s.C, s.H, s.W};
 }
 
-std::vector<int64_t> their_shape(const Param& row) {
-    const Shape s = row.shape;
-    if (row.dims == 4) return {s.N, s.C, s.H, s.W};
-    if (row.dims == 2) return {s.N, s.C};
-    return {s.C};
-}
-
-// to[row][j][i] = from[row][i][j], i < height, j < width.
-std::vector<float> transposed(const std::vector<float>& from, size_t rows, size_t height,
-                              size_t width) {
-    if (height == 1 || width == 1) return from;
-    std::vector<float> to(from.size());
-    for (size_t row = 0; row < rows; ++row) {
-        const float* in = from.data() + row * height * width;
-        float* out = to.data() + row * height * width;
+// Between N matrices of pixels × channels, as ours are, and of channels × pixels.
+std::vector<float> transposed(std::vector<float> from, const Param& param, bool to_ours) {
+    const Shape s = param.dims == 4 ? param.shape : param.flat;
+    const size_t pixels = size_t(s.H) * size_t(s.W), channels = size_t(s.C);
+    const size_t height = to_ours ? channels : pixels, width = to_ours ? pixels : channels;
+    if (s.N == 0 || height == 1 || width == 1) return from;
+    std::vector<float> to;
+    to.reserve(from.size());
+    for (const float* in = from.data(); to.size() < from.size(); in += height * width)
         for (size_t j = 0; j < width; ++j)
-            for (size_t i = 0; i < height; ++i) *out++ = in[i * width + j];
-    }
+            for (size_t i = 0; i < height; ++i) to.push_back(in[i * width + j]);
     return to;
-}
-
-std::vector<float> downloaded(const Param& row, Backend& backend) {
-    std::vector<float> values(row.shape.elems());
-    backend.download(values.data(), row.value.floats(), values.size() * sizeof(float));
-    return values;
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
     return shape.empty() ? "one number" : join_text(shape, "x");
 }
 
+// The first eight of the names.
 std::string some(std::vector<std::string> names) {
     if (names.size() > 8) {
-        const size_t more = names.size() - 8;
+        const std::string more = cat("and ", names.size() - 8, " more");
         names.resize(8);
-        names.push_back(cat("and ", more, " more"));
+        names.push_back(more);
     }
     return join_text(names);
 }
@@ -64,59 +49,47 @@ constexpr const char* kTracked = ".num_batches_tracked";  // batch norm's counte
 
 }  // namespace
 
-SafeTensors export_weights(Model& model, Backend& backend) {
+SafeTensors export_weights(Model& model, Backend& backend, bool ours) {
     SafeTensors content;
-    for (const Param* row : model.params().all()) {
-        const Layout l = layout_of(*row);
-        content.tensors[row->name] = {
-            "F32", their_shape(*row),
-            transposed(downloaded(*row, backend), l.rows, l.pixels, l.channels)};
-        if (row->name.ends_with(".running_var"))
-            content.tensors[layer_name(row->name) + kTracked] = {"I64", {}, {0}};
-    }
-    return content;
-}
-
-SafeTensors native_weights(Model& model, Backend& backend) {
-    SafeTensors content;
-    for (const Param* row : model.params().all()) {
-        const Shape s = row->shape;
-        std::vector<int64_t> shape = {s.C};
-        if (row->dims == 2) shape = {s.N, s.C};
-        if (row->dims == 4) shape = {s.N, s.H, s.W, s.C};
-        content.tensors[row->name] = {"F32", shape, downloaded(*row, backend)};
+    for (const Param* param : model.params().all()) {
+        std::vector<float> values(param->shape.elems());
+        backend.download(values.data(), param->value.floats(), values.size() * sizeof(float));
+        if (!ours) values = transposed(std::move(values), *param, /*to_ours=*/false);
+        content.tensors[param->name] = {"F32", shape_in_files(*param, ours), std::move(values)};
+        if (!ours && param->name.ends_with(".running_var"))
+            content.tensors[layer_name(param->name) + kTracked] = {"I64", {}, {0}};
     }
     return content;
 }
 
 ImportReport import_weights(const SafeTensors& from, Model& model, Backend& backend, bool partial) {
-    // A layer of which one row does not fit starts fresh as a whole.
+    // A layer of which one param does not fit starts fresh as a whole.
     std::set<std::string> misfits, used;
-    for (const Param* row : model.params().all()) {
-        const auto found = from.tensors.find(row->name);
+    for (const Param* param : model.params().all()) {
+        const std::vector<int64_t> shape = shape_in_files(*param, /*ours=*/false);
+        const auto found = from.tensors.find(param->name);
         const bool missing = found == from.tensors.end();
-        if (!missing && found->second.shape == their_shape(*row)) continue;
+        if (!missing && found->second.shape == shape) continue;
         if (!partial && missing)
-            fail("the weights have no '", row->name, "' (", shape_text(their_shape(*row)),
+            fail("the weights have no '", param->name, "' (", shape_text(shape),
                  "), which the model has");
         if (!partial)
-            fail("'", row->name, "' is ", shape_text(found->second.shape), " in the weights, ",
-                 shape_text(their_shape(*row)), " in the model");
-        misfits.insert(layer_name(row->name));
+            fail("'", param->name, "' is ", shape_text(found->second.shape), " in the weights, ",
+                 shape_text(shape), " in the model");
+        misfits.insert(layer_name(param->name));
     }
 
     ImportReport report;
-    for (const Param* row : model.params().all()) {
-        if (misfits.count(layer_name(row->name))) {
-            report.fresh.push_back(row->name);
+    for (const Param* param : model.params().all()) {
+        if (misfits.count(layer_name(param->name))) {
+            report.fresh.push_back(param->name);
             continue;
         }
-        const Layout l = layout_of(*row);
         const std::vector<float> values =
-            transposed(from.tensors.at(row->name).values, l.rows, l.channels, l.pixels);
-        backend.upload(row->value.floats(), values.data(), values.size() * sizeof(float));
-        report.loaded.push_back(row->name);
-        used.insert(row->name);
+            transposed(from.tensors.at(param->name).values, *param, /*to_ours=*/true);
+        backend.upload(param->value.floats(), values.data(), values.size() * sizeof(float));
+        report.loaded.push_back(param->name);
+        used.insert(param->name);
     }
     for (auto& [name, tensor] : from.tensors)
         if (!used.count(name) && !name.ends_with(kTracked)) report.unused.push_back(name);

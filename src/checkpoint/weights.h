@@ -1,4 +1,4 @@
-// weights.h — a model's weights in foreign clothes: torchvision's names and layouts.
+// weights.h — a model's weights in torchvision's names and layouts.
 //
 // Ours is KRSC for convolutions and, behind a flatten, (H,W,C) order of a linear's inputs;
 // torchvision's is OIHW and (C,H,W). This is the only place that transposes.
@@ -12,18 +12,17 @@
 
 namespace convoy {
 
-// All rows of the model, running statistics and num_batches_tracked included, in torchvision's
-// names and layouts.
-SafeTensors export_weights(Model& model, Backend& backend);
-// The same in our own layouts (KRSC; a linear's inputs in H, W, C order).
-SafeTensors native_weights(Model& model, Backend& backend);
+// All params of the model, running statistics and num_batches_tracked included, in torchvision's
+// names and layouts. With `ours` in our own layouts, without num_batches_tracked.
+SafeTensors export_weights(Model& model, Backend& backend, bool ours = false);
 
 struct ImportReport {
-    std::vector<std::string> loaded, fresh, unused;  // rows; "fresh": missing or of another shape
-    std::string text() const;                        // for the log: one or two lines
+    // Names of tensors; fresh: of the model, missing in the file or of another shape there.
+    std::vector<std::string> loaded, fresh, unused;
+    std::string text() const;  // for the log
 };
-// Copies what fits by name and shape into the model. With `partial` false anything missing or of
-// another shape is an Error naming it; with true it starts fresh and is reported.
+// Copies what fits by name and shape into the model. A layer with a param that is missing or of
+// another shape is an Error; with `partial` it starts fresh as a whole, and is reported.
 ImportReport import_weights(const SafeTensors& from, Model& model, Backend& backend, bool partial);
 
 }  // namespace convoy

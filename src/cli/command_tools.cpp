@@ -56,7 +56,7 @@ int command_export(const CommandLine& line, Log& log) {
         Model model(card.model_text, {card.model_name, int(card.classes.size()), card.size, 0, ""},
                     *backend);
         import_weights(content, model, *backend, /*partial=*/false);
-        content.tensors = native_weights(model, *backend).tensors;
+        content.tensors = export_weights(model, *backend, /*ours=*/true).tensors;
     }
     write_safetensors(config.out, content);
     log.info("wrote ", config.out, ": ", content.tensors.size(), " tensors, ",
