@@ -73,7 +73,7 @@ class RingCommunicator final : public Communicator {
         return timings;
     }
 
-    void set_progress(int64_t step, const char* phase) override {
+    void set_progress(int64_t step, Phase phase) override {
         Progress& progress = membership_->progress();
         progress.step = step;
         progress.phase = phase;

@@ -27,6 +27,20 @@ struct EdgeTiming {
     double bytes_per_second = 0;  // of a long message
 };
 
+// What a rank is doing, for the ranks that wait for it.
+enum class Phase {
+    kStart,
+    kMeasure,
+    kData,
+    kForward,
+    kBackward,
+    kReduce,
+    kUpdate,
+    kAverage,
+    kValidation,
+    kCheckpoint
+};
+
 class Communicator {
  public:
     virtual ~Communicator() = default;
@@ -62,10 +76,9 @@ class Communicator {
     // edge. Empty where there is no edge.
     virtual std::vector<EdgeTiming> measure_edges() = 0;
 
-    // Where this rank is; rides on the heartbeats, so that waiting can be explained by name.
-    // Cheap: call it at each change of phase ("data", "forward", "backward", "reduce", ...), which
-    // must be a literal.
-    virtual void set_progress(int64_t step, const char* phase) = 0;
+    // Where this rank is. Heartbeats carry it, so that the log of a rank that waits can say why.
+    // Cheap: call it at each change of phase.
+    virtual void set_progress(int64_t step, Phase phase) = 0;
 
     // Tells every rank that this one ends in failure, and why; they fail with "rank N (address):
     // why".

@@ -12,10 +12,15 @@ constexpr milliseconds kFarewell{1'000};   // for the last messages to leave thi
 constexpr milliseconds kFirstWord{2'000};  // for the coordinator to name the first cause
 }  // namespace
 
+// By Phase, as the logs show them.
+constexpr const char* kPhaseNames[] = {"",           "measuring", "data",   "forward",
+                                       "backward",   "reduce",    "update", "average",
+                                       "validation", "checkpoint"};
+
 wire::Beat Progress::beat() const {
     wire::Beat beat;
     beat.step = step;
-    beat.phase = phase.load();
+    beat.phase = kPhaseNames[size_t(phase.load())];
     beat.phase_ms =
         uint32_t(std::chrono::duration_cast<milliseconds>(Clock::now() - since.load()).count());
     beat.done = done;  // before `begun`, so that done <= begun

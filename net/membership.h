@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "net/communicator.h"
 #include "net/coordinator.h"
 #include "net/job_status.h"
 #include "net/listener.h"
@@ -21,7 +22,7 @@ namespace convoy {
 // Where this rank is. Written by the threads that work, read by the heartbeat.
 struct Progress {
     std::atomic<int64_t> step{0};
-    std::atomic<const char*> phase{""};  // a literal: it must outlive the job
+    std::atomic<Phase> phase{Phase::kStart};
     std::atomic<std::chrono::steady_clock::time_point> since{};
     std::atomic<uint64_t> begun{0}, done{0}, moved{0};
 

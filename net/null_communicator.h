@@ -21,7 +21,7 @@ class NullCommunicator : public Communicator {
     }
     void barrier() override {}
     std::vector<EdgeTiming> measure_edges() override { return {}; }
-    void set_progress(int64_t, const char*) override {}
+    void set_progress(int64_t, Phase) override {}
     void abort(const std::string&) noexcept override {}
     void leave() noexcept override {}
     int lost_rank() const override { return -1; }

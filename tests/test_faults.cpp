@@ -79,7 +79,7 @@ TEST_CASE("a rank that dies ends every collective on every rank with the same fi
             [n](Job& job) {
                 Communicator& ring = *job.communicator;
                 sum(job, n);
-                ring.set_progress(812, "backward");
+                ring.set_progress(812, Phase::kBackward);
                 if (ring.rank() == 2) {
                     // Long enough for a heartbeat to carry the step.
                     std::this_thread::sleep_for(std::chrono::milliseconds(250));

@@ -231,7 +231,7 @@ TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one
     Hosts hosts(3);
     if (!hosts.made()) return;
     const auto work = [](Job& job) {
-        job.communicator->set_progress(7, "forward");
+        job.communicator->set_progress(7, Phase::kForward);
         std::vector<float> data(1000, 1);
         for (int i = 0; i < 1'000'000; ++i) job.communicator->allreduce_sum(data).get();
         return std::string("never");

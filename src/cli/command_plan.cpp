@@ -1,9 +1,9 @@
 // command_plan.cpp — plan: before a job is started, how fast will it be, and with which options?
 #include <algorithm>
-#include <chrono>
 
 #include "data/order.h"
 #include "src/base/check.h"
+#include "src/base/clock.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
@@ -15,29 +15,28 @@ namespace convoy {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Twice the largest part of the batch when all share it: a prediction for fewer ranks needs to
-// know how a step grows.
+// Twice the largest part of the batch when all ranks share it: predictions for fewer ranks need to
+// know how the time of a step grows with its images.
 int images_to_plan_for(const Config& config, const std::vector<double>& shares) {
     return int(std::min(2 * largest_share(config.batch, shares), config.batch));
 }
 
-// Not where a rank's share is more than was planned for, nor with averages, of which it takes many.
+// Not where a rank's share has more images than were planned for, nor with averages, which would
+// take many steps.
 bool can_rehearse(const Config& config, const PlanReport& report, const Model& model) {
     return report.shares.size() > 1 && config.sync_every == 1 &&
            largest_share(config.batch, report.shares) <= model.max_batch();
 }
 
-// A few real steps, after one to warm up: what the prediction is worth.
+// Trains a few real steps, after one to warm up, to check the prediction.
 Rehearsal rehearse(const Config& config, Backend& backend, Communicator& communicator, Model& model,
                    Optimizer& optimizer, const PlanReport& report, int classes) {
     Config real = config;
     real.bucket = double(report.timing.bucket_bytes) / (1 << 20);
     Trainer trainer(real, backend, communicator, model, optimizer, report.shares, [] { return 0; });
     const Range part = share_of(config.batch, report.shares, communicator.rank());
-    const size_t images = size_t(std::max<int64_t>(part.size(), 1));
-    float* slot = backend.alloc_host(Shape{int(images), model.size(), model.size(), 3}.elems());
+    const int images = std::max(int(part.size()), 1);
+    float* slot = backend.alloc_host(Shape{images, model.size(), model.size(), 3}.elems());
     const Batch batch =
         random_batch(part, config.batch, model.size(), classes, uint64_t(config.seed), slot);
 
@@ -51,18 +50,11 @@ Rehearsal rehearse(const Config& config, Backend& backend, Communicator& communi
     rehearsal.predicted = prediction.images_per_second;
     rehearsal.steps = std::stoi(
         broadcast_text(communicator, cat(std::clamp(int(2 / prediction.step_seconds), 3, 50))));
-    const auto train = [&](int64_t step) {
-        const bool summed = trainer.step(batch, {0, 0, step}, /*lr=*/0).has_value();
-        if (!summed && step % config.sync_every == 0) trainer.average({0, 0, step});
-    };
-    rehearsal.steps =
-        int((rehearsal.steps + config.sync_every - 1) / config.sync_every) * config.sync_every;
-    train(0);
+    trainer.step(batch, {}, /*lr=*/0);
     communicator.barrier();
     const auto begin = Clock::now();
-    for (int step = 1; step <= rehearsal.steps; ++step) train(step);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    rehearsal.images_per_second = double(config.batch) * rehearsal.steps / seconds;
+    for (int step = 1; step <= rehearsal.steps; ++step) trainer.step(batch, {0, 0, step}, 0);
+    rehearsal.images_per_second = double(config.batch) * rehearsal.steps / seconds_since(begin);
     return rehearsal;
 }
 
@@ -91,24 +83,20 @@ int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
                     *backend);
         model.plan(images_to_plan_for(config, agreed.weights), /*training=*/true);
         Optimizer optimizer(config, model.params(), *backend);
-        TimingOptions options;
-        options.stop = stop;
-        options.batch = config.batch;
-        options.shares = agreed.weights;
-        options.bucket_mb = config.bucket;
-        options.bf16 = config.wire == "bf16";
-        options.brief = false;
         JobTiming timing;
         {
-            StepProbe probe(param_by_param(config), *backend, model, optimizer, classes);
-            timing = time_job(communicator, probe, options, backend->threads());
+            StepProbe probe(config, *backend, model, optimizer, classes);
+            timing = time_job(communicator, probe,
+                              {.batch = config.batch,
+                               .shares = agreed.weights,
+                               .bucket_bytes = size_t(config.bucket * (1 << 20)),
+                               .bf16 = config.wire == "bf16",
+                               .threads = backend->threads(),
+                               .brief = false,
+                               .stop = stop});
         }
         PlanReport report{timing, job.peers, config.batch, agreed.weights, agreed.fair, {}, {}};
-        if (agreed.fair)
-            report.shares = parse_shares(
-                broadcast_text(communicator,
-                               shares_text(fair_shares(timings_of(timing, world), config.batch))),
-                world);
+        if (agreed.fair) report.shares = fair_shares(communicator, timing, config.batch);
         report.choices =
             plan_choices(timing, config.batch, agreed.fair ? std::vector<double>{} : agreed.weights,
                          config.sync_every, setting_of(config).factors);
@@ -117,8 +105,7 @@ int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
                 rehearse(config, *backend, communicator, model, optimizer, report, classes);
         communicator.barrier();
         communicator.leave();
-        if (communicator.rank() == 0)
-            config.json ? print_plan_json(report, stdout) : print_plan(report, stdout);
+        if (communicator.rank() == 0) print_plan(report, config.json, stdout);
         return 0;
     } catch (const std::exception& error) {
         communicator.abort(error.what());

@@ -262,7 +262,6 @@ void TrainRun::train_epoch() {
             config_, base_lr_,
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
-        communicator_.set_progress(at_.step, "step");
         std::optional<Sums> done = trainer_->step(*batch, at_, lr, loader_->peek());
         if (const std::string why = trainer_->take_graph_failure(); !why.empty())
             log_.notice(why, "; steps go on op by op");
@@ -281,7 +280,7 @@ void TrainRun::train_epoch() {
         if (over()) return;
         const bool epoch_done = at_.consumed >= int64_t(setup_.data.train->size());
         if (saver_->due(at_.step) && !epoch_done) saver_->save_or_go_on(at_, best_top1_, false);
-        communicator_.set_progress(at_.step, "data");
+        communicator_.set_progress(at_.step, Phase::kData);
     }
 }
 

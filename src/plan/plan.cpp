@@ -10,6 +10,16 @@
 
 namespace convoy {
 
+StepTiming mean_of(std::span<const StepTiming> timings) {
+    StepTiming sum;
+    for (const StepTiming& t : timings) {
+        sum.images += t.images, sum.forward += t.forward;
+        sum.backward += t.backward, sum.update += t.update;
+    }
+    const double count = double(timings.size());
+    return {sum.images / count, sum.forward / count, sum.backward / count, sum.update / count};
+}
+
 StepTiming timing_at(std::span<const StepTiming> timings, double images) {
     ENSURE(!timings.empty(), "no timing");
     const auto fewer = [](const StepTiming& a, const StepTiming& b) { return a.images < b.images; };
@@ -239,26 +249,5 @@ std::vector<double> fair_shares(std::span<const std::vector<StepTiming>> timings
 }
 
 std::string shares_text(std::span<const double> shares) { return join_text(shares, ":"); }
-
-// Those below `part` of what the upper quarter of them reaches: of few values some are slow, while
-// one that is far above the rest should not make the rest look slow.
-static std::vector<size_t> far_below(std::span<const double> values, double part) {
-    std::vector<double> sorted(values.begin(), values.end());
-    std::sort(sorted.rbegin(), sorted.rend());
-    std::vector<size_t> found;
-    for (size_t i = 0; i < values.size(); ++i)
-        if (values[i] < part * sorted[sorted.size() / 4]) found.push_back(i);
-    return found;
-}
-
-std::vector<size_t> slow_edges(std::span<const EdgeTiming> edges) {
-    std::vector<double> rates;
-    for (const EdgeTiming& edge : edges) rates.push_back(edge.bytes_per_second);
-    return far_below(rates, 0.5);
-}
-
-std::vector<size_t> slow_ranks(std::span<const double> images_per_second) {
-    return far_below(images_per_second, 0.6);
-}
 
 }  // namespace convoy

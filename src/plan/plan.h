@@ -39,6 +39,7 @@ struct StepTiming {
     double images = 0, forward = 0, backward = 0, update = 0;
     double seconds() const { return forward + backward + update; }
 };
+StepTiming mean_of(std::span<const StepTiming> timings);
 
 // At so many images, on the line through the timings of the fewest and of the most. Where that
 // falls images cost nothing beside the rest; where it would start below 0, fewer images than were
@@ -132,11 +133,5 @@ Prediction predict(const PlanJob& job, PlanSetting setting);
 // to the largest, in hundredths. timings[r]: of rank r.
 std::vector<double> fair_shares(std::span<const std::vector<StepTiming>> timings, int64_t batch);
 std::string shares_text(std::span<const double> shares);  // "1:0.52:0.5", as --share takes them
-
-// What stands out, as indices: edges with less than half the bandwidth that the upper quarter of
-// them has; ranks with less than 60 % of its speed. Compare edges of one kind: within or between
-// hosts.
-std::vector<size_t> slow_edges(std::span<const EdgeTiming> edges);
-std::vector<size_t> slow_ranks(std::span<const double> images_per_second);
 
 }  // namespace convoy

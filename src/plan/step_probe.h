@@ -1,12 +1,10 @@
 // step_probe.h — what a step costs a rank without the network, timed with the code that trains.
 //
-// A Trainer is handed a communicator that sums nothing and notes when it was handed what. So the
-// timings hold whatever a step does, and the hand-overs come when and as large as they will.
-// Linear layers are timed once more on their own, for what it costs to form their gradients from
-// the factors of all ranks.
+// A Trainer gets a communicator that sends nothing and notes when each gradient is handed to it.
+// Linear layers are timed once more by themselves: what it costs to form their gradients from the
+// factors of all ranks.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -17,32 +15,30 @@ namespace convoy {
 
 class StepProbe {
  public:
-    // `model`: planned with backward pass. All must outlive the probe. Running statistics and the
-    // state of the optimizer are worth nothing afterwards; weights stay as they are.
-    StepProbe(const Config& config, Backend& backend, Model& model, Optimizer& optimizer,
-              int classes);
+    // `model`: planned with backward pass. All must outlive the probe. Weights stay as they are;
+    // running statistics and optimizer state do not.
+    StepProbe(Config config, Backend& backend, Model& model, Optimizer& optimizer, int classes);
     ~StepProbe();
 
     // One step over `images` random images, at most as many as the model is planned for.
     StepTiming step(int images);
-    // Steps until so many seconds are over, at least `least` of them; the mean of each part, since
-    // where ranks take turns on a processor the quick steps pay for the long ones.
+    // The mean of steps over at least so many seconds, at least `least` of them. The mean, because
+    // where ranks share a processor a quick step of one is a slow step of another.
     StepTiming steps(int images, double seconds, int least);
 
-    // How long the gradients of linear layers take, for params().
+    // Times the gradients of linear layers, for params().
     void time_linear_layers();
 
-    // As of the last step: params of gradients in the order in which they were ready, and the
-    // floats that travel before them.
+    // Trained parameters in the order of the backward pass; `ready` as of the last step.
     const std::vector<PlanParam>& params() const { return params_; }
+    // Statistics and counters, which are summed before the gradients.
     size_t exact_floats() const;
     size_t average_floats() const;  // what an average of --sync-every sums
     int max_images() const { return model_.max_batch(); }
 
  private:
     class Recorder;
-    void note_params(double backward_seconds);
-    double time_linear(const Param& w, Param* b, int images, Tensor x, Tensor dy);
+    double time_linear(const FactorChoice& layer, int images, Tensor x, Tensor dy);
 
     Backend& backend_;
     Optimizer& optimizer_;
@@ -51,10 +47,8 @@ class StepProbe {
     std::unique_ptr<Trainer> trainer_;
     Batch batch_;  // as many images as the model is planned for
     std::vector<PlanParam> params_;
-    std::map<const Param*, std::pair<double, double>> linear_;  // weights → fixed, an image
+    // Linear layers worth timing, and the places of their weights in params_.
+    std::vector<std::pair<FactorChoice, size_t>> linear_;
 };
-
-// The settings with which every param is handed over on its own, when it is ready.
-Config param_by_param(Config config);
 
 }  // namespace convoy

@@ -27,7 +27,7 @@ RunSaver::RunSaver(JobSetup& setup, Model& model, Optimizer& optimizer, Backend&
 void RunSaver::save(const Position& at, double best_top1, bool is_best) {
     if (saved_step_ == at.step || folder_.empty()) return;
     saved_step_ = at.step;
-    setup_.communicator().set_progress(at.step, "checkpoint");
+    setup_.communicator().set_progress(at.step, Phase::kCheckpoint);
     CheckpointMeta meta{at, best_top1, optimizer_.steps_done, setup_.data.train->fingerprint(),
                         job_settings(config_)};
     meta.settings["data"] = config_.data;

@@ -18,7 +18,7 @@ Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
     Sums total;
     stopped_ = 0;
     loader.start(0, 0);
-    communicator_.set_progress(step, "validation");
+    communicator_.set_progress(step, Phase::kValidation);
     while (Batch* batch = loader.next()) {
         float counters[StepCounters::kSize];
         fill_counters(counters, *batch, stop_());

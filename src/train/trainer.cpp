@@ -45,12 +45,12 @@ ReducerOptions reducer_options(const Config& config, Params& params, int world) 
 std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double lr,
                                   const Batch* next) {
     Params& params = model_.params();
+    communicator_.set_progress(at.step, Phase::kForward);
     if (average_) average_->begin();
     StepBlock block{{}, optimizer_.next(lr)};
     fill_counters(block.counters, batch, stop_());
     backend_.upload(params.block(), &block, sizeof block);
 
-    communicator_.set_progress(at.step, "forward");
     group_bounds(batch.positions, config_.bn_group, groups_);
     labels_ = batch.labels, samples_ = batch.samples;
     pass_ = {true, {uint64_t(config_.seed), uint32_t(at.epoch)}, samples_, groups_};
@@ -62,13 +62,13 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
         backend_.softmax_cross_entropy(logits, labels_, float(config_.label_smoothing), dlogits,
                                        params.counters() + StepCounters::kLoss);
 
-        communicator_.set_progress(at.step, "backward");
+        communicator_.set_progress(at.step, Phase::kBackward);
         reducer_.start(rows_of_ranks(batch.global_wanted));
         if (batch.n > 0) model_.backward(dlogits, pass_, reducer_);
 
-        communicator_.set_progress(at.step, "reduce");
+        communicator_.set_progress(at.step, Phase::kReduce);
         reducer_.finish();
-        communicator_.set_progress(at.step, "update");
+        communicator_.set_progress(at.step, Phase::kUpdate);
         optimizer_.update();
     });
     // Behind all that this step itself had to send.
@@ -87,7 +87,7 @@ std::optional<Sums> Trainer::step(const Batch& batch, const Position& at, double
 
 Sums Trainer::average(const Position& at) {
     ENSURE(average_, "--sync-every is 1");
-    communicator_.set_progress(at.step, "average");
+    communicator_.set_progress(at.step, Phase::kAverage);
     float counters[StepCounters::kSize];
     average_->run(counters);
     stop_agreed_ = read_stop(counters);
