@@ -49,8 +49,8 @@ struct Net {
         return std::inner_product(y.begin(), y.end(), c.begin(), 0.0);
     }
     std::vector<float> grad(const std::string& name) {
-        const Param* row = model.params().find(name);
-        return {row->grad.floats(), row->grad.floats() + row->shape.elems()};
+        const Param* param = model.params().find(name);
+        return {param->grad.floats(), param->grad.floats() + param->shape.elems()};
     }
 
     int N;
@@ -111,12 +111,12 @@ TEST_CASE("the gradient of a network with every kind of layer matches finite dif
     net.forward();
     net.backward();
     size_t checked = 0, kinks = 0;
-    for (Param* row : net.model.params().all()) {
-        if (row->running) continue;
-        CAPTURE(row->name);
-        const std::vector<float> grad = net.grad(row->name);
+    for (Param* param : net.model.params().all()) {
+        if (param->running) continue;
+        CAPTURE(param->name);
+        const std::vector<float> grad = net.grad(param->name);
         for (size_t i = 0; i < grad.size(); i += 1 + grad.size() / 12) {
-            float& w = row->value.floats()[i];
+            float& w = param->value.floats()[i];
             const float start = w;
             const auto slope = [&](float step) {
                 w = start + step;
@@ -142,13 +142,13 @@ TEST_CASE("the gradient of a network with every kind of layer matches finite dif
     CHECK(kinks < checked / 4);
 }
 
-TEST_CASE("rows are ready from the back of the arena to the front, each trained one once") {
+TEST_CASE("params are ready from the back of the arena to the front, each trained one once") {
     Net net(kAll, 2, {.freeze = "bb,r.c"});
     net.forward();
     const std::vector<std::string> order = net.backward();
     std::vector<std::string> expected;
-    for (Param* row : net.model.params().all())
-        if (!row->running && !row->frozen) expected.insert(expected.begin(), row->name);
+    for (Param* param : net.model.params().all())
+        if (!param->running && !param->frozen) expected.insert(expected.begin(), param->name);
     CHECK(order == expected);
 }
 
@@ -220,10 +220,10 @@ TEST_CASE("random networks: fusion, work in place and shared memory change nothi
         Net fused(text, 3, options, 4, 2), unfused(text, 3, plain, 4, 2);
         CHECK(relative_error(fused.forward(), unfused.forward()) < 1e-4);
         CHECK(fused.backward() == unfused.backward());
-        for (Param* row : fused.model.params().all()) {
-            CAPTURE(row->name);
-            if (!row->frozen)
-                CHECK(relative_error(fused.grad(row->name), unfused.grad(row->name)) < 2e-3);
+        for (Param* param : fused.model.params().all()) {
+            CAPTURE(param->name);
+            if (!param->frozen)
+                CHECK(relative_error(fused.grad(param->name), unfused.grad(param->name)) < 2e-3);
         }
         CHECK(relative_error(fused.forward(false), unfused.forward(false)) < 1e-4);
     }
@@ -242,7 +242,7 @@ TEST_CASE("an evaluation plan gives the logits of a training plan in evaluation"
     CHECK_THROWS_AS(model.forward({net.x.data(), 6, 10, 10, 3}, pass), Error);
 }
 
-TEST_CASE("frozen layers keep their rows, statistics too, and the others train as before") {
+TEST_CASE("frozen layers keep their params, statistics too, and the others train as before") {
     const char* text =
         "input 6\nconv2d a out 4 size 3\nbatchnorm b\nrelu\nconv2d c out 4 size 3\nrelu\n"
         "avgpool 1\nlinear d out classes\n";
@@ -254,12 +254,12 @@ TEST_CASE("frozen layers keep their rows, statistics too, and the others train a
     CHECK(std::equal(before.begin(), before.end(), frozen.model.params().weights));
     // Frozen batch norm uses mean 0 and variance 1, its statistics, in training as in evaluation.
     CHECK_CLOSE(frozen.forward(true), all.forward(false), 1e-6);
-    for (Param* row : frozen.model.params().all())
-        CHECK(row->frozen == (row->name[0] == 'a' || row->name[0] == 'b'));
+    for (Param* param : frozen.model.params().all())
+        CHECK(param->frozen == (param->name[0] == 'a' || param->name[0] == 'b'));
     CHECK(norm(frozen.grad("c.weight")) > 0);
 }
 
-TEST_CASE("batch norm leaves the sums of its statistics where the running rows' gradients are") {
+TEST_CASE("batch norm leaves the sums of its statistics where the running params' gradients are") {
     Net net("input 4\nbatchnorm n\navgpool 1\nlinear f out classes\n", 4, {}, 0, 2);
     net.forward();
     for (int c = 0; c < 3; ++c) {
@@ -281,19 +281,19 @@ TEST_CASE("a batch smaller than planned gives what a plan of its own size gives"
     CHECK(large.forward() == exact.forward());
     large.backward();
     exact.backward();
-    for (Param* row : exact.model.params().all())
-        CHECK(relative_error(large.grad(row->name), exact.grad(row->name)) < 1e-6);
+    for (Param* param : exact.model.params().all())
+        CHECK(relative_error(large.grad(param->name), exact.grad(param->name)) < 1e-6);
 }
 
-TEST_CASE("an empty batch adds nothing to any gradient and still reports every row") {
+TEST_CASE("an empty batch adds nothing to any gradient and still reports every param") {
     Net net(kAll, 0, {}, 3), other(kAll, 3, {});
     std::fill_n(net.model.params().grads, net.model.params().updated_size, 0.5f);
     CHECK(net.forward().empty());
     CHECK(net.forward(false).empty());
     other.forward();
     CHECK(net.backward() == other.backward());
-    for (Param* row : net.model.params().all())
-        CHECK(net.grad(row->name) == std::vector<float>(row->shape.elems(), 0.5f));
+    for (Param* param : net.model.params().all())
+        CHECK(net.grad(param->name) == std::vector<float>(param->shape.elems(), 0.5f));
 }
 
 // ---- against PyTorch -------------------------------------------------------------------------
@@ -392,8 +392,8 @@ TEST_CASE("logits and gradients of a residual network equal PyTorch's") {
     GradListener nobody;
     net.model.backward(dlogits, net.pass(), nobody);
     // Export turns gradients into PyTorch's layout as it does weights.
-    for (Param* row : net.model.params().all())
-        if (!row->running) std::swap(row->value, row->grad);
+    for (Param* param : net.model.params().all())
+        if (!param->running) std::swap(param->value, param->grad);
     const SafeTensors grads = export_weights(net.model, *net.backend);
     for (auto& [name, golden_norm, golden_product] : kGrads) {
         CAPTURE(name);

@@ -10,13 +10,16 @@
 using namespace convoy;
 
 namespace {
-// A built-in network without its memory: rows and layers alone.
+// A built-in network without its memory: params and layers alone.
 struct Bare {
-    explicit Bare(const char* name, int classes = 3)
-        : layers(build_layers(parse_model(model_text(name), name),
-                              {.name = name, .classes = classes}, 224, params)) {}
+    explicit Bare(const char* name, int classes = 3) {
+        const ModelText text = parse_model(model_text(name), name);
+        const ModelOptions options{.name = name, .classes = classes};
+        Builder(text, options, 224, params, lines, *backend).build();
+    }
+    std::unique_ptr<Backend> backend = make_backend("cpu");
     Params params;
-    Chain layers;
+    std::vector<LayerLine> lines;
 };
 }  // namespace
 
@@ -42,16 +45,14 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         Bare model(name, 1000);
         CHECK(model.params.model_elems() == params);
         CHECK(model.params.trained_elems() == params);
-        std::vector<LayerLine> lines;
-        model.layers.describe({1, 224, 224, 3}, lines);
         double flops = 0;
-        for (const LayerLine& line : lines) flops += line.flops;
+        for (const LayerLine& line : model.lines) flops += line.flops;
         CHECK(flops / 1e9 == doctest::Approx(gflop).epsilon(0.001));
         CHECK(model_input_size(model_text(name)) == 224);
     }
 }
 
-TEST_CASE("rows have torchvision's names and our shapes, in forward order") {
+TEST_CASE("params have torchvision's names and our shapes, in forward order") {
     auto backend = make_backend("cpu");
     Model resnet(model_text("resnet18"), {.name = "resnet18", .classes = 10}, *backend);
     CHECK(resnet.params().find("conv1.weight")->shape == Shape{64, 7, 7, 3});
@@ -61,15 +62,15 @@ TEST_CASE("rows have torchvision's names and our shapes, in forward order") {
     CHECK(resnet.params().find("fc.weight")->shape == Shape{10, 1, 1, 512});
     CHECK(resnet.params().find("layer1.0.downsample.0.weight") == nullptr);
     std::vector<std::string> names;
-    for (Param* row : resnet.params().all())
-        if (row->name.starts_with("layer2.0") && !row->running) names.push_back(row->name);
+    for (Param* param : resnet.params().all())
+        if (param->name.starts_with("layer2.0") && !param->running) names.push_back(param->name);
     CHECK(names == std::vector<std::string>{
                        "layer2.0.conv1.weight", "layer2.0.bn1.weight", "layer2.0.bn1.bias",
                        "layer2.0.conv2.weight", "layer2.0.bn2.weight", "layer2.0.bn2.bias",
                        "layer2.0.downsample.0.weight", "layer2.0.downsample.1.weight",
                        "layer2.0.downsample.1.bias"});
-    for (Param* row : resnet.params().all())
-        CHECK(row->decay == (row->name.ends_with(".weight") && row->shape.N > 1));
+    for (Param* param : resnet.params().all())
+        CHECK(param->decay == (param->name.ends_with(".weight") && param->shape.N > 1));
 
     Bare alexnet("alexnet", 10);
     CHECK(alexnet.params.find("features.3.weight")->shape == Shape{192, 5, 5, 64});
@@ -112,8 +113,8 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
             "batchnorm bn2\navgpool 1\nlinear fc out classes\n";
         Model model(text, {.name = "net", .freeze = freeze}, *backend);
         std::set<std::string> names;
-        for (Param* row : model.params().all())
-            if (row->frozen) names.insert(layer_name(row->name));
+        for (Param* param : model.params().all())
+            if (param->frozen) names.insert(layer_name(param->name));
         return names;
     };
     using Names = std::set<std::string>;
@@ -147,8 +148,8 @@ TEST_CASE("a model is a built-in name or a file, and another word lists the name
 }
 
 TEST_CASE("start values are torchvision's: He by fan-out, uniform by fan-in, normal 0.01") {
-    const auto init = [](const char* name, const char* row) {
-        return Bare(name).params.find(row)->init;
+    const auto init = [](const char* name, const char* param) {
+        return Bare(name).params.find(param)->init;
     };
     const Init conv = init("resnet18", "layer1.0.conv1.weight");
     CHECK(conv.kind == Init::kNormal);

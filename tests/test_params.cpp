@@ -9,7 +9,7 @@
 
 using namespace convoy;
 
-static Param row(const std::string& name, Shape shape, Init init = {}) {
+static Param make_param(const std::string& name, Shape shape, Init init = {}) {
     Param param;
     param.name = name;
     param.shape = shape;
@@ -17,34 +17,35 @@ static Param row(const std::string& name, Shape shape, Init init = {}) {
     return param;
 }
 
-static std::vector<float> values(const Param* row) {
-    return {row->value.floats(), row->value.floats() + row->shape.elems()};
+static std::vector<float> values(const Param* param) {
+    return {param->value.floats(), param->value.floats() + param->shape.elems()};
 }
 
-TEST_CASE("the arenas hold trained rows, then running statistics, then frozen rows") {
+TEST_CASE("the arenas hold trained params, then running statistics, then frozen params") {
     auto backend = make_backend("cpu");
     Params params;
-    Param frozen = row("frozen", {1, 1, 1, 5}, {Init::kConstant, 2});
+    Param frozen = make_param("frozen", {1, 1, 1, 5}, {Init::kConstant, 2});
     frozen.frozen = true;
     params.add(frozen);
-    params.add(row("a", {3, 1, 1, 7}, {Init::kConstant, 1}));
-    Param mean = row("mean", {1, 1, 1, 5}), var = row("var", {1, 1, 1, 5}, {Init::kConstant, 1});
+    params.add(make_param("a", {3, 1, 1, 7}, {Init::kConstant, 1}));
+    Param mean = make_param("mean", {1, 1, 1, 5}),
+          var = make_param("var", {1, 1, 1, 5}, {Init::kConstant, 1});
     mean.running = var.running = var.joined = true;
     params.add(mean);
     params.add(var);
-    params.add(row("b", {1, 1, 1, 4}));
+    params.add(make_param("b", {1, 1, 1, 4}));
     params.allocate(*backend, 1);
 
     std::vector<std::string> names;
-    for (Param* row : params.all()) {
-        names.push_back(row->name);
-        CHECK((row->joined || row->offset % 16 == 0));
-        CHECK(row->value.data == params.weights + row->offset);
-        CHECK(row->grad.data == (row->frozen ? nullptr : params.grads + row->offset));
+    for (Param* param : params.all()) {
+        names.push_back(param->name);
+        CHECK((param->joined || param->offset % 16 == 0));
+        CHECK(param->value.data == params.weights + param->offset);
+        CHECK(param->grad.data == (param->frozen ? nullptr : params.grads + param->offset));
     }
     CHECK(names == std::vector<std::string>{"a", "b", "mean", "var", "frozen"});
     CHECK(params.trained_size == 32 + 16);
-    CHECK(params.updated_size == 48 + 16);  // two rows of 5 without a gap between them
+    CHECK(params.updated_size == 48 + 16);  // two params of 5 without a gap between them
     CHECK(params.weights_size == 64 + 16);
     CHECK(params.grads_size == 64 + StepCounters::kSize);
     CHECK(params.counters() == params.grads + 64);
@@ -75,10 +76,11 @@ TEST_CASE("a checksum tells every changed, moved or missing value") {
     CHECK(checksum(sign) != checksum(minus));
 }
 
-TEST_CASE("a second row of the same name is refused") {
+TEST_CASE("a second param of the same name is refused") {
     Params params;
-    params.add(row("a", {1, 1, 1, 1}));
-    CHECK_THROWS_WITH_AS(params.add(row("a", {1, 1, 1, 2})), "two parameters are named 'a'", Error);
+    params.add(make_param("a", {1, 1, 1, 1}));
+    CHECK_THROWS_WITH_AS(params.add(make_param("a", {1, 1, 1, 2})), "two parameters are named 'a'",
+                         Error);
 }
 
 TEST_CASE("start values are those of the formula, whatever the number of threads") {
@@ -113,8 +115,8 @@ TEST_CASE("start values have the deviation or bound that was asked for") {
     auto backend = make_backend("cpu");
     Params params;
     const int n = 200'003;  // not a multiple of a block, and more than one thread's share
-    params.add(row("normal", {1, 1, 1, n}, {Init::kNormal, 0.5}));
-    params.add(row("uniform", {1, 1, 1, n}, {Init::kUniform, 0.25}));
+    params.add(make_param("normal", {1, 1, 1, n}, {Init::kNormal, 0.5}));
+    params.add(make_param("uniform", {1, 1, 1, n}, {Init::kUniform, 0.25}));
     params.allocate(*backend, 7);
 
     double sum = 0, squares = 0, fourth = 0, beyond = 0;
@@ -138,18 +140,19 @@ TEST_CASE("start values have the deviation or bound that was asked for") {
     CHECK(std::abs(mean / n) < 5 * 0.25 / std::sqrt(3.0 * n));
 }
 
-TEST_CASE("a row starts the same whatever else is in the model and however many threads fill it") {
+TEST_CASE(
+    "a param starts the same whatever else is in the model and however many threads fill it") {
     auto one = make_backend("cpu", {.threads = 1}), two = make_backend("cpu", {.threads = 2});
     Params alone, among, other_seed, other_name;
     const Init init{Init::kNormal, 1};
-    alone.add(row("w", {1, 1, 1, 150'001}, init));
+    alone.add(make_param("w", {1, 1, 1, 150'001}, init));
     alone.allocate(*one, 3);
-    among.add(row("v", {1, 1, 1, 33}, init));
-    among.add(row("w", {1, 1, 1, 150'001}, init));
+    among.add(make_param("v", {1, 1, 1, 33}, init));
+    among.add(make_param("w", {1, 1, 1, 150'001}, init));
     among.allocate(*two, 3);
-    other_seed.add(row("w", {1, 1, 1, 150'001}, init));
+    other_seed.add(make_param("w", {1, 1, 1, 150'001}, init));
     other_seed.allocate(*one, 4);
-    other_name.add(row("u", {1, 1, 1, 150'001}, init));
+    other_name.add(make_param("u", {1, 1, 1, 150'001}, init));
     other_name.allocate(*one, 3);
     const std::vector<float> w = values(alone.find("w"));
     CHECK(w == values(among.find("w")));

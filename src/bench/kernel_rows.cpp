@@ -60,11 +60,6 @@ class Buffers {
     size_t next_[2] = {};
 };
 
-std::string window_text(Window w) {
-    return cat(w.size_h, "x", w.size_w, w.stride_h > 1 ? cat(" stride ", w.stride_h) : "",
-               w.pad_h > 0 ? cat(" pad ", w.pad_h) : "");
-}
-
 double bytes_of(std::initializer_list<Tensor> tensors) {
     double bytes = 0;
     for (const Tensor& x : tensors) bytes += double(x.bytes());

@@ -1,9 +1,9 @@
 // layer.h — what a layer is: plan, forward, backward.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "src/model/memory_plan.h"
@@ -19,16 +19,6 @@ struct Pass {
     std::span<const int> groups;        // bounds of the batch norm groups
 };
 
-// A line of the table of the network.
-struct LayerLine {
-    std::string name;  // "layer1.0.conv1", empty where there are no params
-    std::string what;  // "conv2d 64 7x7 stride 2 + relu"
-    Shape output;
-    size_t params = 0;
-    double flops = 0;  // of one image forward; multiply and add are two
-    bool frozen = false;
-};
-
 // Follows the gradients while the backward pass forms them. The base class does nothing.
 class GradListener {
  public:
@@ -40,45 +30,53 @@ class GradListener {
     virtual bool take_factors(const Param&, Tensor, Tensor) { return false; }
 };
 
-class BatchNorm;
+class BatchStatistics;
 
 // Planned for the largest batch; a pass may be smaller (N of its input), also 0.
 class Layer {
  public:
+    explicit Layer(Backend& backend) : backend_(backend) {}
     virtual ~Layer() = default;
 
-    // Output shape for an input shape. Pure; that the input fits is checked before (builder).
-    virtual Shape output(Shape x) const = 0;
-    // Adds this layer's lines for an input shape.
-    virtual void describe(Shape x, std::vector<LayerLine>& lines) const = 0;
-
-    // Fusion, settled once when the network is built (Chain::fuse):
-    virtual bool fuse_relu() { return false; }  // takes a relu behind it into its own call?
-    virtual bool ends_in_relu() const { return false; }
-    // Will set dx to 0 where its input is <= 0? That is the gradient of a relu right before it,
-    // which then hears dy_is_masked() and has nothing left to do.
-    virtual bool mask_dx() { return false; }
-    virtual void dy_is_masked() {}
-    // Will take the statistics that the batch norm right behind it needs, in its own call?
-    virtual bool fuse_moments(BatchNorm&) { return false; }
-    // Gives its output as floats, whatever activations are? Asked of the last layer.
-    virtual bool give_floats() { return false; }
-    // x > 0 is as before, or dx is 0 there (flatten, dropout): masks may be taken behind it.
-    virtual bool keeps_sign() const { return false; }
+    // Whether it has params that are not frozen.
+    virtual bool trained() const { return false; }
+    // Whether it takes the statistics of its output in its own call, for the batch norm behind it.
+    virtual bool take_statistics(BatchStatistics&) { return false; }
 
     // Planning, in the order of the step: forward of all layers, then backward of all layers in
     // reverse. `needs_dx` is false where nothing below is trained.
     virtual Value plan_forward(Value x, MemoryPlan& plan, bool training) = 0;
     virtual Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) = 0;
-    // Takes the pointers of what was planned.
-    virtual void bind(const MemoryPlan& plan, Backend& backend) = 0;
 
     virtual Tensor forward(Tensor x, const Pass& pass) = 0;
     // Adds to the gradients of its trained params, then calls listener.ready() for each of them,
     // last param first. Returns dx, or an empty Tensor where the plan said that nobody needs it.
     virtual Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) = 0;
 
-    virtual bool trained() const { return false; }  // has params that are not frozen
+ protected:
+    Backend& backend_;
+};
+
+// Layers in order, each fed by the one before: a whole network, or a branch of a residual block.
+struct Layers : std::vector<std::unique_ptr<Layer>> {
+    size_t lowest = 0;  // the first that runs backward, set by plan_backward
+
+    bool trained() const {
+        return std::any_of(begin(), end(), [](auto& layer) { return layer->trained(); });
+    }
+    // As a layer's; without layers the output is the input.
+    Value plan_forward(Value x, MemoryPlan& plan, bool training) {
+        for (auto& layer : *this) x = layer->plan_forward(x, plan, training);
+        return x;
+    }
+    // Stops above the layers below which nothing is trained, unless dx is needed.
+    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) {
+        lowest = 0;
+        while (!needs_dx && lowest < size() && !at(lowest)->trained()) ++lowest;
+        for (size_t i = size(); i-- > lowest;)
+            dy = at(i)->plan_backward(dy, plan, needs_dx || i > lowest);
+        return needs_dx ? dy : Value{};
+    }
 };
 
 }  // namespace convoy

@@ -8,7 +8,8 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
+#include <deque>
+#include <initializer_list>
 
 #include "kernels/backend.h"
 
@@ -21,13 +22,27 @@ enum class Keep {
     kValues,   // must stay
 };
 
-// A planned tensor: which buffer (-1: memory of the caller, not planned), its largest shape, and
-// what it holds.
+struct PlannedBuffer {
+    size_t bytes = 0, offset = 0;
+    int birth = 0, death = 0;  // the first and the last tick of its life
+    char* data = nullptr;      // set by place()
+};
+
+// A planned tensor, as large as for the largest batch. It must not outlive its plan.
 struct Value {
-    int buffer = -1;
+    PlannedBuffer* buffer = nullptr;  // null: memory of the caller, or nothing
     Shape shape;
     Keep keep = Keep::kNothing;
     Type type = Type::kFloat32;
+
+    explicit operator bool() const { return buffer; }
+    Value as(Shape other) const { return {buffer, other, keep, type}; }
+    // Its first N images, after place(); an empty Tensor where there is no buffer.
+    Tensor first(int N) const {
+        if (!buffer) return {};
+        ENSURE(buffer->data, "a planned tensor is read before place()");
+        return {buffer->data, {N, shape.H, shape.W, shape.C}, type};
+    }
 };
 
 class MemoryPlan {
@@ -39,35 +54,29 @@ class MemoryPlan {
 
     Type type() const { return type_; }
 
-    void tick() { ++now_; }                                 // the next operation of the step
+    // The next operation of the step, which reads these: the next tick.
+    void op(std::initializer_list<Value> reads) {
+        ++now_;
+        for (const Value& value : reads) use(value);
+    }
+    void use(Value value);                                  // read or written in this tick
     Value make(Shape shape) { return make(shape, type_); }  // born in this tick
     Value make(Shape shape, Type type);
-    void use(Value value);  // read or written in this tick (not planned: nothing to do)
-    static Value reshaped(Value value, Shape shape) {
-        value.shape = shape;
-        return value;
-    }
     Value kept(Value value, Keep keep) const {
         value.keep = share_ ? keep : Keep::kValues;
         return value;
     }
 
-    void place(Backend& backend);  // allocates the block; then at() may be called
-    Tensor at(Value value) const;  // without data where not planned
+    void place(Backend& backend);  // allocates the block; then Value::first() may be called
     size_t block_bytes() const { return block_bytes_; }
-    size_t total_bytes() const;  // what it would be without sharing
 
  private:
-    struct Buffer {
-        size_t bytes, offset;
-        int birth, death;
-    };
     const Type type_;
-    std::vector<Buffer> buffers_;
+    const bool share_;
+    std::deque<PlannedBuffer> buffers_;  // Values point to them
     int now_ = 0;
-    bool share_, placed_ = false;
+    bool placed_ = false;
     size_t block_bytes_ = 0;
-    char* block_ = nullptr;
 };
 
 }  // namespace convoy

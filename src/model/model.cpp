@@ -19,7 +19,7 @@ Model::Model(const std::string& text, const ModelOptions& options, Backend& back
     if (size_ < 1 || size_ > kMaxSize)
         fail("--size cannot be ", size_, ": expected 1 to ", kMaxSize);
     ENSURE(options.classes > 0 && options.classes <= 1 << 20, options.classes, " classes");
-    layers_ = build_layers(parsed, options, size_, params_);
+    layers_ = Builder(parsed, options, size_, params_, lines_, backend).build();
     params_.allocate(backend, options.seed);
 }
 
@@ -28,22 +28,18 @@ size_t Model::plan(int max_batch, bool training) {
     ENSURE(max_batch > 0, "a batch of ", max_batch);
     max_batch_ = max_batch;
     training_ = training;
-    const Value input{-1, {max_batch, size_, size_, 3}, Keep::kValues, plan_.type()};
-    if (Layer* last = layers_.last()) last->give_floats();
+    const Value input{nullptr, {max_batch, size_, size_, 3}, Keep::kValues, plan_.type()};
     const Value logits = layers_.plan_forward(input, plan_, training);
-    plan_.tick();
-    plan_.use(logits);
+    plan_.op({logits});
     if (logits.type != Type::kFloat32) {
         logits_ = plan_.make(logits.shape, Type::kFloat32);
-        plan_.tick();
-        plan_.use(logits_);
+        plan_.op({logits_});
     }
     if (training) {
         dlogits_ = plan_.make(logits.shape);
         layers_.plan_backward(dlogits_, plan_, false);
     }
     plan_.place(backend_);
-    layers_.bind(plan_, backend_);
     return plan_.block_bytes();
 }
 
@@ -53,66 +49,57 @@ Tensor Model::forward(Tensor x, const Pass& pass) {
     ENSURE(x.type == plan_.type(), "images of ", name_of(x.type));
     ENSURE(training_ || !pass.training, "planned for evaluation only");
     params_.refresh(backend_);
-    const Tensor y = layers_.forward(x, pass);
-    if (logits_.buffer < 0) return y;
-    const Tensor logits = plan_.at(logits_).first(y.N);
-    backend_.copy(logits, y);
+    for (auto& layer : layers_) x = layer->forward(x, pass);
+    if (!logits_) return x;
+    const Tensor logits = logits_.first(x.N);
+    backend_.copy(logits, x);
     return logits;
 }
 
 Tensor Model::dlogits(int N) {
     ENSURE(training_ && N <= max_batch_, N, " images, planned for ", max_batch_);
-    return plan_.at(dlogits_).first(N);
+    return dlogits_.first(N);
 }
 
-void Model::backward(Tensor dlogits, const Pass& pass, GradListener& listener) {
+void Model::backward(Tensor dy, const Pass& pass, GradListener& listener) {
     ENSURE(training_ && pass.training, "a backward pass in evaluation");
-    layers_.backward(dlogits, pass, listener);
-}
-
-std::vector<LayerLine> Model::lines() const {
-    std::vector<LayerLine> all;
-    layers_.describe({1, size_, size_, 3}, all);
-    return all;
+    for (size_t i = layers_.size(); i-- > layers_.lowest;)
+        dy = layers_[i]->backward(dy, pass, listener);
 }
 
 double Model::forward_flops() const {
     double flops = 0;
-    for (const LayerLine& line : lines()) flops += line.flops;
+    for (const LayerLine& line : lines_) flops += line.flops;
     return flops;
 }
 
-std::string Model::layer_of(const Param& row) const {
-    const std::string name = layer_name(row.name);
-    for (const LayerLine& line : lines())
+std::string Model::layer_of(const Param& param) const {
+    const std::string name = layer_name(param.name);
+    for (const LayerLine& line : lines_)
         if (line.name == name) return cat(name, " (", line.what, ")");
     return name;
 }
 
-// "12,345,678"
-static std::string with_commas(size_t n) { return cat(fmt::group_digits(n)); }
-
-static std::string table_line(const std::string& name, const std::string& what,
-                              const std::string& output, const std::string& params,
-                              const std::string& gflop) {
-    std::string line =
-        fmt::format("{:<24.24} {:<38.38} {:>13} {:>12} {:>8}", name, what, output, params, gflop);
-    return line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-}
-
 std::string Model::table() const {
-    std::string text = table_line("layer", "", "output", "parameters", "GFLOP");
-    text += table_line("input", "", cat(size_, "x", size_, "x3"), "", "");
-    for (const LayerLine& line : lines()) {
-        const Shape y = line.output;
-        text +=
-            table_line(line.name, cat(line.what, line.frozen ? ", frozen" : ""),
-                       cat(y.H, "x", y.W, "x", y.C), line.params ? with_commas(line.params) : "",
-                       line.flops > 0 ? fmt::format("{:.3f}", line.flops / 1e9) : "");
-    }
+    std::string text;
+    const auto add = [&](const std::string& name, const std::string& what,
+                         const std::string& output, const std::string& params,
+                         const std::string& gflop) {
+        text += fmt::format("{:<24.24} {:<38.38} {:>13} {:>12} {:>8}", name, what, output, params,
+                            gflop);
+        text.resize(text.find_last_not_of(' ') + 1);
+        text += '\n';
+    };
+    const auto commas = [](size_t n) { return n ? cat(fmt::group_digits(n)) : ""; };
+    const auto gflop = [](double n) { return n > 0 ? fmt::format("{:.3f}", n / 1e9) : ""; };
+    add("layer", "", "output", "parameters", "GFLOP");
+    add("input", "", image_text({1, size_, size_, 3}), "", "");
+    for (const LayerLine& line : lines_)
+        add(line.name, cat(line.what, line.frozen ? ", frozen" : ""), image_text(line.output),
+            commas(line.params), gflop(line.flops));
     const size_t all = params_.model_elems(), trained = params_.trained_elems();
-    text += table_line("total", all == trained ? "" : cat(with_commas(trained), " trained"), "",
-                       with_commas(all), fmt::format("{:.3f}", forward_flops() / 1e9));
+    add("total", all == trained ? "" : commas(trained) + " trained", "", commas(all),
+        gflop(forward_flops()));
     return text;
 }
 

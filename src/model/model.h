@@ -4,11 +4,10 @@
 // written in it (models.cpp).
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "src/model/layers/chain.h"
+#include "src/model/layer.h"
 
 namespace convoy {
 
@@ -21,11 +20,21 @@ struct ModelOptions {
     bool plain = false;       // no fusion, no sharing of memory, nothing in place (to test against)
 };
 
+// A line of the table of the network.
+struct LayerLine {
+    std::string name;  // "layer1.0.conv1", empty where there are no params
+    std::string what;  // "conv2d 64 7x7 stride 2 + relu"
+    Shape output;      // of one image
+    size_t params = 0;
+    double flops = 0;  // of one image forward; multiply and add are two
+    bool frozen = false;
+};
+
 class Model {
  public:
-    // Parses and checks the text, registers the rows, allocates and fills the arenas. `text` is
-    // what the coordinator hands to the ranks: the same text gives the same model. Throws Error
-    // naming line and word, and what was expected.
+    // Parses and checks the text, adds the params, allocates and fills the arenas. `text` is what
+    // the coordinator hands to the ranks: the same text gives the same model. Throws Error naming
+    // line and word, and what was expected.
     Model(const std::string& text, const ModelOptions& options, Backend& backend);
 
     int size() const { return size_; }  // input height and width
@@ -37,9 +46,9 @@ class Model {
     // training: with backward pass. Returns the bytes of activations.
     size_t plan(int max_batch, bool training);
 
-    // x: N×size×size×3 device memory, N ≤ max_batch, which must stay until the backward pass is
-    // over, and holds what activations are (class Input). Returns the logits N×1×1×classes, floats
-    // that are good until the backward pass.
+    // x: N×size×size×3 in device memory, N ≤ max_batch, of Backend::activations(); it must stay
+    // until the backward pass is over. Returns the logits N×1×1×classes: floats, good until the
+    // backward pass.
     Tensor forward(Tensor x, const Pass& pass);
     int max_batch() const { return max_batch_; }  // as planned
     Tensor dlogits(int N);  // planned buffer for the gradient of the logits, an activation
@@ -50,13 +59,14 @@ class Model {
     // The table of the network: a line a layer with shapes and GFLOP, and the totals.
     std::string table() const;
     double forward_flops() const;  // of one image, multiply and add counted as two
-    std::vector<LayerLine> lines() const;
-    std::string layer_of(const Param& row) const;  // "fc (linear 1000)", for messages
+    const std::vector<LayerLine>& lines() const { return lines_; }
+    std::string layer_of(const Param& param) const;  // "fc (linear 1000)", for messages
 
  private:
     Backend& backend_;
     Params params_;
-    Chain layers_;
+    Layers layers_;
+    std::vector<LayerLine> lines_;
     MemoryPlan plan_;
     int size_ = 0, max_batch_ = 0;
     bool training_ = false;

@@ -1,13 +1,84 @@
-// model_builder.h — from the parsed text to layers and rows.
+// model_builder.h — from the parsed text to layers, parameters, and lines of the table.
+//
+// The builder walks the text and decides what is fused. The constructor of each layer (layers/*)
+// checks its line, and adds its parameters and its line of the table.
 #pragma once
 
+#include <map>
+#include <span>
+#include <utility>
+
+#include "src/model/freeze.h"
 #include "src/model/model.h"
 #include "src/model/model_text.h"
 
 namespace convoy {
 
-// Checks that each layer fits the one before, registers the rows (frozen ones marked), fuses.
-// Throws Error naming the line.
-Chain build_layers(const ModelText& text, const ModelOptions& options, int size, Params& params);
+// What a layer does for its neighbours in its own calls, and what they do for it.
+struct Fusion {
+    bool relu = false;          // it takes the relu behind it: y = max(0, …)
+    bool dy_is_masked = false;  // the reader of y computes that relu's gradient
+    bool mask_dx = false;       // x came out of a relu: it sets dx to 0 where x <= 0
+    bool addend = false;        // it adds the shortcut of a residual block before its relu
+    bool floats = false;        // it makes the logits: floats, whatever activations are
+    Layer* before = nullptr;    // the layer that makes x, if it may be asked (take_statistics)
+
+    const char* relu_text() const { return relu ? " + relu" : ""; }
+};
+
+inline std::string image_text(Shape x) { return cat(x.H, "x", x.W, "x", x.C); }
+
+class Builder {
+ public:
+    // size: height and width of the images. Adds to params and to lines, the table.
+    Builder(const ModelText& text, const ModelOptions& options, int size, Params& params,
+            std::vector<LayerLine>& lines, Backend& backend);
+
+    // The whole network. Throws Error naming the line that does not fit those before it.
+    Layers build();
+    // Layers one behind another, a branch of a residual block. Moves `shape` on.
+    Layers build(std::span<const LayerText> texts);
+
+    // ---- for the constructors of layers ------------------------------------------------------
+
+    Backend& backend;
+    const bool fuses;    // false: ModelOptions::plain
+    Shape shape;         // of one image, after the layers so far
+    Shape flat;          // what was flattened since the last linear; N is 0 if nothing was
+    int flat_line = 0;   // where
+    int dropouts = 0;    // so far
+    std::string prefix;  // of names: "layer1.0." in that residual block
+
+    template <class... Parts>
+    [[noreturn]] void error(const LayerText& layer, const Parts&... parts) const {
+        fail_at(text_.origin, layer.line, parts...);
+    }
+    void check_image(const LayerText& layer) const;   // that nothing flattened it
+    void check_window(const LayerText& layer) const;  // that it is not larger than the input
+    int out_of(const LayerText& layer);               // output channels
+
+    // Adds the parameter "prefix NAME.part", frozen where --freeze says so.
+    Param& add(const LayerText& layer, const char* part, Param param);
+    // NAME.weight and, unless the text says no, NAME.bias, with torchvision's start values.
+    // dims: of the weight in files. b is set to null if there is none.
+    void add_weights(const LayerText& layer, Shape shape, int dims, Param*& w, Param*& b);
+    // The layer's line in the table, with the parameters added since the line before. `output`, of
+    // one image, is the shape from here on.
+    void add_line(const std::string& what, Shape output, double flops = 0);
+
+ private:
+    bool reader_masks(std::span<const LayerText> readers) const;
+    void check_end() const;
+
+    const ModelText& text_;
+    const ModelOptions& options_;
+    Params& params_;
+    std::vector<LayerLine>& lines_;
+    LayerLine line_;  // of the layer at hand
+    size_t elems_ = 0;
+    const LayerText* last_out_ = nullptr;
+    std::map<std::string, int> line_of_;  // each parameter's name
+    Freeze freeze_;
+};
 
 }  // namespace convoy

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
+#include <sstream>
 
 #include "src/base/text.h"
+#include "src/model/layers/layers.h"
 
 namespace convoy {
 namespace {
@@ -15,244 +16,209 @@ constexpr int kMaxLayers = 4096, kMaxDepth = 16;
 constexpr int kMaxInput = 8192, kMaxOut = 1 << 17, kMaxWindow = 1024;
 constexpr size_t kMaxName = 100;
 
-struct Kind {
-    bool named;
-    std::vector<std::string> options;  // the required ones first
-    size_t required;
-};
-const std::map<std::string, Kind>& kinds() {
-    static const std::map<std::string, Kind> all = {
-        {"conv2d", {true, {"out", "size", "stride", "pad", "bias", "init"}, 2}},
-        {"linear", {true, {"out", "bias", "init"}, 1}},
-        {"batchnorm", {true, {}, 0}},
-        {"maxpool", {false, {"size", "stride", "pad"}, 1}},
-        {"avgpool", {false, {}, 0}},
-        {"dropout", {false, {}, 0}},
-        {"relu", {false, {}, 0}},
-        {"flatten", {false, {}, 0}},
-        {"residual", {true, {}, 0}},
-    };
-    return all;
+using Words = std::vector<std::string>;
+
+bool contains(const Words& words, const std::string& word) {
+    return std::ranges::find(words, word) != words.end();
+}
+
+Words words_of(const std::string& line) {
+    std::istringstream stream(line.substr(0, line.find('#')));
+    return {std::istream_iterator<std::string>(stream), {}};
 }
 
 // A word as it may be shown: short, and without control characters.
 std::string shown(const std::string& word) {
-    std::string text = "'";
-    for (char c : word.substr(0, 40)) text += (unsigned char)c < 32 || c == 127 ? '?' : c;
-    return text + (word.size() > 40 ? "…'" : "'");
+    std::string text = word.substr(0, 40);
+    for (char& c : text)
+        if (iscntrl((unsigned char)c)) c = '?';
+    return cat("'", text, word.size() > 40 ? "…'" : "'");
 }
 
-std::string hint(const std::string& word, const std::vector<std::string>& candidates) {
+std::string hint(const std::string& word, const Words& candidates) {
     const std::string close = nearest(word.substr(0, 40), candidates);
     return close.empty() ? "" : cat(" (did you mean ", close, "?)");
+}
+
+// Whether the whole word is a number.
+template <class T>
+bool parse(const std::string& word, T& value) {
+    const char* end = word.data() + word.size();
+    const auto [stop, status] = std::from_chars(word.data(), end, value);
+    return status == std::errc() && stop == end;
 }
 
 // The words of one line, taken from left to right.
 struct Line {
     const std::string& origin;
     int number;
-    std::vector<std::string> words;
+    Words words;
     size_t at = 0;
 
-    bool done() const { return at == words.size(); }
     template <class... Parts>
     [[noreturn]] void error(const Parts&... parts) const {
         fail_at(origin, number, parts...);
     }
+    [[noreturn]] void error_of(const std::string& what, const std::string& word,
+                               const std::string& expected) const {
+        error("'", what, "' cannot be ", shown(word), "; expected ", expected);
+    }
+    bool done() const { return at == words.size(); }
     const std::string& take(const std::string& after, const std::string& expected) {
         if (done()) error("'", after, "' ends too early; expected ", expected);
         return words[at++];
     }
+    bool take_if(const std::string& word) {
+        if (done() || words[at] != word) return false;
+        ++at;
+        return true;
+    }
     void expect_end(const std::string& after) const {
         if (!done())
-            error(shown(words[at]), " is too much; expected the end of the line after ", after);
+            error(shown(words[at]), " is too much; expected the end of the line after '", after,
+                  "'");
+    }
+
+    int take_int(const std::string& what, int low, int high) {
+        const std::string expected = cat("a whole number from ", low, " to ", high);
+        const std::string& word = take(what, expected);
+        int value = 0;
+        if (!parse(word, value) || value < low || value > high) error_of(what, word, expected);
+        return value;
+    }
+    // "3" or "3x5": rows and columns.
+    void take_pair(const std::string& what, int low, int high, int& rows, int& columns) {
+        const std::string expected =
+            cat("a whole number from ", low, " to ", high, ", or two as rows x columns (3x5)");
+        const std::string& word = take(what, expected);
+        const size_t x = word.find('x');
+        const std::string first = word.substr(0, x);
+        const bool numbers =
+            parse(first, rows) && parse(x == word.npos ? first : word.substr(x + 1), columns);
+        if (!numbers || std::min(rows, columns) < low || std::max(rows, columns) > high)
+            error_of(what, word, expected);
+    }
+    float take_float(const std::string& what, const std::string& expected, float high) {
+        const std::string& word = take(what, expected);
+        float value = 0;
+        if (!parse(word, value) || !(value >= 0 && value < high)) error_of(what, word, expected);
+        return value;
+    }
+    std::string take_name(const std::string& kind, const Words& options) {
+        const std::string& word = take(kind, "a name");
+        for (char c : word)
+            if (!isalnum((unsigned char)c) && c != '_' && c != '.' && c != '-')
+                error(shown(word), " is not a name; expected letters, digits, '_', '.', '-'");
+        if (word.size() > kMaxName) error(shown(word), " is longer than ", kMaxName, " letters");
+        if (contains(options, word))
+            error("'", kind, "' is followed by '", word, "'; expected its name first");
+        return word;
     }
 };
-
-bool parse_int(const std::string& word, int& value) {
-    const char* end = word.data() + word.size();
-    const auto [stop, status] = std::from_chars(word.data(), end, value);
-    return status == std::errc() && stop == end;
-}
-
-int take_int(Line& line, const std::string& what, int low, int high) {
-    const std::string expected = cat("a whole number from ", low, " to ", high);
-    const std::string& word = line.take(what, expected);
-    int value = 0;
-    if (!parse_int(word, value) || value < low || value > high)
-        line.error("'", what, "' cannot be ", shown(word), "; expected ", expected);
-    return value;
-}
-
-// "3" or "3x5": rows and columns.
-void take_pair(Line& line, const std::string& what, int low, int high, int& rows, int& columns) {
-    const std::string expected =
-        cat("a whole number from ", low, " to ", high, ", or two as rows x columns (3x5)");
-    const std::string& word = line.take(what, expected);
-    const size_t x = word.find('x');
-    const std::string first = word.substr(0, x);
-    const std::string second = x == std::string::npos ? first : word.substr(x + 1);
-    const bool numbers = parse_int(first, rows) && parse_int(second, columns);
-    if (!numbers || std::min(rows, columns) < low || std::max(rows, columns) > high)
-        line.error("'", what, "' cannot be ", shown(word), "; expected ", expected);
-}
-
-float take_float(Line& line, const std::string& what, const std::string& expected, float high) {
-    const std::string& word = line.take(what, expected);
-    float value = 0;
-    const char* end = word.data() + word.size();
-    const auto [stop, status] = std::from_chars(word.data(), end, value);
-    if (status != std::errc() || stop != end || !(value >= 0 && value < high))
-        line.error("'", what, "' cannot be ", shown(word), "; expected ", expected);
-    return value;
-}
-
-std::string take_name(Line& line, const std::string& kind) {
-    const std::string& word = line.take(kind, "a name");
-    for (char c : word)
-        if (!isalnum((unsigned char)c) && c != '_' && c != '.' && c != '-')
-            line.error(shown(word), " is not a name; expected letters, digits, '_', '.', '-'");
-    if (word.size() > kMaxName) line.error(shown(word), " is longer than ", kMaxName, " letters");
-    const std::vector<std::string>& options = kinds().at(kind).options;
-    if (std::find(options.begin(), options.end(), word) != options.end())
-        line.error("'", kind, "' is followed by '", word, "'; expected its name first");
-    return word;
-}
-
-void take_init(Line& line, LayerText& layer) {
-    const std::string expected = "he, uniform, or the deviation of a normal distribution (0.01)";
-    if (!line.done() && line.words[line.at] == "he") {
-        ++line.at, layer.init = LayerText::InitRule::kHe;
-    } else if (!line.done() && line.words[line.at] == "uniform") {
-        ++line.at, layer.init = LayerText::InitRule::kUniform;
-    } else {
-        layer.init = LayerText::InitRule::kNormal;
-        layer.deviation = take_float(line, "init", expected, 1000);
-    }
-}
 
 void take_option(Line& line, const std::string& option, LayerText& layer) {
     Window& window = layer.window;
     if (option == "out") {
-        if (!line.done() && line.words[line.at] == "classes") {
-            ++line.at;
-        } else {
-            layer.out = take_int(line, "out", 1, kMaxOut);
-        }
+        layer.out = line.take_if("classes") ? 0 : line.take_int(option, 1, kMaxOut);
     } else if (option == "size") {
-        take_pair(line, option, 1, kMaxWindow, window.size_h, window.size_w);
+        line.take_pair(option, 1, kMaxWindow, window.size_h, window.size_w);
     } else if (option == "stride") {
-        take_pair(line, option, 1, kMaxWindow, window.stride_h, window.stride_w);
+        line.take_pair(option, 1, kMaxWindow, window.stride_h, window.stride_w);
     } else if (option == "pad") {
-        take_pair(line, option, 0, kMaxWindow, window.pad_h, window.pad_w);
+        line.take_pair(option, 0, kMaxWindow, window.pad_h, window.pad_w);
     } else if (option == "bias") {
-        const std::string& word = line.take(option, "yes or no");
-        if (word != "yes" && word != "no")
-            line.error("'bias' cannot be ", shown(word), "; expected yes or no");
-        layer.bias = word == "yes";
+        layer.bias = line.take_if("yes");
+        if (!layer.bias && !line.take_if("no"))
+            line.error_of(option, line.take(option, "yes or no"), "yes or no");
+    } else if (line.take_if("he")) {
+        layer.init = LayerText::InitRule::kHe;
+    } else if (line.take_if("uniform")) {
+        layer.init = LayerText::InitRule::kUniform;
     } else {
-        take_init(line, layer);
+        layer.init = LayerText::InitRule::kNormal;
+        layer.deviation = line.take_float(
+            option, "he, uniform, or the deviation of a normal distribution (0.01)", 1000);
     }
-}
-
-void take_options(Line& line, const Kind& kind, LayerText& layer) {
-    std::vector<std::string> seen;
-    const auto has = [&](const std::string& option) {
-        return std::find(seen.begin(), seen.end(), option) != seen.end();
-    };
-    while (!line.done()) {
-        const std::string option = line.words[line.at];
-        if (std::find(kind.options.begin(), kind.options.end(), option) == kind.options.end()) {
-            if (kind.options.empty()) line.expect_end(cat("'", layer.kind, "'"));
-            line.error(shown(option), " is not an option of ", layer.kind, "; expected ",
-                       join_text(kind.options), hint(option, kind.options));
-        }
-        if (has(option)) line.error("'", option, "' is given twice");
-        seen.push_back(option);
-        ++line.at;
-        take_option(line, option, layer);
-    }
-    for (size_t i = 0; i < kind.required; ++i)
-        if (!has(kind.options[i]))
-            line.error("'", layer.kind, "' has no '", kind.options[i], "', which it needs");
-    if (layer.kind == "maxpool" && !has("stride"))
-        layer.window.stride_h = layer.window.size_h, layer.window.stride_w = layer.window.size_w;
 }
 
 LayerText parse_layer(Line& line) {
     LayerText layer;
     layer.line = line.number;
     layer.kind = line.words[line.at++];
-    const auto found = kinds().find(layer.kind);
-    if (found == kinds().end()) {
-        std::vector<std::string> names;
-        for (auto& [name, kind] : kinds()) names.push_back(name);
+    const LayerKind* kind = find_kind(layer.kind);
+    if (!kind) {
+        Words names;
+        for (const LayerKind* one : kLayerKinds) names.push_back(one->name);
         line.error(shown(layer.kind), " is not a layer; expected ", join_text(names),
                    hint(layer.kind, names));
     }
-    if (found->second.named) layer.name = take_name(line, layer.kind);
-    if (layer.kind == "avgpool")
-        take_pair(line, layer.kind, 1, kMaxWindow, layer.rows, layer.columns);
-    if (layer.kind == "dropout")
-        layer.drop = take_float(line, layer.kind, "a probability: 0 <= P < 1", 1);
-    take_options(line, found->second, layer);
-    return layer;
-}
+    const Words needed = words_of(kind->needs),
+                options = words_of(cat(kind->needs, " ", kind->may));
+    const std::string argument = kind->argument;
+    if (argument == "NAME") layer.name = line.take_name(layer.kind, options);
+    if (argument == "W") line.take_pair(layer.kind, 1, kMaxWindow, layer.rows, layer.columns);
+    if (argument == "P") layer.drop = line.take_float(layer.kind, "a probability: 0 <= P < 1", 1);
 
-// Lines that are not blank, cut into words.
-std::vector<Line> cut(const std::string& text, const std::string& origin) {
-    if (text.size() > kMaxText) fail(origin, " is longer than ", kMaxText, " bytes");
-    std::vector<Line> lines;
-    int number = 0;
-    for (std::string raw : split(text, '\n')) {
-        Line line{origin, ++number, {}};
-        raw = raw.substr(0, raw.find('#'));
-        for (size_t at = 0; (at = raw.find_first_not_of(" \t\r", at)) != std::string::npos;) {
-            const size_t end = std::min(raw.find_first_of(" \t\r", at), raw.size());
-            line.words.push_back(raw.substr(at, end - at));
-            at = end;
-        }
-        if (!line.words.empty()) lines.push_back(std::move(line));
+    Words seen;
+    if (options.empty()) line.expect_end(layer.kind);
+    while (!line.done()) {
+        const std::string option = line.words[line.at++];
+        if (!contains(options, option))
+            line.error(shown(option), " is not an option of ", layer.kind, "; expected ",
+                       join_text(options), hint(option, options));
+        if (contains(seen, option)) line.error("'", option, "' is given twice");
+        seen.push_back(option);
+        take_option(line, option, layer);
     }
-    if (lines.size() > size_t(kMaxLayers))
-        fail(origin, " has ", lines.size(), " lines with layers; at most ", kMaxLayers);
-    return lines;
+    for (const std::string& option : needed)
+        if (!contains(seen, option))
+            line.error("'", layer.kind, "' has no '", option, "', which it needs");
+    if (kind->stride_is_size && !contains(seen, "stride"))
+        layer.window.stride_h = layer.window.size_h, layer.window.stride_w = layer.window.size_w;
+    return layer;
 }
 
 class Parser {
  public:
-    Parser(std::vector<Line> lines, const std::string& origin)
-        : lines_(std::move(lines)), origin_(origin) {}
+    Parser(const std::string& text, const std::string& origin) : origin_(origin) {
+        if (text.size() > kMaxText) fail(origin, " is longer than ", kMaxText, " bytes");
+        int number = 0;
+        for (const std::string& line : split(text, '\n')) {
+            lines_.push_back({origin_, ++number, words_of(line)});
+            if (lines_.back().words.empty()) lines_.pop_back();
+        }
+        if (lines_.size() > size_t(kMaxLayers))
+            fail(origin, " has ", lines_.size(), " lines with layers; at most ", kMaxLayers);
+    }
 
     ModelText parse() {
-        if (lines_.empty() || lines_[0].words[0] != "input")
+        if (first_word() != "input")
             fail_at(origin_, lines_.empty() ? 1 : lines_[0].number,
-                    lines_.empty() ? "the end" : shown(lines_[0].words[0]),
+                    lines_.empty() ? "the end" : shown(first_word()),
                     " is too early; expected 'input' and the height and width of the images first");
-        ModelText model;
-        model.origin = origin_;
+        ModelText model{.origin = origin_};
         Line& line = lines_[at_++];
         ++line.at;
-        model.input = take_int(line, "input", 1, kMaxInput);
-        line.expect_end("'input'");
+        model.input = line.take_int("input", 1, kMaxInput);
+        line.expect_end("input");
         model.layers = parse_layers(0);
         if (at_ < lines_.size())
-            lines_[at_].error(shown(lines_[at_].words[0]), " without a 'residual' before it");
+            lines_[at_].error(shown(first_word()), " without a 'residual' before it");
         return model;
     }
 
  private:
+    // Of the line at hand; "" at the end.
+    std::string first_word() const { return at_ < lines_.size() ? lines_[at_].words[0] : ""; }
+
     // Layers up to the end of the text, or to a "shortcut" or "end", which stays.
     std::vector<LayerText> parse_layers(int depth) {
         std::vector<LayerText> layers;
-        for (; at_ < lines_.size();) {
-            Line& line = lines_[at_];
-            const std::string word = line.words[0];
-            if (word == "shortcut" || word == "end") break;
-            if (word == "input") line.error("'input' is given twice");
-            ++at_;
+        for (; at_ < lines_.size() && first_word() != "shortcut" && first_word() != "end";) {
+            Line& line = lines_[at_++];
+            if (line.words[0] == "input") line.error("'input' is given twice");
             layers.push_back(parse_layer(line));
-            if (word == "residual") parse_block(line, layers.back(), depth + 1);
+            if (line.words[0] == kResidual.name) parse_block(line, layers.back(), depth + 1);
         }
         return layers;
     }
@@ -262,33 +228,33 @@ class Parser {
         block.main = parse_layers(depth);
         if (block.main.empty()) start.error("'residual' has no layers; expected one at least");
         if (take_mark("shortcut")) {
-            const int line = lines_[at_ - 1].number;
+            const Line& mark = lines_[at_ - 1];
             block.shortcut = parse_layers(depth);
             if (block.shortcut.empty())
-                fail_at(origin_, line, "'shortcut' has no layers; leave it out to add the input");
+                mark.error("'shortcut' has no layers; leave it out to add the input");
         }
-        if (at_ < lines_.size() && lines_[at_].words[0] == "shortcut")
+        if (first_word() == "shortcut")
             lines_[at_].error("'shortcut' is given twice; expected 'end'");
         if (!take_mark("end")) start.error("'residual' has no 'end'");
     }
 
     bool take_mark(const std::string& mark) {
-        if (at_ == lines_.size() || lines_[at_].words[0] != mark) return false;
+        if (first_word() != mark) return false;
         Line& line = lines_[at_++];
         ++line.at;
-        line.expect_end(cat("'", mark, "'"));
+        line.expect_end(mark);
         return true;
     }
 
-    std::vector<Line> lines_;
     const std::string& origin_;
+    std::vector<Line> lines_;
     size_t at_ = 0;
 };
 
 }  // namespace
 
 ModelText parse_model(const std::string& text, const std::string& origin) {
-    return Parser(cut(text, origin), origin).parse();
+    return Parser(text, origin).parse();
 }
 
 }  // namespace convoy

@@ -19,7 +19,7 @@
 //          uniform  ±1/√inputs, biases too                             (linear if left out)
 //          0.01     normal with this deviation; biases 0
 //
-// One layer a line; options in any order. The rows of a layer are NAME.weight and NAME.bias.
+// One layer a line; options in any order. The params of a layer are NAME.weight and NAME.bias.
 #pragma once
 
 #include <string>
@@ -40,15 +40,15 @@ struct LayerText {
     bool bias = true;
     InitRule init = InitRule::kDefault;
     float deviation = 0;                    // of kNormal
-    float drop = 0;                         // of dropout
-    int rows = 1, columns = 1;              // of avgpool
+    float drop = 0;                         // P
+    int rows = 1, columns = 1;              // W right behind the kind
     std::vector<LayerText> main, shortcut;  // of residual
 };
 
 struct ModelText {
     std::string origin;  // for messages: "model.txt"
-    int input = 0;
-    std::vector<LayerText> layers;
+    int input = 0;       // height and width
+    std::vector<LayerText> layers = {};
 };
 
 // Throws Error naming origin, line and word, and what was expected. That the layers fit one another
@@ -59,6 +59,19 @@ ModelText parse_model(const std::string& text, const std::string& origin);
 template <class... Parts>
 [[noreturn]] void fail_at(const std::string& origin, int line, const Parts&... parts) {
     fail(origin, " line ", line, ": ", parts...);
+}
+
+// W as it is written: "3" of 3x3, "3x5" else.
+inline std::string pair_text(int rows, int columns) {
+    return rows == columns ? cat(rows) : cat(rows, "x", columns);
+}
+
+// "3x3 stride 2 pad 1"
+inline std::string window_text(const Window& w) {
+    std::string text = cat(w.size_h, "x", w.size_w);
+    if (w.stride_h != 1 || w.stride_w != 1) text += " stride " + pair_text(w.stride_h, w.stride_w);
+    if (w.pad_h != 0 || w.pad_w != 0) text += " pad " + pair_text(w.pad_h, w.pad_w);
+    return text;
 }
 
 }  // namespace convoy

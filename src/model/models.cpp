@@ -1,10 +1,10 @@
 // models.cpp — the built-in networks, in the language of model_text.h.
 //
-// Names of rows are torchvision's, so its checkpoints load. vgg and resnet repeat themselves, so
-// their texts are put together by small functions.
+// Names of params are torchvision's, so its checkpoints load. Networks that repeat themselves
+// are put together by small functions.
 #include <fstream>
-#include <functional>
 #include <map>
+#include <ranges>
 #include <sstream>
 
 #include "src/base/text.h"
@@ -15,29 +15,14 @@ namespace {
 
 // For the generated set: 64x64, 29 MFLOP an image. Corners and curves are told apart only by layers
 // that see a good part of the shape, so it is deep rather than wide.
-constexpr const char* kTiny = R"(input 64
-conv2d conv1 out 16 size 3 pad 1 bias no
-batchnorm bn1
-relu
-maxpool size 2
-conv2d conv2 out 32 size 3 pad 1 bias no
-batchnorm bn2
-relu
-maxpool size 2
-conv2d conv3 out 64 size 3 pad 1 bias no
-batchnorm bn3
-relu
-maxpool size 2
-conv2d conv4 out 64 size 3 pad 1 bias no
-batchnorm bn4
-relu
-maxpool size 2
-conv2d conv5 out 128 size 3 pad 1 bias no
-batchnorm bn5
-relu
-avgpool 1
-linear fc out classes
-)";
+std::string tiny() {
+    std::string text = "input 64\n";
+    int block = 0;
+    for (int out : {16, 32, 64, 64, 128})
+        text += cat(++block > 1 ? "maxpool size 2\n" : "", "conv2d conv", block, " out ", out,
+                    " size 3 pad 1 bias no\nbatchnorm bn", block, "\nrelu\n");
+    return text + "avgpool 1\nlinear fc out classes\n";
+}
 
 // Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014).
 constexpr const char* kAlexnet = R"(input 224
@@ -121,23 +106,14 @@ std::string resnet(std::vector<int> blocks, bool bottleneck) {
     return text + "avgpool 1\nlinear fc out classes\n";
 }
 
-const std::map<std::string, std::function<std::string()>>& built_in() {
-    static const std::map<std::string, std::function<std::string()>> all = {
-        {"tiny", [] { return std::string(kTiny); }},
-        {"alexnet", [] { return std::string(kAlexnet); }},
-        {"vgg16", vgg16},
-        {"resnet18",
-         [] {
-             return resnet({2, 2, 2, 2}, false);
-         }},
-        {"resnet34",
-         [] {
-             return resnet({3, 4, 6, 3}, false);
-         }},
-        {"resnet50",
-         [] {
-             return resnet({3, 4, 6, 3}, true);
-         }},
+const std::map<std::string, std::string>& built_in() {
+    static const std::map<std::string, std::string> all = {
+        {"tiny", tiny()},
+        {"alexnet", kAlexnet},
+        {"vgg16", vgg16()},
+        {"resnet18", resnet({2, 2, 2, 2}, false)},
+        {"resnet34", resnet({3, 4, 6, 3}, false)},
+        {"resnet50", resnet({3, 4, 6, 3}, true)},
     };
     return all;
 }
@@ -145,14 +121,13 @@ const std::map<std::string, std::function<std::string()>>& built_in() {
 }  // namespace
 
 std::vector<std::string> built_in_models() {
-    std::vector<std::string> names;
-    for (auto& [name, text] : built_in()) names.push_back(name);
-    return names;
+    const auto names = std::views::keys(built_in());
+    return {names.begin(), names.end()};
 }
 
 std::string model_text(const std::string& name) {
     const auto found = built_in().find(name);
-    if (found != built_in().end()) return found->second();
+    if (found != built_in().end()) return found->second;
     std::ifstream file(name);
     std::ostringstream text;
     if (!file || !(text << file.rdbuf())) {

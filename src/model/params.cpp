@@ -8,13 +8,8 @@
 #include "src/base/random.h"
 
 namespace convoy {
-namespace {
 
-constexpr size_t kAlign = 16;  // floats: 64 bytes
-
-size_t aligned(size_t elems) { return (elems + kAlign - 1) / kAlign * kAlign; }
-
-}  // namespace
+static size_t aligned(size_t elems) { return (elems + 15) / 16 * 16; }  // to 64 bytes
 
 uint64_t checksum(std::span<const float> values) {
     // Four chains of multiply and add, so that one need not wait for the other.
@@ -100,15 +95,13 @@ Param* Params::find(const std::string& name) {
 
 size_t Params::model_elems() const {
     size_t n = 0;
-    for (auto& param : params_)
-        if (!param->running) n += param->shape.elems();
+    for (auto& param : params_) n += param->running ? 0 : param->shape.elems();
     return n;
 }
 
 size_t Params::trained_elems() const {
     size_t n = 0;
-    for (auto& param : params_)
-        if (!param->running && !param->frozen) n += param->shape.elems();
+    for (auto& param : params_) n += param->running || param->frozen ? 0 : param->shape.elems();
     return n;
 }
 

@@ -3,15 +3,15 @@
 //   weights    [ param 0 | param 1 | …  trained …      | running statistics | frozen params ]
 //   gradients  [ param 0 | param 1 | …  same offsets … | their sums         | counters ] state
 //
-// Where activations are bf16 (--precision bf16) the weights stay floats, as do their gradients, and
-// a copy with the same offsets is kept beside: what products multiply.
+// With --precision bf16 weights and gradients stay floats; products multiply a bf16 copy of the
+// weights with the same offsets.
 //
-// Rows are in forward order, so the backward pass completes gradients from the back to the front.
-// Frozen params have no gradient and so cost nothing on the wire.
-// The counters (sums of loss, counts, flags) is summed over the ranks together with the gradients;
-// the state of the step (learning rate, verdict) behind it is each rank's own. The host writes both
-// as one block before a step, and reads them after it. Optimizer, checkpoint, broadcast and
-// gradient buckets are one call, or a slice, each.
+// Params are in forward order, so the backward pass completes gradients from the back to the front.
+// Frozen params have no gradient and cost nothing on the wire. The counters (sums of loss, counts,
+// flags) are summed over the ranks together with the gradients; the state of the step (learning
+// rate, what check_finite() found) behind them is each rank's own. The host writes both as one
+// block before a step, and reads them after it. Optimizer, checkpoint, broadcast and gradient
+// buckets are one call, or a slice, each.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "src/model/start_values.h"
 
 namespace convoy {
 
@@ -44,10 +43,22 @@ struct StepBlock {
     StepState state;
 };
 
+// How a param starts. Element i is draw i % 4 of block i / 4 of Random(key, 0, block, kInit), where
+// the key is a hash of (seed, the param's name): a param starts the same whatever else is in the
+// model.
+struct Init {
+    enum Kind { kConstant, kNormal, kUniform } kind = kConstant;
+    float value = 0;  // the constant, the standard deviation, or the bound of ±bound
+};
+
+// out[i] = element i, for i in [0, n), of kind kNormal or kUniform. The values do not depend on the
+// number of threads. In start_values.cpp.
+void draw_start_values(const Init& init, uint64_t key, size_t n, float* out, int threads);
+
 struct Param {
-    std::string name;  // torchvision's: "layer1.0.conv1.weight"
-    Shape shape;       // K×R×S×C of a conv, out×1×1×in of a linear, 1×1×1×C of a vector
-    Init init;
+    std::string name = {};  // torchvision's: "layer1.0.conv1.weight"
+    Shape shape = {};  // K×R×S×C of a conv, out×1×1×in of a linear, 1×1×1×C of a vector
+    Init init = {};
     bool decay = false;    // weight decay applies (not to biases and norms)
     bool running = false;  // a running statistic: not trained, its "gradient" is a sum
     bool frozen = false;   // --freeze: keeps its value, has no gradient

@@ -3,44 +3,19 @@
 // A model like VGG16 starts from 138 million normal numbers: one by one, with the library's log and
 // cosine, they take seconds. Here every step is a loop over lanes without branches, which the
 // compiler turns into vectors; log, sine and cosine are short series, good to a float.
-#include "src/model/start_values.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <thread>
 #include <vector>
 
-#include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/model/params.h"
 
 namespace convoy {
 namespace {
 
 constexpr int kLanes = 64;
-using Words = uint32_t[kLanes];
-using Floats = float[kLanes];
-
-// The four words of blocks first … first + 63, as philox4x32 in base/random.h makes them one by
-// one: counter (0, block low, 0, kInit | block high << 16).
-void philox(uint64_t key, uint64_t first, Words (&c)[4]) {
-    for (int i = 0; i < kLanes; ++i) {
-        const uint64_t block = first + uint64_t(i);
-        c[0][i] = 0, c[1][i] = uint32_t(block);
-        c[2][i] = 0, c[3][i] = uint32_t(kInit) | uint32_t(block >> 32) << 16;
-    }
-    uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
-    for (int round = 0; round < 10; ++round) {
-        for (int i = 0; i < kLanes; ++i) {
-            const uint64_t a = uint64_t(0xD2511F53u) * c[0][i];
-            const uint64_t b = uint64_t(0xCD9E8D57u) * c[2][i];
-            const uint32_t x = uint32_t(b >> 32) ^ c[1][i] ^ k0;
-            const uint32_t y = uint32_t(a >> 32) ^ c[3][i] ^ k1;
-            c[0][i] = x, c[1][i] = uint32_t(b), c[2][i] = y, c[3][i] = uint32_t(a);
-        }
-        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-    }
-}
 
 // In [0, 1), exact: Random::uniform.
 float uniform(uint32_t bits) { return float(int32_t(bits >> 8)) * 0x1p-24f; }
@@ -70,10 +45,17 @@ void cos_sin_turns(float v, float& cosine, float& sine) {
     sine = q & 2 ? -y : y;
 }
 
-// All four draws of a block are used; a pair of them gives two normals (Box and Muller 1958).
-void draw_lanes(const Init& init, uint64_t key, uint64_t first, Floats (&out)[4]) {
-    Words words[4];
-    philox(key, first, words);
+// out[j][i] = element j of block first + i: all four draws of a block are used, and a pair of them
+// gives two normals (Box and Muller 1958).
+void draw_lanes(const Init& init, uint64_t key, uint64_t first, float (&out)[4][kLanes]) {
+    uint32_t words[4][kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+        const uint64_t block = first + uint64_t(i);
+        const auto drawn =
+            philox4x32({0, uint32_t(block), 0, uint32_t(kInit) | uint32_t(block >> 32) << 16},
+                       {uint32_t(key), uint32_t(key >> 32)});
+        for (int j = 0; j < 4; ++j) words[j][i] = drawn[j];
+    }
     if (init.kind == Init::kUniform) {
         for (int j = 0; j < 4; ++j)
             for (int i = 0; i < kLanes; ++i)
@@ -93,7 +75,7 @@ void draw_lanes(const Init& init, uint64_t key, uint64_t first, Floats (&out)[4]
 // Elements [first, last), first a multiple of 4.
 void draw(const Init& init, uint64_t key, size_t first, size_t last, float* out) {
     for (size_t at = first; at < last; at += 4 * kLanes) {
-        Floats lanes[4];
+        float lanes[4][kLanes];
         draw_lanes(init, key, at / 4, lanes);
         const size_t n = std::min<size_t>(4 * kLanes, last - at);
         if (n == 4 * kLanes)
@@ -110,15 +92,11 @@ void draw_start_values(const Init& init, uint64_t key, size_t n, float* out, int
     ENSURE(init.kind != Init::kConstant, "a constant is not drawn");
     constexpr size_t kSmallest = 1 << 16;  // fewer are not worth a thread
     const size_t parts = std::clamp<size_t>(n / kSmallest, 1, size_t(std::max(threads, 1)));
-    const size_t share = (n / parts + 3) / 4 * 4;
-    std::vector<std::thread> pool;
-    for (size_t part = 1; part < parts; ++part)
-        pool.emplace_back([&, part] {
-            draw(init, key, std::min(part * share, n),
-                 part + 1 == parts ? n : std::min((part + 1) * share, n), out);
-        });
-    draw(init, key, 0, parts == 1 ? n : share, out);
-    for (std::thread& thread : pool) thread.join();
+    const size_t part = (n / parts + 4) / 4 * 4;  // a multiple of 4, and parts·part > n
+    std::vector<std::jthread> pool;
+    for (size_t at = part; at < n; at += part)
+        pool.emplace_back([&, at] { draw(init, key, at, std::min(at + part, n), out); });
+    draw(init, key, 0, std::min(part, n), out);
 }
 
 }  // namespace convoy

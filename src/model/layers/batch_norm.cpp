@@ -1,104 +1,103 @@
 // BatchNorm — y = act(gamma·(x − mean)/√(var + eps) + beta [+ addend])
 //
-// In training the statistics are those of each group of images (DESIGN 1.5), and their sums go
-// where the gradients of the running rows would be; the optimizer step updates the running rows
-// from the sums over all ranks. In evaluation, and always when frozen, the running rows are used.
-//
-// A convolution right before takes the statistics in its own call (Layer::fuse_moments).
+// In training the statistics are those of each group of images (--bn-group), and their sums go
+// where the gradients of the running statistics would be; the optimizer step updates the running
+// statistics from the sums over all ranks. In evaluation, and always when frozen, the running
+// statistics are used.
 #include "src/model/layers/batch_norm.h"
-
-#include "src/model/layers/layers.h"
-#include "src/model/layers/text.h"
 
 namespace convoy {
 
 static constexpr float kEps = 1e-5f;
 
-void BatchNorm::describe(Shape x, std::vector<LayerLine>& lines) const {
-    lines.push_back({layer_name(gamma_.name),
-                     cat("batchnorm", has_addend ? " + shortcut" : "", relu_text(relu_.on)),
-                     {1, x.H, x.W, x.C},
-                     gamma_.shape.elems() + beta_.shape.elems(),
-                     0,
-                     gamma_.frozen});
+void BatchStatistics::plan(Shape x, MemoryPlan& plan, bool training) {
+    if (training && !running_mean_.frozen)
+        mean_rstd = plan.make({x.N, 1, 1, 2 * x.C}, Type::kFloat32);  // at most a group an image
 }
 
-void BatchNorm::plan_moments(Shape x, MemoryPlan& plan, bool training) {
-    learns_ = training && trained();
-    if (learns_)
-        stats_value_ = plan.make({x.N, 1, 1, 2 * x.C}, Type::kFloat32);  // a group an image
-}
-
-const Moments* BatchNorm::moments(Tensor x, const Pass& pass) {
-    if (!pass.training || !learns_) return nullptr;
-    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(gamma_.name), " got ",
-           x.N, " images in ", pass.groups.size(), " bounds of groups");
-    moments_ = {pass.groups, kEps, stats_, mean_.grad.floats()};  // both sums: the rows are joined
+const Moments* BatchStatistics::moments(Tensor x, const Pass& pass) {
+    if (!pass.training || !mean_rstd) return nullptr;
+    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(running_mean_.name),
+           " got ", x.N, " images in ", pass.groups.size(), " bounds of groups");
+    // Room for both sums: the variance is joined to the mean.
+    moments_ = {pass.groups, kEps, mean_rstd.first(x.N).floats(), running_mean_.grad.floats()};
     return &moments_;
 }
 
-Value BatchNorm::plan_add(Value x, Value addend, MemoryPlan& plan, bool training) {
-    plan.tick();
-    plan.use(x);
-    plan.use(addend);
-    if (!moments_come_) plan_moments(x.shape, plan, training);
-    if (learns_) plan.use(stats_value_);
+static Param& add(const LayerText& text, const char* part, float start, bool running,
+                  Builder& builder) {
+    return builder.add(text, part,
+                       {.shape = {1, 1, 1, builder.shape.C},
+                        .init = {Init::kConstant, start},
+                        .running = running,
+                        .flat = builder.flat});
+}
+
+BatchNorm::BatchNorm(const LayerText& text, const Fusion& fusion, Builder& builder)
+    : Layer(builder.backend),
+      gamma_(add(text, "weight", 1, false, builder)),
+      beta_(add(text, "bias", 0, false, builder)),
+      mean_(add(text, "running_mean", 0, true, builder)),
+      var_(add(text, "running_var", 1, true, builder)),
+      relu_{fusion.relu, fusion.dy_is_masked},
+      has_addend_(fusion.addend),
+      statistics_(mean_),
+      statistics_come_(fusion.before && fusion.before->take_statistics(statistics_)) {
+    var_.joined = true;
+    builder.add_line(cat("batchnorm", has_addend_ ? " + shortcut" : "", fusion.relu_text()),
+                     builder.shape);
+}
+
+Value BatchNorm::plan_forward(Value x, MemoryPlan& plan, bool training) {
+    plan.op({x, addend_value});
+    if (!statistics_come_) statistics_.plan(x.shape, plan, training);
+    plan.use(statistics_.mean_rstd);
     x_value_ = x;
-    if (!learns_ && x.keep == Keep::kNothing) {
+    if (!statistics_.mean_rstd && x.keep == Keep::kNothing) {
         y_value_ = x;
-    } else if (has_addend && addend.keep == Keep::kNothing) {
-        y_value_ = addend;
+    } else if (has_addend_ && addend_value.keep == Keep::kNothing) {
+        y_value_ = addend_value;
     } else {
         y_value_ = plan.make(x.shape);
     }
     return plan.kept(y_value_, relu_.keep(training));
 }
 
-Value BatchNorm::plan_grad(Value dy, MemoryPlan& plan) {
-    plan.tick();
-    plan.use(dy);
-    if (relu_.reads_y()) plan.use(y_value_);
-    if (learns_) plan.use(x_value_), plan.use(stats_value_);
+Value BatchNorm::plan_backward(Value dy, MemoryPlan& plan, bool) {
+    plan.op({dy, statistics_.mean_rstd});
+    if (relu_.needs_grad()) plan.use(y_value_);
+    if (statistics_.mean_rstd) plan.use(x_value_);
     const bool in_place = dy.keep == Keep::kNothing;
-    if (has_addend) addend_grad_value = in_place ? dy : plan.make(dy.shape);
-    dx_value_ = in_place && !has_addend ? dy : plan.make(dy.shape);
+    if (has_addend_) addend_grad_value = in_place ? dy : plan.make(dy.shape);
+    dx_value_ = in_place && !has_addend_ ? dy : plan.make(dy.shape);
     return dx_value_;
 }
 
-void BatchNorm::bind(const MemoryPlan& plan, Backend& backend) {
-    backend_ = &backend;
-    y_room_ = plan.at(y_value_);
-    dx_room_ = plan.at(dx_value_);
-    addend_grad_room_ = plan.at(addend_grad_value);
-    stats_ = plan.at(stats_value_).floats();
-}
-
-Tensor BatchNorm::forward_add(Tensor x, Tensor addend, const Pass& pass) {
+Tensor BatchNorm::forward(Tensor x, const Pass& pass) {
     x_ = x;
-    y_ = y_room_.first(x.N);
-    const Moments* statistics = moments(x, pass);
-    if (!statistics) {
-        backend_->batch_norm_eval(x, gamma_.value.floats(), beta_.value.floats(),
-                                  mean_.value.floats(), var_.value.floats(), addend, relu_.on, kEps,
-                                  y_);
-        return y_;
+    y_ = y_value_.first(x.N);
+    const float *gamma = gamma_.value.floats(), *beta = beta_.value.floats();
+    if (const Moments* moments = statistics_.moments(x, pass)) {
+        if (!statistics_come_) backend_.moments(x, *moments);
+        backend_.batch_norm(x, pass.groups, moments->mean_rstd, gamma, beta, addend, relu_.on, y_);
+    } else {
+        backend_.batch_norm_eval(x, gamma, beta, mean_.value.floats(), var_.value.floats(), addend,
+                                 relu_.on, kEps, y_);
     }
-    if (!moments_come_) backend_->moments(x, *statistics);
-    backend_->batch_norm(x, pass.groups, stats_, gamma_.value.floats(), beta_.value.floats(),
-                         addend, relu_.on, y_);
     return y_;
 }
 
 Tensor BatchNorm::grad(Tensor dy, const Pass& pass) {
-    const Tensor dx = dx_room_.first(x_.N);
-    if (has_addend) addend_grad = addend_grad_room_.first(x_.N);
-    if (learns_) {
-        backend_->batch_norm_grad(x_, y_, dy, pass.groups, gamma_.value.floats(), relu_.reads_y(),
-                                  stats_, dx, addend_grad, gamma_.grad.floats(),
-                                  beta_.grad.floats());
+    const Tensor dx = dx_value_.first(dy.N);
+    addend_grad = addend_grad_value.first(dy.N);
+    const float* gamma = gamma_.value.floats();
+    if (statistics_.mean_rstd) {
+        backend_.batch_norm_grad(x_, y_, dy, pass.groups, gamma, relu_.needs_grad(),
+                                 statistics_.mean_rstd.first(dy.N).floats(), dx, addend_grad,
+                                 gamma_.grad.floats(), beta_.grad.floats());
     } else {
-        backend_->batch_norm_eval_grad(y_, dy, gamma_.value.floats(), var_.value.floats(),
-                                       relu_.reads_y(), kEps, dx, addend_grad);
+        backend_.batch_norm_eval_grad(y_, dy, gamma, var_.value.floats(), relu_.needs_grad(), kEps,
+                                      dx, addend_grad);
     }
     return dx;
 }
@@ -109,8 +108,7 @@ void BatchNorm::call_ready(GradListener& listener) const {
     listener.ready(gamma_);
 }
 
-std::unique_ptr<Layer> make_batch_norm(Param& gamma, Param& beta, Param& mean, Param& var) {
-    return std::make_unique<BatchNorm>(gamma, beta, mean, var);
-}
+const LayerKind kBatchNorm{
+    .name = "batchnorm", .argument = "NAME", .make = make_layer<BatchNorm>, .takes_relu = true};
 
 }  // namespace convoy

@@ -2,63 +2,59 @@
 #pragma once
 
 #include "src/model/layers/fused_relu.h"
+#include "src/model/layers/layers.h"
 
 namespace convoy {
 
+// The statistics that a batch norm takes of its input x: where they go, and the sums for the
+// running statistics. The layer that makes x may take them as it stores it (take_statistics).
+class BatchStatistics {
+ public:
+    explicit BatchStatistics(const Param& running_mean) : running_mean_(running_mean) {}
+
+    // In the tick that takes them.
+    void plan(Shape x, MemoryPlan& plan, bool training);
+    // What Backend::moments needs, or null where the running statistics are used.
+    const Moments* moments(Tensor x, const Pass& pass);
+
+    Value mean_rstd;  // of each group; not planned where the running statistics are used
+
+ private:
+    const Param& running_mean_;
+    Moments moments_;
+};
+
 class BatchNorm final : public Layer {
  public:
-    BatchNorm(Param& gamma, Param& beta, Param& mean, Param& var)
-        : gamma_(gamma), beta_(beta), mean_(mean), var_(var) {}
+    BatchNorm(const LayerText& text, const Fusion& fusion, Builder& builder);
 
-    Shape output(Shape x) const override { return x; }
-    void describe(Shape x, std::vector<LayerLine>& lines) const override;
-
-    bool fuse_relu() override { return relu_.on = true; }
-    bool ends_in_relu() const override { return relu_.on; }
-    void dy_is_masked() override { relu_.masked = true; }
     bool trained() const override { return !gamma_.frozen; }
-
-    Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
-        return plan_add(x, {}, plan, training);
-    }
-    Value plan_backward(Value dy, MemoryPlan& plan, bool) override { return plan_grad(dy, plan); }
-    void bind(const MemoryPlan& plan, Backend& backend) override;
-    Tensor forward(Tensor x, const Pass& pass) override { return forward_add(x, {}, pass); }
+    Value plan_forward(Value x, MemoryPlan& plan, bool training) override;
+    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override;
+    Tensor forward(Tensor x, const Pass& pass) override;
     Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) override {
         const Tensor dx = grad(dy, pass);
         call_ready(listener);
         return dx;
     }
-
-    // Where the layer before takes the statistics (Layer::fuse_moments): it plans them together
-    // with its output x, and asks at each pass where they go. Null: nobody will read them.
-    void moments_come() { moments_come_ = true; }
-    void plan_moments(Shape x, MemoryPlan& plan, bool training);
-    const Moments* moments(Tensor x, const Pass& pass);
-
-    // The same with an addend, from a residual block: y = act(norm(x) + addend). After plan_grad
-    // and grad the addend's gradient is in addend_grad_value and addend_grad.
-    Value plan_add(Value x, Value addend, MemoryPlan& plan, bool training);
-    Value plan_grad(Value dy, MemoryPlan& plan);
-    Tensor forward_add(Tensor x, Tensor addend, const Pass& pass);
+    // The two halves of backward: a residual block's shortcut runs in between, since its params lie
+    // behind these in the arena.
     Tensor grad(Tensor dy, const Pass& pass);
     void call_ready(GradListener& listener) const;
 
-    bool has_addend = false;
-    Value addend_grad_value;
-    Tensor addend_grad;
+    // Fusion::addend, y = act(norm(x) + addend): set before plan_forward and forward. Its gradient
+    // is there after plan_backward and grad.
+    Value addend_value, addend_grad_value;
+    Tensor addend, addend_grad;
 
  private:
     Param &gamma_, &beta_, &mean_, &var_;
-    FusedRelu relu_;
-    bool moments_come_ = false;
-    bool learns_ = false;  // planned with statistics of the batch, and so with x kept for backward
-    Value x_value_, y_value_, dx_value_, stats_value_;
-    Backend* backend_ = nullptr;
-    Tensor y_room_, dx_room_, addend_grad_room_;  // for the largest batch
-    float* stats_ = nullptr;                      // mean and rstd of each group
-    Moments moments_;
-    Tensor x_, y_;
+    const FusedRelu relu_;
+    const bool has_addend_;
+    BatchStatistics statistics_;
+    const bool statistics_come_;  // the layer before takes them
+    Value x_value_, y_value_, dx_value_;
+    Tensor x_, y_;  // of the pass
 };
 
 }  // namespace convoy

@@ -7,48 +7,62 @@ namespace {
 
 class Conv2d final : public Weighted {
  public:
-    Conv2d(Window window, Param& w, Param* b) : Weighted(w, b), window_(window) {}
+    Conv2d(const LayerText& text, const Fusion& fusion, Builder& builder)
+        : Weighted(fusion, builder.backend), window_(text.window) {
+        builder.check_image(text);
+        builder.check_window(text);
+        const Shape x = builder.shape;
+        const int K = builder.out_of(text);
+        y_shape_ = {1, window_.out_h(x.H), window_.out_w(x.W), K};
+        builder.add_weights(text, {K, window_.size_h, window_.size_w, x.C}, 4, w_, b_);
+        builder.add_line(cat("conv2d ", K, " ", window_text(window_), fusion.relu_text()), y_shape_,
+                         2.0 * double(y_shape_.elems()) * double(w_->shape.row_elems()));
+    }
 
-    Shape output(Shape x) const override {
-        return {x.N, window_.out_h(x.H), window_.out_w(x.W), w_.shape.N};
-    }
-    void describe(Shape x, std::vector<LayerLine>& lines) const override {
-        const Shape y = output({1, x.H, x.W, x.C});
-        lines.push_back({layer_name(w_.name),
-                         cat("conv2d ", w_.shape.N, " ", window_text(window_), relu_text(relu_.on)),
-                         y, params(), 2.0 * double(y.elems()) * double(w_.shape.row_elems()),
-                         w_.frozen});
-    }
-    bool fuse_moments(BatchNorm& norm) override {
-        norm_ = &norm;
+    bool take_statistics(BatchStatistics& statistics) override {
+        statistics_ = &statistics;
         return true;
     }
+
     Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
         const Value y = Weighted::plan_forward(x, plan, training);
-        if (norm_) norm_->plan_moments(y.shape, plan, training);
+        if (statistics_) statistics_->plan(y.shape, plan, training);
         return y;
     }
 
- private:
-    void multiply(Tensor x, const float* b, bool relu, Tensor y, const Pass& pass) override {
-        backend_->conv2d(x, w_.operand, b, window_, relu, y,
-                         norm_ ? norm_->moments(y, pass) : nullptr);
-    }
-    void grad_w(Tensor x, Tensor dy, float* db) override {
-        backend_->conv2d_grad_w(x, dy, window_, w_.grad, db);
-    }
-    void grad_x(Tensor dy, Tensor mask, Tensor dx) override {
-        backend_->conv2d_grad_x(dy, w_.operand, window_, mask, dx);
+    Tensor forward(Tensor x, const Pass& pass) override {
+        x_ = x;  // a view; the plan keeps it alive as long as backward reads it
+        y_ = y_value_.first(x.N);
+        const Moments* of_y = statistics_ ? statistics_->moments(y_, pass) : nullptr;
+        backend_.conv2d(x, w_->operand, bias(), window_, relu_.on, y_, of_y);
+        return y_;
     }
 
-    Window window_;
-    BatchNorm* norm_ = nullptr;  // whose statistics it takes, or null
+    Tensor backward(Tensor dy, const Pass&, GradListener& listener) override {
+        if (relu_.needs_grad()) dy = relu_.grad(dy, y_, backend_);
+        if (trained()) {
+            backend_.conv2d_grad_w(x_, dy, window_, w_->grad, bias_grad());
+            call_ready(listener);
+        }
+        if (!dx_value_) return {};
+        const Tensor dx = dx_value_.first(dy.N);
+        backend_.conv2d_grad_x(dy, w_->operand, window_, mask_dx_ ? x_ : Tensor{}, dx);
+        return dx;
+    }
+
+ private:
+    const Window window_;
+    BatchStatistics* statistics_ = nullptr;  // of y, or null
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> make_conv2d(Window window, Param& w, Param* b) {
-    return std::make_unique<Conv2d>(window, w, b);
-}
+const LayerKind kConv2d{.name = "conv2d",
+                        .argument = "NAME",
+                        .needs = "out size",
+                        .may = "stride pad bias init",
+                        .make = make_layer<Conv2d>,
+                        .takes_relu = true,
+                        .masks_dx = true};
 
 }  // namespace convoy

@@ -1,6 +1,7 @@
 // Flatten — H×W×C becomes one row of H·W·C, another view of the same memory.
 //
-// The row is in (H,W,C) order, torchvision's in (C,H,W); weights.cpp permutes at the border.
+// The row is in (H,W,C) order, torchvision's in (C,H,W); src/checkpoint/weights.cpp permutes the
+// weights of the linear layer behind it when they are read or written.
 #include "src/model/layers/layers.h"
 
 namespace convoy {
@@ -8,22 +9,21 @@ namespace {
 
 class Flatten final : public Layer {
  public:
-    Shape output(Shape x) const override { return {x.N, 1, 1, int(x.row_elems())}; }
-    void describe(Shape x, std::vector<LayerLine>& lines) const override {
-        lines.push_back({"", "flatten", output({1, x.H, x.W, x.C})});
+    Flatten(const LayerText& text, const Fusion&, Builder& builder) : Layer(builder.backend) {
+        const Shape x = builder.shape;
+        if (x.H * x.W > 1) builder.flat = x, builder.flat_line = text.line;
+        builder.add_line("flatten", {1, 1, 1, int(x.row_elems())});
     }
-    bool keeps_sign() const override { return true; }
 
     Value plan_forward(Value x, MemoryPlan&, bool) override {
         shape_ = x.shape;
-        return MemoryPlan::reshaped(x, output(x.shape));
+        return x.as({x.shape.N, 1, 1, int(x.shape.row_elems())});
     }
-    Value plan_backward(Value dy, MemoryPlan&, bool) override {
-        return MemoryPlan::reshaped(dy, shape_);
-    }
-    void bind(const MemoryPlan&, Backend&) override {}
+    Value plan_backward(Value dy, MemoryPlan&, bool) override { return dy.as(shape_); }
 
-    Tensor forward(Tensor x, const Pass&) override { return x.as(output(x.shape())); }
+    Tensor forward(Tensor x, const Pass&) override {
+        return x.as({x.N, 1, 1, int(x.shape().row_elems())});
+    }
     Tensor backward(Tensor dy, const Pass&, GradListener&) override {
         return dy.as({dy.N, shape_.H, shape_.W, shape_.C});
     }
@@ -34,6 +34,6 @@ class Flatten final : public Layer {
 
 }  // namespace
 
-std::unique_ptr<Layer> make_flatten() { return std::make_unique<Flatten>(); }
+const LayerKind kFlatten{.name = "flatten", .make = make_layer<Flatten>, .keeps_sign = true};
 
 }  // namespace convoy

@@ -1,8 +1,8 @@
-// fused_relu.h — the relu at the end of another layer's call, and who undoes it.
+// fused_relu.h — the relu at the end of another layer's call, and its gradient.
 //
-// Forward it costs nothing: the producer's kernel clamps as it stores. Backward, dy must be set to
-// 0 where y <= 0. Mostly the reader of y does that as it stores its dx (Layer::mask_dx); otherwise
-// the producer does it here, in a pass of its own.
+// Forward it costs nothing: the kernel clamps as it stores. Backward, dy must be set to 0 where
+// y <= 0. Mostly the reader of y does that as it stores its dx (Fusion::mask_dx); otherwise the
+// layer does it with grad(), in a pass of its own.
 #pragma once
 
 #include "src/model/layer.h"
@@ -11,34 +11,31 @@ namespace convoy {
 
 struct FusedRelu {
     bool on = false;
-    bool masked = false;  // dy comes masked
+    bool dy_is_masked = false;  // by the reader of y
 
-    bool reads_y() const { return on && !masked; }
-    Keep keep(bool training) const { return training && reads_y() ? Keep::kSign : Keep::kNothing; }
-
-    // dy after the mask: itself, or a copy where others still read dy.
-    Value plan_grad(Value dy, Value y, MemoryPlan& plan) {
-        plan.use(dy);
-        if (!reads_y()) return dy;
-        plan.use(y);
-        if (dy.keep != Keep::kValues) return dy;
-        copy_ = plan.make(dy.shape);
-        return copy_;
+    bool needs_grad() const { return on && !dy_is_masked; }
+    Keep keep(bool training) const {
+        return training && needs_grad() ? Keep::kSign : Keep::kNothing;
     }
-    void bind(const MemoryPlan& plan) { copy_room_ = plan.at(copy_); }
+
+    // In an op that reads dy: dy after the relu's gradient, or a copy where others still read dy.
+    Value plan_grad(Value dy, Value y, MemoryPlan& plan) {
+        if (!needs_grad()) return dy;
+        plan.use(y);
+        if (dy.keep == Keep::kValues) dy = copy = plan.make(dy.shape);
+        return dy;
+    }
+    // Where needs_grad().
     Tensor grad(Tensor dy, Tensor y, Backend& backend) const {
-        if (!reads_y()) return dy;
-        if (copy_room_) {
-            backend.copy(copy_room_.first(dy.N), dy);
-            dy = copy_room_.first(dy.N);
+        if (copy) {
+            backend.copy(copy.first(dy.N), dy);
+            dy = copy.first(dy.N);
         }
         backend.relu_grad(y, dy);
         return dy;
     }
 
- private:
-    Value copy_;
-    Tensor copy_room_;
+    Value copy = {};  // of dy, where others still read it
 };
 
 }  // namespace convoy

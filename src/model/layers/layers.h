@@ -1,30 +1,46 @@
-// layers.h — all layers there are, each made by one function and told in one file.
-//
-// Rows (weights and their gradients) belong to Params; a layer holds views. What a layer may assume
-// about shapes is checked by the builder (model_builder.cpp).
+// layers.h — the kinds of layers there are. Each is defined in the file of its name; a new one
+// needs its file, a declaration here, and its place in kLayerKinds.
 #pragma once
 
-#include <memory>
-
-#include "src/model/layers/chain.h"
+#include "src/model/model_builder.h"
 
 namespace convoy {
 
-// y = act(b + x * w), b may be null. w K×R×S×C.
-std::unique_ptr<Layer> make_conv2d(Window window, Param& w, Param* b);
-// y = act(b + w·x), b may be null. w out×1×1×in.
-std::unique_ptr<Layer> make_linear(Param& w, Param* b);
-// y = act(gamma·(x − mean)/√(var + eps) + beta). var is the row joined to mean.
-std::unique_ptr<Layer> make_batch_norm(Param& gamma, Param& beta, Param& mean, Param& var);
-// y = max(0, x), where no layer before it takes it into its own call.
-std::unique_ptr<Layer> make_relu();
-std::unique_ptr<Layer> make_max_pool(Window window);
-// Averages to P×Q pixels.
-std::unique_ptr<Layer> make_avg_pool(int P, int Q);
-// purpose: kLayer + the number of this dropout in the model.
-std::unique_ptr<Layer> make_dropout(float p, uint16_t purpose);
-std::unique_ptr<Layer> make_flatten();
-// y = relu(main(x) + shortcut(x)); an empty shortcut is x itself. Both are fused already.
-std::unique_ptr<Layer> make_residual(Chain main, Chain shortcut, bool fuse);
+// How a layer is written in a model's text, who makes it, and what it can do for its neighbours.
+struct LayerKind {
+    const char* name;
+    const char* argument =
+        "";                  // what follows the name: "NAME", "W" (rows x columns), "P", or nothing
+    const char* needs = "";  // the words that must follow, "out size"
+    const char* may = "";    // the words that may follow, "stride pad"
+    std::unique_ptr<Layer> (*make)(const LayerText&, const Fusion&, Builder&);  // make_layer<…>
+
+    bool stride_is_size = false;  // where the text has no stride (else 1)
+    bool takes_relu = false;      // Fusion::relu
+    bool masks_dx = false;        // Fusion::mask_dx
+    bool ends_in_relu = false;    // as it is, without Fusion::relu
+    bool keeps_sign = false;      // x > 0 is as before, or dx is 0 there: masks are taken behind it
+};
+
+// The constructor of each layer checks that its line fits what is before it, adds its parameters
+// and its line of the table to the builder.
+template <class L>
+std::unique_ptr<Layer> make_layer(const LayerText& text, const Fusion& fusion, Builder& builder) {
+    return std::make_unique<L>(text, fusion, builder);
+}
+
+extern const LayerKind kAvgPool, kBatchNorm, kConv2d, kDropout, kFlatten, kLinear, kMaxPool, kRelu,
+    kResidual;
+
+inline constexpr const LayerKind* kLayerKinds[] = {
+    &kAvgPool, &kBatchNorm, &kConv2d, &kDropout, &kFlatten, &kLinear, &kMaxPool, &kRelu, &kResidual,
+};
+
+// Null if there is no such kind.
+inline const LayerKind* find_kind(const std::string& name) {
+    for (const LayerKind* kind : kLayerKinds)
+        if (name == kind->name) return kind;
+    return nullptr;
+}
 
 }  // namespace convoy

@@ -6,32 +6,47 @@ namespace {
 
 class Linear final : public Weighted {
  public:
-    using Weighted::Weighted;
-
-    Shape output(Shape x) const override { return {x.N, 1, 1, w_.shape.N}; }
-    void describe(Shape, std::vector<LayerLine>& lines) const override {
-        lines.push_back({layer_name(w_.name), cat("linear ", w_.shape.N, relu_text(relu_.on)),
-                         output({1, 1, 1, w_.shape.C}), params(), 2.0 * double(w_.shape.elems()),
-                         w_.frozen});
+    Linear(const LayerText& text, const Fusion& fusion, Builder& builder)
+        : Weighted(fusion, builder.backend) {
+        const Shape x = builder.shape;
+        if (x.H * x.W > 1)
+            builder.error(text, "'linear' needs a row, but its input is ", image_text(x),
+                          "; put 'flatten' or 'avgpool 1' before it");
+        const int K = builder.out_of(text);
+        y_shape_ = {1, 1, 1, K};
+        builder.add_weights(text, {K, 1, 1, x.C}, 2, w_, b_);
+        w_->flat = std::exchange(builder.flat, {});
+        builder.add_line(cat("linear ", K, fusion.relu_text()), y_shape_, 2.0 * K * x.C);
     }
 
- private:
-    void multiply(Tensor x, const float* b, bool relu, Tensor y, const Pass&) override {
-        backend_->linear(x, w_.operand, b, relu, y);
+    Tensor forward(Tensor x, const Pass&) override {
+        x_ = x;  // a view; the plan keeps it alive as long as backward reads it
+        y_ = y_value_.first(x.N);
+        backend_.linear(x, w_->operand, bias(), relu_.on, y_);
+        return y_;
     }
-    void grad_w(Tensor x, Tensor dy, float* db) override {
-        backend_->linear_grad_w(x, dy, w_.grad, db);
-    }
-    void grad_x(Tensor dy, Tensor mask, Tensor dx) override {
-        backend_->linear_grad_x(dy, w_.operand, mask, dx);
-    }
-    bool leaves_as_factors(Tensor x, Tensor dy, GradListener& listener) override {
-        return listener.take_factors(w_, x, dy);
+
+    Tensor backward(Tensor dy, const Pass&, GradListener& listener) override {
+        if (relu_.needs_grad()) dy = relu_.grad(dy, y_, backend_);
+        if (trained() && !listener.take_factors(*w_, x_, dy)) {
+            backend_.linear_grad_w(x_, dy, w_->grad, bias_grad());
+            call_ready(listener);
+        }
+        if (!dx_value_) return {};
+        const Tensor dx = dx_value_.first(dy.N);
+        backend_.linear_grad_x(dy, w_->operand, mask_dx_ ? x_ : Tensor{}, dx);
+        return dx;
     }
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> make_linear(Param& w, Param* b) { return std::make_unique<Linear>(w, b); }
+const LayerKind kLinear{.name = "linear",
+                        .argument = "NAME",
+                        .needs = "out",
+                        .may = "bias init",
+                        .make = make_layer<Linear>,
+                        .takes_relu = true,
+                        .masks_dx = true};
 
 }  // namespace convoy

@@ -5,136 +5,125 @@
 //        └──── shortcut ───────┘                    does: it then adds and clamps in its own call
 //
 // Backward: dz (dy where y > 0) goes into both branches, and dx is the sum of what comes out. The
-// shortcut goes first, since its rows are the last in the arena.
-#include <utility>
-
+// shortcut goes first, since its params are the last in the arena.
 #include "src/model/layers/batch_norm.h"
-#include "src/model/layers/layers.h"
 
 namespace convoy {
 namespace {
 
 class Residual final : public Layer {
  public:
-    Residual(Chain main, Chain shortcut, bool fuse)
-        : main_(std::move(main)), shortcut_(std::move(shortcut)) {
-        relu_.on = true;
-        auto* norm = dynamic_cast<BatchNorm*>(main_.last());
-        if (!fuse || !norm || norm->ends_in_relu()) return;
-        last_ = main_.take_last();
-        norm_ = norm;
-        norm_->has_addend = true;
-        norm_->fuse_relu();
+    Residual(const LayerText& text, const Fusion& fusion, Builder& builder)
+        : Layer(builder.backend), relu_{true, fusion.dy_is_masked} {
+        builder.check_image(text);
+        const std::string outside = builder.prefix;
+        builder.prefix += text.name + ".";
+        const Shape x = builder.shape;
+        std::span<const LayerText> main = text.main;
+        const bool norm_adds = builder.fuses && main.back().kind == kBatchNorm.name;
+        main_ = builder.build(main.first(main.size() - norm_adds));
+        if (norm_adds) {
+            Layer* before = main_.empty() ? nullptr : main_.back().get();
+            const Fusion of_norm{.relu = true,
+                                 .dy_is_masked = fusion.dy_is_masked,
+                                 .addend = true,
+                                 .before = before};
+            norm_ = std::make_unique<BatchNorm>(main.back(), of_norm, builder);
+        }
+        const Shape y = std::exchange(builder.shape, x);
+        if (!builder.flat.N) shortcut_ = builder.build(text.shortcut);
+        if (builder.flat.N) builder.error(text, "'flatten' cannot stand inside of a residual");
+        if (builder.shape != y)
+            builder.error(
+                text, "the layers of residual '", outside, text.name, "' make ", image_text(y),
+                ", its ",
+                text.shortcut.empty() ? "input (there is no shortcut) is " : "shortcut makes ",
+                image_text(builder.shape), "; expected the same shape");
+        if (!norm_adds) builder.add_line("add + relu", y);
+        builder.prefix = outside;
     }
 
-    Shape output(Shape x) const override { return main_.output(x); }
-    void describe(Shape x, std::vector<LayerLine>& lines) const override {
-        main_.describe(x, lines);
-        if (norm_) norm_->describe(main_.output(x), lines);
-        shortcut_.describe(x, lines);
-        if (norm_) return;
-        const Shape y = output({1, x.H, x.W, x.C});
-        lines.push_back({"", "add + relu", y});
-    }
-
-    bool ends_in_relu() const override { return true; }
-    void dy_is_masked() override { norm_ ? norm_->dy_is_masked() : void(relu_.masked = true); }
     bool trained() const override {
         return main_.trained() || (norm_ && norm_->trained()) || shortcut_.trained();
     }
 
-    Value plan_forward(Value x, MemoryPlan& plan, bool training) override;
-    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override;
-    void bind(const MemoryPlan& plan, Backend& backend) override;
-    Tensor forward(Tensor x, const Pass& pass) override;
-    Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) override;
+    Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
+        const Value shared = plan.kept(x, Keep::kValues);  // both branches read it
+        const Value main = main_.plan_forward(shared, plan, training);
+        const Value addend = shortcut_.plan_forward(shared, plan, training);
+        if (norm_) {
+            norm_->addend_value = addend;
+            return norm_->plan_forward(main, plan, training);
+        }
+        plan.op({main, addend});
+        y_value_ = main.keep == Keep::kNothing ? main : plan.make(main.shape);
+        return plan.kept(y_value_, relu_.keep(training));
+    }
+
+    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
+        needs_dx_ = needs_dx;
+        Value into_main, into_shortcut;
+        if (norm_) {
+            into_main = norm_->plan_backward(dy, plan, true);
+            into_shortcut = norm_->addend_grad_value;
+        } else {
+            plan.op({dy});
+            into_main = into_shortcut = relu_.plan_grad(dy, y_value_, plan);
+            into_shortcut.keep = Keep::kValues;  // main reads it after the shortcut
+        }
+        const Value from_shortcut = shortcut_.plan_backward(into_shortcut, plan, needs_dx);
+        // Where the shortcut passed on the very buffer, main must leave it alone for the sum.
+        if (needs_dx && from_shortcut.buffer == into_main.buffer) into_main.keep = Keep::kValues;
+        const Value dx = main_.plan_backward(into_main, plan, needs_dx);
+        if (!needs_dx) return {};
+        plan.op({dx, from_shortcut});
+        return plan.kept(dx, Keep::kNothing);
+    }
+
+    Tensor forward(Tensor x, const Pass& pass) override {
+        Tensor main = x, addend = x;
+        for (auto& layer : main_) main = layer->forward(main, pass);
+        for (auto& layer : shortcut_) addend = layer->forward(addend, pass);
+        if (norm_) {
+            norm_->addend = addend;
+            return norm_->forward(main, pass);
+        }
+        y_ = y_value_.first(x.N);
+        if (y_.data != main.data) backend_.copy(y_, main);
+        backend_.add(y_, addend);
+        backend_.relu(y_);
+        return y_;
+    }
+
+    Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) override {
+        if (norm_) {
+            dy = norm_->grad(dy, pass);
+        } else if (relu_.needs_grad()) {
+            dy = relu_.grad(dy, y_, backend_);
+        }
+        Tensor dx = dy, from_shortcut = norm_ ? norm_->addend_grad : dy;
+        for (size_t i = shortcut_.size(); i-- > shortcut_.lowest;)
+            from_shortcut = shortcut_[i]->backward(from_shortcut, pass, listener);
+        if (norm_) norm_->call_ready(listener);
+        for (size_t i = main_.size(); i-- > main_.lowest;)
+            dx = main_[i]->backward(dx, pass, listener);
+        if (!needs_dx_) return {};
+        backend_.add(dx, from_shortcut);
+        return dx;
+    }
 
  private:
-    Chain main_, shortcut_;        // main without norm_
-    std::unique_ptr<Layer> last_;  // owns norm_
-    BatchNorm* norm_ = nullptr;    // or null
-    FusedRelu relu_;               // where there is no norm_
-    bool needs_dx_ = false, runs_shortcut_ = false, runs_main_ = false;
+    Layers main_, shortcut_;
+    std::unique_ptr<BatchNorm> norm_;  // or null
+    FusedRelu relu_;                   // where there is no norm_
+    bool needs_dx_ = false;
     Value y_value_;
-    Backend* backend_ = nullptr;
-    Tensor y_room_, y_;
+    Tensor y_;  // of the pass
 };
-
-Value Residual::plan_forward(Value x, MemoryPlan& plan, bool training) {
-    const Value shared = plan.kept(x, Keep::kValues);  // both branches read it
-    const Value main = main_.plan_forward(shared, plan, training);
-    const Value addend = shortcut_.plan_forward(shared, plan, training);
-    if (norm_) return norm_->plan_add(main, addend, plan, training);
-    plan.tick();
-    plan.use(main);
-    plan.use(addend);
-    y_value_ = main.keep == Keep::kNothing ? main : plan.make(main.shape);
-    return plan.kept(y_value_, relu_.keep(training));
-}
-
-Value Residual::plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) {
-    needs_dx_ = needs_dx;
-    runs_shortcut_ = needs_dx || shortcut_.trained();
-    runs_main_ = needs_dx || main_.trained();
-    Value into_main, into_shortcut;
-    if (norm_) {
-        into_main = norm_->plan_grad(dy, plan);
-        into_shortcut = norm_->addend_grad_value;
-    } else {
-        plan.tick();
-        into_main = into_shortcut = relu_.plan_grad(dy, y_value_, plan);
-        into_shortcut.keep = Keep::kValues;  // main reads it after the shortcut
-    }
-    Value from_shortcut = into_shortcut;
-    if (runs_shortcut_) from_shortcut = shortcut_.plan_backward(into_shortcut, plan, needs_dx);
-    // Where the shortcut passed on the very buffer, main must leave it alone for the sum.
-    if (needs_dx && from_shortcut.buffer == into_main.buffer) into_main.keep = Keep::kValues;
-    Value dx = into_main;
-    if (runs_main_) dx = main_.plan_backward(into_main, plan, needs_dx);
-    if (!needs_dx) return {};
-    plan.tick();
-    plan.use(dx);
-    plan.use(from_shortcut);
-    return plan.kept(dx, Keep::kNothing);
-}
-
-void Residual::bind(const MemoryPlan& plan, Backend& backend) {
-    backend_ = &backend;
-    main_.bind(plan, backend);
-    shortcut_.bind(plan, backend);
-    if (norm_) norm_->bind(plan, backend);
-    y_room_ = plan.at(y_value_);
-    relu_.bind(plan);
-}
-
-Tensor Residual::forward(Tensor x, const Pass& pass) {
-    const Tensor main = main_.forward(x, pass);
-    const Tensor addend = shortcut_.forward(x, pass);
-    if (norm_) return norm_->forward_add(main, addend, pass);
-    y_ = y_room_.first(main.N);
-    if (y_.data != main.data) backend_->copy(y_, main);
-    backend_->add(y_, addend);
-    backend_->relu(y_);
-    return y_;
-}
-
-Tensor Residual::backward(Tensor dy, const Pass& pass, GradListener& listener) {
-    const Tensor into_main = norm_ ? norm_->grad(dy, pass) : relu_.grad(dy, y_, *backend_);
-    const Tensor into_shortcut = norm_ ? norm_->addend_grad : into_main;
-    Tensor from_shortcut = into_shortcut;
-    if (runs_shortcut_) from_shortcut = shortcut_.backward(into_shortcut, pass, listener);
-    if (norm_) norm_->call_ready(listener);
-    Tensor dx = into_main;
-    if (runs_main_) dx = main_.backward(into_main, pass, listener);
-    if (!needs_dx_) return {};
-    backend_->add(dx, from_shortcut);
-    return dx;
-}
 
 }  // namespace
 
-std::unique_ptr<Layer> make_residual(Chain main, Chain shortcut, bool fuse) {
-    return std::make_unique<Residual>(std::move(main), std::move(shortcut), fuse);
-}
+const LayerKind kResidual{
+    .name = "residual", .argument = "NAME", .make = make_layer<Residual>, .ends_in_relu = true};
 
 }  // namespace convoy

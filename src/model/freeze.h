@@ -1,0 +1,61 @@
+// freeze.h — --freeze: the first N layers with parameters, or those whose names begin with a word.
+#pragma once
+
+#include <charconv>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "src/base/text.h"
+
+namespace convoy {
+
+class Freeze {
+ public:
+    // "", "3", or "conv1,layer1."
+    explicit Freeze(const std::string& option) : option_(option) {
+        const char* end = option.data() + option.size();
+        const auto [stop, status] = std::from_chars(option.data(), end, first_);
+        if (option.empty() || (status == std::errc() && stop == end)) return;
+        first_ = 0;
+        for (const std::string& prefix : split(option, ',')) {
+            if (prefix.empty()) fail("--freeze ", option, " has an empty name");
+            matched_[prefix] = false;
+        }
+    }
+
+    // Whether the layer is frozen; to be called once for each layer with parameters, in order.
+    bool freezes(const std::string& layer) {
+        names_.push_back(layer);
+        bool frozen = names_.size() <= first_;
+        for (auto& [prefix, matched] : matched_)
+            if ((layer + ".").starts_with(prefix)) frozen = matched = true;
+        frozen_ += frozen;
+        return frozen;
+    }
+
+    // After the last layer: throws Error if the option names what is not there, or everything.
+    void check() const {
+        std::vector<std::string> some = names_;
+        if (some.size() > 8) some.resize(8), some.push_back("…");
+        for (auto& [prefix, matched] : matched_)
+            if (!matched)
+                fail("--freeze: no layer's name begins with '", prefix, "'; the layers are ",
+                     join_text(some));
+        if (first_ > names_.size())
+            fail("--freeze ", first_, ": the model has only ", names_.size(),
+                 " layers with parameters");
+        if (!names_.empty() && frozen_ == names_.size())
+            fail("--freeze ", option_, " leaves nothing to train: it matches all ", frozen_,
+                 " layers");
+    }
+
+ private:
+    const std::string option_;
+    size_t first_ = 0;
+    std::map<std::string, bool> matched_;  // prefixes, and whether a layer has them
+    std::vector<std::string> names_;
+    size_t frozen_ = 0;
+};
+
+}  // namespace convoy
