@@ -2,26 +2,23 @@
 #include "net/communicator.h"
 
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <thread>
 
-#include "net/host.h"
 #include "net/membership.h"
 #include "net/null_communicator.h"
 #include "net/rendezvous.h"
 #include "net/ring.h"
+#include "src/base/clock.h"
 
 namespace convoy {
-
-using std::chrono::milliseconds;
 
 namespace {
 
 constexpr uint64_t kGatherLimit = 16 << 20;  // bytes of one rank in allgather()
-// A broken edge is an echo of something; the coordinator has this long to name the cause.
-constexpr milliseconds kFirstCause{2'000};
+// When an edge breaks, the coordinator has this long to name the cause.
+constexpr std::chrono::milliseconds kFirstCause{2'000};
 
 class RingCommunicator final : public Communicator {
  public:
@@ -30,8 +27,7 @@ class RingCommunicator final : public Communicator {
           rank_(connected.welcome.rank),
           world_(connected.welcome.world),
           ring_(rank_, connected.welcome.ring, std::move(connected.links),
-                connected.welcome.generation,
-                connected.welcome.bf16 ? Ring::Wire::bf16 : Ring::Wire::fp32,
+                connected.welcome.generation, connected.welcome.bf16,
                 membership_->progress().moved),
           thread_([this] { work(); }) {
         membership_->status().on_end([this] { ring_.shut(); });
@@ -57,7 +53,9 @@ class RingCommunicator final : public Communicator {
     }
     std::future<void> gather(std::vector<std::span<float>> blocks) override {
         ENSURE(int(blocks.size()) == world_, blocks.size(), " blocks");
-        return submit([this, blocks = std::move(blocks)] { ring_.gather(blocks); });
+        std::vector<std::span<std::byte>> bytes;
+        for (const auto& block : blocks) bytes.push_back(std::as_writable_bytes(block));
+        return submit([this, bytes = std::move(bytes)] { ring_.gather(bytes, true); });
     }
     void broadcast(std::span<std::byte> data, int root) override {
         ENSURE(root >= 0 && root < world_, "root ", root, " in a world of ", world_);
@@ -77,13 +75,13 @@ class RingCommunicator final : public Communicator {
         Progress& progress = membership_->progress();
         progress.step = step;
         progress.phase = phase;
-        progress.since = std::chrono::steady_clock::now();
+        progress.since = Clock::now();
     }
     void abort(const std::string& why) noexcept override { membership_->report(-1, why); }
     void leave() noexcept override { membership_->leave(); }
-    int lost_rank() const override { return membership_->status().lost(); }
+    int lost_rank() const override { return membership_->status().lost_rank(); }
     uint64_t bytes_sent() const override { return ring_.bytes_sent(); }
-    double seconds_busy() const override { return double(busy_ns_) * 1e-9; }
+    double seconds_busy() const override { return busy_seconds_; }
 
  private:
     struct Operation {
@@ -111,42 +109,33 @@ class RingCommunicator final : public Communicator {
             Operation operation = std::move(queue_.front());
             queue_.pop_front();
             lock.unlock();
-            const auto begin = std::chrono::steady_clock::now();
-            const auto count_busy = [&] {
-                busy_ns_ += (std::chrono::steady_clock::now() - begin).count();
-            };
-            try {
-                run(operation);
-                count_busy();
-                ++membership_->progress().done;
-                operation.done.set_value();
-            } catch (...) {
-                count_busy();
-                ++membership_->progress().done;
-                const JobStatus& status = membership_->status();
-                operation.done.set_exception(status.ended() ? status.error()
-                                                            : std::current_exception());
-            }
+            const auto begin = Clock::now();
+            const std::exception_ptr error = run(operation.run);
+            busy_seconds_ += seconds_since(begin);
+            ++membership_->progress().done;
+            error ? operation.done.set_exception(error) : operation.done.set_value();
         }
     }
 
-    // Runs one collective; whatever goes wrong ends as the first cause of the whole job.
-    void run(Operation& operation) {
+    // Runs one collective. Returns null, or the first cause of the end of the job.
+    std::exception_ptr run(const std::function<void()>& collective) {
         JobStatus& status = membership_->status();
-        status.check();
+        if (status.ended()) return status.error();
         try {
-            operation.run();
-            return;
+            collective();
+            return nullptr;
         } catch (const LinkLost& e) {
-            if (closing()) fail("this communicator was closed in the middle of a collective");
-            status.wait(kFirstCause);
-            membership_->report(-1, e.what());  // does nothing where the cause is known
+            if (closing() && !status.ended())
+                return std::make_exception_ptr(
+                    Error("this communicator was closed during a collective"));
+            status.wait_for_cause(kFirstCause);
+            membership_->report(-1, e.what());  // does nothing if the job has ended
         } catch (const PeerMistake& e) {
             membership_->report(e.rank, e.what());
         } catch (const std::exception& e) {
-            membership_->report(-1, e.what());  // half a collective cannot be gone on from
+            membership_->report(-1, e.what());  // half a collective cannot be resumed
         }
-        status.check();
+        return status.error();
     }
 
     bool closing() {
@@ -161,22 +150,22 @@ class RingCommunicator final : public Communicator {
     std::condition_variable wake_;
     std::deque<Operation> queue_;
     bool closing_ = false;
-    std::atomic<int64_t> busy_ns_{0};
+    std::atomic<double> busy_seconds_{0};
     std::thread thread_;
 };
 
 std::vector<std::vector<std::byte>> RingCommunicator::allgather(std::span<const std::byte> data) {
     if (data.size() > kGatherLimit)
-        fail("a rank may hand ", kGatherLimit, " bytes to the others at once, not ", data.size());
+        fail("a rank may send ", kGatherLimit, " bytes in an all-gather, not ", data.size());
     std::vector<std::vector<std::byte>> all(static_cast<size_t>(world_));
     submit([&] {
-        // First every length, so that everybody has room; then the bytes.
+        // First every length, so that all ranks have room; then the bytes.
         std::vector<uint64_t> lengths(all.size(), 0);
         lengths[size_t(rank_)] = data.size();
         std::vector<std::span<std::byte>> blocks;
         for (uint64_t& length : lengths)
             blocks.push_back(std::as_writable_bytes(std::span(&length, 1)));
-        ring_.gather_bytes(blocks);
+        ring_.gather(blocks, false);
         for (size_t r = 0; r < all.size(); ++r) {
             if (lengths[r] > kGatherLimit)
                 throw PeerMistake(int(r), cat("rank ", r, " announces ", lengths[r],
@@ -185,34 +174,16 @@ std::vector<std::vector<std::byte>> RingCommunicator::allgather(std::span<const 
         }
         std::copy(data.begin(), data.end(), all[size_t(rank_)].begin());
         std::copy(all.begin(), all.end(), blocks.begin());
-        ring_.gather_bytes(blocks);
+        ring_.gather(blocks, false);
     }).get();
     return all;
 }
 
-// Nobody to talk to: every collective is done when it is called.
-class SingleRank final : public NullCommunicator {
- public:
-    SingleRank() : NullCommunicator(0, 1) {}
-    std::future<void> allreduce_sum(std::span<float>) override { return end(); }
-    std::future<void> gather(std::vector<std::span<float>>) override { return end(); }
-    void broadcast(std::span<std::byte>, int) override { status_.check(); }
-    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
-        status_.check();
-        return NullCommunicator::allgather(data);
-    }
-    void barrier() override { status_.check(); }
-    void abort(const std::string& why) noexcept override { status_.end(why, 0); }
-    int lost_rank() const override { return status_.lost(); }
-
- private:
-    std::future<void> end() const { return done(status_.ended() ? status_.error() : nullptr); }
-    JobStatus status_;
-};
-
 }  // namespace
 
-std::unique_ptr<Communicator> make_single_rank() { return std::make_unique<SingleRank>(); }
+std::unique_ptr<Communicator> make_single_rank() {
+    return std::make_unique<NullCommunicator>(0, 1);
+}
 
 Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop) {
     if (options.world < 0 || options.world > wire::kMaxWorld)
@@ -223,28 +194,12 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     if (options.host.empty()) fail("joining needs the host of the coordinator (--coord HOST:PORT)");
 
     auto membership = std::make_unique<Membership>(log, options.heartbeat);
-    struct Outcome {
-        Connected connected;
-        std::string error;
-    };
-    auto outcome = std::make_shared<std::promise<Outcome>>();
-    std::future<Outcome> future = outcome->get_future();
-    asio::co_spawn(membership->io(), rendezvous(*membership, options),
-                   [outcome](std::exception_ptr failure, Connected connected) {
-                       std::string error;
-                       try {
-                           if (failure) std::rethrow_exception(failure);
-                       } catch (const std::exception& e) {
-                           error = e.what();
-                       }
-                       outcome->set_value({std::move(connected), std::move(error)});
-                   });
-    while (future.wait_for(milliseconds(50)) != std::future_status::ready)
+    std::future<Connected> future = rendezvous(*membership, options);
+    while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
         if (const int signal = stop ? stop() : 0; signal != 0)
             fail("stopped by signal ", signal, " before the job began");
-    Outcome reached = future.get();
-    if (!reached.error.empty()) fail(reached.error);
-    Connected result = std::move(reached.connected);
+    Connected result = future.get();
+    if (!result.error.empty()) fail(result.error);
 
     Job job;
     job.settings = result.welcome.settings;

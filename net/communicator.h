@@ -1,8 +1,8 @@
 // communicator.h — collectives among the ranks of a job: floats and bytes, no models, no Asio.
 //
-// A collective belongs to a generation of the job. When a peer is lost, every collective in
-// flight ends with an Error on every rank, within seconds and with the first cause; the data it
-// was working on is then undefined, and all later calls throw the same Error.
+// When a peer is lost, every collective in flight ends with an Error on every rank, within seconds
+// and with the first cause. The data it was working on is then undefined, and all later calls throw
+// the same Error.
 #pragma once
 
 #include <chrono>
@@ -45,7 +45,7 @@ class Communicator {
  public:
     virtual ~Communicator() = default;
 
-    // A sum of at most so many bytes takes few steps rather than few bytes, and fp32 on every wire.
+    // Sums of at most so many bytes travel as fp32, whatever --wire says, and in few steps.
     static constexpr size_t kExactBytes = 16 << 10;
 
     virtual int rank() const = 0;
@@ -57,13 +57,13 @@ class Communicator {
     // this rank holds the result, not that the others do. Every rank ends with the same bits.
     virtual std::future<void> allreduce_sum(std::span<float> data) = 0;
 
-    // Starts collecting blocks[r] of every rank r on every rank, at its place in the order of the
-    // sums. Sizes are known to all (they may differ, or be 0); this rank's own block is there
+    // Starts an all-gather of floats, in order with the sums: blocks[r] of rank r reaches every
+    // rank. All ranks know all sizes (they may differ, or be 0); this rank's own block is there
     // before the call. With the bf16 wire each block is rounded once, on its owner as well. The
     // blocks (not the vector) must stay alive, unread and unwritten until the future is ready.
     virtual std::future<void> gather(std::vector<std::span<float>> blocks) = 0;
 
-    // The three below block, and keep their place in the order of the sums.
+    // The three below block, in order with the sums.
     // `data` of rank `root` to all, in place; the same size on every rank.
     virtual void broadcast(std::span<std::byte> data, int root) = 0;
     // Each rank's bytes, by rank; lengths may differ (at most 16 MB each).
@@ -71,8 +71,8 @@ class Communicator {
     // Returns when every rank has called it.
     virtual void barrier() = 0;
 
-    // Times every edge of the ring, one after the other, both directions; blocks, in its place in
-    // the order of the sums, about 0.1 s an edge. Every rank returns the same list: two entries an
+    // Times both directions of every edge of the ring, one after the other. Collective; blocks, in
+    // order with the sums, about 0.1 s an edge. Every rank returns the same list: two entries an
     // edge. Empty where there is no edge.
     virtual std::vector<EdgeTiming> measure_edges() = 0;
 
@@ -80,14 +80,12 @@ class Communicator {
     // Cheap: call it at each change of phase.
     virtual void set_progress(int64_t step, Phase phase) = 0;
 
-    // Tells every rank that this one ends in failure, and why; they fail with "rank N (address):
-    // why".
+    // Tells all ranks that this one fails, and why; they fail with "rank N (address): why".
     virtual void abort(const std::string& why) noexcept = 0;
-    // Says good-bye, after which the loss of this connection is no failure. Call it once all
+    // Leaves the job: the end of this rank's connection is no failure any more. Call it once all
     // collectives are done (a barrier before it keeps ranks from leaving early).
     virtual void leave() noexcept = 0;
-    // The rank that was lost first, or gave up by abort(); -1 if none was: the survivors agree on
-    // who saves the checkpoint.
+    // The rank that was lost first or called abort(), the same on all survivors; -1 if none.
     virtual int lost_rank() const = 0;
 
     // Payload bytes that this rank has sent to its peers in collectives, headers included.
@@ -104,29 +102,33 @@ struct JoinOptions {
     std::string host;   // of the coordinator
     uint16_t port = 0;  // of the coordinator
     int rank = -1;      // wanted; -1: assigned on arrival
-    int world = 0;      // ranks of the job; 0: whoever knows says so
-    uint16_t listen_port =
-        0;                  // --port; 0: the coordinator's port number, or the next free one above
+    int world = 0;      // ranks of the job; 0: another rank says it
+    // --port; 0: the coordinator's port number, or the next free one above it.
+    uint16_t listen_port = 0;
     std::string advertise;  // host or host:port to tell the peers; "": what the socket shows
-    // What to use where a machine has several ways: interface, address or network ("eth1",
-    // "10.0.0.7", "10.0.0.0/24"); "": the route to the coordinator decides.
+    // The interface, address or network to use ("eth1", "10.0.0.7", "10.0.0.0/24"); "": the one
+    // that the route to the coordinator takes.
     std::string iface;
     std::chrono::milliseconds join_timeout{600'000};
-    // Three missed and a machine that does not answer, or a lost connection: the rank is lost. One
-    // that is stopped or starved is named and waited for.
+    // A rank is lost when its connection ends, or when three heartbeats are missing and its machine
+    // does not answer. One that is stopped or starved is named and waited for.
     std::chrono::milliseconds heartbeat{1'000};
-    // Rank 0's counts: after so long without a byte moved, every log says who all wait for.
+    // As rank 0 says: after so long without a byte moved, every log names the rank to blame.
     std::chrono::milliseconds stall{30'000};
-    bool bf16_wire = false;  // rank 0's counts: sums above 16 KB and gathers travel as bf16
+    bool bf16_wire = false;  // as rank 0 says: sums above 16 KB and gathers travel as bf16
 
-    // Called once with the port, when this process has begun to serve the coordinator. With port 0
-    // and rank 0 the system picks one.
+    // Called once with the port, when this process has begun to serve the coordinator. The system
+    // picks a port where port is 0 on rank 0.
     std::function<void(uint16_t)> listening;
 
-    // Rank 0 gives every setting of the job; the others give what their user typed, which must
-    // agree with rank 0's value of the same name, or they are refused by a line naming both.
+    // Rank 0 gives every setting of the job. Another rank gives what its user typed; one that
+    // differs from rank 0's is refused with an error that names both values.
     std::map<std::string, std::string> settings;
 };
+
+// Cuts "host:port", "[v6]:port", "host" or a bare IPv6 address; port 0 if there is none. Throws
+// Error that begins with `what`, the option or thing that it comes from.
+std::pair<std::string, uint16_t> split_address(const std::string& text, const std::string& what);
 
 struct Peer {
     int rank = 0;
@@ -142,23 +144,23 @@ struct Job {
 };
 
 // Joins the job: one outbound connection to the coordinator, one listening port. Rank 0 serves the
-// coordinator from this process, on a thread, unless one already listens there. Blocks until all
-// ranks are there and the ring stands, retrying with back-off and fresh DNS until join_timeout;
-// says on `log` who is missing. `log` must outlive the communicator, which speaks when a rank is
-// silent or all wait for one. `stop` is polled while waiting: non-zero ends the wait by an Error.
+// coordinator on a thread of this process, unless one already listens there. Blocks until all ranks
+// have joined and the ring is open; retries with back-off and fresh DNS until join_timeout, and
+// logs who is missing. `log` must outlive the communicator, which logs silent ranks and stalls.
+// `stop` is polled while waiting: non-zero ends the wait by an Error.
 Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop = {});
 
-// The coordinator on its own (`./trainer coordinator`): serves one job after the other at
-// `host:port` ("" or "0.0.0.0": every address; port 0: the system picks) until stop() is non-zero.
-// `listening` is called once with the port.
+// Serves the coordinator alone (`./trainer coordinator`), one job after the other, at `host:port`
+// ("" or "0.0.0.0": every address; port 0: the system picks) until stop() is non-zero. `listening`
+// is called once with the port.
 void serve_coordinator(const std::string& host, uint16_t port, int world, Log& log,
                        const std::function<int()>& stop,
                        const std::function<void(uint16_t)>& listening = {});
 
-// Texts between the ranks, as small messages. Collective; each blocks until all have called it.
-// One text of rank 0 to all ranks.
+// Small texts between the ranks. Collective; both block until all ranks have called.
+// Returns rank 0's text.
 std::string broadcast_text(Communicator& communicator, const std::string& text);
-// Every rank's text, by rank.
+// Returns every rank's text, by rank.
 std::vector<std::string> allgather_text(Communicator& communicator, const std::string& text);
 
 }  // namespace convoy

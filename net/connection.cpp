@@ -2,7 +2,10 @@
 
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <charconv>
+
+#include "net/communicator.h"
 
 namespace convoy {
 
@@ -15,36 +18,39 @@ std::string address_text(const tcp::endpoint& endpoint) {
 }
 
 std::pair<std::string, uint16_t> split_address(const std::string& text, const std::string& what) {
+    const auto refuse = [&](const char* why) {
+        fail(what, " ", text, " ", why, "; it takes HOST:PORT, PORT from 1 to 65535");
+    };
     std::string host = text, port;
-    if (!text.empty() && text[0] == '[') {
-        const size_t end = text.find(']');
-        if (end == std::string::npos) fail(what, " '", text, "' lacks the closing ']'");
-        host = text.substr(1, end - 1);
-        port = text.substr(end + 1);
-        if (!port.empty() && port[0] != ':') fail(what, " '", text, "' is not [address]:port");
-    } else if (const size_t colon = text.find(':');
-               colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
+    const size_t colon = text.rfind(':'), bracket = text.rfind(']');
+    const bool bare_v6 = !text.starts_with("[") && text.find(':') != colon;
+    if (colon != std::string::npos && !bare_v6 &&
+        (bracket == std::string::npos || colon > bracket)) {
         host = text.substr(0, colon);
-        port = text.substr(colon);
+        port = text.substr(colon + 1);
+        if (port.empty()) refuse("has no port behind the colon");
     }
-    if (port.empty()) return {host, 0};
+    if (host.starts_with("[") != host.ends_with("]")) refuse("has a bracket without its partner");
+    if (host.starts_with("[")) host = host.substr(1, host.size() - 2);
+    if (host.empty()) refuse("names no host");
     uint16_t number = 0;
-    const char* end = port.data() + port.size();
-    const auto [stop, error] = std::from_chars(port.data() + 1, end, number);
-    if (error != std::errc() || stop != end || number == 0)
-        fail(what, " '", text, "': the port must be a number from 1 to 65535");
+    const auto [stop, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+    if (!port.empty() && (error != std::errc() || stop != port.data() + port.size() || !number))
+        refuse("has no valid port");
     return {host, number};
 }
 
 std::string reason(const std::error_code& error) {
-    if (error == asio::error::eof || error == asio::error::connection_reset ||
-        error == asio::error::broken_pipe || error == asio::error::operation_aborted ||
-        error == asio::error::connection_aborted || error == asio::error::bad_descriptor)
-        return "connection closed";
-    if (error == asio::error::connection_refused) return "connection refused";
-    if (error == asio::error::timed_out) return "no answer";
-    if (error == asio::error::host_unreachable) return "no route to this host";
-    if (error == asio::error::network_unreachable) return "no route to this network";
+    using namespace asio::error;
+    for (const std::error_code closed :
+         {make_error_code(eof), make_error_code(connection_reset), make_error_code(broken_pipe),
+          make_error_code(operation_aborted), make_error_code(connection_aborted),
+          make_error_code(bad_descriptor)})
+        if (error == closed) return "connection closed";
+    if (error == connection_refused) return "connection refused";
+    if (error == timed_out) return "no answer";
+    if (error == host_unreachable) return "no route to this host";
+    if (error == network_unreachable) return "no route to this network";
     return error.message();
 }
 
@@ -52,12 +58,49 @@ void set_options(tcp::socket& socket) {
     std::error_code ignored;  // none of these is needed for the right result
     socket.set_option(tcp::no_delay(true), ignored);
     socket.set_option(asio::socket_base::keep_alive(true), ignored);
-    using Seconds = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPIDLE>;
-    using Interval = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPINTVL>;
-    using Probes = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPCNT>;
-    socket.set_option(Seconds(20), ignored);
-    socket.set_option(Interval(5), ignored);
-    socket.set_option(Probes(4), ignored);
+    using asio::detail::socket_option::integer;
+    socket.set_option(integer<IPPROTO_TCP, TCP_KEEPIDLE>(20), ignored);  // seconds
+    socket.set_option(integer<IPPROTO_TCP, TCP_KEEPINTVL>(5), ignored);
+    socket.set_option(integer<IPPROTO_TCP, TCP_KEEPCNT>(4), ignored);
+}
+
+asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t port) {
+    std::error_code error;
+    const auto address = asio::ip::make_address(host, error);
+    if (!error) co_return std::vector{tcp::endpoint(address, port)};
+    tcp::resolver resolver(co_await asio::this_coro::executor);
+    const auto found = co_await resolver.async_resolve(
+        host, std::to_string(port), asio::redirect_error(asio::use_awaitable, error));
+    if (error) fail("the name '", host, "' is not known (", error.message(), ")");
+    co_return std::vector<tcp::endpoint>(found.begin(), found.end());
+}
+
+asio::awaitable<tcp::socket> dial(std::string host, uint16_t port, const Addresses& from,
+                                  std::chrono::milliseconds patience) {
+    std::string why;
+    const std::vector<tcp::endpoint> endpoints = co_await resolve(host, port);
+    for (const tcp::endpoint& endpoint : endpoints) {
+        tcp::socket socket(co_await asio::this_coro::executor);
+        why += why.empty() ? "" : ", ";
+        try {
+            socket.open(endpoint.protocol());
+            const auto own = std::find_if(from.begin(), from.end(), [&](const auto& address) {
+                return address.is_v4() == endpoint.address().is_v4();
+            });
+            if (own != from.end())
+                socket.bind(tcp::endpoint(*own, 0));
+            else if (!from.empty())
+                throw std::system_error(make_error_code(std::errc::address_family_not_supported));
+            co_await within(patience, socket, socket.async_connect(endpoint, asio::use_awaitable));
+            co_return socket;
+        } catch (const std::system_error& e) {
+            why += reason(e.code());
+        } catch (const TimedOut&) {
+            why += cat("no answer in ", patience.count() / 1000, " s");
+        }
+        if (endpoints.size() > 1) why += cat(" (", address_text(endpoint), ")");
+    }
+    fail(why);
 }
 
 asio::awaitable<void> read_message(tcp::socket& socket, uint64_t limit, Message& message) {
@@ -73,10 +116,10 @@ asio::awaitable<void> write_message(tcp::socket& socket, const std::string& byte
 }
 
 Connection::Connection(tcp::socket socket) : socket_(std::move(socket)) {
-    std::error_code gone;  // a peer that has hung up already shows at the first read
+    std::error_code gone;  // a peer that has hung up shows at the first read
     local_ = socket_.local_endpoint(gone);
-    remote_endpoint_ = socket_.remote_endpoint(gone);
-    remote_ = address_text(remote_endpoint_);
+    peer_ = socket_.remote_endpoint(gone);
+    remote_ = address_text(peer_);
     set_options(socket_);
 }
 

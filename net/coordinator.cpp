@@ -9,30 +9,30 @@
 namespace convoy {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::chrono::seconds kFormerPatience{60};  // for those of other jobs to hang up
+constexpr std::chrono::seconds kFormerPatience{60};  // for ranks of earlier jobs to hang up
 
-// Numbers for telling coordinators and jobs apart; not training's chance, so not from random.h.
-uint64_t fresh_number() {
+// Ids that tell coordinators and jobs apart. Training does not depend on them.
+uint64_t fresh_id() {
     std::random_device device;
     return uint64_t(device()) << 32 | device() | 1;
 }
+
 }  // namespace
 
 Coordinator::Coordinator(asio::io_context& io, Options options, Log& log)
     : io_(io),
       options_(options),
       log_(log),
-      number_(fresh_number()),
-      job_(fresh_number()),
-      roster_(options.world, number_, {}) {
+      id_(fresh_id()),
+      job_(fresh_id()),
+      roster_(options.world, id_, {}) {
     spawn(io_.get_executor(), tick());
 }
 
-void Coordinator::take(tcp::socket socket, wire::Join join) {
+void Coordinator::add(tcp::socket socket, wire::Join join) {
     auto client = std::make_shared<Client>();
     client->id = next_id_++;
     client->job = job_;
@@ -49,22 +49,22 @@ void Coordinator::take(tcp::socket socket, wire::Join join) {
         refuse(*client, true, cat("a job of ", watch_.world(), " ranks is running there"));
         return;
     }
-    // The same rank at the same port of the same host: that process is gone, though the news of it
-    // is still on its way.
+    // The same rank at the same port of the same host: the earlier process has ended, though its
+    // connection has not closed here yet.
     for (const ClientPtr& c : std::vector(clients_))
         if (c != client && c->wanted >= 0 && c->wanted == client->wanted &&
             c->host == client->host && c->address == client->address) {
             c->connection->close();
-            gone(*c, "it came again");
+            disconnected(*c, "it joined again");
         }
-    say(cat(rank_name(join.rank, join.address), " of ", join.host, " has joined"));
+    log(cat(rank_name(join.rank, join.address), " of ", join.host, " has joined"));
     for (const Roster::Refusal& refusal : roster_.add(client->id, std::move(join)))
         for (const ClientPtr& other : std::vector(clients_))
             if (other->id == refusal.id) refuse(*other, false, refusal.why);
     const std::string status = roster_.status();
-    say(status);
+    log(status);
     broadcast(wire::encode_text(wire::Type::status, status));
-    if (roster_.complete()) seat();
+    if (roster_.complete()) assign_ranks();
 }
 
 asio::awaitable<void> Coordinator::serve(ClientPtr client) {
@@ -82,16 +82,16 @@ asio::awaitable<void> Coordinator::serve(ClientPtr client) {
     }
     client->connection->close();
     std::erase(former_, client);
-    if (client->job == job_) gone(*client, why);
+    if (client->job == job_) disconnected(*client, why);
 }
 
 void Coordinator::handle(Client& client, const Message& message) {
     using wire::Type;
-    if (client.job != job_) return;  // of a job that is over
+    if (client.job != job_) return;  // of an earlier job
     switch (message.header.type) {
         case Type::heartbeat: {
-            const wire::Beat beat = wire::decode_beat(message.body);
-            if (client.rank >= 0) watch_.beat(client.rank, beat, client.heard);
+            const auto beat = wire::decode<wire::Heartbeat>(message.body);
+            if (client.rank >= 0) watch_.heard(client.rank, beat, client.heard);
             if (client.silent) notice(cat(rank_name(client.rank, client.address), " is back"));
             client.silent = false;
             break;
@@ -99,16 +99,16 @@ void Coordinator::handle(Client& client, const Message& message) {
         case Type::ready:
             client.ready = true;
             if (stage_ == Stage::forming &&
-                std::all_of(clients_.begin(), clients_.end(), [](auto& c) { return c->ready; })) {
+                std::ranges::all_of(clients_, [](auto& c) { return c->ready; })) {
                 stage_ = Stage::running;
-                say(cat("all edges stand: the job of ", clients_.size(), " ranks runs"));
+                log(cat("all edges are open: the job of ", clients_.size(), " ranks runs"));
                 broadcast(wire::encode_empty(Type::generation, generation_));
             }
             break;
         case Type::abort: {
-            const wire::Abort abort = wire::decode_abort(message.body);
+            const auto abort = wire::decode<wire::Abort>(message.body);
             if (client.rank < 0) fail("it gave up: ", abort.why);
-            // -1: the rank itself fails. Else it names another, whose bytes made no sense.
+            // -1: the rank itself fails. Else it blames another, which sent it invalid data.
             const int lost =
                 abort.lost >= 0 && abort.lost < int(clients_.size()) ? abort.lost : client.rank;
             stop_job(lost, cat(rank_name(client.rank, client.address), ": ", abort.why));
@@ -117,8 +117,8 @@ void Coordinator::handle(Client& client, const Message& message) {
         case Type::leave:
             client.left = true;
             client.connection->send(wire::encode_empty(Type::leave));
-            if (std::all_of(clients_.begin(), clients_.end(), [](auto& c) { return c->left; })) {
-                say("the job is done");
+            if (std::ranges::all_of(clients_, [](auto& c) { return c->left; })) {
+                log("the job is done");
                 next_job();
             }
             break;
@@ -127,18 +127,14 @@ void Coordinator::handle(Client& client, const Message& message) {
 }
 
 // The connection of a client of this job has ended.
-void Coordinator::gone(Client& client, const std::string& why) {
+void Coordinator::disconnected(Client& client, const std::string& why) {
     if (stage_ == Stage::gathering || client.rank < 0) {
-        const int id = client.id;
-        client.job = 0;
-        roster_.remove(id);
-        std::erase_if(clients_, [id](const ClientPtr& c) { return c->id == id; });
-        if (stage_ == Stage::gathering) {
-            const std::string status = cat(client.address, " has gone: ", roster_.status());
-            say(status);
-            broadcast(wire::encode_text(wire::Type::status, status));
-        }
-        return;
+        roster_.remove(client.id);
+        remove(client);
+        if (stage_ != Stage::gathering) return;
+        const std::string status = cat(client.address, " has left: ", roster_.status());
+        log(status);
+        return broadcast(wire::encode_text(wire::Type::status, status));
     }
     if (client.left) return;
     const std::string seen = watch_.last_seen(client.rank);
@@ -150,20 +146,24 @@ void Coordinator::gone(Client& client, const std::string& why) {
 
 void Coordinator::refuse(Client& client, bool again, const std::string& why) {
     if (!again) {
-        say(cat(client.address, " was refused: ", why));
+        log(cat(client.address, " was refused: ", why));
         broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
     }
     client.connection->send(wire::encode(wire::Refuse{again, why}));
-    client.job = 0;
-    const int id = client.id;
-    for (const ClientPtr& c : clients_)
-        if (c->id == id) former_.push_back(c);
-    std::erase_if(clients_, [id](const ClientPtr& c) { return c->id == id; });
+    const auto self =
+        std::ranges::find(clients_, client.id, [](const ClientPtr& c) { return c->id; });
+    former_.push_back(*self);
+    remove(client);
 }
 
-void Coordinator::seat() {
-    const Roster::Seating seating = roster_.seat();
-    wire::Welcome welcome = seating.welcome;
+void Coordinator::remove(Client& client) {
+    client.job = 0;
+    std::erase_if(clients_, [&](const ClientPtr& c) { return c.get() == &client; });
+}
+
+void Coordinator::assign_ranks() {
+    const Roster::Assignment assignment = roster_.assign_ranks();
+    wire::Welcome welcome = assignment.welcome;
     welcome.job = job_;
     welcome.generation = generation_;
     std::vector<std::string> addresses;
@@ -173,27 +173,27 @@ void Coordinator::seat() {
         previous_[welcome.peers[rank].host].push_back(rank);
     }
     stage_ = Stage::forming;
-    watch_ = StallWatch(addresses, milliseconds(seating.stall_ms), Clock::now());
+    watch_ = StallWatch(addresses, milliseconds(assignment.stall_ms), Clock::now());
     for (const ClientPtr& client : clients_) {
-        const auto at = std::find(seating.ids.begin(), seating.ids.end(), client->id);
-        client->rank = welcome.rank = int(at - seating.ids.begin());
+        const auto at = std::ranges::find(assignment.ids, client->id);
+        client->rank = welcome.rank = int(at - assignment.ids.begin());
         client->connection->send(wire::encode(welcome));
     }
 }
 
 void Coordinator::stop_job(int lost, const std::string& why) {
-    say(why);
+    log(why);
     broadcast(wire::encode(wire::Abort{lost, why}));
     next_job();
 }
 
 void Coordinator::next_job() {
-    for (const ClientPtr& client : clients_) former_.push_back(client);
+    former_.insert(former_.end(), clients_.begin(), clients_.end());
     clients_.clear();
-    job_ = fresh_number();
+    job_ = fresh_id();
     ++generation_;
     stage_ = Stage::gathering;
-    roster_ = Roster(options_.world, number_, previous_);
+    roster_ = Roster(options_.world, id_, previous_);
 }
 
 void Coordinator::broadcast(const std::string& message) {
@@ -202,32 +202,31 @@ void Coordinator::broadcast(const std::string& message) {
 }
 
 void Coordinator::notice(const std::string& text) {
-    say(text);
+    log(text);
     broadcast(wire::encode_text(wire::Type::notice, text));
 }
 
-void Coordinator::say(const std::string& text) {
-    if (options_.say_so) log_.info(text);
+void Coordinator::log(const std::string& text) {
+    if (options_.verbose) log_.info(text);
 }
 
-void Coordinator::say_goodbye() { broadcast(wire::encode_empty(wire::Type::leave)); }
+void Coordinator::send_leave() { broadcast(wire::encode_empty(wire::Type::leave)); }
 
 bool Coordinator::drained() const {
     const auto done = [](const ClientPtr& client) {
         return client->connection->drained() || !client->connection->is_open();
     };
-    return std::all_of(clients_.begin(), clients_.end(), done) &&
-           std::all_of(former_.begin(), former_.end(), done);
+    return std::ranges::all_of(clients_, done) && std::ranges::all_of(former_, done);
 }
 
-// Twice in a heartbeat, so that one that is late by half is still counted in time.
+// Runs twice in a heartbeat interval, so that lost ranks are found in time.
 asio::awaitable<void> Coordinator::tick() {
-    const std::string beat = wire::encode(wire::Beat{});
-    for (bool speak = true;; speak = !speak) {
+    const std::string beat = wire::encode(wire::Heartbeat{});
+    for (bool send = true;; send = !send) {
         const auto now = Clock::now();
         for (const ClientPtr& client : std::vector(clients_)) {
-            // A heartbeat behind others that wait to be written says nothing new.
-            if (speak && client->connection->drained()) client->connection->send(beat);
+            // A heartbeat behind messages that wait to be written says nothing new.
+            if (send && client->connection->drained()) client->connection->send(beat);
             if (client->job == job_) check_silence(*client, now);
         }
         for (const ClientPtr& client : std::vector(former_))
@@ -238,22 +237,20 @@ asio::awaitable<void> Coordinator::tick() {
     }
 }
 
-// Three missed heartbeats. If its machine does not answer either, the rank is lost. If it does,
-// the process is stopped or starved: that is said, and waited for.
+// Handles three missed heartbeats. If the machine does not answer either, the rank is lost. If it
+// does, its process is stopped or starved: the log says so, and the job waits.
 void Coordinator::check_silence(Client& client, Clock::time_point now) {
-    const auto quiet = std::chrono::duration_cast<milliseconds>(now - client.heard);
-    if (client.left || quiet < 3 * client.heartbeat) return;
+    if (client.left || now - client.heard < 3 * client.heartbeat) return;
+    const std::string quiet =
+        fmt::format("{:.1f} s", std::chrono::duration<double>(now - client.heard).count());
     if (client.connection->machine_is_silent(3 * client.heartbeat)) {
-        const std::string why =
-            cat("no sign of life for ", quiet.count() / 1000, ".", quiet.count() % 1000 / 100,
-                " s, and its machine does not answer");
-        client.connection->close();  // its reader ends, too late to be the first cause
-        gone(client, why);
+        client.connection->close();  // its reader ends too late to report another cause
+        disconnected(client,
+                     cat("no sign of life for ", quiet, ", and its machine does not answer"));
     } else if (client.rank >= 0 && !client.silent) {
         client.silent = true;
         notice(cat(rank_name(client.rank, client.address), " is connected but has been silent for ",
-                   quiet.count() / 1000, ".", quiet.count() % 1000 / 100,
-                   " s: its process is stopped or starved; the job waits for it"));
+                   quiet, ": its process is stopped or starved; the job waits for it"));
     }
 }
 
@@ -276,11 +273,11 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& l
     }
     Coordinator coordinator(io, {world, milliseconds(1'000), true}, log);
     listener.on_join = [&](tcp::socket socket, wire::Join join) {
-        coordinator.take(std::move(socket), std::move(join));
+        coordinator.add(std::move(socket), std::move(join));
     };
     if (listening) listening(listener.port());
     while (stop() == 0) io.run_for(milliseconds(50));
-    coordinator.say_goodbye();
+    coordinator.send_leave();
     for (int i = 0; i < 20 && !coordinator.drained(); ++i) io.run_for(milliseconds(50));
 }
 

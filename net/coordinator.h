@@ -1,15 +1,14 @@
-// coordinator.h — the one that all ranks know: gathers them, seats them, hears their heartbeats,
-// and tells every one of them the first cause when one is lost.
+// coordinator.h — gathers the ranks of a job, gives them their numbers, receives their heartbeats,
+// and tells all of them the first cause when one is lost. Gradients do not pass here.
 //
-//   gathering ──all joined──► forming ──all edges stand──► running ──all left, or an abort──► over
-//       ▲                                                                                       │
-//       └───────────────────────────────── the next job ────────────────────────────────────────┘
+//   gathering ──all joined──► forming ──all edges open──► running ──all left, or an abort──► over
+//       ▲                                                                                      │
+//       └──────────────────────────────── the next job ────────────────────────────────────────┘
 //
-// It lives on an io_context of one thread, either in the process of rank 0 or in its own
-// (`./trainer coordinator`), and never sees a gradient.
+// It runs on an io_context of one thread, in the process of rank 0 or in its own (`./trainer
+// coordinator`).
 #pragma once
 
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +17,7 @@
 #include "net/connection.h"
 #include "net/roster.h"
 #include "net/stall.h"
+#include "src/base/clock.h"
 #include "src/base/log.h"
 
 namespace convoy {
@@ -27,17 +27,17 @@ class Coordinator {
     struct Options {
         int world = 0;  // 0: the ranks say so
         std::chrono::milliseconds heartbeat{1'000};
-        bool say_so = false;  // put what happens on the log (a coordinator on its own)
+        bool verbose = false;  // log what happens (a coordinator in a process of its own)
     };
     Coordinator(asio::io_context& io, Options options, Log& log);
 
-    // Its number: a rank whose JOIN carries it lives in the same process.
-    uint64_t number() const { return number_; }
+    // A rank whose JOIN carries this id runs in the same process.
+    uint64_t id() const { return id_; }
     // Takes over a connection that began with `join`.
-    void take(tcp::socket socket, wire::Join join);
-    // Tells the ranks that the coordinator goes in order.
-    void say_goodbye();
-    // Whether all that was to be said has left this process.
+    void add(tcp::socket socket, wire::Join join);
+    // Tells the ranks that the coordinator ends in order.
+    void send_leave();
+    // Whether all messages have left this process.
     bool drained() const;
 
  private:
@@ -48,7 +48,7 @@ class Coordinator {
         int wanted = -1;
         std::string host, address;
         std::chrono::milliseconds heartbeat;
-        std::chrono::steady_clock::time_point heard;
+        Clock::time_point heard;
         bool ready = false, left = false, silent = false;
         std::shared_ptr<Connection> connection;
     };
@@ -56,21 +56,22 @@ class Coordinator {
 
     asio::awaitable<void> serve(ClientPtr client);
     void handle(Client& client, const Message& message);
-    void gone(Client& client, const std::string& why);
+    void disconnected(Client& client, const std::string& why);
     void refuse(Client& client, bool again, const std::string& why);
-    void seat();
+    void remove(Client& client);
+    void assign_ranks();
     void stop_job(int lost, const std::string& why);
     void next_job();
     void broadcast(const std::string& message);
     void notice(const std::string& text);
-    void say(const std::string& text);
+    void log(const std::string& text);
     asio::awaitable<void> tick();
-    void check_silence(Client& client, std::chrono::steady_clock::time_point now);
+    void check_silence(Client& client, Clock::time_point now);
 
     asio::io_context& io_;
     Options options_;
     Log& log_;
-    uint64_t number_, job_;
+    uint64_t id_, job_;
     uint32_t generation_ = 1;
     Stage stage_ = Stage::gathering;
     int next_id_ = 0;
@@ -78,7 +79,7 @@ class Coordinator {
     Roster roster_;
     StallWatch watch_;
     std::vector<ClientPtr> clients_;  // of the current job, in order of arrival
-    std::vector<ClientPtr> former_;   // of jobs that are over, until they hang up
+    std::vector<ClientPtr> former_;   // of earlier jobs, until they hang up
 };
 
 }  // namespace convoy

@@ -13,8 +13,8 @@
 namespace convoy {
 
 std::string host_id() {
-    // The boot id tells kernels apart (also those of cloned disks, which share a machine id), the
-    // namespace link tells containers apart. Where neither can be read the name has to do.
+    // The boot id tells kernels apart (clones of a disk share a machine id), the namespace link
+    // tells containers apart. Where neither can be read the name must suffice.
     char name[256] = "host", space[64] = "";
     if (gethostname(name, sizeof name - 1) != 0) name[0] = 0;
     std::string boot;
@@ -91,7 +91,7 @@ std::string interface_with(const asio::ip::address& own) {
     return "";
 }
 
-// A datagram socket that is connected sends nothing, but has its route and so its own address.
+// Connecting a datagram socket sends nothing, but chooses a route and so an address of ours.
 std::string interface_towards(const asio::ip::address& other) {
     asio::io_context io;
     asio::ip::udp::socket socket(io);

@@ -1,4 +1,4 @@
-// job_status.h — how the job ended, once and for all ranks alike: the first cause wins.
+// job_status.h — whether and why the job has ended: the first cause counts, on all ranks.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 
 namespace convoy {
 
+// Any thread may call all of it.
 class JobStatus {
  public:
     // Only the first call counts. `lost`: the rank that was lost or failed, -1 if none.
@@ -20,53 +21,48 @@ class JobStatus {
         std::function<void()> then;
         {
             std::lock_guard lock(mutex_);
-            if (ended_) return;
-            if (!prepared_) cause_ = cause, lost_ = lost;
+            if (error_) return;
+            if (!cause_known_) cause_ = cause, lost_ = lost;
             error_ = std::make_exception_ptr(Error(cause_));
-            ended_ = true;
+            cause_known_ = ended_ = true;
             then = on_end_;
         }
         changed_.notify_all();
         if (then) then();
     }
-    // The coordinator's rank has left in order. What is still under way may end well; whatever
-    // breaks from now on, this is why.
-    void prepare(const std::string& cause) noexcept {
+    // The rank that serves the coordinator has left in order. Collectives in flight may still end
+    // well; if one fails from now on, this is the cause.
+    void set_cause(const std::string& cause) noexcept {
         {
             std::lock_guard lock(mutex_);
-            if (ended_ || prepared_) return;
+            if (cause_known_) return;
             cause_ = cause;
-            prepared_ = true;
+            cause_known_ = true;
         }
         changed_.notify_all();
     }
     bool ended() const { return ended_; }
-    bool prepared() const { return prepared_; }
-    int lost() const { return lost_; }
-    std::string cause() const {
-        std::lock_guard lock(mutex_);
-        return cause_;
-    }
-    void check() const {
-        if (ended_) std::rethrow_exception(error());
-    }
-    // The one Error that all who wait are handed; it lives as long as this JobStatus. Null before
-    // the end.
+    bool cause_known() const { return cause_known_; }
+    int lost_rank() const { return lost_; }
+    // The Error of every collective after the end, or null. It lives as long as this object.
     std::exception_ptr error() const {
         std::lock_guard lock(mutex_);
         return error_;
     }
-    // Waits until the cause of the end is known, at most for `patience`; says whether it is.
-    bool wait(std::chrono::milliseconds patience) {
+    void throw_if_ended() const {
+        if (ended_) std::rethrow_exception(error());
+    }
+    // Blocks until the cause is known, at most for `patience`.
+    void wait_for_cause(std::chrono::milliseconds patience) {
         std::unique_lock lock(mutex_);
-        return changed_.wait_for(lock, patience, [&] { return ended_ || prepared_; });
+        changed_.wait_for(lock, patience, [&] { return bool(cause_known_); });
     }
     // `then` runs once, on the thread that ends the job; at once if it has ended already.
     void on_end(std::function<void()> then) {
         {
             std::lock_guard lock(mutex_);
             on_end_ = then;
-            if (!ended_) return;
+            if (!error_) return;
         }
         if (then) then();
     }
@@ -77,7 +73,7 @@ class JobStatus {
     std::function<void()> on_end_;
     std::string cause_;
     std::exception_ptr error_;
-    std::atomic<bool> ended_{false}, prepared_{false};
+    std::atomic<bool> ended_{false}, cause_known_{false};
     std::atomic<int> lost_{-1};
 };
 

@@ -7,17 +7,13 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 namespace convoy {
 
 Link::Link(int socket, std::string peer) : socket_(socket), peer_(std::move(peer)) {
     int off = 0;  // Asio leaves its sockets non-blocking
-    if (ioctl(socket_, FIONBIO, &off) != 0) lost("setting up", errno);
+    if (ioctl(socket_, FIONBIO, &off) != 0) moved(-1, "setting up");
 }
-
-Link::Link(Link&& other) noexcept
-    : socket_(std::exchange(other.socket_, -1)), peer_(std::move(other.peer_)) {}
 
 Link& Link::operator=(Link&& other) noexcept {
     std::swap(socket_, other.socket_);
@@ -33,60 +29,43 @@ void Link::shut() noexcept {
     if (socket_ >= 0) ::shutdown(socket_, SHUT_RDWR);  // an error means that it is dead already
 }
 
-void Link::lost(const char* doing, int error) const {
-    const bool hung_up = error == 0 || error == ECONNRESET || error == EPIPE;
+// The number of bytes that a socket call moved; 0 where it would have to wait.
+size_t Link::moved(ssize_t result, const char* doing) const {
+    if (result > 0) return size_t(result);
+    if (result < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    const bool closed = result == 0 || errno == ECONNRESET || errno == EPIPE;
     throw LinkLost(
-        cat(doing, " ", peer_, ": ", hung_up ? "connection closed" : std::strerror(error)));
+        cat(doing, " ", peer_, ": ", closed ? "connection closed" : std::strerror(errno)));
 }
 
 size_t Link::send_some(std::span<const std::byte> bytes, bool more_follows) {
     const int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more_follows ? MSG_MORE : 0);
-    const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), flags);
-    if (n >= 0) return size_t(n);
-    if (errno == EAGAIN || errno == EINTR) return 0;
-    lost("sending to", errno);
+    return moved(::send(socket_, bytes.data(), bytes.size(), flags), "sending to");
 }
 
 size_t Link::receive_some(std::span<std::byte> bytes) {
-    const ssize_t n = ::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (n > 0) return size_t(n);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-    lost("receiving from", n == 0 ? 0 : errno);
+    return moved(::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT), "receiving from");
 }
 
 void Link::send_all(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-        const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) lost("sending to", errno);
-        bytes = bytes.subspan(size_t(n));
-    }
-}
-
-void Link::receive_all(std::span<std::byte> bytes) {
-    while (!bytes.empty()) {
-        const ssize_t n = ::recv(socket_, bytes.data(), bytes.size(), MSG_WAITALL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) lost("receiving from", n == 0 ? 0 : errno);
-        bytes = bytes.subspan(size_t(n));
-    }
+    while (!bytes.empty())
+        bytes = bytes.subspan(
+            moved(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL), "sending to"));
 }
 
 size_t Link::receive_at_least(size_t least, std::span<std::byte> bytes) {
+    const int flags = least == bytes.size() ? MSG_WAITALL : 0;
     size_t got = 0;
-    while (got < least) {
-        const ssize_t n = ::recv(socket_, bytes.data() + got, bytes.size() - got, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) lost("receiving from", n == 0 ? 0 : errno);
-        got += size_t(n);
-    }
+    while (got < least)
+        got +=
+            moved(::recv(socket_, bytes.data() + got, bytes.size() - got, flags), "receiving from");
     return got;
 }
 
 void wait_for(const Link& out, bool want_out, const Link& in, bool want_in) {
     pollfd sockets[2] = {{want_out ? out.socket() : -1, POLLOUT, 0},
                          {want_in ? in.socket() : -1, POLLIN, 0}};
-    // Interrupted or failed: the next send or receive says what is the matter.
+    // Interrupted or failed: the next send or receive says what is wrong.
     ::poll(sockets, 2, -1);
 }
 

@@ -3,10 +3,10 @@
 namespace convoy {
 
 namespace {
-constexpr std::chrono::seconds kFirstMessage{10};  // then a silent stranger is dropped
+constexpr std::chrono::seconds kFirstMessage{10};  // then a silent connection is dropped
 constexpr int kStrangersNamed = 10;                // a port scanner must not fill the log
 
-struct NoCoordinator {};  // a JOIN came to a process that serves none
+struct NoCoordinator {};  // thrown for a JOIN at a process that serves none
 }  // namespace
 
 void Listener::open(const asio::ip::address& address, uint16_t port) {
@@ -41,33 +41,32 @@ uint16_t Listener::port() const {
 }
 
 void Listener::close() noexcept {
-    std::error_code ignored;  // it is gone either way
+    std::error_code ignored;  // it is closed either way
     for (auto& acceptor : acceptors_) acceptor->close(ignored);
     acceptors_.clear();
 }
 
 asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) {
     while (acceptor->is_open()) {
-        auto socket = std::make_shared<tcp::socket>(io_);
+        tcp::socket socket(io_);
         std::error_code error;
-        co_await acceptor->async_accept(*socket, asio::redirect_error(asio::use_awaitable, error));
+        co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
         if (error == asio::error::operation_aborted) co_return;
-        if (error) {  // out of file descriptors, perhaps: some may come back
+        if (error)  // perhaps out of file descriptors; some may be closed soon
             co_await sleep_for(std::chrono::milliseconds(100));
-            continue;
-        }
-        spawn(io_.get_executor(), greet(socket));
+        else
+            spawn(io_.get_executor(), read_first(std::move(socket)));
     }
 }
 
-asio::awaitable<void> Listener::greet(std::shared_ptr<tcp::socket> socket) {
+asio::awaitable<void> Listener::read_first(tcp::socket socket) {
     std::error_code gone;
-    const std::string who = address_text(socket->remote_endpoint(gone));
+    const std::string who = address_text(socket.remote_endpoint(gone));
     std::string refusal;
     try {
-        set_options(*socket);
+        set_options(socket);
         Message first;
-        co_await within(kFirstMessage, *socket, read_message(*socket, wire::kJoinLimit, first));
+        co_await within(kFirstMessage, socket, read_message(socket, wire::kJoinLimit, first));
         dispatch(socket, first);
     } catch (const wire::NotConvoy& e) {
         turn_away(who, e.what());
@@ -77,25 +76,25 @@ asio::awaitable<void> Listener::greet(std::shared_ptr<tcp::socket> socket) {
     } catch (const NoCoordinator&) {
         refusal = cat("port ", port(), " is that of a rank, not of the coordinator");
     } catch (const TimedOut&) {
-        turn_away(who, "it connected and said nothing");
+        turn_away(who, "it connected and sent nothing");
     } catch (const std::system_error&) {
-        // Hung up before it said anything: a port check, or a rank that was stopped.
+        // Closed before the first message: a port check, or a rank that was stopped.
     } catch (const Error& e) {
         turn_away(who, e.what());
     }
     if (refusal.empty()) co_return;
     const std::string answer = wire::encode(wire::Refuse{false, refusal});
-    co_await within(kFirstMessage, *socket, write_message(*socket, answer));
+    co_await within(kFirstMessage, socket, write_message(socket, answer));
 }
 
-void Listener::dispatch(std::shared_ptr<tcp::socket> socket, const Message& first) {
+void Listener::dispatch(tcp::socket& socket, const Message& first) {
     if (first.header.type == wire::Type::join && !on_join) throw NoCoordinator();
     if (first.header.type == wire::Type::join)
-        on_join(std::move(*socket), wire::decode_join(first.body));
+        on_join(std::move(socket), wire::decode<wire::Join>(first.body));
     else if (first.header.type == wire::Type::edge && on_edge)
-        on_edge(std::move(*socket), wire::decode_edge(first.body), first.header.generation);
+        on_edge(std::move(socket), wire::decode<wire::Edge>(first.body, first.header.generation));
     else
-        fail("its first message is ", wire::name(first.header.type), ", which nobody here expects");
+        fail("its first message is ", wire::name(first.header.type), ", not JOIN or EDGE");
 }
 
 void Listener::turn_away(const std::string& who, const std::string& why) {

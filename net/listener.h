@@ -1,5 +1,5 @@
-// listener.h — the one port of a process: every connection that comes in says in its first
-// message what it is, a JOIN for the coordinator or an EDGE of the ring.
+// listener.h — the one port of a process. The first message of a connection says what it is: a
+// JOIN for the coordinator or an EDGE of the ring.
 #pragma once
 
 #include <functional>
@@ -24,15 +24,15 @@ class Listener {
     uint16_t port() const;  // 0 while not open
     void close() noexcept;
 
-    // Who takes the connections. Without a taker they are turned away.
+    // Who takes the connections; null: they are turned away.
     std::function<void(tcp::socket, wire::Join)> on_join;
-    std::function<void(tcp::socket, wire::Edge, uint32_t generation)> on_edge;
+    std::function<void(tcp::socket, wire::Edge)> on_edge;
 
  private:
     void listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint);
     asio::awaitable<void> accept(std::shared_ptr<tcp::acceptor> acceptor);
-    asio::awaitable<void> greet(std::shared_ptr<tcp::socket> socket);
-    void dispatch(std::shared_ptr<tcp::socket> socket, const Message& first);
+    asio::awaitable<void> read_first(tcp::socket socket);
+    void dispatch(tcp::socket& socket, const Message& first);
     void turn_away(const std::string& who, const std::string& why);
 
     asio::io_context& io_;

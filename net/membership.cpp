@@ -1,28 +1,24 @@
 #include "net/membership.h"
 
-#include <future>
-
 namespace convoy {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 namespace {
-constexpr milliseconds kFarewell{1'000};   // for the last messages to leave this process
-constexpr milliseconds kFirstWord{2'000};  // for the coordinator to name the first cause
-}  // namespace
+constexpr milliseconds kLastMessages{1'000};  // for them to leave this process
+constexpr milliseconds kFirstCause{2'000};    // for the coordinator to name it
 
 // By Phase, as the logs show them.
 constexpr const char* kPhaseNames[] = {"",           "measuring", "data",   "forward",
                                        "backward",   "reduce",    "update", "average",
                                        "validation", "checkpoint"};
+}  // namespace
 
-wire::Beat Progress::beat() const {
-    wire::Beat beat;
+wire::Heartbeat Progress::heartbeat() const {
+    wire::Heartbeat beat;
     beat.step = step;
     beat.phase = kPhaseNames[size_t(phase.load())];
-    beat.phase_ms =
-        uint32_t(std::chrono::duration_cast<milliseconds>(Clock::now() - since.load()).count());
+    beat.phase_ms = uint32_t(1e3 * seconds_since(since));
     beat.done = done;  // before `begun`, so that done <= begun
     beat.begun = begun;
     beat.moved = moved;
@@ -32,16 +28,18 @@ wire::Beat Progress::beat() const {
 Membership::Membership(Log& log, milliseconds heartbeat)
     : log_(log), heartbeat_(heartbeat), listener_(io_, log) {
     progress_.since = heard_ = Clock::now();
-    listener_.on_edge = [this](tcp::socket socket, wire::Edge edge, uint32_t generation) {
+    listener_.on_edge = [this](tcp::socket socket, wire::Edge edge) {
         if (incoming_edges_.size() < size_t(wire::kMaxWorld))
-            incoming_edges_.push_back({std::move(socket), edge, generation});
+            incoming_edges_.push_back({std::move(socket), edge});
         news_.cancel();
     };
     thread_ = std::thread([this] { io_.run(); });
 }
 
 Membership::~Membership() {
-    run_and_wait(2 * kFarewell, drain());
+    const auto done = std::make_shared<std::promise<void>>();
+    spawn(io_.get_executor(), flush(done));
+    done->get_future().wait_for(2 * kLastMessages);
     io_.stop();
     thread_.join();
 }
@@ -50,46 +48,46 @@ void Membership::serve(int world) {
     coordinator_ =
         std::make_unique<Coordinator>(io_, Coordinator::Options{world, heartbeat_, false}, log_);
     listener_.on_join = [this](tcp::socket socket, wire::Join join) {
-        coordinator_->take(std::move(socket), std::move(join));
+        coordinator_->add(std::move(socket), std::move(join));
     };
 }
 
-void Membership::keep_alive(std::shared_ptr<Connection> connection) {
-    spawn(io_.get_executor(), beat(std::move(connection)));
+void Membership::send_heartbeats(std::shared_ptr<Connection> connection) {
+    spawn(io_.get_executor(), heartbeats(std::move(connection)));
 }
 
-asio::awaitable<void> Membership::beat(std::shared_ptr<Connection> connection) {
+asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connection) {
     while (connection->is_open()) {
-        if (connection->drained()) connection->send(wire::encode(progress_.beat()));
+        if (connection->drained()) connection->send(wire::encode(progress_.heartbeat()));
         co_await sleep_for(heartbeat_);
         if (connection != connection_ || !connection->is_open()) continue;
         const auto quiet = std::chrono::duration_cast<milliseconds>(Clock::now() - heard_);
         if (connection->machine_is_silent(3 * heartbeat_)) {
             coordinator_lost("no sign of life, and its machine does not answer");
             connection->close();
-        } else if (quiet > 3 * std::max(heartbeat_, milliseconds(1'000)) && !silence_said_) {
-            silence_said_ = true;
-            log_.notice("no word from the coordinator at ", connection->remote(), " for ",
+        } else if (quiet > 3 * std::max(heartbeat_, milliseconds(1'000)) && !silence_logged_) {
+            silence_logged_ = true;
+            log_.notice("the coordinator at ", connection->remote(), " has been silent for ",
                         quiet.count() / 1000,
                         " s, though its machine answers: its process is stopped or starved");
         }
     }
 }
 
-void Membership::attend(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
+void Membership::start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
     connection_ = std::move(connection);
     welcome_ = welcome;
     heard_ = Clock::now();
-    spawn(io_.get_executor(), listen_to_coordinator());
+    spawn(io_.get_executor(), read_messages());
 }
 
-asio::awaitable<void> Membership::listen_to_coordinator() {
+asio::awaitable<void> Membership::read_messages() {
     std::string why;
     try {
         for (Message message;;) {
             co_await connection_->read(message);
             heard_ = Clock::now();
-            silence_said_ = false;
+            silence_logged_ = false;
             handle(message);
         }
     } catch (const std::system_error& e) {
@@ -106,10 +104,10 @@ asio::awaitable<void> Membership::listen_to_coordinator() {
 void Membership::handle(const Message& message) {
     using wire::Type;
     switch (message.header.type) {
-        case Type::generation: stands_ = true; break;
+        case Type::generation: ring_is_open_ = true; break;
         case Type::notice: log_.notice(wire::decode_text(message.body)); break;
         case Type::abort: {
-            const wire::Abort abort = wire::decode_abort(message.body);
+            const wire::Abort abort = wire::decode<wire::Abort>(message.body);
             answer_due_ = false;
             status_.end(abort.why, abort.lost);
             break;
@@ -119,18 +117,18 @@ void Membership::handle(const Message& message) {
             if (left_)
                 status_.end("this rank has left the job", -1);
             else if (welcome_.server >= 0)
-                status_.prepare(cat(rank_name(welcome_.server, connection_->remote()),
-                                    " has left the job, and the coordinator with it"));
+                status_.set_cause(cat(rank_name(welcome_.server, connection_->remote()),
+                                      " has left the job, and the coordinator with it"));
             else
                 status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
             break;
-        default: break;  // HEARTBEAT and STATUS: to have been heard is all
+        default: break;  // HEARTBEAT and STATUS: read_messages() has noted the time
     }
     news_.cancel();
 }
 
 void Membership::coordinator_lost(const std::string& why) {
-    if (status_.prepared()) return;  // it has said good-bye
+    if (status_.cause_known()) return;  // it has left in order
     if (welcome_.server >= 0)
         status_.end(cat(rank_name(welcome_.server, welcome_.peers[welcome_.server].address),
                         ", which served the coordinator, was lost: ", why),
@@ -155,17 +153,17 @@ void Membership::send_abort(int lost, const std::string& why) noexcept {
 void Membership::abort(int lost, const std::string& why) noexcept {
     if (status_.ended()) return;
     send_abort(lost, why);
-    end_here(lost, why);
+    end_job(lost, why);
 }
 
 void Membership::report(int lost, const std::string& why) noexcept {
     if (status_.ended()) return;
     send_abort(lost, why);
-    status_.wait(kFirstWord);
-    end_here(lost, why);
+    status_.wait_for_cause(kFirstCause);
+    end_job(lost, why);
 }
 
-void Membership::end_here(int lost, const std::string& why) noexcept {
+void Membership::end_job(int lost, const std::string& why) noexcept {
     const std::string me = rank_name(welcome_.rank, welcome_.peers[welcome_.rank].address);
     status_.end(cat(me, ": ", why), lost >= 0 ? lost : welcome_.rank);
 }
@@ -177,16 +175,18 @@ void Membership::leave() noexcept {
         answer_due_ = connection_->is_open();
         connection_->send(wire::encode_empty(wire::Type::leave));
     });
-    status_.wait(kFarewell);
+    status_.wait_for_cause(kLastMessages);
 }
 
-asio::awaitable<void> Membership::drain() {
-    if (coordinator_ && left_) coordinator_->say_goodbye();
-    const auto deadline = Clock::now() + kFarewell;
-    while (Clock::now() < deadline &&
-           (answer_due_ || (connection_ && connection_->is_open() && !connection_->drained()) ||
-            (coordinator_ && !coordinator_->drained())))
+asio::awaitable<void> Membership::flush(std::shared_ptr<std::promise<void>> done) {
+    if (coordinator_ && left_) coordinator_->send_leave();
+    const auto waiting = [this] {
+        return answer_due_ || (connection_ && connection_->is_open() && !connection_->drained()) ||
+               (coordinator_ && !coordinator_->drained());
+    };
+    for (const auto end = Clock::now() + kLastMessages; waiting() && Clock::now() < end;)
         co_await sleep_for(milliseconds(2));
+    done->set_value();
 }
 
 asio::awaitable<bool> Membership::wait_for_news(milliseconds patience) {
@@ -194,14 +194,6 @@ asio::awaitable<bool> Membership::wait_for_news(milliseconds patience) {
     news_.expires_after(patience);
     co_await news_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
     co_return bool(cancelled);
-}
-
-bool Membership::run_and_wait(milliseconds patience, asio::awaitable<void> work) noexcept {
-    auto done = std::make_shared<std::promise<void>>();
-    std::future<void> finished = done->get_future();
-    asio::co_spawn(io_, std::move(work),
-                   [done](std::exception_ptr) { done->set_value(); });  // late is as good as done
-    return finished.wait_for(patience) == std::future_status::ready;
 }
 
 }  // namespace convoy

@@ -1,12 +1,13 @@
-// membership.h — this process's place in a job: the control thread with its one connection to the
-// coordinator (and the coordinator itself, where rank 0 serves it), heartbeats, and the end.
+// membership.h — this process's part in a job: the control thread with its one connection to the
+// coordinator (and the coordinator itself, where rank 0 serves it), heartbeats, and the job's end.
 //
-// The control thread never computes and never waits for a collective, so that heartbeats go out
-// however long a kernel runs or a neighbour dawdles.
+// The control thread never computes and never waits for a collective, so that heartbeats leave in
+// time however long a kernel runs or a neighbour takes.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,30 +17,30 @@
 #include "net/coordinator.h"
 #include "net/job_status.h"
 #include "net/listener.h"
+#include "src/base/clock.h"
 
 namespace convoy {
 
-// Where this rank is. Written by the threads that work, read by the heartbeat.
+// Where this rank is. Written by the threads that work, read for the heartbeats.
 struct Progress {
     std::atomic<int64_t> step{0};
     std::atomic<Phase> phase{Phase::kStart};
-    std::atomic<std::chrono::steady_clock::time_point> since{};
+    std::atomic<Clock::time_point> since{};
     std::atomic<uint64_t> begun{0}, done{0}, moved{0};
 
-    wire::Beat beat() const;
+    wire::Heartbeat heartbeat() const;
 };
 
-// A connection that began with EDGE, until somebody takes it up.
+// A connection that began with EDGE and has not been used yet.
 struct IncomingEdge {
     tcp::socket socket;
     wire::Edge edge;
-    uint32_t generation;
 };
 
 class Membership {
  public:
     Membership(Log& log, std::chrono::milliseconds heartbeat);
-    // Says what is still to be said (a second at most), then ends the control thread.
+    // Sends the messages that wait (for a second at most), then ends the control thread.
     ~Membership();
     Membership(const Membership&) = delete;
 
@@ -51,45 +52,44 @@ class Membership {
     Progress& progress() { return progress_; }
     std::chrono::milliseconds heartbeat() const { return heartbeat_; }
 
-    // The three below run on the control thread.
+    // The four below run on the control thread.
     // Serves a coordinator in this process: JOINs at the listener go to it.
     void serve(int world);
-    uint64_t coordinator_number() const { return coordinator_ ? coordinator_->number() : 0; }
-    // Heartbeats on `connection` from now on; with `welcome`, its messages are heeded too.
-    void keep_alive(std::shared_ptr<Connection> connection);
-    void attend(std::shared_ptr<Connection> connection, const wire::Welcome& welcome);
-
-    bool stands() const { return stands_; }  // GENERATION has come
+    uint64_t coordinator_id() const { return coordinator_ ? coordinator_->id() : 0; }
+    // Sends heartbeats on `connection` from now on; after start(), also reads its messages.
+    void send_heartbeats(std::shared_ptr<Connection> connection);
+    void start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome);
     // Waits for the next message or incoming edge; false if none came within `patience`.
     asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
 
-    // From any thread. abort() ends the job here at once and tells the others, blaming rank `lost`
-    // (-1: this one). report() waits for the coordinator's word first, who may have heard of
-    // another cause before; not for the control thread.
+    bool ring_is_open() const { return ring_is_open_; }  // GENERATION has come
+
+    // From any thread. abort() ends the job at once and tells the others; `lost` is the rank to
+    // blame (-1: this one). report() first gives the coordinator time to name an earlier cause; not
+    // for the control thread.
     void send(std::string message);
     void abort(int lost, const std::string& why) noexcept;
     void report(int lost, const std::string& why) noexcept;
     void leave() noexcept;
 
  private:
-    asio::awaitable<void> listen_to_coordinator();
-    asio::awaitable<void> beat(std::shared_ptr<Connection> connection);
+    asio::awaitable<void> read_messages();
+    asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);
     void send_abort(int lost, const std::string& why) noexcept;
-    void end_here(int lost, const std::string& why) noexcept;
+    void end_job(int lost, const std::string& why) noexcept;
     void coordinator_lost(const std::string& why);
-    asio::awaitable<void> drain();
-    bool run_and_wait(std::chrono::milliseconds patience, asio::awaitable<void> work) noexcept;
+    asio::awaitable<void> flush(std::shared_ptr<std::promise<void>> done);
 
     Log& log_;
     std::chrono::milliseconds heartbeat_;
     JobStatus status_;
     Progress progress_;
     wire::Welcome welcome_;
-    bool stands_ = false, left_ = false, answer_due_ = false, silence_said_ = false;
-    std::chrono::steady_clock::time_point heard_;
+    bool ring_is_open_ = false, left_ = false, answer_due_ = false, silence_logged_ = false;
+    Clock::time_point heard_;
 
-    // Before everything that holds sockets: those must go first.
+    // Declared before the members that hold sockets, which must be destroyed first.
     asio::io_context io_{1};
     asio::executor_work_guard<asio::io_context::executor_type> busy_{io_.get_executor()};
     asio::steady_timer news_{io_};

@@ -1,9 +1,10 @@
 // null_communicator.h — a communicator without a network: every collective is done when it is
-// called, and changes nothing. What stands in for a ring derives from it and says what it does
-// otherwise.
+// called, and leaves the data as it is. After abort() every collective fails. Tests and probes
+// derive from it and override what they need.
 #pragma once
 
 #include "net/communicator.h"
+#include "net/job_status.h"
 
 namespace convoy {
 
@@ -14,32 +15,32 @@ class NullCommunicator : public Communicator {
     int world() const override { return world_; }
     std::future<void> allreduce_sum(std::span<float>) override { return done(); }
     std::future<void> gather(std::vector<std::span<float>>) override { return done(); }
-    void broadcast(std::span<std::byte>, int) override {}
+    void broadcast(std::span<std::byte>, int) override { status_.throw_if_ended(); }
     // As if all ranks said the same.
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
+        status_.throw_if_ended();
         return std::vector(size_t(world_), std::vector(data.begin(), data.end()));
     }
-    void barrier() override {}
+    void barrier() override { status_.throw_if_ended(); }
     std::vector<EdgeTiming> measure_edges() override { return {}; }
     void set_progress(int64_t, Phase) override {}
-    void abort(const std::string&) noexcept override {}
+    void abort(const std::string& why) noexcept override { status_.end(why, rank_); }
     void leave() noexcept override {}
-    int lost_rank() const override { return -1; }
+    int lost_rank() const override { return status_.lost_rank(); }
     uint64_t bytes_sent() const override { return 0; }
     double seconds_busy() const override { return 0; }
 
  protected:
-    static std::future<void> done(std::exception_ptr error = nullptr) {
+    std::future<void> done() const { return done(status_.error()); }
+    static std::future<void> done(std::exception_ptr error) {
         std::promise<void> promise;
-        if (error)
-            promise.set_exception(error);
-        else
-            promise.set_value();
+        error ? promise.set_exception(error) : promise.set_value();
         return promise.get_future();
     }
 
  private:
     int rank_, world_;
+    JobStatus status_;
 };
 
 }  // namespace convoy

@@ -1,12 +1,12 @@
-// probe.cpp — how long a message takes over each edge of the ring, and how wide the edge is.
+// probe.cpp — measures latency and bandwidth of each edge of the ring.
 //
-// One edge is timed at a time, so that they do not share what they may have in common (a switch, a
-// core). The left end measures both directions by its own clock: a short message and its answer
-// give the latency; a long one and its short answer, less the latency, give the bandwidth.
+// One edge is timed at a time, as edges may share a switch or a core. The left end measures both
+// directions by its own clock: a short message and its answer give the latency; a long one and its
+// short answer, less the latency, give the bandwidth.
 #include <algorithm>
-#include <chrono>
 
 #include "net/ring.h"
+#include "src/base/clock.h"
 #include "src/base/median.h"
 
 namespace convoy {
@@ -16,40 +16,19 @@ namespace {
 constexpr int kPings = 20;
 constexpr size_t kTrialBytes = 256 << 10;  // a first guess at the bandwidth
 constexpr size_t kLongestBytes = 32 << 20;
-constexpr double kLongSeconds = 0.03;  // of a message long enough to forget how it began
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
+constexpr double kLongSeconds = 0.03;  // of a message long enough for TCP to reach its speed
 
 }  // namespace
 
-// A few bytes to the peer and back again.
-void Ring::ping(int peer, bool first) {
-    if (first) send_small(wire::Type::probe, peer, {});
-    receive_small(wire::Type::probe, peer, {});
-    if (!first) send_small(wire::Type::probe, peer, {});
-}
-
-// `bytes` of whatever is in the outbox, one way; the receiver answers with a few.
-static void push_long(Link& link, std::span<const std::byte> block, size_t bytes) {
-    for (; bytes > 0; bytes -= std::min(bytes, block.size()))
-        link.send_all(block.first(std::min(bytes, block.size())));
-}
-static void pull_long(Link& link, std::span<std::byte> block, size_t bytes) {
-    for (; bytes > 0; bytes -= std::min(bytes, block.size()))
-        link.receive_all(block.first(std::min(bytes, block.size())));
-}
-
-// Both directions of the edge from here (the left end) to the peer; from the right end the same
-// exchange without a clock. Returns latency and forward bandwidth in `[0]`, backward in `[1]`.
+// Times the edge between this rank and the one at position `peer`; both ends call it, and the left
+// one's result counts: forward in `[0]`, backward in `[1]`.
 std::array<EdgeTiming, 2> Ring::probe(int peer, bool left) {
     std::vector<double> pings;
     for (int i = 0; i < kPings; ++i) {
         const auto start = Clock::now();
-        ping(peer, left);
+        if (left) send_small(wire::Type::probe, peer, {});
+        receive_small(wire::Type::probe, peer, {});
+        if (!left) send_small(wire::Type::probe, peer, {});
         pings.push_back(seconds_since(start) / 2);
     }
     const double latency = median(pings);
@@ -64,24 +43,22 @@ std::array<EdgeTiming, 2> Ring::probe(int peer, bool left) {
             if (!left) receive_small(wire::Type::probe, peer, std::span(&length, 1));
             bytes = std::min(uint64_t(length) << 10, uint64_t(kLongestBytes));
             const auto start = Clock::now();
-            if (left == forward) {
-                push_long(link(peer), outbox_, bytes);
-                sent_ += bytes;
-                receive_small(wire::Type::probe, peer, {});
-            } else {
-                pull_long(link(peer), inbox_, bytes);
-                moved_ += bytes;
-                send_small(wire::Type::probe, peer, {});
+            const bool sends = left == forward;
+            for (size_t rest = bytes; rest > 0;) {  // whatever is in the outbox
+                const size_t n = std::min(rest, outbox_.size());
+                sends ? link(peer).send_all(std::span(outbox_).first(n))
+                      : link(peer).receive_all(std::span(inbox_).first(n));
+                (sends ? sent_ : moved_) += n;
+                rest -= n;
             }
+            sends ? receive_small(wire::Type::probe, peer, {})
+                  : send_small(wire::Type::probe, peer, {});
             rate = double(bytes) / std::max(seconds_since(start) - latency, 1e-9);
             bytes = std::clamp(uint64_t(rate * kLongSeconds), uint64_t(kTrialBytes),
                                uint64_t(kLongestBytes));
         }
-        EdgeTiming& timing = both[forward ? 0 : 1];
-        timing.from = at(forward ? position_ : peer);
-        timing.to = at(forward ? peer : position_);
-        timing.latency_seconds = latency;
-        timing.bytes_per_second = rate;
+        both[forward ? 0 : 1] = {at(forward ? position_ : peer), at(forward ? peer : position_),
+                                 latency, rate};
     }
     return both;
 }

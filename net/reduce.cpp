@@ -1,5 +1,5 @@
-// Blocks of 16 with a constant trip count: the form that the compiler turns into vector
-// instructions at -O2 on every machine.
+// Loops over blocks of 16 with a constant trip count: compilers turn these into vector instructions
+// at -O2 on every machine.
 #include "net/reduce.h"
 
 #include <bit>
@@ -36,12 +36,6 @@ void add(float* into, const float* from, size_t n) {
 
 void pack_bf16(uint16_t* into, const float* from, size_t n) {
     for_blocks(into, from, n, [](uint16_t& a, const float& b) { a = to_bf16(b); });
-}
-
-// Two passes over what is in the cache: together they do not become vector instructions.
-void pack_bf16_and_round(uint16_t* into, float* from, size_t n) {
-    pack_bf16(into, from, n);
-    unpack_bf16(from, into, n);
 }
 
 void unpack_bf16(float* into, const uint16_t* from, size_t n) {

@@ -8,16 +8,15 @@
 namespace convoy {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
 constexpr milliseconds kDialPatience{5'000};     // for one address to answer
-constexpr milliseconds kAnswerPatience{10'000};  // for a coordinator to say its next word
+constexpr milliseconds kAnswerPatience{10'000};  // for a coordinator to send its next message
 constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};
 constexpr int kPortsTried = 1000;
 
-// It may work in a moment: nobody listens yet, or a job still ends.
+// It may work in a moment: nobody listens yet, or another job is running.
 struct TryAgain : Error {
     using Error::Error;
 };
@@ -40,38 +39,27 @@ const char* advice(const std::string& why) {
     return "what is it that listens there?";
 }
 
-asio::awaitable<std::vector<tcp::endpoint>> resolve(asio::io_context& io, std::string host,
-                                                    uint16_t port) {
-    std::error_code not_an_address;
-    const auto address = asio::ip::make_address(host, not_an_address);
-    if (!not_an_address) co_return std::vector{tcp::endpoint(address, port)};
-    tcp::resolver resolver(io);
-    std::error_code error;
-    const auto found = co_await resolver.async_resolve(
-        host, std::to_string(port), asio::redirect_error(asio::use_awaitable, error));
-    if (error) fail("the name '", host, "' is not known (", error.message(), ")");
-    std::vector<tcp::endpoint> endpoints;
-    for (const auto& entry : found) endpoints.push_back(entry.endpoint());
-    co_return endpoints;
-}
-
-// The way of one rank into a job, attempt after attempt.
+// One rank on its way into a job, attempt after attempt.
 class Rendezvous {
  public:
     Rendezvous(Membership& membership, JoinOptions options)
         : membership_(membership), options_(std::move(options)) {
         if (!options_.iface.empty()) from_ = addresses_of(options_.iface);
     }
-
-    asio::awaitable<Connected> run();
+    asio::awaitable<Connected> join();
 
  private:
     asio::awaitable<void> attempt();
+    asio::awaitable<void> read_until_welcome();
     asio::awaitable<void> serve_if_mine();
-    asio::awaitable<bool> handle(Message& message);
+    bool try_to_listen(const asio::ip::address& address);
+    bool handle(const Message& message);
     void listen_for_edges(const asio::ip::address& local);
     wire::Join join_message() const;
     std::string advertised() const;
+    [[noreturn]] void fail_late(const std::string& why) const {
+        fail("no job at ", where(), " in ", options_.join_timeout.count() / 1000, " s: ", why);
+    }
     std::string where() const { return cat(options_.host, ":", options_.port); }
 
     Membership& membership_;
@@ -85,152 +73,116 @@ class Rendezvous {
     wire::Welcome welcome_;
 };
 
-asio::awaitable<Connected> Rendezvous::run() {
+asio::awaitable<Connected> Rendezvous::join() {
     deadline_ = Clock::now() + options_.join_timeout;
     const std::string until = clock_time(options_.join_timeout);
-    std::string said;
-    milliseconds pause = kFirstPause;
-    for (bool joined = false; !joined;) {
+    std::string logged;
+    for (milliseconds pause = kFirstPause;; pause = std::min(pause * 3 / 2, kLongestPause)) {
         std::string why;
         try {
             co_await attempt();
-            joined = true;
+            break;
         } catch (const TryAgain& e) {
             why = e.what();
         }
-        if (joined) break;
-        const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now());
-        if (left <= pause)
-            fail("no job at ", where(), " in ", options_.join_timeout.count() / 1000, " s: ", why,
-                 "; ", advice(why));
-        if (why != said)
+        if (Clock::now() + pause >= deadline_) fail_late(cat(why, "; ", advice(why)));
+        if (why != logged)
             membership_.log().info("waiting for the coordinator at ", where(), ": ", why,
                                    "; trying again until ", until);
-        said = why;
+        logged = why;
         co_await sleep_for(pause);
-        pause = std::min(pause * 3 / 2, kLongestPause);
     }
-
-    membership_.attend(connection_, welcome_);
-    Connected connected;
-    connected.welcome = welcome_;
+    membership_.start(connection_, welcome_);
+    Connected connected{welcome_, {}, ""};
     connected.links =
         co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_);
-    membership_.listener().on_edge = nullptr;  // whoever comes now is a stranger
+    membership_.listener().on_edge = nullptr;  // all edges are here
     co_return connected;
 }
 
 // Dials, joins and waits for WELCOME. Throws TryAgain for what may pass, Error for what will not.
 asio::awaitable<void> Rendezvous::attempt() {
-    std::string why;
     try {
         if (!serve_decided_) co_await serve_if_mine();
-        tcp::socket socket =
-            co_await dial(membership_.io(), options_.host, options_.port, from_, kDialPatience);
-        connection_ = std::make_shared<Connection>(std::move(socket));
+        connection_ = std::make_shared<Connection>(
+            co_await dial(options_.host, options_.port, from_, kDialPatience));
     } catch (const Error& e) {
-        why = e.what();
+        throw TryAgain(e.what());
     }
-    if (!why.empty()) throw TryAgain(why);
-
     listen_for_edges(connection_->local_endpoint().address());
     connection_->send(wire::encode(join_message()));
-    membership_.keep_alive(connection_);
+    membership_.send_heartbeats(connection_);
     try {
-        for (bool welcome = false; !welcome;) {
-            Message message;
-            co_await connection_->read(message, std::max(kAnswerPatience, 5 * options_.heartbeat));
-            welcome = co_await handle(message);
-            if (!welcome && Clock::now() > deadline_)
-                fail("no job at ", where(), " in ", options_.join_timeout.count() / 1000,
-                     " s: ", last_status_);
-        }
-        co_return;
-    } catch (const std::system_error& e) {
-        why = cat(reason(e.code()), " by ", connection_->remote());
-    } catch (const TimedOut&) {
-        why = cat("no answer from ", connection_->remote(), ", though it takes connections");
-    } catch (const wire::NotConvoy& e) {
-        connection_->close();
-        fail("what listens at ", where(), " is ", e.version ? "another Convoy: " : "", e.what(),
-             e.version ? "" : "; check host and port of --coord");
+        co_await read_until_welcome();
     } catch (...) {
         connection_->close();
         throw;
     }
-    connection_->close();
-    throw TryAgain(why);
 }
 
-// One message of the coordinator before the job stands; true for WELCOME.
-asio::awaitable<bool> Rendezvous::handle(Message& message) {
+asio::awaitable<void> Rendezvous::read_until_welcome() {
+    try {
+        for (Message message;;) {
+            co_await connection_->read(message, std::max(kAnswerPatience, 5 * options_.heartbeat));
+            if (handle(message)) co_return;
+            if (Clock::now() > deadline_) fail_late(last_status_);
+        }
+    } catch (const std::system_error& e) {
+        throw TryAgain(cat(reason(e.code()), " by ", connection_->remote()));
+    } catch (const TimedOut&) {
+        throw TryAgain(
+            cat("no answer from ", connection_->remote(), ", though it accepts connections"));
+    } catch (const wire::NotConvoy& e) {
+        fail("what listens at ", where(), " is ", e.version ? "another Convoy: " : "", e.what(),
+             e.version ? "" : "; check host and port of --coord");
+    }
+}
+
+// Handles one message of the coordinator; true for WELCOME.
+bool Rendezvous::handle(const Message& message) {
     using wire::Type;
     switch (message.header.type) {
         case Type::status:
             if (std::string text = wire::decode_text(message.body); text != last_status_)
                 membership_.log().info(last_status_ = text);
-            co_return false;
+            return false;
         case Type::refuse: {
-            const wire::Refuse refuse = wire::decode_refuse(message.body);
+            const auto refuse = wire::decode<wire::Refuse>(message.body);
             if (refuse.again) throw TryAgain(refuse.why);
             fail("the coordinator at ", where(), " refuses this rank: ", refuse.why);
         }
         case Type::welcome:
-            welcome_ = wire::decode_welcome(message.body, message.header.generation);
-            co_return true;
+            welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
+            return true;
         case Type::heartbeat:
-        case Type::notice: co_return false;
+        case Type::notice: return false;
         default:
             fail("the coordinator at ", where(), " sent ", wire::name(message.header.type),
-                 " to a rank that is not in a job yet");
+                 " before WELCOME");
     }
 }
 
-// Rank 0 serves the coordinator, and so does a rank without a number whose machine --coord names,
-// unless somebody listens there already. Throws Error while the name is not known.
+// Rank 0 serves the coordinator, and so does a rank without a number on the machine that --coord
+// names, unless somebody listens there already. Throws Error while the name is not known.
 asio::awaitable<void> Rendezvous::serve_if_mine() {
-    if (options_.rank > 0) {
-        serve_decided_ = true;
-        co_return;
-    }
-    const auto endpoints = co_await resolve(membership_.io(), options_.host, options_.port);
+    serve_decided_ = options_.rank > 0;
+    if (serve_decided_) co_return;
+    const auto endpoints = co_await resolve(options_.host, options_.port);
     serve_decided_ = true;
     Listener& listener = membership_.listener();
-    const auto taken = [&](const std::system_error& e) {
-        if (e.code() == asio::error::address_in_use)
-            membership_.log().info("port ", options_.port,
-                                   " is taken on this machine: by the coordinator, it seems");
-        else if (e.code() == asio::error::access_denied)
-            fail("listening at port ", options_.port, " is not allowed: take one above 1023");
-        else if (e.code() != std::errc::address_not_available)
-            throw;
-        return e.code() == asio::error::address_in_use;
-    };
-    // A name that leads to loopback here (Debian's /etc/hosts does that to one's own name) leads
-    // the others to this machine's outer address.
-    const bool own_name =
-        !means_this_machine(options_.host) &&
-        std::any_of(endpoints.begin(), endpoints.end(),
-                    [](const tcp::endpoint& e) { return is_loopback(e.address()); });
+    // A host name that means loopback here (Debian's /etc/hosts does that to one's own name) means
+    // this machine's outer address to the others: listen everywhere.
+    const bool own_name = !means_this_machine(options_.host) &&
+                          std::any_of(endpoints.begin(), endpoints.end(),
+                                      [](const auto& e) { return is_loopback(e.address()); });
     bool in_use = false;
-    for (const tcp::endpoint& endpoint : endpoints) {
-        if (own_name) break;
-        try {
-            listener.open(endpoint.address(), listener.is_open() ? listener.port() : options_.port);
-        } catch (const std::system_error& e) {
-            in_use = taken(e) || in_use;
-        }
-    }
-    // None of the addresses is ours: a forwarded port or a public address in front of us, or a
-    // coordinator elsewhere that is not up yet. Whichever it is, the JOIN finds it.
+    for (const tcp::endpoint& endpoint : endpoints)
+        if (!own_name) in_use = try_to_listen(endpoint.address()) || in_use;
+    // Where none of the addresses is ours, they are of a forwarded port or a public address in
+    // front of this machine, or of a coordinator that is not up yet. JOIN works for all of these.
     if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) {
-        try {
-            if (from_.empty()) listener.open_everywhere(options_.port);
-            for (const auto& address : from_)
-                listener.open(address, listener.is_open() ? listener.port() : options_.port);
-        } catch (const std::system_error& e) {
-            taken(e);
-        }
+        if (from_.empty()) try_to_listen({});
+        for (const auto& address : from_) try_to_listen(address);
     }
     if (!listener.is_open()) co_return;
     serves_ = true;
@@ -240,14 +192,34 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     if (options_.listening) options_.listening(listener.port());
 }
 
-// The one port of a rank that does not serve the coordinator: at the address its peers will dial.
+// Listens for the coordinator at `address` (none: at all of this machine), if it is ours. Returns
+// whether the port is in use there.
+bool Rendezvous::try_to_listen(const asio::ip::address& address) {
+    Listener& listener = membership_.listener();
+    const uint16_t port = listener.is_open() ? listener.port() : options_.port;
+    try {
+        address.is_unspecified() ? listener.open_everywhere(port) : listener.open(address, port);
+    } catch (const std::system_error& e) {
+        if (e.code() == asio::error::access_denied)
+            fail("listening at port ", port, " is not allowed: take one above 1023");
+        if (e.code() == asio::error::address_in_use) {
+            membership_.log().info("port ", port,
+                                   " is in use on this machine, probably by the coordinator");
+            return true;
+        }
+        if (e.code() != std::errc::address_not_available) throw;
+    }
+    return false;
+}
+
+// Opens the port that the peers of this rank dial; the coordinator's, where this rank serves it.
 void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     Listener& listener = membership_.listener();
     const bool wanted_elsewhere = options_.listen_port && options_.listen_port != options_.port;
     if (serves_ && (!wanted_elsewhere || own_port_)) return;
     if (!serves_ && listener.is_open()) {
         if (local == listening_at_) return;
-        listener.close();  // another way to the coordinator since the last attempt
+        listener.close();  // another route to the coordinator since the last attempt
     }
     const bool everywhere =
         !options_.advertise.empty() || (is_loopback(local) && !means_this_machine(options_.host));
@@ -282,7 +254,7 @@ wire::Join Rendezvous::join_message() const {
     wire::Join join;
     join.rank = options_.rank;
     join.world = options_.world;
-    join.serves = membership_.coordinator_number();
+    join.serves = membership_.coordinator_id();
     join.heartbeat_ms = uint32_t(options_.heartbeat.count());
     join.stall_ms = uint32_t(options_.stall.count());
     join.bf16 = options_.bf16_wire;
@@ -292,39 +264,24 @@ wire::Join Rendezvous::join_message() const {
     return join;
 }
 
-}  // namespace
-
-asio::awaitable<tcp::socket> dial(asio::io_context& io, const std::string& host, uint16_t port,
-                                  const Addresses& from, milliseconds patience) {
-    std::string why;
-    const std::vector<tcp::endpoint> endpoints = co_await resolve(io, host, port);
-    for (const tcp::endpoint& endpoint : endpoints) {
-        tcp::socket socket(io);
-        std::string here;
-        try {
-            socket.open(endpoint.protocol());
-            const auto own = std::find_if(from.begin(), from.end(), [&](const auto& address) {
-                return address.is_v4() == endpoint.address().is_v4();
-            });
-            if (!from.empty() && own == from.end())
-                throw std::system_error(make_error_code(std::errc::address_family_not_supported));
-            if (own != from.end()) socket.bind(tcp::endpoint(*own, 0));
-            co_await within(patience, socket, socket.async_connect(endpoint, asio::use_awaitable));
-            co_return socket;
-        } catch (const std::system_error& e) {
-            here = reason(e.code());
-        } catch (const TimedOut&) {
-            here = cat("no answer in ", patience.count() / 1000, " s");
-        }
-        if (endpoints.size() > 1) here += cat(" (", address_text(endpoint), ")");
-        why += why.empty() ? here : ", " + here;
+asio::awaitable<void> run(std::shared_ptr<Rendezvous> rendezvous,
+                          std::shared_ptr<std::promise<Connected>> outcome) {
+    Connected result;
+    try {
+        result = co_await rendezvous->join();
+    } catch (const std::exception& e) {
+        result.error = e.what();
     }
-    fail(why);
+    outcome->set_value(std::move(result));
 }
 
-asio::awaitable<Connected> rendezvous(Membership& membership, JoinOptions options) {
-    Rendezvous way(membership, std::move(options));
-    co_return co_await way.run();
+}  // namespace
+
+std::future<Connected> rendezvous(Membership& membership, JoinOptions options) {
+    const auto outcome = std::make_shared<std::promise<Connected>>();
+    spawn(membership.io().get_executor(),
+          run(std::make_shared<Rendezvous>(membership, std::move(options)), outcome));
+    return outcome->get_future();
 }
 
 }  // namespace convoy

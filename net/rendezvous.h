@@ -1,9 +1,8 @@
-// rendezvous.h — how a rank finds its job: dial the coordinator until it answers, say JOIN, wait
+// rendezvous.h — how a rank finds its job: dial the coordinator until it answers, send JOIN, wait
 // for WELCOME, then open the edges to its neighbours.
 #pragma once
 
-#include <memory>
-#include <string>
+#include <future>
 #include <vector>
 
 #include "net/communicator.h"
@@ -12,26 +11,19 @@
 
 namespace convoy {
 
-using Addresses = std::vector<asio::ip::address>;
-
 struct Connected {
     wire::Welcome welcome;
     std::vector<Link> links;  // by rank; closed where this rank has no edge
+    std::string error;        // the time is up, this rank is refused, an edge cannot be opened
 };
 
-// Runs on the control thread of `membership`. Throws Error: the time is up, this rank is refused,
-// or an edge cannot be opened.
-asio::awaitable<Connected> rendezvous(Membership& membership, JoinOptions options);
+// Runs on the control thread of `membership`; the future carries no exception.
+std::future<Connected> rendezvous(Membership& membership, JoinOptions options);
 
-// Opens the edges of this rank (edges.cpp): the higher rank of a pair dials the lower one.
-// Edges that came before WELCOME did wait in the membership. Throws Error.
+// Opens the edges of this rank (edges.cpp), each from one of our addresses `from` (none: as the
+// routes say). The higher rank of a pair dials the lower one; edges that arrive before WELCOME wait
+// in the membership. Throws Error.
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
                                               tcp::endpoint coordinator, const Addresses& from);
-
-// One attempt to reach any of the addresses of host:port, each for `patience`, from one of our own
-// addresses (of --iface; none: as the routes say). Throws Error with the reasons, in words
-// ("connection refused").
-asio::awaitable<tcp::socket> dial(asio::io_context& io, const std::string& host, uint16_t port,
-                                  const Addresses& from, std::chrono::milliseconds patience);
 
 }  // namespace convoy

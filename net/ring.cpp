@@ -9,22 +9,21 @@
 // Each rank sends 2·(world-1)/world of the data. A chunk is summed along one path only, so every
 // rank ends with the same bits.
 //
-// There is no wait between the steps: what a rank sends is one stream of pieces, what it receives
-// is another, and piece s of the first is piece s of the second, one addition later:
+// The steps do not wait for each other. A rank sends one stream of pieces and receives another;
+// piece s of the first is piece s of the second, one addition later:
 //
 //      sent        [own chunk][piece 1][piece 2] … [piece n-1]
 //      received               [piece 1][piece 2] … [piece n-1][piece n]
 //
-// So the only rule is that the outgoing stream may not overtake the incoming one. Bytes are added
-// and passed on as they come, at most kStage of them at a time so that they are still in the
-// cache. A gather is the second lap alone; a broadcast is one piece that everybody passes on.
+// The one rule: the outgoing stream may not overtake the incoming one. Bytes are added and passed
+// on as they come, at most kStage at a time, so that they are still in the cache. A gather is the
+// second lap alone; a broadcast is one piece that every rank passes on.
 #include "net/ring.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
-#include "net/communicator.h"
 #include "net/reduce.h"
 
 namespace convoy {
@@ -54,176 +53,153 @@ std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
     return ranks;
 }
 
-// What flows through a rank in one collective.
-struct Ring::Route {
-    wire::Type type;
-    uint64_t bytes;              // of the whole collective: all ranks must agree
-    int sent = 0, received = 0;  // pieces 0 … sent-1 go out, 1 … received come in
-    int sums = 0;                // pieces 1 … sums are added to what is there, later ones stored
-    bool bf16 = false;           // pieces are floats and travel as bf16
-};
-
-// A place in a stream of pieces; empty pieces are passed over.
-struct Place {
-    int piece;
-    size_t at = 0;  // bytes into it
-
-    template <class PieceOf>
-    void advance(size_t bytes, int end, PieceOf& piece_of) {
-        at += bytes;
-        while (piece < end && at == piece_of(piece).size()) ++piece, at = 0;
-    }
-};
-
-// The outgoing stream: a header, then pieces.
-class Ring::Outlet {
+// One collective on its way through a rank: ring.pieces_, sent to the right and received from the
+// left. Pieces 0 … sent-1 go out, pieces 1 … received come in; of these, 1 … sums are added to what
+// is there and later ones are stored.
+class Ring::Flow {
  public:
-    template <class PieceOf>
-    Outlet(Ring& ring, const Route& route, PieceOf& piece_of) : ring_(ring), route_(route) {
-        if (route.sent == 0) return;
-        const wire::Header header{route.type, ring.generation_, ring.number_, route.bytes};
-        staged_ = std::span(ring.outbox_).first(wire::kHeaderBytes);
-        wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(ring.outbox_.data(),
-                                                                      wire::kHeaderBytes));
-        place_.advance(0, route.sent, piece_of);
-    }
-
-    bool done() const { return place_.piece >= route_.sent && staged_.empty(); }
-
-    // Whether there is anything that may go out now.
-    template <class PieceOf>
-    bool ready(const Place& arrived, PieceOf& piece_of) const {
-        return !staged_.empty() || allowed(arrived, piece_of) > 0;
-    }
-
-    // Sends some of it, without blocking; true if any byte went.
-    template <class PieceOf>
-    bool push(const Place& arrived, PieceOf& piece_of) {
-        Link& right = ring_.link(ring_.position_ + 1);
-        const size_t bytes = std::min(allowed(arrived, piece_of), kStage);
-        if (staged_.empty() && bytes == 0) return false;
-        std::span<std::byte> data;
-        if (bytes > 0) data = piece_of(place_.piece).subspan(place_.at, bytes);
-        // Only a header may wait for more: the kernel holds such bytes back for up to 200 ms.
-        const bool more_follows = !staged_.empty() && header_ && bytes > 0;
-        if (staged_.empty() && route_.bf16) {
-            pack(data);
-            place_.advance(bytes, route_.sent, piece_of);
+    // `bytes`: of the whole collective; all ranks must agree. `bf16`: floats that travel as bf16.
+    Flow(Ring& ring, wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16)
+        : ring_(ring),
+          right_(ring.link(ring.position_ + 1)),
+          left_(ring.link(ring.position_ - 1)),
+          header_{type, ring.generation_, ++ring.number_, bytes},
+          sent_(sent),
+          received_(received),
+          sums_(sums),
+          bf16_(bf16) {
+        if (sent > 0) {
+            staged_ = std::span(ring.outbox_).first(wire::kHeaderBytes);
+            wire::encode(header_, std::span(ring.outbox_).first<wire::kHeaderBytes>());
         }
+        if (received == 0) header_received_ = wire::kHeaderBytes;
+        advance(out_, 0, sent);
+        advance(in_, 0, received + 1);
+    }
+
+    void run() {
+        while (!sent_all() || !received_all()) {
+            const bool sent = !sent_all() && send();
+            const bool received = !received_all() && receive();
+            if (!sent && !received)
+                wait_for(right_, !staged_.empty() || sendable() > 0, left_, !received_all());
+        }
+    }
+
+ private:
+    struct Place {
+        int piece;
+        size_t at = 0;  // bytes into it
+    };
+
+    // Empty pieces are skipped.
+    void advance(Place& place, size_t bytes, int end) {
+        place.at += bytes;
+        while (place.piece < end && place.at == ring_.pieces_[size_t(place.piece)].size())
+            ++place.piece, place.at = 0;
+    }
+    bool sent_all() const { return out_.piece >= sent_ && staged_.empty(); }
+    bool received_all() const {
+        return in_.piece > received_ && header_received_ == wire::kHeaderBytes;
+    }
+    // Bytes of the current piece that have arrived here and are not sent; piece 0 is our own.
+    size_t sendable() const {
+        if (out_.piece >= sent_ || out_.piece > in_.piece) return 0;
+        const bool whole = out_.piece == 0 || out_.piece < in_.piece;
+        return (whole ? ring_.pieces_[size_t(out_.piece)].size() : in_.at) - out_.at;
+    }
+
+    // Sends some bytes without blocking; true if any went.
+    bool send() {
+        const size_t bytes = std::min(sendable(), kStage);
         size_t n = 0;
-        if (!staged_.empty()) {
-            n = right.send_some(staged_, more_follows);
-            staged_ = staged_.subspan(n);
-            header_ = header_ && !staged_.empty();
+        if (staged_.empty() && bytes == 0) return false;
+        if (staged_.empty() && bf16_) pack(bytes);
+        if (staged_.empty()) {
+            n = right_.send_some(ring_.pieces_[size_t(out_.piece)].subspan(out_.at, bytes));
+            advance(out_, n, sent_);
         } else {
-            n = right.send_some(data);
-            place_.advance(n, route_.sent, piece_of);
+            // Only a header may wait for more: the kernel holds such bytes back for up to 200 ms.
+            n = right_.send_some(staged_, !header_sent_ && bytes > 0);
+            staged_ = staged_.subspan(n);
+            header_sent_ = header_sent_ || staged_.empty();
         }
         ring_.sent_ += n;
         return n > 0;
     }
 
- private:
-    // Bytes of the current piece that have arrived here; piece 0 has always been here.
-    template <class PieceOf>
-    size_t allowed(const Place& arrived, PieceOf& piece_of) const {
-        if (place_.piece >= route_.sent || place_.piece > std::max(arrived.piece, 0)) return 0;
-        const bool whole = place_.piece == 0 || place_.piece < arrived.piece;
-        return (whole ? piece_of(place_.piece).size() : arrived.at) - place_.at;
-    }
-
-    void pack(std::span<std::byte> data) {
+    // Stages `bytes` of the current piece as bf16.
+    void pack(size_t bytes) {
         auto* packed = reinterpret_cast<uint16_t*>(ring_.outbox_.data());
-        auto* floats = reinterpret_cast<float*>(data.data());
-        const size_t n = data.size() / sizeof(float);
+        auto* floats = reinterpret_cast<float*>(&ring_.pieces_[size_t(out_.piece)][out_.at]);
+        const size_t n = bytes / sizeof(float);
+        pack_bf16(packed, floats, n);
         // The first complete piece: its owner must hold what the others are going to read.
-        if (place_.piece == route_.sums)
-            pack_bf16_and_round(packed, floats, n);
-        else
-            pack_bf16(packed, floats, n);
+        if (out_.piece == sums_) unpack_bf16(floats, packed, n);
         staged_ = std::span(ring_.outbox_).first(n * sizeof(uint16_t));
+        advance(out_, bytes, sent_);
     }
 
-    Ring& ring_;
-    const Route& route_;
-    Place place_{0};
-    std::span<const std::byte> staged_;  // header or packed floats, in the outbox
-    bool header_ = true;                 // it is the header
-};
-
-// The incoming stream: a header, then pieces, added or stored.
-class Ring::Inlet {
- public:
-    template <class PieceOf>
-    Inlet(Ring& ring, const Route& route, PieceOf& piece_of) : ring_(ring), route_(route) {
-        if (route.received == 0) header_bytes_ = wire::kHeaderBytes;
-        place_.advance(0, route.received + 1, piece_of);
-    }
-
-    bool done() const {
-        return place_.piece > route_.received && header_bytes_ == wire::kHeaderBytes;
-    }
-    const Place& place() const { return place_; }
-
-    // Takes some bytes, without blocking; true if there were any.
-    template <class PieceOf>
-    bool pull(PieceOf& piece_of) {
-        Link& left = ring_.link(ring_.position_ - 1);
+    // Receives some bytes without blocking; true if any came.
+    bool receive() {
         size_t n = 0;
-        if (header_bytes_ < wire::kHeaderBytes) {
-            n = left.receive_some(std::span(header_).subspan(header_bytes_));
-            header_bytes_ += n;
-            if (header_bytes_ == wire::kHeaderBytes)
-                ring_.check({route_.type, ring_.generation_, ring_.number_, route_.bytes}, header_,
-                            ring_.position_ - 1);
+        if (header_received_ < wire::kHeaderBytes) {
+            n = left_.receive_some(std::span(header_bytes_).subspan(header_received_));
+            header_received_ += n;
+            if (header_received_ == wire::kHeaderBytes)
+                ring_.check(header_, header_bytes_, ring_.position_ - 1);
             return n > 0;
         }
-        const std::span<std::byte> piece = piece_of(place_.piece).subspan(place_.at);
-        if (!route_.bf16 && place_.piece > route_.sums) {
-            n = left.receive_some(piece.first(std::min(piece.size(), kStage)));
-            place_.advance(n, route_.received + 1, piece_of);
+        const std::span<std::byte> piece = ring_.pieces_[size_t(in_.piece)].subspan(in_.at);
+        if (!bf16_ && in_.piece > sums_) {
+            n = left_.receive_some(piece.first(std::min(piece.size(), kStage)));
+            advance(in_, n, received_ + 1);
         } else {
-            const size_t wire_bytes = route_.bf16 ? piece.size() / 2 : piece.size();
-            const size_t room = std::min(wire_bytes, kStage) - waiting_;
-            n = left.receive_some(std::span(ring_.inbox_).subspan(waiting_, room));
-            place_.advance(apply(piece, waiting_ + n), route_.received + 1, piece_of);
+            const size_t room =
+                std::min(bf16_ ? piece.size() / 2 : piece.size(), kStage) - partial_;
+            n = left_.receive_some(std::span(ring_.inbox_).subspan(partial_, room));
+            advance(in_, apply(piece, partial_ + n), received_ + 1);
         }
         ring_.moved_ += n;
         return n > 0;
     }
 
- private:
     // Adds or stores the whole elements among the first `bytes` of the inbox; a part of one at the
     // end moves to the front. Returns how many bytes of the piece are done.
     size_t apply(std::span<std::byte> piece, size_t bytes) {
-        const size_t size = route_.bf16 ? sizeof(uint16_t) : sizeof(float), n = bytes / size;
+        const size_t size = bf16_ ? sizeof(uint16_t) : sizeof(float), n = bytes / size;
         auto* into = reinterpret_cast<float*>(piece.data());
         const std::byte* from = ring_.inbox_.data();
-        if (!route_.bf16)
+        if (!bf16_)
             add(into, reinterpret_cast<const float*>(from), n);
-        else if (place_.piece <= route_.sums)
+        else if (in_.piece <= sums_)
             add_bf16(into, reinterpret_cast<const uint16_t*>(from), n);
         else
             unpack_bf16(into, reinterpret_cast<const uint16_t*>(from), n);
-        waiting_ = bytes - n * size;
-        std::memmove(ring_.inbox_.data(), from + n * size, waiting_);
+        partial_ = bytes - n * size;
+        std::memmove(ring_.inbox_.data(), from + n * size, partial_);
         return n * sizeof(float);
     }
 
     Ring& ring_;
-    const Route& route_;
-    Place place_{1};
-    std::byte header_[wire::kHeaderBytes];
-    size_t header_bytes_ = 0;  // of it, that have come
-    size_t waiting_ = 0;       // bytes of an incomplete element at the front of the inbox
+    Link &right_, &left_;
+    const wire::Header header_;
+    const int sent_, received_, sums_;
+    const bool bf16_;
+    Place out_{0}, in_{1};
+    std::span<const std::byte> staged_;  // header or packed floats, in the outbox
+    bool header_sent_ = false;
+    std::byte header_bytes_[wire::kHeaderBytes];
+    size_t header_received_ = 0;  // bytes
+    size_t partial_ = 0;          // bytes of an incomplete element at the front of the inbox
 };
 
-Ring::Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, Wire wire,
+Ring::Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
            std::atomic<uint64_t>& moved)
     : ring_(std::move(ring)),
       links_(std::move(links)),
       generation_(generation),
-      wire_(wire),
+      bf16_(bf16),
       outbox_(kStage),
       inbox_(kStage),
       moved_(moved) {
@@ -235,68 +211,43 @@ void Ring::shut() noexcept {
     for (Link& link : links_) link.shut();
 }
 
-template <class PieceOf>
-void Ring::flow(const Route& route, PieceOf piece_of) {
-    ++number_;
-    Outlet out(*this, route, piece_of);
-    Inlet in(*this, route, piece_of);
-    while (!out.done() || !in.done()) {
-        const bool sent = !out.done() && out.push(in.place(), piece_of);
-        const bool received = !in.done() && in.pull(piece_of);
-        if (!sent && !received)
-            wait_for(link(position_ + 1), !out.done() && out.ready(in.place(), piece_of),
-                     link(position_ - 1), !in.done());
-    }
-}
-
 void Ring::sum(std::span<float> data) {
     if (data.size_bytes() <= kSmallSum) return recursive_doubling(wire::Type::sum, data);
-    const size_t n = data.size(), w = size_t(world());
-    Route route{wire::Type::sum, data.size_bytes()};
-    route.sent = route.received = 2 * (world() - 1);
-    route.sums = world() - 1;
-    route.bf16 = wire_ == Wire::bf16;
-    flow(route, [&](int piece) {  // chunk position, position-1, position-2, …
-        const size_t chunk = size_t(position_ - piece + 2 * world()) % w;
-        const size_t first = n * chunk / w, last = n * (chunk + 1) / w;
-        return std::as_writable_bytes(data.subspan(first, last - first));
-    });
+    const int laps = 2 * (world() - 1);
+    pieces_.clear();
+    for (int piece = 0; piece <= laps; ++piece) {  // chunk position, position-1, position-2, …
+        const size_t w = size_t(world()), chunk = size_t(position_ - piece + 2 * world()) % w;
+        const size_t first = data.size() * chunk / w, last = data.size() * (chunk + 1) / w;
+        pieces_.push_back(std::as_writable_bytes(data.subspan(first, last - first)));
+    }
+    Flow(*this, wire::Type::sum, data.size_bytes(), laps, laps, world() - 1, bf16_).run();
 }
 
-void Ring::gather(std::span<const std::span<float>> blocks) {
+void Ring::gather(std::span<const std::span<std::byte>> blocks, bool floats) {
     if (world() == 1) return;
-    Route route{wire::Type::gather, 0};
-    for (const auto& block : blocks) route.bytes += block.size_bytes();
-    route.sent = route.received = world() - 1;
-    route.bf16 = wire_ == Wire::bf16;
-    flow(route,
-         [&](int piece) { return std::as_writable_bytes(blocks[size_t(at(position_ - piece))]); });
-}
-
-void Ring::gather_bytes(std::span<const std::span<std::byte>> blocks) {
-    if (world() == 1) return;
-    Route route{wire::Type::gather, 0};
-    for (const auto& block : blocks) route.bytes += block.size();
-    route.sent = route.received = world() - 1;
-    flow(route, [&](int piece) { return blocks[size_t(at(position_ - piece))]; });
+    pieces_.clear();
+    size_t bytes = 0;
+    for (int piece = 0; piece < world(); ++piece) {
+        pieces_.push_back(blocks[size_t(at(position_ - piece))]);
+        bytes += pieces_.back().size();
+    }
+    const int others = world() - 1;
+    Flow(*this, wire::Type::gather, bytes, others, others, 0, floats && bf16_).run();
 }
 
 void Ring::broadcast(std::span<std::byte> data, int root) {
     if (world() == 1) return;
-    Route route{wire::Type::share, data.size()};
-    const bool is_root = at(position_) == root;
-    // To the root it would only come back.
-    const bool passes_on = at(position_ + 1) != root;
-    route.sent = is_root ? 1 : passes_on ? 2 : 0;
-    route.received = is_root ? 0 : 1;
-    flow(route, [&](int piece) { return is_root == (piece == 0) ? data : data.first(0); });
+    const bool is_root = at(position_) == root, last = at(position_ + 1) == root;
+    pieces_ = {is_root ? data : data.first(0), is_root ? data.first(0) : data};
+    const int sent = last ? 0 : is_root ? 1 : 2;
+    Flow(*this, wire::Type::broadcast, data.size(), sent, is_root ? 0 : 1, 0, false).run();
 }
 
-void Ring::barrier() { recursive_doubling(wire::Type::token, {}); }
+void Ring::barrier() { recursive_doubling(wire::Type::barrier, {}); }
 
-// Recursive doubling: log2(world) exchanges of everything with the partner at distance 1, 2, 4, …
-// Both add the same two numbers, so both hold the same bits. Ranks beyond the largest power of two
-// hand theirs to a partner first and get the result back at the end.
+// log2(world) exchanges of all data with the partner at distance 1, 2, 4, … Both add the same two
+// numbers, so both hold the same bits. Ranks beyond the largest power of two hand their data to a
+// partner first and get the result back at the end.
 void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
     if (world() == 1) return;
     ++number_;
@@ -347,7 +298,7 @@ void Ring::check(const wire::Header& expected, std::span<const std::byte, wire::
     try {
         header = wire::decode(got, UINT64_MAX);
     } catch (const Error& e) {
-        throw PeerMistake(rank, cat("nonsense from ", who, ": ", e.what()));
+        throw PeerMistake(rank, cat("invalid data from ", who, ": ", e.what()));
     }
     if (header.generation != expected.generation)
         throw PeerMistake(rank, cat(who, " is in generation ", header.generation,

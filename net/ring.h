@@ -1,7 +1,7 @@
-// ring.h — the collectives themselves, on the links of one rank. One thread; every call blocks.
+// ring.h — the collectives, on the links of one rank. Used by one thread; every call blocks.
 //
 // Each message between ranks is a wire::Header and the data of the collective. The header names
-// the collective (type, number, generation) and its whole size; a neighbour in another one, or in
+// the collective (type, number, generation) and its size. A neighbour in another collective, or in
 // one of another size, is an error that names it, before a byte of its data is used.
 #pragma once
 
@@ -30,35 +30,29 @@ struct PeerMistake : Error {
 
 class Ring {
  public:
-    enum class Wire { fp32, bf16 };
-
-    // `ring`: ranks in ring order; `links` by rank. `moved` counts the bytes that arrive.
-    Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, Wire wire,
+    // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16. `moved`
+    // counts the bytes that arrive.
+    Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
          std::atomic<uint64_t>& moved);
 
-    // data = Σ over ranks, the same bits everywhere. With Wire::bf16 the data is rounded once a
-    // hop, sums are in fp32; small sums always travel as fp32.
+    // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
+    // and summed in fp32; small sums always travel as fp32.
     void sum(std::span<float> data);
-    // blocks[r] = rank r's, on every rank; this rank's own is there before. Sizes as all know them.
-    // Rounded once by its owner with Wire::bf16, on the owner too.
-    void gather(std::span<const std::span<float>> blocks);
-    void gather_bytes(std::span<const std::span<std::byte>> blocks);
+    // blocks[r] = rank r's, on every rank. This rank's own block is there before; all ranks know
+    // all sizes. Blocks of `floats` travel as bf16 if the ring's sums do, rounded on their owner
+    // too.
+    void gather(std::span<const std::span<std::byte>> blocks, bool floats);
     void broadcast(std::span<std::byte> data, int root);
     void barrier();
     std::vector<EdgeTiming> measure_edges();  // probe.cpp
 
-    // From any thread: ends what is going on, here and on the neighbours, by LinkLost.
+    // From any thread: ends the collective, here and on the neighbours, by LinkLost.
     void shut() noexcept;
     uint64_t bytes_sent() const { return sent_; }
 
  private:
-    struct Route;
-    class Outlet;
-    class Inlet;
-    template <class PieceOf>
-    void flow(const Route& route, PieceOf piece);
+    class Flow;
     std::array<EdgeTiming, 2> probe(int peer, bool left);
-    void ping(int peer, bool first);
     void recursive_doubling(wire::Type type, std::span<float> data);
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
@@ -73,7 +67,8 @@ class Ring {
     int position_ = 0;
     std::vector<Link> links_;
     uint32_t generation_, number_ = 0;
-    Wire wire_;
+    bool bf16_;
+    std::vector<std::span<std::byte>> pieces_;
     std::vector<std::byte> outbox_, inbox_;
     std::atomic<uint64_t>& moved_;
     std::atomic<uint64_t> sent_{0};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/base/text.h"
+
 namespace convoy {
 
 std::string rank_name(int rank, const std::string& address) {
@@ -11,8 +13,8 @@ std::string rank_name(int rank, const std::string& address) {
 Roster::Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous)
     : world_(world), coordinator_(coordinator), previous_(std::move(previous)) {}
 
-// The member that is, or is going to be, rank 0: its word holds for world and settings.
-const Roster::Member* Roster::zero() const {
+// The member that is or will be rank 0, whose world and settings count; null if not known yet.
+const Roster::Member* Roster::rank0() const {
     for (const Member& m : members_)
         if (m.join.rank == 0) return &m;
     for (const Member& m : members_)
@@ -37,8 +39,8 @@ int Roster::world() const {
     return m ? m->join.world : 0;
 }
 
-// Why `member` cannot stay; "" if it can.
-std::string Roster::objection(const Member& member) const {
+// Why `member` is refused; "" if it is not.
+std::string Roster::why_refused(const Member& member) const {
     const std::string who = rank_name(member.join.rank, member.join.address);
     const int world = this->world();
     if (member.join.world > 0 && member.join.world != world) {
@@ -51,7 +53,7 @@ std::string Roster::objection(const Member& member) const {
     if (world > 0 && member.join.rank >= world)
         return cat(who, " cannot be in a world of ", world, ": its ranks are 0 to ", world - 1);
     for (const Member& other : members_) {
-        if (&other == &member) break;  // those before it were here first
+        if (&other == &member) break;  // later members do not count
         if (other.join.rank >= 0 && other.join.rank == member.join.rank)
             return cat("rank ", member.join.rank, " is wanted by both ", other.join.address,
                        ", which was first, and ", member.join.address,
@@ -59,32 +61,28 @@ std::string Roster::objection(const Member& member) const {
     }
     if (world > 0 && int(&member - members_.data()) >= world)
         return cat(who, " is one too many: all ", world, " ranks are here");
-    const Member* zero = this->zero();
-    if (!zero || zero == &member) return "";
-    for (const auto& [name, value] : member.join.settings) {
-        const auto said = zero->join.settings.find(name);
-        if (said == zero->join.settings.end()) continue;  // nothing to compare with
-        if (said->second != value)
+    const Member* zero = rank0();
+    if (!zero) return "";
+    for (const auto& [name, value] : member.join.settings)
+        if (const auto said = zero->join.settings.find(name);
+            said != zero->join.settings.end() && said->second != value)
             return cat(who, " says --", name, " ", value, ", rank 0 says --", name, " ",
                        said->second);
-    }
     return "";
 }
 
 std::vector<Roster::Refusal> Roster::add(int id, wire::Join join) {
     members_.push_back({id, std::move(join)});
     std::vector<Refusal> refused;
-    // Again after each removal: with one gone, world or rank 0 may be another.
-    for (size_t i = 0; i < members_.size();) {
-        std::string why = objection(members_[i]);
-        if (why.empty()) {
+    // From the start after each removal, which may change the world or rank 0.
+    for (size_t i = 0; i < members_.size();)
+        if (std::string why = why_refused(members_[i]); why.empty()) {
             ++i;
-            continue;
+        } else {
+            refused.push_back({members_[i].id, std::move(why)});
+            members_.erase(members_.begin() + i);
+            i = 0;
         }
-        refused.push_back({members_[i].id, std::move(why)});
-        members_.erase(members_.begin() + i);
-        i = 0;
-    }
     return refused;
 }
 
@@ -98,20 +96,18 @@ std::string Roster::status() const {
     std::string text = cat(members_.size(), " of ", world, " joined");
     if (complete()) return text;
     std::vector<bool> here(world, false);
-    bool all_have_wishes = true;
     for (const Member& m : members_) {
-        all_have_wishes = all_have_wishes && m.join.rank >= 0;
-        if (m.join.rank >= 0) here[m.join.rank] = true;
+        // Until a member without a number gets one, it is not known which numbers are missing.
+        if (m.join.rank < 0) return cat(text, ", missing ", world - int(members_.size()), " more");
+        here[m.join.rank] = true;
     }
-    // Which numbers are missing is open while somebody waits to be given one.
-    if (!all_have_wishes) return cat(text, ", missing ", world - int(members_.size()), " more");
-    std::string missing;
+    std::vector<int> missing;
     for (int r = 0; r < world; ++r)
-        if (!here[r]) missing += cat(missing.empty() ? "" : ", ", r);
-    return cat(text, ", missing rank ", missing);
+        if (!here[r]) missing.push_back(r);
+    return cat(text, ", missing rank ", join_text(missing));
 }
 
-Roster::Seating Roster::seat() const {
+Roster::Assignment Roster::assign_ranks() const {
     const int world = this->world();
     std::vector<const Member*> at(world, nullptr);
     for (const Member& m : members_)
@@ -124,8 +120,8 @@ Roster::Seating Roster::seat() const {
         at[rank] = open[i];
         open.erase(open.begin() + i);
     };
-    if (!at[0]) place(std::find(open.begin(), open.end(), zero()) - open.begin(), 0);
-    for (size_t i = 0; i < open.size();) {  // old seats
+    if (!at[0]) place(std::ranges::find(open, rank0()) - open.begin(), 0);
+    for (size_t i = 0; i < open.size();) {  // the host's ranks of the last job
         const auto old = previous_.find(open[i]->join.host);
         int rank = -1;
         if (old != previous_.end())
@@ -133,7 +129,7 @@ Roster::Seating Roster::seat() const {
                 if (rank < 0 && r < world && !at[r]) rank = r;
         rank >= 0 ? place(i, rank) : void(++i);
     }
-    for (int rank = 0; rank < world; ++rank) {  // the rest, each host's members in a row
+    for (int rank = 0; rank < world; ++rank) {  // the rest, host by host
         if (at[rank]) continue;
         const std::string& neighbour = rank > 0 ? at[rank - 1]->join.host : open[0]->join.host;
         size_t i = 0;
@@ -142,23 +138,23 @@ Roster::Seating Roster::seat() const {
         place(i, rank);
     }
 
-    Seating seating;
-    wire::Welcome& w = seating.welcome;
+    Assignment assignment;
+    wire::Welcome& w = assignment.welcome;
     w.world = world;
     w.settings = at[0]->join.settings;
     w.bf16 = at[0]->join.bf16;
-    seating.stall_ms = at[0]->join.stall_ms;
+    assignment.stall_ms = at[0]->join.stall_ms;
     for (int rank = 0; rank < world; ++rank) {
-        seating.ids.push_back(at[rank]->id);
+        assignment.ids.push_back(at[rank]->id);
         w.peers.push_back({at[rank]->join.host, at[rank]->join.address});
         if (at[rank]->join.serves == coordinator_) w.server = rank;
     }
     for (int first = 0; first < world; ++first)
         for (int rank = first; rank < world; ++rank)
             if (w.peers[rank].host == w.peers[first].host &&
-                std::find(w.ring.begin(), w.ring.end(), rank) == w.ring.end())
+                std::ranges::find(w.ring, rank) == w.ring.end())
                 w.ring.push_back(rank);
-    return seating;
+    return assignment;
 }
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// roster.h — who has come to a job, who may stay, and who gets which rank. No sockets here.
+// roster.h — which ranks have joined a job, which are refused, and who gets which rank. No sockets.
 #pragma once
 
 #include <map>
@@ -14,17 +14,17 @@ std::string rank_name(int rank, const std::string& address);
 
 class Roster {
  public:
-    // `world`: ranks of the job, 0 until somebody says so. `coordinator` is this coordinator's own
-    // number, by which it knows the rank that lives in its process. `previous`: the ranks each
-    // host had in the job before; who comes again without a wish gets its old one.
+    // `world`: ranks of the job; 0: the members say it. `coordinator`: the id of the coordinator,
+    // by which it knows the rank in its own process. `previous`: the ranks each host had in the job
+    // before; a member that asks for none gets the old one of its host.
     Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous);
 
     struct Refusal {
         int id;
         std::string why;
     };
-    // Adds member `id`; returns those who cannot stay, already taken out: the newcomer, or earlier
-    // ones whom the word of rank 0, now here, contradicts.
+    // Adds member `id`. Returns those that are refused and already removed: the new one, or
+    // earlier ones that contradict rank 0 where rank 0 is the new one.
     std::vector<Refusal> add(int id, wire::Join join);
     void remove(int id);
 
@@ -33,15 +33,16 @@ class Roster {
     // "3 of 4 joined, missing rank 2"
     std::string status() const;
 
-    struct Seating {
+    struct Assignment {
         std::vector<int> ids;   // of the members, by rank
         wire::Welcome welcome;  // all but `rank` and `job`
         uint32_t stall_ms = 0;  // as rank 0 said
     };
-    // The ranks of a complete roster. Wishes are kept; rank 0, where nobody wants it, goes to the
-    // member in the coordinator's process, else to the first that came; the other free ranks go
-    // out host by host in order of arrival. Ring order keeps the ranks of a host together.
-    Seating seat() const;
+    // The ranks of a complete roster. Members get the rank they asked for. Rank 0, where nobody
+    // asked for it, goes to the member in the coordinator's process, else to the first that joined.
+    // The other free ranks go out host by host in order of arrival. Ring order keeps the ranks of a
+    // host together.
+    Assignment assign_ranks() const;
 
  private:
     struct Member {
@@ -49,9 +50,9 @@ class Roster {
         wire::Join join;
     };
     int world() const;
-    const Member* zero() const;
+    const Member* rank0() const;
     const Member* who_says_world() const;
-    std::string objection(const Member& member) const;
+    std::string why_refused(const Member& member) const;
 
     int world_;
     uint64_t coordinator_;

@@ -16,9 +16,9 @@ StallWatch::StallWatch(std::vector<std::string> addresses, milliseconds patience
     for (std::string& address : addresses) ranks_.push_back({std::move(address), {}, now, now});
 }
 
-void StallWatch::beat(int rank, const wire::Beat& beat, Clock::time_point now) {
+void StallWatch::heard(int rank, const wire::Heartbeat& beat, Clock::time_point now) {
     Rank& r = ranks_[rank];
-    // Idle counts as moving: the clock of a wait starts when the wait does.
+    // A rank outside of collectives counts as moving, so that a wait is timed from its beginning.
     if (beat.begun == beat.done || beat.done != r.beat.done || beat.moved != r.beat.moved ||
         r.beat.begun == r.beat.done)
         r.moved = now;
@@ -27,7 +27,7 @@ void StallWatch::beat(int rank, const wire::Beat& beat, Clock::time_point now) {
 }
 
 std::optional<std::string> StallWatch::report(Clock::time_point now) {
-    // The one that has waited longest, and how far the slowest has come.
+    // The longest wait, and the numbers of the collectives that the ranks have begun.
     milliseconds waited{0};
     uint64_t least = UINT64_MAX, most = 0;
     int64_t step = 0;
@@ -70,7 +70,7 @@ std::string StallWatch::describe(int rank, Clock::time_point now) const {
 }
 
 std::string StallWatch::last_seen(int rank) const {
-    const wire::Beat& beat = ranks_[rank].beat;
+    const wire::Heartbeat& beat = ranks_[rank].beat;
     return beat.phase.empty() ? "" : cat("at step ", beat.step, " in ", beat.phase);
 }
 

@@ -1,46 +1,79 @@
-// wire.cpp — the byte tables of wire.h, written out.
 #include "net/wire.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
 namespace convoy::wire {
 
-static_assert(std::endian::native == std::endian::little,
+static_assert(std::endian::native == std::endian::little && sizeof(int) == 4,
               "numbers are copied to the wire as they lie in memory");
 
 namespace {
 
+constexpr std::pair<Type, const char*> kNames[] = {{Type::join, "JOIN"},
+                                                   {Type::status, "STATUS"},
+                                                   {Type::refuse, "REFUSE"},
+                                                   {Type::welcome, "WELCOME"},
+                                                   {Type::edge, "EDGE"},
+                                                   {Type::ready, "READY"},
+                                                   {Type::generation, "GENERATION"},
+                                                   {Type::heartbeat, "HEARTBEAT"},
+                                                   {Type::notice, "NOTICE"},
+                                                   {Type::abort, "ABORT"},
+                                                   {Type::leave, "LEAVE"},
+                                                   {Type::sum, "SUM"},
+                                                   {Type::broadcast, "BROADCAST"},
+                                                   {Type::gather, "GATHER"},
+                                                   {Type::barrier, "BARRIER"},
+                                                   {Type::probe, "PROBE"}};
+
+// The header as it lies on the wire.
+struct HeaderBytes {
+    uint32_t magic;
+    uint16_t version, type;
+    uint32_t generation, number;
+    uint64_t length;
+};
+static_assert(sizeof(HeaderBytes) == kHeaderBytes);
+
 // Appends fields to a message whose length is filled in at the end.
 class Writer {
  public:
-    Writer(Type type, uint32_t generation = 0) : header_{type, generation, 0, 0} {
+    explicit Writer(Type type, uint32_t generation = 0) : header_{type, generation, 0, 0} {
         bytes_.resize(kHeaderBytes);
     }
-    template <class T>
-    Writer& number(T value) {
-        bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-        return *this;
-    }
-    Writer& text(std::string_view value) {
-        number(uint32_t(value.size()));  // every text here is far below 4 GB
-        bytes_.append(value);
-        return *this;
-    }
-    Writer& pairs(const Settings& settings) {
-        number(uint32_t(settings.size()));
-        for (const auto& [name, value] : settings) text(name).text(value);
-        return *this;
+    template <class... Fields>
+    void operator()(const Fields&... fields) {
+        (put(fields), ...);
     }
     std::string finish() {
         header_.length = bytes_.size() - kHeaderBytes;
-        encode(header_, std::span<std::byte, kHeaderBytes>(
-                            reinterpret_cast<std::byte*>(bytes_.data()), kHeaderBytes));
+        encode(header_, std::as_writable_bytes(std::span(bytes_)).first<kHeaderBytes>());
         return std::move(bytes_);
     }
 
  private:
+    template <class T>
+    void put(T value) requires std::is_arithmetic_v<T> {
+        bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    void put(const std::string& text) {
+        put(uint32_t(text.size()));  // every text here is far below 4 GB
+        bytes_ += text;
+    }
+    void put(const Member& member) { (*this)(member.host, member.address); }
+    void put(const Settings::value_type& pair) { (*this)(pair.first, pair.second); }
+    template <class List>
+    void put(const List& list) requires requires {
+        list.empty();
+    }
+    {
+        put(uint32_t(list.size()));
+        for (const auto& item : list) put(item);
+    }
+
     Header header_;
     std::string bytes_;
 };
@@ -50,27 +83,9 @@ class Reader {
  public:
     Reader(Type type, std::string_view body) : type_(type), rest_(body) {}
 
-    template <class T>
-    T number() {
-        T value;
-        std::memcpy(&value, take(sizeof value).data(), sizeof value);
-        return value;
-    }
-    std::string text() { return std::string(take(number<uint32_t>())); }
-    // The count of a list whose items have at least `item_bytes` each.
-    size_t count(size_t item_bytes) {
-        const uint32_t n = number<uint32_t>();
-        if (n > rest_.size() / item_bytes)
-            fail("a ", name(type_), " message claims ", n, " items in ", rest_.size(), " bytes");
-        return n;
-    }
-    Settings pairs() {
-        Settings settings;
-        for (size_t n = count(8); n > 0; --n) {
-            std::string key = text();
-            settings[std::move(key)] = text();
-        }
-        return settings;
+    template <class... Fields>
+    void operator()(Fields&... fields) {
+        (get(fields), ...);
     }
     void finish() {
         if (!rest_.empty())
@@ -78,6 +93,37 @@ class Reader {
     }
 
  private:
+    template <class T>
+    void get(T& value) requires std::is_arithmetic_v<T> {
+        std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    }
+    void get(bool& value) { value = take(1)[0] != 0; }
+    void get(std::string& text) {
+        uint32_t length;
+        get(length);
+        text = take(length);
+    }
+    void get(Member& member) { (*this)(member.host, member.address); }
+    template <class T>
+    void get(std::vector<T>& list) {
+        list.resize(count(std::is_arithmetic_v<T> ? sizeof(T) : 8));
+        for (T& item : list) get(item);
+    }
+    void get(Settings& settings) {
+        std::string key;
+        for (size_t n = count(8); n > 0; --n) {
+            get(key);
+            get(settings[key]);
+        }
+    }
+    // The count of a list whose items have at least `item_bytes` each.
+    size_t count(size_t item_bytes) {
+        uint32_t n;
+        get(n);
+        if (n > rest_.size() / item_bytes)
+            fail("a ", name(type_), " message claims ", n, " items in ", rest_.size(), " bytes");
+        return n;
+    }
     std::string_view take(size_t bytes) {
         if (bytes > rest_.size())
             fail("a ", name(type_), " message ends too early: ", bytes, " bytes wanted, ",
@@ -91,222 +137,102 @@ class Reader {
     std::string_view rest_;
 };
 
-// What the first bytes of a stranger look like, for the error: "GET / HT", or in hexadecimal.
+// The first bytes of a stranger, for the error: "GET / HT", or in hexadecimal.
 std::string printable(std::span<const std::byte> bytes) {
     std::string plain, hex;
-    bool is_text = true;
     for (std::byte byte : bytes) {
-        const char c = char(byte);
-        is_text = is_text && c >= ' ' && c <= '~';
-        plain += c;
+        plain += char(byte);
         hex += fmt::format("{:02x}", unsigned(byte));
     }
-    return is_text ? "'" + plain + "'" : hex;
+    const auto is_printable = [](char c) { return c >= ' ' && c <= '~'; };
+    return std::ranges::all_of(plain, is_printable) ? "'" + plain + "'" : hex;
 }
+
+// Values that no sound program sends.
+void check(Join& m) {
+    // A heartbeat of 0 would declare everybody lost at once, one of days would never do so.
+    m.heartbeat_ms = std::clamp<uint32_t>(m.heartbeat_ms, 10, 600'000);
+    if (m.rank < -1 || m.rank >= kMaxWorld || m.world < 0 || m.world > kMaxWorld)
+        fail("a JOIN message asks for rank ", m.rank, " in a world of ", m.world);
+}
+void check(const Welcome& m) {
+    const auto is_rank = [&](int rank) { return rank >= 0 && rank < m.world; };
+    std::vector<bool> in_ring(m.ring.size());
+    for (int rank : m.ring)
+        if (is_rank(rank) && size_t(rank) < in_ring.size()) in_ring[size_t(rank)] = true;
+    if (m.world > kMaxWorld || !is_rank(m.rank) || (m.server != -1 && !is_rank(m.server)) ||
+        int(m.peers.size()) != m.world || int(m.ring.size()) != m.world ||
+        std::ranges::count(in_ring, true) != m.world)
+        fail("a WELCOME message contradicts itself: rank ", m.rank, " in a world of ", m.world,
+             " with ", m.peers.size(), " peers and a ring of ", m.ring.size());
+}
+void check(const auto&) {}
 
 }  // namespace
 
 const char* name(Type type) {
-    switch (type) {
-        case Type::join: return "JOIN";
-        case Type::status: return "STATUS";
-        case Type::refuse: return "REFUSE";
-        case Type::welcome: return "WELCOME";
-        case Type::edge: return "EDGE";
-        case Type::ready: return "READY";
-        case Type::generation: return "GENERATION";
-        case Type::heartbeat: return "HEARTBEAT";
-        case Type::notice: return "NOTICE";
-        case Type::abort: return "ABORT";
-        case Type::leave: return "LEAVE";
-        case Type::sum: return "SUM";
-        case Type::share: return "SHARE";
-        case Type::gather: return "GATHER";
-        case Type::token: return "TOKEN";
-        case Type::probe: return "PROBE";
-    }
-    return nullptr;
+    const auto found = std::ranges::find(kNames, type, &std::pair<Type, const char*>::first);
+    return found == std::end(kNames) ? nullptr : found->second;
 }
 
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) {
-    const uint16_t type = uint16_t(header.type);
-    std::memcpy(&out[0], &kMagic, 4);
-    std::memcpy(&out[4], &kVersion, 2);
-    std::memcpy(&out[6], &type, 2);
-    std::memcpy(&out[8], &header.generation, 4);
-    std::memcpy(&out[12], &header.number, 4);
-    std::memcpy(&out[16], &header.length, 8);
+    const HeaderBytes bytes{kMagic,        kVersion,     uint16_t(header.type), header.generation,
+                            header.number, header.length};
+    std::memcpy(out.data(), &bytes, sizeof bytes);
 }
 
-Header decode(std::span<const std::byte, kHeaderBytes> bytes, uint64_t limit) {
-    uint32_t magic;
-    uint16_t version, type;
-    Header header;
-    std::memcpy(&magic, &bytes[0], 4);
-    std::memcpy(&version, &bytes[4], 2);
-    std::memcpy(&type, &bytes[6], 2);
-    std::memcpy(&header.generation, &bytes[8], 4);
-    std::memcpy(&header.number, &bytes[12], 4);
-    std::memcpy(&header.length, &bytes[16], 8);
-    if (magic != kMagic)
-        throw NotConvoy(cat("not a Convoy trainer: it sent ", printable(bytes.first(8))), 0);
-    if (version != kVersion)
-        throw NotConvoy(cat("it speaks version ", version, " of the protocol, this trainer speaks ",
-                            kVersion, ": run the same build on all machines"),
-                        version);
-    header.type = Type(type);
-    if (!name(header.type)) fail("a message of the unknown type ", type);
+Header decode(std::span<const std::byte, kHeaderBytes> in, uint64_t limit) {
+    HeaderBytes bytes;
+    std::memcpy(&bytes, in.data(), sizeof bytes);
+    const Header header{Type(bytes.type), bytes.generation, bytes.number, bytes.length};
+    if (bytes.magic != kMagic)
+        throw NotConvoy(cat("not a Convoy trainer: it sent ", printable(in.first(8))), 0);
+    if (bytes.version != kVersion)
+        throw NotConvoy(cat("it speaks version ", bytes.version, " of the protocol, this trainer ",
+                            "speaks ", kVersion, ": run the same build on all machines"),
+                        bytes.version);
+    if (!name(header.type)) fail("a message of the unknown type ", bytes.type);
     if (header.length > limit)
         fail("a ", name(header.type), " message of ", header.length, " bytes; the limit is ",
              limit);
     return header;
 }
 
-std::string encode(const Join& m) {
-    return Writer(Type::join)
-        .number(int32_t(m.rank))
-        .number(int32_t(m.world))
-        .number(m.serves)
-        .number(m.heartbeat_ms)
-        .number(m.stall_ms)
-        .number(uint8_t(m.bf16))
-        .text(m.host)
-        .text(m.address)
-        .pairs(m.settings)
-        .finish();
+template <class M>
+std::string encode(M message) {
+    uint32_t generation = 0;
+    if constexpr (requires { message.generation; }) generation = message.generation;
+    Writer out(M::kType, generation);
+    message.fields(out);
+    return out.finish();
 }
 
-Join decode_join(std::string_view body) {
-    Reader in(Type::join, body);
-    Join m;
-    m.rank = in.number<int32_t>();
-    m.world = in.number<int32_t>();
-    m.serves = in.number<uint64_t>();
-    // A heartbeat of 0 would declare everybody lost at once, one of days would never do so.
-    m.heartbeat_ms = std::clamp<uint32_t>(in.number<uint32_t>(), 10, 600'000);
-    m.stall_ms = in.number<uint32_t>();
-    m.bf16 = in.number<uint8_t>() != 0;
-    m.host = in.text();
-    m.address = in.text();
-    m.settings = in.pairs();
+template <class M>
+M decode(std::string_view body, [[maybe_unused]] uint32_t generation) {
+    M message;
+    if constexpr (requires { message.generation; }) message.generation = generation;
+    Reader in(M::kType, body);
+    message.fields(in);
     in.finish();
-    if (m.rank < -1 || m.rank >= kMaxWorld || m.world < 0 || m.world > kMaxWorld)
-        fail("a JOIN message asks for rank ", m.rank, " in a world of ", m.world);
-    return m;
+    check(message);
+    return message;
 }
 
-std::string encode(const Refuse& m) {
-    return Writer(Type::refuse).number(uint8_t(m.again)).text(m.why).finish();
-}
+#define MESSAGE_TYPE(M)                \
+    template std::string encode<M>(M); \
+    template M decode<M>(std::string_view, uint32_t)
+MESSAGE_TYPE(Join);
+MESSAGE_TYPE(Refuse);
+MESSAGE_TYPE(Welcome);
+MESSAGE_TYPE(Edge);
+MESSAGE_TYPE(Heartbeat);
+MESSAGE_TYPE(Abort);
+#undef MESSAGE_TYPE
 
-Refuse decode_refuse(std::string_view body) {
-    Reader in(Type::refuse, body);
-    Refuse m;
-    m.again = in.number<uint8_t>() != 0;
-    m.why = in.text();
-    in.finish();
-    return m;
-}
-
-std::string encode(const Welcome& m) {
-    Writer out(Type::welcome, m.generation);
-    out.number(m.job).number(int32_t(m.rank)).number(int32_t(m.world)).number(int32_t(m.server));
-    out.number(uint8_t(m.bf16));
-    out.number(uint32_t(m.peers.size()));
-    for (const Member& peer : m.peers) out.text(peer.host).text(peer.address);
-    out.number(uint32_t(m.ring.size()));
-    for (int rank : m.ring) out.number(int32_t(rank));
-    return out.pairs(m.settings).finish();
-}
-
-Welcome decode_welcome(std::string_view body, uint32_t generation) {
-    Reader in(Type::welcome, body);
-    Welcome m;
-    m.generation = generation;
-    m.job = in.number<uint64_t>();
-    m.rank = in.number<int32_t>();
-    m.world = in.number<int32_t>();
-    m.server = in.number<int32_t>();
-    m.bf16 = in.number<uint8_t>() != 0;
-    m.peers.resize(in.count(8));
-    for (Member& peer : m.peers) {
-        peer.host = in.text();
-        peer.address = in.text();
-    }
-    m.ring.resize(in.count(4));
-    for (int& rank : m.ring) rank = in.number<int32_t>();
-    m.settings = in.pairs();
-    in.finish();
-
-    std::vector<int> sorted = m.ring;
-    std::sort(sorted.begin(), sorted.end());
-    bool sound = m.world >= 1 && m.world <= kMaxWorld && m.rank >= 0 && m.rank < m.world &&
-                 m.server >= -1 && m.server < m.world && int(m.peers.size()) == m.world &&
-                 int(m.ring.size()) == m.world;
-    for (int r = 0; sound && r < m.world; ++r) sound = sorted[r] == r;
-    if (!sound)
-        fail("a WELCOME message contradicts itself: rank ", m.rank, " in a world of ", m.world,
-             " with ", m.peers.size(), " peers and a ring of ", m.ring.size());
-    return m;
-}
-
-std::string encode(const Edge& m, uint32_t generation) {
-    return Writer(Type::edge, generation)
-        .number(m.job)
-        .number(int32_t(m.from))
-        .number(int32_t(m.to))
-        .finish();
-}
-
-Edge decode_edge(std::string_view body) {
-    Reader in(Type::edge, body);
-    Edge m;
-    m.job = in.number<uint64_t>();
-    m.from = in.number<int32_t>();
-    m.to = in.number<int32_t>();
-    in.finish();
-    return m;
-}
-
-std::string encode(const Beat& m) {
-    return Writer(Type::heartbeat)
-        .number(m.step)
-        .number(m.begun)
-        .number(m.done)
-        .number(m.moved)
-        .number(m.phase_ms)
-        .text(m.phase)
-        .finish();
-}
-
-Beat decode_beat(std::string_view body) {
-    Reader in(Type::heartbeat, body);
-    Beat m;
-    m.step = in.number<int64_t>();
-    m.begun = in.number<uint64_t>();
-    m.done = in.number<uint64_t>();
-    m.moved = in.number<uint64_t>();
-    m.phase_ms = in.number<uint32_t>();
-    m.phase = in.text();
-    in.finish();
-    return m;
-}
-
-std::string encode(const Abort& m) {
-    return Writer(Type::abort).number(int32_t(m.lost)).text(m.why).finish();
-}
-
-Abort decode_abort(std::string_view body) {
-    Reader in(Type::abort, body);
-    Abort m;
-    m.lost = in.number<int32_t>();
-    m.why = in.text();
-    in.finish();
-    return m;
-}
-
-std::string encode_text(Type type, std::string_view text) {
-    return Writer(type).text(text).finish();
+std::string encode_text(Type type, const std::string& text) {
+    Writer out(type);
+    out(text);
+    return out.finish();
 }
 
 std::string encode_empty(Type type, uint32_t generation) {
@@ -314,8 +240,9 @@ std::string encode_empty(Type type, uint32_t generation) {
 }
 
 std::string decode_text(std::string_view body) {
+    std::string text;
     Reader in(Type::notice, body);
-    std::string text = in.text();
+    in(text);
     in.finish();
     return text;
 }

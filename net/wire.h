@@ -13,29 +13,28 @@
 // Bodies are built of: u8 u16 u32 u64 i32 i64; text = u32 length + bytes (UTF-8, no zero at the
 // end); list = u32 count + items; pairs = list of (text name, text value).
 //
-//   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not said),
-//                                    u64 number of the coordinator that its
-//                                    process serves (0: none), u32 heartbeat in ms, u32 stall in
-//                                    ms, u8 sums travel as bf16, text host id, text address
-//                                    ("10.0.0.5:29400"), pairs settings
+//   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not said), u64 id of
+//                                    the coordinator in its process (0: none), u32 heartbeat in
+//                                    ms, u32 stall in ms, u8 sums travel as bf16, text host id,
+//                                    text address ("10.0.0.5:29400"), pairs settings
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
-//                                    coordinator (-1: none does), u8 sums travel as bf16 (as rank
-//                                    0 said), list of peers (text host id,
-//                                    text address), list of i32 ring order, pairs settings
+//                                    coordinator (-1: none), u8 sums travel as bf16 (as rank 0
+//                                    said), list of peers (text host id, text address),
+//                                    list of i32 ring order, pairs settings
 //   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind
-//   READY       rank → coordinator   no body: all edges of this rank stand
-//   GENERATION  coordinator → rank   no body: all edges stand; the header has the generation
+//   READY       rank → coordinator   no body: all edges of this rank are open
+//   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
 //   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,
 //                                    u32 ms in this phase, text phase
 //   NOTICE      coordinator → rank   text for the log of every rank
 //   ABORT       both ways            i32 rank that was lost (-1: none), text why
-//   LEAVE       both ways            no body: this end goes in order
-//   SUM, SHARE, GATHER, TOKEN, PROBE rank → rank: a collective; the body is its data (ring.h)
+//   LEAVE       both ways            no body: the sender has finished and will hang up
+//   SUM, BROADCAST, GATHER, BARRIER, PROBE   rank → rank: a collective; its data (ring.h)
 //
-// What arrives is a stranger's until proven otherwise: lengths are compared with a limit before
-// anything is allocated, counts with the bytes that are left, and every error says what was wrong.
+// Nothing that arrives is trusted: lengths are compared with a limit before anything is allocated,
+// counts with the bytes that are left, and every error says what was wrong.
 #pragma once
 
 #include <cstdint>
@@ -69,9 +68,9 @@ enum class Type : uint16_t {
     abort = 10,
     leave = 11,
     sum = 32,
-    share = 33,
+    broadcast = 33,
     gather = 34,
-    token = 35,
+    barrier = 35,
     probe = 36,
 };
 const char* name(Type type);
@@ -97,22 +96,30 @@ Header decode(std::span<const std::byte, kHeaderBytes> bytes, uint64_t limit);
 
 using Settings = std::map<std::string, std::string>;
 
+// One struct a message. fields() lists what its body holds, in the order of the table above.
 struct Join {
+    static constexpr Type kType = Type::join;
     int rank = -1, world = 0;
     uint64_t serves = 0;
     uint32_t heartbeat_ms = 1000, stall_ms = 30'000;
     bool bf16 = false;
     std::string host, address;
     Settings settings;
+    void fields(auto& body) {
+        body(rank, world, serves, heartbeat_ms, stall_ms, bf16, host, address, settings);
+    }
 };
 struct Refuse {
+    static constexpr Type kType = Type::refuse;
     bool again = false;
     std::string why;
+    void fields(auto& body) { body(again, why); }
 };
 struct Member {
     std::string host, address;
 };
 struct Welcome {
+    static constexpr Type kType = Type::welcome;
     uint64_t job = 0;
     uint32_t generation = 0;  // travels in the header
     int rank = 0, world = 0, server = -1;
@@ -120,40 +127,40 @@ struct Welcome {
     std::vector<Member> peers;  // by rank
     std::vector<int> ring;
     Settings settings;
+    void fields(auto& body) { body(job, rank, world, server, bf16, peers, ring, settings); }
 };
 struct Edge {
+    static constexpr Type kType = Type::edge;
     uint64_t job = 0;
     int from = 0, to = 0;
+    uint32_t generation = 0;  // travels in the header
+    void fields(auto& body) { body(job, from, to); }
 };
-struct Beat {
+struct Heartbeat {
+    static constexpr Type kType = Type::heartbeat;
     int64_t step = 0;
     uint64_t begun = 0, done = 0, moved = 0;
     uint32_t phase_ms = 0;
     std::string phase;
+    void fields(auto& body) { body(step, begun, done, moved, phase_ms, phase); }
 };
 struct Abort {
+    static constexpr Type kType = Type::abort;
     int lost = -1;
     std::string why;
+    void fields(auto& body) { body(lost, why); }
 };
 
-// Whole messages, header included.
-std::string encode(const Join&);
-std::string encode(const Refuse&);
-std::string encode(const Welcome&);
-std::string encode(const Edge&, uint32_t generation);
-std::string encode(const Beat&);
-std::string encode(const Abort&);
-std::string encode_text(Type type, std::string_view text);  // STATUS, NOTICE
+// A whole message, header included.
+template <class M>
+std::string encode(M message);
+std::string encode_text(Type type, const std::string& text);  // STATUS, NOTICE
 std::string encode_empty(Type type, uint32_t generation = 0);
 
-// Bodies. Each throws an Error that names the message and what is wrong with it; bytes left over
-// are wrong too.
-Join decode_join(std::string_view body);
-Refuse decode_refuse(std::string_view body);
-Welcome decode_welcome(std::string_view body, uint32_t generation);
-Edge decode_edge(std::string_view body);
-Beat decode_beat(std::string_view body);
-Abort decode_abort(std::string_view body);
+// What a body says. Throws an Error that names the message and what is wrong with it; bytes left
+// over are wrong too.
+template <class M>
+M decode(std::string_view body, uint32_t generation = 0);
 std::string decode_text(std::string_view body);
 
 }  // namespace convoy::wire

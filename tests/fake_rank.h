@@ -30,13 +30,13 @@ class FakeRank {
     }
     void await_welcome() {
         const Message message = await(wire::Type::welcome);
-        welcome_ = wire::decode_welcome(message.body, message.header.generation);
+        welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
     }
     // The only edge of rank 1 in a world of 2.
     void open_edge() {
         const auto [host, port] = split_address(welcome_.peers[0].address, "peer");
         edge_.connect({asio::ip::make_address(host), port});
-        say(edge_, wire::encode(wire::Edge{welcome_.job, rank_, 0}, welcome_.generation));
+        say(edge_, wire::encode(wire::Edge{welcome_.job, rank_, 0, welcome_.generation}));
         CHECK(hear(edge_).header.type == wire::Type::edge);
     }
     void stand(int world) {
@@ -49,7 +49,7 @@ class FakeRank {
         say(control_, wire::encode_empty(wire::Type::ready, welcome_.generation));
         await(wire::Type::generation);
     }
-    void beat(const wire::Beat& beat) { say(control_, wire::encode(beat)); }
+    void beat(const wire::Heartbeat& beat) { say(control_, wire::encode(beat)); }
     void send_on_edge(std::string_view bytes) { asio::write(edge_, asio::buffer(bytes)); }
     void send_header(const wire::Header& header) {
         std::byte bytes[wire::kHeaderBytes];

@@ -177,7 +177,7 @@ TEST_CASE("garbage, a wrong generation and a wrong length on an edge end the job
         return wire::Header{wire::Type::sum, generation, 1, length};
     };
     const Case cases[] = {
-        {"nonsense from rank 1 (127.0.0.1:9): not a Convoy trainer: it sent 'HTTP/1.1'",
+        {"invalid data from rank 1 (127.0.0.1:9): not a Convoy trainer: it sent 'HTTP/1.1'",
          [](FakeRank& r) { r.send_on_edge("HTTP/1.1 400 Bad Request\r\n\r\n"); }},
         {"is in generation 7 of the job", [&](FakeRank& r) { r.send_header(header(7, 400'000)); }},
         {"a SUM of 1099511627776 bytes; this rank is in collective 1, a SUM of 400000 bytes",
@@ -192,7 +192,7 @@ TEST_CASE("garbage, a wrong generation and a wrong length on an edge end the job
                 rank.stand(2);
                 one.act(rank);
                 const Message end = rank.await(wire::Type::abort);
-                CHECK(wire::decode_abort(end.body).why.find(one.want) != std::string::npos);
+                CHECK(wire::decode<wire::Abort>(end.body).why.find(one.want) != std::string::npos);
             },
             [](Job& job) { sum(job, 100'000); }, diary, &lost);
         CHECK(error.find(one.want) != std::string::npos);
@@ -261,7 +261,8 @@ TEST_CASE("an edge that breaks while both ranks live ends the job on both") {
             rank.stand(2);
             rank.close_edge();
             const Message end = rank.await(wire::Type::abort);
-            CHECK(wire::decode_abort(end.body).why.find("connection closed") != std::string::npos);
+            CHECK(wire::decode<wire::Abort>(end.body).why.find("connection closed") !=
+                  std::string::npos);
         },
         [](Job& job) { job.communicator->barrier(); }, diary);
     CHECK(error.find("receiving from rank 1 (127.0.0.1:9): connection closed") !=

@@ -48,6 +48,23 @@ class Impostor {
     std::thread thread_;
 };
 
+TEST_CASE("an address is a host with or without a port, and a bad one is an error that names it") {
+    using Address = std::pair<std::string, uint16_t>;
+    CHECK(split_address("node1:29401", "--coord") == Address("node1", 29401));
+    CHECK(split_address("node1", "--coord") == Address("node1", 0));
+    CHECK(split_address("[fd77::1]:80", "--coord") == Address("fd77::1", 80));
+    CHECK(split_address("[fd77::1]", "--coord") == Address("fd77::1", 0));
+    CHECK(split_address("fd77::1", "--coord") == Address("fd77::1", 0));
+    for (const char* bad : {"node1:0", "node1:65536", "node1:29x", "node1:", "node1:-1"})
+        CHECK_THROWS_WITH_AS(split_address(bad, "--coord"),
+                             doctest::Contains(cat("--coord ", bad, " has no").c_str()), Error);
+    CHECK_THROWS_WITH_AS(split_address(":80", "--coord"),
+                         "--coord :80 names no host; it takes HOST:PORT, PORT from 1 to 65535",
+                         Error);
+    CHECK_THROWS_WITH_AS(split_address("[fd77::1", "--advertise"),
+                         doctest::Contains("--advertise [fd77::1 has a bracket"), Error);
+}
+
 TEST_CASE("ranks may start in any order, the coordinator last") {
     const uint16_t port = free_port();
     Diary diary;
@@ -128,7 +145,8 @@ TEST_CASE("strangers at the port, silent, talking or of another version, do not 
     join_message[4] = 9;
     old.send(join_message);
     const Message answer = old.await(wire::Type::refuse);
-    CHECK(wire::decode_refuse(answer.body).why.find("run the same build") != std::string::npos);
+    CHECK(wire::decode<wire::Refuse>(answer.body).why.find("run the same build") !=
+          std::string::npos);
 
     Job job = join(options_for(1, 2, port.get()), diary.log());
     finish(job);
@@ -155,7 +173,7 @@ TEST_CASE("a rank whose place in the queue is given up can be taken by another")
     // The coordinator hears of the hang-up in its own time; until then the place counts as taken.
     Diary second;
     const auto departures = [&] {
-        const std::string text = diary.text(), news = "127.0.0.1:9 has gone";
+        const std::string text = diary.text(), news = "127.0.0.1:9 has left";
         int n = 0;
         for (size_t at = text.find(news); at != std::string::npos; at = text.find(news, at + 1))
             ++n;

@@ -212,8 +212,8 @@ TEST_CASE("a way between two ranks that is not the one meant is named; one that 
         Process rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
         Process rank2(hosts, 3, meant, sum_and_tell);
         CHECK(contains(rank1.await("leaves by"),
-                       "traffic to rank 2 (10.77.0.3:29400) leaves by eth1, not by eth0 as that to "
-                       "the coordinator"));
+                       "traffic to rank 2 (10.77.0.3:29400) leaves by eth1, not by eth0 like "
+                       "traffic to the coordinator"));
         CHECK(contains(rank2.await("leaves by"),
                        "traffic to rank 1 (10.77.0.2:29400) leaves by eth1, not by eth0 as --iface "
                        "says"));

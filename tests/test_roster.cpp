@@ -66,7 +66,7 @@ TEST_CASE("settings that differ from rank 0's are refused by option and both val
     CHECK(refused[0].why == "rank 1 (10.0.0.7:29401) says --batch 64, rank 0 says --batch 32");
     CHECK(early.add(2, join_of(1, 2, "b", "b:1", {{"model", "tiny"}})).empty());
     CHECK(early.complete());
-    CHECK(early.seat().welcome.settings == rank0);
+    CHECK(early.assign_ranks().welcome.settings == rank0);
 
     Roster late(2, 1, {});
     late.add(0, join_of(1, 2, "b", "b:1", {{"batch", "64"}}));
@@ -85,17 +85,17 @@ TEST_CASE("members without a wish get the free ranks, and the ring keeps hosts t
     roster.add(13, server);
     roster.add(14, join_of(-1, 0, "c", "c:2"));
     REQUIRE(roster.complete());
-    const Roster::Seating seating = roster.seat();
-    CHECK(seating.ids[0] == 13);
-    CHECK(seating.welcome.server == 0);
-    CHECK(seating.ids[3] == 12);
-    std::vector<int> ids = seating.ids;
+    const Roster::Assignment assignment = roster.assign_ranks();
+    CHECK(assignment.ids[0] == 13);
+    CHECK(assignment.welcome.server == 0);
+    CHECK(assignment.ids[3] == 12);
+    std::vector<int> ids = assignment.ids;
     std::sort(ids.begin(), ids.end());
     CHECK(ids == std::vector{10, 11, 12, 13, 14});
     int changes = 0;
     for (size_t i = 0; i < 5; ++i)
-        changes += seating.welcome.peers[size_t(seating.welcome.ring[i])].host !=
-                   seating.welcome.peers[size_t(seating.welcome.ring[(i + 1) % 5])].host;
+        changes += assignment.welcome.peers[size_t(assignment.welcome.ring[i])].host !=
+                   assignment.welcome.peers[size_t(assignment.welcome.ring[(i + 1) % 5])].host;
     CHECK(changes == 3);  // three hosts, each entered once
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("a host that comes again gets the rank it had") {
     roster.add(0, join_of(0, 0, "b", "b:1"));
     roster.add(1, join_of(-1, 0, "a", "a:1"));
     roster.add(2, join_of(-1, 0, "c", "c:1"));
-    CHECK(roster.seat().ids == std::vector{0, 2, 1});
+    CHECK(roster.assign_ranks().ids == std::vector{0, 2, 1});
 }
 
 }  // namespace convoy

@@ -6,9 +6,9 @@ namespace convoy {
 
 using std::chrono::seconds;
 
-static wire::Beat beat_of(int64_t step, const char* phase, uint64_t begun, uint64_t done,
-                          uint64_t moved = 0, uint32_t phase_ms = 0) {
-    wire::Beat beat;
+static wire::Heartbeat beat_of(int64_t step, const char* phase, uint64_t begun, uint64_t done,
+                               uint64_t moved = 0, uint32_t phase_ms = 0) {
+    wire::Heartbeat beat;
     beat.step = step;
     beat.phase = phase;
     beat.begun = begun;
@@ -19,12 +19,13 @@ static wire::Beat beat_of(int64_t step, const char* phase, uint64_t begun, uint6
 }
 
 TEST_CASE("the one who has not come to the collective is named, with phase and time") {
-    const auto start = StallWatch::Clock::now();
+    const auto start = Clock::now();
     StallWatch watch({"a:1", "b:1", "c:1"}, seconds(30), start);
     for (int s = 0; s <= 29; ++s) {
-        watch.beat(0, beat_of(812, "reduce", 5, 4), start + seconds(s));
-        watch.beat(1, beat_of(812, "reduce", 5, 4), start + seconds(s));
-        watch.beat(2, beat_of(812, "data", 4, 4, 0, uint32_t(1000 * (s + 10))), start + seconds(s));
+        watch.heard(0, beat_of(812, "reduce", 5, 4), start + seconds(s));
+        watch.heard(1, beat_of(812, "reduce", 5, 4), start + seconds(s));
+        watch.heard(2, beat_of(812, "data", 4, 4, 0, uint32_t(1000 * (s + 10))),
+                    start + seconds(s));
         CHECK_FALSE(watch.report(start + seconds(s)));
     }
     const auto report = watch.report(start + seconds(31));
@@ -35,33 +36,33 @@ TEST_CASE("the one who has not come to the collective is named, with phase and t
 }
 
 TEST_CASE("bytes that move, and long computing that nobody waits for, are no stall") {
-    const auto start = StallWatch::Clock::now();
+    const auto start = Clock::now();
     StallWatch watch({"a:1", "b:1"}, seconds(30), start);
     for (int s = 0; s < 300; s += 10) {
-        watch.beat(0, beat_of(1, "reduce", 5, 4, uint64_t(s) * 1000), start + seconds(s));
-        watch.beat(1, beat_of(1, "reduce", 5, 4, uint64_t(s) * 1000), start + seconds(s));
+        watch.heard(0, beat_of(1, "reduce", 5, 4, uint64_t(s) * 1000), start + seconds(s));
+        watch.heard(1, beat_of(1, "reduce", 5, 4, uint64_t(s) * 1000), start + seconds(s));
         CHECK_FALSE(watch.report(start + seconds(s)));
     }
     for (int s = 300; s < 900; s += 10) {
-        watch.beat(0, beat_of(2, "forward", 5, 5), start + seconds(s));
-        watch.beat(1, beat_of(2, "forward", 5, 5), start + seconds(s));
+        watch.heard(0, beat_of(2, "forward", 5, 5), start + seconds(s));
+        watch.heard(1, beat_of(2, "forward", 5, 5), start + seconds(s));
         CHECK_FALSE(watch.report(start + seconds(s)));
     }
 }
 
 TEST_CASE(
     "when all are in the same collective the network is to blame, and a silent rank is told") {
-    const auto start = StallWatch::Clock::now();
+    const auto start = Clock::now();
     StallWatch stuck({"a:1", "b:1"}, seconds(30), start);
     for (int s = 0; s <= 31; ++s)
-        for (int rank : {0, 1}) stuck.beat(rank, beat_of(3, "reduce", 5, 4), start + seconds(s));
+        for (int rank : {0, 1}) stuck.heard(rank, beat_of(3, "reduce", 5, 4), start + seconds(s));
     auto report = stuck.report(start + seconds(32));
     REQUIRE(report);
     CHECK(report->find("check the network") != std::string::npos);
 
     StallWatch stopped({"a:1", "b:1"}, seconds(30), start);
-    stopped.beat(1, beat_of(3, "forward", 4, 4), start);
-    for (int s = 0; s <= 31; ++s) stopped.beat(0, beat_of(3, "reduce", 5, 4), start + seconds(s));
+    stopped.heard(1, beat_of(3, "forward", 4, 4), start);
+    for (int s = 0; s <= 31; ++s) stopped.heard(0, beat_of(3, "reduce", 5, 4), start + seconds(s));
     report = stopped.report(start + seconds(32));
     REQUIRE(report);
     CHECK(report->find("rank 1 (b:1), in forward since 32 s, and silent for 32 s") !=

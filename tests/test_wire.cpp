@@ -35,7 +35,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they we
               "nodeA",
               "10.0.0.7:29401",
               {{"batch", "64"}, {"model", "resnet18"}}};
-    const Join join2 = decode_join(body_of(encode(join)));
+    const Join join2 = decode<Join>(body_of(encode(join)));
     CHECK(join2.rank == 2);
     CHECK(join2.world == 4);
     CHECK(join2.serves == 77);
@@ -50,7 +50,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they we
     const std::string sent = encode(welcome);
     CHECK(header_of(sent).type == Type::welcome);
     CHECK(header_of(sent).length == sent.size() - kHeaderBytes);
-    const Welcome welcome2 = decode_welcome(body_of(sent), header_of(sent).generation);
+    const Welcome welcome2 = decode<Welcome>(body_of(sent), header_of(sent).generation);
     CHECK(welcome2.job == 99);
     CHECK(welcome2.generation == 3);
     CHECK(welcome2.rank == 1);
@@ -62,7 +62,8 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they we
     CHECK(welcome2.ring == welcome.ring);
     CHECK(welcome2.settings == welcome.settings);
 
-    const Beat beat = decode_beat(body_of(encode(Beat{812, 9, 8, 12345, 40'000, "backward"})));
+    const Heartbeat beat =
+        decode<Heartbeat>(body_of(encode(Heartbeat{812, 9, 8, 12345, 40'000, "backward"})));
     CHECK(beat.step == 812);
     CHECK(beat.begun == 9);
     CHECK(beat.done == 8);
@@ -70,13 +71,13 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they we
     CHECK(beat.phase_ms == 40'000);
     CHECK(beat.phase == "backward");
 
-    const Abort abort = decode_abort(body_of(encode(Abort{2, "out of memory"})));
+    const Abort abort = decode<Abort>(body_of(encode(Abort{2, "out of memory"})));
     CHECK(abort.lost == 2);
     CHECK(abort.why == "out of memory");
-    const Refuse refuse = decode_refuse(body_of(encode(Refuse{true, "busy"})));
+    const Refuse refuse = decode<Refuse>(body_of(encode(Refuse{true, "busy"})));
     CHECK(refuse.again);
     CHECK(refuse.why == "busy");
-    const Edge edge = decode_edge(body_of(encode(Edge{5, 1, 0}, 3)));
+    const Edge edge = decode<Edge>(body_of(encode(Edge{5, 1, 0, 3})));
     CHECK(edge.job == 5);
     CHECK(edge.from == 1);
     CHECK(edge.to == 0);
@@ -103,15 +104,15 @@ TEST_CASE("every cut and every flipped byte of a message either decodes or is an
         body_of(encode(Join{2, 4, 7, 250, 9000, true, "nodeA", "10.0.0.7:1", {{"batch", "64"}}})),
         body_of(encode(
             Welcome{9, 1, 1, 2, 0, false, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}, {{"a", "b"}}})),
-        body_of(encode(Beat{1, 2, 1, 4, 5, "data"}))};
+        body_of(encode(Heartbeat{1, 2, 1, 4, 5, "data"}))};
     size_t refused = 0, tried = 0;
     const auto try_all = [&](const std::string& body) {
         for (int kind = 0; kind < 3; ++kind) {
             ++tried;
             try {
-                kind == 0   ? void(decode_join(body))
-                : kind == 1 ? void(decode_welcome(body, 1))
-                            : void(decode_beat(body));
+                kind == 0   ? void(decode<Join>(body))
+                : kind == 1 ? void(decode<Welcome>(body, 1))
+                            : void(decode<Heartbeat>(body));
             } catch (const Error&) {
                 ++refused;
             }
@@ -130,8 +131,8 @@ TEST_CASE("every cut and every flipped byte of a message either decodes or is an
     }
     CHECK(refused > tried / 2);
     for (size_t cut = 0; cut < bodies[0].size(); ++cut)
-        CHECK_THROWS_AS(decode_join(bodies[0].substr(0, cut)), Error);
-    CHECK_THROWS_WITH_AS(decode_join(bodies[0] + "x"), doctest::Contains("1 bytes too many"),
+        CHECK_THROWS_AS(decode<Join>(bodies[0].substr(0, cut)), Error);
+    CHECK_THROWS_WITH_AS(decode<Join>(bodies[0] + "x"), doctest::Contains("1 bytes too many"),
                          Error);
 }
 
@@ -139,12 +140,12 @@ TEST_CASE("a list that claims more items than its bytes could hold is refused by
     std::string body = body_of(encode(Join{}));
     body[body.size() - 1] =
         char(0x7f);  // the count of the settings, now about two thousand million
-    CHECK_THROWS_WITH_AS(decode_join(body), doctest::Contains("items in 0 bytes"), Error);
+    CHECK_THROWS_WITH_AS(decode<Join>(body), doctest::Contains("items in 0 bytes"), Error);
 }
 
 TEST_CASE("a WELCOME whose ring is no permutation of the ranks is refused") {
     Welcome welcome{9, 1, 1, 2, 0, false, {{"a", "x:1"}, {"b", "y:2"}}, {1, 1}, {}};
-    CHECK_THROWS_WITH_AS(decode_welcome(body_of(encode(welcome)), 1),
+    CHECK_THROWS_WITH_AS(decode<Welcome>(body_of(encode(welcome)), 1),
                          doctest::Contains("contradicts itself"), Error);
 }
 

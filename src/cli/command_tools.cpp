@@ -25,9 +25,7 @@ int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
     const Config& config = line.config;
     log.set_quiet(config.quiet);
     if (config.coord.empty()) fail("coordinator needs --coord HOST:PORT to listen at");
-    std::string host;
-    uint16_t port = 0;
-    parse_coordinator(config.coord, host, port);
+    const auto [host, port] = coordinator_address(config.coord);
     serve_coordinator(host, port, config.world, log, stop);
     return stop() ? 128 + stop() : 0;
 }

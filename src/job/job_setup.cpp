@@ -12,24 +12,10 @@ namespace convoy {
 
 using nlohmann::json;
 
-void parse_coordinator(const std::string& text, std::string& host, uint16_t& port) {
-    const size_t colon = text.rfind(':');
-    const bool bare_v6 = !text.starts_with("[") && text.find(':') != colon;
-    host = colon == std::string::npos || bare_v6 ? text : text.substr(0, colon);
-    if (host.starts_with("[") && host.ends_with("]")) host = host.substr(1, host.size() - 2);
-    port = 29400;
-    if (colon != std::string::npos && !bare_v6 && !text.ends_with("]")) {
-        const std::string digits = text.substr(colon + 1);
-        const bool numeric = !digits.empty() && digits.size() <= 5 &&
-                             digits.find_first_not_of("0123456789") == std::string::npos;
-        const int number = numeric ? std::stoi(digits) : 0;
-        if (number < 1 || number > 65535)
-            fail("--coord ", text, ": '", digits,
-                 "' is no port; it takes HOST:PORT, PORT from 1 "
-                 "to 65535");
-        port = uint16_t(number);
-    }
-    if (host.empty()) fail("--coord ", text, " names no host; it takes HOST:PORT");
+std::pair<std::string, uint16_t> coordinator_address(const std::string& coord) {
+    auto address = split_address(coord, "--coord");
+    if (address.second == 0) address.second = 29400;
+    return address;
 }
 
 Job join_job(const CommandLine& line, Log& log, const Stop& stop) {
@@ -52,7 +38,7 @@ Job join_job(const CommandLine& line, Log& log, const Stop& stop) {
         return job;
     }
     JoinOptions options;
-    parse_coordinator(config.coord, options.host, options.port);
+    std::tie(options.host, options.port) = coordinator_address(config.coord);
     options.rank = config.rank;
     options.world = config.world;
     if (config.world > 0 && config.rank >= config.world)

@@ -48,8 +48,8 @@ JobSetup set_up_job(const CommandLine& line, Log& log, const Stop& stop);
 // Joins only (eval, bench): alone without --coord.
 Job join_job(const CommandLine& line, Log& log, const Stop& stop);
 
-// "host:port", "[v6]:port", or "host" alone (port 29400). Throws Error naming --coord.
-void parse_coordinator(const std::string& text, std::string& host, uint16_t& port);
+// Host and port of --coord: "host:port", "[v6]:port", or "host" alone (port 29400). Throws Error.
+std::pair<std::string, uint16_t> coordinator_address(const std::string& coord);
 
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes = {});
 
