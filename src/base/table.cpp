@@ -28,7 +28,8 @@ void Table::row(const std::vector<Cell>& cells) {
             const std::string text = cell.text();
             if (column == widths_.size())
                 widths_.push_back(std::max(cell.title->size(), text.size()));
-            const bool left = cell.value.index() == 0 || cell.value.index() == 3;
+            const bool is_text = cell.value.index() == 0 || cell.value.index() == 3;
+            const bool left = is_text && !std::string_view(cell.format).starts_with("{:>");
             const auto pad = [&](std::string_view word) {
                 return left ? fmt::format("{:<{}}  ", word, widths_[column])
                             : fmt::format("{:>{}}  ", word, widths_[column]);

@@ -74,36 +74,33 @@ SimulatedStep simulate(double compute_seconds, std::span<const Transfer> transfe
                        std::span<const Afterwork> afterwork, double compute_slowdown,
                        double network_slowdown) {
     constexpr double kNever = 1e300, kTiny = 1e-12;
-    SimulatedStep step;
-    size_t arrived = 0, piece = 0;  // piece 0 is the pass itself, then the afterwork
-    double computed = 0;            // of this piece
-    double sent = 0;                // of the transfer under way, in seconds
-    const auto piece_seconds = [&] {
-        return piece == 0                  ? compute_seconds
-               : piece <= afterwork.size() ? afterwork[piece - 1].seconds
-                                           : 0;
+    struct Piece {
+        size_t needs;  // transfers that have arrived before it begins
+        double seconds;
     };
-    while (piece <= afterwork.size() || arrived < transfers.size()) {
-        const bool computes =
-            piece == 0 || (piece <= afterwork.size() && afterwork[piece - 1].transfer < arrived);
-        const double handed =
-            arrived < transfers.size() ? std::min(transfers[arrived].handed, compute_seconds) : 0;
-        const bool sends = arrived < transfers.size() && (piece > 0 || computed >= handed - kTiny);
-        const double compute_rate = computes ? (sends ? 1 / compute_slowdown : 1) : 0;
-        const double network_rate = sends ? (computes ? 1 / network_slowdown : 1) : 0;
-        // Until a piece of work is over, or as far as the next hand-over; until a transfer is over.
-        const bool until_handed = piece == 0 && arrived < transfers.size() && !sends;
-        const double work_left = (until_handed ? handed : piece_seconds()) - computed;
-        const double until =
-            std::min(computes ? work_left / compute_rate : kNever,
-                     sends ? (transfers[arrived].seconds - sent) / network_rate : kNever);
+    std::vector<Piece> pieces{{0, compute_seconds}};
+    for (const Afterwork& after : afterwork) pieces.push_back({after.transfer + 1, after.seconds});
+    SimulatedStep step;
+    size_t piece = 0, arrived = 0;
+    double computed = 0, sent = 0;  // seconds' worth of the current piece, of the current transfer
+    while (piece < pieces.size() || arrived < transfers.size()) {
+        const bool computes = piece < pieces.size() && pieces[piece].needs <= arrived;
+        const bool left = arrived < transfers.size();
+        const double handed = left ? std::min(transfers[arrived].handed, compute_seconds) : 0;
+        const bool sends = left && (piece > 0 || computed >= handed - kTiny);
+        const double slow_compute = sends ? compute_slowdown : 1;
+        const double slow_network = computes ? network_slowdown : 1;
+        // Until the piece is over, or the next hand-over comes, or the transfer is over.
+        double until = kNever;
+        if (computes)
+            until = ((left && !sends ? handed : pieces[piece].seconds) - computed) * slow_compute;
+        if (sends) until = std::min(until, (transfers[arrived].seconds - sent) * slow_network);
         ENSURE(until < kNever, "work that waits for a transfer which does not exist");
         step.seconds += until;
-        if (!computes) step.waited += until;
-        computed += until * compute_rate;
-        sent += until * network_rate;
+        computes ? computed += until / slow_compute : step.waited += until;
+        if (sends) sent += until / slow_network;
         if (sends && sent >= transfers[arrived].seconds - kTiny) ++arrived, sent = 0;
-        if (computes && computed >= piece_seconds() - kTiny) ++piece, computed = 0;
+        if (computes && computed >= pieces[piece].seconds - kTiny) ++piece, computed = 0;
     }
     return step;
 }
@@ -140,14 +137,7 @@ std::vector<PlanBucket> plan_buckets(std::span<const PlanParam> params, size_t b
     return buckets;
 }
 
-// How many times as long as when the params were timed.
-static double timing_scale(const PlanJob& job, const StepTiming& slowest) {
-    if (job.param_timings.empty() || slowest.images <= 0) return 1;
-    const double timed = timing_at(job.param_timings, slowest.images).backward;
-    return timed > 0 ? slowest.backward / timed : 1;
-}
-
-// What a step hands to the network, and what it computes behind the backward pass.
+// What a step hands to the network, and what it computes after the backward pass.
 struct Handovers {
     std::vector<Transfer> transfers;
     std::vector<Afterwork> afterwork;
@@ -161,27 +151,29 @@ static Handovers hand_over(const PlanJob& job, PlanSetting setting, int world,
     for (size_t left = job.exact_floats; left > 0; left -= std::min(left, kPiece))
         result.transfers.push_back(
             {slowest.forward, sum_seconds(std::min(left, kPiece), world, job.link, false)});
-    // A layer that travels as factors is left out of the backward pass: all behind it is earlier.
-    double moved = 0;
-    const double scale = timing_scale(job, slowest);
+    // How many times as long the backward pass takes as when the parameters were timed.
+    double scale = 1;
+    if (!job.param_timings.empty() && slowest.images > 0) {
+        const double timed = timing_at(job.param_timings, slowest.images).backward;
+        if (timed > 0) scale = slowest.backward / timed;
+    }
+    // A layer sent as factors leaves the backward pass: what comes behind it is earlier.
+    double& moved = result.moved_seconds;
     for (const PlanBucket& bucket :
          plan_buckets(job.params, job.bucket_bytes, setting.factors, job.batch, world)) {
         const PlanParam* param = bucket.factors_of;
-        if (param) moved += scale * (param->fixed_seconds + slowest.images * param->image_seconds);
-        const double handed =
-            slowest.forward + std::max(0.0, bucket.ready * slowest.backward - moved);
         if (param) {
+            moved += scale * (param->fixed_seconds + slowest.images * param->image_seconds);
             result.afterwork.push_back(
                 {result.transfers.size(),
                  scale * (param->fixed_seconds + double(job.batch) * param->image_seconds)});
-            result.transfers.push_back(
-                {handed, gather_seconds(bucket.floats, world, job.link, setting.bf16)});
-        } else {
-            result.transfers.push_back(
-                {handed, sum_seconds(bucket.floats, world, job.link, setting.bf16)});
         }
+        result.transfers.push_back(
+            {slowest.forward + std::max(0.0, bucket.ready * slowest.backward - moved),
+             param ? gather_seconds(bucket.floats, world, job.link, setting.bf16)
+                   : sum_seconds(bucket.floats, world, job.link, setting.bf16)});
     }
-    result.moved_seconds = std::min(moved, slowest.backward);
+    moved = std::min(moved, slowest.backward);
     return result;
 }
 
@@ -219,8 +211,8 @@ Prediction predict(const PlanJob& job, PlanSetting setting) {
 // ---- unequal machines -------------------------------------------------------------------------
 
 // Rank r needs f_r + c_r·b seconds for b images. All need T for b_r = (T − f_r)/c_r, and Σ b_r = B:
-// T = (B + Σ f_r/c_r) / Σ 1/c_r. A rank whose f_r alone is above T gets nothing, and the others
-// are asked again.
+// T = (B + Σ f_r/c_r) / Σ 1/c_r. A rank whose f_r alone is above T gets nothing, and T is computed
+// again without it.
 std::vector<double> fair_shares(std::span<const std::vector<StepTiming>> timings, int64_t batch) {
     struct Line {
         double fixed, per_image;
