@@ -66,7 +66,7 @@ TEST_CASE("bench_kernels on a GPU has cuBLAS do the same products beside it, or 
     CHECK(bench_kernels(options) == 1);
     const std::string table = all_of(options.out);
     CAPTURE(table);
-    CHECK(table.find("\nno cuBLAS beside the products: cuBLAS cannot be opened: no file\n") !=
+    CHECK(table.find("\nno cuBLAS to compare with: cuBLAS cannot be opened: no file\n") !=
           std::string::npos);
 }
 

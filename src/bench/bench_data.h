@@ -15,13 +15,13 @@ struct DataBenchRow {
     std::string stage;
     int threads = 1;
     double images_per_second = 0;
-    double limit = 0;  // what `threads` threads could do without the loader; 0: none known
     double bytes = 0;  // of an image on its way to the device; 0: it is not there yet
+    double limit = 0;  // what `threads` threads could do without the loader; 0: not known
 };
 
-// Reading, decoding, decoding and augmenting on one thread, validation rows on one thread, pixels
-// packed for the device on one thread, then the loader on 1, 2, 4 … up to `threads` threads,
-// packed or not. About `seconds` each.
+// Times each stage on one thread: read, decode, validation, training with floats or with packed
+// pixels for the device. Then the loader on 1, 2, 4 … up to `threads` threads, `packed` or not.
+// About `seconds` each.
 std::vector<DataBenchRow> bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
                                      bool packed, int threads, double seconds);
 

@@ -1,7 +1,7 @@
 // bench_kernels.h — how fast each op is on each layer of the built-in models, beside the limit of
-// the machine: what multiply-adds on registers reach, and what adding two arrays in memory reaches
-// (on a GPU, copying one), both measured in the same run, right after the op. On a GPU cuBLAS does
-// the same products beside them, where it can be opened; where not, a line says why.
+// the machine: what multiply-adds on registers reach, or what adding two arrays in memory reaches
+// (on a GPU: copying one). The limit is measured in the same run, right after the op. On a GPU
+// cuBLAS does the same products beside them; where it cannot be opened, a line says why.
 //
 //   GFLOP/s  counted as direct convolution; Winograd's method does fewer, so it may exceed 100 %
 //   GB/s     what the op must read and write at least
@@ -30,8 +30,8 @@ struct KernelBench {
         make_backend;
 };
 
-// Prints a line for each different (op, shapes) of tiny, alexnet, vgg16, resnet18 and resnet50
-// (those that are built in). Returns how many.
+// Prints a line for each different (op, shapes) of tiny, alexnet, vgg16, resnet18 and
+// resnet50. Returns how many.
 int bench_kernels(const KernelBench& options);
 
 }  // namespace convoy

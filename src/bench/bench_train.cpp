@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <ranges>
 #include <thread>
 
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/median.h"
+#include "src/base/table.h"
 #include "src/job/device_choice.h"
 #include "src/train/input.h"
 #include "src/train/random_batch.h"
@@ -18,15 +19,6 @@
 
 namespace convoy {
 namespace {
-
-using nlohmann::json;
-using Clock = std::chrono::steady_clock;
-
-double peak_rss_mb() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return double(usage.ru_maxrss) / 1024;
-}
 
 // Forward, gradient of x and gradient of w cost the same; the first layer needs no gradient of x.
 double train_flops(const Model& model) {
@@ -48,56 +40,62 @@ class Work {
     virtual std::string take_graph_failure() { return {}; }
 };
 
-// A step whose layers sleep: a third of the time forward, then rows in backward order, each after
-// its layer's part of the rest.
+// A step whose layers sleep: a third of the time forward, then each layer its part of the rest.
 class Sleeper : public Work {
  public:
     Sleeper(const Config& config, Model& model, Backend& backend, Communicator& communicator,
-            std::vector<int64_t> rows)
+            const std::vector<double>& shares)
         : model_(model),
           reducer_(model.params(), backend, communicator,
                    reducer_options(config, model.params(), communicator.world())),
-          rows_(std::move(rows)),
-          seconds_(config.compute) {
-        x_.resize(size_t(model.max_batch()) * widest());
+          forward_seconds_(config.compute / 3) {
+        for (int rank = 0; rank < communicator.world(); ++rank)
+            images_.push_back(share_of(config.batch, shares, rank).size());
+        const auto linear =
+            choose_factors(model.params(), config.batch, communicator.world(), FactorMode::kOff);
+        const double second = config.compute * 2 / 3 / model.forward_flops();
+        size_t widest = 1;
+        for (const Param* param : model.params().all() | std::views::reverse) {
+            if (param->running || param->frozen) continue;
+            const auto layer = std::ranges::find_if(
+                linear, [&](const auto& l) { return l.w == param || l.b == param; });
+            const bool is_linear = layer != linear.end();
+            if (is_linear && layer->b == param) continue;  // comes with the weights
+            const double flops = param->dims > 1 ? flops_of(*param) : 0;
+            parts_.push_back({param, is_linear ? layer->b : nullptr, is_linear, flops * second});
+            if (is_linear) widest = size_t(std::max({int(widest), param->shape.C, param->shape.N}));
+        }
+        x_.resize(size_t(model.max_batch()) * widest);
     }
     void step(const Batch& batch, int64_t, bool) override {
         std::fill_n(model_.params().counters(), StepCounters::kSize, 0.0f);
         wake_ = Clock::now();
-        sleep(seconds_ / 3);
-        reducer_.start(rows_);
-        const std::vector<LayerLine> lines = model_.lines();
-        const std::vector<Param*> all = model_.params().all();
-        const Param* bias = nullptr;  // of a linear layer: comes with its weights, which are next
-        for (auto row = all.rbegin(); row != all.rend(); ++row) {
-            const Param& w = **row;
-            const bool of_linear = row + 1 != all.rend() && (*(row + 1))->dims == 2 && w.dims == 1;
-            if (of_linear) bias = &w;
-            if (of_linear || w.running || w.frozen) continue;
-            if (w.dims > 1) sleep(seconds_ * 2 / 3 * flops_of(w, lines) / model_.forward_flops());
-            const bool as_factors =
-                w.dims == 2 && reducer_.take_factors(w, {x_.data(), batch.n, 1, 1, w.shape.C},
-                                                     {x_.data(), batch.n, 1, 1, w.shape.N});
-            if (!as_factors && bias) reducer_.ready(*bias);
-            if (!as_factors) reducer_.ready(w);
-            bias = nullptr;
+        sleep(forward_seconds_);
+        reducer_.start(images_);
+        for (const Part& part : parts_) {
+            sleep(part.seconds);
+            const Shape w = part.weights->shape;
+            if (part.linear && reducer_.take_factors(*part.weights, {x_.data(), batch.n, 1, 1, w.C},
+                                                     {x_.data(), batch.n, 1, 1, w.N}))
+                continue;
+            if (part.bias) reducer_.ready(*part.bias);
+            reducer_.ready(*part.weights);
         }
         reducer_.finish();
     }
     double seconds_waited() const override { return reducer_.seconds_waited(); }
 
  private:
-    double flops_of(const Param& w, const std::vector<LayerLine>& lines) const {
-        const std::string name = layer_name(w.name);
-        for (const LayerLine& line : lines)
-            if (line.name == name) return line.flops;
-        return 0;
-    }
-    size_t widest() {
-        int widest = 1;
-        for (const Param* row : model_.params().all())
-            if (row->dims == 2) widest = std::max({widest, row->shape.C, row->shape.N});
-        return size_t(widest);
+    // Gradients that are ready at once, after so many seconds.
+    struct Part {
+        const Param *weights, *bias;
+        bool linear;
+        double seconds;
+    };
+    double flops_of(const Param& w) const {
+        const auto lines = model_.lines();
+        const auto line = std::ranges::find(lines, layer_name(w.name), &LayerLine::name);
+        return line == lines.end() ? 0 : line->flops;
     }
     // By the clock rather than one after the other, so that late wake-ups do not add up.
     void sleep(double seconds) {
@@ -108,8 +106,9 @@ class Sleeper : public Work {
 
     Model& model_;
     GradReducer reducer_;
-    std::vector<int64_t> rows_;  // images of each rank
-    double seconds_;
+    std::vector<int64_t> images_;  // of each rank
+    double forward_seconds_;
+    std::vector<Part> parts_;  // in backward order
     Clock::time_point wake_;
     std::vector<float> x_;  // stands for every x and dy
 };
@@ -154,26 +153,34 @@ class Training : public Work {
     Trainer trainer_;
 };
 
-// Takes the times of `groups` of --sync-every steps, after one that warms up; where steps are
-// recorded after four, as they are when they come to each place of the input a second time.
-void measure(const Config& config, int groups, Work& work, const Batch& batch,
-             const Communicator& communicator, const std::function<int()>& stop,
-             TrainBench& result) {
+struct Measured {
+    std::vector<double> images_per_second;             // of all ranks together, one a timed group
+    double net_wait = 0, net_busy = 0;                 // parts of the time
+    double bytes_a_step = 0;                           // sent by this rank
+    double start_seconds = 0, first_step_seconds = 0;  // until the first step began, and ended
+    int signal = 0;                                    // that ended it early, else 0
+};
+
+// Times groups of --sync-every steps, after `warm_up` groups.
+Measured measure(const Config& config, int warm_up, Work& work, const Batch& batch,
+                 const Communicator& communicator, const std::function<int()>& stop,
+                 Clock::time_point started) {
+    const int groups = config.steps > 0 ? int(config.steps) : 5;
+    Measured result;
     double waited = 0, busy = 0, total = 0;
     uint64_t bytes = 0;
-    result.first_step_begin = Clock::now();
     int64_t number = 0;
-    for (int group = result.why_no_graph.empty() ? -3 : 0; group <= groups && !result.signal;
-         ++group) {
+    result.start_seconds = seconds_since(started);
+    for (int group = 1 - warm_up; group <= groups && !result.signal; ++group) {
         const double waited_before = work.seconds_waited();
         const double busy_before = communicator.seconds_busy();
         const uint64_t bytes_before = communicator.bytes_sent();
         const auto begin = Clock::now();
         for (int i = 1; i <= config.sync_every; ++i) {
             work.step(batch, number++, i == config.sync_every);
-            if (number == 1) result.first_step_end = Clock::now();
+            if (number == 1) result.first_step_seconds = seconds_since(started);
         }
-        const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+        const double seconds = seconds_since(begin);
         result.signal = work.stop_agreed(stop());
         if (group <= 0) continue;
         total += seconds;
@@ -185,99 +192,86 @@ void measure(const Config& config, int groups, Work& work, const Batch& batch,
     result.net_wait = total > 0 ? waited / total : 0;
     result.net_busy = total > 0 ? busy / total : 0;
     result.bytes_a_step = double(bytes) / (double(groups) * config.sync_every);
+    return result;
 }
 
 }  // namespace
 
-TrainBench bench_train(const Config& config, Communicator& communicator,
-                       const std::function<int()>& stop) {
+int bench_train(const Config& config, Communicator& communicator, Log& log,
+                const std::function<int()>& stop, Clock::time_point started) {
     if (config.compute > 0 && config.sync_every > 1)
         fail("--compute sleeps in steps that sum every gradient; it does not go with --sync-every");
-    TrainBench result;
     const std::string text = model_text(config.model);
-    result.model = config.model, result.batch = config.batch;
-    result.size = config.size ? config.size : model_input_size(text);
-    result.classes = class_count(config);
-    result.world = communicator.world();
-    result.why_no_graph = config.graph == "off"                  ? "--graph off"
-                          : config.forward || config.compute > 0 ? "these are no whole steps"
-                                                                 : "";
-    const int groups = config.steps > 0 ? int(config.steps) : 5;  // timed: H steps each
-
+    const int size = config.size ? config.size : model_input_size(text);
+    const int classes = class_count(config), world = communicator.world();
     const auto backend = make_backend(config);
-    result.threads = backend->threads();
-    if (result.why_no_graph.empty()) result.why_no_graph = why_no_graph(*backend, result.world);
-    Model model(text, {config.model, result.classes, result.size, uint64_t(config.seed), ""},
-                *backend);
-    const std::vector<double> shares(size_t(result.world), 1.0);
-    std::vector<int64_t> rows;
-    for (int rank = 0; rank < result.world; ++rank)
-        rows.push_back(share_of(config.batch, shares, rank).size());
+    std::string no_graph = config.graph == "off" ? "--graph off"
+                           : config.forward || config.compute > 0
+                               ? "these are not whole training steps"
+                               : why_no_graph(*backend, world);
+    Model model(text, {config.model, classes, size, uint64_t(config.seed), ""}, *backend);
+    const std::vector<double> shares(size_t(world), 1.0);
     const Range share = share_of(config.batch, shares, communicator.rank());
     const int local = std::max(int(share.size()), 1);
     model.plan(local, /*training=*/!config.forward);
-    float* slot = backend->alloc_host(Shape{local, result.size, result.size, 3}.elems());
+    float* slot = backend->alloc_host(Shape{local, size, size, 3}.elems());
     const Batch batch =
-        random_batch(share, config.batch, result.size, result.classes, uint64_t(config.seed), slot);
+        random_batch(share, config.batch, size, classes, uint64_t(config.seed), slot);
 
     std::unique_ptr<Work> work;
     if (config.forward)
         work = std::make_unique<Forward>(model, *backend);
     else if (config.compute > 0)
-        work = std::make_unique<Sleeper>(config, model, *backend, communicator, std::move(rows));
+        work = std::make_unique<Sleeper>(config, model, *backend, communicator, shares);
     else
         work = std::make_unique<Training>(config, model, *backend, communicator, shares, stop);
-    measure(config, groups, *work, batch, communicator, stop, result);
-    if (const std::string why = work->take_graph_failure(); !why.empty()) result.why_no_graph = why;
-    result.device_bytes = backend->device_bytes();
-    if (config.compute == 0 && !result.images_per_second.empty()) {
-        const double flops = config.forward ? model.forward_flops() : train_flops(model);
-        result.gflops = median(result.images_per_second) / double(config.batch) *
-                        double(share.size()) * flops / 1e9;
-        result.peak_gflops = backend->measure_peak_gflops();
-    }
-    return result;
-}
+    // A step is recorded when it comes to its place of the input for the second time, of two
+    // places.
+    const int warm_up = no_graph.empty() ? 4 : 1;
+    const Measured m = measure(config, warm_up, *work, batch, communicator, stop, started);
+    if (m.signal) return m.signal;
+    if (const std::string why = work->take_graph_failure(); !why.empty()) no_graph = why;
+    if (config.graph == "on" && !config.json && !no_graph.empty())
+        log.notice("--graph on: steps run op by op nevertheless, ", no_graph);
 
-void print_train_bench(const TrainBench& r, bool json_lines) {
-    const std::vector<double>& speeds = r.images_per_second;
-    const double middle = median(speeds);
-    const auto [least, most] = std::minmax_element(speeds.begin(), speeds.end());
-    const double percent = r.peak_gflops > 0 ? 100 * r.gflops / r.peak_gflops : 0;
-    if (json_lines) {
-        fmt::print("{}\n", json{{"bench", "train"},
-                                {"model", r.model},
-                                {"batch", r.batch},
-                                {"size", r.size},
-                                {"classes", r.classes},
-                                {"world", r.world},
-                                {"threads", r.threads},
-                                {"images_per_second", middle},
-                                {"images_per_second_min", *least},
-                                {"images_per_second_max", *most},
-                                {"gflops", r.gflops},
-                                {"peak_gflops", r.peak_gflops},
-                                {"percent_of_peak", percent},
-                                {"net_wait", r.net_wait},
-                                {"net_busy", r.net_busy},
-                                {"bytes_a_step", r.bytes_a_step},
-                                {"start_seconds", r.start_seconds},
-                                {"first_step_seconds", r.first_step_seconds},
-                                {"graph", r.why_no_graph.empty()},
-                                {"peak_rss_mb", peak_rss_mb()},
-                                {"device_memory_mb", double(r.device_bytes) / (1 << 20)}}
-                               .dump());
-        return;
+    const double speed = median(m.images_per_second);
+    const auto [least, most] = std::ranges::minmax(m.images_per_second);
+    double gflops = 0, peak = 0;  // of this rank
+    if (config.compute == 0) {
+        const double flops = config.forward ? model.forward_flops() : train_flops(model);
+        gflops = speed / double(config.batch) * double(share.size()) * flops / 1e9;
+        peak = backend->measure_peak_gflops();
     }
-    fmt::print("{:<10} {:>5} {:>5} {:>6} {:>22} {:>9} {:>9} {:>13} {:>9} {:>13} {:>9}\n", "model",
-               "batch", "size", "ranks", "img/s median (min-max)", "GFLOP/s", "% of peak",
-               "net % of busy", "sent/step", "step 1 after", "peak RSS");
-    fmt::print(
-        "{:<10} {:>5} {:>5} {:>6} {:>22} {:>9.0f} {:>9.0f} {:>13} {:>9} {:>11.2f} s {:>6.0f} MB\n",
-        r.model, r.batch, r.size, r.world,
-        fmt::format("{:.2f} ({:.2f}-{:.2f})", middle, *least, *most), r.gflops, percent,
-        fmt::format("{:.0f} of {:.0f}", 100 * r.net_wait, 100 * r.net_busy),
-        fmt::format("{:.1f} MB", r.bytes_a_step / 1e6), r.start_seconds, peak_rss_mb());
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    if (communicator.rank() != 0) return 0;
+    const double percent = peak > 0 ? 100 * gflops / peak : 0;
+    Table(config.json, stdout)
+        .row({{"bench", "train"},
+              {"model", config.model, "model"},
+              {"batch", config.batch, "batch"},
+              {"size", size, "size"},
+              {"classes", classes},
+              {"world", world, "ranks"},
+              {"threads", backend->threads()},
+              {"images_per_second", speed, "img/s", "{:.2f}"},
+              {"images_per_second_min", least, "min", "{:.2f}"},
+              {"images_per_second_max", most, "max", "{:.2f}"},
+              {"gflops", gflops, "GFLOP/s", "{:.0f}"},
+              {"peak_gflops", peak},
+              {"percent_of_peak", percent, "of peak", "{:.0f} %"},
+              {"net_wait", m.net_wait},
+              {"", 100 * m.net_wait, "net wait", "{:.0f} %"},
+              {"net_busy", m.net_busy},
+              {"", 100 * m.net_busy, "net busy", "{:.0f} %"},
+              {"bytes_a_step", m.bytes_a_step},
+              {"", m.bytes_a_step / 1e6, "sent/step", "{:.1f} MB"},
+              {"start_seconds", m.start_seconds, "step 1 after", "{:.2f} s"},
+              {"first_step_seconds", m.first_step_seconds},
+              {"graph", no_graph.empty()},
+              {"peak_rss_mb", double(usage.ru_maxrss) / 1024, "peak RSS", "{:.0f} MB"},
+              {"device_memory_mb", double(backend->device_bytes()) / (1 << 20)}});
+    return 0;
 }
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// kernel_rows.cpp — see kernel_rows.h.
+// kernel_rows.cpp — walks the text of a model; a function for each kind of layer names its ops.
 #include "src/bench/kernel_rows.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "data/pack.h"
 #include "src/base/random.h"
+#include "src/model/layers/text.h"
 #include "src/model/model.h"
 #include "src/model/model_text.h"
 #include "src/train/input.h"
@@ -17,47 +18,45 @@ namespace {
 
 constexpr int kClasses = 1000;
 
-// Hands out buffers of random numbers; the same blocks are used for all rows, one after the other.
+// Hands out buffers of random numbers. All layers use the same ones, one layer after the other.
 class Buffers {
  public:
     explicit Buffers(Backend& backend) : backend_(backend) {}
-    void reset() { next_[0] = next_[1] = 0; }
-    float* take(size_t elems) { return static_cast<float*>(take(elems, Type::kFloat32)); }
-    // An activation, or what products read of weights.
-    Tensor take(Shape shape) {
-        const Type type = backend_.activations();
-        return {take(shape.elems(), type), shape, type};
-    }
-    // The gradient of weights, floats whatever activations are.
-    Tensor take_floats(Shape shape) { return {take(shape.elems()), shape}; }
-
- private:
-    void* take(size_t elems, Type type) {
-        auto& blocks = blocks_[int(type)];
-        const size_t next = next_[int(type)]++;
-        if (next == blocks.size()) blocks.push_back({});
-        auto& [data, size] = blocks[next];
-        if (size < elems) {
-            data = backend_.alloc((elems * bytes_of(type) + 3) / sizeof(float)), size = elems;
-            fill(static_cast<char*>(data), elems, type, next + 1);
+    void reset() { next_ = 0; }
+    float* take(size_t floats) {
+        if (next_ == blocks_.size()) blocks_.push_back({});
+        auto& [data, size] = blocks_[next_++];
+        if (size < floats) {
+            data = backend_.alloc(floats), size = floats;
+            fill(data, floats);
         }
         return data;
     }
-    void fill(char* data, size_t elems, Type type, uint64_t index) {
-        const size_t count = std::min<size_t>(elems, 1 << 16), bytes = bytes_of(type);
-        std::vector<uint16_t> halves;
-        std::vector<float> values(count);
-        Random random(1, 0, index, kBench);
-        for (float& v : values) v = random.uniform(-1, 1);
-        for (float v : values) halves.push_back(uint16_t(std::bit_cast<uint32_t>(v) >> 16));
-        const void* from = type == Type::kFloat32 ? (const void*)values.data() : halves.data();
-        for (size_t at = 0; at < elems; at += count)
-            backend_.upload(data + at * bytes, from, std::min(count, elems - at) * bytes);
+    // An activation, or weights as products read them.
+    Tensor take(Shape shape) {
+        const Type type = backend_.activations();
+        return {take((shape.elems() * bytes_of(type) + 3) / sizeof(float)), shape, type};
+    }
+    // The gradient of weights: floats whatever activations are.
+    Tensor take_floats(Shape shape) { return {take(shape.elems()), shape}; }
+
+ private:
+    // Both halves of a float are the same bf16, so the numbers lie in (-1, 1) read either way.
+    void fill(float* data, size_t floats) {
+        std::vector<float> values(std::min<size_t>(floats, 1 << 16));
+        Random random(1, 0, next_, kBench);
+        for (float& v : values) {
+            const uint32_t half = std::bit_cast<uint32_t>(float(random.uniform(-1, 1))) >> 16;
+            v = std::bit_cast<float>(half << 16 | half);
+        }
+        for (size_t at = 0; at < floats; at += values.size())
+            backend_.upload(data + at, values.data(),
+                            std::min(values.size(), floats - at) * sizeof(float));
     }
 
     Backend& backend_;
-    std::vector<std::pair<void*, size_t>> blocks_[2];  // by type
-    size_t next_[2] = {};
+    std::vector<std::pair<float*, size_t>> blocks_;
+    size_t next_ = 0;
 };
 
 double bytes_of(std::initializer_list<Tensor> tensors) {
@@ -66,46 +65,52 @@ double bytes_of(std::initializer_list<Tensor> tensors) {
     return bytes;
 }
 
-// Walks a model's text and calls `measure` for each op of each layer.
+std::vector<int> groups_of(int N) {
+    std::vector<int> bounds{0};
+    while (bounds.back() < N) bounds.push_back(std::min(N, bounds.back() + 32));
+    return bounds;
+}
+
 class Walk {
  public:
-    Walk(Backend& backend, Backend* cublas, std::string model, WantedRow wanted, MeasureRow measure)
+    Walk(Backend& backend, std::string model, const WantedRow& wanted, const MeasureRow& measure)
         : backend_(backend),
-          cublas_(cublas),
           buffers_(backend),
           model_(std::move(model)),
-          wanted_(std::move(wanted)),
-          measure_(std::move(measure)) {}
+          wanted_(wanted),
+          measure_(measure) {}
 
+    // Shape of the output of these layers.
     Shape layers(const std::vector<LayerText>& texts, Shape x) {
         for (size_t i = 0; i < texts.size(); ++i)
             x = layer(texts[i], x, i + 1 < texts.size() && texts[i + 1].kind == "batchnorm");
         return x;
     }
-    void loss_and_optimizer(Shape logits) {
-        const std::string all = cat(params_, " parameters");
-        if (!wanted("softmax_cross_entropy", logits.text()) && !wanted("sgd", all)) return;
-        buffers_.reset();
-        const Tensor x = buffers_.take_floats(logits), dx = buffers_.take(logits);
-        const std::vector<int32_t> labels(size_t(logits.N), 1);
+    void loss(Shape s) {
+        if (!any_wanted({"softmax_cross_entropy"}, s.text())) return;
+        const Tensor logits = buffers_.take_floats(s), dlogits = buffers_.take(s);
+        const std::vector<int32_t> labels(size_t(s.N), 1);
         float* sums = buffers_.take(BatchSums::kFloats);
-        emit("softmax_cross_entropy", logits.text(), 0, bytes_of({x, dx}),
-             [&] { backend_.softmax_cross_entropy(x, labels, 0.1f, dx, sums); });
-        buffers_.reset();
+        emit("softmax_cross_entropy", s.text(), 0, bytes_of({logits, dlogits}),
+             [&](Backend& b) { b.softmax_cross_entropy(logits, labels, 0.1f, dlogits, sums); });
+    }
+    void optimizer() {
+        const std::string all = cat(params_, " parameters");
+        if (!any_wanted({"sgd"}, all)) return;
         float *w = buffers_.take(params_), *g = buffers_.take(params_), *v = buffers_.take(params_);
-        // No -1 in it: as a float that would be a NaN for the rows to come.
+        // No -1 in it, which as a float would be a NaN for the rows to come.
         const StepState state{.lr = 1e-4f, .scale = 0.01f, .first_bad = 0};
         auto* step = reinterpret_cast<StepState*>(buffers_.take(sizeof state / sizeof(float)));
         backend_.upload(step, &state, sizeof state);
         emit("sgd", all, 0, 20.0 * double(params_),
-             [&] { backend_.sgd(w, g, v, params_, step, 0.9f, 1e-4f, false); });
+             [&](Backend& b) { b.sgd(w, g, v, params_, step, 0.9f, 1e-4f, false); });
     }
     // What --augment-on device has the backend do with a batch of crops of photos. To be called
-    // last: it leaves other bits than floats in the buffers.
+    // last: it leaves bytes in the buffers.
     void images(Shape shape) {
         const Image crop{250, 333, std::vector<uint8_t>(size_t(250) * 333 * 3, 200)};
         const std::string shapes = cat(shape.N, "x", crop.H, "x", crop.W, "x3 to ", shape.H);
-        if (!wanted("resize", shapes)) return;
+        if (!any_wanted({"resize"}, shapes)) return;
         Packer packer;
         const size_t bytes =
             packer.look(view(crop), {shape.H, shape.W, {0, 0, shape.H, shape.W}, false});
@@ -113,34 +118,32 @@ class Walk {
         std::vector<Picture> pictures;
         for (size_t at = 0; at < block.size(); at += bytes)
             pictures.push_back(picture_of(packer.write(block.data(), at)));
-        buffers_.reset();
-        float* there = buffers_.take(block.size() / sizeof(float));
+        const auto* there = reinterpret_cast<uint8_t*>(buffers_.take(block.size() / sizeof(float)));
         const Tensor y = buffers_.take(shape);
-        backend_.upload(there, block.data(), block.size());
+        backend_.upload((void*)there, block.data(), block.size());
         const std::vector<float> values(3 * 256, 1);
-        const std::span packed(reinterpret_cast<const uint8_t*>(there), block.size());
-        emit("resize", shapes, 0, double(block.size()) + bytes_of({y}),
-             [&] { backend_.resize(packed, pictures, values.data(), y); });
+        emit("resize", shapes, 0, double(block.size()) + bytes_of({y}), [&](Backend& b) {
+            b.resize({there, block.size()}, pictures, values.data(), y);
+        });
     }
 
  private:
-    void emit(const char* op, const std::string& shapes, double flops, double bytes,
-              std::function<void()> run, std::function<void(Backend&)> by_cublas = nullptr) {
-        if (!wanted(op, shapes)) return;
-        KernelRow row{model_, op, shapes, flops, bytes, std::move(run), nullptr};
-        if (cublas_ && by_cublas) row.by_cublas = [this, by_cublas] { by_cublas(*cublas_); };
-        measure_(row);
+    using Run = std::function<void(Backend&)>;
+
+    void emit(const char* op, const std::string& shapes, double flops, double bytes, Run run,
+              Run by_cublas = nullptr) {
+        const KernelRow row{model_, op, shapes, flops, bytes, std::move(run), std::move(by_cublas)};
+        if (wanted_(row.name())) measure_(row);
     }
-    bool wanted(const char* op, const std::string& shapes) const {
-        return wanted_(cat(model_, " ", op, " ", shapes));
-    }
-    // Before any memory is taken for a layer.
-    bool any_wanted(std::initializer_list<const char*> ops, const std::string& shapes) const {
-        return std::any_of(ops.begin(), ops.end(), [&](auto* op) { return wanted(op, shapes); });
+    // Asked before any memory is taken for a layer.
+    bool any_wanted(std::initializer_list<const char*> ops, const std::string& shapes) {
+        buffers_.reset();
+        return std::ranges::any_of(ops, [&](const char* op) {
+            return wanted_(KernelRow{model_, op, shapes}.name());
+        });
     }
 
     Shape layer(const LayerText& text, Shape x, bool before_norm) {
-        buffers_.reset();
         const int out = text.out ? text.out : kClasses;
         if (text.kind == "conv2d") return conv2d(text.window, out, x, before_norm);
         if (text.kind == "linear") return linear(out, x);
@@ -166,31 +169,31 @@ class Walk {
         const Tensor dw = buffers_.take_floats(ws), dx = buffers_.take(xs);
         const double flops = 2.0 * double(ys.elems()) * double(ws.row_elems());
         const double bytes = bytes_of({x, w, y});
-        // For cuBLAS a product of matrices as large: a row for each pixel of y, with what its
-        // window sees. Making such a matrix of x, or dx of such a one, is left out of its time.
+        // For cuBLAS a product of matrices of the same size: a row for each pixel of y, with what
+        // its window sees. Its time leaves out how such a matrix is made of x, or dx of it.
         const Shape cs{int(ys.elems() / K), 1, 1, int(ws.row_elems())};
-        const Tensor columns = cublas_ ? buffers_.take(cs) : Tensor();
+        const Tensor columns = backend_.host_visible() ? Tensor() : buffers_.take(cs);
         const Tensor rows = y.as({cs.N, 1, 1, K}), flat = w.as({K, 1, 1, cs.C});
         const Tensor flat_dw = dw.as(flat.shape());
         emit(
             "conv2d", shapes, flops, bytes,
-            [&] { backend_.conv2d(x, w, nullptr, window, true, y); },
-            [&](Backend& cublas) { cublas.linear(columns, flat, nullptr, false, rows); });
+            [&](Backend& b) { b.conv2d(x, w, nullptr, window, true, y); },
+            [&](Backend& b) { b.linear(columns, flat, nullptr, false, rows); });
         if (before_norm) {  // with the statistics of y, as in training
             const std::vector<int> groups = groups_of(ys.N);
             const Moments of_y = moments_of(ys, groups);
             emit("conv2d_moments", shapes, flops, bytes,
-                 [&] { backend_.conv2d(x, w, nullptr, window, false, y, &of_y); });
+                 [&](Backend& b) { b.conv2d(x, w, nullptr, window, false, y, &of_y); });
         }
         if (xs.C > 3)  // the first layer needs none
             emit(
                 "conv2d_grad_x", shapes, flops, bytes,
-                [&] { backend_.conv2d_grad_x(y, w, window, nullptr, dx); },
-                [&](Backend& cublas) { cublas.linear_grad_x(rows, flat, nullptr, columns); });
+                [&](Backend& b) { b.conv2d_grad_x(y, w, window, nullptr, dx); },
+                [&](Backend& b) { b.linear_grad_x(rows, flat, nullptr, columns); });
         emit(
             "conv2d_grad_w", shapes, flops, bytes_of({x, y, dw}),
-            [&] { backend_.conv2d_grad_w(x, y, window, dw, nullptr); },
-            [&](Backend& cublas) { cublas.linear_grad_w(columns, rows, flat_dw, nullptr); });
+            [&](Backend& b) { b.conv2d_grad_w(x, y, window, dw, nullptr); },
+            [&](Backend& b) { b.linear_grad_w(columns, rows, flat_dw, nullptr); });
         return ys;
     }
     Shape linear(int K, Shape xs) {
@@ -201,31 +204,29 @@ class Walk {
         const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
         const Tensor dw = buffers_.take_floats(ws), dx = buffers_.take(xs);
         const double flops = 2.0 * double(ys.elems()) * ws.C;
-        const auto all = [&](const char* op, double bytes, std::function<void(Backend&)> run) {
-            emit(
-                op, shapes, flops, bytes, [&, run] { run(backend_); }, run);
+        const auto all = [&](const char* op, double bytes, const Run& run) {
+            emit(op, shapes, flops, bytes, run, run);
         };
-        all("linear", bytes_of({x, w, y}),
-            [&](Backend& device) { device.linear(x, w, nullptr, true, y); });
+        all("linear", bytes_of({x, w, y}), [&](Backend& b) { b.linear(x, w, nullptr, true, y); });
         all("linear_grad_x", bytes_of({x, w, y}),
-            [&](Backend& device) { device.linear_grad_x(y, w, nullptr, dx); });
+            [&](Backend& b) { b.linear_grad_x(y, w, nullptr, dx); });
         all("linear_grad_w", bytes_of({x, dw, dw, y}),
-            [&](Backend& device) { device.linear_grad_w(x, y, dw, nullptr); });
+            [&](Backend& b) { b.linear_grad_w(x, y, dw, nullptr); });
         return ys;
     }
-    // By itself; after a product, a batch norm or an add it is part of that.
+    // By itself; behind a product, a batch norm or an add it is part of that.
     Shape relu(Shape s) {
         if (!any_wanted({"relu", "relu_grad"}, s.text())) return s;
         const Tensor x = buffers_.take(s), dx = buffers_.take(s);
-        emit("relu", s.text(), 0, bytes_of({x, x}), [&] { backend_.relu(x); });
-        emit("relu_grad", s.text(), 0, bytes_of({x, dx, dx}), [&] { backend_.relu_grad(x, dx); });
+        emit("relu", s.text(), 0, bytes_of({x, x}), [&](Backend& b) { b.relu(x); });
+        emit("relu_grad", s.text(), 0, bytes_of({x, dx, dx}),
+             [&](Backend& b) { b.relu_grad(x, dx); });
         return s;
     }
     Shape add(Shape s) {
         if (!any_wanted({"add"}, s.text())) return s;
-        buffers_.reset();
         const Tensor x = buffers_.take(s), y = buffers_.take(s);
-        emit("add", s.text(), 0, bytes_of({x, x, y}), [&] { backend_.add(x, y); });
+        emit("add", s.text(), 0, bytes_of({x, x, y}), [&](Backend& b) { b.add(x, y); });
         return s;
     }
     Shape batch_norm(Shape s) {
@@ -236,20 +237,15 @@ class Walk {
         const size_t C = size_t(s.C);
         float *gamma = buffers_.take(C), *beta = buffers_.take(C);
         const Moments of_x = moments_of(s, groups);
-        emit("moments", s.text(), 0, bytes_of({x}), [&] { backend_.moments(x, of_x); });
-        emit("batch_norm", s.text(), 0, bytes_of({x, y}), [&] {
-            backend_.batch_norm(x, groups, of_x.mean_rstd, gamma, beta, nullptr, true, y);
+        emit("moments", s.text(), 0, bytes_of({x}), [&](Backend& b) { b.moments(x, of_x); });
+        emit("batch_norm", s.text(), 0, bytes_of({x, y}), [&](Backend& b) {
+            b.batch_norm(x, groups, of_x.mean_rstd, gamma, beta, nullptr, true, y);
         });
-        emit("batch_norm_grad", s.text(), 0, bytes_of({x, y, dy, x, y, dy, dy}), [&] {
-            backend_.batch_norm_grad(x, y, dy, groups, gamma, true, of_x.mean_rstd, dy, nullptr,
-                                     of_x.sums, of_x.sums + C);
+        emit("batch_norm_grad", s.text(), 0, bytes_of({x, y, dy, x, y, dy, dy}), [&](Backend& b) {
+            b.batch_norm_grad(x, y, dy, groups, gamma, true, of_x.mean_rstd, dy, nullptr, of_x.sums,
+                              of_x.sums + C);
         });
         return s;
-    }
-    static std::vector<int> groups_of(int N) {
-        std::vector<int> bounds{0};
-        while (bounds.back() < N) bounds.push_back(std::min(N, bounds.back() + 32));
-        return bounds;
     }
     Moments moments_of(Shape s, const std::vector<int>& groups) {
         const size_t C = size_t(s.C);
@@ -262,46 +258,47 @@ class Walk {
         const Tensor x = buffers_.take(xs), y = buffers_.take(ys), dx = buffers_.take(xs);
         auto* argmax = reinterpret_cast<uint8_t*>(buffers_.take(ys.elems() / 4 + 1));
         const double bytes = bytes_of({x, y}) + double(ys.elems());
-        emit("max_pool", shapes, 0, bytes, [&] { backend_.max_pool(x, window, y, argmax); });
+        emit("max_pool", shapes, 0, bytes, [&](Backend& b) { b.max_pool(x, window, y, argmax); });
         emit("max_pool_grad", shapes, 0, bytes,
-             [&] { backend_.max_pool_grad(y, argmax, window, nullptr, dx); });
+             [&](Backend& b) { b.max_pool_grad(y, argmax, window, nullptr, dx); });
         return ys;
     }
     Shape avg_pool(Shape ys, Shape xs) {
         const std::string shapes = cat(xs.text(), " to ", ys.H, "x", ys.W);
         if (!any_wanted({"avg_pool", "avg_pool_grad"}, shapes)) return ys;
         const Tensor x = buffers_.take(xs), y = buffers_.take(ys), dx = buffers_.take(xs);
-        emit("avg_pool", shapes, 0, bytes_of({x, y}), [&] { backend_.avg_pool(x, y); });
-        emit("avg_pool_grad", shapes, 0, bytes_of({x, y}), [&] { backend_.avg_pool_grad(y, dx); });
+        emit("avg_pool", shapes, 0, bytes_of({x, y}), [&](Backend& b) { b.avg_pool(x, y); });
+        emit("avg_pool_grad", shapes, 0, bytes_of({x, y}),
+             [&](Backend& b) { b.avg_pool_grad(y, dx); });
         return ys;
     }
     Shape dropout(float p, Shape s) {
         if (!any_wanted({"dropout"}, s.text())) return s;
         const Tensor x = buffers_.take(s);
         const std::vector<uint64_t> ids(size_t(s.N), 7);
-        emit("dropout", s.text(), 0, bytes_of({x, x}), [&] {
-            backend_.dropout(x, p, {1, 0}, ids, kLayer);
+        emit("dropout", s.text(), 0, bytes_of({x, x}), [&](Backend& b) {
+            b.dropout(x, p, {1, 0}, ids, kLayer);
         });
         return s;
     }
 
     Backend& backend_;
-    Backend* const cublas_;
     Buffers buffers_;
     const std::string model_;
-    const WantedRow wanted_;
-    const MeasureRow measure_;
+    const WantedRow& wanted_;
+    const MeasureRow& measure_;
     size_t params_ = 0;
 };
 
 }  // namespace
 
-void for_each_row(const std::string& model, int batch, Backend& backend, Backend* cublas,
-                  const WantedRow& wanted, const MeasureRow& measure) {
+void for_each_row(const std::string& model, int batch, Backend& backend, const WantedRow& wanted,
+                  const MeasureRow& measure) {
     const ModelText text = parse_model(model_text(model), model);
-    Walk walk(backend, cublas, model, wanted, measure);
+    Walk walk(backend, model, wanted, measure);
     const Shape images{batch, text.input, text.input, 3};
-    walk.loss_and_optimizer(walk.layers(text.layers, images));
+    walk.loss(walk.layers(text.layers, images));
+    walk.optimizer();
     walk.images(images);
 }
 

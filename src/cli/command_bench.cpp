@@ -1,8 +1,6 @@
 // command_bench.cpp — the wiring of the benchmarks.
 #include <fmt/core.h>
 
-#include <chrono>
-
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/bench/bench_allreduce.h"
@@ -16,33 +14,24 @@
 namespace convoy {
 
 int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
-    const auto started = std::chrono::steady_clock::now();
+    const auto started = Clock::now();
     Config config = line.config;
     log.set_quiet(config.json);
     if (config.forward && (config.compute > 0 || !config.coord.empty()))
         fail("--forward times one rank computing; it goes neither with --compute nor with --coord");
     Job job = join_job(line, log, stop);
     if (job.communicator->rank() > 0) apply_settings(config, job.settings);
-    TrainBench result;
+    int signal = 0;
     try {
         choose_device(config, line, job, log);
-        result = bench_train(config, *job.communicator, stop);
+        signal = bench_train(config, *job.communicator, log, stop, started);
     } catch (const std::exception& error) {
         job.communicator->abort(error.what());
         throw;
     }
-    const auto since_start = [&](auto then) {
-        return std::chrono::duration<double>(then - started).count();
-    };
-    result.start_seconds = since_start(result.first_step_begin);
-    result.first_step_seconds = since_start(result.first_step_end);
     job.communicator->barrier();
     job.communicator->leave();
-    if (result.signal) return 128 + result.signal;
-    if (config.graph == "on" && !config.json && !result.why_no_graph.empty())
-        log.notice("--graph on: steps run op by op nevertheless, ", result.why_no_graph);
-    if (job.communicator->rank() == 0) print_train_bench(result, config.json);
-    return 0;
+    return signal ? 128 + signal : 0;
 }
 
 // "1K,64K,1M" → bytes.
@@ -66,8 +55,7 @@ int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop)
     options.bf16_wire = config.wire == "bf16";
     options.json = config.json;
     if (config.coord.empty()) {
-        options.world = config.world > 0 ? config.world : 2;
-        bench_allreduce_local(options);
+        bench_allreduce_local(config.world > 0 ? config.world : 2, options);
         return 0;
     }
     log.set_quiet(config.json);
