@@ -7,7 +7,6 @@
 
 #include "data/pack.h"
 #include "src/base/random.h"
-#include "src/model/layers/text.h"
 #include "src/model/model.h"
 #include "src/model/model_text.h"
 #include "src/train/input.h"
