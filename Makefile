@@ -1,10 +1,13 @@
-# make          build ./trainer                     make demo    two ranks train the built-in set
-# make test     build and run the tests             make deps    install what is missing (apt)
-# make bench    the speed tables                    make layers  check the include rules
-# make format   clang-format in place               make lines   count lines
-# make gemm_ladder   build ./gemm_ladder: a product of matrices on a GPU in six steps
-# Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)
-#          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)  ARCH="75 80 90" (their generations)
+# make                build ./trainer                make test      build and run the tests
+# make demo           two ranks train shapes         make bench     the speed tables
+# make trainer-simt   … with the CUDA emulator       make layers    check the include rules
+# make gemm_ladder    the GPU product in six steps   make lines     count lines against the budget
+# make deps           install what is missing (apt)  make format    clang-format in place
+# Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  WERROR=1 (warnings are errors)
+#          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)
+#          ARCH="75 80 90" (compute capabilities), ARCH=all (those of a release); without it the
+#          GPUs of this machine, or else PTX of 8.0 that a driver compiles for what it finds
+#          TESTS="ring join" (only tests/test_ring.cpp and so on: quick to build)
 VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))
 BUILD   := build/$(VARIANT)
 MACHINE := $(shell uname -m)
@@ -13,64 +16,80 @@ MACHINE := $(shell uname -m)
 ISA        := $(if $(filter x86_64,$(MACHINE)),-march=x86-64-v3)
 ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
 
-# Debug information costs build time and memory: -g1 keeps line numbers for traces.
-CXX      := g++
-CXXFLAGS := -std=c++20 $(if $(SAN)$(TSAN),-O1,-O2) -g1 -Wall -Wextra -Werror -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
-CUDA     ?= $(if $(SAN)$(TSAN),0,$(if $(shell command -v nvcc),1,0))
+# -O1 for what only decides, -O2 and -O3 for what touches every byte. -g1: line numbers for traces.
+CXX         := g++
+CXXFLAGS    := -std=c++20 -O1 -g1 -Wall -Wextra -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-LDLIBS   := -lboost_context -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
+LDLIBS      := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
 
-# Cubins for 7.5, 8.x and 9.0; anything later compiles the PTX of the highest when it starts. Warnings
-# of the host's part are g++'s to give, when it compiles the same files for the model.
-ARCH      ?= 75 80 90
-NVCCFLAGS := -std=c++20 -O3 -lineinfo -I. -MMD -MP -Werror all-warnings --expt-relaxed-constexpr \
-             -DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1 $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a) \
-             -gencode arch=compute_$(lastword $(sort $(ARCH))),code=compute_$(lastword $(sort $(ARCH)))
+CUDA ?= $(if $(SAN)$(TSAN),0,$(if $(shell command -v nvcc),1,0))
 ifeq ($(CUDA),1)
-  LDLIBS  += -L$(dir $(shell command -v nvcc))../lib64 -lcudart_static -ldl -lrt
+  ARCH      ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u)
+  ARCHS     := $(if $(filter all,$(ARCH)),75 80 90,$(strip $(ARCH)))
+  PTX       := $(or $(lastword $(sort $(ARCHS))),80)
+  # Warnings of the host's part are g++'s to give, when it compiles the same files for the emulator.
+  NVCCFLAGS := -std=c++20 -O3 -lineinfo -I. -MMD -MP --expt-relaxed-constexpr -DFMT_CONSTEVAL= \
+               -DFMT_USE_CONSTEXPR=1 -DCONVOY_ARCH='"$(or $(ARCHS),$(PTX))"' \
+               $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+               -gencode arch=compute_$(PTX),code=compute_$(PTX)
+  LDLIBS    += -L$(dir $(shell command -v nvcc))../lib64 -lcudart_static -ldl -lrt
 endif
-
+ifdef WERROR
+  CXXFLAGS  += -Werror
+  NVCCFLAGS += -Werror all-warnings
+endif
 ifdef SAN
-  # Beside the sanitizers GCC 12 sees overflows in fmt that are not there; other builds stay strict.
-  CXXFLAGS += -Wno-error
+  # Beside the sanitizers GCC 12 sees overflows in fmt that are not there.
+  CXXFLAGS    += -Wno-error -fsanitize=address,undefined -fno-omit-frame-pointer
   KERNELFLAGS += -O2
-  CXXFLAGS += -fsanitize=address,undefined -fno-omit-frame-pointer
-  LDLIBS   += -fsanitize=address,undefined
+  LDLIBS      += -fsanitize=address,undefined
 endif
 ifdef TSAN
   CXXFLAGS += -fsanitize=thread -Wno-tsan
   LDLIBS   += -fsanitize=thread
 endif
 
-LIB_SRC  := $(wildcard kernels/*.cpp kernels/cpu/*.cpp kernels/simt/*.cpp net/*.cpp data/*.cpp) \
-            $(filter-out src/cli/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
+LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*.cpp data/*.cpp) \
+           $(filter-out src/cli/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp,$(LIB_SRC))
 endif
-# The CUDA kernels, compiled by g++ for the model of CUDA in kernels/simt: always there.
-SIMT     := $(BUILD)/simt
 CU_SRC   := $(wildcard kernels/cuda/*.cu)
-LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(CU_SRC:%=$(SIMT)/%.o) $(if $(filter 1,$(CUDA)),$(CU_SRC:%=$(BUILD)/cuda/%.o))
+# Each .cu is compiled by nvcc for GPUs, and by g++ for the emulator (kernels/simt).
+SIMT     := $(BUILD)/simt
+GPU      := $(BUILD)/$(subst $() ,-,cuda $(or $(ARCHS),ptx$(PTX)))
+GPU_OBJ  := $(if $(filter 1,$(CUDA)),$(CU_SRC:%=$(GPU)/%.o))
+SIMT_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/simt/*.cpp)) $(CU_SRC:%=$(SIMT)/%.o)
+LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(GPU_OBJ)
+MAIN_OBJ := $(BUILD)/src/cli/main.cpp.o
 # The thread sanitizer has nothing to see in tests without threads of their own.
-TEST_SRC := $(if $(TSAN),$(wildcard $(addprefix tests/,main.cpp $(addprefix test_,ring.cpp join.cpp faults.cpp loader.cpp \
-              cpu_backend.cpp grad_reducer.cpp trainer.cpp program.cpp))),$(wildcard tests/*.cpp))
+ifdef TSAN
+  TESTS ?= ring join faults loader cpu_backend grad_reducer trainer program
+endif
+TEST_SRC := $(if $(TESTS),tests/main.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) \
             $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o)
 LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
-              $(if $(filter 1,$(CUDA)),$(BUILD)/cuda/tools/gemm_ladder.cu.o)
+              $(if $(filter 1,$(CUDA)),$(GPU)/tools/gemm_ladder.cu.o)
 
 all: trainer
-trainer: $(BUILD)/trainer FORCE
-	@cmp -s $< $@ || cp -f $< $@
-gemm_ladder: $(BUILD)/gemm_ladder FORCE
+trainer trainer-simt gemm_ladder: %: $(BUILD)/% FORCE
 	@cmp -s $< $@ || cp -f $< $@
 FORCE:
-$(BUILD)/trainer: $(BUILD)/src/cli/main.cpp.o $(LIB_OBJ)
-	$(CXX) $(filter-out %.h,$^) -o $@ $(LDLIBS)
-$(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ)
-	$(CXX) $^ -o $@ $(LDLIBS)
-$(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter-out $(BUILD)/net/% $(BUILD)/data/% $(BUILD)/src/%,$(LIB_OBJ))
-	$(CXX) $^ -o $@ $(LDLIBS)
+# What a binary has (kernels/backend.cpp) is what is linked into it. A file named after the choice
+# is new when the choice changes.
+CHOICE := $(BUILD)/$(subst $() ,-,$(notdir $(GPU)) $(CUDA) $(TESTS)).choice
+$(CHOICE):
+	@mkdir -p $(@D) && rm -f $(BUILD)/*.choice && touch $@
+LINK = $(CXX) $(filter %.o,$^) -o $@ $(LDLIBS)
+$(BUILD)/trainer: $(MAIN_OBJ) $(LIB_OBJ) $(CHOICE)
+	$(LINK)
+$(BUILD)/trainer-simt: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
+	$(LINK) -lboost_context
+$(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
+	$(LINK) -lboost_context
+$(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
+	$(LINK) -lboost_context
 
 # The set-up of a fresh machine, before anything is compiled; a look that takes no time once done.
 build/deps.ok: tools/deps.sh
@@ -80,18 +99,19 @@ build/deps.ok: tools/deps.sh
 deps:
 	tools/deps.sh
 
+$(BUILD)/net/%.o $(BUILD)/data/%.o: CXXFLAGS += -O2
+# No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
+$(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
+$(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
+# Vectors for the start values, and the same ones on every machine.
+$(BUILD)/src/model/start_values.cpp.o: CXXFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
+$(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
 ifdef SAN
 # What is tested is instrumented in full; the tests themselves would take twice as long to compile.
 $(BUILD)/tests/%.o: CXXFLAGS += -fno-sanitize=undefined
 # Unrolled tiles of registers: with -O2 as long to compile as a tenth of all the rest.
 $(BUILD)/kernels/cpu/micro_%.o: KERNELFLAGS += -O1
 endif
-$(BUILD)/kernels/%.o $(SIMT)/%.o: CXXFLAGS += $(KERNELFLAGS)
-# No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
-$(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
-# Vectors for the start values, and the same ones on every machine.
-$(BUILD)/src/model/start_values.cpp.o: CXXFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
-$(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
 $(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
@@ -104,24 +124,17 @@ $(SIMT)/%.cuh: %.cuh kernels/simt/launch.sed
 	$(REWRITE)
 $(SIMT)/%.cu.cpp: %.cu kernels/simt/launch.sed
 	$(REWRITE)
-$(SIMT)/%.o: CXXFLAGS += -g -fsanitize=alignment -Wno-unknown-pragmas
+$(SIMT)/%.o: CXXFLAGS += $(KERNELFLAGS) -g -fsanitize=alignment -Wno-unknown-pragmas
 $(SIMT)/%.cu.o: $(SIMT)/%.cu.cpp Makefile | $(patsubst %,$(SIMT)/%,$(wildcard kernels/cuda/*.cuh)) build/deps.ok
 	$(CXX) -I$(SIMT) $(CXXFLAGS) -c $< -o $@
-# And for GPUs.
-$(BUILD)/cuda/%.cu.o: %.cu Makefile | build/deps.ok
+$(GPU)/%.cu.o: %.cu Makefile | build/deps.ok
 	@mkdir -p $(@D)
 	nvcc $(NVCCFLAGS) -c $< -o $@
-# The files that know whether there is CUDA; a file named after the choice is new when it changes.
-KNOW_CUDA := $(patsubst %,$(BUILD)/%.o,kernels/backend.cpp src/cli/version.cpp tools/gemm_ladder_main.cpp)
-$(KNOW_CUDA): $(BUILD)/with-cuda-$(CUDA)
-$(KNOW_CUDA): CXXFLAGS += $(if $(filter 1,$(CUDA)),'-DCONVOY_CUDA="$(ARCH)"')
-$(BUILD)/with-cuda-$(CUDA):
-	@mkdir -p $(@D) && rm -f $(BUILD)/with-cuda-* && touch $@
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh
--include $(LIB_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(LADDER_OBJ:.o=.d) $(BUILD)/src/cli/main.cpp.d
+-include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ))
 
 # The tests of the whole program run the trainer beside them.
-test: $(BUILD)/run_tests $(BUILD)/trainer
+test: $(BUILD)/run_tests $(BUILD)/trainer-simt
 	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) $<
 demo: trainer
 	tools/demo.sh ./trainer
@@ -157,8 +170,13 @@ format:
 	clang-format -i $(SOURCES)
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
+# Every line has readers who pay for it: without tests there shall be no more than this.
+BUDGET := 28100
 lines:
-	@git ls-files src net kernels data tools | xargs wc -l | tail -1
+	@git ls-files src net kernels data tools | xargs wc -l | sed '/ total$$/d' | \
+	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \
+	    END { for (room in lines) printf "%6d  %s\n", lines[room], room | "sort -k2"; close("sort -k2"); \
+	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
-	rm -rf build trainer gemm_ladder
+	rm -rf build trainer trainer-simt gemm_ladder
 .PHONY: FORCE all test demo bench deps layers format format-check lines clean

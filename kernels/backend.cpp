@@ -89,24 +89,12 @@ static int cuda_index(const std::string& device) {
     return number ? std::stoi(digits) : -1;
 }
 
-#ifdef CONVOY_CUDA
-static int count_devices(std::string* why_none) { return cuda::count_devices(why_none); }
-static std::string identity_of_gpu(int index) { return cuda::device_identity(index); }
-static std::unique_ptr<Backend> make_cuda(int index, const BackendOptions& options) {
-    return cuda::make_device_backend(index, options);
-}
-#else
-static int count_devices(std::string* why_none) {
-    *why_none = "built without CUDA";
-    return 0;
-}
-static std::string identity_of_gpu(int) { return ""; }
-static std::unique_ptr<Backend> make_cuda(int, const BackendOptions&) { return nullptr; }
-#endif
-
 int count_gpus(std::string* why_none) {
     std::string reason;
-    return count_devices(why_none ? why_none : &reason);
+    std::string& why = why_none ? *why_none : reason;
+    if (cuda::count_devices) return cuda::count_devices(&why);
+    why = "built without CUDA";
+    return 0;
 }
 
 // The GPU that `device` (not cpu, not simt) means; -1: none, since "" takes what there is.
@@ -124,10 +112,10 @@ static int gpu_of(const std::string& device, std::string* why_none) {
 
 std::string device_identity(const std::string& device) {
     if (device == "cpu") return "";
-    if (device == "simt") return simt::device_identity(0);
+    if (device == "simt" && simt::device_identity) return simt::device_identity(0);
     std::string why_none;
     const int index = gpu_of(device, &why_none);
-    return index < 0 ? "" : identity_of_gpu(index);
+    return index < 0 ? "" : cuda::device_identity(index);
 }
 
 static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::string why = "") {
@@ -147,10 +135,20 @@ std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOp
         fail(
             "--gemm cublas: cuBLAS computes on GPUs alone; --device simt runs the program's own "
             "kernels");
+    if (device == "simt" && !simt::make_device_backend)
+        fail("--device simt: built without the emulator; `make trainer-simt` builds one with it");
     if (device == "simt") return simt::make_device_backend(0, options);
     std::string why_none;
     const int index = gpu_of(device, &why_none);
-    return index < 0 ? make_cpu(options, cat("no GPU: ", why_none)) : make_cuda(index, options);
+    return index < 0 ? make_cpu(options, cat("no GPU: ", why_none))
+                     : cuda::make_device_backend(index, options);
+}
+
+std::string built_backends() {
+    return cat("cpu", simt::make_device_backend ? ", simt" : "",
+               cuda::architectures
+                   ? cat(", cuda for compute capabilities ", cuda::architectures(), " and later")
+                   : " (built without CUDA)");
 }
 
 }  // namespace convoy

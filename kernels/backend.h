@@ -337,5 +337,7 @@ std::string device_identity(const std::string& device);
 // Processors this process may use: the smaller of its affinity mask and its cgroup's quota
 // (rounded up), at least 1.
 int available_cpus();
+// Which backends this program was linked with, for --version.
+std::string built_backends();
 
 }  // namespace convoy

@@ -31,12 +31,13 @@ void climb_gemm_ladder(GemmSize size, std::span<const float> a, std::span<const 
 }  // namespace simt
 
 namespace cuda {
-// Whether there is a GPU; if not, why.
-bool has_gpu(std::string* why_not);
+// Whether there is a GPU; if not, why. Both are weak: null in a build without nvcc.
+[[gnu::weak]] bool has_gpu(std::string* why_not);
 // The same on GPU 0, timed; "cuBLAS" comes as a rung of each precision, before the others, and not
 // at all where the library cannot be opened (why_no_cublas then says why).
-void climb_gemm_ladder(GemmSize size, std::span<const float> a, std::span<const float> b,
-                       const RungVisitor& visit, std::string* why_no_cublas);
+[[gnu::weak]] void climb_gemm_ladder(GemmSize size, std::span<const float> a,
+                                     std::span<const float> b, const RungVisitor& visit,
+                                     std::string* why_no_cublas);
 }  // namespace cuda
 
 }  // namespace convoy

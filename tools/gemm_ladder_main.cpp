@@ -39,9 +39,7 @@ double worst_error(const GemmSize& s, const std::vector<float>& a, const std::ve
 int run(int argc, char** argv) {
     std::string why_no_gpu = "built without CUDA", why_no_cublas;
     bool gpu = false;
-#ifdef CONVOY_CUDA
-    gpu = cuda::has_gpu(&why_no_gpu);
-#endif
+    if (cuda::has_gpu) gpu = cuda::has_gpu(&why_no_gpu);
     const std::string word = argc > 1 ? argv[1] : gpu ? "4096" : "128";
     if (argc > 2 || word.empty() || word.size() > 5 ||
         word.find_first_not_of("0123456789") != std::string::npos || std::stoi(word) == 0)
@@ -59,9 +57,7 @@ int run(int argc, char** argv) {
     const auto visit = [&](const RungResult& r) {
         lines.push_back({r.name, r.precision, r.seconds, worst_error(size, a, b, r.c)});
     };
-#ifdef CONVOY_CUDA
     if (gpu) cuda::climb_gemm_ladder(size, a, b, visit, &why_no_cublas);
-#endif
     if (!gpu) {
         std::printf("no GPU (%s): the ladder on the model of CUDA, not timed\n",
                     why_no_gpu.c_str());

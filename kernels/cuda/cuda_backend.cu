@@ -24,6 +24,10 @@ int count_devices(std::string* why_none) {
     return count;
 }
 
+#ifdef __CUDACC__
+const char* architectures() { return CONVOY_ARCH; }
+#endif
+
 std::string device_identity(int index) {
     cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, index));

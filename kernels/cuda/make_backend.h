@@ -1,18 +1,23 @@
-// make_backend.h — the two backends that are made of the files in this folder, without CUDA in the
-// header, for kernels/backend.cpp.
+// make_backend.h — the two backends made of the files in this folder, without CUDA in the header.
+//
+// They are weak symbols: a program that is linked without the emulator's objects, or without those
+// of nvcc, finds null there (kernels/backend.cpp), and no source has to be compiled twice.
 #pragma once
 
 #include "kernels/backend.h"
 
 namespace convoy::simt {
-std::unique_ptr<Backend> make_device_backend(int index, const BackendOptions& options);
-std::string device_identity(int index);
+[[gnu::weak]] std::unique_ptr<Backend> make_device_backend(int index,
+                                                           const BackendOptions& options);
+[[gnu::weak]] std::string device_identity(int index);  // of this process
 }  // namespace convoy::simt
 
 namespace convoy::cuda {
-std::unique_ptr<Backend> make_device_backend(int index, const BackendOptions& options);
-// The UUID of a GPU; for the model, of this process.
-std::string device_identity(int index);
+[[gnu::weak]] std::unique_ptr<Backend> make_device_backend(int index,
+                                                           const BackendOptions& options);
+[[gnu::weak]] std::string device_identity(int index);  // the UUID of a GPU
 // GPUs that this process may use; where there are none, why.
-int count_devices(std::string* why_none);
+[[gnu::weak]] int count_devices(std::string* why_none);
+// What nvcc built for: "75 80 90".
+[[gnu::weak]] const char* architectures();
 }  // namespace convoy::cuda

@@ -5,15 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <opencv2/core/version.hpp>
 
-#include "src/base/check.h"
+#include "kernels/backend.h"
 
 namespace convoy {
-
-#ifdef CONVOY_CUDA
-static const char* const kCuda = ", cuda for compute capabilities " CONVOY_CUDA " and later";
-#else
-static const char* const kCuda = " (built without CUDA)";
-#endif
 
 std::string version_text() {
 #if defined(__x86_64__)
@@ -22,7 +16,7 @@ std::string version_text() {
     const char* machine = "portable vectors";
 #endif
     return cat("Convoy ", kVersion, "\n", "compiler   g++ ", __VERSION__, "\n", "machine    ",
-               machine, "\n", "backends   cpu, simt", kCuda, "\n", "libraries  OpenCV ", CV_VERSION,
+               machine, "\n", "backends   ", built_backends(), "\n", "libraries  OpenCV ", CV_VERSION,
                ", fmt ", FMT_VERSION / 10000, ".", FMT_VERSION / 100 % 100, ".", FMT_VERSION % 100,
                ", CLI11 ", CLI11_VERSION, ", nlohmann-json ", NLOHMANN_JSON_VERSION_MAJOR, ".",
                NLOHMANN_JSON_VERSION_MINOR, ".", NLOHMANN_JSON_VERSION_PATCH, "\n");

@@ -90,7 +90,7 @@ std::string Model::table() const {
         text.resize(text.find_last_not_of(' ') + 1);
         text += '\n';
     };
-    const auto commas = [](size_t n) { return n ? cat(fmt::group_digits(n)) : ""; };
+    const auto commas = [](size_t n) { return n ? fmt::format("{}", fmt::group_digits(n)) : ""; };
     const auto gflop = [](double n) { return n > 0 ? fmt::format("{:.3f}", n / 1e9) : ""; };
     add("layer", "", "output", "parameters", "GFLOP");
     add("input", "", image_text({1, size_, size_, 3}), "", "");

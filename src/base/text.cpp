@@ -1,0 +1,83 @@
+// text.cpp — see text.h and check.h.
+#include "src/base/text.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace convoy {
+
+void append_number(std::string& text, int64_t number) { text += fmt::format("{}", number); }
+void append_number(std::string& text, uint64_t number) { text += fmt::format("{}", number); }
+void append_number(std::string& text, double number) { text += fmt::format("{}", number); }
+void append_number(std::string& text, float number) { text += fmt::format("{}", number); }
+
+void throw_error(const std::string& text) { throw Error(text); }
+
+std::vector<std::string> split(std::string_view text, char separator) {
+    std::vector<std::string> parts;
+    for (size_t at = 0; at <= text.size();) {
+        const size_t end = std::min(text.find(separator, at), text.size());
+        parts.emplace_back(text.substr(at, end - at));
+        at = end + 1;
+    }
+    return parts;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+    std::vector<size_t> row(b.size() + 1);
+    std::iota(row.begin(), row.end(), 0);
+    for (size_t i = 0; i < a.size(); ++i) {
+        size_t diagonal = row[0]++;
+        for (size_t j = 0; j < b.size(); ++j) {
+            const size_t substitute = diagonal + (a[i] != b[j]);
+            diagonal = row[j + 1];
+            row[j + 1] = std::min({substitute, row[j] + 1, diagonal + 1});
+        }
+    }
+    return row.back();
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+    std::string best;
+    size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+    for (const std::string& candidate : candidates) {
+        const bool begins = word.size() >= 3 && candidate.starts_with(word);
+        const size_t distance = begins ? 1 : edit_distance(word, candidate);
+        if (distance < best_distance) best = candidate, best_distance = distance;
+    }
+    return best;
+}
+
+bool is_utf8(std::string_view text) {
+    for (size_t i = 0; i < text.size();) {
+        const unsigned char c = static_cast<unsigned char>(text[i]);
+        const size_t length = c < 0x80                ? 1
+                              : c >= 0xC2 && c < 0xE0 ? 2
+                              : c >= 0xE0 && c < 0xF0 ? 3
+                              : c >= 0xF0 && c < 0xF5 ? 4
+                                                      : 0;
+        if (length == 0 || i + length > text.size()) return false;
+        for (size_t j = 1; j < length; ++j)
+            if ((static_cast<unsigned char>(text[i + j]) & 0xC0) != 0x80) return false;
+        if (length > 1 && ((c == 0xE0 && static_cast<unsigned char>(text[i + 1]) < 0xA0) ||
+                           (c == 0xF0 && static_cast<unsigned char>(text[i + 1]) < 0x90)))
+            return false;
+        i += length;
+    }
+    return true;
+}
+
+std::string clock_text(double seconds) {
+    const long s = seconds > 0 ? long(seconds + 0.5) : 0;
+    return s < 3600 ? fmt::format("{}:{:02}", s / 60, s % 60)
+                    : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+std::string count_text(double n) {
+    if (n >= 1e9) return fmt::format("{:.2f} G", n / 1e9);
+    if (n >= 1e6) return fmt::format("{:.2f} M", n / 1e6);
+    if (n >= 1e4) return fmt::format("{:.1f} k", n / 1e3);
+    return fmt::format("{:.0f}", n);
+}
+
+}  // namespace convoy
