@@ -77,7 +77,7 @@ struct Loader::Impl {
     Slot* claim();
     void open_step(Slot& slot);
     void make_row(Tools& tools, Slot& slot, size_t row, uint64_t sample);
-    PackedImage pack(Tools& tools, Slot& slot, const Resizing& resizing);
+    Picture pack(Tools& tools, Slot& slot, const Resizing& resizing);
     std::optional<size_t> take_room(Slot& slot, size_t bytes);
     void finish(Slot& slot);
     void note_bad(uint64_t sample, const std::string& reason);
@@ -111,7 +111,7 @@ void Loader::Impl::open_step(Slot& slot) {
     batch.positions.resize(size_t(n));
     if (options.packed) {
         slot.room.emplace(most, how.size);
-        batch.images.resize(size_t(n));
+        batch.pictures.resize(size_t(n));
         batch.packed_bytes = 0;
     }
     for (int i = 0; i < n; ++i) {
@@ -152,7 +152,7 @@ void Loader::Impl::make_row(Tools& tools, Slot& slot, size_t row, uint64_t sampl
     else
         decoder.read(image);
     if (options.packed) {
-        slot.batch.images[row] =
+        slot.batch.pictures[row] =
             pack(tools, slot,
                  options.training ? training_resizing(image.H, image.W, how, epoch, sample)
                                   : validation_resizing(image.H, image.W, how));
@@ -165,7 +165,7 @@ void Loader::Impl::make_row(Tools& tools, Slot& slot, size_t row, uint64_t sampl
         validation_row(image, how, tools.resizer, out);
 }
 
-PackedImage Loader::Impl::pack(Tools& tools, Slot& slot, const Resizing& resizing) {
+Picture Loader::Impl::pack(Tools& tools, Slot& slot, const Resizing& resizing) {
     std::optional<size_t> at = take_room(slot, tools.packer.look(view(tools.image), resizing));
     if (!at) at = take_room(slot, tools.packer.resize());
     ENSURE(at, "no room for ", how.size, "x", how.size, " pixels");
@@ -225,7 +225,7 @@ void Loader::Impl::finish(Slot& slot) {
         if (!slot.good[row]) continue;
         if (n != row) {
             if (options.packed)
-                batch.images[n] = batch.images[row];
+                batch.pictures[n] = batch.pictures[row];
             else
                 std::copy_n(batch.x + row * row_elems, row_elems, batch.x + n * row_elems);
             batch.labels[n] = batch.labels[row];
@@ -236,7 +236,7 @@ void Loader::Impl::finish(Slot& slot) {
     }
     batch.n = int(n);
     batch.labels.resize(n), batch.samples.resize(n), batch.positions.resize(n);
-    if (options.packed) batch.images.resize(n), batch.packed_bytes = slot.room->used();
+    if (options.packed) batch.pictures.resize(n), batch.packed_bytes = slot.room->used();
     slot.state = State::ready;
 }
 
@@ -256,7 +256,7 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
         slot.memory = slots[i];
         if (options.packed)
             slot.batch.packed = reinterpret_cast<const uint8_t*>(slots[i]),
-            slot.batch.values = impl_->values.data(), slot.batch.images.reserve(most);
+            slot.batch.values = impl_->values.data(), slot.batch.pictures.reserve(most);
         else
             slot.batch.x = slots[i];
         slot.batch.slot = int(i);

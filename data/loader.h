@@ -29,7 +29,7 @@ struct Batch {
     // With LoaderOptions::packed, in place of x (pack.h).
     const uint8_t* packed = nullptr;  // the slot
     size_t packed_bytes = 0;          // used of it
-    std::vector<PackedImage> images;  // n
+    std::vector<Picture> pictures;    // n
     const float* values = nullptr;    // what pixels become, 3·256 (augment.h)
 };
 

@@ -82,19 +82,16 @@ size_t Packer::resize() {
     return look(view(small_), {H, W, {0, 0, H, W}, false});
 }
 
-PackedImage Packer::write(uint8_t* block, size_t at) const {
-    PackedImage image{};
-    image.H = part_.H, image.W = part_.W;
-    image.column_taps = column_taps_, image.row_taps = row_taps_;
-    image.pixels = at;
-    image.columns = image.pixels + pixel_bytes(part_);
-    image.rows = image.columns + table_bytes(columns_.first.size(), column_taps_);
+Picture Packer::write(uint8_t* block, size_t at) const {
+    const size_t columns = at + pixel_bytes(part_);
+    const size_t rows = columns + table_bytes(columns_.first.size(), column_taps_);
     const size_t row_bytes = size_t(part_.W) * 3;
     for (size_t h = 0; h < size_t(part_.H); ++h)
         std::memcpy(block + at + h * row_bytes, part_.pixels + h * part_.row_bytes, row_bytes);
-    write_table(columns_, columns_.begin(), column_taps_, how_.flip, block + image.columns);
-    write_table(rows_, rows_.begin(), row_taps_, false, block + image.rows);
-    return image;
+    write_table(columns_, columns_.begin(), column_taps_, how_.flip, block + columns);
+    write_table(rows_, rows_.begin(), row_taps_, false, block + rows);
+    return {int64_t(at), int64_t(columns), int64_t(rows), part_.H,
+            part_.W,     column_taps_,     row_taps_};
 }
 
 }  // namespace convoy

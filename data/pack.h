@@ -1,16 +1,9 @@
 // pack.h — the decoded images of a batch in one block of bytes, for a device that resizes them.
 //
-// Of each image the block holds what resizing reads, each piece at a multiple of four bytes:
-//
-//   pixels   H·W·3 bytes  RGB, rows without padding: only the part of the image that is read
-//   columns  int32        for each column of the result: the first place in a row of pixels that it
-//                         takes, how many, then `column_taps` weights (resize.h), the rest of them
-//                         0
-//   rows     int32        the same for each row of the result
-//
-// A mirrored image has its columns in reverse order. The block is no larger than the finished
-// floats would be (or 64 KB an image, where that is more): an image that finds no room is resized
-// before it is packed, which gives the same pixels.
+// Of each image the block holds what resizing reads: its pixels and two tables of weights
+// (src/base/picture.h). A mirrored image has its columns in reverse order. The block is no larger
+// than the finished floats would be (or 64 KB an image, where that is more): an image for which
+// there is no room is resized before it is packed, which gives the same pixels.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +13,6 @@
 #include "data/resize.h"
 
 namespace convoy {
-
-struct PackedImage {
-    size_t pixels, columns, rows;  // where they begin, in bytes from the beginning of the block
-    int H, W;
-    int column_taps, row_taps;
-};
 
 // Bytes of a block that holds `images` images of size×size, whatever they are made from.
 size_t packed_block_bytes(int64_t images, int size);
@@ -51,7 +38,7 @@ class Packer {
     // Resizes that image; the bytes that the result needs: few enough for any block.
     size_t resize();
     // Writes the image to block + at.
-    PackedImage write(uint8_t* block, size_t at) const;
+    Picture write(uint8_t* block, size_t at) const;
 
  private:
     ImageView part_{};  // what is read of the image

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/decode.h"
+#include "src/base/picture.h"
 
 namespace convoy {
 
@@ -20,8 +21,9 @@ inline ImageView view(const Image& image) {
     return {image.pixels.data(), image.H, image.W, size_t(image.W) * 3};
 }
 
-constexpr int kWeightBits = 22;  // 8 bits of pixel and 22 of weight fit an int32 with room
-constexpr int kLowBits = 15;     // of a weight, in Taps::low
+// 8 bits of pixel and 22 of weight fit an int32 with room.
+constexpr int kWeightBits = Picture::kWeightBits;
+constexpr int kLowBits = 15;  // of a weight, in Taps::low
 
 // Weights of some places of a resized axis: each takes `count` input places from `first` on.
 struct Taps {

@@ -25,6 +25,7 @@
 #include <string>
 
 #include "kernels/tensor.h"
+#include "src/base/picture.h"
 
 namespace convoy {
 
@@ -53,15 +54,6 @@ struct Moments {
     float eps = 0;
     float* mean_rstd = nullptr;  // groups × 2 × C
     float* sums = nullptr;       // 2 × C
-};
-
-// An image on its way into a batch: what resize() reads of a packed block, whose layout is that of
-// data/pack.h. Offsets are in bytes, and multiples of four.
-struct Picture {
-    static constexpr int kWeightBits = 22;  // weights of a place sum to about 2^22
-    int64_t pixels, columns, rows;          // H·W·3 bytes; two tables of int32
-    int H, W;
-    int column_taps, row_taps;  // a table's row: first, count, and so many weights
 };
 
 // What softmax_cross_entropy adds up over a batch. Floats, since they travel with the gradients;

@@ -26,7 +26,7 @@ struct Block {
         const size_t at = bytes.size();
         CHECK(at % 4 == 0);
         bytes.resize(at + size, 0xEE);
-        pictures.push_back(picture_of(packer.write(bytes.data(), at)));
+        pictures.push_back(packer.write(bytes.data(), at));
     }
 };
 

@@ -80,12 +80,10 @@ std::vector<float> rows_of(const Batch& batch) {
     const size_t elems = size_t(batch.n) * kRow;
     if (!batch.packed) return {batch.x, batch.x + elems};
     REQUIRE(batch.x == nullptr);
-    REQUIRE(batch.images.size() == size_t(batch.n));
-    std::vector<Picture> pictures;
-    for (const PackedImage& image : batch.images) pictures.push_back(picture_of(image));
+    REQUIRE(batch.pictures.size() == size_t(batch.n));
     Guarded rows(elems);
     static const std::unique_ptr<Backend> backend = make_backend("cpu", {.threads = 1});
-    backend->resize({batch.packed, batch.packed_bytes}, pictures, batch.values,
+    backend->resize({batch.packed, batch.packed_bytes}, batch.pictures, batch.values,
                     {rows.data(), batch.n, kSize, kSize, 3});
     return rows;
 }
@@ -466,6 +464,6 @@ TEST_CASE("photos that find no room in a packed batch are resized before, to the
     Rig alone(source, packed(options(1, 1, false)), 1, how);
     alone->start(0, 1);
     const Batch* batch = alone->next();
-    CHECK(batch->images[0].W > kSize);
-    CHECK(batch->packed_bytes > size_t(batch->images[0].W) * size_t(batch->images[0].H) * 3);
+    CHECK(batch->pictures[0].W > kSize);
+    CHECK(batch->packed_bytes > size_t(batch->pictures[0].W) * size_t(batch->pictures[0].H) * 3);
 }

@@ -116,7 +116,7 @@ class Walk {
         std::vector<uint8_t> block(size_t(shape.N) * bytes);
         std::vector<Picture> pictures;
         for (size_t at = 0; at < block.size(); at += bytes)
-            pictures.push_back(picture_of(packer.write(block.data(), at)));
+            pictures.push_back(packer.write(block.data(), at));
         const auto* there = reinterpret_cast<uint8_t*>(buffers_.take(block.size() / sizeof(float)));
         const Tensor y = buffers_.take(shape);
         backend_.upload((void*)there, block.data(), block.size());

@@ -7,16 +7,9 @@
 
 namespace convoy {
 
-static_assert(Picture::kWeightBits == kWeightBits, "tables and the ops that read them");
-
 size_t slot_elems(int64_t batch, int size, bool packed) {
     if (packed) return packed_block_bytes(batch, size) / sizeof(float);  // whole words
     return size_t(batch) * size_t(size) * size_t(size) * 3;
-}
-
-Picture picture_of(const PackedImage& image) {
-    return {int64_t(image.pixels), int64_t(image.columns), int64_t(image.rows), image.H, image.W,
-            image.column_taps,     image.row_taps};
 }
 
 Input::Input(Backend& backend, const Model& model, bool packed, bool ahead)
@@ -29,7 +22,6 @@ Input::Input(Backend& backend, const Model& model, bool packed, bool ahead)
     if (!backend.host_visible() && ahead) copies_[1] = backend.alloc(slot);
     if (packed || type != Type::kFloat32)
         tensor_ = backend.alloc(Shape{batch, size_, size_, 3}, type);
-    if (packed) pictures_.reserve(size_t(batch));
     if (copies_[1]) backend.synchronize();  // uploads ahead do not wait for its zeros
 }
 
@@ -71,9 +63,7 @@ Tensor Input::take(const Batch& batch) {
         backend_.copy(tensor, finished);
         return tensor;
     }
-    pictures_.clear();
-    for (const PackedImage& image : batch.images) pictures_.push_back(picture_of(image));
-    backend_.resize({reinterpret_cast<const uint8_t*>(there), batch.packed_bytes}, pictures_,
+    backend_.resize({reinterpret_cast<const uint8_t*>(there), batch.packed_bytes}, batch.pictures,
                     batch.values, tensor);
     return tensor;
 }

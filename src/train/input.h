@@ -42,11 +42,7 @@ class Input {
     Tensor tensor_;                 // what packed batches, and floats where bf16 is read, become
     const Batch* ahead_ = nullptr;  // on its way into the other copy
     uint64_t ahead_number_ = 0;
-    std::vector<Picture> pictures_;
 };
-
-// For Backend::resize, which knows nothing of loaders.
-Picture picture_of(const PackedImage& image);
 
 // Floats of host memory that a loader's slot needs for `batch` images of size×size.
 size_t slot_elems(int64_t batch, int size, bool packed);
