@@ -9,6 +9,7 @@
 
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/text.h"
 
 namespace convoy {
 
@@ -49,17 +50,16 @@ std::vector<double> parse_shares(const std::string& text, int world) {
     ENSURE(world >= 1, "world of ", world);
     if (text.empty()) return std::vector<double>(size_t(world), 1.0);
     std::vector<double> shares;
-    for (size_t at = 0; at <= text.size();) {
-        const size_t end = std::min(text.find(':', at), text.size());
+    for (const std::string& part : split(text, ':')) {
         double weight = 0;
+        const char* const end = part.data() + part.size();
         const auto [stop, error] =
-            std::from_chars(text.data() + at, text.data() + end, weight, std::chars_format::fixed);
-        if (error != std::errc() || stop != text.data() + end || !std::isfinite(weight))
-            fail("shares '", text, "': '", text.substr(at, end - at),
+            std::from_chars(part.data(), end, weight, std::chars_format::fixed);
+        if (error != std::errc() || stop != end || !std::isfinite(weight))
+            fail("shares '", text, "': '", part,
                  "' is not a number; give one weight a rank, such as 5:3:2:0");
         if (weight < 0) fail("shares '", text, "': ", weight, " is negative");
         shares.push_back(weight);
-        at = end + 1;
     }
     if (shares.size() != size_t(world))
         fail("shares '", text, "' are ", shares.size(), " weights for a world of ", world,

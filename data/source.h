@@ -55,11 +55,9 @@ struct DataOptions {
 DataSet open_data(const DataOptions& options, Log& log);
 
 // A folder of class folders for a model that knows `classes`, in the model's order: for eval. Of a
-// folder with train/ and val/ (or test/) inside, the latter. A folder of another class is an error,
-// unless `others_too` leaves such folders out.
+// folder with train/ and val/ (or test/) inside, the latter. Another class in it is an error.
 std::shared_ptr<const Source> open_for_classes(const std::string& folder,
-                                               const std::vector<std::string>& classes,
-                                               bool others_too);
+                                               const std::vector<std::string>& classes);
 
 // Every image below a folder (or the file itself), for predict: label -1, no classes.
 std::shared_ptr<const Source> open_files(const std::vector<std::string>& paths);

@@ -58,7 +58,7 @@ static int eval_in_job(const CommandLine& line, Config config, const Job& job, L
     // A folder for this model may lack some of its classes; a split or the generated set may not.
     std::shared_ptr<const Source> source;
     if (!config.data.empty() && config.val.empty() && config.val_split == 0) {
-        source = open_for_classes(config.data, trained.card.classes, /*others_too=*/false);
+        source = open_for_classes(config.data, trained.card.classes);
     } else {
         const DataSet data = open_data(data_options(config, trained.card.classes), log);
         source = data.val ? data.val : data.train;
