@@ -1,13 +1,10 @@
-// generated.cpp — drawing the built-in data set.
-//
-// A shape is a signed distance: negative inside, in pixels, so that 0.5 − distance, cut to [0, 1],
-// is how much of a pixel it covers. Paint is a base colour plus a texture.
+// generated.cpp — drawing the built-in data set with OpenCV.
 #include "data/generated.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <opencv2/imgcodecs.hpp>
+#include <opencv2/imgproc.hpp>
 
 #include "src/base/check.h"
 #include "src/base/random.h"
@@ -16,132 +13,109 @@ namespace convoy {
 namespace {
 
 constexpr int kSide = 96;
+constexpr int kShift = 4;  // coordinates are in sixteenths of a pixel
 
-using Colour = std::array<float, 3>;
+using Colour = cv::Vec3f;  // 0 to 1
 
-Colour random_colour(Random& random) {
+cv::Point fixed(float x, float y) {
+    return {int(std::lround(x * (1 << kShift))), int(std::lround(y * (1 << kShift)))};
+}
+
+Colour random_colour(Random& random, float low = 0.1f, float high = 0.9f) {
     Colour colour;
-    for (float& c : colour) c = random.uniform(0.1f, 0.9f);
+    for (int c = 0; c < 3; ++c) colour[c] = random.uniform(low, high);
     return colour;
 }
 
-float distance(const Colour& a, const Colour& b) {
-    return std::hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]);
+// Covers the masked part of the canvas with a colour: plain (in half of the cases), or with
+// stripes, checks or soft waves in a random direction and length.
+void paint(cv::Mat canvas, const cv::Mat& mask, Random& random, const Colour& base) {
+    const Colour swing = random_colour(random, -0.10f, 0.10f);
+    const int kind = int(random.below(6));
+    const float angle = random.uniform(0, float(M_PI)), length = random.uniform(5, 24);
+    const float kx = 2 * float(M_PI) / length * std::cos(angle);
+    const float ky = 2 * float(M_PI) / length * std::sin(angle);
+    const float phase = random.uniform(0, 2 * float(M_PI));
+    for (int y = 0; y < kSide; ++y)
+        for (int x = 0; x < kSide; ++x) {
+            const float cover = float(mask.at<uint8_t>(y, x)) / 255,
+                        along = kx * float(x) + ky * float(y);
+            if (cover == 0) continue;
+            float wave = 0;
+            if (kind == 1) wave = std::copysign(1.f, std::sin(along + phase));
+            if (kind == 2)
+                wave = std::copysign(
+                    1.f, std::sin(along) * std::sin(ky * float(x) - kx * float(y) + phase));
+            if (kind == 3) wave = std::sin(along + phase + 2 * std::sin(ky * float(x) / 2));
+            cv::Vec3b& pixel = canvas.at<cv::Vec3b>(y, x);
+            pixel = Colour(pixel) * (1 - cover) + (base + swing * wave) * 255 * cover;
+        }
 }
 
-float length_of(float x, float y) { return std::sqrt(x * x + y * y); }
-
-// Colour at a place: plain (in half of the cases), stripes, checks or soft waves, in a random
-// direction and length.
-struct Paint {
-    Colour base, swing;
-    int kind;
-    float kx, ky, phase;
-
-    Paint(Random& random, const Colour& colour) : base(colour) {
-        for (float& c : swing) c = random.uniform(-0.10f, 0.10f);
-        kind = int(random.below(6));
-        const float angle = random.uniform(0, float(M_PI)), length = random.uniform(5, 24);
-        kx = 2 * float(M_PI) / length * std::cos(angle);
-        ky = 2 * float(M_PI) / length * std::sin(angle);
-        phase = random.uniform(0, 2 * float(M_PI));
+// The subject of the picture, as a mask: a circle, a square or a triangle (regular polygons of 64,
+// 4 and 3 corners), all with the area π·radius², stretched and turned a little.
+cv::Mat draw_outline(int kind, Random& random) {
+    const float x = kSide * random.uniform(0.40f, 0.60f), y = kSide * random.uniform(0.40f, 0.60f);
+    const float radius = kSide * random.uniform(0.2f, 0.32f), turn = random.uniform(-0.3f, 0.3f);
+    const float stretch = std::sqrt(random.uniform(0.8f, 1.25f));
+    const int corners = kind == 0 ? 64 : kind == 1 ? 4 : 3;
+    const float step = 2 * float(M_PI) / float(corners);
+    const float far = radius * std::sqrt(step / std::sin(step));  // from the centre to a corner
+    std::vector<cv::Point> points;
+    for (int i = 0; i < corners; ++i) {
+        const float angle = step * (float(i) + (kind == 1 ? 0.5f : 0)) - float(M_PI) / 2;
+        const float u = far * std::cos(angle) / stretch, v = far * std::sin(angle) * stretch;
+        points.push_back(fixed(x + u * std::cos(turn) - v * std::sin(turn),
+                               y + u * std::sin(turn) + v * std::cos(turn)));
     }
-    Colour at(float x, float y) const {
-        float t = 0;
-        if (kind == 1) t = std::sin(kx * x + ky * y + phase) > 0 ? 1.f : -1.f;
-        if (kind == 2)
-            t = std::sin(kx * x + ky * y) * std::sin(ky * x - kx * y + phase) > 0 ? 1.f : -1.f;
-        if (kind == 3) t = std::sin(kx * x + ky * y + phase + 2 * std::sin(ky * x * 0.5f));
-        return {base[0] + t * swing[0], base[1] + t * swing[1], base[2] + t * swing[2]};
-    }
-};
+    cv::Mat mask = cv::Mat::zeros(kSide, kSide, CV_8U);
+    cv::fillConvexPoly(mask, points, 255, cv::LINE_AA, kShift);
+    return mask;
+}
 
-// The subject of the picture. All kinds have the area π·radius².
-struct Outline {
-    int kind;
-    float x, y, cos, sin, radius, stretch;
-
-    Outline(Random& random, int kind) : kind(kind) {
-        x = kSide * random.uniform(0.40f, 0.60f), y = kSide * random.uniform(0.40f, 0.60f);
-        radius = kSide * random.uniform(0.2f, 0.32f);
-        const float turn = random.uniform(-0.3f, 0.3f);
-        cos = std::cos(turn), sin = std::sin(turn);
-        stretch = std::sqrt(random.uniform(0.8f, 1.25f));
-    }
-    float distance(float px, float py) const {
-        const float dx = px - x, dy = py - y;
-        const float u = (dx * cos + dy * sin) * stretch, v = (dy * cos - dx * sin) / stretch;
-        if (kind == 0) return length_of(u, v) - radius;
-        if (kind == 1) return std::max(std::abs(u), std::abs(v)) - 0.8862f * radius;  // √π / 2
-        const float inner = 0.7776f * radius;  // of an equilateral triangle: √(π / (3·√3))
-        return std::max(v, 0.8660f * std::abs(u) - 0.5f * v) - inner;
-    }
-};
-
-// Small things that are no subject: lines, dots and rings.
-struct Clutter {
-    int kind;
-    Colour colour;
-    float x, y, dx, dy, length, width;
-
-    explicit Clutter(Random& random) : kind(int(random.below(3))), colour(random_colour(random)) {
-        x = kSide * random.uniform(), y = kSide * random.uniform();
+// Draws up to `most` small things that are no subject: lines, dots and rings.
+void draw_clutter(cv::Mat canvas, Random& random, uint64_t most) {
+    for (uint64_t i = random.below(most + 1); i > 0; --i) {
+        const uint64_t kind = random.below(3);
+        const Colour colour = random_colour(random) * 255;
+        const float x = kSide * random.uniform(), y = kSide * random.uniform();
         const float angle = random.uniform(0, 2 * float(M_PI));
-        dx = std::cos(angle), dy = std::sin(angle);
-        length = kind == 0 ? random.uniform(10, 50) : random.uniform(2, 6);
-        width = random.uniform(0.6f, 1.6f);
+        const float length = kind == 0 ? random.uniform(10, 50) : random.uniform(2, 6);
+        const int width = 1 + int(random.below(3));
+        if (kind == 0)
+            cv::line(canvas, fixed(x, y),
+                     fixed(x + length * std::cos(angle), y + length * std::sin(angle)), colour,
+                     width, cv::LINE_AA, kShift);
+        else
+            cv::circle(canvas, fixed(x, y), fixed(length, 0).x, colour,
+                       kind == 1 ? cv::FILLED : width, cv::LINE_AA, kShift);
     }
-    float distance(float px, float py) const {
-        const float far = length + width + 1;
-        if (std::abs(px - x) > far || std::abs(py - y) > far) return 1;  // outside, and cheap
-        const float along = (px - x) * dx + (py - y) * dy, across = (py - y) * dx - (px - x) * dy;
-        if (kind == 0) return length_of(along - std::clamp(along, 0.f, length), across) - width;
-        const float dot = length_of(along, across) - length;
-        return kind == 1 ? dot : std::abs(dot) - width;
-    }
-};
-
-void mix(Colour& under, const Colour& over, float distance) {
-    const float cover = std::clamp(0.5f - distance, 0.f, 1.f);
-    for (size_t c = 0; c < 3; ++c) under[c] += cover * (over[c] - under[c]);
-}
-
-// About normal with deviation 1, from one draw: the sum of four bytes.
-float rough_normal(Random& random) {
-    const uint32_t bits = random.bits();
-    const uint32_t sum = (bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24);
-    return (float(sum) - 510) / 147.8f;  // 2·√(256² / 12)
 }
 
 }  // namespace
 
 Image draw_shape(int kind, uint64_t seed, uint64_t index) {
     Random random(seed, 0, index, kGenerate);
-    const Colour ground_colour = random_colour(random);
-    Colour shape_colour = random_colour(random);
-    while (distance(ground_colour, shape_colour) < 0.5f) shape_colour = random_colour(random);
-    const Paint ground(random, ground_colour), fill(random, shape_colour);
-    const Outline outline(random, kind);
-    std::vector<Clutter> behind, before;
-    for (uint64_t i = random.below(4); i-- > 0;) behind.emplace_back(random);
-    for (uint64_t i = random.below(2); i-- > 0;) before.emplace_back(random);
-    const float noise = random.uniform(0, 0.04f);
-    const float light_x = random.uniform(-0.25f, 0.25f), light_y = random.uniform(-0.25f, 0.25f);
+    const Colour ground = random_colour(random);
+    Colour fill = random_colour(random);
+    while (cv::norm(ground - fill) < 0.5) fill = random_colour(random);
 
     Image image{kSide, kSide, std::vector<uint8_t>(size_t(kSide) * kSide * 3)};
-    uint8_t* out = image.pixels.data();
-    for (int h = 0; h < kSide; ++h)
-        for (int w = 0; w < kSide; ++w) {
-            const float x = float(w) + 0.5f, y = float(h) + 0.5f;
-            Colour colour = ground.at(x, y);
-            for (const Clutter& thing : behind) mix(colour, thing.colour, thing.distance(x, y));
-            const float edge = outline.distance(x, y);
-            if (edge < 0.5f) mix(colour, fill.at(x, y), edge);
-            for (const Clutter& thing : before) mix(colour, thing.colour, thing.distance(x, y));
-            const float light = 1 + light_x * (x / kSide - 0.5f) + light_y * (y / kSide - 0.5f);
-            for (float c : colour)
-                *out++ = uint8_t(std::clamp(255 * (c * light + noise * rough_normal(random)) + 0.5f,
-                                            0.f, 255.f));
+    cv::Mat canvas(kSide, kSide, CV_8UC3, image.pixels.data());
+    paint(canvas, cv::Mat(kSide, kSide, CV_8U, 255), random, ground);
+    draw_clutter(canvas, random, 3);
+    const cv::Mat outline = draw_outline(kind, random);
+    paint(canvas, outline, random, fill);
+    draw_clutter(canvas, random, 1);
+
+    const float noise = 255 * 1.732f * random.uniform(0, 0.04f);  // √3: from a deviation to a range
+    const float light_x = random.uniform(-0.25f, 0.25f), light_y = random.uniform(-0.25f, 0.25f);
+    for (int y = 0; y < kSide; ++y)
+        for (int x = 0; x < kSide; ++x) {
+            const float light =
+                1 + light_x * (float(x) / kSide - 0.5f) + light_y * (float(y) / kSide - 0.5f);
+            for (uint8_t& c : canvas.at<cv::Vec3b>(y, x).val)
+                c = cv::saturate_cast<uint8_t>(float(c) * light + random.uniform(-noise, noise));
         }
     return image;
 }
@@ -156,9 +130,8 @@ GeneratedSource::GeneratedSource(std::vector<std::string> classes, uint64_t seed
     : seed_(seed), first_(first), samples_(count) {
     classes_ = std::move(classes);
     for (const std::string& name : classes_) {
-        const auto& all = all_classes();
-        kinds_.push_back(int(std::find(all.begin(), all.end(), name) - all.begin()));
-        ENSURE(kinds_.back() < int(all.size()), "no generated class ", name);
+        kinds_.push_back(int(std::ranges::find(all_classes(), name) - all_classes().begin()));
+        ENSURE(kinds_.back() < 3, "no generated class ", name);
     }
     for (size_t i = 0; i < count; ++i) labels_.push_back(int32_t(i % classes_.size()));
 }
@@ -180,7 +153,7 @@ void GeneratedSource::read(size_t i, std::vector<uint8_t>& bytes) const {
 }
 
 uint64_t GeneratedSource::fingerprint() const {
-    std::string text = cat("generated 1 ", seed_, " ", first_, " ", size());
+    std::string text = cat("generated 2 ", seed_, " ", first_, " ", size());
     for (const std::string& name : classes_) text += " " + name;
     return hash_bytes(text);
 }
