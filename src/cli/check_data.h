@@ -9,8 +9,8 @@
 namespace convoy {
 
 // Reads and decodes all of `set` with `threads` threads and prints to `out`: each bad file with
-// the cause, images and bad ones per class, the range of sizes, pictures that are in both training
-// and validation, and pictures that are in two classes. Returns the number of bad files.
+// the cause, images and bad ones per class, the range of sizes, and files with the same bytes in
+// two classes or in both training and validation. Returns the number of bad files.
 int64_t check_data(const DataSet& set, int threads, std::FILE* out);
 
 }  // namespace convoy
