@@ -8,18 +8,6 @@
 #include "src/base/random.h"
 
 namespace convoy {
-namespace {
-
-// pixel/255, minus mean, over std, as one product and one sum.
-struct Normalise {
-    float scale[3], bias[3];
-    explicit Normalise(const Preprocess& how) {
-        for (int c = 0; c < 3; ++c)
-            scale[c] = 1 / (255 * how.std[c]), bias[c] = -how.mean[c] / how.std[c];
-    }
-};
-
-}  // namespace
 
 Augment parse_augment(const std::string& text) {
     if (text == "crop") return Augment::crop;
@@ -52,17 +40,15 @@ bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample) {
     return Random(seed, epoch, sample, kFlip).uniform() < 0.5f;
 }
 
-Crop training_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
+Crop input_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
     if (how.augment != Augment::crop) return {0, 0, H, W};
     return random_resized_crop(H, W, how.seed, epoch, sample);
 }
 
-Resizing training_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
-    if (how.augment == Augment::none) return validation_resizing(H, W, how);
-    return {how.size, how.size, {0, 0, how.size, how.size}, random_flip(how.seed, epoch, sample)};
-}
-
-Resizing validation_resizing(int H, int W, const Preprocess& how) {
+Resizing input_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
+    if (how.augment != Augment::none)
+        return {
+            how.size, how.size, {0, 0, how.size, how.size}, random_flip(how.seed, epoch, sample)};
     // Only the centre is computed, so an image of 1×100,000 costs no more than another.
     const int shorter = how.size * 256 / 224;
     const int64_t longer = int64_t(shorter) * std::max(H, W) / std::min(H, W);
@@ -72,26 +58,19 @@ Resizing validation_resizing(int H, int W, const Preprocess& how) {
     return {out_H, out_W, {centre(out_H), centre(out_W), how.size, how.size}, false};
 }
 
+void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
+               Resizer& resizer, float* row) {
+    const float scale[] = {how.scale(0), how.scale(1), how.scale(2)};
+    const float bias[] = {how.bias(0), how.bias(1), how.bias(2)};
+    resizer.run(view(part), input_resizing(part.H, part.W, how, epoch, sample), scale, bias, row);
+}
+
 std::vector<float> pixel_values(const Preprocess& how) {
-    const Normalise normalise(how);
     std::vector<float> values;
     for (int c = 0; c < 3; ++c)
         for (int pixel = 0; pixel < 256; ++pixel)
-            values.push_back(float(pixel) * normalise.scale[c] + normalise.bias[c]);
+            values.push_back(float(pixel) * how.scale(c) + how.bias(c));
     return values;
-}
-
-void training_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
-                  Resizer& resizer, float* row) {
-    const Normalise normalise(how);
-    resizer.run(view(part), training_resizing(part.H, part.W, how, epoch, sample), normalise.scale,
-                normalise.bias, row);
-}
-
-void validation_row(const Image& image, const Preprocess& how, Resizer& resizer, float* row) {
-    const Normalise normalise(how);
-    resizer.run(view(image), validation_resizing(image.H, image.W, how), normalise.scale,
-                normalise.bias, row);
 }
 
 }  // namespace convoy

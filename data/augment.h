@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "data/decode.h"
 #include "data/resize.h"
 
 namespace convoy {
@@ -13,7 +12,7 @@ namespace convoy {
 enum class Augment {
     crop,    // random resized crop (scale 0.08–1, ratio 3/4–4/3), random flip
     resize,  // the whole image scaled to size×size, random flip
-    none,    // as for validation
+    none,    // for validation: shorter side to size·256/224, centre crop
 };
 Augment parse_augment(const std::string& text);  // throws Error naming the choices
 
@@ -22,26 +21,28 @@ struct Preprocess {
     Augment augment = Augment::crop;
     uint64_t seed = 0;
     float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};  // ImageNet's
+
+    // A pixel from 0 to 255 becomes pixel · scale(c) + bias(c): over 255, minus mean, over std.
+    float scale(int c) const { return 1 / (255 * std[c]); }
+    float bias(int c) const { return -mean[c] / std[c]; }
 };
 
-// torchvision's RandomResizedCrop.get_params with our generator; a pure function of its arguments.
+// torchvision's RandomResizedCrop.get_params with our generator. All functions here are pure
+// functions of their arguments.
 Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample);
 bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample);
 
-// A training row in two steps, so that a decoder need not make pixels that nobody looks at: which
-// part of an image of H×W is used, and size·size·3 floats into `row` from the pixels of that part.
-// Both are pure functions of their arguments. A crop is cut out first and resized then, as
-// torchvision does it: the filter does not look past its edge. `resizer` only lends its memory.
-Crop training_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
-void training_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
-                  Resizer& resizer, float* row);
-// Validation row of a whole image: shorter side resized to size·256/224, centre crop, normalise.
-void validation_row(const Image& image, const Preprocess& how, Resizer& resizer, float* row);
+// An input row is made in two steps, so that a decoder need not make pixels that nobody looks at:
+// which part of an image of H×W is used, and what becomes of that part, now H×W itself. A crop is
+// cut out first and resized then, as torchvision does: the filter does not look past its edge.
+Crop input_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
+Resizing input_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
 
-// What the two do, for whoever resizes the pixels himself: the resizing of a part, or image, of
-// H×W, and values[c·256 + pixel], the normalised float that each pixel becomes.
-Resizing training_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
-Resizing validation_resizing(int H, int W, const Preprocess& how);
+// Writes size·size·3 floats to `row`: the part resized and normalised. `resizer` lends its memory.
+void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
+               Resizer& resizer, float* row);
+
+// The same floats for a device that resizes: values[c·256 + pixel] is what a pixel becomes.
 std::vector<float> pixel_values(const Preprocess& how);
 
 }  // namespace convoy

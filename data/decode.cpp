@@ -1,34 +1,170 @@
-// decode.cpp — which library decodes what, and the checks before it may.
+// decode.cpp — which library decodes what, and the checks before it may: what a stranger's bytes
+// claim to be is read without decoding or allocating, and every read is checked against the end.
 #include "data/decode.h"
 
+#include <boost/crc.hpp>
+#include <cctype>
 #include <cstring>
-#include <mutex>
 #include <opencv2/core/utils/logger.hpp>
 #include <opencv2/imgcodecs.hpp>
+#include <string_view>
 
-#include "data/format.h"
 #include "data/jpeg.h"
 #include "src/base/check.h"
 
 namespace convoy {
 namespace {
 
+using Bytes = std::span<const uint8_t>;
+
+enum class Format { unknown, jpeg, png, webp, bmp, tiff, pnm };
+
+struct ImageSize {
+    int64_t W = 0, H = 0;
+};
+
+constexpr std::string_view kPngSignature = "\x89PNG\r\n\x1a\n";
+
+bool has(Bytes bytes, size_t at, std::string_view text) {
+    return at + text.size() <= bytes.size() &&
+           std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
+}
+
+// `count` bytes from `at`, most significant first. Past the end: 0.
+uint32_t big(Bytes bytes, size_t at, int count) {
+    uint32_t value = 0;
+    for (size_t i = at; i < at + size_t(count); ++i)
+        value = value << 8 | (i < bytes.size() ? bytes[i] : 0u);
+    return value;
+}
+// The same, least significant first.
+uint32_t little(Bytes bytes, size_t at, int count) {
+    return __builtin_bswap32(big(bytes, at, count)) >> (32 - 8 * count);
+}
+
+// RIFF, length, WEBP, then one of three kinds of first chunk.
+ImageSize webp_size(Bytes bytes) {
+    if (bytes.size() < 32) return {};  // too short for any decoder
+    const uint32_t packed = little(bytes, 21, 4);
+    if (has(bytes, 12, "VP8 "))
+        return {little(bytes, 26, 2) & 0x3FFF, little(bytes, 28, 2) & 0x3FFF};
+    if (has(bytes, 12, "VP8L")) return {(packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1};
+    if (has(bytes, 12, "VP8X")) return {little(bytes, 24, 3) + 1, little(bytes, 27, 3) + 1};
+    return {};
+}
+
+ImageSize bmp_size(Bytes bytes) {
+    if (little(bytes, 14, 4) == 12) return {little(bytes, 18, 2), little(bytes, 20, 2)};
+    const int64_t H = int32_t(little(bytes, 22, 4));  // negative: the first row is on top
+    return {int32_t(little(bytes, 18, 4)), H < 0 ? -H : H};
+}
+
+// The first directory: number of entries (2), then tag (2), type (2), count (4), value (4) each.
+ImageSize tiff_size(Bytes bytes) {
+    const auto number = bytes[0] == 'M' ? big : little;
+    const size_t directory = number(bytes, 4, 4);
+    ImageSize size;
+    for (uint32_t i = 0; i < number(bytes, directory, 2); ++i) {
+        const size_t at = directory + 2 + size_t(i) * 12;
+        const uint32_t value = number(bytes, at + 8, number(bytes, at + 2, 2) == 3 ? 2 : 4);
+        if (number(bytes, at, 2) == 256) size.W = value;
+        if (number(bytes, at, 2) == 257) size.H = value;
+    }
+    return size;
+}
+
+// "P6", then width and height as decimal text between blanks and comments.
+ImageSize pnm_size(Bytes bytes) {
+    size_t at = 2;
+    const auto next = [&] {
+        for (bool comment = false; at < bytes.size(); ++at) {
+            comment = bytes[at] == '#' || (comment && bytes[at] != '\n');
+            if (!comment && !std::isspace(bytes[at])) break;
+        }
+        int64_t value = 0;
+        for (; at < bytes.size() && std::isdigit(bytes[at]) && value <= INT32_MAX; ++at)
+            value = value * 10 + (bytes[at] - '0');
+        return value;
+    };
+    const int64_t W = next();
+    return {W, next()};
+}
+
+Format format_of(Bytes bytes) {
+    if (has(bytes, 0, "\xFF\xD8\xFF")) return Format::jpeg;
+    if (has(bytes, 0, kPngSignature)) return Format::png;
+    if (has(bytes, 0, "RIFF") && has(bytes, 8, "WEBP")) return Format::webp;
+    if (has(bytes, 0, "BM")) return Format::bmp;
+    if (has(bytes, 0, {"II*\0", 4}) || has(bytes, 0, {"MM\0*", 4})) return Format::tiff;
+    if (bytes.size() > 2 && bytes[0] == 'P' && bytes[1] >= '1' && bytes[1] <= '6' &&
+        std::isspace(bytes[2]))
+        return Format::pnm;
+    return Format::unknown;
+}
+
+// Width and height from the header of any format but JPEG (libjpeg reads that). When it is cut
+// short they may be 0, or anything.
+ImageSize size_of(Bytes bytes, Format format) {
+    switch (format) {
+        case Format::png: return {big(bytes, 16, 4), big(bytes, 20, 4)};
+        case Format::webp: return webp_size(bytes);
+        case Format::bmp: return bmp_size(bytes);
+        case Format::tiff: return tiff_size(bytes);
+        case Format::pnm: return pnm_size(bytes);
+        default: return {};
+    }
+}
+
+// Whether bytes are missing, where the header alone tells: uncompressed BMP, binary PNM.
+bool is_truncated(Bytes bytes, Format format, ImageSize size) {
+    int64_t begin = 0, bits = 0, unit = 8;  // of the pixels; of a pixel; rows are whole units
+    if (format == Format::bmp && little(bytes, 14, 4) >= 40 && little(bytes, 30, 4) == 0)
+        begin = little(bytes, 10, 4), bits = little(bytes, 28, 2), unit = 32;
+    if (format == Format::pnm && bytes[1] >= '4')
+        bits = bytes[1] == '4' ? 1 : bytes[1] == '5' ? 8 : 24;
+    return begin + (size.W * bits + unit - 1) / unit * unit / 8 * size.H > int64_t(bytes.size());
+}
+
+// Copies the chunks of a PNG that hold the pixels into `out` and tests their checksums. The others
+// (colour profiles, texts, animation) change no pixel here, but libpng prints its warnings about
+// them. Returns the fault, or nullptr. A chunk: length of the data (4), type (4), data, checksum of
+// type and data (4).
+const char* essential_png(Bytes bytes, std::vector<uint8_t>& out) {
+    out.assign(bytes.begin(), bytes.begin() + kPngSignature.size());
+    if (!has(bytes, 12, "IHDR")) return "damaged: it does not begin with a header";
+    bool data = false;
+    for (size_t at = kPngSignature.size();;) {
+        if (at + 12 > bytes.size()) return "truncated: the image data ends early";
+        const size_t length = big(bytes, at, 4);
+        if (length > bytes.size() - at - 12) return "truncated: the image data ends early";
+        const Bytes chunk = bytes.subspan(at, length + 12);
+        const bool end = has(chunk, 4, "IEND");
+        if (end || has(chunk, 4, "IHDR") || has(chunk, 4, "PLTE") || has(chunk, 4, "IDAT")) {
+            boost::crc_32_type checksum;
+            checksum.process_bytes(chunk.data() + 4, length + 4);
+            if (checksum.checksum() != big(chunk, length + 8, 4))
+                return "damaged: a checksum is wrong";
+            out.insert(out.end(), chunk.begin(), chunk.end());
+        }
+        data = data || has(chunk, 4, "IDAT");
+        if (end) return data ? nullptr : "damaged: it holds no image data";
+        at += length + 12;
+    }
+}
+
 constexpr int64_t kMaxPixels = 178'956'970;  // Pillow's: a quarter of 2^31 bytes at 3 a pixel
 
 // A header of a hundred bytes may claim any size. No format packs more than about 8,000 pixels of
-// one bit into a byte (deflate's 1,032 times 8), so a claim beyond that is a lie.
+// one bit into a byte (deflate's 1,032 times 8), so a larger claim is false.
 void check_claim(const std::string& name, int64_t H, int64_t W, size_t bytes) {
-    if (H < 1 || W < 1) fail(name, ": damaged: the size ", W, "x", H, " makes no sense");
+    if (H < 1 || W < 1) fail(name, ": truncated or damaged: the header says ", W, "x", H);
     if (W > kMaxPixels / H)
         fail(name, ": claims ", W, "x", H, " pixels; the limit is ", kMaxPixels);
     if (H * W > 1'000'000 + 10'000 * int64_t(bytes))
         fail(name, ": claims ", W, "x", H, " pixels, more than ", bytes, " bytes can hold");
 }
 
-cv::Mat decode_by_opencv(std::span<const uint8_t> bytes, const std::string& name) {
-    static std::once_flag silenced;
-    std::call_once(silenced,
-                   [] { cv::utils::logging::setLogLevel(cv::utils::logging::LOG_LEVEL_SILENT); });
+cv::Mat decode_by_opencv(Bytes bytes, const std::string& name) {
     // imdecode only reads, but a cv::Mat has no pointer to const.
     const cv::Mat raw(1, int(bytes.size()), CV_8U, const_cast<uint8_t*>(bytes.data()));
     try {
@@ -40,38 +176,40 @@ cv::Mat decode_by_opencv(std::span<const uint8_t> bytes, const std::string& name
 
 }  // namespace
 
-Decoder::Decoder() = default;
+Decoder::Decoder() { cv::utils::logging::setLogLevel(cv::utils::logging::LOG_LEVEL_SILENT); }
 Decoder::~Decoder() = default;
 
-void Decoder::open(std::span<const uint8_t> bytes, const std::string& name) {
+void Decoder::open(Bytes bytes, const std::string& name) {
     if (bytes.empty()) fail(name, ": the file is empty (0 bytes)");
     if (bytes.size() > size_t(INT32_MAX)) fail(name, ": ", bytes.size(), " bytes are too many");
     bytes_ = bytes, name_ = name;
-    format_ = format_of(bytes);
-    if (format_ == Format::unknown)
+    const Format format = format_of(bytes);
+    is_jpeg_ = format == Format::jpeg;
+    if (format == Format::unknown)
         fail(name, ": not an image (neither JPEG, PNG, WebP, BMP, TIFF nor PNM)");
     ImageSize size;
-    if (format_ == Format::jpeg) {
+    if (is_jpeg_) {
         if (!jpeg_) jpeg_ = std::make_unique<JpegReader>();
         jpeg_->open(bytes, name);
         size = {jpeg_->W(), jpeg_->H()};
     } else {
-        if (format_ == Format::png)
+        if (format == Format::png) {
             if (const char* fault = essential_png(bytes, essential_)) fail(name, ": ", fault);
-        size = size_of(bytes, format_);
+            bytes_ = essential_;
+        }
+        size = size_of(bytes, format);
     }
     check_claim(name, size.H, size.W, bytes.size());
-    if (is_cut_short(bytes, format_)) fail(name, ": truncated: the image data ends early");
+    if (is_truncated(bytes, format, size)) fail(name, ": truncated: the image data ends early");
     H_ = int(size.H), W_ = int(size.W);
 }
 
 void Decoder::read(Crop crop, Image& image) {
     ENSURE(crop.top >= 0 && crop.left >= 0 && crop.H > 0 && crop.W > 0 && crop.top + crop.H <= H_ &&
                crop.left + crop.W <= W_,
-           name_, ": the crop leaves the image of ", W_, "x", H_);
-    if (format_ == Format::jpeg) return jpeg_->read(crop, image);
-    const cv::Mat bgr = decode_by_opencv(
-        format_ == Format::png ? std::span<const uint8_t>(essential_) : bytes_, name_);
+           name_, ": the crop is not inside the image of ", W_, "x", H_);
+    if (is_jpeg_) return jpeg_->read(crop, image);
+    const cv::Mat bgr = decode_by_opencv(bytes_, name_);
     if (bgr.empty()) fail(name_, ": truncated or damaged");
     if (bgr.rows != H_ || bgr.cols != W_)
         fail(name_, ": damaged: the header says ", W_, "x", H_, ", the image is ", bgr.cols, "x",
@@ -84,12 +222,6 @@ void Decoder::read(Crop crop, Image& image) {
         for (int w = 0; w < crop.W; ++w, in += 3, out += 3)
             out[0] = in[2], out[1] = in[1], out[2] = in[0];
     }
-}
-
-void decode(std::span<const uint8_t> bytes, const std::string& name, Image& image) {
-    Decoder decoder;
-    decoder.open(bytes, name);
-    decoder.read(image);
 }
 
 }  // namespace convoy

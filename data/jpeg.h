@@ -1,11 +1,10 @@
 // jpeg.h — JPEG decoding by libjpeg-turbo: the fast path, strict about missing data.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <vector>
+#include <csetjmp>
+#include <cstdio>  // jpeglib.h needs FILE
+
+#include <jpeglib.h>
 
 #include "data/decode.h"
 
@@ -15,20 +14,28 @@ namespace convoy {
 class JpegReader {
  public:
     JpegReader();
-    ~JpegReader();
+    ~JpegReader() { jpeg_destroy_decompress(&info_); }
 
     // Reads the header; `bytes` must stay until read(). Throws Error naming `name`.
     void open(std::span<const uint8_t> bytes, const std::string& name);
-    int H() const;
-    int W() const;
+    int H() const { return int(info_.image_height); }
+    int W() const { return int(info_.image_width); }
     // The opened image's `crop` as RGB: the same pixels as in the whole image. CMYK is turned
     // into RGB as Pillow does it. Throws Error; open() must come before the next read().
     void read(Crop crop, Image& image);
 
-    struct State;  // libjpeg's, hidden from our readers
-
  private:
-    std::unique_ptr<State> state_;
+    // libjpeg's callbacks, and how they leave it.
+    [[noreturn]] static void on_error(j_common_ptr info);
+    static void on_message(j_common_ptr info, int level);
+    static void on_progress(j_common_ptr info);
+    [[noreturn]] void give_up(const char* what, const char* why = "");
+
+    jpeg_decompress_struct info_{};
+    jpeg_error_mgr errors_{};
+    jpeg_progress_mgr progress_{};
+    std::jmp_buf escape_;
+    char reason_[JMSG_LENGTH_MAX + 16];
     std::string name_;
     std::vector<uint8_t> line_;  // one row as libjpeg gives it
 };

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "data/resize_passes.h"
 #include "src/base/check.h"
 
 namespace convoy {
@@ -54,8 +53,8 @@ void Taps::compute(int in, int out, int begin, int size) {
 void Resizer::across(ImageView from, int begin, int rows, int W, bool flip) {
     const size_t out_bytes = size_t(W) * 3 + 1;  // the byte behind a row is overwritten
     narrow_.resize(size_t(rows) * out_bytes);
-    // The loops read a little past the end of a row. Behind the last rows of the image there is
-    // nothing to be read, so these go through a copy.
+    // The loops read a little past the end of a row. Behind the last rows of the image there may
+    // be no memory, so these go through a copy.
     const int last = int((kOverread + from.row_bytes - 1) / from.row_bytes);
     const int safe = std::clamp(from.H - last - begin, 0, rows);
     const uint8_t* in = from.pixels + size_t(begin) * from.row_bytes;
@@ -68,19 +67,14 @@ void Resizer::across(ImageView from, int begin, int rows, int W, bool flip) {
     }
 }
 
-void check_resizing(ImageView from, const Resizing& how) {
+void Resizer::run(ImageView from, const Resizing& how, const float scale[3], const float bias[3],
+                  float* out) {
     const Crop& window = how.window;
     ENSURE(from.H > 0 && from.W > 0 && window.H > 0 && window.W > 0, from.H, "x", from.W, " to ",
            window.H, "x", window.W);
     ENSURE(window.top >= 0 && window.left >= 0 && window.top + window.H <= how.H &&
                window.left + window.W <= how.W,
-           "the window leaves the image of ", how.H, "x", how.W);
-}
-
-void Resizer::run(ImageView from, const Resizing& how, const float scale[3], const float bias[3],
-                  float* out) {
-    check_resizing(from, how);
-    const Crop& window = how.window;
+           "the window is not inside the image of ", how.H, "x", how.W);
     columns_.compute(from.W, how.W, window.left, window.W);
     rows_.compute(from.H, how.H, window.top, window.H);
     const int begin = rows_.begin();

@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-// Pixels of someone else: H rows of W RGB pixels, `row_bytes` apart.
+// Pixels that belong to somebody else: H rows of W RGB pixels, `row_bytes` apart.
 struct ImageView {
     const uint8_t* pixels;
     int H, W;
@@ -46,14 +46,13 @@ struct Taps {
     }
 };
 
-// What is to become of an image: it is resized to H×W, and of that a window is wanted, mirrored
+// What becomes of an image: it is resized to H×W, and a window of the result is taken, mirrored
 // left to right or not.
 struct Resizing {
     int H, W;
     Crop window;
     bool flip;
 };
-void check_resizing(ImageView from, const Resizing& how);  // throws Error
 
 // Keeps its memory from call to call. For one thread at a time.
 class Resizer {
@@ -73,5 +72,28 @@ class Resizer {
     std::vector<uint8_t> padded_;         // copy of one of the last input rows
     std::vector<float> scales_, biases_;  // one output row
 };
+
+// The two inner loops (resize_passes.cpp).
+//
+// out[r,q] = Σ in[r, first(q) + k] · weight(q, k), rounded; one pixel a tap. `rows` rows, which lie
+// in_bytes and out_bytes apart. `flip` puts place q at width − 1 − q. Up to kOverread bytes behind
+// each row of `in` may be read, and the byte behind each row of `out` may be overwritten.
+using FilterAcross = void(const uint8_t* in, size_t in_bytes, int rows, const Taps& taps, bool flip,
+                          uint8_t* out, size_t out_bytes);
+constexpr size_t kOverread = 16;
+// out[i] = (Σ in[first(p) − skipped + k, i] · weight(p, k), rounded) · scale[i] + bias[i] for i in
+// [0, n), for place p of the height. Rows of `in` lie in_bytes apart.
+using FilterDown = void(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
+                        size_t p, const float* scale, const float* bias, float* out);
+
+// The same bits from both. avx2: where the compiler may use it.
+namespace portable {
+FilterAcross filter_across;
+FilterDown filter_down;
+}  // namespace portable
+namespace avx2 {
+FilterAcross filter_across;
+FilterDown filter_down;
+}  // namespace avx2
 
 }  // namespace convoy

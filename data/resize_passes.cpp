@@ -4,7 +4,7 @@
 // ones fast (vpmaddwd: one operation for sixteen products and eight sums). So a weight of 22 bits
 // is split into 7 and 15 bits, and Σ pixel·weight = 2^15 · Σ pixel·high + Σ pixel·low. The sums
 // may wrap on the way; the total is below 2^31, so modulo 2^32 it is right.
-#include "data/resize_passes.h"
+#include "data/resize.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,11 +14,8 @@
 #endif
 
 namespace convoy {
-namespace {
 
-constexpr uint32_t kHalf = 1u << (kWeightBits - 1);
-
-}  // namespace
+static constexpr uint32_t kHalf = 1u << (kWeightBits - 1);
 
 namespace portable {
 

@@ -1,6 +1,7 @@
-// pictures.h — pictures made by a formula, and parts of them.
+// pictures.h — pictures made by a formula or decoded, and parts of them.
 #pragma once
 
+#include "data/decode.h"
 #include "data/resize.h"
 
 namespace convoy {
@@ -13,6 +14,14 @@ inline Image picture(int H, int W) {
             for (int c = 0; c < 3; ++c)
                 image.pixels.push_back(
                     uint8_t((h * 5 + w * 3 + c * 60 + h * w * (c + 1) % 41 * 4) % 256));
+    return image;
+}
+
+inline Image decoded(std::span<const uint8_t> bytes, const std::string& name = "picture") {
+    Decoder decoder;
+    Image image;
+    decoder.open(bytes, name);
+    decoder.read(image);
     return image;
 }
 

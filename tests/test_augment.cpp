@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 
-#include "data/resize_passes.h"
 #include "golden.h"
 #include "golden_images.h"
 #include "pictures.h"
@@ -110,6 +109,7 @@ TEST_CASE("resizing does not read past the last pixel of the image") {
 TEST_CASE("validation rows are torchvision's: shorter side to size·256/224, centre, normalised") {
     Preprocess how;
     how.size = 14;  // 14·256/224 = 16
+    how.augment = Augment::none;
     Resizer resizer;
     for (const golden::Validated& golden : golden::kValidated) {
         CAPTURE(golden.H);
@@ -119,7 +119,7 @@ TEST_CASE("validation rows are torchvision's: shorter side to size·256/224, cen
         for (size_t i = 0; i < pixels.size(); ++i)
             want.push_back((pixels[i] / 255.0 - how.mean[i % 3]) / how.std[i % 3]);
         Guarded row(14 * 14 * 3);
-        validation_row(picture(golden.H, golden.W), how, resizer, row.data());
+        input_row(picture(golden.H, golden.W), how, 0, 0, resizer, row.data());
         CHECK_CLOSE(row.span(), want, 1e-6);
     }
 }
@@ -127,10 +127,11 @@ TEST_CASE("validation rows are torchvision's: shorter side to size·256/224, cen
 TEST_CASE("a very long image is resized without computing more than its centre") {
     Preprocess how;
     how.size = 14;
+    how.augment = Augment::none;
     Resizer resizer;
     const Image image = picture(2, 20000);  // whole: 16×160,000
     Guarded row(14 * 14 * 3);
-    validation_row(image, how, resizer, row.data());
+    input_row(image, how, 0, 0, resizer, row.data());
     CHECK(std::isfinite(row.data()[0]));
 }
 
@@ -188,9 +189,9 @@ TEST_CASE("training rows: a flipped one is the other one's mirror image, pixel b
     std::vector<float> straight, turned;
     for (uint64_t sample = 0; straight.empty() || turned.empty(); ++sample) {
         REQUIRE(sample < 100);
-        CHECK(training_crop(40, 30, how, 0, sample) == Crop{0, 0, 40, 30});
+        CHECK(input_crop(40, 30, how, 0, sample) == Crop{0, 0, 40, 30});
         std::vector<float> row(12 * 12 * 3);
-        training_row(image, how, 0, sample, resizer, row.data());
+        input_row(image, how, 0, sample, resizer, row.data());
         (random_flip(how.seed, 0, sample) ? turned : straight) = row;
     }
     CHECK(straight != turned);
@@ -201,18 +202,14 @@ TEST_CASE("training rows: a flipped one is the other one's mirror image, pixel b
         CHECK(std::abs(straight[i] - (pixels[i] / 255 - how.mean[i % 3]) / how.std[i % 3]) < 1e-5);
 }
 
-TEST_CASE("--augment none trains on validation rows; an unknown name lists those there are") {
-    Preprocess how;
-    how.size = 14;
-    how.augment = parse_augment("none");
-    const Image image = picture(30, 47);
-    Resizer resizer;
-    std::vector<float> training(14 * 14 * 3), validation(14 * 14 * 3);
-    CHECK(training_crop(30, 47, how, 1, 1) == Crop{0, 0, 30, 47});
-    training_row(image, how, 1, 1, resizer, training.data());
-    validation_row(image, how, resizer, validation.data());
-    CHECK(training == validation);
+TEST_CASE("--augment takes crop, resize and none, and an unknown name lists them") {
     CHECK(parse_augment("crop") == Augment::crop);
     CHECK(parse_augment("resize") == Augment::resize);
+    CHECK(parse_augment("none") == Augment::none);
     CHECK_THROWS_WITH_AS(parse_augment("flip"), doctest::Contains("crop, resize, none"), Error);
+    Preprocess how;
+    how.augment = Augment::none;  // no chance: the same for every epoch and sample
+    CHECK(input_crop(30, 47, how, 1, 1) == Crop{0, 0, 30, 47});
+    CHECK(!input_resizing(30, 47, how, 1, 1).flip);
+    CHECK(input_resizing(30, 47, how, 1, 1).window == input_resizing(30, 47, how, 2, 7).window);
 }

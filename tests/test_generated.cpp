@@ -6,7 +6,7 @@
 #include <cmath>
 #include <thread>
 
-#include "data/decode.h"
+#include "pictures.h"
 #include "src/base/check.h"
 #include "support.h"
 
@@ -151,11 +151,10 @@ TEST_CASE("a generated sample is a JPEG, the same at every read, from many threa
             }
         });
     for (std::thread& thread : threads) thread.join();
-    Image image;
     for (size_t i = 0; i < 12; ++i) {
         again.read(i, want[i]);
         CHECK(got[i] == want[i]);
-        decode(want[i], source.name(i), image);
+        const Image image = decoded(want[i]);
         CHECK((image.H == 96 && image.W == 96));
         CHECK(source.label(i) == int32_t(i % 3));
         // Near to what was drawn: JPEG at quality 90 changes little.

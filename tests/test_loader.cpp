@@ -117,7 +117,7 @@ Rows read_epoch(Rig& rig, const Source& source, uint32_t epoch, int64_t consumed
 
 // The row that a sample must have, made without a loader.
 std::vector<float> expected_row(const Source& source, uint64_t sample, uint32_t epoch,
-                                bool training, const Preprocess& how) {
+                                bool training, Preprocess how) {
     std::vector<uint8_t> bytes;
     source.read(sample, bytes);
     Decoder decoder;
@@ -125,13 +125,9 @@ std::vector<float> expected_row(const Source& source, uint64_t sample, uint32_t 
     Image image;
     Resizer resizer;
     std::vector<float> row(kRow);
-    if (training) {
-        decoder.read(training_crop(decoder.H(), decoder.W(), how, epoch, sample), image);
-        training_row(image, how, epoch, sample, resizer, row.data());
-    } else {
-        decoder.read(image);
-        validation_row(image, how, resizer, row.data());
-    }
+    if (!training) how.augment = Augment::none;
+    decoder.read(input_crop(decoder.H(), decoder.W(), how, epoch, sample), image);
+    input_row(image, how, epoch, sample, resizer, row.data());
     return row;
 }
 
@@ -395,8 +391,7 @@ TEST_CASE("flip mirrors the pixels, and both sides of the coin come up") {
         // The same picture turned round by hand, then resized without chance, by another path.
         std::vector<uint8_t> bytes;
         source->read(sample, bytes);
-        Image image;
-        decode(bytes, "sample", image);
+        Image image = decoded(bytes);
         if (random_flip(how.seed, 0, sample)) {
             ++flipped;
             for (int h = 0; h < image.H; ++h)
@@ -405,9 +400,8 @@ TEST_CASE("flip mirrors the pixels, and both sides of the coin come up") {
                         std::swap(image.pixels[size_t((h * image.W + w) * 3 + c)],
                                   image.pixels[size_t((h * image.W + image.W - 1 - w) * 3 + c)]);
         }
-        float scale[3], bias[3];
-        for (int c = 0; c < 3; ++c)
-            scale[c] = 1 / (255 * how.std[c]), bias[c] = -how.mean[c] / how.std[c];
+        const float scale[] = {how.scale(0), how.scale(1), how.scale(2)};
+        const float bias[] = {how.bias(0), how.bias(1), how.bias(2)};
         std::vector<float> want(kRow);
         Resizer().run(view(image), {kSize, kSize, {0, 0, kSize, kSize}, false}, scale, bias,
                       want.data());

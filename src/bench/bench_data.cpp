@@ -65,13 +65,15 @@ std::vector<DataBenchRow> bench_data(std::shared_ptr<const Source> source, const
     Image image;
     Resizer resizer;
     std::vector<float> row(size_t(how.size) * size_t(how.size) * 3);
+    Preprocess validation = how;
+    validation.augment = Augment::none;
     const auto open = [&](size_t i) {
         source->read(i, bytes);
         decoder.open(bytes, source->name(i));
     };
     const auto open_crop = [&](size_t i) {
         open(i);
-        decoder.read(training_crop(decoder.H(), decoder.W(), how, 0, i), image);
+        decoder.read(input_crop(decoder.H(), decoder.W(), how, 0, i), image);
     };
     std::vector<DataBenchRow> rows;
     const auto time = [&](const char* stage, double image_bytes, auto one) {
@@ -85,21 +87,20 @@ std::vector<DataBenchRow> bench_data(std::shared_ptr<const Source> source, const
     time("read, decode, validation row", row_bytes(how), [&](size_t i) {
         open(i);
         decoder.read(image);
-        validation_row(image, how, resizer, row.data());
+        input_row(image, validation, 0, i, resizer, row.data());
     });
     time("read, decode, training row", row_bytes(how), [&](size_t i) {
         open_crop(i);
-        training_row(image, how, 0, i, resizer, row.data());
+        input_row(image, how, 0, i, resizer, row.data());
     });
     Packer packer;
-    std::vector<uint8_t> block(packed_block_bytes(1, how.size));
+    std::vector<uint8_t> block(packed_image_bytes(how.size));
     double packed_bytes = 0, images = 0;
     time("read, decode, training pixels", 0, [&](size_t i) {
         open_crop(i);
-        size_t needed = packer.look(view(image), training_resizing(image.H, image.W, how, 0, i));
-        if (needed > block.size()) needed = packer.resize();
+        const Resizing resizing = input_resizing(image.H, image.W, how, 0, i);
+        packed_bytes += double(packer.prepare(view(image), resizing)), images += 1;
         packer.write(block.data(), 0);
-        packed_bytes += double(needed), images += 1;
     });
     rows.back().bytes = packed_bytes / images;
     const double alone = rows[rows.size() - (packed ? 1 : 2)].images_per_second;

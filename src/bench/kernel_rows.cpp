@@ -107,12 +107,13 @@ class Walk {
     // What --augment-on device has the backend do with a batch of crops of photos. To be called
     // last: it leaves bytes in the buffers.
     void images(Shape shape) {
-        const Image crop{250, 333, std::vector<uint8_t>(size_t(250) * 333 * 3, 200)};
+        const int H = shape.H * 250 / 224, W = shape.H * 333 / 224;
+        const Image crop{H, W, std::vector<uint8_t>(size_t(H) * size_t(W) * 3, 200)};
         const std::string shapes = cat(shape.N, "x", crop.H, "x", crop.W, "x3 to ", shape.H);
         if (!any_wanted({"resize"}, shapes)) return;
         Packer packer;
         const size_t bytes =
-            packer.look(view(crop), {shape.H, shape.W, {0, 0, shape.H, shape.W}, false});
+            packer.prepare(view(crop), {shape.H, shape.W, {0, 0, shape.H, shape.W}, false});
         std::vector<uint8_t> block(size_t(shape.N) * bytes);
         std::vector<Picture> pictures;
         for (size_t at = 0; at < block.size(); at += bytes)

@@ -8,7 +8,7 @@
 namespace convoy {
 
 size_t slot_elems(int64_t batch, int size, bool packed) {
-    if (packed) return packed_block_bytes(batch, size) / sizeof(float);  // whole words
+    if (packed) return size_t(batch) * packed_image_bytes(size) / sizeof(float);  // whole words
     return size_t(batch) * size_t(size) * size_t(size) * 3;
 }
 
