@@ -61,7 +61,30 @@ class RingCommunicator final : public Communicator {
         ENSURE(root >= 0 && root < world_, "root ", root, " in a world of ", world_);
         submit([this, data, root] { ring_.broadcast(data, root); }).get();
     }
-    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override;
+    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
+        if (data.size() > kGatherLimit)
+            fail("a rank may send ", kGatherLimit, " bytes in an all-gather, not ", data.size());
+        std::vector<std::vector<std::byte>> all(static_cast<size_t>(world_));
+        submit([&] {
+            // First every length, so that all ranks have room; then the bytes.
+            std::vector<uint64_t> lengths(all.size(), 0);
+            lengths[size_t(rank_)] = data.size();
+            std::vector<std::span<std::byte>> blocks;
+            for (uint64_t& length : lengths)
+                blocks.push_back(std::as_writable_bytes(std::span(&length, 1)));
+            ring_.gather(blocks, false);
+            for (size_t r = 0; r < all.size(); ++r) {
+                if (lengths[r] > kGatherLimit)
+                    throw PeerMistake(int(r), cat("rank ", r, " announces ", lengths[r],
+                                                  " bytes; the limit is ", kGatherLimit));
+                all[r].resize(lengths[r]);
+            }
+            std::copy(data.begin(), data.end(), all[size_t(rank_)].begin());
+            std::copy(all.begin(), all.end(), blocks.begin());
+            ring_.gather(blocks, false);
+        }).get();
+        return all;
+    }
     void barrier() override {
         submit([this] { ring_.barrier(); }).get();
     }
@@ -153,31 +176,6 @@ class RingCommunicator final : public Communicator {
     std::atomic<double> busy_seconds_{0};
     std::thread thread_;
 };
-
-std::vector<std::vector<std::byte>> RingCommunicator::allgather(std::span<const std::byte> data) {
-    if (data.size() > kGatherLimit)
-        fail("a rank may send ", kGatherLimit, " bytes in an all-gather, not ", data.size());
-    std::vector<std::vector<std::byte>> all(static_cast<size_t>(world_));
-    submit([&] {
-        // First every length, so that all ranks have room; then the bytes.
-        std::vector<uint64_t> lengths(all.size(), 0);
-        lengths[size_t(rank_)] = data.size();
-        std::vector<std::span<std::byte>> blocks;
-        for (uint64_t& length : lengths)
-            blocks.push_back(std::as_writable_bytes(std::span(&length, 1)));
-        ring_.gather(blocks, false);
-        for (size_t r = 0; r < all.size(); ++r) {
-            if (lengths[r] > kGatherLimit)
-                throw PeerMistake(int(r), cat("rank ", r, " announces ", lengths[r],
-                                              " bytes; the limit is ", kGatherLimit));
-            all[r].resize(lengths[r]);
-        }
-        std::copy(data.begin(), data.end(), all[size_t(rank_)].begin());
-        std::copy(all.begin(), all.end(), blocks.begin());
-        ring_.gather(blocks, false);
-    }).get();
-    return all;
-}
 
 }  // namespace
 

@@ -9,10 +9,13 @@
 
 namespace convoy {
 
+asio::ip::address without_mapping(const asio::ip::address& address) {
+    if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+}
+
 std::string address_text(const tcp::endpoint& endpoint) {
-    asio::ip::address address = endpoint.address();
-    if (address.is_v6() && address.to_v6().is_v4_mapped())
-        address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+    const asio::ip::address address = without_mapping(endpoint.address());
     return address.is_v6() ? cat("[", address.to_string(), "]:", endpoint.port())
                            : cat(address.to_string(), ":", endpoint.port());
 }
@@ -42,11 +45,9 @@ std::pair<std::string, uint16_t> split_address(const std::string& text, const st
 
 std::string reason(const std::error_code& error) {
     using namespace asio::error;
-    for (const std::error_code closed :
-         {make_error_code(eof), make_error_code(connection_reset), make_error_code(broken_pipe),
-          make_error_code(operation_aborted), make_error_code(connection_aborted),
-          make_error_code(bad_descriptor)})
-        if (error == closed) return "connection closed";
+    if (error == eof || error == connection_reset || error == broken_pipe ||
+        error == operation_aborted || error == connection_aborted || error == bad_descriptor)
+        return "connection closed";
     if (error == connection_refused) return "connection refused";
     if (error == timed_out) return "no answer";
     if (error == host_unreachable) return "no route to this host";

@@ -17,7 +17,9 @@ struct Message {
     std::string body;
 };
 
-// "10.0.0.7:29401", "[fd00::2]:29401"; an IPv4 address inside IPv6 is printed as IPv4.
+// An IPv4 address inside IPv6 as IPv4, any other as it is.
+asio::ip::address without_mapping(const asio::ip::address& address);
+// "10.0.0.7:29401", "[fd00::2]:29401", without mapping.
 std::string address_text(const tcp::endpoint& endpoint);
 // A system error in plain words; every way in which a peer hangs up is "connection closed".
 std::string reason(const std::error_code& error);

@@ -36,10 +36,7 @@ void Coordinator::add(tcp::socket socket, wire::Join join) {
     auto client = std::make_shared<Client>();
     client->id = next_id_++;
     client->job = job_;
-    client->wanted = join.rank;
-    client->host = join.host;
-    client->address = join.address;
-    client->heartbeat = milliseconds(join.heartbeat_ms);
+    client->join = std::move(join);
     client->heard = Clock::now();
     client->connection = std::make_shared<Connection>(std::move(socket));
     clients_.push_back(client);
@@ -52,13 +49,13 @@ void Coordinator::add(tcp::socket socket, wire::Join join) {
     // The same rank at the same port of the same host: the earlier process has ended, though its
     // connection has not closed here yet.
     for (const ClientPtr& c : std::vector(clients_))
-        if (c != client && c->wanted >= 0 && c->wanted == client->wanted &&
-            c->host == client->host && c->address == client->address) {
+        if (c != client && c->join.rank >= 0 && c->join.rank == client->join.rank &&
+            c->join.host == client->join.host && c->join.address == client->join.address) {
             c->connection->close();
             disconnected(*c, "it joined again");
         }
-    log(cat(rank_name(join.rank, join.address), " of ", join.host, " has joined"));
-    for (const Roster::Refusal& refusal : roster_.add(client->id, std::move(join)))
+    log(cat(client->name(), " of ", client->join.host, " has joined"));
+    for (const Roster::Refusal& refusal : roster_.add(client->id, client->join))
         for (const ClientPtr& other : std::vector(clients_))
             if (other->id == refusal.id) refuse(*other, false, refusal.why);
     const std::string status = roster_.status();
@@ -92,7 +89,7 @@ void Coordinator::handle(Client& client, const Message& message) {
         case Type::heartbeat: {
             const auto beat = wire::decode<wire::Heartbeat>(message.body);
             if (client.rank >= 0) watch_.heard(client.rank, beat, client.heard);
-            if (client.silent) notice(cat(rank_name(client.rank, client.address), " is back"));
+            if (client.silent) notice(cat(client.name(), " is back"));
             client.silent = false;
             break;
         }
@@ -111,7 +108,7 @@ void Coordinator::handle(Client& client, const Message& message) {
             // -1: the rank itself fails. Else it blames another, which sent it invalid data.
             const int lost =
                 abort.lost >= 0 && abort.lost < int(clients_.size()) ? abort.lost : client.rank;
-            stop_job(lost, cat(rank_name(client.rank, client.address), ": ", abort.why));
+            stop_job(lost, cat(client.name(), ": ", abort.why));
             break;
         }
         case Type::leave:
@@ -132,13 +129,13 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         roster_.remove(client.id);
         remove(client);
         if (stage_ != Stage::gathering) return;
-        const std::string status = cat(client.address, " has left: ", roster_.status());
+        const std::string status = cat(client.join.address, " has left: ", roster_.status());
         log(status);
         return broadcast(wire::encode_text(wire::Type::status, status));
     }
     if (client.left) return;
     const std::string seen = watch_.last_seen(client.rank);
-    stop_job(client.rank, cat(rank_name(client.rank, client.address), " was lost: ", why,
+    stop_job(client.rank, cat(client.name(), " was lost: ", why,
                               stage_ == Stage::forming ? ", while the ring was being formed"
                               : seen.empty()           ? ""
                                                        : ", " + seen));
@@ -146,7 +143,7 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
 
 void Coordinator::refuse(Client& client, bool again, const std::string& why) {
     if (!again) {
-        log(cat(client.address, " was refused: ", why));
+        log(cat(client.join.address, " was refused: ", why));
         broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
     }
     client.connection->send(wire::encode(wire::Refuse{again, why}));
@@ -240,17 +237,17 @@ asio::awaitable<void> Coordinator::tick() {
 // Handles three missed heartbeats. If the machine does not answer either, the rank is lost. If it
 // does, its process is stopped or starved: the log says so, and the job waits.
 void Coordinator::check_silence(Client& client, Clock::time_point now) {
-    if (client.left || now - client.heard < 3 * client.heartbeat) return;
+    if (client.left || now - client.heard < 3 * milliseconds(client.join.heartbeat_ms)) return;
     const std::string quiet =
         fmt::format("{:.1f} s", std::chrono::duration<double>(now - client.heard).count());
-    if (client.connection->machine_is_silent(3 * client.heartbeat)) {
+    if (client.connection->machine_is_silent(3 * milliseconds(client.join.heartbeat_ms))) {
         client.connection->close();  // its reader ends too late to report another cause
         disconnected(client,
                      cat("no sign of life for ", quiet, ", and its machine does not answer"));
     } else if (client.rank >= 0 && !client.silent) {
         client.silent = true;
-        notice(cat(rank_name(client.rank, client.address), " is connected but has been silent for ",
-                   quiet, ": its process is stopped or starved; the job waits for it"));
+        notice(cat(client.name(), " is connected but has been silent for ", quiet,
+                   ": its process is stopped or starved; the job waits for it"));
     }
 }
 

@@ -43,11 +43,10 @@ class Coordinator {
  private:
     enum class Stage { gathering, forming, running };
     struct Client {
+        std::string name() const { return rank_name(rank < 0 ? join.rank : rank, join.address); }
         int id, rank = -1;
         uint64_t job;
-        int wanted = -1;
-        std::string host, address;
-        std::chrono::milliseconds heartbeat;
+        wire::Join join;
         Clock::time_point heard;
         bool ready = false, left = false, silent = false;
         std::shared_ptr<Connection> connection;

@@ -47,17 +47,15 @@ std::vector<Interface> interfaces() {
     return found;
 }
 
-// Whether `address` is in the network "10.0.0.0/24"; false also where `network` is no network.
-bool is_within(const asio::ip::address& address, const std::string& network) {
-    std::error_code no;
-    if (address.is_v4()) {
-        const auto net = asio::ip::make_network_v4(network, no);
-        return !no && asio::ip::network_v4(address.to_v4(), net.prefix_length()).canonical() ==
-                          net.canonical();
-    }
-    const auto net = asio::ip::make_network_v6(network, no);
-    return !no && asio::ip::network_v6(address.to_v6(), net.prefix_length()).canonical() ==
-                      net.canonical();
+// Whether `address` is in the network "10.0.0.0/24"; false also where `text` is no network.
+bool is_within(const asio::ip::address& address, const std::string& text) {
+    std::error_code invalid;
+    const auto contains = [&](const auto& network, const auto& one) {
+        using Network = std::decay_t<decltype(network)>;
+        return !invalid && Network(one, network.prefix_length()).canonical() == network.canonical();
+    };
+    return address.is_v4() ? contains(asio::ip::make_network_v4(text, invalid), address.to_v4())
+                           : contains(asio::ip::make_network_v6(text, invalid), address.to_v6());
 }
 
 bool is_link_local(const asio::ip::address& address) {
@@ -80,8 +78,7 @@ std::vector<asio::ip::address> addresses_of(const std::string& iface) {
     if (found.empty())
         fail("--iface ", iface, " is no interface, address or network of this machine; it has ",
              all);
-    if (!std::all_of(found.begin(), found.end(), is_link_local))
-        std::erase_if(found, is_link_local);
+    if (!std::ranges::all_of(found, is_link_local)) std::erase_if(found, is_link_local);
     return found;
 }
 
@@ -105,9 +102,7 @@ std::string interface_towards(const asio::ip::address& other) {
 }
 
 bool is_loopback(const asio::ip::address& address) {
-    if (address.is_v6() && address.to_v6().is_v4_mapped())
-        return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
-    return address.is_loopback();
+    return without_mapping(address).is_loopback();
 }
 
 bool means_this_machine(const std::string& host) {

@@ -5,8 +5,6 @@ namespace convoy {
 namespace {
 constexpr std::chrono::seconds kFirstMessage{10};  // then a silent connection is dropped
 constexpr int kStrangersNamed = 10;                // a port scanner must not fill the log
-
-struct NoCoordinator {};  // thrown for a JOIN at a process that serves none
 }  // namespace
 
 void Listener::open(const asio::ip::address& address, uint16_t port) {
@@ -67,14 +65,15 @@ asio::awaitable<void> Listener::read_first(tcp::socket socket) {
         set_options(socket);
         Message first;
         co_await within(kFirstMessage, socket, read_message(socket, wire::kJoinLimit, first));
-        dispatch(socket, first);
+        if (first.header.type == wire::Type::join && !on_join)
+            refusal = cat("port ", port(), " is that of a rank, not of the coordinator");
+        else
+            dispatch(socket, first);
     } catch (const wire::NotConvoy& e) {
         turn_away(who, e.what());
         if (e.version)
             refusal = cat("it speaks version ", wire::kVersion, ", you speak ", e.version,
                           ": run the same build on all machines");
-    } catch (const NoCoordinator&) {
-        refusal = cat("port ", port(), " is that of a rank, not of the coordinator");
     } catch (const TimedOut&) {
         turn_away(who, "it connected and sent nothing");
     } catch (const std::system_error&) {
@@ -88,7 +87,6 @@ asio::awaitable<void> Listener::read_first(tcp::socket socket) {
 }
 
 void Listener::dispatch(tcp::socket& socket, const Message& first) {
-    if (first.header.type == wire::Type::join && !on_join) throw NoCoordinator();
     if (first.header.type == wire::Type::join)
         on_join(std::move(socket), wire::decode<wire::Join>(first.body));
     else if (first.header.type == wire::Type::edge && on_edge)
@@ -100,7 +98,7 @@ void Listener::dispatch(tcp::socket& socket, const Message& first) {
 void Listener::turn_away(const std::string& who, const std::string& why) {
     if (++strangers_ > kStrangersNamed) return;
     log_.notice("turned away ", who, " at port ", port(), ": ", why,
-                strangers_ == kStrangersNamed ? " (further ones will not be named)" : "");
+                strangers_ == kStrangersNamed ? " (no further ones will be logged)" : "");
 }
 
 }  // namespace convoy

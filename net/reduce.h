@@ -4,14 +4,46 @@
 // Blocks must not overlap.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 namespace convoy {
 
-void add(float* into, const float* from, size_t n);             // into += from
-void pack_bf16(uint16_t* into, const float* from, size_t n);    // into = bf16(from)
-void unpack_bf16(float* into, const uint16_t* from, size_t n);  // into = from, exactly
-void add_bf16(float* into, const uint16_t* from, size_t n);     // into += from, in fp32
+// op(a[i], b[i]) for all i, in blocks of 16: a constant trip count is what compilers turn into
+// vector instructions at -O2.
+template <class A, class B, class Op>
+void for_blocks(A* __restrict a, const B* __restrict b, size_t n, Op op) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (size_t j = 0; j < 16; ++j) op(a[i + j], b[i + j]);
+    for (; i < n; ++i) op(a[i], b[i]);
+}
+
+inline uint16_t float_to_bf16(float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    // Rounding could carry a NaN's few bits over into infinity: keep its top, set its quiet bit.
+    const bool nan = (bits & 0x7fffffff) > 0x7f800000;
+    return uint16_t(nan ? (bits >> 16 | 0x40) : rounded);
+}
+
+inline float bf16_to_float(uint16_t value) { return std::bit_cast<float>(uint32_t(value) << 16); }
+// into += from
+inline void add(float* into, const float* from, size_t n) {
+    for_blocks(into, from, n, [](float& a, float b) { a += b; });
+}
+// into = bf16(from)
+inline void pack_bf16(uint16_t* into, const float* from, size_t n) {
+    for_blocks(into, from, n, [](uint16_t& a, float b) { a = float_to_bf16(b); });
+}
+// into = from, exactly
+inline void unpack_bf16(float* into, const uint16_t* from, size_t n) {
+    for_blocks(into, from, n, [](float& a, uint16_t b) { a = bf16_to_float(b); });
+}
+// into += from, in fp32
+inline void add_bf16(float* into, const uint16_t* from, size_t n) {
+    for_blocks(into, from, n, [](float& a, uint16_t b) { a += bf16_to_float(b); });
+}
 
 }  // namespace convoy
