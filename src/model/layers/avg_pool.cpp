@@ -4,7 +4,6 @@
 #include "src/model/layers/layers.h"
 
 namespace convoy {
-namespace {
 
 class AvgPool final : public Layer {
  public:
@@ -44,8 +43,6 @@ class AvgPool final : public Layer {
     Shape x_shape_;
     Value y_value_, dx_value_;
 };
-
-}  // namespace
 
 const LayerKind kAvgPool{.name = "avgpool", .argument = "W", .make = make_layer<AvgPool>};
 

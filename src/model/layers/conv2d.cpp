@@ -3,7 +3,6 @@
 #include "src/model/layers/weighted.h"
 
 namespace convoy {
-namespace {
 
 class Conv2d final : public Weighted {
  public:
@@ -54,8 +53,6 @@ class Conv2d final : public Weighted {
     const Window window_;
     BatchStatistics* statistics_ = nullptr;  // of y, or null
 };
-
-}  // namespace
 
 const LayerKind kConv2d{.name = "conv2d",
                         .argument = "NAME",

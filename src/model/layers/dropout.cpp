@@ -6,7 +6,6 @@
 #include "src/model/layers/layers.h"
 
 namespace convoy {
-namespace {
 
 class Dropout final : public Layer {
  public:
@@ -50,8 +49,6 @@ class Dropout final : public Layer {
     const uint16_t purpose_;
     Value y_value_, dx_value_;
 };
-
-}  // namespace
 
 const LayerKind kDropout{
     .name = "dropout", .argument = "P", .make = make_layer<Dropout>, .keeps_sign = true};

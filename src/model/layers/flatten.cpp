@@ -5,7 +5,6 @@
 #include "src/model/layers/layers.h"
 
 namespace convoy {
-namespace {
 
 class Flatten final : public Layer {
  public:
@@ -31,8 +30,6 @@ class Flatten final : public Layer {
  private:
     Shape shape_;
 };
-
-}  // namespace
 
 const LayerKind kFlatten{.name = "flatten", .make = make_layer<Flatten>, .keeps_sign = true};
 

@@ -9,10 +9,9 @@ namespace convoy {
 // How a layer is written in a model's text, who makes it, and what it can do for its neighbours.
 struct LayerKind {
     const char* name;
-    const char* argument =
-        "";                  // what follows the name: "NAME", "W" (rows x columns), "P", or nothing
-    const char* needs = "";  // the words that must follow, "out size"
-    const char* may = "";    // the words that may follow, "stride pad"
+    const char* argument = "";  // what comes first: "NAME", "W" (rows x columns), "P", or nothing
+    const char* needs = "";     // the words that must follow, "out size"
+    const char* may = "";       // the words that may follow, "stride pad"
     std::unique_ptr<Layer> (*make)(const LayerText&, const Fusion&, Builder&);  // make_layer<…>
 
     bool stride_is_size = false;  // where the text has no stride (else 1)

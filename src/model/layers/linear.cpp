@@ -2,7 +2,6 @@
 #include "src/model/layers/weighted.h"
 
 namespace convoy {
-namespace {
 
 class Linear final : public Weighted {
  public:
@@ -38,8 +37,6 @@ class Linear final : public Weighted {
         return dx;
     }
 };
-
-}  // namespace
 
 const LayerKind kLinear{.name = "linear",
                         .argument = "NAME",

@@ -2,7 +2,6 @@
 #include "src/model/layers/layers.h"
 
 namespace convoy {
-namespace {
 
 constexpr int kMaxWindow = 256;  // pixels: argmax is a byte
 
@@ -57,8 +56,6 @@ class MaxPool final : public Layer {
     Value x_value_, y_value_, dx_value_, argmax_;
     Tensor x_;  // of the pass
 };
-
-}  // namespace
 
 const LayerKind kMaxPool{.name = "maxpool",
                          .needs = "size",

@@ -4,7 +4,6 @@
 #include "src/model/layers/layers.h"
 
 namespace convoy {
-namespace {
 
 class Relu final : public Layer {
  public:
@@ -41,8 +40,6 @@ class Relu final : public Layer {
     Value y_value_, copy_;
     Tensor y_;  // of the pass
 };
-
-}  // namespace
 
 const LayerKind kRelu{.name = "relu", .make = make_layer<Relu>, .ends_in_relu = true};
 

@@ -9,7 +9,6 @@
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {
-namespace {
 
 class Residual final : public Layer {
  public:
@@ -120,8 +119,6 @@ class Residual final : public Layer {
     Value y_value_;
     Tensor y_;  // of the pass
 };
-
-}  // namespace
 
 const LayerKind kResidual{
     .name = "residual", .argument = "NAME", .make = make_layer<Residual>, .ends_in_relu = true};
