@@ -1,4 +1,4 @@
-// Predictions: the arithmetic against cases done by hand and against a step played through in tiny
+// Predictions: the arithmetic against cases done by hand and against a step simulated in tiny
 // ticks; buckets against what GradReducer really hands over; and the command as a process.
 #include "src/plan/plan.h"
 
@@ -20,9 +20,9 @@ namespace {
 
 // The same step in ticks of `tick` seconds, without a formula: in each tick the work at hand and
 // the first transfer that is handed over go on, both slower if both do.
-SimulatedStep play_in_ticks(double compute, const std::vector<Transfer>& transfers,
-                            const std::vector<Afterwork>& afterwork, double compute_slowdown,
-                            double network_slowdown, double tick) {
+SimulatedStep simulate_in_ticks(double compute, const std::vector<Transfer>& transfers,
+                                const std::vector<Afterwork>& afterwork, double compute_slowdown,
+                                double network_slowdown, double tick) {
     double computed = 0, sent = 0;
     SimulatedStep step;
     size_t next = 0, after = 0;
@@ -97,7 +97,7 @@ TEST_CASE("plan: a step is what is not hidden, by hand") {
     CHECK(simulate(5, last, {}, 2, 2).waited == Approx(3));
 }
 
-TEST_CASE("plan: a step agrees with one played through in ticks") {
+TEST_CASE("plan: a step agrees with one simulated in ticks") {
     for (uint64_t seed = 0; seed < 20; ++seed) {
         CAPTURE(seed);
         Random random(seed, 0, 0, kTest);
@@ -114,7 +114,7 @@ TEST_CASE("plan: a step agrees with one played through in ticks") {
         const SimulatedStep got =
             simulate(compute, transfers, afterwork, slow_compute, slow_network);
         const SimulatedStep want =
-            play_in_ticks(compute, transfers, afterwork, slow_compute, slow_network, 1e-4);
+            simulate_in_ticks(compute, transfers, afterwork, slow_compute, slow_network, 1e-4);
         CHECK(got.seconds == Approx(want.seconds).epsilon(2e-3));
         CHECK(got.waited == Approx(want.waited).epsilon(0.01).scale(0.2));
     }
@@ -159,7 +159,7 @@ TEST_CASE("plan: a layer that travels as factors, by hand") {
     CHECK(any(1000, 4, FactorMode::kOn));
     CHECK_FALSE(any(1000, 1, FactorMode::kOn));
     // 20 images a rank: 4 ms leave the backward pass of 40. The factors are handed over at
-    // 20 + 20 - 4 ms and take 3/4 of 80·2000 floats: 4.8 + 0.3 ms. The other row goes at 56 ms, for
+    // 20 + 20 - 4 ms and take 3/4 of 80·2000 floats: 4.8 + 0.3 ms. The other one goes at 56 ms, for
     // 60.6 ms, beside 2 + 8 ms for the gradient of all 80 images.
     const Prediction four = predict(plan_job(timing, 80, {1, 1, 1, 1}), {false, FactorMode::kAuto});
     CHECK(four.step_seconds == Approx(0.056 + 0.0606 + 0.010));
@@ -171,7 +171,7 @@ TEST_CASE("plan: a layer that travels as factors, by hand") {
     REQUIRE(choices.size() == 1 + 3 * 4);
     CHECK(options_text(choices.back(), false) == "--world 4 --wire bf16 --factors on");
     CHECK(setting_text(choices.back().setting) == "bf16+factors on");
-    // 250 ms + 500 - 27 of the backward pass, the last row's sum beside the 102; the update.
+    // 250 ms + 500 - 27 of the backward pass, the last sum beside the 102; the update.
     CHECK(choices[choices.size() - 2].prediction.step_seconds ==
           Approx(0.250 + 0.500 - 0.027 + 0.102 + 0.010));
     // Averages every 8 steps: nothing is hidden.
@@ -307,7 +307,7 @@ static int check_buckets(Config config, Backend& backend, Model& model, Optimize
     return as_factors;
 }
 
-TEST_CASE("plan: buckets are cut as the trainer hands them over, rows in backward order") {
+TEST_CASE("plan: buckets are cut as the trainer hands them over, parameters in backward order") {
     const auto backend = make_backend("cpu", {1});
     Config config;
     Model model(model_text("resnet18"), {"resnet18", 3, 32, 1, ""}, *backend);
@@ -321,12 +321,12 @@ TEST_CASE("plan: buckets are cut as the trainer hands them over, rows in backwar
     CHECK(timing.forward > 0);
     CHECK(timing.backward > 0);
     size_t trained = 0;
-    for (const Param* row : model.params().all()) trained += !row->running;
+    for (const Param* param : model.params().all()) trained += !param->running;
     CHECK(probe.params().size() == trained);
     double ready = 0;
-    for (const PlanParam& row : probe.params()) {
-        CHECK(row.ready >= ready);
-        ready = row.ready;
+    for (const PlanParam& param : probe.params()) {
+        CHECK(param.ready >= ready);
+        ready = param.ready;
     }
     CHECK(probe.params().front().ready < 0.5);
     CHECK(probe.params().back().ready > 0.8);
@@ -353,9 +353,11 @@ TEST_CASE("plan: factors are handed over as the trainer does, buckets around the
     StepProbe probe(config, *backend, model, optimizer, 3);
     probe.time_linear_layers();
     probe.step(4);
-    for (const PlanParam& row : probe.params()) {  // only a has more than 65536 weights: 192 x 350
-        CAPTURE(row.inputs);
-        CHECK((row.fixed_seconds + row.image_seconds > 0) == (row.inputs == 192 && !row.bias));
+    for (const PlanParam& param :
+         probe.params()) {  // only a has more than 65536 weights: 192 x 350
+        CAPTURE(param.inputs);
+        CHECK((param.fixed_seconds + param.image_seconds > 0) ==
+              (param.inputs == 192 && !param.bias));
     }
     for (const auto& [factors, layers] : {std::pair{"auto", 3}, {"on", 4}, {"off", 0}}) {
         config.factors = factors;
@@ -364,7 +366,7 @@ TEST_CASE("plan: factors are handed over as the trainer does, buckets around the
     }
 }
 
-TEST_CASE("plan: rows are told apart where gradients are handed over from a copy") {
+TEST_CASE("plan: parameters are told apart where gradients are handed over from a copy") {
     const auto backend = make_backend("simt");  // whose memory the network cannot read
     Config config;
     Model model("input 4\nflatten\nlinear a out 5\nrelu\nlinear b out classes\n",
@@ -374,7 +376,8 @@ TEST_CASE("plan: rows are told apart where gradients are handed over from a copy
     StepProbe probe(config, *backend, model, optimizer, 3);
     probe.step(2);
     std::vector<std::array<int, 3>> got;
-    for (const PlanParam& row : probe.params()) got.push_back({row.inputs, row.outputs, row.bias});
+    for (const PlanParam& param : probe.params())
+        got.push_back({param.inputs, param.outputs, param.bias});
     CHECK(got == std::vector<std::array<int, 3>>{{5, 3, 1}, {5, 3, 0}, {48, 5, 1}, {48, 5, 0}});
 }
 

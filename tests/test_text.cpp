@@ -1,7 +1,8 @@
 #include "src/base/text.h"
 
 #include "src/base/median.h"
-#include "tests/support.h"
+#include "src/base/table.h"
+#include "tests/process.h"
 
 using namespace convoy;
 
@@ -36,4 +37,29 @@ TEST_CASE("text: durations and counts as people write them") {
     CHECK(clock_text(-1) == "0:00");
     CHECK(count_text(316) == "316");
     CHECK(count_text(57.02e6) == "57.02 M");
+}
+
+TEST_CASE("table: rows are aligned, and JSON lines hold every value that has a key") {
+    const auto print = [](bool json) {
+        TempDir folder;
+        std::FILE* file = std::fopen((folder / "out").c_str(), "w");
+        REQUIRE(file);
+        Table table(json, file);
+        for (const int bytes : {1, 1000})
+            table.row({{"bench", "x"},
+                       {"bytes", bytes, "bytes", "{:4}"},
+                       {"name", cat("n", bytes), "name", "{:<6}"},
+                       {"part", 0.5, "of all", "{:.2f}"},
+                       {"", bytes / 10, "tenth"},
+                       {"slow", bytes > 1, "", "slow"}});
+        std::fclose(file);
+        return read_file(folder / "out");
+    };
+    CHECK(print(false) ==
+          "bytes  name    of all  tenth\n"
+          "    1  n1        0.50      0\n"
+          " 1000  n1000     0.50    100  slow\n");
+    CHECK(print(true) ==
+          "{\"bench\":\"x\",\"bytes\":1,\"name\":\"n1\",\"part\":0.5,\"slow\":false}\n"
+          "{\"bench\":\"x\",\"bytes\":1000,\"name\":\"n1000\",\"part\":0.5,\"slow\":true}\n");
 }

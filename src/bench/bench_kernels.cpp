@@ -8,7 +8,6 @@
 #include "src/base/clock.h"
 #include "src/base/median.h"
 #include "src/base/table.h"
-#include "src/bench/kernel_rows.h"
 
 namespace convoy {
 

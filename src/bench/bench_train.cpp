@@ -167,14 +167,14 @@ Measured measure(const Config& config, int warm_up, Work& work, const Batch& bat
                  Clock::time_point started) {
     const int groups = config.steps > 0 ? int(config.steps) : 5;
     Measured result;
-    double waited = 0, busy = 0, total = 0;
-    uint64_t bytes = 0;
+    double total = 0, waited = 0, busy = 0, sent = 0;
     int64_t number = 0;
     result.start_seconds = seconds_since(started);
     for (int group = 1 - warm_up; group <= groups && !result.signal; ++group) {
-        const double waited_before = work.seconds_waited();
-        const double busy_before = communicator.seconds_busy();
-        const uint64_t bytes_before = communicator.bytes_sent();
+        if (group <= 1) {  // counted from here on
+            waited = work.seconds_waited(), busy = communicator.seconds_busy();
+            sent = double(communicator.bytes_sent());
+        }
         const auto begin = Clock::now();
         for (int i = 1; i <= config.sync_every; ++i) {
             work.step(batch, number++, i == config.sync_every);
@@ -184,14 +184,12 @@ Measured measure(const Config& config, int warm_up, Work& work, const Batch& bat
         result.signal = work.stop_agreed(stop());
         if (group <= 0) continue;
         total += seconds;
-        waited += work.seconds_waited() - waited_before;
-        busy += communicator.seconds_busy() - busy_before;
-        bytes += communicator.bytes_sent() - bytes_before;
         result.images_per_second.push_back(double(config.batch * config.sync_every) / seconds);
     }
-    result.net_wait = total > 0 ? waited / total : 0;
-    result.net_busy = total > 0 ? busy / total : 0;
-    result.bytes_a_step = double(bytes) / (double(groups) * config.sync_every);
+    result.net_wait = (work.seconds_waited() - waited) / total;
+    result.net_busy = (communicator.seconds_busy() - busy) / total;
+    result.bytes_a_step =
+        (double(communicator.bytes_sent()) - sent) / (double(groups) * config.sync_every);
     return result;
 }
 

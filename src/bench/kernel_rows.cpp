@@ -1,5 +1,5 @@
 // kernel_rows.cpp — walks the text of a model; a function for each kind of layer names its ops.
-#include "src/bench/kernel_rows.h"
+#include "src/bench/bench_kernels.h"
 
 #include <algorithm>
 #include <bit>
