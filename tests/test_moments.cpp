@@ -1,5 +1,7 @@
 // Statistics of batch norm taken by the convolution that makes its input: against the formula in
 // double, of the very numbers that came out.
+#include <numeric>
+
 #include "kernels/simt/emulator.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
@@ -131,6 +133,16 @@ TEST_CASE("moments of a convolution with very many rows") {
     for (float& v : p.b) v += 100;
     p.run(*backend, false);
     p.check(sum_tolerance(32), sum_tolerance(1, 128));
+}
+
+// Merged strips that meet two groups, by the hundred: a merge that runs ahead of its readers shows.
+TEST_CASE("moments of a convolution with very many rows in very many groups") {
+    auto backend = each_backend(2);
+    std::vector<int> bounds(302);
+    std::iota(bounds.begin(), bounds.end(), 0);
+    Problem p({{301, 15, 15, 2}, 3, Window::square(1), bounds});
+    p.run(*backend, false);
+    p.check(sum_tolerance(32), sum_tolerance(32));
 }
 
 // A missing barrier shows as another result or a NaN.
