@@ -1,6 +1,6 @@
-// gemm_ladder_main.cpp — runs the ladder of gemm_ladder.cu on GPU 0, or on the model without one.
+// gemm_ladder_main.cpp — runs the ladder of gemm_ladder.cu on GPU 0, or on the emulator.
 //
-//   gemm_ladder [SIZE]     SIZE × SIZE matrices: 4096 on a GPU, 128 on the model
+//   gemm_ladder [SIZE]     SIZE × SIZE matrices: 4096 on a GPU, 128 on the emulator
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -59,7 +59,7 @@ int run(int argc, char** argv) {
     };
     if (gpu) cuda::climb_gemm_ladder(size, a, b, visit, &why_no_cublas);
     if (!gpu) {
-        std::printf("no GPU (%s): the ladder on the model of CUDA, not timed\n",
+        std::printf("no GPU (%s): the ladder on the CUDA emulator, not timed\n",
                     why_no_gpu.c_str());
         simt::climb_gemm_ladder(size, a, b, visit);
     }

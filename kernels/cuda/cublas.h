@@ -1,7 +1,7 @@
-// cublas.h — NVIDIA's library of products, for comparison and for --gemm cublas.
+// cublas.h — NVIDIA's matrix library, for comparison and for --gemm cublas.
 //
-// It is opened at run time and never linked: the program starts, and is built, without it. The few
-// functions used are declared here, as the library's documentation has them.
+// It is opened at run time and never linked: the program builds and starts without it. The few
+// functions used are declared here as in the library's documentation.
 #pragma once
 
 #include <initializer_list>

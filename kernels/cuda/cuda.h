@@ -1,4 +1,4 @@
-// cuda.h — the one include of every file here: CUDA, for a GPU or as a model on the CPU.
+// cuda.h — the one include of every file here: CUDA on a GPU, or its emulator on the CPU.
 //
 // Each .cu is compiled twice, by nvcc into namespace convoy::cuda and by g++ into convoy::simt
 // (kernels/simt: the same names, run on the CPU), so both are in one binary. Sources are plain

@@ -60,7 +60,7 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
             names[int(precision_)]);
     if (precision_ != options.precision)
         products_ += cat(", ", names[int(options.precision)], " needs compute capability 8.0");
-    set_workers(threads_);  // of the model; a GPU has its own
+    set_workers(threads_);  // of the emulator; a GPU has its own
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     set_workers(1);
     CUDA_CHECK(cudaStreamCreateWithFlags(&upload_stream_, cudaStreamNonBlocking));

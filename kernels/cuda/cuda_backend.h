@@ -1,4 +1,4 @@
-// cuda_backend.h — the Backend of a GPU, and of the model of one on the CPU.
+// cuda_backend.h — the Backend of a GPU, and of its emulator on the CPU.
 //
 // Each op is in the file of its family, named as in kernels/cpu: conv2d.cu, linear.cu, … All ops
 // run in order on one stream; download() and synchronize() wait for it. Used by one thread at a
@@ -19,7 +19,7 @@ namespace convoy::CONVOY_DEVICE {
 
 struct Strips;  // moments.cuh
 
-// Numbers of scratch blocks: what an op keeps while it calls another has a slot of its own.
+// Scratch blocks. What an op keeps while it calls another op has a slot of its own.
 enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlots };
 
 class CudaBackend final : public Backend {
@@ -110,7 +110,7 @@ class CudaBackend final : public Backend {
     dim3 blocks_for(size_t n) const {
         return unsigned(std::min<size_t>((n + kThreads - 1) / kThreads, size_t(processors_) * 8));
     }
-    // Statistics in strips of `height` rows of x: their memory, and what follows once it is filled.
+    // Memory for statistics in strips of `height` rows of x; and the merge of filled strips.
     Strips make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot);
     void finish_moments(Tensor x, Strips strips, const Moments& to);
     // sums[c] += Σ of x over all but the channel.
@@ -127,9 +127,9 @@ class CudaBackend final : public Backend {
     // Uploads beside the ops, and the end of the last one.
     cudaStream_t upload_stream_ = nullptr;
     cudaEvent_t uploaded_ = nullptr;
-    // Downloads beside the ops: a stream of their own, and an event for the end of each. The number
-    // of a download modulo the events is its event, which may by then stand for a later one; that
-    // ends later, so waiting for it is right as well.
+    // Downloads beside the ops: a stream of their own, and an event for the end of each, reused
+    // after 64 downloads. A reused event stands for a later download, so waiting for it is still
+    // right.
     cudaStream_t copy_stream_ = nullptr;
     cudaEvent_t ops_done_ = nullptr;
     std::array<cudaEvent_t, 64> copies_done_{};

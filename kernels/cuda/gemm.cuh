@@ -9,7 +9,7 @@
 //             16                  is used 64 times.
 //
 //   grid      (⌈J/64⌉·⌈I/64⌉, 1, parts) blocks of 256 threads. Where the tiles are too few for the
-//             GPU, l is cut into parts; each writes sums of its own, which finish_kernel adds.
+//             GPU, l is cut into parts; each writes sums of its own, which epilogue_kernel adds.
 //   shared    2·16·(64+4) floats: 8.5 KB. A row of 68 keeps the 4 numbers of a thread aligned, and
 //             threads that write neighbouring l fall into other banks.
 //   numbers   floats; bf16 are for tensor cores (tensor_gemm.cuh)
@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(kProductThreads)
 }
 
 // Adds the parts of each sum in order.
-static __global__ void finish_kernel(const float* parts, int count, size_t I, int J,
-                                     Epilogue epilogue) {
+static __global__ void epilogue_kernel(const float* parts, int count, size_t I, int J,
+                                       Epilogue epilogue) {
     for (size_t at = first_index(); at < I * J; at += grid_width()) {
         float sum = 0;
         for (int part = 0; part < count; ++part) sum += parts[part * I * J + at];
@@ -230,7 +230,7 @@ bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& 
                                                                   depth, parts, epilogue);
     CUDA_LAUNCHED();
     if (!parts) return true;
-    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), epilogue);
+    epilogue_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), epilogue);
     CUDA_LAUNCHED();
     return false;
 }

@@ -1,11 +1,11 @@
 // graph.cu — ops as one graph: recorded by capture of their stream, then launched as a whole.
 //
-// A launch takes the host some microseconds, and a small step has hundreds of them: the GPU then
-// waits for its host. In a graph the GPU itself goes from one kernel to the next.
+// A launch takes the host some microseconds, and a small step has hundreds of launches: the GPU
+// then waits for its host. In a graph the GPU goes from one kernel to the next by itself.
 //
-// The arguments of a captured launch are frozen. Small host data (DeviceMemory::pass) are the one
-// thing that may change: while a capture goes on they get places in device memory that stay theirs
-// (PassedData), and each replay begins by filling these from where the data stood on the host.
+// The arguments of a captured launch are frozen; only small host data (DeviceMemory::pass) may
+// change. While ops are captured, these data get places of their own in device memory (PassedData),
+// and each replay begins by copying the data from the host to these places.
 #include "kernels/cuda/cuda_backend.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -20,7 +20,7 @@ class GraphRecording final : public Recording {
         moves_ = memory_.moves();
     }
     ~GraphRecording() override {
-        if (graph_) (void)cudaGraphExecDestroy(graph_);  // once it has run, if it still does
+        if (graph_) (void)cudaGraphExecDestroy(graph_);  // CUDA waits until it has run
     }
 
     bool replay() override {
@@ -41,7 +41,7 @@ class GraphRecording final : public Recording {
 };
 
 void GraphRecording::capture(const std::function<void()>& ops) {
-    // Relaxed: other threads of the process may do with CUDA what they like meanwhile.
+    // Relaxed: other threads of the process may call CUDA meanwhile.
     CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
     memory_.start_recording(passed_);
     std::exception_ptr failed;
@@ -55,12 +55,12 @@ void GraphRecording::capture(const std::function<void()>& ops) {
     const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
     if (failed || ended != cudaSuccess) {
         if (graph) (void)cudaGraphDestroy(graph);
-        (void)cudaGetLastError();  // told here: the next op must not find it
+        (void)cudaGetLastError();  // reported here; the next op must not find it
     }
     if (failed) std::rethrow_exception(failed);
     CUDA_CHECK(ended);
     const cudaError_t made = cudaGraphInstantiateWithFlags(&graph_, graph, 0);
-    (void)cudaGraphDestroy(graph);  // the other one is what is launched
+    (void)cudaGraphDestroy(graph);  // only graph_ is launched
     CUDA_CHECK(made);
 }
 

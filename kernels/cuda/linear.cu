@@ -28,7 +28,8 @@ static void multiply_cublas(Cublas& cublas, Precision precision, const CublasOpe
         in_place ? out : Tensor(memory.scratch<float>(kSlotProduct, size_t(I) * J), out.shape());
     cublas.product(precision, a, b, I, J, L, epilogue.accumulate, sums);
     if (I == 0 || J == 0 || finished) return;
-    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(sums.floats(), 1, I, int(J), epilogue);
+    epilogue_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(sums.floats(), 1, I, int(J),
+                                                              epilogue);
     CUDA_LAUNCHED();
 }
 

@@ -10,8 +10,8 @@ namespace convoy::CONVOY_DEVICE {
 
 class DeviceMemory;
 
-// The small host data that recorded ops were given (graph.cu): each has a place on the device that
-// stays its own, with nothing in it until refresh() copies all of it from where it stands now.
+// The small host data that recorded ops were given (graph.cu). Each has a fixed place on the
+// device, which is empty until refresh() copies all data from the host.
 class PassedData {
  public:
     explicit PassedData(DeviceMemory& memory);

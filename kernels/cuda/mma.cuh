@@ -1,5 +1,5 @@
-// mma.cuh — the tensor cores' instructions, each as one function; the model has the same functions
-// (kernels/simt/mma.h). Everything here is done by a whole warp together, but for the copies.
+// mma.cuh — the tensor core instructions, each as one function. The emulator has the same functions
+// (kernels/simt/mma.h). A whole warp executes each of them together, except for the copies.
 //
 // Fragments, as the PTX manual has them: which numbers of a matrix a lane holds in its registers,
 // with group = lane / 4 (0 … 7) and member = lane % 4 (0 … 3).
@@ -26,8 +26,10 @@ namespace convoy::cuda {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define CONVOY_PTX(...) asm volatile(__VA_ARGS__)
+constexpr bool kHasTensorCores = true;
 #else
 #define CONVOY_PTX(...) __trap()
+constexpr bool kHasTensorCores = false;
 #endif
 
 // The nearest number with 10 bits of mantissa.

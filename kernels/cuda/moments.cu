@@ -10,7 +10,7 @@
 //             4·rows·C (2·rows·C of bf16); memory-bound. The center of a piece is its first row.
 //   condense  the many strips of a convolution into about 512: the same grid, for the new strips.
 //             Bytes: 12·C a piece; of strips of 128 rows that is a 43rd of x.
-//   epilogue    ⌈C/32⌉ blocks of 32×32 threads: the 32 threads of a column are divided among the
+//   final     ⌈C/32⌉ blocks of 32×32 threads: the 32 threads of a column are divided among the
 //             groups, about 512 pieces in all.
 //   order     within a piece: rows of a thread, then threads. Pieces of a thread, then threads,
 //             then groups, in double. All by shapes alone, without atomics: the same bits each run.
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kLanes* kTeam)
             all_means += images * mean;
             all_vars += images * (M > 1 ? var * M / (M - 1) : var);
         }
-        __syncthreads();  // the sums were read
+        __syncthreads();  // the sums were read; those of the next groups may come
     }
     parts[0][y][threadIdx.x] = all_means, parts[1][y][threadIdx.x] = all_vars;
     __syncthreads();  // those of all teams are there
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kLanes* kTeam)
     sums[C + c] += float(all_vars);
 }
 
-// Of some 512 strips the epilogue is over in microseconds.
+// Merging some 512 strips takes microseconds.
 constexpr int64_t kFewStrips = 512;
 
 }  // namespace

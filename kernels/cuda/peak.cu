@@ -1,4 +1,4 @@
-// peak.cu — multiply-adds on registers alone: what no op of this precision can exceed.
+// peak.cu — multiply-adds on registers alone: the limit of every op in this precision.
 //
 //   fp32        8 chains a thread of x = a·x + b
 //   tf32, bf16  8 chains a warp of d += a·b by the tensor cores (mma.sync, as the ops use them;
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kChains = 8;
 
-// The sums are written where nobody will find them, and else would not be computed.
+// The comparison keeps the compiler from removing the sums.
 __global__ void fma_chains_kernel(int rounds, float a, float b, float* out) {
     float x[kChains];
     for (int i = 0; i < kChains; ++i) x[i] = float(threadIdx.x + i);
@@ -48,7 +48,8 @@ __global__ void mma_chains_kernel(int rounds, float* out) {
 }  // namespace
 
 double CudaBackend::measure_peak_gflops() {
-    // About a millisecond on any GPU: the work grows with its multiprocessors. Few on the model.
+    // About a millisecond on any GPU: the work grows with its multiprocessors. The emulator does
+    // little.
     constexpr int kFmaRounds = kIsEmulator ? 16 : 60'000, kMmaRounds = kIsEmulator ? 2 : 8'000;
     const int blocks = 2 * processors_, threads = 256;
     float* out = memory_.scratch<float>(kSlotResult, 1);

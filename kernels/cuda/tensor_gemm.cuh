@@ -9,8 +9,7 @@
 //   s, cp.async fetches the steps s+1 and s+2 into two other stages of shared memory.
 //
 //   grid      (⌈J/columns⌉·⌈I/128⌉, 1, parts) blocks of 256 threads. Where the tiles are too few
-//   for
-//             a GPU, l is cut into parts; each writes sums of its own, which finish_kernel adds.
+//             for a GPU, l is cut into parts; each writes its own sums, which epilogue_kernel adds.
 //   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and what rows mean.
 //             An operand whose depth is fast lies row by row, 128 bytes or 8 chunks of 16 a row;
 //             chunk c of row i is at place c ^ (i % 8):
@@ -207,15 +206,39 @@ __device__ __forceinline__ void multiply_stage(const T* a_stage, const T* b_stag
     }
 }
 
+// Writes a thread's sums: into this block's part, or finished into out; (i, j) is the first one's
+// place.
+template <int kM, class F>
+__device__ __forceinline__ void store_sums(float (&sums)[kM][4][4], int i, int j, int I, int J,
+                                           float* parts, const F& epilogue) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = i + m * 16 + half * 8, column = j + n * 8;
+                float &sum = sums[m][n][half * 2], &next = sums[m][n][half * 2 + 1];
+                if (row >= I || column >= J) continue;
+                if (!parts) {
+                    epilogue.two(row, column, J, sum, next);
+                    continue;
+                }
+                float* to = parts + (size_t(blockIdx.z) * I + row) * J + column;
+                to[0] = sum;
+                if (column + 1 < J) to[1] = next;
+            }
+}
+
 // Blocks that a multiprocessor shall hold at once: its registers are enough for two, if each thread
 // keeps to 128; single numbers and tf32 take more.
 template <class T, int kWidthA, int kWidthB>
 constexpr int kBlocksAtOnce = sizeof(T) == 2 && kWidthA > 1 && kWidthB > 1 ? 2 : 1;
 
+// What a block does. Empty where there are no tensor cores for it: nothing to compile there.
 template <class A, class B, int kWidthA, int kWidthB, int kColumns, class F>
-__global__ void __launch_bounds__(kTensorThreads,
-                                  kBlocksAtOnce<typename A::Number, kWidthA, kWidthB>)
-    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
+__device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, int J, int L,
+                                               int part_depth, float* parts, const F& epilogue) {
     using T = typename A::Number;
     extern __shared__ __align__(128) float shared[];
     __shared__ typename A::Row a_rows[kTensorRows];
@@ -261,24 +284,7 @@ __global__ void __launch_bounds__(kTensorThreads,
             stage, stage + kTensorRows * kTensorDepth<T>, row, column, lane, sums);
         deliver(step + kStages - 1);
     }
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-        for (int n = 0; n < 4; ++n)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int i = i0 + row + m * 16 + lane / 4 + half * 8;
-                const int j = j0 + column + n * 8 + lane % 4 * 2;
-                float &sum = sums[m][n][half * 2], &next = sums[m][n][half * 2 + 1];
-                if (i >= I || j >= J) continue;
-                if (!parts) {
-                    epilogue.two(i, j, J, sum, next);
-                    continue;
-                }
-                float* to = parts + (size_t(blockIdx.z) * I + i) * J + j;
-                to[0] = sum;
-                if (j + 1 < J) to[1] = next;
-            }
+    store_sums<kM>(sums, i0 + row + lane / 4, j0 + column + lane % 4 * 2, I, J, parts, epilogue);
     if constexpr (F::kMoments)
         if (epilogue.strips.pieces && !parts)
             tile_moments<kM * 2, 8, kDown * 8, kColumns>(
@@ -289,6 +295,16 @@ __global__ void __launch_bounds__(kTensorThreads,
                 [&](int c) { return column + c / 2 * 8 + lane % 4 * 2 + c % 2; });
 }
 
+template <class A, class B, int kWidthA, int kWidthB, int kColumns, class F>
+__global__ void __launch_bounds__(kTensorThreads,
+                                  kBlocksAtOnce<typename A::Number, kWidthA, kWidthB>)
+    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
+    // nvcc warns of members that nothing names, so they are named for 7.5 as well.
+    static_assert(int(A::kDepthFast) + int(B::kDepthFast) <= 2);
+    if constexpr (kHasTensorCores)
+        tensor_product<A, B, kWidthA, kWidthB, kColumns>(a, b, I, J, L, part_depth, parts,
+                                                         epilogue);
+}
 // As product_parts: by shapes alone; two blocks for each of 132 multiprocessors fill a large GPU.
 inline int tensor_parts(int64_t I, int64_t J, int64_t L, int columns) {
     const int64_t tiles = int64_t(ceil_div(I, kTensorRows)) * ceil_div(J, columns);
@@ -313,7 +329,7 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
                                                    epilogue);
     CUDA_LAUNCHED();
     if (!parts) return true;
-    finish_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), epilogue);
+    epilogue_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), epilogue);
     CUDA_LAUNCHED();
     return false;
 }

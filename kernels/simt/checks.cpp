@@ -1,5 +1,5 @@
-// checks.cpp — what the compiler's own instrumentation finds in a kernel, told as the model tells
-// it: with kernel, block and thread.
+// checks.cpp — errors that the compiler's instrumentation finds in a kernel, reported as the
+// emulator's own: with kernel, block and thread.
 #include "kernels/simt/emulator.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -20,9 +20,9 @@ static const bool installed = [] {
 
 #else
 
-// Kernels are compiled with -fsanitize=alignment in every build, which calls this function where a
-// pointer has not the alignment of its type. Usually it is libubsan's; the layout of what it gets
-// is that of GCC and Clang since 2017.
+// Kernels are compiled with -fsanitize=alignment in every build. It calls this function where a
+// pointer lacks the alignment of its type; we replace libubsan's. GCC and Clang have used this
+// layout of the argument since 2017.
 namespace {
 struct Misaligned {
     const char* file;

@@ -1,9 +1,9 @@
-// mma.h — the tensor cores' instructions on the CPU, for kernels/cuda/mma.cuh: the same functions
-// on the same fragments. A fragment is spread over the 32 lanes of a warp as the PTX manual draws
-// it (chapter "Matrix instructions"); group = lane / 4 and member = lane % 4 in what follows.
+// mma.h — the tensor core instructions on the CPU: the functions of kernels/cuda/mma.cuh on the
+// same fragments. A fragment is spread over the 32 lanes of a warp as the PTX manual draws it
+// (chapter "Matrix instructions"); below, group = lane / 4 and member = lane % 4.
 //
-// What the hardware leaves open is made to hurt here: between the request of a copy and the wait
-// for it, its place holds NaN, so who reads too early, or still reads what was there, fails a test.
+// The target of an asynchronous copy holds NaN from the request to the wait, so a kernel that reads
+// too early, or still needs what was there, fails a test.
 #pragma once
 
 #include <bit>
@@ -12,6 +12,8 @@
 #include "kernels/simt/emulator.h"
 
 namespace convoy::simt {
+
+constexpr bool kHasTensorCores = true;
 
 // ---- rounding ------------------------------------------------------------------------------
 

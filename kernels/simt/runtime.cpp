@@ -1,6 +1,7 @@
-// runtime.cpp — launches, streams and memory of the model; see runtime.h.
+// runtime.cpp — launches, copies, streams, events and graphs of the emulator; see runtime.h.
 #include "kernels/simt/runtime.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -48,7 +49,7 @@ static void finish_copies(Stream& stream) {
         if (copy() != cudaSuccess) fail("memory was given back before a copy of it was done");
 }
 
-// Does it now, or keeps it for the graph.
+// Runs the step now, or keeps it for the graph.
 template <class Step>
 static cudaError_t submit_to(cudaStream_t stream, const Step& step) {
     Stream& its = stream_of(stream);
@@ -125,30 +126,24 @@ cudaError_t set_max_shared(const void* kernel, int bytes) {
 
 // ---- device --------------------------------------------------------------------------------
 
-const char* cudaGetErrorName(cudaError_t error) {
-    switch (error) {
-        case cudaSuccess: return "cudaSuccess";
-        case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-        case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-        case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
-        case cudaErrorNotReady: return "cudaErrorNotReady";
-        case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
-        case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
-    }
-    return "unknown";
+static constexpr struct {
+    cudaError_t error;
+    const char *name, *text;
+} kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when captured"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "capture spoiled by an earlier call"},
+};
+static const auto& find_error(cudaError_t error) {
+    return *std::ranges::find(kErrors, error, [](const auto& e) { return e.error; });
 }
-const char* cudaGetErrorString(cudaError_t error) {
-    switch (error) {
-        case cudaSuccess: return "no error";
-        case cudaErrorInvalidValue: return "invalid argument";
-        case cudaErrorMemoryAllocation: return "out of memory";
-        case cudaErrorInvalidDevice: return "invalid device ordinal";
-        case cudaErrorNotReady: return "not ready";
-        case cudaErrorStreamCaptureUnsupported: return "operation not permitted when captured";
-        case cudaErrorStreamCaptureInvalidated: return "capture spoiled by an earlier call";
-    }
-    return "unknown error";
-}
+const char* cudaGetErrorName(cudaError_t error) { return find_error(error).name; }
+const char* cudaGetErrorString(cudaError_t error) { return find_error(error).text; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
     *count = 1;
@@ -159,8 +154,8 @@ cudaError_t cudaGetDevice(int* device) {
     *device = 0;
     return cudaSuccess;
 }
-// Each process has a GPU of its own, so to speak.
-static cudaUUID_t model_uuid() {
+// Each process has an emulated GPU of its own.
+static cudaUUID_t random_uuid() {
     std::random_device chance;
     cudaUUID_t uuid;
     for (char& byte : uuid.bytes) byte = char(chance());
@@ -168,10 +163,10 @@ static cudaUUID_t model_uuid() {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-    static const cudaUUID_t uuid = model_uuid();
+    static const cudaUUID_t uuid = random_uuid();
     if (device != 0) return cudaErrorInvalidDevice;
     // Of a small GPU with the instructions of compute capability 8.0.
-    *properties = {"a model of CUDA on the CPU", uuid, size_t(8) << 30, 8, 0, 4, kMaxSharedBytes};
+    *properties = {"CUDA emulator on the CPU", uuid, size_t(8) << 30, 8, 0, 4, kMaxSharedBytes};
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
@@ -215,7 +210,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     delete stream;
     return cudaSuccess;
 }
-// What a stream cannot do while it is captured.
+// For calls that are not allowed while a stream is captured.
 static cudaError_t check_not_captured(cudaStream_t stream) {
     Graph* graph = stream_of(stream).captured.get();
     if (!graph) return cudaSuccess;

@@ -1,4 +1,4 @@
-// runtime.h — the calls of the CUDA runtime that the backend makes, for the model (model.h).
+// runtime.h — the emulator's version of the CUDA runtime calls that the backend makes.
 //
 // Device memory cannot be read by the host (memory.cpp), and is full of NaN when it is given out.
 // Streams do their work in order and at once: whoever submits it waits. But a copy from pinned
@@ -18,7 +18,6 @@ enum cudaError_t {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidDevice = 101,
-    cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
 };

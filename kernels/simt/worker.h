@@ -1,5 +1,5 @@
-// worker.h — what runs blocks: one system thread's fibres and their order. For model.cpp and
-// runtime.cpp alone; kernels see model.h.
+// worker.h — runs the blocks of one system thread. For worker.cpp and runtime.cpp only; kernels see
+// emulator.h.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
