@@ -9,13 +9,6 @@
 
 namespace convoy {
 
-Augment parse_augment(const std::string& text) {
-    if (text == "crop") return Augment::crop;
-    if (text == "resize") return Augment::resize;
-    if (text == "none") return Augment::none;
-    fail("--augment '", text, "' is not known; there are: crop, resize, none");
-}
-
 Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample) {
     constexpr double kMinRatio = 3.0 / 4, kMaxRatio = 4.0 / 3;
     Random random(seed, epoch, sample, kCrop);

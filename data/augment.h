@@ -14,7 +14,6 @@ enum class Augment {
     resize,  // the whole image scaled to size×size, random flip
     none,    // for validation: shorter side to size·256/224, centre crop
 };
-Augment parse_augment(const std::string& text);  // throws Error naming the choices
 
 struct Preprocess {
     int size = 64;  // input height and width

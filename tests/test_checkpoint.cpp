@@ -153,7 +153,7 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: remains of a killed save are no checkpoi
 TEST_CASE_FIXTURE(Fixture, "checkpoint: another optimizer's state is refused by name") {
     save(10);
     Config other;
-    other.optimizer = "adamw";
+    other.optimizer = OptimizerKind::kAdamw;
     Optimizer adamw(other, model.params(), *backend);
     CHECK_THROWS_WITH_AS(restore(load(), model, adamw, *backend),
                          doctest::Contains("holds no mean/"), Error);

@@ -1,4 +1,9 @@
 #include "src/config/config.h"
+
+#include "data/augment.h"
+#include "kernels/backend.h"
+#include "src/base/text.h"
+#include "src/cli/commands.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -16,6 +21,8 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
     CHECK(line.given.at("batch") == "--batch");
     CHECK(parse({"train", "--batch=32"}).config.batch == 32);
     CHECK(parse({"bench", "train", "--batch", "8"}).command == kBenchTrain);
+    for (const CommandRow* row : kCommands)
+        CHECK(parse(split(row->name, ' ')).command == row->command);
     CHECK(parse({"predict", "--from", "runs/x", "a.jpg", "b"}).files ==
           std::vector<std::string>{"a.jpg", "b"});
     CHECK(parse({"--quiet", "--nesterov"}).config.nesterov);
@@ -36,6 +43,8 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--schedule", "linear"},
          "--schedule cannot be 'linear': there are constant, step, cosine"},
         {{"--optimizer", "adam"}, "--optimizer cannot be 'adam': there are sgd, adamw"},
+        {{"--graph", "maybe"}, "--graph cannot be 'maybe': there are auto, on, off"},
+        {{"--augment", "flip"}, "--augment cannot be 'flip': there are crop, resize, none"},
         {{"--bach", "3"}, "there is no option --bach; did you mean --batch?"},
         {{"--bytes", "3"}, "`train` has no option --bytes"},
         {{"--quiet=3"}, "--quiet cannot be '3'"},
@@ -45,6 +54,8 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"trian"}, "there is no command 'trian'; did you mean 'train'?"},
         {{"bench", "kernel"}, "bench needs to know what"},
         {{"--batch"}, "--batch needs a value after it"},
+        {{"train", "flowers"}, "`train` takes no word 'flowers'; images are given by --data DIR"},
+        {{"plan", "flowers"}, "`plan` takes no word 'flowers'"},
     };
     for (const auto& [words, message] : cases) {
         CAPTURE(message);
@@ -72,6 +83,19 @@ TEST_CASE("options: launchers' variables are understood, and contradictions name
 
     CHECK_THROWS_WITH_AS(parse({}, {{"RANK", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}}),
                          doctest::Contains("RANK says 2, OMPI_COMM_WORLD_RANK says 1"), Error);
+    CHECK(parse({}, {{"CONVOY_RANK", "1"}, {"RANK", "1"}}).given.at("rank") == "CONVOY_RANK");
+    CHECK_THROWS_WITH_AS(parse({}, {{"CONVOY_BATCH", "3x"}}),
+                         doctest::Contains("CONVOY_BATCH cannot be '3x'"), Error);
+    CHECK_THROWS_WITH_AS(parse({}, {{"LOCAL_RANK", "-1"}}),
+                         doctest::Contains("LOCAL_RANK cannot be -1"), Error);
+    CHECK_THROWS_WITH_AS(parse({}, {{"LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "2"}}),
+                         doctest::Contains("LOCAL_RANK says 1, OMPI_COMM_WORLD_LOCAL_RANK says 2"),
+                         Error);
+    CHECK(parse({}, {{"LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}})
+              .given.at("local-rank") == "LOCAL_RANK");
+    CHECK(parse({}, {{"SLURM_LOCALID", "1"}, {"SLURM_PROCID", "3"}}).config.local_rank == -1);
+    CHECK(parse({}, {{"SLURM_LOCALID", "1"}, {"SLURM_PROCID", "3"}, {"SLURM_STEP_ID", "0"}})
+              .config.local_rank == 1);
     CHECK_THROWS_WITH_AS(parse({}, {{"CONVOY_RANK", "0"}, {"RANK", "1"}}),
                          doctest::Contains("CONVOY_RANK says 0, RANK says 1"), Error);
 }
@@ -80,13 +104,35 @@ TEST_CASE("options: every one survives the way to another rank as text") {
     Config config;
     config.batch = 77, config.lr = 0.1234567890123, config.nesterov = true, config.model = "vgg16";
     Config other;
-    apply_settings(other, job_settings(config));
+    apply_settings(other, job_settings(config, kTrain));
     CHECK(other.batch == 77);
     CHECK(other.lr == config.lr);
     CHECK(other.nesterov);
     CHECK(other.model == "vgg16");
     for (const Option& option : options())
-        if (option.job) CHECK(get_option(other, option) == get_option(config, option));
+        if (option.flags & kJob)
+            CHECK(get_option(other, option.name) == get_option(config, option.name));
+}
+
+TEST_CASE("options: a choice is parsed to the value that its name means, and back") {
+    const auto is = [](const char* option, const char* name, auto field, auto value) {
+        CAPTURE(option);
+        const Config config = parse({option, name}).config;
+        CHECK(config.*field == value);
+        CHECK(get_option(config, option + 2) == name);
+    };
+    is("--augment", "none", &Config::augment, Augment::none);
+    is("--augment-on", "device", &Config::augment_on, AugmentOn::kDevice);
+    is("--optimizer", "adamw", &Config::optimizer, OptimizerKind::kAdamw);
+    is("--schedule", "step", &Config::schedule, Schedule::kStep);
+    is("--conv", "winograd", &Config::conv, ConvMethod::kWinograd);
+    is("--precision", "bf16", &Config::precision, Precision::kBf16);
+    is("--gemm", "cublas", &Config::gemm, Gemm::kCublas);
+    is("--graph", "on", &Config::graph, GraphMode::kOn);
+    is("--wire", "bf16", &Config::wire, WireType::kBf16);
+    is("--factors", "off", &Config::factors, FactorMode::kOff);
+    is("--preflight", "off", &Config::preflight, Toggle::kOff);
+    CHECK(parse({"export", "--layout", "krsc"}).config.layout == WeightLayout::kKrsc);
 }
 
 TEST_CASE("options: names are unique, and every help text says something") {
@@ -97,9 +143,10 @@ TEST_CASE("options: names are unique, and every help text says something") {
         CHECK(std::string(option.help).size() > 10);
         CHECK(option.commands != 0);
         Config config;  // each default is a value that the option itself accepts
-        if (const std::string text = get_option(config, option); option.low <= -1e17 || text != "0")
-            if (!(std::string(option.name) == "rank") && !(std::string(option.name) == "world"))
-                CHECK_NOTHROW(set_option(config, option, text));
+        if (const std::string text = get_option(config, option.name);
+            option.limits.low <= -1e17 || text != "0")
+            if (text != "-1" && std::string(option.name) != "world")
+                CHECK_NOTHROW(set_option(config, option.name, text));
     }
     CHECK(parse({"--help"}).help.find("--batch") != std::string::npos);
     CHECK(parse({"train", "--help"}).help.find("--label-smoothing") != std::string::npos);

@@ -8,52 +8,35 @@
 #include "tests/process.h"
 
 using namespace convoy;
-using Variables = std::map<std::string, std::string>;
 
 // Ranks 0 to 4 on two hosts, as they may arrive: a b a a b.
 static std::vector<Peer> two_hosts() {
     return {{0, "a", "a:1"}, {1, "b", "b:1"}, {2, "a", "a:2"}, {3, "a", "a:3"}, {4, "b", "b:2"}};
 }
 
-TEST_CASE("device: a rank's place on its host is counted where no launcher says it") {
+TEST_CASE("device: a rank's number on its host is counted where no launcher says it") {
     const std::vector<Peer> peers = two_hosts();
     const int number[] = {0, 0, 1, 2, 1}, ranks[] = {3, 2, 3, 3, 2};
     for (int rank = 0; rank < 5; ++rank) {
         CAPTURE(rank);
-        const LocalPlace place = local_place({}, peers, rank);
-        CHECK(place.number == number[rank]);
-        CHECK(place.ranks == ranks[rank]);
-        CHECK(place.who.empty());
+        const LocalRank local = local_rank({}, peers, rank);
+        CHECK(local.number == number[rank]);
+        CHECK(local.ranks == ranks[rank]);
+        CHECK(local.given_by.empty());
     }
-    CHECK(local_place({}, {}, 0).number == 0);  // alone: there are no peers
+    CHECK(local_rank({}, {}, 0).number == 0);  // alone: there are no peers
 
-    const LocalPlace told = local_place({{"SLURM_LOCALID", "2"}}, peers, 0);
+    CommandLine line;
+    line.config.local_rank = 2, line.given["local-rank"] = "SLURM_LOCALID";
+    const LocalRank told = local_rank(line, peers, 0);
     CHECK(told.number == 2);
     CHECK(told.ranks == 3);
-    CHECK(told.who == "SLURM_LOCALID");
-    CHECK(local_place({{"LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, peers, 0).who ==
-          "LOCAL_RANK");
-    CHECK_THROWS_WITH_AS(
-        local_place({{"LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "2"}}, peers, 0),
-        doctest::Contains("LOCAL_RANK says 1, OMPI_COMM_WORLD_LOCAL_RANK says 2"), Error);
-    CHECK_THROWS_WITH_AS(local_place({{"LOCAL_RANK", "-1"}}, peers, 0),
-                         doctest::Contains("LOCAL_RANK cannot be '-1'"), Error);
-}
-
-TEST_CASE("device: launchers' variables reach the choice, Slurm's only inside a step") {
-    const auto launcher = [](const Variables& environment) {
-        return parse_command_line({}, environment).launcher;
-    };
-    CHECK(launcher({{"LOCAL_RANK", "3"}, {"CUDA_VISIBLE_DEVICES", "1,2"}, {"HOME", "/"}}) ==
-          Variables{{"LOCAL_RANK", "3"}, {"CUDA_VISIBLE_DEVICES", "1,2"}});
-    CHECK(launcher({{"SLURM_LOCALID", "0"}, {"SLURM_PROCID", "0"}}).empty());
-    CHECK(launcher({{"SLURM_LOCALID", "1"}, {"SLURM_PROCID", "3"}, {"SLURM_STEP_ID", "0"}}) ==
-          Variables{{"SLURM_LOCALID", "1"}});
+    CHECK(told.given_by == "SLURM_LOCALID");
 }
 
 TEST_CASE(
-    "device: each rank takes the GPU of its place, and too few are an error with both numbers") {
-    const LocalPlace third{2, 3, "LOCAL_RANK"};
+    "device: each rank takes the GPU of its number, and too few are an error with both numbers") {
+    const LocalRank third{2, 3, "LOCAL_RANK"};
     CHECK(device_for("cuda", third, 4, false) == "cuda:2");
     CHECK(device_for("", third, 3, false) == "cuda:2");
     CHECK(device_for("cuda:0", third, 4, false) == "cuda:0");  // what is said by number stands
@@ -63,27 +46,26 @@ TEST_CASE(
     CHECK(device_for("", third, 0, false) == "");
     CHECK(device_for("cuda", third, 1, true) == "cuda:0");  // the one that the launcher left
     CHECK(device_for("cuda", third, 3, true) == "cuda:2");
-    CHECK(device_for("", LocalPlace{0, 3, ""}, 2, false) == "cpu");  // and so do its neighbours
-    CHECK(device_for("", LocalPlace{2, 3, ""}, 2, false) == "cpu");
+    CHECK(device_for("", LocalRank{0, 3, ""}, 2, false) == "cpu");  // and so do its neighbours
+    CHECK(device_for("", LocalRank{2, 3, ""}, 2, false) == "cpu");
     CHECK_THROWS_WITH_AS(device_for("cuda", third, 2, false),
                          doctest::Contains("(LOCAL_RANK), and there are 2 GPUs for 3 ranks"),
                          Error);
-    CHECK_THROWS_WITH_AS(device_for("cuda", LocalPlace{1, 1, ""}, 1, false),
+    CHECK_THROWS_WITH_AS(device_for("cuda", LocalRank{1, 1, ""}, 1, false),
                          doctest::Contains("there is 1 GPU for 2 ranks"), Error);
 }
 
 TEST_CASE("device: ranks on one GPU are found by its UUID, whatever its number") {
-    const std::vector<DeviceClaim> claims = {{"cuda:0", "GPU-a", false}, {"cpu", "", false},
+    const std::vector<RankDevice> devices = {{"cuda:0", "GPU-a", false}, {"cpu", "", false},
                                              {"cuda:0", "GPU-b", true},  {"cuda:1", "GPU-a", true},
                                              {"cuda:5", "GPU-b", true},  {"cpu", "", false}};
-    const std::vector<SharedDevice> shared = shared_devices(claims);
+    const std::vector<SharedDevice> shared = shared_devices(devices);
     REQUIRE(shared.size() == 2);
-    CHECK(shared[0].sentence ==
-          "rank 0 (cuda:0), rank 3 (cuda:1) compute on one and the same GPU, GPU-a");
-    CHECK(!shared[0].meant);  // rank 0 did not ask for it by number
+    CHECK(shared[0].sentence == "rank 0 (cuda:0), rank 3 (cuda:1) compute on the same GPU, GPU-a");
+    CHECK(!shared[0].intended);  // rank 0 did not ask for it by number
     CHECK(shared[1].sentence.find("rank 2 (cuda:0), rank 4 (cuda:5)") == 0);
-    CHECK(shared[1].meant);
-    CHECK(shared_devices(std::span(claims).first(3)).empty());
+    CHECK(shared[1].intended);
+    CHECK(shared_devices(std::span(devices).first(3)).empty());
 }
 
 TEST_CASE("device: the comparison ends the job on every rank, or is a notice of rank 0") {
@@ -110,13 +92,13 @@ TEST_CASE("device: the comparison ends the job on every rank, or is a notice of 
     CHECK(compare(false, "GPU-b") == std::pair(0, false));
 }
 
-TEST_CASE("device: the CPU has no identity, the model has one as GPUs do") {
+TEST_CASE("device: the CPU has no identity, the emulator has one as GPUs do") {
     CHECK(device_identity("cpu") == "");
-    const std::string model = device_identity("simt");
-    CAPTURE(model);
-    CHECK(model.size() == std::string("simt-00000000-0000-0000-0000-000000000000").size());
-    CHECK(std::count(model.begin(), model.end(), '-') == 5);
-    CHECK(device_identity("simt") == model);
+    const std::string emulator = device_identity("simt");
+    CAPTURE(emulator);
+    CHECK(emulator.size() == std::string("simt-00000000-0000-0000-0000-000000000000").size());
+    CHECK(std::count(emulator.begin(), emulator.end(), '-') == 5);
+    CHECK(device_identity("simt") == emulator);
     CHECK_THROWS_WITH_AS(device_identity("cuda:999"), doctest::Contains("cuda:999"), Error);
 }
 

@@ -6,7 +6,7 @@ using namespace convoy;
 TEST_CASE("learning rate: warm-up is linear and ends at the base rate") {
     Config config;
     config.warmup = 2;
-    config.schedule = "constant";
+    config.schedule = Schedule::kConstant;
     CHECK(learning_rate(config, 0.5, 0, 100, 10) == doctest::Approx(0.5 / 20));
     CHECK(learning_rate(config, 0.5, 9, 100, 10) == doctest::Approx(0.25));
     CHECK(learning_rate(config, 0.5, 19, 100, 10) == doctest::Approx(0.5));
@@ -16,11 +16,11 @@ TEST_CASE("learning rate: warm-up is linear and ends at the base rate") {
 TEST_CASE("learning rate: cosine falls from the base to nothing, step by its factor") {
     Config config;
     config.warmup = 0;
-    config.schedule = "cosine";
+    config.schedule = Schedule::kCosine;
     CHECK(learning_rate(config, 1, 0, 100, 10) == doctest::Approx(1));
     CHECK(learning_rate(config, 1, 50, 100, 10) == doctest::Approx(0.5));
     CHECK(learning_rate(config, 1, 100, 100, 10) == doctest::Approx(0));
-    config.schedule = "step";
+    config.schedule = Schedule::kStep;
     config.step_epochs = 3, config.gamma = 0.1;
     CHECK(learning_rate(config, 1, 29, 100, 10) == doctest::Approx(1));
     CHECK(learning_rate(config, 1, 30, 100, 10) == doctest::Approx(0.1));
@@ -57,7 +57,7 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
         row("c.running_mean", {1, 1, 1, 4}, false, true, false);
         params.allocate(*backend, 7);
         Config config;
-        config.optimizer = which;
+        set_option(config, "optimizer", which);
         config.weight_decay = 0.1;
         config.nesterov = true;
         Optimizer optimizer(config, params, *backend);
@@ -77,7 +77,7 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
                     const double decay = p->decay ? 0.1 : 0, gi = g[i] / count;
                     if (p->running) {
                         wi = 0.9 * wi + 0.1 * gi;
-                    } else if (config.optimizer == "sgd") {
+                    } else if (config.optimizer == OptimizerKind::kSgd) {
                         const double full = gi + decay * wi;
                         mi = 0.9 * mi + full;
                         wi -= lr * (full + 0.9 * mi);

@@ -294,8 +294,7 @@ static int check_buckets(Config config, Backend& backend, Model& model, Optimize
     std::vector<size_t> got;
     const std::span<const PlanParam> rows = probe.params();
     for (const PlanBucket& bucket :
-         plan_buckets(rows, size_t(bucket_mb * (1 << 20)), parse_factor_mode(config.factors),
-                      config.batch, 2))
+         plan_buckets(rows, size_t(bucket_mb * (1 << 20)), config.factors, config.batch, 2))
         if (const PlanParam* row =
                 bucket.factors_of) {  // two gathers, of the two images in this step
             got.push_back(2 * size_t(row->inputs)), got.push_back(2 * size_t(row->outputs));
@@ -359,7 +358,8 @@ TEST_CASE("plan: factors are handed over as the trainer does, buckets around the
         CHECK((param.fixed_seconds + param.image_seconds > 0) ==
               (param.inputs == 192 && !param.bias));
     }
-    for (const auto& [factors, layers] : {std::pair{"auto", 3}, {"on", 4}, {"off", 0}}) {
+    for (const auto& [factors, layers] :
+         {std::pair{FactorMode::kAuto, 3}, {FactorMode::kOn, 4}, {FactorMode::kOff, 0}}) {
         config.factors = factors;
         for (const double mb : {0.01, 0.1, 10.0})
             CHECK(check_buckets(config, *backend, model, optimizer, probe, mb) == layers);
@@ -439,7 +439,7 @@ TEST_CASE("program: plan alone, and what it refuses") {
         const char* message;
     } cases[] = {
         {{"plan", "--world", "2"}, "--coord"},
-        {{"plan", "somewhere"}, "plan takes no word 'somewhere'"},
+        {{"plan", "somewhere"}, "`plan` takes no word 'somewhere'"},
         {{"plan", "--model", "resnet19"}, "resnet18"},
         {{"plan", "--share", "-1"}, "negative"},
         {{"plan", "--classes", "0"}, "--classes cannot be 0"},

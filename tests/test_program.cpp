@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 
+#include "src/run/run_log.h"
+#include "tests/net_support.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -301,6 +303,17 @@ TEST_CASE("program: --sync-every with a rank that has no images, resumed with al
            "1", "--preflight", "off"});
 }
 
+TEST_CASE(
+    "run log: the bar between two averages of --sync-every shows no loss, the line after does") {
+    Diary diary;
+    RunLog run_log(diary.log(), "", 0, /*log_every=*/2, 3, /*terminal=*/true);
+    run_log.plan(1, 4, 4, 0, {});
+    while (diary.text().empty()) run_log.step({0, 8, 1}, 1, Sums{}, 0.1, {});
+    CHECK(diary.text().find("epoch 1/1  step 1/4  data ") != std::string::npos);
+    run_log.step({0, 16, 2}, 2, Sums{3, 1, 2, 2, 0}, 0.1, {});
+    CHECK(diary.text().find("epoch 1/1  step 2/4  loss 1.5000  top1 50.0 %") != std::string::npos);
+}
+
 TEST_CASE("program: a peer lost in local steps leaves rank 0's own state, and its position") {
     TempDir folder;
     const uint16_t port = free_port();
@@ -313,7 +326,7 @@ TEST_CASE("program: a peer lost in local steps leaves rank 0's own state, and it
     rank1.kill(SIGKILL);
     CHECK(rank0.wait(15) == 1);
     CAPTURE(rank0.output());
-    CHECK(rank0.output().find("as of this rank") != std::string::npos);
+    CHECK(rank0.output().find("of this rank; what the other ranks") != std::string::npos);
     const json meta = json::parse(read_file(folder / "run/latest/meta.json"));
     CHECK(meta["step"] == meta["optimizer_steps"]);
 }
@@ -330,6 +343,61 @@ TEST_CASE("program: what a rank's user typed must agree with rank 0") {
     CHECK(rank1.output().find("--batch 99") != std::string::npos);
     CHECK(rank1.output().find("--batch 8") != std::string::npos);
     CHECK(rank0.wait() == 1);
+}
+
+TEST_CASE("program: rank 0's settings hold in the benchmarks too") {
+    TempDir folder;
+    const auto both = [&](const Words& bench, const Words& of_rank0, const Words& of_rank1) {
+        const uint16_t port = free_port();
+        const auto words = [&](int rank, const Words& more) {
+            Words all = bench;
+            all.insert(all.end(), {"--coord", at(port), "--rank", cat(rank)});
+            all.insert(all.end(), more.begin(), more.end());
+            return all;
+        };
+        Process rank1(folder, "rank1", words(1, of_rank1));
+        Process rank0(folder, "rank0", words(0, of_rank0));
+        const int status1 = rank1.wait(), status0 = rank0.wait();
+        CAPTURE(rank0.output());
+        CAPTURE(rank1.output());
+        CHECK(status0 == status1);
+        return std::tuple(status0, rank0.output(), rank1.output());
+    };
+    const auto [status, output, of_rank1] =
+        both({"bench", "allreduce"},
+             {"--world", "2", "--bytes", "1K,64K", "--wire", "bf16", "--json"}, {});
+    CHECK(status == 0);
+    CHECK(std::count(output.begin(), output.end(), '\n') == 2);
+    const json last = json::parse(output.substr(output.rfind('{')));
+    CHECK(last["wire"] == "bf16");
+    CHECK(last["bytes"] == 65536);
+
+    const auto [trained, train_output, none] =
+        both({"bench", "train", "--threads", "1"},
+             {"--world", "2", "--size", "16", "--batch", "6", "--steps", "1", "--json"}, {});
+    CHECK(trained == 0);
+    CHECK(json::parse(train_output)["batch"] == 6);
+}
+
+TEST_CASE("program: evaluation over two ranks on the CUDA kernels is that of one rank") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    REQUIRE(run_trainer(small({"--out", run, "--epochs", "1", "--size", "16"})).first == 0);
+    const uint16_t port = free_port();
+    const Words common = {"eval", "--device", "simt", "--coord", at(port), "--json"};
+    Words of_rank0 = common, of_rank1 = common;
+    of_rank0.insert(of_rank0.end(), {"--rank", "0", "--world", "2", "--from", run});
+    of_rank1.insert(of_rank1.end(), {"--rank", "1"});
+    Process rank1(folder, "rank1", of_rank1), rank0(folder, "rank0", of_rank0);
+    CHECK(rank0.wait() == 0);
+    CHECK(rank1.wait() == 0);
+    CAPTURE(rank0.output());
+    CAPTURE(rank1.output());
+    const json two = json::parse(rank0.output());
+    const json one = json::parse(run_trainer({"eval", "--from", run, "--json"}).second);
+    CHECK(two["images"] == one["images"]);
+    CHECK(two["correct"] == one["correct"]);
+    CHECK(two["loss"].get<double>() == doctest::Approx(one["loss"].get<double>()));
 }
 
 TEST_CASE("program: evaluation over three ranks counts every image once") {

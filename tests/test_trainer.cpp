@@ -38,13 +38,14 @@ dropout 0.25
 linear fc out classes
 )";
 
+constexpr FactorMode off = FactorMode::kOff, on = FactorMode::kOn;
+
 Config small_config() {
     Config config;
     config.batch = 40;
     config.bn_group = 2;  // divides every share below, so no group is cut
     config.size = 16;
     config.generated = 96;  // 80 of them to train on: two steps an epoch
-    config.augment = "crop";
     config.lr = 0.05;
     config.weight_decay = 1e-3;
     config.threads = 1;
@@ -55,10 +56,9 @@ Config small_config() {
 struct Rank {
     Config config;
     Communicator& communicator;
-    std::unique_ptr<Backend> backend = make_backend(
-        config.device.empty() ? "cpu" : config.device,
-        {.threads = config.threads,
-         .precision = config.precision == "bf16" ? Precision::kBf16 : Precision::kFp32});
+    std::unique_ptr<Backend> backend =
+        make_backend(config.device.empty() ? "cpu" : config.device,
+                     {.threads = config.threads, .precision = config.precision});
     DataSet data;
     Model model;
     std::unique_ptr<Optimizer> optimizer;
@@ -184,7 +184,7 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
     const Outcome one = train_in_threads(config, {1}, steps);
     const std::vector<double> two = {1, 1}, four = {1, 1, 1, 1}, unequal = {5, 3, 2, 0};
     for (const auto& [factors, shares] :
-         {std::pair{"off", two}, {"off", four}, {"off", unequal}, {"on", two}, {"on", unequal}}) {
+         {std::pair{off, two}, {off, four}, {off, unequal}, {on, two}, {on, unequal}}) {
         config.factors = factors;
         const Outcome many = train_in_threads(config, shares, steps);
         CAPTURE(config.factors);
@@ -200,7 +200,7 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
 TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, train as CPUs do") {
     Config config = small_config();
     const std::vector<double> shares = {3, 1};
-    for (const auto& [factors, sync_every] : {std::pair{"off", 1}, {"on", 1}, {"off", 2}}) {
+    for (const auto& [factors, sync_every] : {std::pair{off, 1}, {on, 1}, {off, 2}}) {
         config.factors = factors, config.sync_every = sync_every;
         CAPTURE(config.factors);
         config.device = "cpu";
@@ -221,7 +221,7 @@ TEST_CASE("two ranks in bf16 follow fp32, with factors of bf16 rows between them
     const std::vector<double> shares = {3, 1};
     config.device = "cpu";
     const Outcome exact = train_in_threads(config, shares, 2);
-    config.device = "simt", config.precision = "bf16", config.factors = "on";
+    config.device = "simt", config.precision = Precision::kBf16, config.factors = FactorMode::kOn;
     const Outcome is_bf16 = train_in_threads(config, shares, 2);
     CHECK_CLOSE(is_bf16.losses, exact.losses, 12 * 0x1p-8);
 }
@@ -273,13 +273,13 @@ TEST_CASE("--sync-every: local steps, then the mean of weights and momentum by i
 TEST_CASE("bytes on the wire are those of the formulas, as buckets and as factors") {
     Config config = small_config();
     const std::vector<double> shares = {1, 1, 1, 1};
-    for (const char* factors : {"off", "on"}) {
+    for (const FactorMode factors : {off, on}) {
         config.factors = factors;
         const Outcome three = train_in_threads(config, shares, 3);
         const auto backend = make_backend("cpu", {1});
         Model model(kNet, {"net", 3, 16, 1, ""}, *backend);
         Params& params = model.params();
-        const auto choices = choose_factors(params, config.batch, 4, parse_factor_mode(factors));
+        const auto choices = choose_factors(params, config.batch, 4, factors);
         // fp32, all sums below 16 KB: recursive doubling sends everything log2(4) times.
         double want = 2.0 * 4 * double(params.grads_size);
         for (const FactorChoice& choice : choices)
@@ -394,7 +394,9 @@ TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they we
          {Case{"cpu", "off", "adamw", "gradient of c1.weight"},
           Case{"simt", "off", "sgd", "statistics of b1.running_var"},
           Case{"simt", "on", "adamw", "gradient of c1.weight"}}) {
-        config.device = device, config.graph = graph, config.optimizer = optimizer;
+        config.device = device;
+        set_option(config, "graph", graph);
+        set_option(config, "optimizer", optimizer);
         CAPTURE(device);
         CAPTURE(graph);
         Rank rank(config, *alone, {1});
@@ -430,9 +432,9 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
     const int all = 9;
     const std::unique_ptr<Communicator> alone = make_single_rank();
     for (const char* optimizer : {"sgd", "adamw"}) {
-        config.optimizer = optimizer;
+        set_option(config, "optimizer", optimizer);
         const auto trained = [&](const char* graph, int steps, bool in_two_runs) {
-            config.graph = graph;
+            set_option(config, "graph", graph);
             auto rank = std::make_unique<Rank>(config, *alone, std::vector<double>{1});
             rank->lr_drop = 0.004;
             rank->ahead = graph == std::string("on");
@@ -455,7 +457,7 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
         const auto plain = trained("off", all, false);
         CAPTURE(optimizer);
         CHECK(plain->losses.size() == all);
-        if (config.optimizer == "sgd") {
+        if (config.optimizer == OptimizerKind::kSgd) {
             const auto graph = trained("on", all, false);
             CHECK(graph->losses == plain->losses);
             CHECK(graph->weights() == plain->weights());

@@ -203,7 +203,7 @@ int bench_train(const Config& config, Communicator& communicator, Log& log,
     const int size = config.size ? config.size : model_input_size(text);
     const int classes = class_count(config), world = communicator.world();
     const auto backend = make_backend(config);
-    std::string no_graph = config.graph == "off" ? "--graph off"
+    std::string no_graph = config.graph == GraphMode::kOff ? "--graph off"
                            : config.forward || config.compute > 0
                                ? "these are not whole training steps"
                                : why_no_graph(*backend, world);
@@ -229,7 +229,7 @@ int bench_train(const Config& config, Communicator& communicator, Log& log,
     const Measured m = measure(config, warm_up, *work, batch, communicator, stop, started);
     if (m.signal) return m.signal;
     if (const std::string why = work->take_graph_failure(); !why.empty()) no_graph = why;
-    if (config.graph == "on" && !config.json && !no_graph.empty())
+    if (config.graph == GraphMode::kOn && !config.json && !no_graph.empty())
         log.notice("--graph on: steps run op by op nevertheless, ", no_graph);
 
     const double speed = median(m.images_per_second);

@@ -1,4 +1,4 @@
-// command_bench.cpp — the wiring of the benchmarks.
+// command_bench.cpp — bench train, kernels, allreduce and data.
 #include <fmt/core.h>
 
 #include "src/base/check.h"
@@ -13,25 +13,20 @@
 
 namespace convoy {
 
-int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
-    const auto started = Clock::now();
-    Config config = line.config;
-    log.set_quiet(config.json);
+static int bench_train_in_job(JobSession& job) {
+    const Clock::time_point started = Clock::now();
+    job.take_settings_of_rank0();
+    choose_device(job);
+    const int signal = bench_train(job.config, job.communicator(), job.log, job.stop, started);
+    job.finish();
+    return signal ? 128 + signal : 0;
+}
+
+static int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
+    const Config& config = line.config;
     if (config.forward && (config.compute > 0 || !config.coord.empty()))
         fail("--forward times one rank computing; it goes neither with --compute nor with --coord");
-    Job job = join_job(line, log, stop);
-    if (job.communicator->rank() > 0) apply_settings(config, job.settings);
-    int signal = 0;
-    try {
-        choose_device(config, line, job, log);
-        signal = bench_train(config, *job.communicator, log, stop, started);
-    } catch (const std::exception& error) {
-        job.communicator->abort(error.what());
-        throw;
-    }
-    job.communicator->barrier();
-    job.communicator->leave();
-    return signal ? 128 + signal : 0;
+    return run_in_job(line, log, stop, bench_train_in_job);
 }
 
 // "1K,64K,1M" → bytes.
@@ -48,51 +43,69 @@ static std::vector<size_t> parse_sizes(const std::string& text) {
     return sizes;
 }
 
-int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop) {
-    const Config& config = line.config;
+static AllreduceBench allreduce_options(const Config& config) {
     AllreduceBench options;
     options.bytes = parse_sizes(config.bytes);
-    options.bf16_wire = config.wire == "bf16";
+    options.bf16_wire = config.wire == WireType::kBf16;
     options.json = config.json;
-    if (config.coord.empty()) {
-        bench_allreduce_local(config.world > 0 ? config.world : 2, options);
-        return 0;
-    }
-    log.set_quiet(config.json);
-    Job job = join_job(line, log, stop);
-    bench_allreduce(*job.communicator, options);
-    job.communicator->barrier();
-    job.communicator->leave();
+    return options;
+}
+
+static int bench_allreduce_in_job(JobSession& job) {
+    job.take_settings_of_rank0();
+    bench_allreduce(job.communicator(), allreduce_options(job.config));
+    job.finish();
     return 0;
 }
 
-int command_bench_kernels(const CommandLine& line) {
+static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop) {
+    if (!line.config.coord.empty()) return run_in_job(line, log, stop, bench_allreduce_in_job);
+    bench_allreduce_local(line.config.world > 0 ? line.config.world : 2,
+                          allreduce_options(line.config));
+    return 0;
+}
+
+static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
     KernelBench options;
     options.device = line.config.device;
     options.threads = line.config.threads;
-    options.conv = parse_conv_method(line.config.conv);
-    options.precision = parse_precision(line.config.precision);
-    options.gemm = parse_gemm(line.config.gemm);
+    options.conv = line.config.conv;
+    options.precision = line.config.precision;
+    options.gemm = line.config.gemm;
     options.filter = line.config.filter;
     options.json = line.config.json;
     if (bench_kernels(options) == 0)
         fail("--filter: no row has '", options.filter,
-             "' in its name; `trainer bench kernels` "
-             "without it shows all");
+             "' in its name; `trainer bench kernels` shows them all");
     return 0;
 }
 
-int command_bench_data(const CommandLine& line, Log& log) {
+static int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
     Preprocess how;
     how.size = config.size > 0 ? config.size : 224;
-    how.augment = parse_augment(config.augment.empty() ? "crop" : config.augment);
+    how.augment = config.augment;
     const DataSet data = open_data(data_options(config), log);
     const int threads = config.decode_threads > 0 ? config.decode_threads : available_cpus();
     if (!config.json) fmt::print("{}, size {}\n", data.description, how.size);
-    print_data_bench(bench_data(data.train, how, augments_on_device(config), threads, 2.0),
-                     config.json, stdout);
+    print_data_bench(
+        bench_data(data.train, how, config.augment_on == AugmentOn::kDevice, threads, 2.0),
+        config.json, stdout);
     return 0;
 }
+
+const CommandRow kBenchTrainRow = {"bench train", kBenchTrain, "[--model M --batch B --steps K]",
+                                   "images per second of training steps, without input pipeline",
+                                   command_bench_train};
+const CommandRow kBenchKernelsRow = {
+    "bench kernels", kBenchKernels, "[--filter WORD]",
+    "speed of each operation at the shapes of real layers, beside the machine's limit",
+    command_bench_kernels};
+const CommandRow kBenchAllreduceRow = {
+    "bench allreduce", kBenchAllreduce, "--world W [--bytes 1K,1M]",
+    "speed of sums among local processes, or across hosts with --coord and --rank",
+    command_bench_allreduce};
+const CommandRow kBenchDataRow = {"bench data", kBenchData, "[--data DIR --size S]",
+                                  "images per second of the input pipeline", command_bench_data};
 
 }  // namespace convoy

@@ -60,57 +60,55 @@ Rehearsal rehearse(const Config& config, Backend& backend, Communicator& communi
 
 }  // namespace
 
-int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
-    if (!line.files.empty()) fail("plan takes no word '", line.files[0], "'");
-    log.set_quiet(line.config.json);
-    Job job = join_job(line, log, stop);
-    Communicator& communicator = *job.communicator;
-    const int world = communicator.world();
-    try {
-        Config config = line.config;
-        apply_settings(config, job.settings);
-        const std::string text =
-            broadcast_text(communicator, communicator.rank() == 0 ? model_text(config.model) : "");
-        const Shares agreed = gather_shares(communicator, config.share, log);
-        if (config.batch < world)
-            fail("--batch ", config.batch, " cannot be shared by ", world, " ranks");
-        const int classes = class_count(config);
+static int plan_in_job(JobSession& job) {
+    job.take_settings_of_rank0();
+    Communicator& communicator = job.communicator();
+    const Config& config = job.config;
+    const std::string text =
+        broadcast_text(communicator, job.rank() == 0 ? model_text(config.model) : "");
+    const Shares agreed = gather_shares(communicator, config.share, job.log);
+    if (config.batch < job.world())
+        fail("--batch ", config.batch, " cannot be divided among ", job.world(), " ranks");
+    const int classes = class_count(config);
 
-        choose_device(config, line, job, log);
-        const auto backend = make_backend(config);
-        Model model(text,
-                    {config.model, classes, config.size, uint64_t(config.seed), config.freeze},
-                    *backend);
-        model.plan(images_to_plan_for(config, agreed.weights), /*training=*/true);
-        Optimizer optimizer(config, model.params(), *backend);
-        JobTiming timing;
-        {
-            StepProbe probe(config, *backend, model, optimizer, classes);
-            timing = time_job(communicator, probe,
-                              {.batch = config.batch,
-                               .shares = agreed.weights,
-                               .bucket_bytes = size_t(config.bucket * (1 << 20)),
-                               .bf16 = config.wire == "bf16",
-                               .threads = backend->threads(),
-                               .brief = false,
-                               .stop = stop});
-        }
-        PlanReport report{timing, job.peers, config.batch, agreed.weights, agreed.fair, {}, {}};
-        if (agreed.fair) report.shares = fair_shares(communicator, timing, config.batch);
-        report.choices =
-            plan_choices(timing, config.batch, agreed.fair ? std::vector<double>{} : agreed.weights,
-                         config.sync_every, setting_of(config).factors);
-        if (can_rehearse(config, report, model))
-            report.rehearsal =
-                rehearse(config, *backend, communicator, model, optimizer, report, classes);
-        communicator.barrier();
-        communicator.leave();
-        if (communicator.rank() == 0) print_plan(report, config.json, stdout);
-        return 0;
-    } catch (const std::exception& error) {
-        communicator.abort(error.what());
-        throw;
+    choose_device(job);
+    const auto backend = make_backend(config);
+    Model model(text, {config.model, classes, config.size, uint64_t(config.seed), config.freeze},
+                *backend);
+    model.plan(images_to_plan_for(config, agreed.weights), /*training=*/true);
+    Optimizer optimizer(config, model.params(), *backend);
+    JobTiming timing;
+    {
+        StepProbe probe(config, *backend, model, optimizer, classes);
+        timing = time_job(communicator, probe,
+                          {.batch = config.batch,
+                           .shares = agreed.weights,
+                           .bucket_bytes = size_t(config.bucket * (1 << 20)),
+                           .bf16 = config.wire == WireType::kBf16,
+                           .threads = backend->threads(),
+                           .brief = false,
+                           .stop = job.stop});
     }
+    PlanReport report{timing, job.peers(), config.batch, agreed.weights, agreed.fair, {}, {}};
+    if (agreed.fair) report.shares = fair_shares(communicator, timing, config.batch);
+    report.choices =
+        plan_choices(timing, config.batch, agreed.fair ? std::vector<double>{} : agreed.weights,
+                     config.sync_every, setting_of(config).factors);
+    if (can_rehearse(config, report, model))
+        report.rehearsal =
+            rehearse(config, *backend, communicator, model, optimizer, report, classes);
+    job.finish();
+    if (job.rank() == 0) print_plan(report, config.json, stdout);
+    return 0;
 }
+
+static int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
+    return run_in_job(line, log, stop, plan_in_job);
+}
+
+const CommandRow kPlanRow = {
+    "plan", kPlan, "[options]",
+    "measure links and ranks, and predict how fast a job will train with which options",
+    command_plan};
 
 }  // namespace convoy

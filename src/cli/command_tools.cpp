@@ -12,7 +12,7 @@
 
 namespace convoy {
 
-int command_check(const CommandLine& line, Log& log) {
+static int command_check(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
     if (line.files.size() > 1) fail("check takes one folder, not ", line.files.size());
     if (!line.files.empty()) config.data = line.files[0];
@@ -21,16 +21,15 @@ int command_check(const CommandLine& line, Log& log) {
     return check_data(data, decode_threads(config), stdout) > 0 ? 1 : 0;
 }
 
-int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
+static int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
     const Config& config = line.config;
-    log.set_quiet(config.quiet);
     if (config.coord.empty()) fail("coordinator needs --coord HOST:PORT to listen at");
     const auto [host, port] = coordinator_address(config.coord);
     serve_coordinator(host, port, config.world, log, stop);
     return stop() ? 128 + stop() : 0;
 }
 
-int command_models(const CommandLine& line) {
+static int command_models(const CommandLine& line, Log&, const Stop&) {
     if (!line.files.empty()) {
         fmt::print("{}", model_text(line.files[0]));
         return 0;
@@ -43,12 +42,12 @@ int command_models(const CommandLine& line) {
     return 0;
 }
 
-int command_export(const CommandLine& line, Log& log) {
+static int command_export(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
     if (config.out.empty()) fail("export needs --out FILE.safetensors");
     const std::string file = find_model_file(config.from);
     SafeTensors content = read_safetensors(file);
-    if (config.layout == "krsc") {
+    if (config.layout == WeightLayout::kKrsc) {
         const ModelCard card = card_from_metadata(content.metadata, file);
         const auto backend = make_backend("cpu");
         Model model(card.model_text, {card.model_name, int(card.classes.size()), card.size, 0, ""},
@@ -62,7 +61,7 @@ int command_export(const CommandLine& line, Log& log) {
     return 0;
 }
 
-int command_import(const CommandLine& line, Log& log) {
+static int command_import(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
     if (line.files.size() != 1) fail("import takes one weights file, not ", line.files.size());
     if (config.out.empty()) fail("import needs --out FILE.safetensors");
@@ -89,5 +88,21 @@ int command_import(const CommandLine& line, Log& log) {
     log.info("wrote ", config.out, ": ", report.text());
     return 0;
 }
+
+const CommandRow kCheckRow =
+    with_files({"check", kCheck, "DIR", "decode every image of a data set and name those that fail",
+                command_check});
+const CommandRow kCoordinatorRow = {
+    "coordinator", kCoordinator, "--coord HOST:PORT --world W",
+    "only the meeting point, for jobs whose rank 0 should not serve it", command_coordinator};
+const CommandRow kModelsRow =
+    with_files({"models", kModels, "[NAME]", "list the built-in networks, or print the text of one",
+                command_models});
+const CommandRow kExportRow = {"export", kExport, "--from RUN --out FILE",
+                               "write the weights of a model to one safetensors file",
+                               command_export};
+const CommandRow kImportRow = with_files(
+    {"import", kImport, "FILE --model NAME --classes A,B --out FILE",
+     "make weights with torchvision's names ready for eval and predict", command_import});
 
 }  // namespace convoy

@@ -1,25 +1,52 @@
-// commands.h — one function a command; each returns the exit status.
+// commands.h — the commands of the program: each is one row, defined in the file of the command.
 #pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "src/base/log.h"
 #include "src/config/config.h"
-#include "src/job/job_setup.h"
+#include "src/job/job_session.h"
 
 namespace convoy {
 
-int command_train(const CommandLine& line, Log& log, const Stop& stop);
-int command_plan(const CommandLine& line, Log& log, const Stop& stop);
-int command_eval(const CommandLine& line, Log& log, const Stop& stop);
-int command_predict(const CommandLine& line, Log& log, const Stop& stop);
-int command_check(const CommandLine& line, Log& log);
-int command_coordinator(const CommandLine& line, Log& log, const Stop& stop);
-int command_models(const CommandLine& line);
-int command_export(const CommandLine& line, Log& log);
-int command_import(const CommandLine& line, Log& log);
-int command_bench_train(const CommandLine& line, Log& log, const Stop& stop);
-int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop);
-int command_bench_data(const CommandLine& line, Log& log);
+struct CommandRow {
+    const char* name;  // as it is typed: "bench train"
+    Command command;   // the options it takes are those with this bit
+    const char* usage;
+    const char* help;
+    // Returns the exit status, or throws Error. A command that never asks `stop` ends at once when
+    // a signal comes.
+    int (*run)(const CommandLine& line, Log& log, const Stop& stop);
+    bool takes_files = false;  // words without an option
+};
+constexpr CommandRow with_files(CommandRow row) {
+    row.takes_files = true;
+    return row;
+}
 
-int command_bench_kernels(const CommandLine& line);
+extern const CommandRow kTrainRow, kPlanRow, kEvalRow, kPredictRow, kCheckRow, kCoordinatorRow,
+    kModelsRow, kExportRow, kImportRow, kBenchTrainRow, kBenchKernelsRow, kBenchAllreduceRow,
+    kBenchDataRow;
+
+// Every command, in the order of --help; the first is the default.
+inline constexpr const CommandRow* kCommands[] = {
+    &kTrainRow,        &kPlanRow,           &kEvalRow,      &kPredictRow, &kCheckRow,
+    &kCoordinatorRow,  &kModelsRow,         &kExportRow,    &kImportRow,  &kBenchTrainRow,
+    &kBenchKernelsRow, &kBenchAllreduceRow, &kBenchDataRow,
+};
+
+using Environment = std::map<std::string, std::string>;
+
+// Throws Error: unknown command or option (with the nearest one), a value that does not fit, two
+// environment variables that disagree.
+CommandLine parse_command_line(const std::vector<std::string>& words,
+                               const Environment& environment);
+
+// RANK, WORLD_SIZE, MASTER_ADDR and their like of Open MPI, Slurm and Kubernetes: rank, world,
+// local-rank and coord where no option gave them. Throws Error where two disagree.
+void apply_launcher(CommandLine& line, const Environment& environment);
 
 }  // namespace convoy

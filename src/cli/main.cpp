@@ -1,21 +1,40 @@
-// main.cpp — words in, exit status out. The one place where errors are caught.
+// main.cpp — words in, exit status out. The one place where errors are printed.
 //
 //   0 done   1 error, one sentence on stderr   128+n after signal n, with a checkpoint
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <exception>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "src/cli/commands.h"
-#include "src/cli/signals.h"
 #include "src/cli/version.h"
-
-extern char** environ;  // POSIX
 
 using namespace convoy;
 
-static std::map<std::string, std::string> environment() {
-    std::map<std::string, std::string> variables;
+// Signals belong to the process: the one piece of global state.
+static volatile sig_atomic_t caught = 0;
+
+static void on_signal(int number) {
+    if (caught) _exit(128 + number);  // the second one ends the process at once
+    caught = number;
+}
+
+// The first SIGINT or SIGTERM, else 0. They are caught from the first call on: a command that never
+// asks just ends.
+static int stop_signal() {
+    static const bool installed = [] {
+        struct sigaction action {};
+        action.sa_handler = on_signal;
+        action.sa_flags = SA_RESTART;
+        return sigaction(SIGINT, &action, nullptr) == 0 &&
+               sigaction(SIGTERM, &action, nullptr) == 0;
+    }();
+    return installed ? caught : 0;
+}
+
+static Environment environment() {
+    Environment variables;
     for (char** entry = environ; *entry; ++entry) {
         const std::string text = *entry;
         const size_t equals = text.find('=');
@@ -23,25 +42,6 @@ static std::map<std::string, std::string> environment() {
             variables[text.substr(0, equals)] = text.substr(equals + 1);
     }
     return variables;
-}
-
-static int run_command(const CommandLine& line, Log& log) {
-    switch (line.command) {
-        case kTrain: return command_train(line, log, stop_signal);
-        case kPlan: return command_plan(line, log, stop_signal);
-        case kEval: return command_eval(line, log, stop_signal);
-        case kPredict: return command_predict(line, log, stop_signal);
-        case kCheck: return command_check(line, log);
-        case kCoordinator: return command_coordinator(line, log, stop_signal);
-        case kModels: return command_models(line);
-        case kExport: return command_export(line, log);
-        case kImport: return command_import(line, log);
-        case kBenchTrain: return command_bench_train(line, log, stop_signal);
-        case kBenchAllreduce: return command_bench_allreduce(line, log, stop_signal);
-        case kBenchData: return command_bench_data(line, log);
-        case kBenchKernels: return command_bench_kernels(line);
-    }
-    return 1;
 }
 
 int main(int argc, char** argv) {
@@ -57,11 +57,10 @@ int main(int argc, char** argv) {
             fmt::print("{}", line.help);
             return 0;
         }
-        ignore_broken_pipes();
-        constexpr unsigned kPolls =
-            kTrain | kPlan | kEval | kPredict | kCoordinator | kBenchTrain | kBenchAllreduce;
-        if (line.command & kPolls) install_signal_handlers();
-        return run_command(line, log);
+        const CommandRow& row = **std::ranges::find(kCommands, line.command, &CommandRow::command);
+        log.set_quiet(line.config.quiet || line.config.json);
+        signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error of the write
+        return row.run(line, log, stop_signal);
     } catch (const std::exception& error) {
         std::fflush(stdout);
         Log(stderr).notice(log.prefix(), "error: ", error.what());

@@ -10,180 +10,158 @@
 
 namespace convoy {
 
+static constexpr Limits from(double low, double high) { return {low, high}; }
 static constexpr unsigned kRanked = kTrain | kEval | kBenchAllreduce | kBenchTrain | kPlan;
+static constexpr unsigned kSteps = kTrain | kBenchTrain | kPlan;
 static constexpr unsigned kModel = kTrain | kBenchTrain | kImport | kPlan;
 static constexpr unsigned kCompute =
     kTrain | kEval | kPredict | kBenchTrain | kBenchKernels | kPlan;
-static constexpr unsigned kFrom = kEval | kPredict | kExport;
 static constexpr unsigned kSets = kTrain | kEval | kCheck | kBenchData;
 
+using C = Config;
+static constexpr Limits kAny;
+
 static const Option kOptions[] = {
-    {"data", "Data", &Config::data, "DIR",
+    {"data", "Data", &C::data, "DIR", kSets, kFollows | kFirst, kAny,
      "folder of class folders, or of train/ and val/ (or validation/, test/) that hold them; "
-     "without it a generated set of three shapes",
-     kSets, false, true},
-    {"val", "Data", &Config::val, "DIR", "folder of the validation set", kTrain | kEval | kCheck},
-    {"val-split", "Data", &Config::val_split, "F", "part of each class held back for validation",
-     kTrain | kEval | kCheck, true, false, 0, 0.9},
-    {"classes", "Data", &Config::classes, "A,B,C",
-     "keep only these class folders, in this order; for import: the names of the classes",
-     kSets | kImport | kBenchTrain | kPlan, true},
-    {"generated", "Data", &Config::generated, "N", "images of the generated set; a sixth validates",
-     kSets, true, false, 24, 1e6},
-    {"augment", "Data", &Config::augment, "crop|resize|none",
-     "random resized crop and flip; whole image and flip; neither; without it crop, for the "
-     "generated set resize",
-     kTrain | kBenchData, true},
-    {"augment-on", "Data", &Config::augment_on, "cpu|device",
-     "who resizes, flips and normalises: the threads that decode, or --device from the pixels of "
-     "the crop; the same numbers",
-     kTrain | kEval | kPredict | kBenchData},
-    {"max-bad", "Data", &Config::max_bad, "F",
-     "part of the images that may fail to decode before the run stops", kTrain | kEval, true, false,
-     0, 1},
-    {"decode-threads", "Data", &Config::decode_threads, "D",
-     "threads that decode images; 0: one for each two processors", kSets | kPredict, false, false,
-     0, 1024},
+     "default: generated images of three shapes"},
+    {"val", "Data", &C::val, "DIR", kTrain | kEval | kCheck, kFollows, kAny,
+     "folder of the validation set"},
+    {"val-split", "Data", &C::val_split, "F", kTrain | kEval | kCheck, kJob, from(0, 0.9),
+     "fraction of each class held back for validation"},
+    {"classes", "Data", &C::classes, "A,B,C", kSets | kModel, kJob, kAny,
+     "class folders to use, in this order; for import: the names of the classes"},
+    {"generated", "Data", &C::generated, "N", kSets, kJob, from(24, 1e6),
+     "number of generated images; a sixth is for validation"},
+    {"augment", "Data", &C::augment, "crop|resize|none", kTrain | kBenchData, kJob, kAny,
+     "crop: random resized crop and flip; resize: whole image and flip (the default for generated "
+     "images)"},
+    {"augment-on", "Data", &C::augment_on, "cpu|device", kTrain | kEval | kPredict | kBenchData, 0,
+     kAny,
+     "where images are resized, flipped and normalised: in the decode threads, or on --device; "
+     "same result"},
+    {"max-bad", "Data", &C::max_bad, "F", kTrain | kEval, kJob, from(0, 1),
+     "fraction of the images that may fail to decode before the run stops"},
+    {"decode-threads", "Data", &C::decode_threads, "D", kSets | kPredict, 0, from(0, 1024),
+     "threads that decode images; 0: half as many as processors"},
 
-    {"model", "Model", &Config::model, "NAME|FILE",
-     "tiny, alexnet, vgg16, resnet18, resnet34, resnet50, or a text file (see `trainer models`)",
-     kModel, true, true},
-    {"size", "Model", &Config::size, "S", "input height and width; 0: the model's own",
-     kModel | kBenchData, true, true, 0, 4096},
-    {"bn-group", "Model", &Config::bn_group, "G",
-     "images in a batch norm group; 0: a rank's whole share", kTrain | kBenchTrain | kPlan, true,
-     false, 0, 1e6},
-    {"init", "Model", &Config::init, "FILE",
-     "start from these weights (safetensors, torchvision's names); what does not fit starts fresh",
-     kTrain},
-    {"freeze", "Model", &Config::freeze, "N|PREFIX",
-     "keep the first N layers, or the parameters of this prefix, as they are", kTrain | kPlan,
-     true},
+    {"model", "Model", &C::model, "NAME|FILE", kModel, kJob | kFirst, kAny,
+     "tiny, alexnet, vgg16, resnet18, resnet34, resnet50, or a text file (see `trainer models`)"},
+    {"size", "Model", &C::size, "S", kModel | kBenchData, kJob | kFirst, from(0, 4096),
+     "input height and width; 0: the model's own"},
+    {"bn-group", "Model", &C::bn_group, "G", kSteps, kJob, from(0, 1e6),
+     "images in a batch norm group; 0: all of a rank's share"},
+    {"init", "Model", &C::init, "FILE", kTrain, 0, kAny,
+     "start from the weights in this safetensors file (torchvision's names); what does not fit "
+     "starts fresh"},
+    {"freeze", "Model", &C::freeze, "N|PREFIX", kTrain | kPlan, kJob, kAny,
+     "do not train the first N layers, or the parameters whose names begin with PREFIX"},
 
-    {"batch", "Training", &Config::batch, "B", "images of a step, over all ranks",
-     kTrain | kEval | kBenchTrain | kBenchData | kPlan, true, true, 1, 1 << 24},
-    {"epochs", "Training", &Config::epochs, "E", "passes over the training set", kTrain, true, true,
-     0, 1e6},
-    {"steps", "Training", &Config::steps, "K", "stop after K steps; 0: when the epochs are done",
-     kTrain | kBenchTrain, true, false, 0, 1e15},
-    {"optimizer", "Training", &Config::optimizer, "sgd|adamw", "how weights follow gradients",
-     kTrain | kBenchTrain | kPlan, true},
-    {"lr", "Training", &Config::lr, "LR",
-     "learning rate of the global batch; 0: 0.1·B/256 with batch norm, 0.01·B/128 without, 0.001 "
-     "for adamw",
-     kTrain, true, true, 0, 1e3},
-    {"momentum", "Training", &Config::momentum, "M", "of SGD (for adamw: beta 1)",
-     kTrain | kBenchTrain, true, false, 0, 0.9999},
-    {"nesterov", "Training", &Config::nesterov, "", "Nesterov's form of momentum", kTrain, true},
-    {"weight-decay", "Training", &Config::weight_decay, "W", "on weights, not on biases and norms",
-     kTrain, true, false, 0, 10},
-    {"schedule", "Training", &Config::schedule, "constant|step|cosine",
-     "how the learning rate goes on after the warm-up", kTrain, true},
-    {"warmup", "Training", &Config::warmup, "E", "epochs of linear warm-up, fractions allowed",
-     kTrain, true, false, 0, 1e6},
-    {"step-epochs", "Training", &Config::step_epochs, "E",
-     "epochs between two drops of `--schedule step`", kTrain, true, false, 1e-3, 1e6},
-    {"gamma", "Training", &Config::gamma, "F", "factor of each drop", kTrain, true, false, 0, 1},
-    {"label-smoothing", "Training", &Config::label_smoothing, "S",
-     "part of the target spread over all classes", kTrain, true, false, 0, 0.999},
-    {"seed", "Training", &Config::seed, "N",
-     "start values, order, augmentation and dropout follow from it",
-     kTrain | kBenchTrain | kSets | kPlan, true, false, 0, 9e18},
+    {"batch", "Training", &C::batch, "B", kSteps | kEval | kBenchData, kJob | kFirst,
+     from(1, 1 << 24), "images in a step, over all ranks"},
+    {"epochs", "Training", &C::epochs, "E", kTrain, kJob | kFirst, from(0, 1e6),
+     "passes over the training set"},
+    {"steps", "Training", &C::steps, "K", kTrain | kBenchTrain, kJob, from(0, 1e15),
+     "stop after K steps; 0: after --epochs"},
+    {"optimizer", "Training", &C::optimizer, "sgd|adamw", kSteps, kJob, kAny,
+     "SGD with momentum, or AdamW"},
+    {"lr", "Training", &C::lr, "LR", kTrain, kJob | kFirst, from(0, 1e3),
+     "learning rate for the global batch; 0: 0.1·B/256 with batch norm, 0.01·B/128 without, 0.001 "
+     "for adamw"},
+    {"momentum", "Training", &C::momentum, "M", kTrain | kBenchTrain, kJob, from(0, 0.9999),
+     "momentum of SGD, beta 1 of AdamW"},
+    {"nesterov", "Training", &C::nesterov, "", kTrain, kJob, kAny, "use Nesterov momentum"},
+    {"weight-decay", "Training", &C::weight_decay, "W", kTrain, kJob, from(0, 10),
+     "weight decay; not applied to biases and norms"},
+    {"schedule", "Training", &C::schedule, "constant|step|cosine", kTrain, kJob, kAny,
+     "learning rate after the warm-up"},
+    {"warmup", "Training", &C::warmup, "E", kTrain, kJob, from(0, 1e6),
+     "epochs of linear warm-up; may be a fraction"},
+    {"step-epochs", "Training", &C::step_epochs, "E", kTrain, kJob, from(1e-3, 1e6),
+     "epochs between two drops of --schedule step"},
+    {"gamma", "Training", &C::gamma, "F", kTrain, kJob, from(0, 1),
+     "factor of each drop of --schedule step"},
+    {"label-smoothing", "Training", &C::label_smoothing, "S", kTrain, kJob, from(0, 0.999),
+     "part of the target spread over all classes"},
+    {"seed", "Training", &C::seed, "N", kTrain | kBenchTrain | kSets | kPlan, kJob, from(0, 9e18),
+     "seed of start values, image order, augmentation and dropout"},
 
-    {"device", "Device", &Config::device, "cpu|cuda[:I]|simt",
-     "where to compute: cuda is a GPU of its own for each rank of a host, cuda:1 one by number; "
-     "without it the best there is",
-     kCompute},
-    {"threads", "Device", &Config::threads, "T",
-     "compute threads; 0: as many as this process may use", kCompute, false, false, 0, 4096},
+    {"device", "Device", &C::device, "cpu|cuda[:I]|simt", kCompute, 0, kAny,
+     "where to compute: cuda: a GPU for each rank of a host; cuda:I: GPU number I; simt: the CUDA "
+     "emulator; default: a GPU if there is one"},
+    {"threads", "Device", &C::threads, "T", kCompute, 0, from(0, 4096),
+     "compute threads; 0: as many as this process may use"},
+    {"conv", "Device", &C::conv, "auto|winograd|direct", kCompute, 0, kAny,
+     "algorithm of 3x3 and 5x5 convolutions"},
+    {"precision", "Device", &C::precision, "fp32|tf32|bf16", kCompute, 0, kAny,
+     "number format of products on a GPU; tf32 and bf16 use tensor cores and sum in fp32; bf16 "
+     "also halves the memory of activations"},
+    {"gemm", "Device", &C::gemm, "own|cublas", kCompute, 0, kAny,
+     "matrix products of linear layers on a GPU: own kernels, or cuBLAS where it is installed"},
+    {"graph", "Device", &C::graph, "auto|on|off", kTrain | kBenchTrain, 0, kAny,
+     "record a training step as one CUDA graph; auto: where possible; on: and say why where it is "
+     "not"},
 
-    {"conv", "Device", &Config::conv, "auto|winograd|direct",
-     "how 3x3 and 5x5 convolutions are computed", kCompute},
-    {"precision", "Device", &Config::precision, "fp32|tf32|bf16",
-     "what convolutions and linear layers multiply in on a GPU; tf32 and bf16 use its tensor "
-     "cores, and sum in fp32; with bf16 activations take half the memory",
-     kCompute},
-    {"gemm", "Device", &Config::gemm, "own|cublas",
-     "what multiplies in linear layers on a GPU: own kernels, or cuBLAS where it is installed",
-     kCompute},
+    {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kCoordinator, kFirst, kAny,
+     "where the ranks meet; rank 0 serves this address unless a coordinator already does"},
+    {"rank", "Ranks", &C::rank, "N", kRanked, kFirst, from(-1, 1e5),
+     "number of this rank; default: assigned on arrival"},
+    {"world", "Ranks", &C::world, "W", kRanked | kCoordinator, kFirst, from(1, 1e5),
+     "number of ranks; rank 0 or the coordinator must know it"},
+    {"local-rank", "Ranks", &C::local_rank, "N", kRanked, 0, from(0, 1e5),
+     "number of this rank on its host, from 0: picks its GPU; default: counted"},
+    {"port", "Ranks", &C::port, "P", kRanked, 0, from(0, 65535),
+     "port to listen on; 0: the coordinator's port or the next free one"},
+    {"advertise", "Ranks", &C::advertise, "HOST[:PORT]", kRanked, 0, kAny,
+     "address for the other ranks; default: the one that the coordinator sees"},
+    {"iface", "Ranks", &C::iface, "NAME|ADDRESS|CIDR", kRanked, 0, kAny,
+     "interface, address or network to use; default: the route to the coordinator"},
+    {"join-timeout", "Ranks", &C::join_timeout, "S", kRanked, 0, from(0.1, 1e7),
+     "seconds to wait for the coordinator and the other ranks"},
+    {"share", "Ranks", &C::share, "W|A:B:C|auto", kTrain | kPlan, 0, kAny,
+     "this rank's weight when a batch is divided; on rank 0 also all weights, or auto: by measured "
+     "speed"},
+    {"bucket", "Ranks", &C::bucket, "MB", kSteps, kJob, from(0, 4096),
+     "gradients sent at a time, in MB; 0: 1 to 25, by the slowest link"},
+    {"preflight", "Ranks", &C::preflight, "on|off", kTrain, kJob, kAny,
+     "measure links and compute speed before training with several ranks; takes a second or two"},
+    {"wire", "Ranks", &C::wire, "fp32|bf16", kSteps | kBenchAllreduce, kJob, kAny,
+     "number format of sums on the network; bf16 halves the bytes"},
+    {"factors", "Ranks", &C::factors, "auto|on|off", kSteps, kJob, kAny,
+     "send the two factors of a linear layer's gradient instead of the gradient; auto: where that "
+     "is fewer bytes"},
+    {"sync-every", "Ranks", &C::sync_every, "H", kSteps, kJob, from(1, 1e9),
+     "train H steps on each rank alone, then average weights and momentum; 1: sum the gradients of "
+     "every step"},
+    {"stall", "Ranks", &C::stall, "S", kRanked, 0, from(0.1, 1e7),
+     "seconds without progress after which every log names the rank that all wait for"},
 
-    {"graph", "Device", &Config::graph, "auto|on|off",
-     "a step, from pixels to new weights, as one recorded graph of the GPU; auto: where that "
-     "is possible, on: likewise, and a line says where not",
-     kTrain | kBenchTrain},
+    {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport, kFirst, kAny,
+     "run folder (default: runs/<time>), or the file to write"},
+    {"resume", "Output", &C::resume, "DIR", kTrain, 0, kAny,
+     "continue from the newest valid checkpoint of a run folder"},
+    {"from", "Output", &C::from, "PATH", kEval | kPredict | kExport, 0, kAny,
+     "run folder, checkpoint or .safetensors file of the model to use"},
+    {"save-every", "Output", &C::save_every, "E", kTrain, kJob, from(0, 1e6),
+     "epochs between two checkpoints; may be a fraction; 0: only at the end"},
+    {"keep", "Output", &C::keep, "N", kTrain, 0, from(1, 1e6),
+     "checkpoints to keep, besides the best one"},
+    {"log-every", "Output", &C::log_every, "N", kTrain, 0, from(1, 1e9), "steps between two lines"},
+    {"quiet", "Output", &C::quiet, "", kTrain | kEval | kPredict | kCoordinator, 0, kAny,
+     "print only errors and notices"},
+    {"json", "Output", &C::json, "",
+     kEval | kPredict | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData | kPlan, 0, kAny,
+     "print one JSON object a line"},
+    {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
+     "order of the dimensions of weights: torchvision's, or the one used here"},
 
-    {"coord", "Ranks", &Config::coord, "HOST:PORT",
-     "where the ranks meet; rank 0 serves it unless a coordinator already listens there",
-     kRanked | kCoordinator, false, true},
-    {"rank", "Ranks", &Config::rank, "N", "this process's number; without it assigned on arrival",
-     kRanked, false, true, -1, 1e5},
-    {"world", "Ranks", &Config::world, "W",
-     "number of ranks; rank 0 or the coordinator must know it", kRanked | kCoordinator, false, true,
-     1, 1e5},
-    {"port", "Ranks", &Config::port, "P",
-     "port to listen on; 0: the coordinator's number or the next free one", kRanked, false, false,
-     0, 65535},
-    {"advertise", "Ranks", &Config::advertise, "HOST[:PORT]",
-     "address to tell the other ranks; without it what the connection to the coordinator shows",
-     kRanked},
-    {"iface", "Ranks", &Config::iface, "NAME|ADDRESS|CIDR",
-     "which interface, address or network to use; without it the route to the coordinator's",
-     kRanked},
-    {"join-timeout", "Ranks", &Config::join_timeout, "S",
-     "seconds to wait for the coordinator and the other ranks", kRanked, false, false, 0.1, 1e7},
-    {"share", "Ranks", &Config::share, "W|A:B:C|auto",
-     "this rank's weight when a batch is cut, or on rank 0 all of them; auto: by measured speed",
-     kTrain | kPlan},
-    {"bucket", "Ranks", &Config::bucket, "MB",
-     "gradients sent at a time; 0: by latency and bandwidth of the slowest edge, 1 to 25 MB",
-     kTrain | kBenchTrain | kPlan, true, false, 0, 4096},
-    {"preflight", "Ranks", &Config::preflight, "on|off",
-     "a second of measuring before a job of several ranks: edges, compute, expected speed", kTrain,
-     true},
-
-    {"wire", "Ranks", &Config::wire, "fp32|bf16",
-     "how sums travel; bf16 halves the bytes, sums are made in fp32",
-     kTrain | kBenchTrain | kBenchAllreduce | kPlan, true},
-    {"factors", "Ranks", &Config::factors, "auto|on|off",
-     "gradients of linear layers as their factors, formed on every rank: where that is fewer "
-     "bytes, always, never",
-     kTrain | kBenchTrain | kPlan, true},
-    {"sync-every", "Ranks", &Config::sync_every, "H",
-     "train H steps on each rank alone, then average weights and momentum; 1: sum every gradient",
-     kTrain | kBenchTrain | kPlan, true, false, 1, 1e9},
-    {"stall", "Ranks", &Config::stall, "S",
-     "seconds without progress after which every log says who all wait for", kRanked, false, false,
-     0.1, 1e7},
-
-    {"out", "Output", &Config::out, "PATH", "run folder (runs/<time>), or the file to write",
-     kTrain | kExport | kImport, false, true},
-    {"resume", "Output", &Config::resume, "DIR",
-     "go on from the newest valid checkpoint of a run folder", kTrain},
-    {"from", "Output", &Config::from, "PATH",
-     "run folder, checkpoint or .safetensors file to take the model from", kFrom},
-    {"save-every", "Output", &Config::save_every, "E",
-     "epochs between two checkpoints, fractions allowed; 0: at the end only", kTrain, true, false,
-     0, 1e6},
-    {"keep", "Output", &Config::keep, "N", "checkpoints to keep, the best one besides", kTrain,
-     false, false, 1, 1e6},
-    {"log-every", "Output", &Config::log_every, "N", "steps between two lines", kTrain, false,
-     false, 1, 1e9},
-    {"quiet", "Output", &Config::quiet, "", "only what matters",
-     kTrain | kEval | kPredict | kCoordinator},
-    {"json", "Output", &Config::json, "", "one JSON object a line on stdout",
-     kEval | kPredict | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData | kPlan},
-
-    {"bytes", "Bench", &Config::bytes, "LIST", "sizes to sum", kBenchAllreduce},
-    {"compute", "Bench", &Config::compute, "S",
-     "sleep S seconds a step in place of computing, while gradients travel: many hosts on few "
-     "cores",
-     kBenchTrain, true, false, 0, 3600},
-    {"forward", "Bench", &Config::forward, "", "forward passes only, as eval and predict do them",
-     kBenchTrain, true},
-    {"filter", "Bench", &Config::filter, "WORD", "only rows whose name has this in it",
-     kBenchKernels},
-    {"layout", "Output", &Config::layout, "oihw|krsc",
-     "torchvision's order of weights, or the one used here", kExport},
+    {"bytes", "Bench", &C::bytes, "LIST", kBenchAllreduce, kJob, kAny, "sizes to sum"},
+    {"compute", "Bench", &C::compute, "S", kBenchTrain, kJob, from(0, 3600),
+     "sleep S seconds a step instead of computing: the network of many hosts on a few cores"},
+    {"forward", "Bench", &C::forward, "", kBenchTrain, kJob, kAny,
+     "run only forward passes, as eval and predict do"},
+    {"filter", "Bench", &C::filter, "WORD", kBenchKernels, 0, kAny,
+     "print only rows whose name contains WORD"},
 };
 
 std::span<const Option> options() { return kOptions; }
@@ -194,71 +172,81 @@ const Option* find_option(const std::string& name) {
     return nullptr;
 }
 
-std::string get_option(const Config& config, const Option& option) {
+static const Option& option_named(const std::string& name) {
+    const Option* option = find_option(name);
+    ENSURE(option, "--", name);
+    return *option;
+}
+
+std::string get_option(const Config& config, const std::string& name) {
+    const Option& option = option_named(name);
     return std::visit(
-        [&](auto field) {
-            using T = std::decay_t<decltype(config.*field)>;
-            if constexpr (std::is_same_v<T, bool>) return std::string(config.*field ? "1" : "0");
-            return fmt::format("{}", config.*field);
+        [&]<class T>(T Config::*field) -> std::string {
+            const T& value = config.*field;
+            if constexpr (std::is_enum_v<T>)
+                return split(option.value, '|').at(size_t(value));
+            else if constexpr (std::is_same_v<T, bool>)
+                return value ? "1" : "0";
+            else
+                return cat(value);
         },
         option.field);
 }
 
 template <class T>
-static T parse_number(const Option& option, const std::string& text) {
+static T parse_number(const Option& option, const std::string& text, const std::string& who) {
     T value{};
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, value);
     if (error != std::errc() || stop != end || !std::isfinite(double(value)))
-        fail("--", option.name, " cannot be '", text, "': it takes ",
+        fail(who, " cannot be '", text, "': it takes ",
              std::is_integral_v<T> ? "a whole number" : "a number", " (", option.help, ")");
-    if (double(value) < option.low || double(value) > option.high)
-        fail("--", option.name, " cannot be ", text, ": it must be between ", option.low, " and ",
-             option.high, " (", option.help, ")");
+    if (double(value) < option.limits.low || double(value) > option.limits.high)
+        fail(who, " cannot be ", text, ": it must be between ", option.limits.low, " and ",
+             option.limits.high, " (", option.help, ")");
     return value;
 }
 
-// "sgd|adamw" is a list of all there is; "NAME|FILE" is not.
-static void check_choice(const Option& option, const std::string& text) {
-    const std::string all = option.value;
-    if (all.find('|') == std::string::npos ||
-        all.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789|") != std::string::npos)
-        return;
-    const std::vector<std::string> choices = split(all, '|');
-    if (text != get_option(Config{}, option) &&
-        std::find(choices.begin(), choices.end(), text) == choices.end())
-        fail("--", option.name, " cannot be '", text, "': there are ", join_text(choices));
+template <class T>
+static T parse_value(const Option& option, const std::string& text, const std::string& who) {
+    if constexpr (std::is_same_v<T, std::string>) {
+        return text;
+    } else if constexpr (std::is_same_v<T, bool>) {
+        if (text == "1" || text == "true") return true;
+        if (text == "0" || text == "false") return false;
+        fail(who, " cannot be '", text, "': it is 1 (on) or 0 (off)");
+    } else if constexpr (std::is_enum_v<T>) {
+        const std::vector<std::string> names = split(option.value, '|');
+        const auto found = std::find(names.begin(), names.end(), text);
+        if (found == names.end())
+            fail(who, " cannot be '", text, "': there are ", join_text(names));
+        return T(found - names.begin());
+    } else {
+        return parse_number<T>(option, text, who);
+    }
 }
 
-void set_option(Config& config, const Option& option, const std::string& text) {
+void set_option(Config& config, const std::string& name, const std::string& text,
+                const std::string& who) {
+    const Option& option = option_named(name);
+    const std::string source = who.empty() ? "--" + name : who;
     std::visit(
-        [&](auto field) {
-            using T = std::decay_t<decltype(config.*field)>;
-            if constexpr (std::is_same_v<T, std::string>) {
-                check_choice(option, text);
-                config.*field = text;
-            } else if constexpr (std::is_same_v<T, bool>) {
-                if (text != "0" && text != "1" && text != "true" && text != "false")
-                    fail("--", option.name, " cannot be '", text, "': it is on or off (1 or 0)");
-                config.*field = text == "1" || text == "true";
-            } else {
-                config.*field = parse_number<T>(option, text);
-            }
-        },
+        [&]<class T>(T Config::*field) { config.*field = parse_value<T>(option, text, source); },
         option.field);
 }
 
-std::map<std::string, std::string> job_settings(const Config& config) {
+std::map<std::string, std::string> job_settings(const Config& config, Command command) {
     std::map<std::string, std::string> settings;
     for (const Option& option : kOptions)
-        if (option.job) settings[option.name] = get_option(config, option);
+        if ((option.flags & (kJob | kFollows)) && (option.commands & command))
+            settings[option.name] = get_option(config, option.name);
     return settings;
 }
 
 void apply_settings(Config& config, const std::map<std::string, std::string>& settings) {
     for (const auto& [name, text] : settings)
-        if (const Option* option = find_option(name); option && option->job)
-            set_option(config, *option, text);
+        if (const Option* option = find_option(name); option && (option->flags & (kJob | kFollows)))
+            set_option(config, name, text);
 }
 
 int class_count(const Config& config) {

@@ -1,8 +1,8 @@
-// config.h — every default of the program, once; and one row an option.
+// config.h — every default of the program, and the table of options.
 //
-// The table of options is the only place where an option's name, help and scope stand. Command
-// line, environment (CONVOY_<OPTION>), the settings that rank 0 hands to the others, meta.json and
-// --help are all made from it.
+// The table (config.cpp) is the only place where an option's name, help and
+// scope stand. Command line, environment (CONVOY_<OPTION>), the settings that
+// rank 0 sends to the other ranks, meta.json and --help are made from it.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,29 @@
 
 namespace convoy {
 
+// What some options choose from. The table of options has the names, in the
+// same order.
+enum class AugmentOn { kCpu, kDevice };
+enum class OptimizerKind { kSgd, kAdamw };
+enum class Schedule { kConstant, kStep, kCosine };
+enum class GraphMode { kAuto, kOn, kOff };
+enum class WireType { kFp32, kBf16 };
+enum class FactorMode { kAuto, kOn, kOff };
+enum class Toggle { kOn, kOff };
+enum class WeightLayout { kOihw, kKrsc };
+enum class Augment;     // data/augment.h
+enum class ConvMethod;  // kernels/backend.h
+enum class Precision;   // "
+enum class Gemm;        // "
+
 struct Config {
     // data
     std::string data, val;
     double val_split = 0;
     std::string classes;  // "a,b,c"
     int generated = 3000;
-    std::string augment, augment_on = "cpu";
+    Augment augment{};  // crop; for the generated set set_up_job takes resize
+    AugmentOn augment_on = AugmentOn::kCpu;
     double max_bad = 0.01;
     int decode_threads = 0;
 
@@ -34,12 +50,12 @@ struct Config {
     int64_t batch = 64;
     int epochs = 10;
     int64_t steps = 0;
-    std::string optimizer = "sgd";
+    OptimizerKind optimizer = OptimizerKind::kSgd;
     double lr = 0;
     double momentum = 0.9;
     bool nesterov = false;
     double weight_decay = 5e-4;
-    std::string schedule = "cosine";
+    Schedule schedule = Schedule::kCosine;
     double warmup = 0.5;
     double step_epochs = 30, gamma = 0.1;
     double label_smoothing = 0;
@@ -48,19 +64,23 @@ struct Config {
     // device
     std::string device;
     int threads = 0;
-    std::string conv = "auto", precision = "fp32", gemm = "own", graph = "auto";
+    ConvMethod conv{};      // auto
+    Precision precision{};  // fp32
+    Gemm gemm{};            // own
+    GraphMode graph = GraphMode::kAuto;
 
     // ranks
     std::string coord;
-    int rank = -1, world = 0;
+    int rank = -1, world = 0, local_rank = -1;
     int port = 0;
     std::string advertise, iface, share;
     double join_timeout = 600;
     double bucket = 0;
-    std::string wire = "fp32", factors = "auto";
+    WireType wire = WireType::kFp32;
+    FactorMode factors = FactorMode::kAuto;
     int sync_every = 1;
     double stall = 30;
-    std::string preflight = "on";
+    Toggle preflight = Toggle::kOn;
 
     // output
     std::string out, resume, from;
@@ -73,7 +93,8 @@ struct Config {
     std::string bytes = "1K,64K,1M,16M,64M,244M";
     double compute = 0;
     bool forward = false;
-    std::string filter, layout = "oihw";
+    std::string filter;
+    WeightLayout layout = WeightLayout::kOihw;
 };
 
 // Commands, as bits: which options a command takes.
@@ -93,57 +114,59 @@ enum Command : unsigned {
     kPlan = 4096,
 };
 
+enum OptionFlag : unsigned {
+    kJob = 1,      // the same on every rank: rank 0's value
+    kFollows = 2,  // rank 0's value on ranks whose users give none
+    kFirst = 4,    // shown by the short help
+};
+
+struct Limits {
+    double low = -1e18, high = 1e18;
+};
+
 struct Option {
     const char* name;   // "batch": --batch, CONVOY_BATCH
     const char* group;  // heading in --help
     std::variant<bool Config::*, int Config::*, int64_t Config::*, double Config::*,
-                 std::string Config::*>
+                 std::string Config::*, Augment Config::*, AugmentOn Config::*,
+                 OptimizerKind Config::*, Schedule Config::*, ConvMethod Config::*,
+                 Precision Config::*, Gemm Config::*, GraphMode Config::*, WireType Config::*,
+                 FactorMode Config::*, Toggle Config::*, WeightLayout Config::*>
         field;
-    const char* value;  // what stands for the value in --help: "B"
+    const char* value;  // what stands for it in --help: "B"; of an enumeration its
+                        // names, in order
+    unsigned commands, flags;
+    Limits limits;  // of a number
     const char* help;
-    unsigned commands;
-    bool job = false;    // the same on every rank: rank 0's value is the job's
-    bool first = false;  // among those that the short help shows
-    double low = -1e18, high = 1e18;
 };
 
-// --augment-on device: loaders deliver pixels, and the backend makes them the network's input.
-inline bool augments_on_device(const Config& config) { return config.augment_on == "device"; }
-
 std::span<const Option> options();
-const Option* find_option(const std::string& name);
+const Option* find_option(const std::string& name);  // null if there is none
 
-std::string get_option(const Config& config, const Option& option);
-// Throws Error naming the option and what it takes: "--batch cannot be '3x': …".
-void set_option(Config& config, const Option& option, const std::string& text);
+// An option's value as text, by the option's name.
+std::string get_option(const Config& config, const std::string& name);
+// Throws Error: "--batch cannot be '3x': …". `who` gave the text, if it was not
+// the option itself: "CONVOY_BATCH".
+void set_option(Config& config, const std::string& name, const std::string& text,
+                const std::string& who = "");
 
-// All options that are the same on every rank, as pairs; and back.
-std::map<std::string, std::string> job_settings(const Config& config);
+// The options of `command` that travel from rank 0 to the others (kJob,
+// kFollows), as pairs.
+std::map<std::string, std::string> job_settings(const Config& config, Command command);
+// The way back; pairs that are no such options are left out.
 void apply_settings(Config& config, const std::map<std::string, std::string>& settings);
 
-// What one command line and environment said.
+// What a command line and the environment said.
 struct CommandLine {
     Command command = kTrain;
-    std::string command_name = "train";
     Config config;
     std::map<std::string, std::string> given;  // option → who gave it: "--batch", "CONVOY_BATCH"
     std::vector<std::string> files;            // words without an option
-    // What launchers say of this rank's place on its host, as it stands in the environment:
-    // LOCAL_RANK, SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, CUDA_VISIBLE_DEVICES.
-    std::map<std::string, std::string> launcher;
-    std::string help;  // not empty: print this and be done
+    std::string help;                          // not empty: print this and exit
 };
 
-// Throws Error: unknown command or option (with the nearest one), a value that does not fit, two
-// environment variables that disagree.
-CommandLine parse_command_line(const std::vector<std::string>& words,
-                               const std::map<std::string, std::string>& environment);
-
-// RANK, WORLD_SIZE, MASTER_ADDR/PORT, Open MPI, Slurm, Kubernetes: fills rank, world, coord where
-// no flag did, and launcher.
-void apply_launcher(CommandLine& line, const std::map<std::string, std::string>& environment);
-
-// Of --classes where there is no data: a number, or as many as there are names; 3 without it.
+// Number of classes where there is no data: --classes is a number or a list of
+// names; default 3.
 int class_count(const Config& config);
 
 }  // namespace convoy

@@ -4,40 +4,29 @@
 #include <algorithm>
 
 namespace convoy {
-namespace {
 
-// The values where the network can read and write them: in place, or a copy.
-class HostView {
- public:
-    HostView(const float* values, size_t n, Backend& backend)
-        : view_(const_cast<float*>(values), n) {
-        backend.synchronize();
-        if (backend.host_visible()) return;
-        copy_.resize(n);
-        backend.download(copy_.data(), values, n * sizeof(float));
-        view_ = copy_;
-    }
-    std::span<float> floats() { return view_; }
+// The values where the network can read and write them: in place, or as a copy in `copy`.
+static std::span<float> on_host(float* values, size_t n, Backend& backend,
+                                std::vector<float>& copy) {
+    backend.synchronize();
+    if (backend.host_visible()) return {values, n};
+    copy.resize(n);
+    backend.download(copy.data(), values, n * sizeof(float));
+    return copy;
+}
 
- private:
-    std::vector<float> copy_;
-    std::span<float> view_;
-};
-
-}  // namespace
-
-bool equal_on_all_ranks(const float* values, size_t n, Backend& backend,
-                        Communicator& communicator) {
-    HostView view(values, n, backend);
-    const uint64_t sum = checksum(view.floats());
+bool equal_on_all_ranks(float* values, size_t n, Backend& backend, Communicator& communicator) {
+    std::vector<float> copy;
+    const uint64_t sum = checksum(on_host(values, n, backend, copy));
     const auto sums = communicator.allgather(std::as_bytes(std::span(&sum, 1)));
     return std::all_of(sums.begin(), sums.end(), [&](const auto& one) { return one == sums[0]; });
 }
 
-void take_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator) {
-    HostView view(values, n, backend);
-    communicator.broadcast(std::as_writable_bytes(view.floats()), 0);
-    if (!backend.host_visible()) backend.upload(values, view.floats().data(), n * sizeof(float));
+void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator) {
+    std::vector<float> copy;
+    const std::span<float> floats = on_host(values, n, backend, copy);
+    communicator.broadcast(std::as_writable_bytes(floats), 0);
+    if (!copy.empty()) backend.upload(values, copy.data(), n * sizeof(float));
 }
 
 }  // namespace convoy

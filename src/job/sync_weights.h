@@ -1,4 +1,4 @@
-// sync_weights.h — rank 0's values to every rank, and whether that is needed.
+// sync_weights.h — whether all ranks hold the same values, and rank 0's values for all.
 #pragma once
 
 #include "net/communicator.h"
@@ -6,13 +6,11 @@
 
 namespace convoy {
 
-// Both block, and every rank must call them. `n` floats of the device's memory, the same on every
-// rank.
+// Collective, blocking. `n` floats of the device's memory; the same n on every rank.
 //
-// Whether all ranks hold the same bits: only a checksum travels.
-bool equal_on_all_ranks(const float* values, size_t n, Backend& backend,
-                        Communicator& communicator);
+// Whether all ranks hold the same bits. Only a checksum travels.
+bool equal_on_all_ranks(float* values, size_t n, Backend& backend, Communicator& communicator);
 // values = rank 0's.
-void take_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator);
+void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator);
 
 }  // namespace convoy

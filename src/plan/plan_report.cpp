@@ -44,7 +44,7 @@ const PlanChoice& best_choice(const std::vector<PlanChoice>& choices) {
 }
 
 PlanSetting setting_of(const Config& config) {
-    return {config.wire == "bf16", parse_factor_mode(config.factors)};
+    return {config.wire == WireType::kBf16, config.factors};
 }
 
 std::string setting_text(PlanSetting setting) {

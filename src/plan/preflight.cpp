@@ -34,7 +34,7 @@ JobTiming time_copy(JobSetup& setup, const Stop& stop) {
                     {.batch = config.batch,
                      .shares = setup.shares.weights,
                      .bucket_bytes = size_t(config.bucket * (1 << 20)),
-                     .bf16 = config.wire == "bf16",
+                     .bf16 = config.wire == WireType::kBf16,
                      .threads = backend->threads(),
                      .stop = stop});
 }
@@ -78,9 +78,9 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
 
 Preflight run_preflight(JobSetup& setup, Log& log, const Stop& stop) {
     const Config& config = setup.config;
-    if (setup.world() > 1 && setup.shares.fair && config.preflight == "off")
+    if (setup.world() > 1 && setup.shares.fair && config.preflight == Toggle::kOff)
         fail("--share auto measures the ranks before training; it cannot go with --preflight off");
-    if (setup.world() == 1 || config.preflight == "off")
+    if (setup.world() == 1 || config.preflight == Toggle::kOff)
         return {config.bucket > 0 ? size_t(config.bucket * (1 << 20)) : kDefaultBucketBytes, {}};
 
     const JobTiming timing = time_copy(setup, stop);
@@ -89,7 +89,7 @@ Preflight run_preflight(JobSetup& setup, Log& log, const Stop& stop) {
     Preflight result{timing.bucket_bytes, {}};
     if (setup.rank() != 0) return result;
     for (const std::string& warning :
-         plan_warnings(timing, setup.job.peers, config.batch, setup.shares.weights))
+         plan_warnings(timing, setup.job.peers(), config.batch, setup.shares.weights))
         log.notice(warning);
     result.report = expectations(timing, setup);
     return result;

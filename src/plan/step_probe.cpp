@@ -35,7 +35,7 @@ StepProbe::StepProbe(Config config, Backend& backend, Model& model, Optimizer& o
       recorder_(std::make_unique<Recorder>()) {
     // With these settings each gradient is handed over by itself as soon as it is ready.
     config.bucket = 1e-6;
-    config.factors = "off";
+    config.factors = FactorMode::kOff;
     config.sync_every = 1;
     trainer_ = std::make_unique<Trainer>(config, backend, *recorder_, model, optimizer,
                                          std::vector<double>{1, 0}, [] { return 0; });

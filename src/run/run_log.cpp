@@ -1,8 +1,6 @@
 // run_log.cpp — see run_log.h.
 #include "src/run/run_log.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -19,14 +17,18 @@ static double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-RunLog::RunLog(Log& log, const std::string& folder, int rank, bool speaks, int log_every,
-               int classes)
+// Loss, accuracy and count: in the events of steps, epochs and validations.
+static json quality(const Sums& sums) {
+    return {{"loss", sums.mean_loss()}, {"top1", sums.top1_part()}, {"images", sums.count}};
+}
+
+RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
+               bool terminal)
     : log_(log),
       rank_(rank),
       log_every_(log_every),
       classes_(classes),
-      speaks_(speaks),
-      terminal_(isatty(STDOUT_FILENO)),
+      terminal_(terminal),
       begin_(Clock::now()),
       window_begin_(begin_),
       drawn_(begin_),
@@ -67,22 +69,26 @@ void RunLog::event(const char* name, const json& fields) {
     file_ = nullptr;
 }
 
+void RunLog::event_at(const char* name, const Position& at, json fields) {
+    fields.update({{"epoch", at.epoch}, {"step", at.step}});
+    event(name, fields);
+}
+
 void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, double lr,
                   const Clocks& clocks) {
     window_ += sums, epoch_ += sums, run_ += sums;
     clocks_ = clocks;
-    const bool last = step_in_epoch == steps_per_epoch_ || at.step == total_steps_;
-    // Steps without sums (--sync-every, or no image that decodes) leave the line to the next one.
-    line_due_ |= at.step % log_every_ == 0 || last;
-    if (line_due_ && window_.count > 0) {
-        print_step(at, step_in_epoch, lr, true);
-        line_due_ = false;
-        window_ = {};
-        window_clocks_ = clocks;
-        window_begin_ = Clock::now();
-    } else if (terminal_ && speaks_ && seconds_since(drawn_) > 0.1) {
-        print_step(at, step_in_epoch, lr, false);
-    }
+    // A step without sums (--sync-every, or no image that decodes) leaves the line to a later one.
+    line_due_ |=
+        at.step % log_every_ == 0 || step_in_epoch == steps_per_epoch_ || at.step == total_steps_;
+    const bool prints = line_due_ && window_.count > 0;
+    if (prints || (terminal_ && rank_ == 0 && seconds_since(drawn_) > 0.1))
+        print_step(at, step_in_epoch, lr, prints);
+    if (!prints) return;
+    line_due_ = false;
+    window_ = {};
+    window_clocks_ = clocks;
+    window_begin_ = Clock::now();
 }
 
 void RunLog::print_step(const Position& at, int64_t step_in_epoch, double lr, bool whole_line) {
@@ -93,39 +99,34 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, double lr, bo
     const double busy = (clocks_.net_busy - window_clocks_.net_busy) / elapsed;
     const double done = double(std::max<int64_t>(at.step - first_step_, 1));
     const double left = seconds() / done * double(total_steps_ - at.step);
-    const std::string text = fmt::format(
-        "epoch {}/{}  step {}/{}  loss {:.4f}  top1 {:.1f} %  {:.1f} img/s  data {:.0f} %  "
-        "net {:.0f} of {:.0f} %  lr {:.4g}  eta {}",
-        at.epoch + 1, epochs_, step_in_epoch, steps_per_epoch_, window_.mean_loss(),
-        100 * window_.top1_part(), speed, 100 * data, 100 * net, 100 * busy, lr, clock_text(left));
+    std::string text = fmt::format("epoch {}/{}  step {}/{}  ", at.epoch + 1, epochs_,
+                                   step_in_epoch, steps_per_epoch_);
+    if (window_.count > 0)
+        text += fmt::format("loss {:.4f}  top1 {:.1f} %  {:.1f} img/s  ", window_.mean_loss(),
+                            100 * window_.top1_part(), speed);
+    text += fmt::format("data {:.0f} %  net {:.0f} of {:.0f} %  lr {:.4g}  eta {}", 100 * data,
+                        100 * net, 100 * busy, lr, clock_text(left));
     drawn_ = Clock::now();
     if (!whole_line) {
-        const int width = 20,
-                  full = int(width * step_in_epoch / std::max<int64_t>(steps_per_epoch_, 1));
-        log_.transient(fmt::format("[{:<{}}] {}", std::string(size_t(full), '='), width, text));
+        constexpr int kWidth = 20;
+        const int64_t full = kWidth * step_in_epoch / std::max<int64_t>(steps_per_epoch_, 1);
+        log_.transient(fmt::format("[{:<{}}] {}", std::string(size_t(full), '='), kWidth, text));
         return;
     }
-    if (speaks_) log_.info(text);
-    event("step", {{"epoch", at.epoch},
-                   {"step", at.step},
-                   {"loss", window_.mean_loss()},
-                   {"top1", window_.top1_part()},
-                   {"images", window_.count},
-                   {"images_per_second", speed},
+    if (rank_ == 0) log_.info(text);
+    json fields = quality(window_);
+    fields.update({{"images_per_second", speed},
                    {"data_wait", data},
                    {"net_wait", net},
                    {"net_busy", busy},
                    {"lr", lr}});
+    event_at("step", at, fields);
 }
 
 void RunLog::epoch(const Position& at) {
-    event("epoch", {{"epoch", at.epoch},
-                    {"step", at.step},
-                    {"loss", epoch_.mean_loss()},
-                    {"top1", epoch_.top1_part()},
-                    {"images", epoch_.count},
-                    {"skipped", epoch_.skipped},
-                    {"seconds", seconds_since(epoch_begin_)}});
+    json fields = quality(epoch_);
+    fields.update({{"skipped", epoch_.skipped}, {"seconds", seconds_since(epoch_begin_)}});
+    event_at("epoch", at, fields);
     epoch_ = {};
     epoch_begin_ = Clock::now();
 }
@@ -136,28 +137,23 @@ std::string quality_text(const Sums& sums, int classes) {
 }
 
 void RunLog::validation(const Position& at, const Sums& sums, bool is_best) {
-    if (speaks_)
+    if (rank_ == 0)
         log_.info(fmt::format("validation after epoch {}  {}  ({} of {} images){}", at.epoch + 1,
                               quality_text(sums, classes_), sums.correct, sums.count,
                               is_best ? "  best so far" : ""));
-    event("val", {{"epoch", at.epoch},
-                  {"step", at.step},
-                  {"loss", sums.mean_loss()},
-                  {"top1", sums.top1_part()},
-                  {"top5", sums.top5_part()},
-                  {"images", sums.count},
-                  {"skipped", sums.skipped}});
-    window_begin_ = Clock::now();  // the next window is about training alone
+    json fields = quality(sums);
+    fields.update({{"top5", sums.top5_part()}, {"skipped", sums.skipped}});
+    event_at("val", at, fields);
+    window_begin_ = Clock::now();  // the next line is about training alone
     window_clocks_ = clocks_;
 }
 
 void RunLog::done(const Position& at, const std::string& how) {
-    event("done", {{"epoch", at.epoch},
-                   {"step", at.step},
-                   {"how", how},
-                   {"images", run_.count},
-                   {"seconds", seconds()},
-                   {"images_per_second", images_per_second()}});
+    event_at("done", at,
+             {{"how", how},
+              {"images", run_.count},
+              {"seconds", seconds()},
+              {"images_per_second", images_per_second()}});
 }
 
 }  // namespace convoy

@@ -7,7 +7,7 @@
 #include "src/base/check.h"
 #include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
-#include "src/job/job_setup.h"
+#include "src/job/sync_weights.h"
 
 namespace convoy {
 
@@ -20,7 +20,7 @@ TrainedModel load_trained_model(const Config& config, Communicator& communicator
     if (communicator.rank() == 0) {
         trained.file = find_model_file(config.from);
         content = read_safetensors(trained.file);
-        card_from_metadata(content.metadata, trained.file);  // throws here, where the file is known
+        card_from_metadata(content.metadata, trained.file);  // fails here rather than on all ranks
         shared = {{"file", trained.file}, {"metadata", content.metadata}};
     }
     shared = json::parse(broadcast_text(communicator, shared.dump()));
@@ -38,8 +38,7 @@ TrainedModel load_trained_model(const Config& config, Communicator& communicator
         import_weights(content, *trained.model, *trained.backend, /*partial=*/false);
     Params& params = trained.model->params();
     if (communicator.world() > 1)
-        communicator.broadcast(
-            std::as_writable_bytes(std::span(params.weights, params.weights_size)), 0);
+        broadcast_from_rank0(params.weights, params.weights_size, *trained.backend, communicator);
     return trained;
 }
 

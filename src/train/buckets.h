@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
+#include "src/config/config.h"
+
 namespace convoy {
 
 constexpr size_t kDefaultBucketBytes = 4 << 20;  // where no link was measured
-
-enum class FactorMode { kAuto, kOn, kOff };  // --factors
 
 // How a linear layer's gradient may travel (factors.h has the formulas): sent by a rank in a step,
 // fp32, in the mean; nothing in a world of one.

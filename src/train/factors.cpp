@@ -7,10 +7,6 @@
 
 namespace convoy {
 
-FactorMode parse_factor_mode(const std::string& text) {
-    return text == "on" ? FactorMode::kOn : text == "off" ? FactorMode::kOff : FactorMode::kAuto;
-}
-
 std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int world,
                                          FactorMode mode) {
     std::vector<FactorChoice> choices;

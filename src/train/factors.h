@@ -24,8 +24,6 @@
 
 namespace convoy {
 
-FactorMode parse_factor_mode(const std::string& text);  // --factors auto|on|off
-
 // One trained linear layer, and how its gradient travels.
 struct FactorChoice {
     Param* w = nullptr;

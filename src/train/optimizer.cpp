@@ -13,12 +13,11 @@ double learning_rate(const Config& config, double base, int64_t step, int64_t to
                      int64_t per_epoch) {
     const double warmup = config.warmup * double(per_epoch);
     if (double(step) < warmup) return base * double(step + 1) / std::max(warmup, 1.0);
-    if (config.schedule == "constant") return base;
-    if (config.schedule == "step") {
+    if (config.schedule == Schedule::kConstant) return base;
+    if (config.schedule == Schedule::kStep) {
         const double epochs = double(step) / double(std::max<int64_t>(per_epoch, 1));
         return base * std::pow(config.gamma, std::floor(epochs / config.step_epochs));
     }
-    ENSURE(config.schedule == "cosine", config.schedule);
     const double length = std::max(double(total) - warmup, 1.0);
     const double progress = std::min((double(step) - warmup) / length, 1.0);
     return base * 0.5 * (1 + std::cos(M_PI * progress));
@@ -26,7 +25,7 @@ double learning_rate(const Config& config, double base, int64_t step, int64_t to
 
 double base_learning_rate(const Config& config, bool has_batch_norm) {
     if (config.lr > 0) return config.lr;
-    if (config.optimizer == "adamw") return 1e-3;
+    if (config.optimizer == OptimizerKind::kAdamw) return 1e-3;
     return has_batch_norm ? 0.1 * double(config.batch) / 256 : 0.01 * double(config.batch) / 128;
 }
 
@@ -49,7 +48,7 @@ Optimizer::Optimizer(const Config& config, Params& params, Backend& backend)
 }
 
 std::vector<std::string> Optimizer::state_names() const {
-    if (config_.optimizer == "sgd") return {"momentum"};
+    if (config_.optimizer == OptimizerKind::kSgd) return {"momentum"};
     return {"mean", "square"};
 }
 
@@ -70,7 +69,7 @@ void Optimizer::update() {
         float* w = params_.weights + s.begin;
         const float* g = params_.grads + s.begin;
         const float decay = s.decay ? float(config_.weight_decay) : 0.0f;
-        if (config_.optimizer == "sgd")
+        if (config_.optimizer == OptimizerKind::kSgd)
             backend_.sgd(w, g, state_[0] + s.begin, s.end - s.begin, state, float(config_.momentum),
                          decay, config_.nesterov);
         else

@@ -13,10 +13,6 @@ std::string why_no_graph(const Backend& backend, int world) {
     return "";
 }
 
-GraphMode parse_graph_mode(const std::string& text) {
-    return text == "on" ? GraphMode::kOn : text == "off" ? GraphMode::kOff : GraphMode::kAuto;
-}
-
 bool StepGraph::Known::is(const Pass& pass, Tensor x) const {
     return input.data == x.data && input.N == x.N &&
            std::equal(groups.begin(), groups.end(), pass.groups.begin(), pass.groups.end());

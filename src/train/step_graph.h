@@ -15,15 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "src/config/config.h"
 #include "src/model/layer.h"
 
 namespace convoy {
 
 // Why steps cannot be recorded; "" where they can.
 std::string why_no_graph(const Backend& backend, int world);
-
-enum class GraphMode { kAuto, kOn, kOff };
-GraphMode parse_graph_mode(const std::string& text);  // --graph auto|on|off
 
 class StepGraph {
  public:

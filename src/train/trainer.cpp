@@ -23,10 +23,9 @@ Trainer::Trainer(const Config& config, Backend& backend, Communicator& communica
       reducer_(model.params(), backend, average_ ? *alone_ : communicator,
                reducer_options(config, model.params(), average_ ? 1 : communicator.world())),
       stop_(std::move(stop)),
-      input_(backend, model, augments_on_device(config), /*ahead=*/true),
-      graph_(backend, why_no_graph(backend, communicator.world()).empty()
-                          ? parse_graph_mode(config.graph)
-                          : GraphMode::kOff) {
+      input_(backend, model, config.augment_on == AugmentOn::kDevice, /*ahead=*/true),
+      graph_(backend,
+             why_no_graph(backend, communicator.world()).empty() ? config.graph : GraphMode::kOff) {
     ENSURE(int(shares_.size()) == communicator.world(), shares_.size(), " shares");
     // Recorded steps read them where they were: they may not move.
     const size_t most = size_t(model.max_batch());
@@ -37,8 +36,7 @@ ReducerOptions reducer_options(const Config& config, Params& params, int world) 
     ReducerOptions options;
     if (config.bucket > 0) options.bucket_bytes = size_t(config.bucket * (1 << 20));
     options.batch = config.batch;
-    options.factors =
-        choose_factors(params, config.batch, world, parse_factor_mode(config.factors));
+    options.factors = choose_factors(params, config.batch, world, config.factors);
     return options;
 }
 

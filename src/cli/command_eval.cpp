@@ -1,0 +1,114 @@
+// command_eval.cpp — eval: loss and accuracy of a trained model on a data set.
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "data/loader.h"
+#include "src/base/check.h"
+#include "src/checkpoint/checkpoint.h"
+#include "src/cli/commands.h"
+#include "src/job/device_choice.h"
+#include "src/job/job_setup.h"
+#include "src/run/run_log.h"
+#include "src/run/trained_model.h"
+#include "src/train/evaluate.h"
+#include "src/train/input.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+// What the user did not type is as in training: another seed would hold back other images.
+static void take_data_options(const CommandLine& line, Config& config) {
+    const std::map<std::string, std::string> trained =
+        settings_beside(find_model_file(config.from));
+    const auto data = trained.find("data");
+    if (data == trained.end() || (line.given.contains("data") && config.data != data->second))
+        return;
+    for (const char* name : {"data", "val", "val-split", "generated", "seed"})
+        if (!line.given.contains(name) && trained.contains(name))
+            set_option(config, name, trained.at(name));
+}
+
+// The images to evaluate on; the same on every rank.
+static std::shared_ptr<const Source> open_images(JobSession& job,
+                                                 const std::vector<std::string>& classes) {
+    const Config& config = job.config;
+    std::shared_ptr<const Source> source;
+    // A folder for this model may lack some of its classes; a split or the generated set may not.
+    if (!config.data.empty() && config.val.empty() && config.val_split == 0) {
+        source = open_for_classes(config.data, classes);
+    } else {
+        const DataSet data = open_data(data_options(config, classes), job.log);
+        source = data.val ? data.val : data.train;
+    }
+    const std::string print = fmt::format("{:016x}", source->fingerprint());
+    if (broadcast_text(job.communicator(), print) != print)
+        fail("rank ", job.rank(), " sees other images than rank 0 in ", config.data,
+             "; names, sizes and classes must be the same on all ranks");
+    return source;
+}
+
+static void print_result(const Sums& sums, double seconds, size_t classes, bool as_json) {
+    const double speed = double(sums.count) / seconds;
+    if (as_json)
+        fmt::print("{}\n", json{{"event", "eval"},
+                                {"loss", sums.mean_loss()},
+                                {"top1", sums.top1_part()},
+                                {"top5", sums.top5_part()},
+                                {"correct", sums.correct},
+                                {"images", sums.count},
+                                {"skipped", sums.skipped},
+                                {"images_per_second", speed}}
+                               .dump());
+    else
+        fmt::print("{}  ({} of {} images right, {} left out)  {:.1f} img/s\n",
+                   quality_text(sums, int(classes)), sums.correct, sums.count, sums.skipped, speed);
+}
+
+static int eval_in_job(JobSession& job) {
+    Config& config = job.config;
+    if (job.rank() == 0) take_data_options(job.line, config);
+    job.take_settings_of_rank0();
+    choose_device(job);
+
+    LoaderOptions options;
+    options.batch = config.batch;
+    options.shares.assign(size_t(job.world()), 1.0);
+    options.rank = job.rank();
+    options.threads = decode_threads(config);
+    options.training = false;
+    options.packed = config.augment_on == AugmentOn::kDevice;
+    const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
+    TrainedModel trained = load_trained_model(config, job.communicator(), max_batch);
+    const std::shared_ptr<const Source> source = open_images(job, trained.card.classes);
+    job.log.info("model ", trained.file, ", ", trained.backend->description());
+    job.log.info("data  ", source->size(), " images of ",
+                 config.data.empty() ? "the generated set" : config.data);
+
+    Loader loader(source, preprocess_of(trained.card), options,
+                  lend_slots(*trained.backend, *trained.model, 2, options.packed));
+    Evaluator evaluator(*trained.model, *trained.backend, job.communicator(), job.stop,
+                        options.packed);
+    const auto begin = std::chrono::steady_clock::now();
+    const Sums sums = evaluator.run(loader, int64_t(source->size()), 0);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    for (const std::string& reason : loader.take_bad_reasons())
+        job.log.notice("left out: ", reason);
+    job.finish();
+    if (evaluator.stopped()) return 128 + evaluator.stopped();
+    if (job.rank() != 0) return 0;
+    print_result(sums, seconds.count(), trained.card.classes.size(), config.json);
+    if (double(sums.skipped) > config.max_bad * double(source->size()))
+        fail(sums.skipped, " images did not decode, more than --max-bad ", config.max_bad,
+             " allows");
+    return 0;
+}
+
+static int command_eval(const CommandLine& line, Log& log, const Stop& stop) {
+    return run_in_job(line, log, stop, eval_in_job);
+}
+
+const CommandRow kEvalRow = {"eval", kEval, "--from RUN [options]",
+                             "loss and accuracy of a trained model on a data set", command_eval};
+
+}  // namespace convoy

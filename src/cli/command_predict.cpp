@@ -1,0 +1,75 @@
+// command_predict.cpp — predict: the most likely classes of images.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "data/loader.h"
+#include "src/base/check.h"
+#include "src/cli/commands.h"
+#include "src/job/device_choice.h"
+#include "src/run/trained_model.h"
+#include "src/train/input.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+static void print_prediction(const std::string& name, std::span<const float> probabilities,
+                             const std::vector<std::string>& classes, bool as_json) {
+    std::vector<size_t> order(classes.size());
+    std::iota(order.begin(), order.end(), size_t(0));
+    std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return probabilities[i]; });
+    order.resize(std::min<size_t>(5, order.size()));
+    json best = json::array();
+    std::string text;
+    for (const size_t i : order) {
+        best.push_back({{"class", classes[i]}, {"probability", probabilities[i]}});
+        text += fmt::format("  {} {:.1f} %", classes[i], 100 * probabilities[i]);
+    }
+    if (as_json)
+        text = json{{"event", "predict"}, {"file", name}, {"top5", best}}.dump(
+            -1, ' ', false, json::error_handler_t::replace);
+    fmt::print("{}{}\n", as_json ? "" : name, text);
+}
+
+static int command_predict(const CommandLine& line, Log&, const Stop& stop) {
+    const Config& config = line.config;
+    if (line.files.empty()) fail("predict needs images: trainer predict --from RUN FILE|DIR...");
+    const std::shared_ptr<const Source> source = open_files(line.files);
+    LoaderOptions options;
+    options.batch = std::clamp<int64_t>(int64_t(source->size()), 1, 16);
+    options.shares = {1.0};
+    options.threads = decode_threads(config);
+    options.training = false;
+    options.packed = config.augment_on == AugmentOn::kDevice;
+    TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch));
+    Backend& backend = *trained.backend;
+    Model& model = *trained.model;
+    Loader loader(source, preprocess_of(trained.card), options,
+                  lend_slots(backend, model, 2, options.packed));
+
+    const size_t classes = trained.card.classes.size();
+    std::vector<float> probabilities(size_t(options.batch) * classes);
+    Input input(backend, model, options.packed);
+    loader.start(0, 0);
+    while (Batch* batch = loader.next()) {
+        if (stop()) return 128 + stop();
+        const Tensor logits = model.forward(input.take(*batch), {false, {}, batch->samples, {}});
+        backend.softmax(logits, logits);
+        backend.download(probabilities.data(), logits.data, logits.elems() * sizeof(float));
+        for (size_t n = 0; n < size_t(batch->n); ++n)
+            print_prediction(source->name(batch->samples[n]),
+                             std::span(probabilities).subspan(n * classes, classes),
+                             trained.card.classes, config.json);
+        loader.release(batch);
+    }
+    const std::vector<std::string> bad = loader.take_bad_reasons();
+    for (const std::string& reason : bad) fmt::print(stderr, "error: {}\n", reason);
+    return bad.empty() ? 0 : 1;
+}
+
+const CommandRow kPredictRow =
+    with_files({"predict", kPredict, "--from RUN FILE|DIR...",
+                "the five most likely classes of each image", command_predict});
+
+}  // namespace convoy

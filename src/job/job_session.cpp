@@ -1,0 +1,86 @@
+// job_session.cpp — see job_session.h.
+#include "src/job/job_session.h"
+
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+std::pair<std::string, uint16_t> coordinator_address(const std::string& coord) {
+    auto address = split_address(coord, "--coord");
+    if (address.second == 0) address.second = 29400;
+    return address;
+}
+
+static Job join_job(const CommandLine& line, Log& log, const Stop& stop) {
+    const Config& config = line.config;
+    if (config.coord.empty()) {
+        if (config.world > 1 || config.rank > 0)
+            fail(line.given.at(config.world > 1 ? "world" : "rank"),
+                 " needs --coord HOST:PORT as well: the address of rank 0, where the ranks meet");
+        return {make_single_rank(), {}, {}, {}};
+    }
+    if (config.world > 0 && config.rank >= config.world)
+        fail("--rank ", config.rank, " is not in a world of ", config.world, ": ranks are 0 to ",
+             config.world - 1);
+    JoinOptions options;
+    std::tie(options.host, options.port) = coordinator_address(config.coord);
+    options.rank = config.rank;
+    options.world = config.world;
+    options.listen_port = uint16_t(config.port);
+    options.advertise = config.advertise;
+    options.iface = config.iface;
+    options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
+    options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
+    options.bf16_wire = config.wire == WireType::kBf16;
+    // The coordinator refuses a rank whose options differ from rank 0's, before the job begins.
+    // Settings that rank 0 takes from a checkpoint are compared after joining.
+    const bool decides = config.rank == 0 && config.resume.empty();
+    for (const auto& [name, value] : job_settings(config, line.command))
+        if ((find_option(name)->flags & kJob) && (decides || line.given.contains(name)))
+            options.settings[name] = value;
+    return join(options, log, stop);
+}
+
+JobSession::JobSession(const CommandLine& command_line, Log& its_log, Stop its_stop)
+    : line(command_line),
+      log(its_log),
+      stop(std::move(its_stop)),
+      config(line.config),
+      job_(join_job(line, log, stop)) {
+    if (world() > 1) log.set_prefix(cat("[rank ", rank(), "] "));
+}
+
+void JobSession::take_settings_of_rank0() {
+    const nlohmann::json mine = job_settings(config, line.command);
+    const auto settings = nlohmann::json::parse(broadcast_text(communicator(), mine.dump()))
+                              .get<std::map<std::string, std::string>>();
+    if (rank() == 0) return;
+    apply_settings(config, settings);
+    for (const auto& [name, who] : line.given) {
+        const std::string given = get_option(line.config, name);
+        if ((find_option(name)->flags & kJob) && get_option(config, name) != given)
+            fail("rank ", rank(), " says --", name, " ", given, ", rank 0 says --", name, " ",
+                 get_option(config, name), "; only rank 0 needs it");
+        set_option(config, name, given);  // its own --data
+    }
+    if (line.given.contains("data")) config.val = line.config.val;
+}
+
+void JobSession::finish() {
+    communicator().barrier();
+    communicator().leave();
+}
+
+int run_in_job(const CommandLine& line, Log& log, const Stop& stop, int (*command)(JobSession&)) {
+    JobSession job(line, log, stop);
+    try {
+        return command(job);
+    } catch (const std::exception& error) {
+        job.communicator().abort(error.what());
+        throw;
+    }
+}
+
+}  // namespace convoy

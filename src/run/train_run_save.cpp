@@ -1,0 +1,87 @@
+// train_run_save.cpp — the folder of a training run and its checkpoints.
+#include <unistd.h>
+
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+#include "src/run/train_run.h"
+
+namespace convoy {
+
+namespace fs = std::filesystem;
+
+std::string open_run_folder(const Config& config, int rank) {
+    std::string folder = config.out;
+    if (folder.empty() && !config.resume.empty()) {
+        folder = config.resume;
+        if (fs::exists(fs::path(folder) / "meta.json"))  // one checkpoint: its run goes on
+            folder = fs::canonical(folder).parent_path();
+    } else if (folder.empty()) {
+        const std::time_t now = std::time(nullptr);
+        char time[32];
+        std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", std::localtime(&now));
+        const std::string name = cat("runs/", time, rank == 0 ? "" : cat("-rank", rank));
+        folder = name;
+        for (int n = 2; fs::exists(folder); ++n) folder = cat(name, "-", n);
+    }
+    std::error_code error;
+    const bool goes_on = !config.resume.empty() && fs::equivalent(folder, config.resume, error);
+    if (!config.out.empty() && !goes_on && rank == 0 && fs::exists(fs::path(folder) / "latest"))
+        fail("--out: ", folder, " holds a run already; continue it by --resume ", folder,
+             ", or choose another folder");
+    fs::create_directories(folder, error);
+    if (error || access(folder.c_str(), W_OK) != 0)
+        fail("--out: cannot write into ", folder, ": ",
+             error ? error.message() : std::string("no permission"));
+    return folder;
+}
+
+// The state after step at.step, unless it is saved already. Nothing without a folder.
+void TrainRun::save(const Position& at, bool is_best) {
+    if (saved_step_ == at.step || folder_.empty()) return;
+    saved_step_ = at.step;
+    communicator_.set_progress(at.step, Phase::kCheckpoint);
+    const CheckpointMeta meta{at, best_top1_, optimizer_->steps_done,
+                              setup_.data.train->fingerprint(), job_settings(config_, kTrain)};
+    const Preprocess defaults;
+    ModelCard card{config_.model, setup_.model_text, model_->size(), setup_.classes, {}, {}};
+    std::copy_n(defaults.mean, 3, card.mean);
+    std::copy_n(defaults.std, 3, card.std);
+    const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,
+                                               is_best, config_.keep);
+    run_log_->event("checkpoint", {{"step", at.step}, {"folder", folder}});
+}
+
+// In mid-run a full disk costs a checkpoint, not the run; the last one must succeed.
+void TrainRun::try_to_save(const Position& at, bool is_best) {
+    try {
+        save(at, is_best);
+    } catch (const Error& error) {
+        saved_step_ = -1;
+        log_.notice("error: ", error.what(), ". Training goes on");
+        run_log_->event("error", {{"step", at.step}, {"cause", error.what()}});
+    }
+}
+
+// Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or
+// rank 1 if rank 0 is lost. Does not throw: the first failure is the one that is reported.
+void TrainRun::save_after_failure() {
+    if (at_.step == 0 || saved_step_ == at_.step) return;
+    const bool replaces_rank0 = setup_.rank() == 1 && communicator_.lost_rank() == 0;
+    if (setup_.rank() != 0 && !replaces_rank0) return;
+    try {
+        if (folder_.empty()) folder_ = open_run_folder(config_, setup_.rank());
+        save(at_, false);
+        log_.notice("saved the state after step ", at_.step,
+                    config_.sync_every > 1 ? " of this rank; what the other ranks have trained "
+                                             "since the last average is lost"
+                                           : "",
+                    "; to continue: trainer --resume ", folder_);
+    } catch (const std::exception& error) {
+        log_.notice("error: ", error.what());
+    }
+}
+
+}  // namespace convoy

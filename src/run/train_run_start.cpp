@@ -1,0 +1,163 @@
+// train_run_start.cpp — before step 1: start weights, and what is printed about the run.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/order.h"
+#include "src/base/check.h"
+#include "src/base/text.h"
+#include "src/checkpoint/weights.h"
+#include "src/job/sync_weights.h"
+#include "src/run/train_run.h"
+
+namespace convoy {
+
+void TrainRun::start_weights() {
+    if (setup_.resumed) {
+        const CheckpointMeta& meta = setup_.resumed->meta;
+        if (meta.data_fingerprint != setup_.data.train->fingerprint())
+            fail("--resume: the training set is not that of the checkpoint ",
+                 setup_.resumed->folder, ", so its position in the data has no meaning");
+        restore(*setup_.resumed, *model_, *optimizer_, *backend_);
+        at_ = meta.position;
+        // In a folder of its own a resumed run has a best of its own.
+        best_top1_ = std::filesystem::exists(folder_ + "/best") ? meta.best_top1 : -1;
+        log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",
+                  at_.consumed, " images into it, step ", at_.step);
+        setup_.resumed.reset();
+    } else if (!config_.init.empty() && setup_.rank() == 0) {
+        const ImportReport report =
+            import_weights(read_safetensors(config_.init), *model_, *backend_, /*partial=*/true);
+        log_.notice("weights from ", config_.init, ": ", report.text());
+    }
+    if (setup_.world() > 1) take_state_of_rank0();
+}
+
+// Ranks that start afresh have drawn the same weights from the same seed: then only a checksum
+// travels.
+void TrainRun::take_state_of_rank0() {
+    using nlohmann::json;
+    const json mine = {at_.epoch, at_.consumed, at_.step, optimizer_->steps_done, best_top1_};
+    const json rank0 = json::parse(broadcast_text(communicator_, mine.dump()));
+    at_ = {rank0[0], rank0[1], rank0[2]};
+    optimizer_->steps_done = rank0[3];
+    best_top1_ = rank0[4];
+    const Params& params = model_->params();
+    if (!equal_on_all_ranks(params.weights, params.weights_size, *backend_, communicator_))
+        broadcast_from_rank0(params.weights, params.weights_size, *backend_, communicator_);
+    if (at_.step > 0)  // else it is zero everywhere
+        for (float* state : optimizer_->state())
+            broadcast_from_rank0(state, params.trained_size, *backend_, communicator_);
+}
+
+// Sums over the ring have the same bits on every rank. What each rank forms from factors has them
+// too, unless the machines' kernels add in another order: then weights drift apart by roundings,
+// and once an epoch rank 0's are taken.
+void TrainRun::keep_weights_equal() {
+    const Params& params = model_->params();
+    if (setup_.world() == 1 ||
+        equal_on_all_ranks(params.weights, params.weights_size, *backend_, communicator_))
+        return;
+    log_.notice(
+        "the ranks' weights differ by roundings, because their processors add in another order; "
+        "all take rank 0's (--factors off keeps them equal at every step)");
+    broadcast_from_rank0(params.weights, params.weights_size, *backend_, communicator_);
+    for (float* state : optimizer_->state())
+        broadcast_from_rank0(state, params.trained_size, *backend_, communicator_);
+}
+
+// The steps that are left of this epoch, and those of the epochs after it.
+void TrainRun::count_steps() {
+    const int64_t epochs_after = config_.epochs - at_.epoch - 1;
+    if (config_.steps > 0)
+        total_steps_ = config_.steps;
+    else if (epochs_after < 0)
+        total_steps_ = at_.step;
+    else
+        total_steps_ = at_.step + loader_->steps(at_.consumed) + epochs_after * steps_per_epoch_;
+}
+
+void TrainRun::print_start() const {
+    print_settings();
+    std::string table = model_->table();
+    while (table.ends_with('\n')) table.pop_back();
+    log_.info(table);
+    if (setup_.world() > 1) print_ranks();
+}
+
+void TrainRun::print_settings() const {
+    const int world = setup_.world();
+    const auto row = [&](const char* name, const auto&... parts) {
+        log_.info(fmt::format("  {:<10} ", name), parts...);
+    };
+    log_.info("Convoy: training ", config_.model, " on ", setup_.classes.size(), " classes");
+    row("data", setup_.data.description);
+    row("classes", join_text(setup_.classes));
+    row("model", config_.model, ", input ", model_->size(), "x", model_->size(), ", ",
+        count_text(double(model_->params().model_elems())), " parameters, ",
+        fmt::format("{:.2f} GFLOP forward an image", model_->forward_flops() / 1e9));
+    row("device", backend_->description());
+    row("memory", memory_text());
+    row("threads", backend_->threads(), " compute, ", sharing_.threads, " decode");
+    row("batch", config_.batch, " images a step over ", world, world == 1 ? " rank, " : " ranks, ",
+        steps_per_epoch_, " steps an epoch, ", total_steps_, " in all");
+    row("optimizer", get_option(config_, "optimizer"),
+        fmt::format(", lr {:g} for the global batch, ", base_lr_), get_option(config_, "schedule"),
+        fmt::format(" schedule, {:g} epochs of warm-up", config_.warmup));
+    row("augment", get_option(config_, "augment"), sharing_.packed ? ", on the device" : "");
+    row("seed", config_.seed);
+    row("output", folder_);
+    if (const std::string why = why_no_graph(*backend_, world);
+        config_.graph == GraphMode::kOn && !why.empty())
+        log_.notice("--graph on: steps run op by op nevertheless, ", why);
+}
+
+// How the linear layers' gradients travel; empty with --sync-every, where none does.
+std::vector<FactorChoice> TrainRun::factor_choices() const {
+    if (config_.sync_every > 1) return {};
+    return choose_factors(model_->params(), config_.batch, setup_.world(), config_.factors);
+}
+
+std::string TrainRun::memory_text() const {
+    const Params& params = model_->params();
+    const auto mb = [](size_t floats) { return double(floats) * sizeof(float) / 1e6; };
+    std::string text =
+        fmt::format("{:.0f} MB activations, {:.0f} MB weights, gradients and optimizer",
+                    double(activation_bytes_) / 1e6,
+                    mb(params.weights_size + params.grads_size +
+                       optimizer_->state().size() * params.trained_size) +
+                        double(params.copies_bytes()) / 1e6);
+    size_t factors = 0;
+    for (const FactorChoice& layer : factor_choices())
+        if (layer.use)
+            factors +=
+                size_t(config_.batch) * (layer.w->shape.row_elems() + size_t(layer.w->shape.N));
+    if (params.copies_bytes() > 0) factors += factors / 2;  // bf16 copies as well
+    if (factors > 0) text += fmt::format(", {:.0f} MB factors of all ranks", mb(factors));
+    if (config_.sync_every > 1 && setup_.world() > 1)
+        text += fmt::format(", {:.0f} MB weights of the last average", mb(params.updated_size));
+    return text;
+}
+
+void TrainRun::print_ranks() const {
+    log_.info("  network    ", config_.sync_every > 1
+                                   ? cat("weights and optimizer state averaged every ",
+                                         config_.sync_every, " steps; no gradients are sent")
+                                   : traffic_text(model_->params(), factor_choices(),
+                                                  setup_.world(), config_.wire == WireType::kBf16));
+    log_.info("rank  share  address                host");
+    const std::vector<double>& shares = setup_.shares.weights;
+    for (const Peer& peer : setup_.job.peers())
+        log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank, shares[size_t(peer.rank)],
+                              peer.address, peer.host));
+    for (const std::string& line : expectations_) log_.info(line);
+    if (config_.bn_group == 0 || !model_->has_batch_norm()) return;
+    for (int rank = 0; rank + 1 < setup_.world(); ++rank) {
+        const int64_t cut = share_of(config_.batch, shares, rank).end;
+        if (cut % config_.bn_group != 0)
+            log_.info("batch norm: the cut between rank ", rank, " and ", rank + 1, " at image ",
+                      cut, " splits a group of ", config_.bn_group,
+                      "; its statistics are taken over two smaller ones");
+    }
+}
+
+}  // namespace convoy
