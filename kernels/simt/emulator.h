@@ -20,7 +20,6 @@
 #include <bit>
 #include <cstring>
 #include <functional>
-#include <source_location>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -95,7 +94,11 @@ class Launch {
 
 // ---- inside a kernel -----------------------------------------------------------------------
 
-using Here = std::source_location;
+// The line of the source that calls (clang++ 14 has no std::source_location).
+struct Here {
+    const char* file = __builtin_FILE();
+    int line = __builtin_LINE();
+};
 
 // Ends the launch with an Error "kernel …, block …, thread …: " and the text.
 // Nothing on the stack of the caller is destroyed; the text is.
@@ -120,14 +123,10 @@ T* dynamic_shared() {
 
 // Waits for all threads of the block. Returns how many of them gave a predicate that is not 0.
 int barrier(int predicate, Here here);
-inline void __syncthreads(Here here = Here::current()) { barrier(0, here); }
-inline int __syncthreads_count(int predicate, Here here = Here::current()) {
-    return barrier(predicate, here);
-}
-inline int __syncthreads_or(int predicate, Here here = Here::current()) {
-    return barrier(predicate, here) != 0;
-}
-inline int __syncthreads_and(int predicate, Here here = Here::current()) {
+inline void __syncthreads(Here here = {}) { barrier(0, here); }
+inline int __syncthreads_count(int predicate, Here here = {}) { return barrier(predicate, here); }
+inline int __syncthreads_or(int predicate, Here here = {}) { return barrier(predicate, here) != 0; }
+inline int __syncthreads_and(int predicate, Here here = {}) {
     return barrier(!predicate, here) == 0;
 }
 
@@ -140,7 +139,7 @@ inline int lane_id() {
     return int((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize);
 }
 
-inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, Here here = Here::current()) {
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, Here here = {}) {
     int nothing = 0;
     warp_operation(
         mask, &nothing, [](void* const*, unsigned) {}, "__syncwarp", here);
@@ -170,34 +169,34 @@ T shuffle(unsigned mask, T value, int from, const char* name, Here here) {
 // A warp is cut into parts of `width` lanes; a lane whose source is in another part keeps its
 // value.
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, Here here = Here::current()) {
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, Here here = {}) {
     const int part = lane_id() / width * width;
     return shuffle(mask, value, part + (source & (width - 1)), "__shfl_sync", here);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, int by, int width = 32, Here here = Here::current()) {
+T __shfl_up_sync(unsigned mask, T value, int by, int width = 32, Here here = {}) {
     const int lane = lane_id(), part = lane / width * width;
     return shuffle(mask, value, lane - by < part ? lane : lane - by, "__shfl_up_sync", here);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, int by, int width = 32, Here here = Here::current()) {
+T __shfl_down_sync(unsigned mask, T value, int by, int width = 32, Here here = {}) {
     const int lane = lane_id(), end = lane / width * width + width;
     return shuffle(mask, value, lane + by >= end ? lane : lane + by, "__shfl_down_sync", here);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, Here here = Here::current()) {
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, Here here = {}) {
     const int lane = lane_id(), end = lane / width * width + width;
     return shuffle(mask, value, (lane ^ bits) >= end ? lane : lane ^ bits, "__shfl_xor_sync", here);
 }
 
 unsigned ballot(unsigned mask, int predicate, const char* name, Here here);
-inline unsigned __ballot_sync(unsigned mask, int predicate, Here here = Here::current()) {
+inline unsigned __ballot_sync(unsigned mask, int predicate, Here here = {}) {
     return ballot(mask, predicate, "__ballot_sync", here);
 }
-inline int __any_sync(unsigned mask, int predicate, Here here = Here::current()) {
+inline int __any_sync(unsigned mask, int predicate, Here here = {}) {
     return ballot(mask, predicate, "__any_sync", here) != 0;
 }
-inline int __all_sync(unsigned mask, int predicate, Here here = Here::current()) {
+inline int __all_sync(unsigned mask, int predicate, Here here = {}) {
     return ballot(mask, predicate, "__all_sync", here) == mask;
 }
 

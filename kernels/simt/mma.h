@@ -54,7 +54,7 @@ void mma_work(void* const* lanes, A a_at, B b_at) {
 }
 
 inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                     Here here = Here::current()) {
+                     Here here = {}) {
     MmaLane own{d, a, b};
     const WarpWork work = [](void* const* lanes, unsigned) {
         mma_work<8>(
@@ -70,7 +70,7 @@ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
 }
 
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                     Here here = Here::current()) {
+                     Here here = {}) {
     MmaLane own{d, a, b};
     const WarpWork work = [](void* const* lanes, unsigned) {
         mma_work<16>(
@@ -112,12 +112,11 @@ void load_matrices_work(void* const* lanes, unsigned) {
             static_cast<LoadLane*>(lanes[i])->to[m] = number(first) | number(first + 1) << 16;
         }
 }
-inline void load_matrices(uint32_t (&to)[4], const void* row, Here here = Here::current()) {
+inline void load_matrices(uint32_t (&to)[4], const void* row, Here here = {}) {
     LoadLane own{to, row};
     warp_operation(0xFFFFFFFFu, &own, load_matrices_work<false>, "ldmatrix.x4", here);
 }
-inline void load_matrices_transposed(uint32_t (&to)[4], const void* row,
-                                     Here here = Here::current()) {
+inline void load_matrices_transposed(uint32_t (&to)[4], const void* row, Here here = {}) {
     LoadLane own{to, row};
     warp_operation(0xFFFFFFFFu, &own, load_matrices_work<true>, "ldmatrix.x4.trans", here);
 }

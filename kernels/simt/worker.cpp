@@ -52,7 +52,7 @@ constexpr char kGapByte = 0x6B;
 std::string text_of(uint3 v) { return cat("(", v.x, ",", v.y, ",", v.z, ")"); }
 
 // "kernels/cuda/pool.cu:31"
-std::string text_of(Here here) { return cat(here.file_name(), ":", here.line()); }
+std::string text_of(Here here) { return cat(here.file, ":", here.line); }
 
 }  // namespace
 
@@ -246,7 +246,7 @@ int Worker::barrier(int predicate, Here here) {
     Thread& thread = threads_[now_];
     const int other_number = now_ == 0 ? int(threads_.size()) - 1 : 0;
     const Thread& other = threads_[other_number];
-    if (other.state == State::kAtBarrier && other.here.line() != here.line()) {
+    if (other.state == State::kAtBarrier && other.here.line != here.line) {
         std::string text = cat("waits at the barrier ", text_of(here), ", but thread ",
                                coordinates(other_number), " ", whereabouts(other_number));
         fault(std::move(text));
@@ -275,7 +275,7 @@ void Worker::warp_operation(unsigned mask, void* lane, WarpWork work, const char
         const bool here_too = number < int(threads_.size()) &&
                               threads_[number].state == State::kInWarp &&
                               threads_[number].mask == mask && threads_[number].work == work &&
-                              threads_[number].here.line() == here.line();
+                              threads_[number].here.line == here.line;
         if (!here_too) return suspend();  // the last one to come does the work
         lanes[i] = threads_[number].lane;
     }
@@ -327,7 +327,7 @@ std::string Worker::deadlock() const {
             if (other >= int(threads_.size()))
                 return cat(text, " for lane ", i, ", which this block does not have");
             if (threads_[other].state != State::kInWarp ||
-                threads_[other].here.line() != thread.here.line() ||
+                threads_[other].here.line != thread.here.line ||
                 threads_[other].mask != thread.mask)
                 return cat(text, " for lane ", i, ", but thread ", coordinates(other), " ",
                            whereabouts(other));

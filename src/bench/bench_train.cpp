@@ -55,8 +55,7 @@ class Sleeper : public Work {
             choose_factors(model.params(), config.batch, communicator.world(), FactorMode::kOff);
         const double second = config.compute * 2 / 3 / model.forward_flops();
         size_t widest = 1;
-        for (const Param* param : model.params().all() | std::views::reverse) {
-            if (param->running || param->frozen) continue;
+        for (const Param* param : model.params().backward_order()) {
             const auto layer = std::ranges::find_if(
                 linear, [&](const auto& l) { return l.w == param || l.b == param; });
             const bool is_linear = layer != linear.end();

@@ -4,7 +4,6 @@
 // are put together by small functions.
 #include <fstream>
 #include <map>
-#include <ranges>
 #include <sstream>
 
 #include "src/base/text.h"
@@ -121,8 +120,9 @@ const std::map<std::string, std::string>& built_in() {
 }  // namespace
 
 std::vector<std::string> built_in_models() {
-    const auto names = std::views::keys(built_in());
-    return {names.begin(), names.end()};
+    std::vector<std::string> names;
+    for (const auto& [name, text] : built_in()) names.push_back(name);
+    return names;
 }
 
 std::string model_text(const std::string& name) {

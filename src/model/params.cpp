@@ -87,6 +87,13 @@ std::vector<Param*> Params::all() {
     return all;
 }
 
+std::vector<Param*> Params::backward_order() {
+    std::vector<Param*> order = all();
+    std::erase_if(order, [](const Param* param) { return param->running || param->frozen; });
+    std::reverse(order.begin(), order.end());
+    return order;
+}
+
 Param* Params::find(const std::string& name) {
     for (auto& param : params_)
         if (param->name == name) return param.get();

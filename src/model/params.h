@@ -95,6 +95,7 @@ class Params {
     size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }
 
     std::vector<Param*> all();  // in arena order (before allocate: in the order of the adds)
+    std::vector<Param*> backward_order();  // the trained ones, as the backward pass completes them
     Param* find(const std::string& name);  // or null
     size_t model_elems() const;    // parameters as people count them: no statistics, no padding
     size_t trained_elems() const;  // of these, what is not frozen

@@ -293,7 +293,10 @@ PlanJob plan_job(const JobTiming& timing, int64_t batch, std::vector<double> sha
     if (latency > 0) job.link.bytes_per_second = slowest, job.link.latency_seconds = latency;
     // And fewer that share processors: the network takes so much less from compute.
     const auto crowd = [&](int count) {
-        return std::ranges::max(ranks_by_machine(timing, count) | std::views::values);
+        int most = 0;
+        for (const auto& [machine, ranks] : ranks_by_machine(timing, count))
+            most = std::max(most, ranks);
+        return most;
     };
     const auto scaled = [&](double slowdown) {
         return 1 / (1 - (1 - 1 / slowdown) * crowd(ranks) / crowd(world));

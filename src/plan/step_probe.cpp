@@ -1,7 +1,6 @@
 #include "src/plan/step_probe.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "net/null_communicator.h"
 #include "src/base/check.h"
@@ -46,8 +45,7 @@ StepProbe::StepProbe(Config config, Backend& backend, Model& model, Optimizer& o
 
     const auto linear = choose_factors(model.params(), 1, 2, FactorMode::kOff);
     size_t end = model.params().trained_size;
-    for (const Param* param : model.params().all() | std::views::reverse) {
-        if (param->running || param->frozen) continue;
+    for (const Param* param : model.params().backward_order()) {
         PlanParam one{.floats = end - param->offset};
         end = param->offset;
         for (const FactorChoice& layer : linear) {
