@@ -124,7 +124,7 @@ $(SIMT)/%.cuh: %.cuh kernels/simt/launch.sed
 	$(REWRITE)
 $(SIMT)/%.cu.cpp: %.cu kernels/simt/launch.sed
 	$(REWRITE)
-$(SIMT)/%.o: CXXFLAGS += $(KERNELFLAGS) -g -fsanitize=alignment -Wno-unknown-pragmas
+$(SIMT)/%.o: CXXFLAGS += -fsanitize=alignment -Wno-unknown-pragmas
 $(SIMT)/%.cu.o: $(SIMT)/%.cu.cpp Makefile | $(patsubst %,$(SIMT)/%,$(wildcard kernels/cuda/*.cuh)) build/deps.ok
 	$(CXX) -I$(SIMT) $(CXXFLAGS) -c $< -o $@
 $(GPU)/%.cu.o: %.cu Makefile | build/deps.ok
@@ -136,6 +136,9 @@ $(GPU)/%.cu.o: %.cu Makefile | build/deps.ok
 # The tests of the whole program run the trainer beside them.
 test: $(BUILD)/run_tests $(BUILD)/trainer-simt
 	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) $<
+# Leaves out each barrier of the CUDA kernels in turn: a test must notice. Takes minutes.
+barriers: $(BUILD)/run_tests
+	tools/barriers
 demo: trainer
 	tools/demo.sh ./trainer
 bench: trainer
@@ -179,4 +182,4 @@ lines:
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
 	rm -rf build trainer trainer-simt gemm_ladder
-.PHONY: FORCE all test demo bench deps layers format format-check lines clean
+.PHONY: FORCE all test barriers demo bench deps layers format format-check lines clean
