@@ -123,21 +123,21 @@ TEST_CASE("plan: a step agrees with one simulated in ticks") {
 TEST_CASE("plan: predicted speeds of one, two and four ranks, by hand") {
     const JobTiming timing = four_ranks();
     // 80 images: 80 ms forward, 160 backward, 10 update.
-    const Prediction alone = predict(plan_job(timing, 80, {1}), {});
+    const Prediction alone = predict(timing, {}, 80, {1});
     CHECK(alone.step_seconds == Approx(0.250));
     CHECK(alone.efficiency() == Approx(1));
     // 20 a rank: 20 + 40 + 10. The counters at once; bucket 0 (4 MB) when half of the backward pass
     // is over, at 40 ms; it takes 60 + 0.6 ms, and so does bucket 1, which waits for it.
-    const Prediction four = predict(plan_job(timing, 80, {1, 1, 1, 1}), {});
+    const Prediction four = predict(timing, {}, 80, {1, 1, 1, 1});
     CHECK(four.step_seconds == Approx(0.040 + 2 * 0.0606 + 0.010));
     CHECK(four.waited_seconds == Approx(0.040 + 2 * 0.0606 - 0.060));
     CHECK(four.compute_images_per_second == Approx(4 * 20 / 0.070));
-    CHECK(predict(plan_job(timing, 80, {1, 1, 1, 1}), {true, FactorMode::kOff}).step_seconds ==
+    CHECK(predict(timing, {true, FactorMode::kOff}, 80, {1, 1, 1, 1}).step_seconds ==
           Approx(0.040 + 2 * 0.0306 + 0.010));
     // 60 and 20: the larger part decides. Bucket 0 is over before the backward pass is.
-    CHECK(predict(plan_job(timing, 80, {3, 1}), {}).step_seconds == Approx(0.180 + 0.0402 + 0.010));
+    CHECK(predict(timing, {}, 80, {3, 1}).step_seconds == Approx(0.180 + 0.0402 + 0.010));
 
-    const auto choices = plan_choices(timing, 80, {1, 1, 1, 1});
+    const auto choices = plan_choices(timing, 80, {1, 1, 1, 1}, 1, FactorMode::kAuto);
     CHECK(choices.size() == 1 + 3 * 2);
     CHECK(best_choice(choices).ranks() == 4);
     CHECK(options_text(best_choice(choices), false) == "--world 4 --wire bf16");
@@ -161,7 +161,7 @@ TEST_CASE("plan: a layer that travels as factors, by hand") {
     // 20 images a rank: 4 ms leave the backward pass of 40. The factors are handed over at
     // 20 + 20 - 4 ms and take 3/4 of 80·2000 floats: 4.8 + 0.3 ms. The other one goes at 56 ms, for
     // 60.6 ms, beside 2 + 8 ms for the gradient of all 80 images.
-    const Prediction four = predict(plan_job(timing, 80, {1, 1, 1, 1}), {false, FactorMode::kAuto});
+    const Prediction four = predict(timing, {false, FactorMode::kAuto}, 80, {1, 1, 1, 1});
     CHECK(four.step_seconds == Approx(0.056 + 0.0606 + 0.010));
     CHECK(four.waited_seconds == Approx(0.0606 - 0.010));
     // With 1000 images the factors weigh as much as the gradient, and all of them cost 102 ms more.
@@ -176,7 +176,7 @@ TEST_CASE("plan: a layer that travels as factors, by hand") {
           Approx(0.250 + 0.500 - 0.027 + 0.102 + 0.010));
     // Averages every 8 steps: nothing is hidden.
     timing.average_floats = 4'000'000;
-    const Prediction rare = predict(plan_job(timing, 80, {1, 1, 1, 1}, 8), {});
+    const Prediction rare = predict(timing, {}, 80, {1, 1, 1, 1}, 8);
     CHECK(rare.step_seconds == Approx(0.070 + (0.240 + 0.0006) / 8));
 }
 
@@ -231,15 +231,15 @@ TEST_CASE("plan: ranks that share a machine are measured as they share it") {
     timing.ranks = {{"a", 1, {{{20, 0.01, 0.02, 0}}, {{20, 0.02, 0.04, 0}}}},
                     {"a", 1, {{}, {{20, 0.02, 0.02, 0}}}},
                     {"b", 1, {{{20, 0.01, 0.02, 0}}, {{20, 0.01, 0.02, 0}}}}};
-    CHECK(predict(plan_job(timing, 20, {1}), {}).step_seconds == Approx(0.030));
-    CHECK(predict(plan_job(timing, 40, {1, 1}), {}).step_seconds == Approx(0.050));
-    CHECK(predict(plan_job(timing, 60, {1, 1, 1}), {}).step_seconds == Approx(0.050));
+    CHECK(predict(timing, {}, 20, {1}).step_seconds == Approx(0.030));
+    CHECK(predict(timing, {}, 40, {1, 1}).step_seconds == Approx(0.050));
+    CHECK(predict(timing, {}, 60, {1, 1, 1}).step_seconds == Approx(0.050));
     CHECK(compute_speeds(timing, 60, {1, 1, 1})[0] == Approx(20 / 0.060));
     CHECK(compute_speeds(timing, 60, {1, 1, 1})[2] == Approx(20 / 0.030));
     // What the network takes from compute goes with the ranks that share it.
     timing.link.compute_slowdown = 2;
-    CHECK(plan_job(timing, 20, {1}).link.compute_slowdown == Approx(4.0 / 3));
-    CHECK(plan_job(timing, 40, {1, 1}).link.compute_slowdown == Approx(2));
+    CHECK(link_among(timing, 1).compute_slowdown == Approx(4.0 / 3));
+    CHECK(link_among(timing, 2).compute_slowdown == Approx(2));
 }
 
 TEST_CASE("plan: what stands out is named, once and rightly") {
@@ -259,7 +259,7 @@ TEST_CASE("plan: what stands out is named, once and rightly") {
     JobTiming pairs = four_ranks();
     pairs.ranks[1].machine = pairs.ranks[0].machine;
     pairs.edges[0].bytes_per_second = pairs.edges[1].bytes_per_second = 5e9;
-    CHECK(slow_edges(pairs).empty());
+    for (const EdgeTiming& one : pairs.edges) CHECK_FALSE(is_slow(one, pairs));
 
     JobTiming slow = four_ranks();
     for (StepTiming& one : slow.ranks[3].rounds[0]) one.forward *= 3, one.backward *= 3;
@@ -292,12 +292,10 @@ static int check_buckets(Config config, Backend& backend, Model& model, Optimize
         exact += want.front();  // statistics and counters come first
     int as_factors = 0;
     std::vector<size_t> got;
-    const std::span<const PlanParam> rows = probe.params();
-    for (const PlanBucket& bucket :
-         plan_buckets(rows, size_t(bucket_mb * (1 << 20)), config.factors, config.batch, 2))
-        if (const PlanParam* row =
-                bucket.factors_of) {  // two gathers, of the two images in this step
-            got.push_back(2 * size_t(row->inputs)), got.push_back(2 * size_t(row->outputs));
+    for (const PlanBucket& bucket : plan_buckets(probe.params(), size_t(bucket_mb * (1 << 20)),
+                                                 config.factors, config.batch, 2))
+        if (const PlanParam* layer = bucket.factors_of) {  // two gathers, of two images each
+            got.push_back(2 * size_t(layer->inputs)), got.push_back(2 * size_t(layer->outputs));
             ++as_factors;
         } else {
             got.push_back(bucket.floats);

@@ -35,7 +35,7 @@ struct Cell {
 // come.
 class Table {
  public:
-    Table(bool json, std::FILE* out) : json_(json), out_(out) {}
+    explicit Table(bool json, std::FILE* out = stdout) : json_(json), out_(out) {}
     void row(const std::vector<Cell>& cells);
 
  private:

@@ -15,52 +15,36 @@ namespace convoy {
 
 namespace {
 
-// Twice the largest part of the batch when all ranks share it: predictions for fewer ranks need to
-// know how the time of a step grows with its images.
-int images_to_plan_for(const Config& config, const std::vector<double>& shares) {
-    return int(std::min(2 * largest_share(config.batch, shares), config.batch));
-}
-
-// Not where a rank's share has more images than were planned for, nor with averages, which would
-// take many steps.
-bool can_rehearse(const Config& config, const PlanReport& report, const Model& model) {
-    return report.shares.size() > 1 && config.sync_every == 1 &&
-           largest_share(config.batch, report.shares) <= model.max_batch();
-}
-
-// Trains a few real steps, after one to warm up, to check the prediction.
-Rehearsal rehearse(const Config& config, Backend& backend, Communicator& communicator, Model& model,
-                   Optimizer& optimizer, const PlanReport& report, int classes) {
+// Trains a few real steps, after one to warm up, to check the prediction. Not where a rank's share
+// has more images than the model is planned for, nor with averages, which would take many steps.
+void rehearse(const Config& config, Backend& backend, Communicator& communicator, Model& model,
+              Optimizer& optimizer, PlanReport& report) {
+    if (communicator.world() == 1 || config.sync_every > 1 ||
+        largest_share(config.batch, report.shares) > model.max_batch())
+        return;
     Config real = config;
     real.bucket = double(report.timing.bucket_bytes) / (1 << 20);
     Trainer trainer(real, backend, communicator, model, optimizer, report.shares, [] { return 0; });
     const Range part = share_of(config.batch, report.shares, communicator.rank());
-    const int images = std::max(int(part.size()), 1);
+    const int images = std::max(int(part.size()), 1), classes = class_count(config);
     float* slot = backend.alloc_host(Shape{images, model.size(), model.size(), 3}.elems());
     const Batch batch =
         random_batch(part, config.batch, model.size(), classes, uint64_t(config.seed), slot);
 
-    Rehearsal rehearsal;
-    rehearsal.setting = setting_of(config);
-    if (!any_factors(report.timing.params, config.batch, communicator.world(),
-                     rehearsal.setting.factors))
-        rehearsal.setting.factors = FactorMode::kOff;
+    report.real_setting = setting_of(config, report.timing);
     const Prediction prediction =
-        predict(plan_job(report.timing, config.batch, report.shares), rehearsal.setting);
-    rehearsal.predicted = prediction.images_per_second;
-    rehearsal.steps = std::stoi(
+        predict(report.timing, report.real_setting, config.batch, report.shares);
+    report.predicted = prediction.images_per_second;
+    report.real_steps = std::stoi(
         broadcast_text(communicator, cat(std::clamp(int(2 / prediction.step_seconds), 3, 50))));
     trainer.step(batch, {}, /*lr=*/0);
     communicator.barrier();
     const auto begin = Clock::now();
-    for (int step = 1; step <= rehearsal.steps; ++step) trainer.step(batch, {0, 0, step}, 0);
-    rehearsal.images_per_second = double(config.batch) * rehearsal.steps / seconds_since(begin);
-    return rehearsal;
+    for (int step = 1; step <= report.real_steps; ++step) trainer.step(batch, {0, 0, step}, 0);
+    report.real_images_per_second = double(config.batch) * report.real_steps / seconds_since(begin);
 }
 
-}  // namespace
-
-static int plan_in_job(JobSession& job) {
+int plan_in_job(JobSession& job) {
     job.take_settings_of_rank0();
     Communicator& communicator = job.communicator();
     const Config& config = job.config;
@@ -75,36 +59,31 @@ static int plan_in_job(JobSession& job) {
     const auto backend = make_backend(config);
     Model model(text, {config.model, classes, config.size, uint64_t(config.seed), config.freeze},
                 *backend);
-    model.plan(images_to_plan_for(config, agreed.weights), /*training=*/true);
+    // Twice the largest part of the batch when all ranks share it: predictions for fewer ranks need
+    // to know how the time of a step grows with its images.
+    const int64_t largest = largest_share(config.batch, agreed.weights);
+    model.plan(int(std::min(2 * largest, config.batch)), /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
-    JobTiming timing;
-    {
+    const JobTiming timing = [&] {
         StepProbe probe(config, *backend, model, optimizer, classes);
-        timing = time_job(communicator, probe,
-                          {.batch = config.batch,
-                           .shares = agreed.weights,
-                           .bucket_bytes = size_t(config.bucket * (1 << 20)),
-                           .bf16 = config.wire == WireType::kBf16,
-                           .threads = backend->threads(),
-                           .brief = false,
-                           .stop = job.stop});
-    }
-    PlanReport report{timing, job.peers(), config.batch, agreed.weights, agreed.fair, {}, {}};
+        return time_job(communicator, probe, config, agreed.weights, /*brief=*/false, job.stop);
+    }();
+    PlanReport report{timing, job.peers(), config.batch, agreed.weights, agreed.fair};
     if (agreed.fair) report.shares = fair_shares(communicator, timing, config.batch);
     report.choices =
         plan_choices(timing, config.batch, agreed.fair ? std::vector<double>{} : agreed.weights,
-                     config.sync_every, setting_of(config).factors);
-    if (can_rehearse(config, report, model))
-        report.rehearsal =
-            rehearse(config, *backend, communicator, model, optimizer, report, classes);
+                     config.sync_every, config.factors);
+    rehearse(config, *backend, communicator, model, optimizer, report);
     job.finish();
-    if (job.rank() == 0) print_plan(report, config.json, stdout);
+    if (job.rank() == 0) print_plan(report, config.json);
     return 0;
 }
 
-static int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
+int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
     return run_in_job(line, log, stop, plan_in_job);
 }
+
+}  // namespace
 
 const CommandRow kPlanRow = {
     "plan", kPlan, "[options]",

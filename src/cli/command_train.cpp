@@ -8,7 +8,7 @@ namespace convoy {
 
 static int train_in_job(JobSession& job) {
     JobSetup setup = set_up_job(job);
-    const Preflight preflight = run_preflight(setup, job.log, job.stop);
+    const Preflight preflight = run_preflight(setup);
     return TrainRun(setup, preflight.bucket_bytes, preflight.report).run();
 }
 

@@ -5,8 +5,6 @@
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <ranges>
-#include <tuple>
 #include <utility>
 
 #include <unistd.h>
@@ -36,11 +34,15 @@ std::string machine_key() {
 
 class JobTimer {
  public:
-    JobTimer(Communicator& communicator, StepProbe& probe, const TimingOptions& options)
-        : communicator_(communicator), probe_(probe), options_(options) {
-        mine_.machine = machine_key();
-        mine_.threads = options.threads;
-    }
+    JobTimer(Communicator& communicator, StepProbe& probe, const Config& config,
+             const std::vector<double>& shares, bool brief, const std::function<int()>& stop)
+        : communicator_(communicator),
+          probe_(probe),
+          config_(config),
+          shares_(shares),
+          brief_(brief),
+          stop_(stop),
+          mine_{machine_key(), probe.threads(), {}} {}
 
     JobTiming run() {
         communicator_.set_progress(0, Phase::kMeasure);
@@ -70,7 +72,7 @@ class JobTimer {
     double largest(double mine) { return std::ranges::max(gather_numbers(mine)); }
 
     void check_stop() {
-        const int signal = int(largest(options_.stop ? options_.stop() : 0));
+        const int signal = int(largest(stop_()));
         if (signal != 0) fail("stopped by signal ", signal, " before the job began");
     }
 
@@ -82,23 +84,18 @@ class JobTimer {
             most = std::max(most, ++ranks[machine]);
         }
         // One to four ranks of a machine, then each half as many again: 1 2 3 4 6 9 13 …
-        for (int count = 1; !options_.brief && count < most; count += std::max(1, count / 2))
+        for (int count = 1; !brief_ && count < most; count += std::max(1, count / 2))
             result_.rounds.push_back(count);
         result_.rounds.push_back(most);
     }
 
     void time_edges() {
+        const int world = communicator_.world();
         result_.edges = communicator_.measure_edges();
-        PlanLink& link = result_.link;
-        link.bytes_per_second = 1e300;
-        for (const EdgeTiming& edge : result_.edges) {
-            link.bytes_per_second = std::min(link.bytes_per_second, edge.bytes_per_second);
-            link.latency_seconds = std::max(link.latency_seconds, edge.latency_seconds);
-        }
-        result_.bucket_bytes = options_.bucket_bytes > 0
-                                   ? options_.bucket_bytes
-                                   : bucket_bytes_for(link.latency_seconds, link.bytes_per_second,
-                                                      communicator_.world());
+        const PlanLink link = result_.link = slowest_link(result_.edges, world);
+        result_.bucket_bytes = config_.bucket > 0 ? size_t(config_.bucket * (1 << 20))
+                                                  : bucket_bytes_for(link.latency_seconds,
+                                                                     link.bytes_per_second, world);
     }
 
     void time_sum() {
@@ -108,8 +105,9 @@ class JobTimer {
             std::clamp(result_.bucket_bytes, 4 * Communicator::kExactBytes, size_t(25 << 20));
         data_.assign(bytes / sizeof(float), 0);
         const int world = communicator_.world();
-        const double expected = sum_seconds(data_.size(), world, link, options_.bf16);
-        const int sums = int(std::clamp((options_.brief ? 0.1 : 0.4) / expected, 2.0, 200.0));
+        const double expected =
+            sum_seconds(data_.size(), world, link, config_.wire == WireType::kBf16);
+        const int sums = int(std::clamp((brief_ ? 0.1 : 0.4) / expected, 2.0, 200.0));
         communicator_.allreduce_sum(data_).get();  // warms memory and connections
         communicator_.barrier();
         const auto begin = Clock::now();
@@ -124,10 +122,9 @@ class JobTimer {
     // more than `limit` seconds on the slowest. (What a step costs whatever its images does not
     // count.)
     std::vector<int> choose_images() {
-        const int largest_part = int(largest_share(options_.batch, options_.shares));
-        const int wanted =
-            std::min(options_.brief ? largest_part : 2 * largest_part, probe_.max_images());
-        const double limit = options_.brief ? 0.2 : 1.0;
+        const int largest_part = int(largest_share(config_.batch, shares_));
+        const int wanted = std::min(brief_ ? largest_part : 2 * largest_part, probe_.max_images());
+        const double limit = brief_ ? 0.2 : 1.0;
         const auto slowest = [&](int images) { return largest(probe_.step(images).seconds()); };
         probe_.step(1);  // touches the memory
         int most = 1;
@@ -137,7 +134,7 @@ class JobTimer {
             most = std::min(2 * most, wanted);
             before = std::exchange(now, slowest(most));
         }
-        const Range part = share_of(options_.batch, options_.shares, communicator_.rank());
+        const Range part = share_of(config_.batch, shares_, communicator_.rank());
         const int own = std::clamp(int(part.size()), 1, most);
         const int other = 2 * own <= most ? 2 * own : (own + 1) / 2;
         return other == own ? std::vector{own} : std::vector{own, other};
@@ -197,11 +194,14 @@ class JobTimer {
         result_.average_floats = probe_.average_floats();
     }
 
-    double round_seconds() const { return options_.brief ? 0.2 : 0.7; }
+    double round_seconds() const { return brief_ ? 0.2 : 0.7; }
 
     Communicator& communicator_;
     StepProbe& probe_;
-    const TimingOptions& options_;
+    const Config& config_;
+    const std::vector<double>& shares_;
+    const bool brief_;
+    const std::function<int()>& stop_;
     JobTiming result_;
     RankTiming mine_;
     int place_ = 0;            // of this rank among those of its machine
@@ -211,99 +211,16 @@ class JobTimer {
 
 }  // namespace
 
-JobTiming time_job(Communicator& communicator, StepProbe& probe, const TimingOptions& options) {
-    return JobTimer(communicator, probe, options).run();
-}
-
-// ---- from timings to a plan -------------------------------------------------------------------
-
-static std::map<std::string, int> ranks_by_machine(const JobTiming& timing, int ranks) {
-    std::map<std::string, int> count;
-    for (int rank = 0; rank < ranks; ++rank) ++count[timing.ranks[size_t(rank)].machine];
-    return count;
-}
-
-std::vector<std::vector<StepTiming>> timings_of(const JobTiming& timing, int ranks) {
-    auto at_once = ranks_by_machine(timing, ranks);
-    std::vector<std::vector<StepTiming>> timings;
-    for (int rank = 0; rank < ranks; ++rank) {
-        const RankTiming& one = timing.ranks[size_t(rank)];
-        const auto round = std::ranges::lower_bound(timing.rounds, at_once[one.machine]);
-        timings.push_back(one.rounds[size_t(round - timing.rounds.begin())]);
-    }
-    return timings;
-}
-
-std::vector<double> compute_speeds(const JobTiming& timing, int64_t batch,
-                                   const std::vector<double>& shares) {
-    std::vector<double> speeds;
-    for (const auto& timings : timings_of(timing, int(timing.ranks.size()))) {
-        const int rank = int(speeds.size());
-        const double images = double(std::max<int64_t>(1, share_of(batch, shares, rank).size()));
-        speeds.push_back(images / timing_at(timings, images).seconds());
-    }
-    return speeds;
+JobTiming time_job(Communicator& communicator, StepProbe& probe, const Config& config,
+                   const std::vector<double>& shares, bool brief,
+                   const std::function<int()>& stop) {
+    return JobTimer(communicator, probe, config, shares, brief, stop).run();
 }
 
 std::vector<double> fair_shares(Communicator& communicator, const JobTiming& timing,
                                 int64_t batch) {
     const auto mine = fair_shares(timings_of(timing, communicator.world()), batch);
     return parse_shares(broadcast_text(communicator, shares_text(mine)), communicator.world());
-}
-
-// See plan_job.
-static std::vector<std::vector<StepTiming>> evened(const JobTiming& timing, int ranks) {
-    const auto each = timings_of(timing, ranks);
-    const auto kind = [&](size_t rank) {
-        const RankTiming& one = timing.ranks[rank];
-        return std::tuple(one.machine, one.threads, each[rank].front().images,
-                          each[rank].back().images);
-    };
-    auto result = each;
-    for (size_t rank = 0; rank < each.size(); ++rank)
-        for (size_t i = 0; i < each[rank].size(); ++i) {
-            std::vector<StepTiming> alike;
-            for (size_t other = 0; other < each.size(); ++other)
-                if (kind(other) == kind(rank)) alike.push_back(each[other][i]);
-            result[rank][i] = mean_of(alike);
-        }
-    return result;
-}
-
-PlanJob plan_job(const JobTiming& timing, int64_t batch, std::vector<double> shares,
-                 int64_t sync_every) {
-    const int ranks = int(shares.size()), world = int(timing.ranks.size());
-    PlanJob job{.batch = batch,
-                .bucket_bytes = timing.bucket_bytes,
-                .exact_floats = timing.exact_floats,
-                .params = timing.params,
-                .timings = evened(timing, ranks),
-                .shares = std::move(shares),
-                .link = timing.link,
-                .param_timings = evened(timing, world).front(),
-                .sync_every = sync_every,
-                .average_floats = timing.average_floats};
-    // Fewer ranks: the edges among them, where there are any.
-    double slowest = 1e300, latency = 0;
-    for (const EdgeTiming& edge : timing.edges) {
-        if (edge.from >= ranks || edge.to >= ranks) continue;
-        slowest = std::min(slowest, edge.bytes_per_second);
-        latency = std::max(latency, edge.latency_seconds);
-    }
-    if (latency > 0) job.link.bytes_per_second = slowest, job.link.latency_seconds = latency;
-    // And fewer that share processors: the network takes so much less from compute.
-    const auto crowd = [&](int count) {
-        int most = 0;
-        for (const auto& [machine, ranks] : ranks_by_machine(timing, count))
-            most = std::max(most, ranks);
-        return most;
-    };
-    const auto scaled = [&](double slowdown) {
-        return 1 / (1 - (1 - 1 / slowdown) * crowd(ranks) / crowd(world));
-    };
-    job.link.compute_slowdown = scaled(job.link.compute_slowdown);
-    job.link.network_slowdown = scaled(job.link.network_slowdown);
-    return job;
 }
 
 }  // namespace convoy

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "data/order.h"
 #include "src/base/text.h"
@@ -56,7 +58,6 @@ double sum_seconds(size_t floats, int world, const PlanLink& link, bool bf16) {
 }
 
 double gather_seconds(size_t floats, int world, const PlanLink& link, bool bf16) {
-    if (world < 2) return 0;
     const double travels = double(world - 1) / world * double(floats) * (bf16 ? 2 : 4);
     return link.ring_factor * travels / link.bytes_per_second + (world - 1) * link.latency_seconds;
 }
@@ -65,9 +66,7 @@ double gather_seconds(size_t floats, int world, const PlanLink& link, bool bf16)
 // first at s = 25·W·latency·bandwidth.
 size_t bucket_bytes_for(double latency_seconds, double bytes_per_second, int world) {
     constexpr double kLeast = 1 << 20, kMost = 25 << 20;
-    const double bytes = 25.0 * world * latency_seconds * bytes_per_second;
-    return size_t(std::isfinite(bytes) ? std::clamp(bytes, kLeast, kMost)
-                                       : double(kDefaultBucketBytes));
+    return size_t(std::clamp(25.0 * world * latency_seconds * bytes_per_second, kLeast, kMost));
 }
 
 SimulatedStep simulate(double compute_seconds, std::span<const Transfer> transfers,
@@ -103,6 +102,85 @@ SimulatedStep simulate(double compute_seconds, std::span<const Transfer> transfe
         if (computes && computed >= pieces[piece].seconds - kTiny) ++piece, computed = 0;
     }
     return step;
+}
+
+// ---- what was measured of the first ranks -----------------------------------------------------
+
+PlanLink slowest_link(std::span<const EdgeTiming> edges, int ranks) {
+    PlanLink link;
+    for (const EdgeTiming& edge : edges) {
+        if (edge.from >= ranks || edge.to >= ranks) continue;
+        link.latency_seconds = std::max(link.latency_seconds, edge.latency_seconds);
+        if (link.bytes_per_second == 0 || edge.bytes_per_second < link.bytes_per_second)
+            link.bytes_per_second = edge.bytes_per_second;
+    }
+    return link;
+}
+
+static std::map<std::string, int> ranks_by_machine(const JobTiming& timing, int ranks) {
+    std::map<std::string, int> count;
+    for (int rank = 0; rank < ranks; ++rank) ++count[timing.ranks[size_t(rank)].machine];
+    return count;
+}
+
+std::vector<std::vector<StepTiming>> timings_of(const JobTiming& timing, int ranks) {
+    auto at_once = ranks_by_machine(timing, ranks);
+    std::vector<std::vector<StepTiming>> timings;
+    for (int rank = 0; rank < ranks; ++rank) {
+        const RankTiming& one = timing.ranks[size_t(rank)];
+        const auto round = std::ranges::lower_bound(timing.rounds, at_once[one.machine]);
+        timings.push_back(one.rounds[size_t(round - timing.rounds.begin())]);
+    }
+    return timings;
+}
+
+PlanLink link_among(const JobTiming& timing, int ranks) {
+    PlanLink link = timing.link;
+    const PlanLink slowest = slowest_link(timing.edges, ranks);
+    if (slowest.bytes_per_second > 0)
+        std::tie(link.latency_seconds, link.bytes_per_second) =
+            std::tie(slowest.latency_seconds, slowest.bytes_per_second);
+    // Fewer ranks share processors: the network takes so much less from compute.
+    const auto crowd = [&](size_t count) {
+        int most = 0;
+        for (const auto& [machine, sharing] : ranks_by_machine(timing, int(count)))
+            most = std::max(most, sharing);
+        return most;
+    };
+    const double part = double(crowd(size_t(ranks))) / crowd(timing.ranks.size());
+    for (double* slowdown : {&link.compute_slowdown, &link.network_slowdown})
+        *slowdown = 1 / (1 - (1 - 1 / *slowdown) * part);
+    return link;
+}
+
+std::vector<double> compute_speeds(const JobTiming& timing, int64_t batch,
+                                   const std::vector<double>& shares) {
+    std::vector<double> speeds;
+    for (const auto& timings : timings_of(timing, int(timing.ranks.size()))) {
+        const Range part = share_of(batch, shares, int(speeds.size()));
+        const double images = double(std::max<int64_t>(1, part.size()));
+        speeds.push_back(images / timing_at(timings, images).seconds());
+    }
+    return speeds;
+}
+
+// As predict() counts them.
+static std::vector<std::vector<StepTiming>> evened(const JobTiming& timing, int ranks) {
+    const auto each = timings_of(timing, ranks);
+    const auto kind = [&](size_t rank) {
+        const RankTiming& one = timing.ranks[rank];
+        return std::tuple(one.machine, one.threads, each[rank].front().images,
+                          each[rank].back().images);
+    };
+    auto result = each;
+    for (size_t rank = 0; rank < each.size(); ++rank)
+        for (size_t i = 0; i < each[rank].size(); ++i) {
+            std::vector<StepTiming> alike;
+            for (size_t other = 0; other < each.size(); ++other)
+                if (kind(other) == kind(rank)) alike.push_back(each[other][i]);
+            result[rank][i] = mean_of(alike);
+        }
+    return result;
 }
 
 // ---- the step ---------------------------------------------------------------------------------
@@ -144,67 +222,66 @@ struct Handovers {
     double moved_seconds = 0;  // of the backward pass, into the afterwork
 };
 
-static Handovers hand_over(const PlanJob& job, PlanSetting setting, int world,
-                           const StepTiming& slowest) {
+static Handovers hand_over(const JobTiming& timing, PlanSetting setting, int64_t batch, int world,
+                           const PlanLink& link, const StepTiming& slowest) {
     Handovers result;
     constexpr size_t kPiece = Communicator::kExactBytes / sizeof(float);
-    for (size_t left = job.exact_floats; left > 0; left -= std::min(left, kPiece))
+    for (size_t left = timing.exact_floats; left > 0; left -= std::min(left, kPiece))
         result.transfers.push_back(
-            {slowest.forward, sum_seconds(std::min(left, kPiece), world, job.link, false)});
-    // How many times as long the backward pass takes as when the parameters were timed.
-    double scale = 1;
-    if (!job.param_timings.empty() && slowest.images > 0) {
-        const double timed = timing_at(job.param_timings, slowest.images).backward;
-        if (timed > 0) scale = slowest.backward / timed;
-    }
+            {slowest.forward, sum_seconds(std::min(left, kPiece), world, link, false)});
+    // How many times as long the backward pass takes as when rank 0 timed the parameters.
+    const auto timed = evened(timing, int(timing.ranks.size())).front();
+    const double scale = slowest.backward / timing_at(timed, slowest.images).backward;
     // A layer sent as factors leaves the backward pass: what comes behind it is earlier.
     double& moved = result.moved_seconds;
     for (const PlanBucket& bucket :
-         plan_buckets(job.params, job.bucket_bytes, setting.factors, job.batch, world)) {
+         plan_buckets(timing.params, timing.bucket_bytes, setting.factors, batch, world)) {
         const PlanParam* param = bucket.factors_of;
         if (param) {
-            moved += scale * (param->fixed_seconds + slowest.images * param->image_seconds);
-            result.afterwork.push_back(
-                {result.transfers.size(),
-                 scale * (param->fixed_seconds + double(job.batch) * param->image_seconds)});
+            const auto seconds = [&](double images) {
+                return scale * (param->fixed_seconds + images * param->image_seconds);
+            };
+            moved += seconds(slowest.images);
+            result.afterwork.push_back({result.transfers.size(), seconds(double(batch))});
         }
         result.transfers.push_back(
             {slowest.forward + std::max(0.0, bucket.ready * slowest.backward - moved),
-             param ? gather_seconds(bucket.floats, world, job.link, setting.bf16)
-                   : sum_seconds(bucket.floats, world, job.link, setting.bf16)});
+             param ? gather_seconds(bucket.floats, world, link, setting.bf16)
+                   : sum_seconds(bucket.floats, world, link, setting.bf16)});
     }
     moved = std::min(moved, slowest.backward);
     return result;
 }
 
-Prediction predict(const PlanJob& job, PlanSetting setting) {
-    const int world = int(job.timings.size());
-    ENSURE(world >= 1 && job.shares.size() == job.timings.size(), world, " ranks, ",
-           job.shares.size(), " shares");
+Prediction predict(const JobTiming& timing, PlanSetting setting, int64_t batch,
+                   const std::vector<double>& shares, int64_t sync_every) {
+    const int world = int(shares.size());
     Prediction result;
     StepTiming slowest;
-    for (int rank = 0; rank < world; ++rank) {
-        const double images = double(share_of(job.batch, job.shares, rank).size());
-        const StepTiming own = timing_at(job.timings[size_t(rank)], images);
+    int rank = 0;
+    for (const std::vector<StepTiming>& steps : evened(timing, world)) {
+        const double images = double(share_of(batch, shares, rank++).size());
+        const StepTiming own = timing_at(steps, images);
         slowest.images = std::max(slowest.images, images);
         slowest.forward = std::max(slowest.forward, own.forward);
         slowest.backward = std::max(slowest.backward, own.backward);
         slowest.update = std::max(slowest.update, own.update);
-        if (own.seconds() > 0) result.compute_images_per_second += images / own.seconds();
+        if (images > 0) result.compute_images_per_second += images / own.seconds();
     }
-    if (job.sync_every > 1 && world > 1) {
+    const PlanLink link = link_among(timing, world);
+    if (sync_every > 1 && world > 1) {
         result.waited_seconds =
-            sum_seconds(job.average_floats, world, job.link, setting.bf16) / double(job.sync_every);
+            sum_seconds(timing.average_floats, world, link, setting.bf16) / double(sync_every);
         result.step_seconds = slowest.seconds() + result.waited_seconds;
     } else {
-        const Handovers handovers = hand_over(job, setting, world, slowest);
-        const SimulatedStep simulated = simulate(
-            slowest.forward + slowest.backward - handovers.moved_seconds, handovers.transfers,
-            handovers.afterwork, job.link.compute_slowdown, job.link.network_slowdown);
-        result.step_seconds = simulated.seconds + slowest.update;
-        result.waited_seconds = simulated.waited;
+        const Handovers handed = hand_over(timing, setting, batch, world, link, slowest);
+        const double compute = slowest.forward + slowest.backward - handed.moved_seconds;
+        const SimulatedStep step = simulate(compute, handed.transfers, handed.afterwork,
+                                            link.compute_slowdown, link.network_slowdown);
+        result.step_seconds = step.seconds + slowest.update;
+        result.waited_seconds = step.waited;
     }
-    result.images_per_second = double(job.batch) / std::max(result.step_seconds, 1e-9);
+    result.images_per_second = double(batch) / result.step_seconds;
     return result;
 }
 

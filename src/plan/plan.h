@@ -65,8 +65,7 @@ struct PlanSetting {
 double sum_seconds(size_t floats, int world, const PlanLink& link, bool bf16);
 double gather_seconds(size_t floats, int world, const PlanLink& link, bool bf16);
 
-// The size of a bucket where --bucket does not say it: latency takes 4 % of its time in the ring;
-// 1 to 25 MB.
+// The size of a bucket without --bucket: latency takes 4 % of its time in the ring; 1 to 25 MB.
 size_t bucket_bytes_for(double latency_seconds, double bytes_per_second, int world);
 
 // Whether any linear layer of these is sent as factors.
@@ -100,30 +99,47 @@ SimulatedStep simulate(double compute_seconds, std::span<const Transfer> transfe
                        std::span<const Afterwork> afterwork, double compute_slowdown,
                        double network_slowdown);
 
-// Everything that a prediction rests on.
-struct PlanJob {
-    int64_t batch = 0;
-    size_t bucket_bytes = kDefaultBucketBytes;
-    size_t exact_floats =
-        0;  // statistics and counters: sent before the parameters, in small pieces
-    std::vector<PlanParam> params;
-    std::vector<std::vector<StepTiming>> timings;  // of each rank
-    std::vector<double> shares;                    // of each rank
-    PlanLink link;
-    std::vector<StepTiming> param_timings;  // of the rank that timed `params`, while it did
-    int64_t sync_every = 1;  // above 1: local steps, then a sum of `average_floats` in pieces
-    size_t average_floats = 0;
+struct RankTiming {
+    std::string machine;  // the same for ranks that share processors
+    int threads = 0;
+    // rounds[i]: steps with two numbers of images, while the first JobTiming::rounds[i] ranks of
+    // each machine compute; empty where this rank is not among them.
+    std::vector<std::vector<StepTiming>> rounds;
 };
+
+// All that was measured (time_job); the same on every rank.
+struct JobTiming {
+    std::vector<EdgeTiming> edges;
+    PlanLink link;
+    size_t bucket_bytes = kDefaultBucketBytes;
+    std::vector<int> rounds;  // ranks of a machine that computed at once; the last: all
+    std::vector<RankTiming> ranks;
+    std::vector<PlanParam> params;  // as rank 0 timed them
+    size_t exact_floats = 0;        // statistics and counters, sent first and in small pieces
+    size_t average_floats = 0;      // what an average of --sync-every sums
+};
+
+// The slowest edge among the first `ranks` ranks; all 0 where there is none.
+PlanLink slowest_link(std::span<const EdgeTiming> edges, int ranks);
+// The link of the first ranks: their edges, and the slowdowns as of fewer ranks on a machine.
+PlanLink link_among(const JobTiming& timing, int ranks);
+// Steps of the first ranks, while just these compute.
+std::vector<std::vector<StepTiming>> timings_of(const JobTiming& timing, int ranks);
+// Images a second of each rank without network, while all ranks compute their part of the batch.
+std::vector<double> compute_speeds(const JobTiming& timing, int64_t batch,
+                                   const std::vector<double>& shares);
 
 struct Prediction {
     double step_seconds = 0, waited_seconds = 0;
     double images_per_second = 0;
     double compute_images_per_second = 0;  // of all ranks together, without network
-    double efficiency() const {
-        return compute_images_per_second > 0 ? images_per_second / compute_images_per_second : 0;
-    }
+    double efficiency() const { return images_per_second / compute_images_per_second; }
 };
-Prediction predict(const PlanJob& job, PlanSetting setting);
+// A step of the first ranks, one for each of `shares`. Ranks of one machine with as many threads
+// and images count as their mean: they take turns, and what one loses another gains. With
+// sync_every above 1 steps are local, and a sum of `average_floats` follows the last of them.
+Prediction predict(const JobTiming& timing, PlanSetting setting, int64_t batch,
+                   const std::vector<double>& shares, int64_t sync_every = 1);
 
 // Shares with which all ranks need the same time for their part of the batch, as weights relative
 // to the largest, in hundredths. timings[r]: of rank r.

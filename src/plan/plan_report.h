@@ -1,7 +1,6 @@
 // plan_report.h — what was measured and what follows from it, as tables and as JSON lines.
 #pragma once
 
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -23,29 +22,24 @@ struct PlanChoice {
 // better. With --sync-every above 1 nothing goes as factors; else by `factors` (auto, where it is
 // off) in some of the choices.
 std::vector<PlanChoice> plan_choices(const JobTiming& timing, int64_t batch,
-                                     const std::vector<double>& shares, int64_t sync_every = 1,
-                                     FactorMode factors = FactorMode::kAuto);
+                                     const std::vector<double>& shares, int64_t sync_every,
+                                     FactorMode factors);
 const PlanChoice& best_choice(const std::vector<PlanChoice>& choices);
 
 // The options that make this choice: "--world 4 --wire bf16".
 std::string options_text(const PlanChoice& choice, bool with_shares);
-PlanSetting setting_of(const Config& config);
+// How this job would send; factors are off where no layer is sent as them.
+PlanSetting setting_of(const Config& config, const JobTiming& timing);
 // "fp32", "bf16", "fp32+factors", "fp32+factors on"
 std::string setting_text(PlanSetting setting);
 
-// Indices of edges with less than half the bandwidth of the upper quarter of their kind (within or
-// between hosts).
-std::vector<size_t> slow_edges(const JobTiming& timing);
-// A sentence for each edge, rank or machine that stands out: "the link from rank 2 to rank 3 …".
+double mbit_per_second(const EdgeTiming& edge);
+// Whether an edge has less than half the bandwidth of the upper quarter of its kind (within or
+// between machines).
+bool is_slow(const EdgeTiming& edge, const JobTiming& timing);
+// A sentence for each edge or rank that stands out: "the link from rank 2 to rank 3 …".
 std::vector<std::string> plan_warnings(const JobTiming& timing, const std::vector<Peer>& peers,
                                        int64_t batch, const std::vector<double>& shares);
-
-// Real steps, to check the prediction.
-struct Rehearsal {
-    int steps = 0;
-    double images_per_second = 0, predicted = 0;
-    PlanSetting setting;
-};
 
 struct PlanReport {
     const JobTiming& timing;
@@ -53,10 +47,13 @@ struct PlanReport {
     int64_t batch;
     std::vector<double> shares;  // of all ranks, as they would train
     bool fair = false;           // --share auto
-    std::vector<PlanChoice> choices;
-    Rehearsal rehearsal;
+    std::vector<PlanChoice> choices = {};
+    // Real steps, to check the prediction.
+    int real_steps = 0;
+    PlanSetting real_setting = {};
+    double real_images_per_second = 0, predicted = 0;
 };
 // As tables, or as one JSON object a line.
-void print_plan(const PlanReport& report, bool json, std::FILE* out);
+void print_plan(const PlanReport& report, bool json);
 
 }  // namespace convoy

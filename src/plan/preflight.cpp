@@ -19,7 +19,7 @@ int images_for(const Model& model, int64_t part) {
 }
 
 // With a small copy of the model, which is gone afterwards.
-JobTiming time_copy(JobSetup& setup, const Stop& stop) {
+JobTiming time_copy(const JobSetup& setup) {
     const Config& config = setup.config;
     const auto backend = make_backend(config);
     const int classes = int(setup.classes.size());
@@ -30,13 +30,8 @@ JobTiming time_copy(JobSetup& setup, const Stop& stop) {
                /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
     StepProbe probe(config, *backend, model, optimizer, classes);
-    return time_job(setup.communicator(), probe,
-                    {.batch = config.batch,
-                     .shares = setup.shares.weights,
-                     .bucket_bytes = size_t(config.bucket * (1 << 20)),
-                     .bf16 = config.wire == WireType::kBf16,
-                     .threads = backend->threads(),
-                     .stop = stop});
+    return time_job(setup.communicator(), probe, config, setup.shares.weights, /*brief=*/true,
+                    setup.job.stop);
 }
 
 // What to expect of the job as configured, and what would be faster.
@@ -46,23 +41,20 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
     const EdgeTiming slowest =
         *std::ranges::min_element(timing.edges, {}, &EdgeTiming::bytes_per_second);
     lines.push_back(fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms",
-                                slowest.from, slowest.to, slowest.bytes_per_second * 8 / 1e6,
+                                slowest.from, slowest.to, mbit_per_second(slowest),
                                 1e3 * slowest.latency_seconds));
     if (config.sync_every == 1)
         lines.back() +=
             fmt::format("; buckets of {:.1f} MB", double(timing.bucket_bytes) / (1 << 20));
-
-    PlanSetting own = setting_of(config);
-    if (!any_factors(timing.params, config.batch, setup.world(), own.factors))
-        own.factors = FactorMode::kOff;
+    const PlanSetting own = setting_of(config, timing);
     const Prediction expected =
-        predict(plan_job(timing, config.batch, setup.shares.weights, config.sync_every), own);
+        predict(timing, own, config.batch, setup.shares.weights, config.sync_every);
     lines.push_back(fmt::format(
         "expected: {:.1f} img/s, {:.0f} % of what the ranks compute without network, if images are "
         "decoded as fast",
         expected.images_per_second, 100 * expected.efficiency()));
-    const auto choices = plan_choices(timing, config.batch, setup.shares.weights, config.sync_every,
-                                      setting_of(config).factors);
+    const auto choices =
+        plan_choices(timing, config.batch, setup.shares.weights, config.sync_every, config.factors);
     const PlanChoice& best = best_choice(choices);
     const double speed = best.prediction.images_per_second;
     if (best.ranks() == 1)
@@ -76,23 +68,21 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
 
 }  // namespace
 
-Preflight run_preflight(JobSetup& setup, Log& log, const Stop& stop) {
+Preflight run_preflight(JobSetup& setup) {
     const Config& config = setup.config;
     if (setup.world() > 1 && setup.shares.fair && config.preflight == Toggle::kOff)
         fail("--share auto measures the ranks before training; it cannot go with --preflight off");
     if (setup.world() == 1 || config.preflight == Toggle::kOff)
         return {config.bucket > 0 ? size_t(config.bucket * (1 << 20)) : kDefaultBucketBytes, {}};
 
-    const JobTiming timing = time_copy(setup, stop);
+    const JobTiming timing = time_copy(setup);
     if (setup.shares.fair)
         setup.shares.weights = fair_shares(setup.communicator(), timing, config.batch);
-    Preflight result{timing.bucket_bytes, {}};
-    if (setup.rank() != 0) return result;
+    if (setup.rank() != 0) return {timing.bucket_bytes, {}};
     for (const std::string& warning :
          plan_warnings(timing, setup.job.peers(), config.batch, setup.shares.weights))
-        log.notice(warning);
-    result.report = expectations(timing, setup);
-    return result;
+        setup.job.log.notice(warning);
+    return {timing.bucket_bytes, expectations(timing, setup)};
 }
 
 }  // namespace convoy

@@ -54,7 +54,7 @@ StepProbe::StepProbe(Config config, Backend& backend, Model& model, Optimizer& o
             one.bias = param == layer.b, one.with_bias = layer.b != nullptr;
             constexpr size_t kSmall = 1 << 16;  // weights whose gradient takes no time
             if (!one.bias && param->shape.elems() >= kSmall)
-                linear_.push_back({layer, params_.size()});
+                linear_.push_back({layer.w, layer.b, params_.size()});
         }
         params_.push_back(one);
     }
@@ -93,36 +93,29 @@ StepTiming StepProbe::steps(int images, double seconds, int least) {
     return mean_of(all);
 }
 
-// The better of two: the first touches the memory.
-double StepProbe::time_linear(const FactorChoice& layer, int images, Tensor x, Tensor dy) {
-    double best = 1e300;
-    for (int i = 0; i < 2; ++i) {
-        const auto begin = Clock::now();
-        backend_.linear_grad_w(x.as({images, 1, 1, layer.w->shape.C}),
-                               dy.as({images, 1, 1, layer.w->shape.N}), layer.w->grad,
-                               layer.b ? layer.b->grad.floats() : nullptr);
-        backend_.synchronize();
-        best = std::min(best, seconds_since(begin));
-    }
-    return best;
-}
-
 void StepProbe::time_linear_layers() {
     constexpr int kFew = 8, kMany = 64;
-    int widest_in = 0, widest_out = 0;
-    for (const auto& [layer, place] : linear_) {
-        widest_in = std::max(widest_in, layer.w->shape.C);
-        widest_out = std::max(widest_out, layer.w->shape.N);
-    }
-    if (linear_.empty()) return;
-    const Type type = backend_.activations();
+    int widest = 1;
+    for (const Linear& layer : linear_)
+        widest = std::max({widest, layer.w->shape.C, layer.w->shape.N});
     // Zeros: gradients stay as they are.
-    const Tensor x = backend_.alloc(Shape{kMany, 1, 1, widest_in}, type);
-    const Tensor dy = backend_.alloc(Shape{kMany, 1, 1, widest_out}, type);
-    for (const auto& [layer, place] : linear_) {
-        const double few = time_linear(layer, kFew, x, dy);
-        const double many = std::max(few, time_linear(layer, kMany, x, dy));
-        PlanParam& weights = params_[place];
+    const Tensor zeros = backend_.alloc(Shape{kMany, 1, 1, widest}, backend_.activations());
+    for (const Linear& layer : linear_) {
+        // The better of two: the first touches the memory.
+        const auto time = [&](int images) {
+            const Shape w = layer.w->shape;
+            double best = 1e300;
+            for (int i = 0; i < 2; ++i) {
+                const auto begin = Clock::now();
+                backend_.linear_grad_w(zeros.as({images, 1, 1, w.C}), zeros.as({images, 1, 1, w.N}),
+                                       layer.w->grad, layer.b ? layer.b->grad.floats() : nullptr);
+                backend_.synchronize();
+                best = std::min(best, seconds_since(begin));
+            }
+            return best;
+        };
+        const double few = time(kFew), many = std::max(few, time(kMany));
+        PlanParam& weights = params_[layer.place];
         weights.image_seconds = (many - few) / (kMany - kFew);
         weights.fixed_seconds = std::max(0.0, few - kFew * weights.image_seconds);
     }

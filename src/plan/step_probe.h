@@ -26,7 +26,7 @@ class StepProbe {
     // where ranks share a processor a quick step of one is a slow step of another.
     StepTiming steps(int images, double seconds, int least);
 
-    // Times the gradients of linear layers, for params().
+    // Times the gradients of linear layers by themselves, for params().
     void time_linear_layers();
 
     // Trained parameters in the order of the backward pass; `ready` as of the last step.
@@ -35,10 +35,10 @@ class StepProbe {
     size_t exact_floats() const;
     size_t average_floats() const;  // what an average of --sync-every sums
     int max_images() const { return model_.max_batch(); }
+    int threads() const { return backend_.threads(); }
 
  private:
     class Recorder;
-    double time_linear(const FactorChoice& layer, int images, Tensor x, Tensor dy);
 
     Backend& backend_;
     Optimizer& optimizer_;
@@ -47,8 +47,11 @@ class StepProbe {
     std::unique_ptr<Trainer> trainer_;
     Batch batch_;  // as many images as the model is planned for
     std::vector<PlanParam> params_;
-    // Linear layers worth timing, and the places of their weights in params_.
-    std::vector<std::pair<FactorChoice, size_t>> linear_;
+    struct Linear {  // a layer worth timing
+        Param *w, *b;
+        size_t place;  // of its weights in params_
+    };
+    std::vector<Linear> linear_;
 };
 
 }  // namespace convoy
