@@ -78,10 +78,13 @@ struct StepState {
     int64_t first_bad = -1;      // where the first number is that is not finite
 };
 
-// Ops that Backend::record() kept, for running them again. Must end before its backend.
+// Ops that were recorded after Backend::record(), for running them again. Must be destroyed before
+// its backend.
 class Recording {
  public:
-    virtual ~Recording() = default;
+    virtual ~Recording() = default;  // before end(): drops what was recorded
+    // Ops called from now on run again.
+    virtual void end() = 0;
     // Runs them all, at the price of one, with the arguments that they had; memory of the host that
     // they were given (labels, draws, sample_ids, bounds of groups) is read anew. False, and
     // nothing is done, where memory that they work in had to grow since they were recorded.
@@ -137,13 +140,11 @@ class Backend {
         return 0;
     }
     virtual void wait_download(int64_t) {}
-    // Where can_record(): keeps the ops that `ops` calls instead of running them. They must have
-    // run before with the same shapes, and may not wait; host memory that they are given must stay
-    // where it is. Several recordings may be there at a time.
+    // Where can_record(): ops called from here to Recording::end() are recorded instead of run.
+    // They must have run before with the same shapes, and may not wait; host memory that they are
+    // given must stay where it is. One is recorded at a time; several may be kept.
     virtual bool can_record() const { return false; }
-    virtual std::unique_ptr<Recording> record(const std::function<void()>&) {
-        fail("device ", name(), " cannot record");
-    }
+    virtual std::unique_ptr<Recording> record() { fail("device ", name(), " cannot record"); }
     // Runs multiply-adds on registers alone for about a millisecond, on all compute threads, in the
     // precision of the ops: 10⁹ floating point operations a second, what no op can exceed. 0: not
     // known.

@@ -173,8 +173,8 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
     CHECK(used(1, 2, FactorMode::kOff) == std::vector<bool>{false, false});
     CHECK(used(1, 1, FactorMode::kOn) == std::vector<bool>{false, false});
     const FactorChoice first = choose_factors(params, 10, 4, FactorMode::kAuto)[0];
-    CHECK(first.dense_bytes == doctest::Approx(2 * 3 / 4. * 4 * 620));
-    CHECK(first.factor_bytes == doctest::Approx(3 / 4. * 4 * 10 * 50));
+    CHECK(first.traffic.dense_bytes == doctest::Approx(2 * 3 / 4. * 4 * 620));
+    CHECK(first.traffic.factor_bytes == doctest::Approx(3 / 4. * 4 * 10 * 50));
     // 10,000 images of both: 3/4 · 4 · 1e4 · 50 bytes against 2 · 3/4 · 4 · 620.
     const auto all = choose_factors(params, 10'000, 4, FactorMode::kOn);
     const std::string fp32 = traffic_text(params, all, 4, false),
@@ -187,8 +187,7 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
 
 TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the buckets") {
     Recorder ring(3);  // this is rank 0
-    GradReducer reducer(params, *backend, ring,
-                        {1 << 20, 7, choose_factors(params, 7, 3, FactorMode::kAuto)});
+    GradReducer reducer(params, *backend, ring, {1 << 20, 7, FactorMode::kAuto});
     const std::vector<int64_t> rows = {2, 0, 3};
     std::vector<float> x = random_floats(30, 1), dy = random_floats(20, 2);
     for (int step = 0; step < 2; ++step) {

@@ -1,3 +1,4 @@
+#include "src/train/learning_rate.h"
 #include "src/train/optimizer.h"
 #include "tests/support.h"
 

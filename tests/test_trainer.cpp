@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "net/null_communicator.h"
+#include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_setup.h"
 #include "src/run/run_log.h"
@@ -101,10 +102,10 @@ struct Rank {
                 continue;
             }
             const Batch* next = ahead && steps > 1 ? loader->peek() : nullptr;
-            std::optional<Sums> sums =
-                trainer->step(*batch, at, 0.05 - lr_drop * double(at.step), next);
-            if (!sums && (at.step + 1) % config.sync_every == 0) sums = trainer->average(at);
-            losses.push_back(sums ? sums->mean_loss() : 0);
+            Sums sums = trainer->step(*batch, at, 0.05 - lr_drop * double(at.step), next);
+            const bool average = (at.step + 1) % config.sync_every == 0;
+            if (trainer->local()) sums = average ? trainer->average(at) : Sums{};
+            losses.push_back(sums.mean_loss());
             samples.insert(samples.end(), batch->samples.begin(), batch->samples.end());
             at.consumed += batch->global_wanted;
             ++at.step, --steps;
@@ -285,7 +286,7 @@ TEST_CASE("bytes on the wire are those of the formulas, as buckets and as factor
         for (const FactorChoice& choice : choices)
             if (choice.use) {
                 const Shape w = choice.w->shape;
-                want += choice.factor_bytes;
+                want += choice.traffic.factor_bytes;
                 want -= 2.0 * 4 * double(w.elems() + size_t(w.N));
             }
         CAPTURE(factors);
@@ -299,6 +300,36 @@ TEST_CASE("top5 is told where it can be anything but 100 %") {
     const Sums sums{2, 3, 4, 8, 0};
     CHECK(quality_text(sums, 5) == "loss 0.2500  top1 37.50 %");
     CHECK(quality_text(sums, 6) == "loss 0.2500  top1 37.50 %  top5 50.00 %");
+}
+
+TEST_CASE("between two averages the step lines are about this rank alone, and say so") {
+    TempDir folder;
+    std::FILE* out = std::tmpfile();
+    Log log(out);
+    RunLog run_log(log, folder.path(), 0, /*log_every=*/2, 3, /*terminal=*/false);
+    run_log.plan(1, 10, 10, 0, {});
+    for (int step = 1; step <= 7; ++step) {
+        const bool local = step != 5;  // as with --sync-every 5
+        const Sums own{4.0 * step, 2, 4, 4, 0}, all{30, 10, 40, 40, 0};
+        run_log.step({0, 8 * step, step}, step, local ? own : all, local, 0.1, {});
+    }
+    std::rewind(out);
+    std::string text(4096, ' ');
+    text.resize(std::fread(text.data(), 1, text.size(), out));
+    std::fclose(out);
+    const std::vector<std::string> lines = split(text, '\n');
+    REQUIRE(lines.size() == 4);  // the last is empty
+    const char* want[] = {"step 2/10  loss 1.5000", "step 4/10  loss 3.5000",
+                          "step 5/10  loss 0.7500"};
+    for (size_t i = 0; i < 3; ++i) {
+        CAPTURE(lines[i]);
+        CHECK(lines[i].find(want[i]) != std::string::npos);
+        CHECK((lines[i].find("(this rank alone)") != std::string::npos) == (i < 2));
+        CHECK(lines[i].find(" 0.0 img/s") == std::string::npos);
+    }
+    const std::string events = read_file(folder / "log.jsonl");
+    CHECK(events.find("\"event\":\"local_step\"") != std::string::npos);
+    CHECK(events.find("\"images\":40") != std::string::npos);
 }
 
 TEST_CASE("sixteen images are learnt by heart") {
@@ -320,7 +351,7 @@ TEST_CASE("sixteen images are learnt by heart") {
     batch.labels.resize(16), batch.samples.resize(16), batch.positions.resize(16);
     double loss = 1e9;
     for (int step = 0; step < 400 && loss >= 0.01; ++step)
-        loss = rank.trainer->step(batch, {0, 0, step}, 0.05)->mean_loss();
+        loss = rank.trainer->step(batch, {0, 0, step}, 0.05).mean_loss();
     CHECK(loss < 0.01);
 }
 

@@ -52,7 +52,7 @@ class CudaBackend final : public Backend {
     int64_t start_download(float* host, const float* device, size_t elems) override;
     void wait_download(int64_t number) override;
     bool can_record() const override { return true; }
-    std::unique_ptr<Recording> record(const std::function<void()>& ops) override;
+    std::unique_ptr<Recording> record() override;
     double measure_peak_gflops() override;
 
     void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,

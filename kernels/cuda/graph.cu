@@ -14,13 +14,26 @@ namespace {
 
 class GraphRecording final : public Recording {
  public:
-    GraphRecording(DeviceMemory& memory, cudaStream_t stream, const std::function<void()>& ops)
+    GraphRecording(DeviceMemory& memory, cudaStream_t stream)
         : memory_(memory), stream_(stream), passed_(memory) {
-        capture(ops);
-        moves_ = memory_.moves();
+        // Relaxed: other threads of the process may use CUDA meanwhile.
+        CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+        memory_.start_recording(passed_);
     }
     ~GraphRecording() override {
+        cudaGraph_t graph = nullptr;
+        if (capturing_) (void)end_capture(graph);  // an op threw: the stream must be given back
+        if (graph) (void)cudaGraphDestroy(graph);
         if (graph_) (void)cudaGraphExecDestroy(graph_);  // CUDA waits until it has run
+    }
+
+    void end() override {
+        cudaGraph_t graph = nullptr;
+        CUDA_CHECK(end_capture(graph));
+        const cudaError_t made = cudaGraphInstantiateWithFlags(&graph_, graph, 0);
+        (void)cudaGraphDestroy(graph);  // graph_ is what is launched
+        CUDA_CHECK(made);
+        moves_ = memory_.moves();
     }
 
     bool replay() override {
@@ -31,47 +44,27 @@ class GraphRecording final : public Recording {
     }
 
  private:
-    void capture(const std::function<void()>& ops);
+    cudaError_t end_capture(cudaGraph_t& graph) {
+        capturing_ = false;
+        memory_.stop_recording();
+        const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+        (void)cudaGetLastError();  // errors were thrown or are returned: the next op must not see
+                                   // them
+        return ended;
+    }
 
     DeviceMemory& memory_;
     cudaStream_t stream_;
     PassedData passed_;
+    bool capturing_ = true;
     cudaGraphExec_t graph_ = nullptr;
-    int moves_ = 0;  // memory_.moves() then
+    int moves_ = 0;  // memory_.moves() when it was recorded
 };
-
-void GraphRecording::capture(const std::function<void()>& ops) {
-    // Relaxed: other threads of the process may call CUDA meanwhile.
-    CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
-    memory_.start_recording(passed_);
-    std::exception_ptr failed;
-    try {
-        ops();
-    } catch (...) {
-        failed = std::current_exception();  // the stream must be given back first
-    }
-    memory_.stop_recording();
-    cudaGraph_t graph = nullptr;
-    const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-    if (failed || ended != cudaSuccess) {
-        if (graph) (void)cudaGraphDestroy(graph);
-        (void)cudaGetLastError();  // reported here; the next op must not find it
-    }
-    if (failed) std::rethrow_exception(failed);
-    CUDA_CHECK(ended);
-    const cudaError_t made = cudaGraphInstantiateWithFlags(&graph_, graph, 0);
-    (void)cudaGraphDestroy(graph);  // only graph_ is launched
-    CUDA_CHECK(made);
-}
 
 }  // namespace
 
-std::unique_ptr<Recording> CudaBackend::record(const std::function<void()>& ops) {
-    try {
-        return std::make_unique<GraphRecording>(memory_, stream_, ops);
-    } catch (const Error& error) {
-        fail("recording a step as a CUDA graph: ", error.what(), "; --graph off does without");
-    }
+std::unique_ptr<Recording> CudaBackend::record() {
+    return std::make_unique<GraphRecording>(memory_, stream_);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

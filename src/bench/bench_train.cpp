@@ -46,8 +46,7 @@ class Sleeper : public Work {
     Sleeper(const Config& config, Model& model, Backend& backend, Communicator& communicator,
             const std::vector<double>& shares)
         : model_(model),
-          reducer_(model.params(), backend, communicator,
-                   reducer_options(config, model.params(), communicator.world())),
+          reducer_(model.params(), backend, communicator, TrainerOptions(config).reducer),
           forward_seconds_(config.compute / 3) {
         for (int rank = 0; rank < communicator.world(); ++rank)
             images_.push_back(share_of(config.batch, shares, rank).size());
@@ -141,7 +140,8 @@ class Training : public Work {
           trainer_(config, backend, communicator, model, optimizer_, shares, stop) {}
     void step(const Batch& batch, int64_t number, bool last) override {
         const Position at{0, 0, number};
-        if (!trainer_.step(batch, at, 1e-4, &batch) && last) trainer_.average(at);
+        trainer_.step(batch, at, 1e-4, &batch);
+        if (trainer_.local() && last) trainer_.average(at);
     }
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }

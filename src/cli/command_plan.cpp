@@ -22,9 +22,10 @@ void rehearse(const Config& config, Backend& backend, Communicator& communicator
     if (communicator.world() == 1 || config.sync_every > 1 ||
         largest_share(config.batch, report.shares) > model.max_batch())
         return;
-    Config real = config;
-    real.bucket = double(report.timing.bucket_bytes) / (1 << 20);
-    Trainer trainer(real, backend, communicator, model, optimizer, report.shares, [] { return 0; });
+    TrainerOptions options(config);
+    options.reducer.bucket_bytes = report.timing.bucket_bytes;
+    Trainer trainer(options, backend, communicator, model, optimizer, report.shares,
+                    [] { return 0; });
     const Range part = share_of(config.batch, report.shares, communicator.rank());
     const int images = std::max(int(part.size()), 1), classes = class_count(config);
     float* slot = backend.alloc_host(Shape{images, model.size(), model.size(), 3}.elems());

@@ -6,16 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
+#include "src/base/clock.h"
 #include "src/base/text.h"
 
 namespace convoy {
 
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
-
-static double seconds_since(Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // Loss, accuracy and count: in the events of steps, epochs and validations.
 static json quality(const Sums& sums) {
@@ -30,7 +26,6 @@ RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int
       classes_(classes),
       terminal_(terminal),
       begin_(Clock::now()),
-      window_begin_(begin_),
       drawn_(begin_),
       epoch_begin_(begin_) {
     if (folder.empty()) return;
@@ -47,8 +42,9 @@ void RunLog::plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, 
                   const Clocks& clocks) {
     epochs_ = epochs, steps_per_epoch_ = steps_per_epoch;
     total_steps_ = total_steps, first_step_ = first_step;
-    window_clocks_ = clocks_ = clocks;
-    begin_ = window_begin_ = drawn_ = epoch_begin_ = Clock::now();
+    clocks_ = clocks;
+    all_ = own_ = {.clocks = clocks};
+    begin_ = drawn_ = epoch_begin_ = Clock::now();
 }
 
 double RunLog::seconds() const { return seconds_since(begin_); }
@@ -74,36 +70,45 @@ void RunLog::event_at(const char* name, const Position& at, json fields) {
     event(name, fields);
 }
 
-void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, double lr,
-                  const Clocks& clocks) {
-    window_ += sums, epoch_ += sums, run_ += sums;
+void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, bool local,
+                  double lr, const Clocks& clocks) {
     clocks_ = clocks;
-    // A step without sums (--sync-every, or no image that decodes) leaves the line to a later one.
-    line_due_ |=
+    ++own_.steps;
+    if (local) {
+        own_.sums += sums;
+    } else {
+        own_ = {.clocks = clocks};
+        all_.sums += sums, epoch_ += sums, run_ += sums;
+    }
+    Window& window = local ? own_ : all_;
+    const bool due =
         at.step % log_every_ == 0 || step_in_epoch == steps_per_epoch_ || at.step == total_steps_;
-    const bool prints = line_due_ && window_.count > 0;
+    line_due_ |= due;  // without sums of all ranks, or without images, it is left to a later step
+    const bool prints =
+        window.sums.count > 0 && (local ? due && own_.steps >= log_every_ : line_due_);
     if (prints || (terminal_ && rank_ == 0 && seconds_since(drawn_) > 0.1))
-        print_step(at, step_in_epoch, lr, prints);
+        print_step(at, step_in_epoch, window, lr, prints);
     if (!prints) return;
-    line_due_ = false;
-    window_ = {};
-    window_clocks_ = clocks;
-    window_begin_ = Clock::now();
+    line_due_ = local;
+    window = {.clocks = clocks};
 }
 
-void RunLog::print_step(const Position& at, int64_t step_in_epoch, double lr, bool whole_line) {
-    const double elapsed = std::max(seconds_since(window_begin_), 1e-9);
-    const double speed = double(window_.count) / elapsed;
-    const double data = (clocks_.data_wait - window_clocks_.data_wait) / elapsed;
-    const double net = (clocks_.net_wait - window_clocks_.net_wait) / elapsed;
-    const double busy = (clocks_.net_busy - window_clocks_.net_busy) / elapsed;
+void RunLog::print_step(const Position& at, int64_t step_in_epoch, const Window& window, double lr,
+                        bool whole_line) {
+    const bool local = &window == &own_;
+    const double elapsed = std::max(seconds_since(window.begin), 1e-9);
+    const double speed = double(window.sums.count) / elapsed;
+    const double data = (clocks_.data_wait - window.clocks.data_wait) / elapsed;
+    const double net = (clocks_.net_wait - window.clocks.net_wait) / elapsed;
+    const double busy = (clocks_.net_busy - window.clocks.net_busy) / elapsed;
     const double done = double(std::max<int64_t>(at.step - first_step_, 1));
     const double left = seconds() / done * double(total_steps_ - at.step);
     std::string text = fmt::format("epoch {}/{}  step {}/{}  ", at.epoch + 1, epochs_,
                                    step_in_epoch, steps_per_epoch_);
-    if (window_.count > 0)
-        text += fmt::format("loss {:.4f}  top1 {:.1f} %  {:.1f} img/s  ", window_.mean_loss(),
-                            100 * window_.top1_part(), speed);
+    if (window.sums.count > 0)
+        text +=
+            fmt::format("loss {:.4f}  top1 {:.1f} %  {:.1f} img/s{}  ", window.sums.mean_loss(),
+                        100 * window.sums.top1_part(), speed, local ? " (this rank alone)" : "");
     text += fmt::format("data {:.0f} %  net {:.0f} of {:.0f} %  lr {:.4g}  eta {}", 100 * data,
                         100 * net, 100 * busy, lr, clock_text(left));
     drawn_ = Clock::now();
@@ -114,13 +119,13 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, double lr, bo
         return;
     }
     if (rank_ == 0) log_.info(text);
-    json fields = quality(window_);
+    json fields = quality(window.sums);
     fields.update({{"images_per_second", speed},
                    {"data_wait", data},
                    {"net_wait", net},
                    {"net_busy", busy},
                    {"lr", lr}});
-    event_at("step", at, fields);
+    event_at(local ? "local_step" : "step", at, fields);
 }
 
 void RunLog::epoch(const Position& at) {
@@ -144,8 +149,8 @@ void RunLog::validation(const Position& at, const Sums& sums, bool is_best) {
     json fields = quality(sums);
     fields.update({{"top5", sums.top5_part()}, {"skipped", sums.skipped}});
     event_at("val", at, fields);
-    window_begin_ = Clock::now();  // the next line is about training alone
-    window_clocks_ = clocks_;
+    all_.begin = own_.begin = Clock::now();  // the next lines are about training alone
+    all_.clocks = own_.clocks = clocks_;
 }
 
 void RunLog::done(const Position& at, const std::string& how) {

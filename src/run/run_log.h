@@ -31,9 +31,10 @@ class RunLog {
     void plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step,
               const Clocks& clocks);
 
-    // After each step; a line every log_every steps. sums: of the steps since the last call that
-    // had some (none between two averages of --sync-every).
-    void step(const Position& at, int64_t step_in_epoch, const Sums& sums, double lr,
+    // After each step; a line every log_every steps. local: the sums are this rank's own
+    // (Trainer::local). A line about them says so; its event is "local_step". The sums of all ranks
+    // follow at the next average.
+    void step(const Position& at, int64_t step_in_epoch, const Sums& sums, bool local, double lr,
               const Clocks& clocks);
     void epoch(const Position& at);  // the sums of the epoch that ended
     void validation(const Position& at, const Sums& sums, bool is_best);
@@ -47,7 +48,14 @@ class RunLog {
  private:
     using Time = std::chrono::steady_clock::time_point;
     void event_at(const char* name, const Position& at, nlohmann::json fields);
-    void print_step(const Position& at, int64_t step_in_epoch, double lr, bool whole_line);
+    struct Window {  // the steps that a line sums up
+        Sums sums = {};
+        int64_t steps = 0;
+        Clocks clocks = {};  // at their begin
+        Time begin = std::chrono::steady_clock::now();
+    };
+    void print_step(const Position& at, int64_t step_in_epoch, const Window& window, double lr,
+                    bool whole_line);
 
     Log& log_;
     std::FILE* file_ = nullptr;
@@ -55,9 +63,11 @@ class RunLog {
     int rank_, log_every_, classes_;
     bool terminal_, line_due_ = false;
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
-    Sums window_, epoch_, run_;  // since the last line, in this epoch, in the run
-    Clocks window_clocks_, clocks_;
-    Time begin_, window_begin_, drawn_, epoch_begin_;
+    Window all_;        // of all ranks, since their last line
+    Window own_;        // of this rank alone, since the last line or average
+    Sums epoch_, run_;  // in this epoch, in the run
+    Clocks clocks_;
+    Time begin_, drawn_, epoch_begin_;
 };
 
 }  // namespace convoy

@@ -11,6 +11,7 @@
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/device_choice.h"
 #include "src/train/input.h"
+#include "src/train/learning_rate.h"
 
 namespace convoy {
 
@@ -31,10 +32,10 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
     optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
     loader_ = make_loader(setup_.data.train, true, 3);
     if (setup_.data.val) val_loader_ = make_loader(setup_.data.val, false, 2);
-    Config with_bucket = config_;
-    with_bucket.bucket = double(bucket_bytes) / (1 << 20);
-    trainer_ = std::make_unique<Trainer>(with_bucket, *backend_, communicator_, *model_,
-                                         *optimizer_, setup_.shares.weights, setup_.job.stop);
+    TrainerOptions options(config_);
+    options.reducer.bucket_bytes = bucket_bytes;
+    trainer_ = std::make_unique<Trainer>(options, *backend_, communicator_, *model_, *optimizer_,
+                                         setup_.shares.weights, setup_.job.stop);
     evaluator_ = std::make_unique<Evaluator>(*model_, *backend_, communicator_, setup_.job.stop,
                                              sharing_.packed);
     steps_per_epoch_ = loader_->steps();
@@ -110,21 +111,21 @@ void TrainRun::train_epoch() {
             config_, base_lr_,
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
-        std::optional<Sums> done = trainer_->step(*batch, at_, lr, loader_->peek());
+        Sums sums = trainer_->step(*batch, at_, lr, loader_->peek());
         if (const std::string why = trainer_->take_graph_failure(); !why.empty())
             log_.notice(why, "; steps go on op by op");
         at_.consumed += batch->global_wanted;
         ++at_.step;
         loader_->release(batch);
-        if (!done && averages_now()) done = trainer_->average(at_);
-        if (!done) tell_when_it_stops();
+        bool local = trainer_->local();
+        if (local && averages_now()) sums = trainer_->average(at_), local = false;
+        if (local) tell_when_it_stops();
         for (const std::string& reason : loader_->take_bad_reasons())
             log_.notice("left out: ", reason);
-        const Sums sums = done.value_or(Sums{});
         const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
-        run_log_->step(at_, step_in_epoch, sums, lr, clocks());
+        run_log_->step(at_, step_in_epoch, sums, local, lr, clocks());
         stopped_ = trainer_->stop_agreed();
-        epoch_sums_ += sums;  // the same on every rank: it travels with the gradients
+        if (!local) epoch_sums_ += sums;  // the same on every rank: all check it
         check_bad(epoch_sums_.skipped, *setup_.data.train, "images of this epoch");
         if (over()) return;
         if (save_is_due() && !epoch_done()) try_to_save(at_, false);

@@ -1,11 +1,12 @@
+// buckets.cpp — see buckets.h.
 #include "src/train/buckets.h"
 
 namespace convoy {
 
 LinearTraffic linear_traffic(int inputs, int outputs, bool bias, int64_t batch, int world) {
     const double in = inputs, out = outputs;
-    const double passed_on = double(world - 1) / world * sizeof(float);
-    return {2 * passed_on * (in * out + (bias ? out : 0)), passed_on * double(batch) * (in + out)};
+    const double a_float = double(world - 1) / world * sizeof(float);
+    return {2 * a_float * (in * out + (bias ? out : 0)), a_float * double(batch) * (in + out)};
 }
 
 std::vector<BucketSpan> cut_buckets(std::span<const TravelParam> params, size_t bucket_bytes) {

@@ -20,8 +20,8 @@ Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
     loader.start(0, 0);
     communicator_.set_progress(step, Phase::kValidation);
     while (Batch* batch = loader.next()) {
-        float counters[StepCounters::kSize];
-        fill_counters(counters, *batch, stop_());
+        Counters counters;
+        set_counters(counters, *batch, stop_());
         backend_.upload(sums_, counters, sizeof counters);
         const Pass pass{false, {}, batch->samples, {}};
         const Tensor logits = model_.forward(input_.take(*batch), pass);
@@ -30,8 +30,8 @@ Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
         backend_.download(counters, sums_, sizeof counters);
         loader.release(batch);
         communicator_.allreduce_sum(counters).get();
-        total += read_counters(counters);
-        stopped_ = read_stop(counters);
+        total += sums_of(counters);
+        stopped_ = stop_signal(counters);
         if (stopped_) return total;
     }
     ENSURE(total.count + total.skipped == samples, "evaluated ", total.count, " and skipped ",

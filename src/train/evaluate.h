@@ -4,22 +4,23 @@
 #include <functional>
 
 #include "data/loader.h"
+#include "net/communicator.h"
 #include "src/train/input.h"
-#include "src/train/trainer.h"
+#include "src/train/step_counters.h"
 
 namespace convoy {
 
 class Evaluator {
  public:
-    // Takes a planned model. `stop` is polled once a batch. All must outlive the evaluator.
-    // packed: so are the loader's batches.
+    // Takes a planned model. `stop` is polled once a batch. packed: so are the loader's batches.
+    // All must outlive the evaluator.
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
               bool packed = false);
 
-    // Runs all samples of `loader` (not a training one, shares within the model's plan). Shares are
-    // neither padded nor cut: counts are whole numbers, and that they add up to the data set's
-    // `samples` is asserted. Blocks; the same sums on all ranks. Ranks go in step, so a signal on
-    // any of them ends all at the same batch: then stopped() is that signal, and the sums partial.
+    // Evaluates all samples of `loader`, which is not a training one and whose batches the model
+    // is planned for. Each sample counts once: asserts that the counts add up to `samples`. Blocks;
+    // returns the same sums on all ranks. A signal on any rank ends all at the same batch: then
+    // stopped() is that signal, and the sums are partial.
     Sums run(Loader& loader, int64_t samples, int64_t step);
     int stopped() const { return stopped_; }
 

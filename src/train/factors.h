@@ -2,14 +2,14 @@
 //
 //   dw[k,c] = Σ_n dy[n,k] · x[n,c]     over all images n of the step, whoever trained them
 //
-// Summing dw over a ring moves 2·(W−1)/W · K·C floats a rank. But dw is a product of two thin
-// matrices: when every rank has all rows of x and dy, it can form the sum itself. Collecting them
-// moves (W−1)/W · B·(K+C) floats a rank, B images a step over all ranks: less where
-// B·(K+C) < 2·K·C. It is exact, up to the order of the sums. For VGG16 with B = 128 the first
-// linear layer has 128·(25088+4096) = 3.7 M against 205 M floats. The price: every rank multiplies
-// for the whole batch instead of its share. Known as sufficient factors: Xie et al.,
-// "Lighter-Communication Distributed Machine Learning via Sufficient Factor Broadcasting" (UAI
-// 2016); Zhang et al., "Poseidon" (USENIX ATC 2017), chooses by layer as we do.
+// Summing dw over a ring moves 2·(W−1)/W · K·C floats a rank. But dw is a product of two skinny
+// matrices: a rank that has all rows of x and dy can form the sum itself. Collecting them moves
+// (W−1)/W · B·(K+C) floats a rank, B images a step over all ranks: less where B·(K+C) < 2·K·C. It
+// is exact, up to the order of the sums. For VGG16 with B = 128 the first linear layer has
+// 128·(25088+4096) = 3.7 M against 205 M floats. The price: every rank multiplies for the whole
+// batch. Known as sufficient factors: Xie et al., "Lighter-Communication Distributed Machine
+// Learning via Sufficient Factor Broadcasting" (UAI 2016); Zhang et al., "Poseidon" (USENIX ATC
+// 2017) also chooses by layer.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,9 @@ namespace convoy {
 // One trained linear layer, and how its gradient travels.
 struct FactorChoice {
     Param* w = nullptr;
-    Param* b = nullptr;       // or null: none, or frozen
-    double dense_bytes = 0;   // sent by a rank in a step, fp32, in the mean: the sum over a ring
-    double factor_bytes = 0;  // … the factors
-    bool use = false;         // factors
+    Param* b = nullptr;  // or null: none, or frozen
+    LinearTraffic traffic = {};
+    bool use = false;  // factors
 };
 
 // Every linear layer, in forward order. batch: images of a step over all ranks. kAuto uses factors
@@ -47,35 +46,34 @@ class Factors {
     // batch: the most rows of a step over all ranks. All must outlive this.
     Factors(const FactorChoice& layer, int64_t batch, Backend& backend, Communicator& communicator);
 
-    // A step in which rank r has at most rows[r] images, the same list on every rank.
+    // A step in which rank r has at most rows[r] images, the same list on every rank. This rank's
+    // rows are zero until put().
     void start(std::span<const int64_t> rows);
-    // This rank's rows: x n×(C), dy n×1×1×K, n ≤ its rows. What is missing counts as zero; so does
-    // a rank that never calls this. Copies.
+    // Copies this rank's rows: x n×1×1×C, dy n×1×1×K, n ≤ its rows.
     void put(Tensor x, Tensor dy);
-    // The backward pass is done with this layer: where the network cannot read the device's memory,
-    // its rows leave for the host.
-    void stage();
-    // Starts collecting, in its place in the order of the sums.
-    void send();
-    // Waits for all rows; throws the communicator's Error, after which dw and db are as before.
-    void wait();
-    // dw += …, db += … over the rows of all ranks: the same on each, if their kernels add alike.
+    // Where the network cannot read the device's memory: starts copying this rank's rows to the
+    // host. For Backend::wait_download.
+    int64_t start_download();
+    // Starts gathering the rows of all ranks. The futures carry the communicator's Error.
+    std::vector<std::future<void>> gather();
+    // After that: dw += …, db += … over the rows of all ranks, the same on each rank if their
+    // kernels add in the same order.
     void add_gradient();
 
-    const Param& w() const { return *layer_.w; }
-    const Param* b() const { return layer_.b; }
-
  private:
+    size_t first_row() const { return size_t(first_row_[size_t(communicator_.rank())]); }
+    size_t own_rows() const {
+        return size_t(first_row_[size_t(communicator_.rank()) + 1]) - first_row();
+    }
+
     FactorChoice layer_;
     Backend& backend_;
     Communicator& communicator_;
-    int in_, out_;
-    float *x_, *dy_;                 // rows of rank 0, of rank 1, …
-    float *x_host_, *dy_host_;       // the same, or copies which the network can read
-    Tensor x_operand_, dy_operand_;  // the same as bf16, where products read that
-    int64_t download_ = 0;           // the later one of this rank's rows
-    std::vector<int64_t> first_row_;
-    std::vector<std::future<void>> gathers_;
+    size_t in_, out_;
+    float *x_, *dy_;                  // rows of rank 0, of rank 1, …
+    float *x_host_, *dy_host_;        // the same, or copies which the network can read
+    Tensor x_operand_, dy_operand_;   // the same as bf16, where products read that
+    std::vector<int64_t> first_row_;  // of each rank, and the number of rows
 };
 
 }  // namespace convoy

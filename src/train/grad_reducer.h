@@ -1,24 +1,22 @@
 // grad_reducer.h — sums the gradients over the ranks while the backward pass goes on.
 //
 //   arena      | param 0 | param 1 | … | param n−1 | statistics | counters |
-//   buckets    |    bucket 3    |  2  |  1   |      0     |   cut from the back; 0 is
-//                                                             several, of 16 KB each
+//   buckets    |     bucket 3    |  2  |     1     |      first of all     |
 //
 //   compute    forward ─ loss ─ backward: param n−1 … param 0 ───────┐
-//   network                 └ bucket 0 ─ 1 ─ 2 ─ … ─ last ───────┴ finish() waits for the rest
+//   network                 └ counters ─ 1 ─ 2 ─ … ─ last ───────┴ finish() waits for the rest
 //
-// A bucket is a bucket, a slice of the arena that is summed over the ring; or the params of a
-// linear layer that travel as factors (factors.h). The backward pass completes params from the back
-// to the front. A bucket whose params are all ready is handed to the communicator; buckets go in
-// the same order on every rank, also on a rank with nothing to train in this step.
+// A bucket is a slice of the arena that is summed over the ring, or the gradient of one linear
+// layer that travels as its factors (factors.h). The backward pass completes params from the back
+// to the front. A bucket whose params are all ready is given to the communicator. Buckets go in the
+// same order on every rank, also on a rank with nothing to train in this step.
 //
-// Where the network cannot read the device's memory, a complete bucket starts its way to the host
-// beside the backward pass. The device is far behind the calls, so finish() does the rest: it waits
-// for each bucket in order and hands it over, while the device works on those after it. The only
-// class that knows both Backend and Communicator, with its helpers Factors and WeightAverage.
+// Where the network cannot read the device's memory, a complete bucket is first copied to the host,
+// beside the backward pass. The device is far behind the calls, so finish() sends these buckets: it
+// waits for each copy in order, while the device works on those after it. With its helpers Factors
+// and WeightAverage the only class that knows both Backend and Communicator.
 #pragma once
 
-#include <cstdint>
 #include <future>
 #include <memory>
 #include <vector>
@@ -28,12 +26,10 @@
 
 namespace convoy {
 
-// What a reducer is made for.
 struct ReducerOptions {
-    // Size at which a bucket is closed (buckets.h).
-    size_t bucket_bytes = kDefaultBucketBytes;
-    int64_t batch = 0;                       // images of a step over all ranks, at most
-    std::vector<FactorChoice> factors = {};  // of choose_factors(); may be empty
+    size_t bucket_bytes = kDefaultBucketBytes;  // size at which a bucket is closed (buckets.h)
+    int64_t batch = 0;                          // images of a step over all ranks, at most
+    FactorMode factors = FactorMode::kOff;
 };
 
 class GradReducer final : public GradListener {
@@ -42,16 +38,14 @@ class GradReducer final : public GradListener {
     GradReducer(Params& params, Backend& backend, Communicator& communicator,
                 const ReducerOptions& options);
 
-    // A step begins, in which rank r has at most params[r] images (the same list on every rank; of
-    // no account where nothing travels as factors): counters and statistics are complete, no param
-    // is.
-    void start(std::span<const int64_t> params = {});
-    // Hands over what has become complete.
+    // A step begins: statistics and counters are complete, no gradient is. images: how many each
+    // rank has at most, the same list on every rank; may be empty where nothing travels as factors.
+    void start(std::span<const int64_t> images = {});
+    // From the backward pass. Sends each bucket that this completes; does not wait for the network.
     void ready(const Param& param) override;
     bool take_factors(const Param& w, Tensor x, Tensor dy) override;
-    // Hands over the rest (params that were never ready count as they are) and waits until every
-    // sum has arrived. Throws the communicator's Error; the gradients are then undefined, and
-    // weights were not touched.
+    // Sends the rest (params that were never ready as they are) and waits until every sum has
+    // arrived. Throws the communicator's Error; the gradients are then undefined.
     void finish();
 
     double seconds_waited() const { return waited_; }  // in finish(): what was not hidden
@@ -59,26 +53,25 @@ class GradReducer final : public GradListener {
 
  private:
     struct Bucket {
-        size_t begin, end;                 // floats of the gradient arena
-        int params, left;                  // trained params in it, and those not ready yet
-        std::unique_ptr<Factors> factors;  // else a bucket
-        int64_t download = 0;              // its way to the host
+        size_t begin, end;                         // floats of the gradient arena
+        int params = 0, left = 0;                  // trained params in it, and those not ready yet
+        std::unique_ptr<Factors> factors = {};     // how it travels; null: as it is
+        int64_t download = 0;                      // its copy to the host
+        std::vector<std::future<void>> sums = {};  // that are under way
     };
     void cut(const ReducerOptions& options);
     Bucket& bucket_of(const Param& param);
-    void take_complete();
+    void send_complete();
     void send(Bucket& bucket);
-    template <class Wait>
-    void wait_for(Wait&& wait, std::exception_ptr& first);
+    void wait_for(Bucket& bucket, std::exception_ptr& first);
 
     Params& params_;
     Backend& backend_;
     Communicator& communicator_;
     std::vector<Bucket> buckets_;
-    size_t next_ = 0;    // bucket to hand over next
-    const bool staged_;  // buckets go through memory of the host: arena_ is a copy of the gradients
-    float* arena_;       // what the network reads and writes
-    std::vector<std::future<void>> sums_;
+    size_t next_ = 0;    // bucket to send next
+    const bool staged_;  // the network cannot read the device's memory
+    float* arena_;       // what it reads and writes: the gradients, or a copy on the host
     double waited_ = 0;
 };
 

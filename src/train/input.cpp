@@ -22,10 +22,10 @@ Input::Input(Backend& backend, const Model& model, bool packed, bool ahead)
     if (!backend.host_visible() && ahead) copies_[1] = backend.alloc(slot);
     if (packed || type != Type::kFloat32)
         tensor_ = backend.alloc(Shape{batch, size_, size_, 3}, type);
-    if (copies_[1]) backend.synchronize();  // uploads ahead do not wait for its zeros
+    if (copies_[1]) backend.synchronize();  // start_upload() does not wait for alloc() to zero it
 }
 
-// What of a slot the batch takes up.
+// The part of a slot that the batch takes up.
 static std::span<const float> content(const Batch& batch, Shape shape) {
     if (batch.packed)
         return {reinterpret_cast<const float*>(batch.packed), batch.packed_bytes / sizeof(float)};

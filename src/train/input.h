@@ -1,12 +1,12 @@
-// input.h — a batch as the loader left it → the tensor that the first layer reads.
+// input.h — a batch from the loader → the tensor that the first layer reads.
 //
 //   --augment-on cpu      finished floats: copied to the device, or read where they are
 //   --augment-on device   one block of pixels and tables is copied, Backend::resize does the rest
 //
-// The tensor holds what activations are: floats, or bf16 made of them.
+// The tensor has the type of the activations: float or bf16.
 //
-// Where it is copied, the next batch can travel beside the step at hand. Copies have two places
-// that take turns, so nothing is written that is still read:
+// A device with memory of its own can receive the next batch during the step at hand. There are two
+// copies on the device that take turns, so none is overwritten while it is read:
 //
 //   device    step i reads place 0 ──────┐ step i+1 reads place 1 ─ …
 //   upload        batch i+1 to place 1   └───── batch i+2 to place 0
@@ -23,13 +23,13 @@ namespace convoy {
 
 class Input {
  public:
-    // For batches up to what `model` is planned for; packed ones only with `packed`, fetch_ahead()
-    // only with `ahead`.
+    // For batches up to what `model` is planned for. packed: also packed ones; ahead: allows
+    // fetch_ahead().
     Input(Backend& backend, const Model& model, bool packed = false, bool ahead = false);
     // Valid until the next call, and while the batch is.
     Tensor take(const Batch& batch);
-    // Starts the way of the batch that is to be taken next. Ops that work on the batch before the
-    // one taken last must be done. (Of no effect where the device reads slots as they are.)
+    // Starts copying the batch that is to be taken next. Ops on the batch before the one taken last
+    // must be done. Does nothing where the device reads the host's memory.
     void fetch_ahead(const Batch& next);
 
  private:
@@ -37,10 +37,10 @@ class Input {
 
     Backend& backend_;
     const int size_;
-    float* copies_[2] = {};         // of slots on the device, where it does not read these
+    float* copies_[2] = {};         // on the device, where it does not read the host's memory
     int turn_ = 0;                  // the copy that was taken last
-    Tensor tensor_;                 // what packed batches, and floats where bf16 is read, become
-    const Batch* ahead_ = nullptr;  // on its way into the other copy
+    Tensor tensor_;                 // the result, for packed batches and for bf16
+    const Batch* ahead_ = nullptr;  // being copied to the other copy
     uint64_t ahead_number_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// optimizer.h — summed gradients → new weights, in one pass over the arenas; and the learning rate.
+// optimizer.h — summed gradients → new weights, in one pass over the arenas.
 #pragma once
 
 #include <cstdint>
@@ -10,42 +10,38 @@
 
 namespace convoy {
 
-// Learning rate of step `step` (from 0) in a run of `total` steps, `per_epoch` steps an epoch.
-// Warm-up is linear, from base/warmup_steps to base; then
-//   constant  base
-//   step      base · gamma^⌊(epochs done)/step_epochs⌋
-//   cosine    base · (1 + cos(π · progress))/2, progress from the end of the warm-up to `total`
-double learning_rate(const Config& config, double base, int64_t step, int64_t total,
-                     int64_t per_epoch);
-
-// --lr, or where it is 0 what suits the model: 0.1 at batch 256 with batch norm, 0.01 at batch 128
-// without (the rates of torchvision's recipes), both in proportion to the batch; 0.001 for adamw.
-double base_learning_rate(const Config& config, bool has_batch_norm);
+struct OptimizerOptions {
+    OptimizerOptions(const Config& config);
+    bool adamw;      // else SGD with momentum
+    float momentum;  // of adamw: beta 1
+    bool nesterov;
+    float weight_decay;
+};
 
 class Optimizer {
  public:
     // Allocates the state (one arena for sgd, two for adamw), all zeros. The backend and the
     // parameters must outlive the optimizer.
-    Optimizer(const Config& config, Params& params, Backend& backend);
+    Optimizer(const OptimizerOptions& options, Params& params, Backend& backend);
 
-    // What the state of the step must be before update().
+    // The state that the next step's counters must be followed by (params.h) before update().
     StepState next(double lr) const;
-    // Gradients in params hold sums over the images that the counters counts; running params hold
-    // sums of statistics. Frozen params stay, and all does where a sum is not finite or there was
-    // no image: the state of the step then has scale 0. Does not wait.
+    // The gradient arena holds sums over the images that the counters count. Frozen params keep
+    // their values. All do where a sum is not finite or there was no image: the state of the step
+    // then has scale 0. Does not wait.
     void update();
 
-    int64_t steps_done = 0;  // AdamW's t: whoever sees that a step changed the weights counts it
-    // The state arenas, each as long as the trained part of the weights: for checkpoints.
+    int64_t steps_done = 0;  // AdamW's t: the trainer counts steps that changed the weights
+    // The state arenas, each as long as the trained part of the weights, and their names.
     const std::vector<float*>& state() const { return state_; }
     std::vector<std::string> state_names() const;
 
  private:
-    struct Segment {  // neighbouring params that are treated alike
+    struct Segment {  // neighbouring params with the same decay
         size_t begin, end;
         bool decay;
     };
-    const Config config_;
+    const OptimizerOptions options_;
     Params& params_;
     Backend& backend_;
     std::vector<float*> state_;

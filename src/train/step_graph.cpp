@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "src/base/check.h"
-
 namespace convoy {
 
 std::string why_no_graph(const Backend& backend, int world) {
@@ -13,33 +11,46 @@ std::string why_no_graph(const Backend& backend, int world) {
     return "";
 }
 
-bool StepGraph::Known::is(const Pass& pass, Tensor x) const {
-    return input.data == x.data && input.N == x.N &&
-           std::equal(groups.begin(), groups.end(), pass.groups.begin(), pass.groups.end());
-}
-
-void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>& ops) {
-    if (mode_ == GraphMode::kOff || input.N == 0) return ops();
-    const auto known = std::find_if(known_.begin(), known_.end(),
-                                    [&](const Known& one) { return one.is(pass, input); });
+bool StepGraph::replay(const Pass& pass, Tensor input) {
+    if (mode_ == GraphMode::kOff || input.N == 0) return false;
+    const auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& one) {
+        return one.input.data == input.data && one.input.N == input.N &&
+               std::ranges::equal(one.groups, pass.groups);
+    });
     // The first run makes the memory grow to what the ops need, which a recording may not.
     if (known == known_.end()) {
         if (known_.size() == kKept) known_.pop_back();
         known_.push_front({input, {pass.groups.begin(), pass.groups.end()}, nullptr});
-        return ops();
+        return false;
     }
     known_.splice(known_.begin(), known_, known);
-    std::unique_ptr<Recording>& recording = known->recording;
-    if (recording && recording->replay()) return;
+    if (known->recording && known->recording->replay()) return true;
+    known->recording = nullptr;
+    recording_ = true;
     try {
-        recording = backend_.record(ops);
+        known->recording = backend_.record();
     } catch (const Error& error) {
-        if (mode_ == GraphMode::kOn) throw;
-        mode_ = GraphMode::kOff;
-        failure_ = error.what();
-        return ops();
+        give_up(error);
     }
-    ENSURE(recording->replay(), "a recorded step cannot be replayed");
+    return false;
+}
+
+bool StepGraph::end() {
+    if (!recording_) return true;
+    known_.front().recording->end();
+    ENSURE(known_.front().recording->replay(), "a recorded step cannot be replayed");
+    recording_ = false;
+    return true;
+}
+
+void StepGraph::give_up(const Error& error) {
+    if (!recording_) throw;
+    recording_ = false;
+    known_.clear();
+    if (mode_ == GraphMode::kOn)
+        fail("--graph on: a step cannot be recorded: ", error.what(), "; try --graph off");
+    mode_ = GraphMode::kOff;
+    failure_ = cat("--graph auto: a step cannot be recorded: ", error.what());
 }
 
 }  // namespace convoy

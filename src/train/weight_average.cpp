@@ -2,10 +2,10 @@
 #include "src/train/weight_average.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/base/clock.h"
 
 namespace convoy {
 
@@ -19,9 +19,9 @@ WeightAverage::WeightAverage(Params& params, Optimizer& optimizer, Backend& back
       shared_(backend.alloc(params.updated_size)) {}
 
 void WeightAverage::sum(std::span<float> values) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     communicator_.allreduce_sum(values).get();
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    seconds_ += seconds_since(begin);
 }
 
 void WeightAverage::begin() {
@@ -30,13 +30,12 @@ void WeightAverage::begin() {
     backend_.copy(shared_, params_.weights, params_.updated_size);
 }
 
-// values = mean over the ranks, where `part` is this rank's weight in it; `shared` (or null) is
-// what all ranks had before, and becomes the mean. The gradients, done with, are the scratch
-// memory.
-void WeightAverage::average(float* values, float* shared, size_t n, float part) {
+// values = mean over the ranks, in which this rank has `weight`. shared: what all ranks had before,
+// becomes the mean; null: unknown. The gradient arena is used as scratch memory.
+void WeightAverage::average(float* values, float* shared, size_t n, float weight) {
     float* scratch = params_.grads;
-    backend_.axpby(part, values, 0, scratch, n);
-    if (shared) backend_.axpby(-part, shared, 1, scratch, n);
+    backend_.axpby(weight, values, 0, scratch, n);
+    if (shared) backend_.axpby(-weight, shared, 1, scratch, n);
     if (host_)
         backend_.download(host_, scratch, n * sizeof(float));
     else
@@ -50,21 +49,22 @@ void WeightAverage::average(float* values, float* shared, size_t n, float part) 
     backend_.copy(values, scratch, n);
 }
 
-void WeightAverage::add(const float (&counters)[StepCounters::kSize]) {
+void WeightAverage::add(const Counters& counters) {
     for (int i = 0; i < StepCounters::kSize; ++i) sums_[i] += counters[i];
 }
 
-void WeightAverage::run(float (&counters)[StepCounters::kSize]) {
+void WeightAverage::run(Counters& counters) {
     std::copy(std::begin(sums_), std::end(sums_), counters);
     std::fill(std::begin(sums_), std::end(sums_), 0.0f);
     const float mine = counters[StepCounters::kCount];
     sum(counters);
     if (counters[StepCounters::kCount] > 0) {
-        const float part = mine / counters[StepCounters::kCount];
-        average(params_.weights, shared_, params_.updated_size, part);
-        for (float* state : optimizer_.state()) average(state, nullptr, params_.trained_size, part);
+        const float weight = mine / counters[StepCounters::kCount];
+        average(params_.weights, shared_, params_.updated_size, weight);
+        for (float* state : optimizer_.state())
+            average(state, nullptr, params_.trained_size, weight);
     }
-    // A rank without images takes no steps; they count for what optimizers correct by their number.
+    // A rank without images takes no steps. AdamW corrects its means by the number of steps.
     const auto& own = optimizer_.steps_done;
     for (const auto& bytes : communicator_.allgather(std::as_bytes(std::span(&own, 1)))) {
         auto steps = own;

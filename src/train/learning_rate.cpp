@@ -1,0 +1,29 @@
+// learning_rate.cpp — see learning_rate.h.
+#include "src/train/learning_rate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace convoy {
+
+double learning_rate(const Config& config, double base, int64_t step, int64_t total,
+                     int64_t per_epoch) {
+    const double warmup = config.warmup * double(per_epoch);
+    if (double(step) < warmup) return base * double(step + 1) / std::max(warmup, 1.0);
+    if (config.schedule == Schedule::kConstant) return base;
+    if (config.schedule == Schedule::kStep) {
+        const double epochs = double(step) / double(std::max<int64_t>(per_epoch, 1));
+        return base * std::pow(config.gamma, std::floor(epochs / config.step_epochs));
+    }
+    const double length = std::max(double(total) - warmup, 1.0);
+    const double progress = std::min((double(step) - warmup) / length, 1.0);
+    return base * 0.5 * (1 + std::cos(M_PI * progress));
+}
+
+double base_learning_rate(const Config& config, bool has_batch_norm) {
+    if (config.lr > 0) return config.lr;
+    if (config.optimizer == OptimizerKind::kAdamw) return 1e-3;
+    return has_batch_norm ? 0.1 * double(config.batch) / 256 : 0.01 * double(config.batch) / 128;
+}
+
+}  // namespace convoy

@@ -1,0 +1,23 @@
+// learning_rate.h — the learning rate of each step.
+#pragma once
+
+#include <cstdint>
+
+#include "src/config/config.h"
+
+namespace convoy {
+
+// Learning rate of step `step` (from 0) in a run of `total` steps, `per_epoch` steps an epoch.
+// Warm-up is linear, from base/warmup_steps to base; then
+//   constant  base
+//   step      base · gamma^⌊(epochs done)/step_epochs⌋
+//   cosine    base · (1 + cos(π · progress))/2, progress from the end of the warm-up to `total`
+double learning_rate(const Config& config, double base, int64_t step, int64_t total,
+                     int64_t per_epoch);
+
+// --lr, or where it is 0 a usual value for the model: 0.1 at batch 256 with batch norm, 0.01 at
+// batch 128 without (the rates of torchvision's recipes), both in proportion to the batch; 0.001
+// for adamw.
+double base_learning_rate(const Config& config, bool has_batch_norm);
+
+}  // namespace convoy

@@ -1,0 +1,56 @@
+// step_counters.h — what a step counts: loss, images, requests to stop. The counters stand behind
+// the gradients (params.h) and are summed over the ranks with them.
+#pragma once
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "data/loader.h"
+#include "src/model/params.h"
+
+namespace convoy {
+
+using Counters = float[StepCounters::kSize];
+
+// Where a run is: epoch, images of the epoch done, steps done.
+struct Position {
+    int64_t epoch = 0, consumed = 0, step = 0;
+};
+
+// What batches brought, of one rank or summed over all.
+struct Sums {
+    double loss = 0;
+    int64_t correct = 0, top5 = 0, count = 0, skipped = 0;
+
+    void operator+=(const Sums& other) {
+        loss += other.loss, correct += other.correct, top5 += other.top5;
+        count += other.count, skipped += other.skipped;
+    }
+    double mean_loss() const { return count ? loss / double(count) : 0; }
+    double top1_part() const { return count ? double(correct) / double(count) : 0; }
+    double top5_part() const { return count ? double(top5) / double(count) : 0; }
+};
+
+inline Sums sums_of(const Counters& counters) {
+    return {counters[StepCounters::kLoss], int64_t(counters[StepCounters::kCorrect]),
+            int64_t(counters[StepCounters::kTop5]), int64_t(counters[StepCounters::kCount]),
+            int64_t(counters[StepCounters::kSkipped])};
+}
+
+// Before a step: a rank's own counters, without loss and hits. signal: SIGINT, SIGTERM or 0.
+inline void set_counters(Counters& counters, const Batch& batch, int signal) {
+    std::fill(std::begin(counters), std::end(counters), 0.0f);
+    counters[StepCounters::kCount] = float(batch.n);
+    counters[StepCounters::kSkipped] = float(batch.wanted - batch.n);
+    counters[StepCounters::kSigint] = signal == SIGINT;
+    counters[StepCounters::kSigterm] = signal == SIGTERM;
+}
+
+// The signal with which a rank was asked to stop: SIGTERM, SIGINT or 0.
+inline int stop_signal(const Counters& counters) {
+    if (counters[StepCounters::kSigterm] > 0) return SIGTERM;
+    return counters[StepCounters::kSigint] > 0 ? SIGINT : 0;
+}
+
+}  // namespace convoy
