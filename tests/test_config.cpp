@@ -26,6 +26,9 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
     CHECK(parse({"predict", "--from", "runs/x", "a.jpg", "b"}).files ==
           std::vector<std::string>{"a.jpg", "b"});
     CHECK(parse({"--quiet", "--nesterov"}).config.nesterov);
+    CHECK(parse({"--bucket", "512K"}).config.bucket.bytes == 512 * 1024);
+    CHECK(parse({"--bucket", "4M"}).config.bucket.bytes == 4 << 20);
+    CHECK(parse({"--bucket", "5000"}).config.bucket.bytes == 5000);
 }
 
 TEST_CASE("options: what cannot be is refused in one sentence that names it") {
@@ -45,6 +48,10 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--optimizer", "adam"}, "--optimizer cannot be 'adam': there are sgd, adamw"},
         {{"--graph", "maybe"}, "--graph cannot be 'maybe': there are auto, on, off"},
         {{"--augment", "flip"}, "--augment cannot be 'flip': there are crop, resize, none"},
+        {{"--bucket", "4"}, "--bucket cannot be 4: it must be 0 or at least 1K"},
+        {{"--bucket", "4MB"},
+         "--bucket cannot be '4MB': it takes a size in bytes, such as 512K or 4M"},
+        {{"--bucket", "99999999999G"}, "--bucket cannot be '99999999999G'"},
         {{"--bach", "3"}, "there is no option --bach; did you mean --batch?"},
         {{"--bytes", "3"}, "`train` has no option --bytes"},
         {{"--quiet=3"}, "--quiet cannot be '3'"},

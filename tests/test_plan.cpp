@@ -281,8 +281,8 @@ struct Sizes final : NullCommunicator {
 
 // What the trainer hands over in a step, against the arithmetic; how many layers go as factors.
 static int check_buckets(Config config, Backend& backend, Model& model, Optimizer& optimizer,
-                         const StepProbe& probe, double bucket_mb) {
-    config.bucket = bucket_mb;
+                         const StepProbe& probe, size_t bucket_bytes) {
+    config.bucket.bytes = bucket_bytes;
     Sizes sizes;
     Trainer trainer(config, backend, sizes, model, optimizer, {1, 0}, [] { return 0; });
     std::vector<float> slot(Shape{2, model.size(), model.size(), 3}.elems());
@@ -292,8 +292,8 @@ static int check_buckets(Config config, Backend& backend, Model& model, Optimize
         exact += want.front();  // statistics and counters come first
     int as_factors = 0;
     std::vector<size_t> got;
-    for (const PlanBucket& bucket : plan_buckets(probe.params(), size_t(bucket_mb * (1 << 20)),
-                                                 config.factors, config.batch, 2))
+    for (const PlanBucket& bucket :
+         plan_buckets(probe.params(), bucket_bytes, config.factors, config.batch, 2))
         if (const PlanParam* layer = bucket.factors_of) {  // two gathers, of two images each
             got.push_back(2 * size_t(layer->inputs)), got.push_back(2 * size_t(layer->outputs));
             ++as_factors;
@@ -330,8 +330,8 @@ TEST_CASE("plan: buckets are cut as the trainer hands them over, parameters in b
     CHECK(probe.params()[0].bias);
     CHECK(probe.params()[1].inputs == 512);
     CHECK(probe.params()[1].outputs == 3);
-    for (const double mb : {0.5, 4.0, 100.0})
-        CHECK(check_buckets(config, *backend, model, optimizer, probe, mb) == 0);
+    for (const size_t bytes : {512 << 10, 4 << 20, 100 << 20})
+        CHECK(check_buckets(config, *backend, model, optimizer, probe, bytes) == 0);
     CHECK(std::equal(before.begin(), before.end(), model.params().weights));
 }
 
@@ -359,8 +359,8 @@ TEST_CASE("plan: factors are handed over as the trainer does, buckets around the
     for (const auto& [factors, layers] :
          {std::pair{FactorMode::kAuto, 3}, {FactorMode::kOn, 4}, {FactorMode::kOff, 0}}) {
         config.factors = factors;
-        for (const double mb : {0.01, 0.1, 10.0})
-            CHECK(check_buckets(config, *backend, model, optimizer, probe, mb) == layers);
+        for (const size_t bytes : {10 << 10, 100 << 10, 10 << 20})
+            CHECK(check_buckets(config, *backend, model, optimizer, probe, bytes) == layers);
     }
 }
 

@@ -29,23 +29,10 @@ static int command_bench_train(const CommandLine& line, Log& log, const Stop& st
     return run_in_job(line, log, stop, bench_train_in_job);
 }
 
-// "1K,64K,1M" → bytes.
-static std::vector<size_t> parse_sizes(const std::string& text) {
-    std::vector<size_t> sizes;
-    for (const std::string& word : split(text, ',')) {
-        const size_t digits = word.find_first_not_of("0123456789");
-        const std::string unit = digits == std::string::npos ? "" : word.substr(digits);
-        const size_t factor = unit.empty() ? 1 : unit == "K" ? 1 << 10 : unit == "M" ? 1 << 20 : 0;
-        if (factor == 0 || digits == 0 || word.empty() || word.size() > 9)
-            fail("--bytes: '", word, "' is no size; it takes a list like 1K,64K,1M");
-        sizes.push_back(size_t(std::stoul(word)) * factor);
-    }
-    return sizes;
-}
-
 static AllreduceBench allreduce_options(const Config& config) {
     AllreduceBench options;
-    options.bytes = parse_sizes(config.bytes);
+    for (const std::string& size : split(config.bytes, ','))
+        options.bytes.push_back(parse_size(size, "--bytes").bytes);
     options.bf16_wire = config.wire == WireType::kBf16;
     options.json = config.json;
     return options;

@@ -121,8 +121,8 @@ static const Option kOptions[] = {
     {"share", "Ranks", &C::share, "W|A:B:C|auto", kTrain | kPlan, 0, kAny,
      "this rank's weight when a batch is divided; on rank 0 also all weights, or auto: by measured "
      "speed"},
-    {"bucket", "Ranks", &C::bucket, "MB", kSteps, kJob, from(0, 4096),
-     "gradients sent at a time, in MB; 0: 1 to 25, by the slowest link"},
+    {"bucket", "Ranks", &C::bucket, "SIZE", kSteps, kJob, kAny,
+     "bytes of gradients sent at a time, such as 512K or 4M; 0: 1M to 25M, by the slowest link"},
     {"preflight", "Ranks", &C::preflight, "on|off", kTrain, kJob, kAny,
      "measure links and compute speed before training with several ranks; takes a second or two"},
     {"wire", "Ranks", &C::wire, "fp32|bf16", kSteps | kBenchAllreduce, kJob, kAny,
@@ -187,10 +187,27 @@ std::string get_option(const Config& config, const std::string& name) {
                 return split(option.value, '|').at(size_t(value));
             else if constexpr (std::is_same_v<T, bool>)
                 return value ? "1" : "0";
+            else if constexpr (std::is_same_v<T, ByteSize>)
+                return cat(value.bytes);
             else
                 return cat(value);
         },
         option.field);
+}
+
+ByteSize parse_size(const std::string& text, const std::string& who) {
+    size_t number = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    const std::string unit(stop, end);
+    const int shift = unit.empty()  ? 0
+                      : unit == "K" ? 10
+                      : unit == "M" ? 20
+                      : unit == "G" ? 30
+                                    : -1;
+    if (error != std::errc() || shift < 0 || number > SIZE_MAX >> shift)
+        fail(who, " cannot be '", text, "': it takes a size in bytes, such as 512K or 4M");
+    return {number << shift};
 }
 
 template <class T>
@@ -221,6 +238,11 @@ static T parse_value(const Option& option, const std::string& text, const std::s
         if (found == names.end())
             fail(who, " cannot be '", text, "': there are ", join_text(names));
         return T(found - names.begin());
+    } else if constexpr (std::is_same_v<T, ByteSize>) {
+        const ByteSize size = parse_size(text, who);
+        if (size.bytes > 0 && size.bytes < 1024)
+            fail(who, " cannot be ", text, ": it must be 0 or at least 1K (", option.help, ")");
+        return size;
     } else {
         return parse_number<T>(option, text, who);
     }

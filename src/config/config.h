@@ -29,6 +29,10 @@ enum class ConvMethod;  // kernels/backend.h
 enum class Precision;   // "
 enum class Gemm;        // "
 
+struct ByteSize {
+    size_t bytes = 0;
+};
+
 struct Config {
     // data
     std::string data, val;
@@ -75,7 +79,7 @@ struct Config {
     int port = 0;
     std::string advertise, iface, share;
     double join_timeout = 600;
-    double bucket = 0;
+    ByteSize bucket;
     WireType wire = WireType::kFp32;
     FactorMode factors = FactorMode::kAuto;
     int sync_every = 1;
@@ -131,7 +135,7 @@ struct Option {
                  std::string Config::*, Augment Config::*, AugmentOn Config::*,
                  OptimizerKind Config::*, Schedule Config::*, ConvMethod Config::*,
                  Precision Config::*, Gemm Config::*, GraphMode Config::*, WireType Config::*,
-                 FactorMode Config::*, Toggle Config::*, WeightLayout Config::*>
+                 FactorMode Config::*, Toggle Config::*, WeightLayout Config::*, ByteSize Config::*>
         field;
     const char* value;  // what stands for it in --help: "B"; of an enumeration its
                         // names, in order
@@ -142,6 +146,9 @@ struct Option {
 
 std::span<const Option> options();
 const Option* find_option(const std::string& name);  // null if there is none
+
+// "64", "64K", "4M" or "1G": bytes, in powers of 1024. Throws Error that begins with `who`.
+ByteSize parse_size(const std::string& text, const std::string& who);
 
 // An option's value as text, by the option's name.
 std::string get_option(const Config& config, const std::string& name);

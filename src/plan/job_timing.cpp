@@ -93,9 +93,10 @@ class JobTimer {
         const int world = communicator_.world();
         result_.edges = communicator_.measure_edges();
         const PlanLink link = result_.link = slowest_link(result_.edges, world);
-        result_.bucket_bytes = config_.bucket > 0 ? size_t(config_.bucket * (1 << 20))
-                                                  : bucket_bytes_for(link.latency_seconds,
-                                                                     link.bytes_per_second, world);
+        result_.bucket_bytes =
+            config_.bucket.bytes > 0
+                ? config_.bucket.bytes
+                : bucket_bytes_for(link.latency_seconds, link.bytes_per_second, world);
     }
 
     void time_sum() {

@@ -73,7 +73,7 @@ Preflight run_preflight(JobSetup& setup) {
     if (setup.world() > 1 && setup.shares.fair && config.preflight == Toggle::kOff)
         fail("--share auto measures the ranks before training; it cannot go with --preflight off");
     if (setup.world() == 1 || config.preflight == Toggle::kOff)
-        return {config.bucket > 0 ? size_t(config.bucket * (1 << 20)) : kDefaultBucketBytes, {}};
+        return {TrainerOptions(config).reducer.bucket_bytes, {}};
 
     const JobTiming timing = time_copy(setup);
     if (setup.shares.fair)

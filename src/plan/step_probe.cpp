@@ -26,17 +26,17 @@ class StepProbe::Recorder final : public NullCommunicator {
     Clock::time_point begin_of[size_t(Phase::kCheckpoint) + 1];
 };
 
-StepProbe::StepProbe(Config config, Backend& backend, Model& model, Optimizer& optimizer,
+StepProbe::StepProbe(const Config& config, Backend& backend, Model& model, Optimizer& optimizer,
                      int classes)
     : backend_(backend),
       optimizer_(optimizer),
       model_(model),
       recorder_(std::make_unique<Recorder>()) {
     // With these settings each gradient is handed over by itself as soon as it is ready.
-    config.bucket = 1e-6;
-    config.factors = FactorMode::kOff;
-    config.sync_every = 1;
-    trainer_ = std::make_unique<Trainer>(config, backend, *recorder_, model, optimizer,
+    TrainerOptions options(config);
+    options.reducer = {.bucket_bytes = 1};
+    options.sync_every = 1;
+    trainer_ = std::make_unique<Trainer>(options, backend, *recorder_, model, optimizer,
                                          std::vector<double>{1, 0}, [] { return 0; });
     const Range all{0, model.max_batch()};
     float* slot =

@@ -17,7 +17,8 @@ class StepProbe {
  public:
     // `model`: planned with backward pass. All must outlive the probe. Weights stay as they are;
     // running statistics and optimizer state do not.
-    StepProbe(Config config, Backend& backend, Model& model, Optimizer& optimizer, int classes);
+    StepProbe(const Config& config, Backend& backend, Model& model, Optimizer& optimizer,
+              int classes);
     ~StepProbe();
 
     // One step over `images` random images, at most as many as the model is planned for.

@@ -12,8 +12,8 @@ TrainerOptions::TrainerOptions(const Config& config)
       sync_every(config.sync_every),
       graph(config.graph),
       packed(config.augment_on == AugmentOn::kDevice),
-      reducer{config.bucket > 0 ? size_t(config.bucket * (1 << 20)) : kDefaultBucketBytes,
-              config.batch, config.factors} {}
+      reducer{config.bucket.bytes > 0 ? config.bucket.bytes : kDefaultBucketBytes, config.batch,
+              config.factors} {}
 
 Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
                  Model& model, Optimizer& optimizer, std::vector<double> shares,
