@@ -10,13 +10,13 @@
 #include "tools/gemm_ladder.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/make_backend.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/numbers.h"
+#include "src/base/clock.h"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -159,10 +159,6 @@ __global__ void __launch_bounds__(256)
 //   gains     a tensor core multiplies and adds 8 or more times what the fp32 units do. Nothing
 //             keeps it busy here: it waits while tiles are fetched, and barriers stop all.
 constexpr int kTile = 64, kDepth = 16;
-template <bool kBf16>
-struct TileRows {
-    static constexpr int kA = kBf16 ? 24 : 20, kB = kBf16 ? 68 : 72;
-};
 
 // Rows row … row+15, all 16 depths of a: one fragment of bf16, or two of tf32.
 template <bool kBf16, class Tile>
@@ -202,8 +198,8 @@ template <bool kBf16>
 __global__ void __launch_bounds__(128)
     tensor_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
                   int I, int J, int L) {
-    __shared__ __align__(16) float a_tile[kTile][TileRows<kBf16>::kA];
-    __shared__ __align__(16) float b_tile[kDepth][TileRows<kBf16>::kB];
+    __shared__ __align__(16) float a_tile[kTile][kBf16 ? 24 : 20];
+    __shared__ __align__(16) float b_tile[kDepth][kBf16 ? 68 : 72];
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int i0 = blockIdx.y * kTile, j0 = blockIdx.x * kTile;
     const int row = warp / 2 * 32, column = warp % 2 * 32;
@@ -248,164 +244,104 @@ __global__ void __launch_bounds__(128)
 //             one is multiplied, 16 bytes a copy; a warp makes 64×32 sums from each pair of
 //             fragments; where c is small, l is cut into parts so that all multiprocessors work.
 //   bf16      a and b are bf16 in memory, as activations and weights are in this precision.
-void production(Backend& backend, Tensor a, Tensor b, Tensor c) {
-    backend.linear_grad_x(a, b, nullptr, c);
+
+// rung(name, precision, submit) runs what submits one product.
+using Rung = std::function<void(const char*, Precision, const std::function<void()>&)>;
+void own_rungs(const Rung& rung, const float* a, const float* b, float* c, int I, int J, int L,
+               bool tensor_cores) {
+    rung("naive", Precision::kFp32, [&] {
+        naive_kernel<<<dim3(ceil_div(I, 32), ceil_div(J, 8)), dim3(32, 8)>>>(a, b, c, I, J, L);
+    });
+    rung("coalesced", Precision::kFp32, [&] {
+        coalesced_kernel<<<dim3(ceil_div(J, 32), ceil_div(I, 8)), dim3(32, 8)>>>(a, b, c, I, J, L);
+    });
+    rung("shared tile", Precision::kFp32, [&] {
+        const dim3 grid(ceil_div(J, kSide), ceil_div(I, kSide));
+        shared_kernel<<<grid, dim3(kSide, kSide)>>>(a, b, c, I, J, L);
+    });
+    rung("register tile", Precision::kFp32, [&] {
+        const dim3 grid(ceil_div(J, kBlock), ceil_div(I, kBlock));
+        register_kernel<<<grid, 256>>>(a, b, c, I, J, L);
+    });
+    if (!tensor_cores) return;
+    const dim3 grid(ceil_div(J, kTile), ceil_div(I, kTile));
+    rung("tensor cores", Precision::kTf32,
+         [&] { tensor_kernel<false><<<grid, 128>>>(a, b, c, I, J, L); });
+    rung("tensor cores", Precision::kBf16,
+         [&] { tensor_kernel<true><<<grid, 128>>>(a, b, c, I, J, L); });
 }
 
-// ---- the climb -------------------------------------------------------------------------------
-
-class Climb {
- public:
-    Climb(GemmSize size, std::span<const float> a, std::span<const float> b, RungVisitor visit)
-        : size_(size), visit_(std::move(visit)), host_(size_t(size.I) * size.J, NAN) {
-        ENSURE(a.size() == size_t(size.I) * size.L && b.size() == size_t(size.L) * size.J, "a has ",
-               a.size(), " numbers, b ", b.size());
-        CUDA_CHECK(cudaMalloc(&a_, a.size_bytes()));
-        CUDA_CHECK(cudaMalloc(&b_, b.size_bytes()));
-        CUDA_CHECK(cudaMalloc(&c_, host_.size() * sizeof(float)));
-        a_halves_ = halves(a), b_halves_ = halves(b);
-        CUDA_CHECK(cudaMemcpyAsync(a_, a.data(), a.size_bytes(), cudaMemcpyHostToDevice));
-        CUDA_CHECK(cudaMemcpyAsync(b_, b.data(), b.size_bytes(), cudaMemcpyHostToDevice));
-        CUDA_CHECK(cudaDeviceSynchronize());
-    }
-    Climb(const Climb&) = delete;
-    ~Climb() {
-        for (void* x : {(void*)a_, (void*)b_, (void*)c_, a_halves_, b_halves_})
-            (void)cudaFree(x);  // results were looked at before
-    }
-
-    void plain_rungs() {
-        const auto [I, J, L] = size_;
-        rung("naive", Precision::kFp32, [&, I = I, J = J, L = L] {
-            const dim3 grid(ceil_div(I, 32), ceil_div(J, 8));
-            naive_kernel<<<grid, dim3(32, 8)>>>(a_, b_, c_, I, J, L);
-        });
-        rung("coalesced", Precision::kFp32, [&, I = I, J = J, L = L] {
-            const dim3 grid(ceil_div(J, 32), ceil_div(I, 8));
-            coalesced_kernel<<<grid, dim3(32, 8)>>>(a_, b_, c_, I, J, L);
-        });
-        rung("shared tile", Precision::kFp32, [&, I = I, J = J, L = L] {
-            const dim3 grid(ceil_div(J, kSide), ceil_div(I, kSide));
-            shared_kernel<<<grid, dim3(kSide, kSide)>>>(a_, b_, c_, I, J, L);
-        });
-        rung("register tile", Precision::kFp32, [&, I = I, J = J, L = L] {
-            const dim3 grid(ceil_div(J, kBlock), ceil_div(I, kBlock));
-            register_kernel<<<grid, 256>>>(a_, b_, c_, I, J, L);
-        });
-    }
-    void tensor_rungs() {
-        const auto [I, J, L] = size_;
-        const dim3 grid(ceil_div(J, kTile), ceil_div(I, kTile));
-        rung("tensor cores", Precision::kTf32, [&, I = I, J = J, L = L] {
-            tensor_kernel<false><<<grid, 128>>>(a_, b_, c_, I, J, L);
-        });
-        rung("tensor cores", Precision::kBf16,
-             [&, I = I, J = J, L = L] { tensor_kernel<true><<<grid, 128>>>(a_, b_, c_, I, J, L); });
-    }
-    void production_rung(Precision precision) {
-        const auto backend = make_device_backend(0, {.threads = 0, .precision = precision});
-        const auto [a, b] = operands(precision);
-        const Tensor c(c_, size_.I, 1, 1, size_.J);
-        rung("production", precision, [&, a = a, b = b] { production(*backend, a, b, c); });
-    }
-    void cublas_rung(Cublas& cublas, Precision precision) {
-        const auto [a, b] = operands(precision);
-        const Tensor c(c_, size_.I, 1, 1, size_.J);
-        rung("cuBLAS", precision, [&, a = a, b = b] {
-            cublas.product(precision, {a, true, size_.L}, {b, false, size_.J}, size_.I, size_.J,
-                           size_.L, false, c);
-        });
-    }
-
- private:
-    // What production and cuBLAS read: a I×L and b L×J, in bf16 its copies.
-    std::pair<Tensor, Tensor> operands(Precision precision) const {
-        const Shape a{size_.I, 1, 1, size_.L}, b{size_.L, 1, 1, size_.J};
-        if (precision != Precision::kBf16) return {{a_, a}, {b_, b}};
-        return {{a_halves_, a, Type::kBfloat16}, {b_halves_, b, Type::kBfloat16}};
-    }
-    static void* halves(std::span<const float> x) {
-        const std::vector<bf16> rounded(x.begin(), x.end());
-        const size_t bytes = rounded.size() * sizeof(bf16);
-        void* there = nullptr;
-        CUDA_CHECK(cudaMalloc(&there, bytes));
-        CUDA_CHECK(cudaMemcpyAsync(there, rounded.data(), bytes, cudaMemcpyHostToDevice));
-        CUDA_CHECK(cudaDeviceSynchronize());
-        return there;
-    }
-    // Runs what submits one product, from a c full of NaN; on a GPU then again for a tenth of a
-    // second.
-    template <class Submit>
-    void rung(const char* name, Precision precision, const Submit& submit) {
-        const size_t bytes = host_.size() * sizeof(float);
-        CUDA_CHECK(cudaMemsetAsync(c_, 0xFF, bytes));
-        CUDA_CHECK(cudaDeviceSynchronize());
-        submit();
-        CUDA_LAUNCHED();
-        CUDA_CHECK(cudaDeviceSynchronize());
-        double seconds = 0;
-        if (!kIsEmulator) {
-            const double once = time(submit, 1);
-            const int repeats = int(std::clamp(0.1 / once, 1.0, 1000.0));
-            seconds = time(submit, repeats) / repeats;
-        }
-        CUDA_CHECK(cudaMemcpyAsync(host_.data(), c_, bytes, cudaMemcpyDeviceToHost));
-        CUDA_CHECK(cudaDeviceSynchronize());
-        visit_({name, precision, host_, seconds});
-    }
-    // From the first submission to the end of the last product, on an idle device.
-    template <class Submit>
-    static double time(const Submit& submit, int repeats) {
-        const auto begin = std::chrono::steady_clock::now();
-        for (int i = 0; i < repeats; ++i) submit();
-        CUDA_LAUNCHED();
-        CUDA_CHECK(cudaDeviceSynchronize());
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    }
-
-    GemmSize size_;
-    RungVisitor visit_;
-    std::vector<float> host_;
-    float *a_ = nullptr, *b_ = nullptr, *c_ = nullptr;
-    void *a_halves_ = nullptr, *b_halves_ = nullptr;
-};
-
-constexpr Precision kPrecisions[] = {Precision::kFp32, Precision::kTf32, Precision::kBf16};
+// Seconds from the first submission to the end of the last product, on an idle device.
+double time(const std::function<void()>& submit, int repeats) {
+    CUDA_CHECK(cudaDeviceSynchronize());
+    const auto begin = Clock::now();
+    for (int i = 0; i < repeats; ++i) submit();
+    CUDA_LAUNCHED();
+    CUDA_CHECK(cudaDeviceSynchronize());
+    return seconds_since(begin);
+}
 
 }  // namespace
 
-#ifdef __CUDACC__
-bool has_gpu(std::string* why_not) { return count_devices(why_not) > 0; }
+void climb_gemm_ladder(GemmSize size, std::span<const float> a_numbers,
+                       std::span<const float> b_numbers, const RungVisitor& visit,
+                       std::string* why_no_cublas) {
+    const int I = size.I, J = size.J, L = size.L;
+    ENSURE(a_numbers.size() == size_t(I) * L && b_numbers.size() == size_t(L) * J, "a has ",
+           a_numbers.size(), " numbers, b ", b_numbers.size());
+    const auto memory = make_device_backend(0, {});
+    const auto matrix = [&](int rows, int columns) {
+        return Tensor(memory->alloc(size_t(rows) * columns), rows, 1, 1, columns);
+    };
+    const auto rounded = [&](Tensor x) {
+        const Tensor to(memory->alloc((x.elems() + 1) / 2), x.shape(), Type::kBfloat16);
+        memory->copy(to, x);
+        return to;
+    };
+    const Tensor a_tensor = matrix(I, L), b_tensor = matrix(L, J), c_tensor = matrix(I, J);
+    const float *a = a_tensor.floats(), *b = b_tensor.floats();
+    float* c = c_tensor.floats();
+    memory->upload(a_tensor.data, a_numbers.data(), a_numbers.size_bytes());
+    memory->upload(b_tensor.data, b_numbers.data(), b_numbers.size_bytes());
 
-void climb_gemm_ladder(GemmSize size, std::span<const float> a, std::span<const float> b,
-                       const RungVisitor& visit, std::string* why_no_cublas) {
-    CUDA_CHECK(cudaSetDevice(0));
+    // Runs what submits one product, from a c full of NaN; on a GPU then again for a tenth of a
+    // second.
+    const auto rung = [&](const char* name, Precision precision,
+                          const std::function<void()>& submit) {
+        memory->fill(c, c_tensor.elems(), NAN);
+        time(submit, 1);
+        double seconds = 0;
+        if (!kIsEmulator) {
+            const int repeats = int(std::clamp(0.1 / time(submit, 1), 1.0, 1000.0));
+            seconds = time(submit, repeats) / repeats;
+        }
+        RungResult result{name, precision, std::vector<float>(c_tensor.elems()), seconds};
+        memory->download(result.c.data(), c, c_tensor.bytes());
+        visit(result);
+    };
     cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
-    const bool tensor = properties.major >= 8;
-    Climb climb(size, a, b, visit);
+    const bool tensor_cores = properties.major >= 8;
+    own_rungs(rung, a, b, c, I, J, L, tensor_cores);
+
     std::unique_ptr<Cublas> cublas;
     try {
-        cublas = std::make_unique<Cublas>(open_cublas(), nullptr);
+        if (!kIsEmulator) cublas = std::make_unique<Cublas>(open_cublas(), nullptr);
     } catch (const Error& error) {
         *why_no_cublas = error.what();
     }
-    for (Precision precision : kPrecisions)
-        if (cublas && (tensor || precision == Precision::kFp32))
-            climb.cublas_rung(*cublas, precision);
-    climb.plain_rungs();
-    if (tensor) climb.tensor_rungs();
-    for (Precision precision : kPrecisions)
-        if (tensor || precision == Precision::kFp32) climb.production_rung(precision);
+    for (Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
+        if (precision != Precision::kFp32 && !tensor_cores) continue;
+        const bool is_bf16 = precision == Precision::kBf16;
+        const Tensor x = is_bf16 ? rounded(a_tensor) : a_tensor;
+        const Tensor y = is_bf16 ? rounded(b_tensor) : b_tensor;
+        const auto backend = make_device_backend(0, {.precision = precision});
+        rung("production", precision, [&] { backend->linear_grad_x(x, y, nullptr, c_tensor); });
+        if (cublas)
+            rung("cuBLAS", precision, [&] {
+                cublas->product(precision, {x, true, L}, {y, false, J}, I, J, L, false, c_tensor);
+            });
+    }
 }
-#else
-void climb_gemm_ladder(GemmSize size, std::span<const float> a, std::span<const float> b,
-                       const RungVisitor& visit) {
-    Climb climb(size, a, b, visit);
-    climb.plain_rungs();
-    climb.tensor_rungs();
-    for (Precision precision : kPrecisions) climb.production_rung(precision);
-}
-#endif
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -24,17 +24,13 @@ struct RungResult {
 };
 using RungVisitor = std::function<void(const RungResult&)>;
 
+// Runs each rung once and hands its result over. On GPU 0 rungs are timed as well, and "cuBLAS" is
+// a rung of each precision, unless the library cannot be opened: why_no_cublas then says why.
 namespace simt {
-// Runs each rung once and hands its result over.
 void climb_gemm_ladder(GemmSize size, std::span<const float> a, std::span<const float> b,
-                       const RungVisitor& visit);
+                       const RungVisitor& visit, std::string* why_no_cublas = nullptr);
 }  // namespace simt
-
-namespace cuda {
-// Whether there is a GPU; if not, why. Both are weak: null in a build without nvcc.
-[[gnu::weak]] bool has_gpu(std::string* why_not);
-// The same on GPU 0, timed; "cuBLAS" comes as a rung of each precision, before the others, and not
-// at all where the library cannot be opened (why_no_cublas then says why).
+namespace cuda {  // null in a build without nvcc
 [[gnu::weak]] void climb_gemm_ladder(GemmSize size, std::span<const float> a,
                                      std::span<const float> b, const RungVisitor& visit,
                                      std::string* why_no_cublas);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <map>
 
 #include "src/base/random.h"
 #include "tools/gemm_ladder.h"
@@ -37,14 +36,12 @@ double worst_error(const GemmSize& s, const std::vector<float>& a, const std::ve
 }
 
 int run(int argc, char** argv) {
-    std::string why_no_gpu = "built without CUDA", why_no_cublas;
-    bool gpu = false;
-    if (cuda::has_gpu) gpu = cuda::has_gpu(&why_no_gpu);
-    const std::string word = argc > 1 ? argv[1] : gpu ? "4096" : "128";
-    if (argc > 2 || word.empty() || word.size() > 5 ||
-        word.find_first_not_of("0123456789") != std::string::npos || std::stoi(word) == 0)
+    std::string why_no_gpu, why_no_cublas;
+    const bool gpu = count_gpus(&why_no_gpu) > 0;
+    int side = gpu ? 4096 : 128;
+    char rest;
+    if (argc > 2 || (argc == 2 && std::sscanf(argv[1], "%5d%c", &side, &rest) != 1) || side <= 0)
         fail("one argument at most, the size of the matrices: 1 to 99999");
-    const int side = std::stoi(word);
     const GemmSize size{side, side, side};
     const auto a = random_floats(size_t(side) * side, 1), b = random_floats(a.size(), 2);
 
@@ -57,32 +54,29 @@ int run(int argc, char** argv) {
     const auto visit = [&](const RungResult& r) {
         lines.push_back({r.name, r.precision, r.seconds, worst_error(size, a, b, r.c)});
     };
-    if (gpu) cuda::climb_gemm_ladder(size, a, b, visit, &why_no_cublas);
-    if (!gpu) {
-        std::printf("no GPU (%s): the ladder on the CUDA emulator, not timed\n",
-                    why_no_gpu.c_str());
-        simt::climb_gemm_ladder(size, a, b, visit);
-    }
+    if (!gpu) fmt::print("no GPU ({}): the ladder on the CUDA emulator, not timed\n", why_no_gpu);
+    (gpu ? cuda::climb_gemm_ladder : simt::climb_gemm_ladder)(size, a, b, visit, &why_no_cublas);
 
-    std::map<Precision, double> yardstick;
+    // Seconds of cuBLAS in this precision; where it cannot be opened, of the fastest rung.
+    const auto best = [&](Precision precision) {
+        double seconds = INFINITY;
+        for (const Line& line : lines)
+            if (line.precision == precision && (line.name == "cuBLAS" || !why_no_cublas.empty()))
+                seconds = std::min(seconds, line.seconds);
+        return seconds;
+    };
+    if (!why_no_cublas.empty()) fmt::print("{}\n", why_no_cublas);
+    fmt::print("c = a·b, {} x {} x {}\n", side, side, side);
+    fmt::print("{:<14} {:<5} {:>10} {:>10} {:>12}\n", "rung", "", "TFLOP/s",
+               why_no_cublas.empty() ? "% of cuBLAS" : "% of best", "worst error");
     for (const Line& line : lines) {
-        double& best = yardstick[line.precision];
-        const bool counts = why_no_cublas.empty() ? line.name == "cuBLAS" : true;
-        if (gpu && counts && (best == 0 || line.seconds < best)) best = line.seconds;
-    }
-    const char* against = why_no_cublas.empty() ? "cuBLAS" : "best";
-    if (!why_no_cublas.empty()) std::printf("%s\n", why_no_cublas.c_str());
-    std::printf("c = a·b, %d x %d x %d\n", side, side, side);
-    std::printf("%-14s %-5s %10s %10s %12s\n", "rung", "", "TFLOP/s", cat("% of ", against).c_str(),
-                "worst error");
-    for (const Line& line : lines) {
-        std::printf("%-14s %-5s ", line.name.c_str(), kNames[int(line.precision)]);
+        fmt::print("{:<14} {:<5} ", line.name, kNames[int(line.precision)]);
         if (gpu)
-            std::printf("%10.2f %10.1f", size.flops() / line.seconds / 1e12,
-                        100 * yardstick[line.precision] / line.seconds);
+            fmt::print("{:10.2f} {:10.1f}", size.flops() / line.seconds / 1e12,
+                       100 * best(line.precision) / line.seconds);
         else
-            std::printf("%10s %10s", "-", "-");
-        std::printf(" %12.2g\n", line.error);
+            fmt::print("{:>10} {:>10}", "-", "-");
+        fmt::print(" {:12.2g}\n", line.error);
     }
     return 0;
 }
