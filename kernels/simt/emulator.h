@@ -5,26 +5,19 @@
 // for the other lanes. Which fibre runs next is drawn from a seeded generator, so a kernel that
 // lacks a barrier soon reads what has not been written yet, and fails its test.
 //
-// What CUDA leaves undefined is an Error here that names kernel, block and thread:
-//   __syncthreads    not reached by every thread of the block, or not at the same place
-//   warp operations  whose mask lacks the caller, or names a lane that has ended or waits elsewhere
-//   loads, stores    of a type that needs more alignment than the address has
-//   launches         beyond the limits of the hardware, or with a pointer to host memory
-// Shared memory is full of NaN when a block begins. A write just past the end of a shared variable
-// is noticed when the block ends. A kernel that leaves device memory, or a host that touches it,
-// ends the process with a message (memory.cpp). The sanitizer build finds every access outside of
-// shared or device memory, and names kernel, block and thread.
+// What CUDA leaves undefined is an Error here that names kernel, block and thread; README.md lists
+// what is noticed, and in which way.
 #pragma once
 
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
 #include <tuple>
 #include <type_traits>
 
-#include "kernels/simt/builtins.h"
 #include "src/base/check.h"
 
 #define __global__
@@ -33,15 +26,62 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
-#define __grid_constant__
 
 namespace convoy::simt {
+
+// ---- CUDA's types and functions that C++ does not have --------------------------------------
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+constexpr float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+// The upper half of a float, rounded to nearest even.
+struct __nv_bfloat16 {
+    uint16_t bits = 0;
+
+    __nv_bfloat16() = default;
+    __nv_bfloat16(float x) {
+        const uint32_t all = std::bit_cast<uint32_t>(x);
+        // Adding just under half of the last kept bit, or half where that bit is odd, rounds.
+        const uint32_t rounded = all + 0x7FFFu + (all >> 16 & 1);
+        bits = std::isnan(x) ? uint16_t(0x7FFF) : uint16_t(rounded >> 16);
+    }
+    operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
+};
+inline __nv_bfloat16 __float2bfloat16(float x) { return {x}; }
+inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {x}; }
+inline float __bfloat162float(__nv_bfloat16 x) { return x; }
+
+using std::isfinite, std::isinf, std::isnan;
+
+template <class A, class B>
+constexpr auto min(A a, B b) {
+    return b < a ? b : a;
+}
+template <class A, class B>
+constexpr auto max(A a, B b) {
+    return a < b ? b : a;
+}
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+
+// ---- launches ------------------------------------------------------------------------------
 
 constexpr int warpSize = 32;
 extern constinit thread_local uint3 threadIdx, blockIdx;
 extern constinit thread_local dim3 blockDim, gridDim;
-
-// ---- launches ------------------------------------------------------------------------------
 
 // Streams that the calling thread creates from now on run their blocks on this many system threads.
 void set_workers(int workers);

@@ -17,8 +17,7 @@
 #include <map>
 #include <mutex>
 
-#include "kernels/simt/runtime.h"
-#include "kernels/simt/sanitizer.h"
+#include "kernels/simt/worker.h"
 
 namespace convoy::simt {
 

@@ -131,40 +131,32 @@ class AsyncCopies {
         if (reinterpret_cast<uintptr_t>(to) % kBytes || reinterpret_cast<uintptr_t>(from) % kBytes)
             fault(cat("cp.async of ", kBytes, " bytes: an address is not aligned to them"));
         if (requested_ - done_ == kMost) fault(cat("cp.async: more than ", kMost, " on their way"));
-        copies_[requested_++ % kMost] = {to, there ? from : nullptr, kBytes};
+        copies_[requested_++ % kMost] = {to, there ? from : nullptr, kBytes, groups_};
         std::memset(to, 0xFF, kBytes);
     }
-    void commit() {
-        if (committed_ == kMostGroups) fault(cat("cp.async: more than ", kMostGroups, " groups"));
-        ends_[committed_++] = requested_;
-    }
+    void commit() { ++groups_; }
     // All groups but the last kPending are there, for this thread.
     template <int kPending>
     void wait() {
-        if (committed_ <= kPending) return;
-        const int complete = committed_ - kPending;
-        for (; done_ != ends_[complete - 1]; ++done_) {
+        for (; done_ != requested_ && copies_[done_ % kMost].group < groups_ - kPending; ++done_) {
             const Copy& copy = copies_[done_ % kMost];
             if (copy.from)
                 std::memcpy(copy.to, copy.from, copy.bytes);
             else
                 std::memset(copy.to, 0, copy.bytes);
         }
-        for (int i = complete; i < committed_; ++i) ends_[i - complete] = ends_[i];
-        committed_ = kPending;
     }
 
  private:
     static constexpr unsigned kMost = 128;  // a power of two
-    static constexpr int kMostGroups = 8;
     struct Copy {
         void* to;
         const void* from;  // null: zeros
-        int bytes;
+        int bytes, group;
     };
-    Copy copies_[kMost];
-    unsigned requested_ = 0, done_ = 0, ends_[kMostGroups];
-    int committed_ = 0;
+    Copy copies_[kMost] = {};
+    unsigned requested_ = 0, done_ = 0;
+    int groups_ = 0;  // that were committed
 };
 
 }  // namespace convoy::simt

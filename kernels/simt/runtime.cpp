@@ -145,25 +145,15 @@ static const auto& find_error(cudaError_t error) {
 const char* cudaGetErrorName(cudaError_t error) { return find_error(error).name; }
 const char* cudaGetErrorString(cudaError_t error) { return find_error(error).text; }
 
-cudaError_t cudaGetDeviceCount(int* count) {
-    *count = 1;
-    return cudaSuccess;
-}
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
-cudaError_t cudaGetDevice(int* device) {
-    *device = 0;
-    return cudaSuccess;
-}
-// Each process has an emulated GPU of its own.
-static cudaUUID_t random_uuid() {
-    std::random_device chance;
-    cudaUUID_t uuid;
-    for (char& byte : uuid.bytes) byte = char(chance());
-    return uuid;
-}
-
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-    static const cudaUUID_t uuid = random_uuid();
+    static const cudaUUID_t uuid = [] {  // each process has an emulated GPU of its own
+        std::random_device chance;
+        cudaUUID_t random;
+        for (char& byte : random.bytes) byte = char(chance());
+        return random;
+    }();
     if (device != 0) return cudaErrorInvalidDevice;
     // Of a small GPU with the instructions of compute capability 8.0.
     *properties = {"CUDA emulator on the CPU", uuid, size_t(8) << 30, 8, 0, 4, kMaxSharedBytes};
@@ -206,10 +196,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     *stream = new Stream(stream_workers);
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    delete stream;
-    return cudaSuccess;
-}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 // For calls that are not allowed while a stream is captured.
 static cudaError_t check_not_captured(cudaStream_t stream) {
     Graph* graph = stream_of(stream).captured.get();
@@ -227,13 +214,9 @@ struct Event {
     cudaStream_t stream = nullptr;  // it was recorded on
 };
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-    *event = new Event;
-    return cudaSuccess;
+    return *event = new Event, cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    delete event;
-    return cudaSuccess;
-}
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->time = std::chrono::steady_clock::now(), event->stream = stream;
     return check_not_captured(stream);
@@ -276,9 +259,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream) {
         if (const cudaError_t error = step(); error != cudaSuccess) return error;
     return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-    delete graph;
-    return cudaSuccess;
-}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 
 }  // namespace convoy::simt

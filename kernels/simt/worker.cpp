@@ -8,12 +8,6 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "kernels/simt/sanitizer.h"
-
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/common_interface_defs.h>
-#endif
-
 namespace convoy::simt {
 
 using boost::context::detail::jump_fcontext;
@@ -30,21 +24,7 @@ constinit thread_local Worker* current = nullptr;
 constexpr int kMaxThreads = 1024;
 constexpr uint64_t kCanary = 0x5742FA11D0C0DE5Eull;  // at the low end of each stack
 
-// The sanitizer keeps a shadow of the stack, and has to be told of each change of stacks.
-#ifdef __SANITIZE_ADDRESS__
-constexpr size_t kStackBytes = 256 << 10;
-void leave_stack(void** fake, const void* to, size_t bytes) {
-    __sanitizer_start_switch_fiber(fake, to, bytes);
-}
-void arrive_on_stack(void* fake, const void** from, size_t* bytes) {
-    __sanitizer_finish_switch_fiber(fake, from, bytes);
-}
-#else
-constexpr size_t kStackBytes = 64 << 10;
-void leave_stack(void**, const void*, size_t) {}
-void arrive_on_stack(void*, const void**, size_t*) {}
-#endif
-
+constexpr size_t kStackBytes = kSanitized ? 256 << 10 : 64 << 10;
 constexpr size_t kArenaBytes = 512 << 10;  // 227 KB, and gaps around some hundred variables
 constexpr size_t kGap = 64;
 constexpr char kGapByte = 0x6B;
@@ -132,21 +112,25 @@ void Worker::run_block(const Launch& launch, const std::function<void()>& body, 
     at_barrier_ = predicates_ = 0;
     fault_.clear(), ready_.clear();
     for (int thread = 0; thread < count; ++thread) make_ready(thread);
-    for (;;) {
-        run_ready();
-        if (!fault_.empty()) break;
-        if (at_barrier_ == count) {
-            release_barrier();
-            continue;
+    while (fault_.empty()) {
+        if (!ready_.empty()) {
+            const int thread = ready_.back();
+            ready_.pop_back();
+            resume(thread);
+        } else if (at_barrier_ == count) {
+            barrier_result_ = predicates_;
+            at_barrier_ = predicates_ = 0;
+            for (int thread = 0; thread < count; ++thread) make_ready(thread);
+        } else if (std::ranges::all_of(threads_, [](auto& t) { return t.state == State::kDone; })) {
+            break;
+        } else {
+            fault_ = deadlock();
         }
-        const bool all_done = std::all_of(threads_.begin(), threads_.end(),
-                                          [](const Thread& t) { return t.state == State::kDone; });
-        if (!all_done) fault_ = deadlock();
-        break;
     }
     for (const Fibre& fibre : fibres_)
         if (fault_.empty() && std::memcmp(fibre.stack, &kCanary, sizeof kCanary) != 0)
-            fault_ = cat(place(), ": a thread used more than ", kStackBytes >> 10, " KB of stack");
+            fault_ =
+                cat(place(now_), ": a thread used more than ", kStackBytes >> 10, " KB of stack");
     if (fault_.empty()) fault_ = end_shared();
     current = nullptr;
     if (fault_.empty()) return;
@@ -206,25 +190,11 @@ std::string Worker::end_shared() {
 
 // ---- the order of threads ------------------------------------------------------------------
 
-void Worker::run_ready() {
-    while (!ready_.empty() && fault_.empty()) {
-        const int thread = ready_.back();
-        ready_.pop_back();
-        resume(thread);
-    }
-}
-
 // Puts a thread at a drawn place of the order (Fisher and Yates, one element at a time).
 void Worker::make_ready(int thread) {
     threads_[thread].state = State::kReady;
     ready_.push_back(thread);
     std::swap(ready_.back(), ready_[order_.below(uint32_t(ready_.size()))]);
-}
-
-void Worker::release_barrier() {
-    barrier_result_ = predicates_;
-    at_barrier_ = predicates_ = 0;
-    for (int thread = 0; thread < int(threads_.size()); ++thread) make_ready(thread);
 }
 
 // After a fault, fibres are left where they were; nothing on their stacks needs an end.
@@ -244,13 +214,10 @@ int Worker::barrier(int predicate, Here here) {
     static const char* const left_out = std::getenv("SIMT_LEAVE_OUT");  // "kernels/cuda/loss.cu:72"
     if (left_out && text_of(here) == left_out) return 0;
     Thread& thread = threads_[now_];
-    const int other_number = now_ == 0 ? int(threads_.size()) - 1 : 0;
-    const Thread& other = threads_[other_number];
-    if (other.state == State::kAtBarrier && other.here.line != here.line) {
-        std::string text = cat("waits at the barrier ", text_of(here), ", but thread ",
-                               coordinates(other_number), " ", whereabouts(other_number));
-        fault(std::move(text));
-    }
+    const int other = now_ == 0 ? int(threads_.size()) - 1 : 0;
+    if (threads_[other].state == State::kAtBarrier && threads_[other].here.line != here.line)
+        fault(cat("waits at the barrier ", text_of(here), ", but thread ", coordinates(other), " ",
+                  whereabouts(other)));
     thread.state = State::kAtBarrier, thread.here = here;
     ++at_barrier_, predicates_ += predicate != 0;
     suspend();
@@ -260,24 +227,17 @@ int Worker::barrier(int predicate, Here here) {
 void Worker::warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here) {
     Thread& thread = threads_[now_];
     const int first = now_ / warpSize * warpSize, own = now_ - first;
-    if (!(mask >> own & 1)) {
-        std::string text =
-            cat(name, " at ", text_of(here), ": mask ", hex(mask), " lacks the caller, lane ", own);
-        fault(std::move(text));
-    }
+    if (!(mask >> own & 1))
+        fault(cat(name, " at ", text_of(here), ": mask ", hex(mask), " lacks the caller, lane ",
+                  own));
     thread.state = State::kInWarp, thread.here = here, thread.name = name;
     thread.mask = mask, thread.lane = lane, thread.work = work;
 
     void* lanes[warpSize] = {};
     for (int i = 0; i < warpSize; ++i) {
         if (!(mask >> i & 1)) continue;
-        const int number = first + i;
-        const bool here_too = number < int(threads_.size()) &&
-                              threads_[number].state == State::kInWarp &&
-                              threads_[number].mask == mask && threads_[number].work == work &&
-                              threads_[number].here.line == here.line;
-        if (!here_too) return suspend();  // the last one to come does the work
-        lanes[i] = threads_[number].lane;
+        if (!meets(thread, first + i)) return suspend();  // the last one to come does the work
+        lanes[i] = threads_[first + i].lane;
     }
     work(lanes, mask);
     thread.state = State::kReady;
@@ -285,16 +245,23 @@ void Worker::warp_operation(unsigned mask, void* lane, WarpWork work, const char
         if (lanes[i] && i != own) make_ready(first + i);
 }
 
+bool Worker::meets(const Thread& thread, int number) const {
+    if (number >= int(threads_.size())) return false;
+    const Thread& other = threads_[number];
+    return other.state == State::kInWarp && other.mask == thread.mask &&
+           other.work == thread.work && other.here.line == thread.here.line;
+}
+
 void Worker::fault(std::string&& text) {
-    fault_ = cat(place(), ": ", text);
+    fault_ = cat(place(now_), ": ", text);
     std::string().swap(text);  // its owner never runs again
     suspend();
     std::abort();  // the scheduler never resumes a fibre after a fault
 }
 
-std::string Worker::place() const {
+std::string Worker::place(int thread) const {
     return cat("kernel ", launch_->name_, ", block ", text_of(blockIdx), ", thread ",
-               coordinates(now_));
+               coordinates(thread));
 }
 
 std::string Worker::coordinates(int thread) const {
@@ -314,33 +281,24 @@ std::string Worker::whereabouts(int number) const {
 // Nobody can go on: says who waits for whom. A warp operation is the likelier cause, and waits for
 // fewer, so it is named first.
 std::string Worker::deadlock() const {
-    const std::string kernel = cat("kernel ", launch_->name_, ", block ", text_of(blockIdx));
-    for (int number = 0; number < int(threads_.size()); ++number) {
+    const int count = int(threads_.size());
+    for (int number = 0; number < count; ++number) {
         const Thread& thread = threads_[number];
         if (thread.state != State::kInWarp) continue;
         for (int i = 0; i < warpSize; ++i) {
             const int other = number / warpSize * warpSize + i;
-            if (!(thread.mask >> i & 1) || other == number) continue;
-            const std::string text =
-                cat(kernel, ", thread ", coordinates(number), ": waits in ", thread.name, " at ",
-                    text_of(thread.here), " with mask ", hex(thread.mask));
-            if (other >= int(threads_.size()))
-                return cat(text, " for lane ", i, ", which this block does not have");
-            if (threads_[other].state != State::kInWarp ||
-                threads_[other].here.line != thread.here.line ||
-                threads_[other].mask != thread.mask)
-                return cat(text, " for lane ", i, ", but thread ", coordinates(other), " ",
-                           whereabouts(other));
+            if (!(thread.mask >> i & 1) || meets(thread, other)) continue;
+            const std::string text = cat(place(number), ": ", whereabouts(number), " with mask ",
+                                         hex(thread.mask), " for lane ", i, ", ");
+            if (other >= count) return cat(text, "which this block does not have");
+            return cat(text, "but thread ", coordinates(other), " ", whereabouts(other));
         }
     }
-    const auto waits = std::find_if(threads_.begin(), threads_.end(),
-                                    [](const Thread& t) { return t.state == State::kAtBarrier; });
-    const auto gone = std::find_if(threads_.begin(), threads_.end(),
-                                   [](const Thread& t) { return t.state != State::kAtBarrier; });
-    const int first = int(waits - threads_.begin()), other = int(gone - threads_.begin());
-    return cat(kernel, ", thread ", coordinates(first), ": ", whereabouts(first), ", which ",
-               at_barrier_, " of ", threads_.size(), " threads have reached; thread ",
-               coordinates(other), " ", whereabouts(other));
+    const auto waits = [](const Thread& t) { return t.state == State::kAtBarrier; };
+    const int first = int(std::ranges::find_if(threads_, waits) - threads_.begin());
+    const int other = int(std::ranges::find_if_not(threads_, waits) - threads_.begin());
+    return cat(place(first), ": ", whereabouts(first), ", which ", at_barrier_, " of ", count,
+               " threads have reached; thread ", coordinates(other), " ", whereabouts(other));
 }
 
 // ---- what kernels call -----------------------------------------------------------------------
@@ -361,19 +319,16 @@ void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, 
 }
 
 unsigned ballot(unsigned mask, int predicate, const char* name, Here here) {
-    struct Vote {
-        bool yes;
-        unsigned result;
-    } vote{predicate != 0, 0};
+    unsigned vote = predicate != 0;  // the last lane makes it the result
     const WarpWork count = [](void* const* lanes, unsigned mask) {
         unsigned result = 0;
         for (int i = 0; i < warpSize; ++i)
-            if (mask >> i & 1) result |= unsigned(static_cast<Vote*>(lanes[i])->yes) << i;
+            if (mask >> i & 1) result |= *static_cast<unsigned*>(lanes[i]) << i;
         for (int i = 0; i < warpSize; ++i)
-            if (mask >> i & 1) static_cast<Vote*>(lanes[i])->result = result;
+            if (mask >> i & 1) *static_cast<unsigned*>(lanes[i]) = result;
     };
     warp_operation(mask, &vote, count, name, here);
-    return vote.result;
+    return vote;
 }
 
 }  // namespace convoy::simt

@@ -1,4 +1,4 @@
-// worker.h — runs the blocks of one system thread. For worker.cpp and runtime.cpp only; kernels see
+// worker.h — runs the blocks of one system thread. For the files of the emulator only; kernels see
 // emulator.h.
 #pragma once
 
@@ -9,8 +9,31 @@
 
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/simt/runtime.h"
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace convoy::simt {
+
+// What the address sanitizer must be told: which bytes nobody may touch, and each change of stacks.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+inline void allow(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
+inline void forbid(const void* p, size_t bytes) { __asan_poison_memory_region(p, bytes); }
+inline void leave_stack(void** fake, const void* to, size_t bytes) {
+    __sanitizer_start_switch_fiber(fake, to, bytes);
+}
+inline void arrive_on_stack(void* fake, const void** from, size_t* bytes) {
+    __sanitizer_finish_switch_fiber(fake, from, bytes);
+}
+#else
+constexpr bool kSanitized = false;
+inline void allow(const void*, size_t) {}
+inline void forbid(const void*, size_t) {}
+inline void leave_stack(void**, const void*, size_t) {}
+inline void arrive_on_stack(void*, const void**, size_t*) {}
+#endif
 
 // xorshift64* (Vigna 2016): the order of threads needs speed, not quality.
 class Order {
@@ -41,7 +64,7 @@ class Worker {
     void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here);
     [[noreturn]] void fault(std::string&& text);
     void* shared(const void* tag, const char* name, size_t bytes, size_t align);
-    std::string place() const;  // "kernel …, block …, thread …"
+    std::string place() const { return place(now_); }  // "kernel …, block …, thread …"
 
  private:
     enum class State { kReady, kAtBarrier, kInWarp, kDone };
@@ -71,12 +94,13 @@ class Worker {
     int idle_fibre();
     void resume(int thread);
     void suspend();
-    void run_ready();
-    void release_barrier();
     void make_ready(int thread);
     void drop_fibres();
     void begin_shared(size_t dynamic_bytes);
     std::string end_shared();
+    // Whether thread `number` waits in the same warp operation.
+    bool meets(const Thread& thread, int number) const;
+    std::string place(int thread) const;
     std::string coordinates(int thread) const;
     std::string whereabouts(int thread) const;
     std::string deadlock() const;
