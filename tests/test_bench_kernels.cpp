@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/micro.h"
+#include "src/base/text.h"
 #include "src/bench/bench_kernels.h"
 #include "tests/support.h"
 
@@ -11,8 +12,8 @@ namespace {
 
 // Stands for a GPU: fast, and its memory out of reach. Counts what it multiplies as cuBLAS.
 struct FakeGpu final : CpuBackend {
-    FakeGpu(const BackendOptions& options, double* flops)
-        : CpuBackend({.threads = 1}, pick_micro()), flops(flops), cublas(options.gemm) {}
+    FakeGpu(const Config& config, double* flops)
+        : CpuBackend({.threads = 1}, pick_micro()), flops(flops), cublas(config.gemm) {}
     bool host_visible() const override { return false; }
     void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) override {
         if (cublas == Gemm::kCublas) *flops = 2.0 * x.N * w.N * w.C;
@@ -22,52 +23,57 @@ struct FakeGpu final : CpuBackend {
     Gemm cublas;
 };
 
-std::string all_of(std::FILE* file) {
+// The lines of a bench, as fast as it goes.
+template <class... Make>
+std::vector<std::string> rows_of(const Config& config, const Make&... make) {
+    std::FILE* file = std::tmpfile();
+    const int rows = bench_kernels(config, 0, file, make...);
     std::rewind(file);
     std::string text;
     for (int c; (c = std::fgetc(file)) != EOF;) text += char(c);
     std::fclose(file);
-    return text;
+    std::vector<std::string> lines = split(text, '\n');
+    lines.pop_back();
+    if (config.json) CHECK(int(lines.size()) == rows);
+    return lines;
+}
+Config json_of(const char* device, const char* filter) {
+    Config config;
+    config.device = device, config.filter = filter, config.threads = 1, config.json = true;
+    return config;
 }
 
 }  // namespace
 
 TEST_CASE("bench_kernels on a GPU has cuBLAS do the same products beside it, or says why not") {
     double flops = 0;
-    KernelBench options;
-    options.device = "cuda", options.seconds = 0, options.json = true;
-    options.make = [&](const std::string&, const BackendOptions& with) {
-        return std::make_unique<FakeGpu>(with, &flops);
+    const MakeBackend make = [&](const Config& config) {
+        return std::make_unique<FakeGpu>(config, &flops);
     };
     for (const char* filter : {"tiny conv2d 64x4x4x64", "tiny linear 64x1"}) {
-        options.filter = filter;
-        options.out = std::tmpfile();
-        CHECK(bench_kernels(options) == 1);
-        const auto row = nlohmann::json::parse(all_of(options.out));
+        const auto lines = rows_of(json_of("cuda", filter), make);
+        REQUIRE(lines.size() == 1);
+        const auto row = nlohmann::json::parse(lines[0]);
         CHECK(row["cublas_milliseconds"].get<double>() > 0);
         CHECK(row["rate"].get<double>() * row["milliseconds"].get<double>() * 1e6 ==
               doctest::Approx(flops));
     }
-    options.filter = "tiny resize 64x71x95x3";
-    options.out = std::tmpfile();
-    CHECK(bench_kernels(options) == 1);
-    CHECK(nlohmann::json::parse(all_of(options.out))["unit"] == "GB/s");
+    const auto resize = rows_of(json_of("cuda", "tiny resize 64x71x95x3"), make);
+    REQUIRE(resize.size() == 1);
+    CHECK(nlohmann::json::parse(resize[0])["unit"] == "GB/s");
     for (const char* filter : {"tiny conv2d_grad_x 64x4x4", "tiny conv2d_grad_w 64x4x4"}) {
-        options.filter = filter;
-        options.out = std::tmpfile();
-        CHECK(bench_kernels(options) >= 1);
-        CHECK(all_of(options.out).find("percent_of_cublas") != std::string::npos);
+        const auto lines = rows_of(json_of("cuda", filter), make);
+        REQUIRE(lines.size() >= 1);
+        CHECK(lines[0].find("percent_of_cublas") != std::string::npos);
     }
-    options.make = [&](const std::string&, const BackendOptions& with) {
+    Config config = json_of("cuda", "tiny linear 64x1");
+    config.json = false;
+    const auto table = rows_of(config, [&](const Config& with) {
         if (with.gemm == Gemm::kCublas) fail("cuBLAS cannot be opened: no file");
-        return std::make_unique<FakeGpu>(with, &flops);
-    };
-    options.filter = "tiny linear 64x1", options.json = false, options.out = std::tmpfile();
-    CHECK(bench_kernels(options) == 1);
-    const std::string table = all_of(options.out);
-    CAPTURE(table);
-    CHECK(table.find("\nno cuBLAS to compare with: cuBLAS cannot be opened: no file\n") !=
-          std::string::npos);
+        return make(with);
+    });
+    REQUIRE(table.size() == 4);  // machine, why, titles, one row
+    CHECK(table[1] == "no cuBLAS to compare with: cuBLAS cannot be opened: no file");
 }
 
 TEST_CASE("bench_kernels runs relu, add and the loss by themselves, also on the CUDA kernels") {
@@ -76,30 +82,20 @@ TEST_CASE("bench_kernels runs relu, add and the loss by themselves, also on the 
                                                         {"simt", "tiny relu_grad 64x4x4x128"},
                                                         {"simt", "tiny softmax_cross_entropy"}};
     for (const auto& [device, filter] : rows) {
-        KernelBench options;
-        options.device = device, options.threads = 1, options.seconds = 0;
-        options.filter = filter, options.json = true, options.out = std::tmpfile();
         CAPTURE(device);
         CAPTURE(filter);
-        CHECK(bench_kernels(options) == 1);
-        const auto row = nlohmann::json::parse(all_of(options.out));
+        const auto lines = rows_of(json_of(device, filter));
+        REQUIRE(lines.size() == 1);
+        const auto row = nlohmann::json::parse(lines[0]);
         CHECK(row["unit"] == "GB/s");
         CHECK(row["percent"].get<double>() > 0);
     }
 }
 
 TEST_CASE("bench_kernels prints one object a line for each op of a layer, with rate and percent") {
-    TempDir dir;
-    std::FILE* out = std::fopen((dir / "rows").c_str(), "w+");
-    REQUIRE(out);
-    KernelBench options;
-    options.device = "cpu", options.threads = 1, options.seconds = 0;
-    options.filter = "tiny conv2d", options.json = true, options.out = out;
-    const int rows = bench_kernels(options);
-    std::rewind(out);
-    char line[1024];
-    int lines = 0, forward = 0, grad_x = 0;
-    while (std::fgets(line, sizeof line, out)) {
+    const auto lines = rows_of(json_of("cpu", "tiny conv2d"));
+    size_t forward = 0, grad_x = 0;
+    for (const std::string& line : lines) {
         const auto row = nlohmann::json::parse(line);
         CHECK(row["model"] == "tiny");
         CHECK(row["unit"] == "GFLOP/s");
@@ -108,13 +104,10 @@ TEST_CASE("bench_kernels prints one object a line for each op of a layer, with r
         CHECK(row["percent"].get<double>() > 0);
         forward += row["op"] == "conv2d";
         grad_x += row["op"] == "conv2d_grad_x";
-        ++lines;
     }
-    std::fclose(out);
-    CHECK(lines == rows);
     CHECK(forward > 1);
-    CHECK(grad_x == forward - 1);    // the first needs no gradient of x
-    CHECK(rows == 4 * forward - 1);  // and all are followed by batch norm
+    CHECK(grad_x == forward - 1);            // the first needs no gradient of x
+    CHECK(lines.size() == 4 * forward - 1);  // and all are followed by batch norm
 }
 
 }  // namespace convoy

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "data/generated.h"
-#include "src/bench/bench_data.h"
+#include "src/bench/bench.h"
 #include "support.h"
 
 using namespace convoy;

@@ -1,15 +1,22 @@
-#include "src/bench/bench_allreduce.h"
-
+// bench_allreduce.cpp — sums of growing sizes, one after the other.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "src/base/clock.h"
 #include "src/base/median.h"
 #include "src/base/table.h"
+#include "src/base/text.h"
+#include "src/bench/bench.h"
 
 namespace convoy {
+
+static std::vector<size_t> parse_sizes(const Config& config) {
+    std::vector<size_t> sizes;
+    for (const std::string& size : split(config.bytes, ','))
+        sizes.push_back(parse_size(size, "--bytes").bytes);
+    return sizes;
+}
 
 static std::string size_text(size_t bytes) {
     return bytes >= (1 << 20)   ? cat(bytes >> 20, " MB")
@@ -17,13 +24,13 @@ static std::string size_text(size_t bytes) {
                                 : cat(bytes, " B");
 }
 
-// Seconds of each sum of so many bytes; as many sums as rank 0 says.
-static std::vector<double> time_sums(Communicator& communicator, size_t bytes, double seconds) {
+// Seconds of each sum of so many bytes: about a second of sums, at least 5; rank 0 says how many.
+static std::vector<double> time_sums(Communicator& communicator, size_t bytes) {
     std::vector<float> data(bytes / sizeof(float), 0.0f);
     communicator.allreduce_sum(data).get();  // warms memory and connections
     const auto trial = Clock::now();
     for (int i = 0; i < 3; ++i) communicator.allreduce_sum(data).get();
-    const int own = int(std::clamp(3 * seconds / seconds_since(trial), 5.0, 5000.0));
+    const int own = int(std::clamp(3 / seconds_since(trial), 5.0, 5000.0));
     const int sums = std::stoi(broadcast_text(communicator, cat(own)));
     std::vector<double> times;
     communicator.barrier();
@@ -35,22 +42,22 @@ static std::vector<double> time_sums(Communicator& communicator, size_t bytes, d
     return times;
 }
 
-void bench_allreduce(Communicator& communicator, const AllreduceBench& options) {
+void bench_allreduce(Communicator& communicator, const Config& config) {
     const int world = communicator.world();
     if (world < 2) fail("bench allreduce needs at least two ranks");
     double link = 1e300;
     for (const EdgeTiming& edge : communicator.measure_edges())
         link = std::min(link, edge.bytes_per_second * 8 / 1e9);
-    Table table(options.json, options.out);
-    for (const size_t bytes : options.bytes) {
-        const std::vector<double> times = time_sums(communicator, bytes, options.seconds);
+    Table table(config.json);
+    for (const size_t bytes : parse_sizes(config)) {
+        const std::vector<double> times = time_sums(communicator, bytes);
         const auto [least, most] = std::ranges::minmax(times);
         const double algorithm = double(bytes) * 8 / 1e9 / median(times);
         const double bus = algorithm * 2 * (world - 1) / world;
         if (communicator.rank() != 0) continue;
         table.row({{"bench", "allreduce"},
                    {"world", world},
-                   {"wire", options.bf16_wire ? "bf16" : "fp32"},
+                   {"wire", get_option(config, "wire")},
                    {"bytes", bytes},
                    {"", size_text(bytes), "size", "{:>6}"},
                    {"sums", times.size(), "sums", "{:4}"},
@@ -64,7 +71,9 @@ void bench_allreduce(Communicator& communicator, const AllreduceBench& options) 
     }
 }
 
-void bench_allreduce_local(int world, const AllreduceBench& options) {
+void bench_allreduce_local(const Config& config) {
+    parse_sizes(config);  // fails before there are other processes
+    const int world = config.world > 0 ? config.world : 2;
     // Rank 0, this process, knows the coordinator's port; the others read it from a pipe.
     int port_pipe[2];
     if (pipe(port_pipe) != 0) fail("bench allreduce cannot open a pipe");
@@ -77,25 +86,22 @@ void bench_allreduce_local(int world, const AllreduceBench& options) {
     }
     close(port_pipe[rank == 0 ? 0 : 1]);
     try {
-        JoinOptions join_options;
-        join_options.host = "127.0.0.1";
-        join_options.rank = rank;
-        join_options.world = world;
-        join_options.bf16_wire = options.bf16_wire;
-        join_options.join_timeout = std::chrono::seconds(30);
-        join_options.listening = [&](uint16_t port) {
+        JoinOptions how;
+        how.host = "127.0.0.1", how.rank = rank, how.world = world;
+        how.bf16_wire = config.wire == WireType::kBf16;
+        how.join_timeout = std::chrono::seconds(30);
+        how.listening = [&](uint16_t port) {
             const std::vector<uint16_t> ports(size_t(world), port);
             const ssize_t bytes = ssize_t(ports.size() * sizeof port);
             if (write(port_pipe[1], ports.data(), size_t(bytes)) != bytes)
                 fail("bench allreduce cannot tell its ranks the port");
         };
-        uint16_t& port = join_options.port;
-        if (rank > 0 && read(port_pipe[0], &port, sizeof port) != sizeof port)
+        if (rank > 0 && read(port_pipe[0], &how.port, sizeof how.port) != sizeof how.port)
             fail("bench allreduce: rank 0 has ended");
         Log log(stderr);
         log.set_quiet(true);
-        Job job = join(join_options, log);
-        bench_allreduce(*job.communicator, options);
+        Job job = join(how, log);
+        bench_allreduce(*job.communicator, config);
         job.communicator->barrier();
         job.communicator->leave();
     } catch (const std::exception& error) {

@@ -1,6 +1,4 @@
 // bench_data.cpp — the stages one by one, then together.
-#include "src/bench/bench_data.h"
-
 #include <algorithm>
 #include <functional>
 
@@ -9,6 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/table.h"
+#include "src/bench/bench.h"
 #include "src/train/input.h"
 
 namespace convoy {

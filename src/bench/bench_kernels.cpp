@@ -14,7 +14,7 @@ namespace convoy {
 namespace {
 
 // Batches with which the largest layer is a few hundred MB.
-const std::pair<const char*, int> kModels[] = {
+const std::pair<const char*, int> kTimedModels[] = {
     {"tiny", 64}, {"alexnet", 64}, {"vgg16", 8}, {"resnet18", 32}, {"resnet50", 16}};
 
 double seconds_of(Backend& backend, const std::function<void(Backend&)>& run, int repeats = 1) {
@@ -95,37 +95,33 @@ void print(const KernelRow& row, const Measured& m, Table& table) {
 
 }  // namespace
 
-int bench_kernels(const KernelBench& options) {
+int bench_kernels(const Config& config, double seconds, std::FILE* out, const MakeBackend& make) {
     int rows = 0;
-    Table table(options.json, options.out);
-    for (const auto& [model, batch] : kModels) {
+    Table table(config.json, out);
+    for (const auto& [model, batch] : kTimedModels) {
         // A backend for each model: its memory is given back in between.
-        BackendOptions with{.threads = options.threads,
-                            .conv = options.conv,
-                            .precision = options.precision,
-                            .gemm = options.gemm};
-        const auto backend = options.make(options.device, with);
+        const auto backend = make(config);
         std::unique_ptr<Backend> cublas;
         std::string why_none;
         if (!backend->host_visible()) try {
-                with.gemm = Gemm::kCublas;
-                cublas = options.make(options.device, with);
+                Config with_cublas = config;
+                with_cublas.gemm = Gemm::kCublas;
+                cublas = make(with_cublas);
             } catch (const Error& error) {
                 why_none = error.what();
             }
-        if (!options.json && model == kModels[0].first) {
-            fmt::print(options.out, "{}; limit {:.0f} GFLOP/s (multiply-adds on registers)\n",
+        if (!config.json && model == kTimedModels[0].first) {
+            fmt::print(out, "{}; limit {:.0f} GFLOP/s (multiply-adds on registers)\n",
                        backend->description(), backend->measure_peak_gflops());
-            if (!why_none.empty())
-                fmt::print(options.out, "no cuBLAS to compare with: {}\n", why_none);
+            if (!why_none.empty()) fmt::print(out, "no cuBLAS to compare with: {}\n", why_none);
         }
         std::set<std::string> seen;
         const auto wanted = [&](const std::string& name) {
-            return name.find(options.filter) != std::string::npos && !seen.count(name);
+            return name.find(config.filter) != std::string::npos && !seen.count(name);
         };
         Limit limit(*backend);
         for_each_row(model, batch, *backend, wanted, [&](const KernelRow& row) {
-            print(row, measure(row, *backend, cublas.get(), limit, options.seconds), table);
+            print(row, measure(row, *backend, cublas.get(), limit, seconds), table);
             seen.insert(row.name());
             ++rows;
         });

@@ -12,27 +12,18 @@
 #include <memory>
 #include <string>
 
-#include "kernels/backend.h"
+#include "src/job/device_choice.h"
 
 namespace convoy {
 
-struct KernelBench {
-    std::string device;  // as --device
-    int threads = 0;     // 0: all there are
-    ConvMethod conv = ConvMethod::kAuto;
-    Precision precision = Precision::kFp32;
-    Gemm gemm = Gemm::kOwn;
-    std::string filter;    // only rows whose "model op shapes" contains this
-    double seconds = 0.1;  // for each row, about; at least 3 runs
-    bool json = false;     // one object a line instead of the table
-    std::FILE* out = stdout;
-    std::function<std::unique_ptr<Backend>(const std::string&, const BackendOptions&)> make =
-        make_backend;
-};
+using MakeBackend = std::function<std::unique_ptr<Backend>(const Config&)>;
 
-// Prints a line for each different (op, shapes) of tiny, alexnet, vgg16, resnet18 and
-// resnet50. Returns how many.
-int bench_kernels(const KernelBench& options);
+// Prints a line for each different (op, shapes) of tiny, alexnet, vgg16, resnet18 and resnet50 of
+// which "model op shapes" contains config.filter; config.json: an object. Returns how many. About
+// `seconds` a row, at least 3 runs.
+int bench_kernels(
+    const Config& config, double seconds = 0.1, std::FILE* out = stdout,
+    const MakeBackend& make = [](const Config& config) { return make_backend(config); });
 
 // ---- kernel_rows.cpp: what is timed -------------------------------------------------------------
 

@@ -1,6 +1,4 @@
-// bench_train.cpp — see bench_train.h.
-#include "src/bench/bench_train.h"
-
+// bench_train.cpp — steps without input pipeline: training, forward alone, or asleep.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "src/base/check.h"
 #include "src/base/median.h"
 #include "src/base/table.h"
+#include "src/bench/bench.h"
 #include "src/job/device_choice.h"
 #include "src/train/input.h"
 #include "src/train/random_batch.h"

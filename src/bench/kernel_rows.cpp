@@ -86,22 +86,21 @@ class Walk {
         return x;
     }
     void loss(Shape s) {
-        if (!any_wanted({"softmax_cross_entropy"}, s.text())) return;
+        if (!begin({"softmax_cross_entropy"}, s.text())) return;
         const Tensor logits = buffers_.take_floats(s), dlogits = buffers_.take(s);
         const std::vector<int32_t> labels(size_t(s.N), 1);
         float* sums = buffers_.take(BatchSums::kFloats);
-        emit("softmax_cross_entropy", s.text(), 0, bytes_of({logits, dlogits}),
+        emit("softmax_cross_entropy", bytes_of({logits, dlogits}),
              [&](Backend& b) { b.softmax_cross_entropy(logits, labels, 0.1f, dlogits, sums); });
     }
     void optimizer() {
-        const std::string all = cat(params_, " parameters");
-        if (!any_wanted({"sgd"}, all)) return;
+        if (!begin({"sgd"}, cat(params_, " parameters"))) return;
         float *w = buffers_.take(params_), *g = buffers_.take(params_), *v = buffers_.take(params_);
         // No -1 in it, which as a float would be a NaN for the rows to come.
         const StepState state{.lr = 1e-4f, .scale = 0.01f, .first_bad = 0};
         auto* step = reinterpret_cast<StepState*>(buffers_.take(sizeof state / sizeof(float)));
         backend_.upload(step, &state, sizeof state);
-        emit("sgd", all, 0, 20.0 * double(params_),
+        emit("sgd", 20.0 * double(params_),
              [&](Backend& b) { b.sgd(w, g, v, params_, step, 0.9f, 1e-4f, false); });
     }
     // What --augment-on device has the backend do with a batch of crops of photos. To be called
@@ -109,8 +108,7 @@ class Walk {
     void images(Shape shape) {
         const int H = shape.H * 250 / 224, W = shape.H * 333 / 224;
         const Image crop{H, W, std::vector<uint8_t>(size_t(H) * size_t(W) * 3, 200)};
-        const std::string shapes = cat(shape.N, "x", crop.H, "x", crop.W, "x3 to ", shape.H);
-        if (!any_wanted({"resize"}, shapes)) return;
+        if (!begin({"resize"}, cat(shape.N, "x", H, "x", W, "x3 to ", shape.H))) return;
         Packer packer;
         const size_t bytes =
             packer.prepare(view(crop), {shape.H, shape.W, {0, 0, shape.H, shape.W}, false});
@@ -122,7 +120,7 @@ class Walk {
         const Tensor y = buffers_.take(shape);
         backend_.upload((void*)there, block.data(), block.size());
         const std::vector<float> values(3 * 256, 1);
-        emit("resize", shapes, 0, double(block.size()) + bytes_of({y}), [&](Backend& b) {
+        emit("resize", double(block.size()) + bytes_of({y}), [&](Backend& b) {
             b.resize({there, block.size()}, pictures, values.data(), y);
         });
     }
@@ -130,17 +128,19 @@ class Walk {
  private:
     using Run = std::function<void(Backend&)>;
 
-    void emit(const char* op, const std::string& shapes, double flops, double bytes, Run run,
-              Run by_cublas = nullptr) {
-        const KernelRow row{model_, op, shapes, flops, bytes, std::move(run), std::move(by_cublas)};
-        if (wanted_(row.name())) measure_(row);
-    }
-    // Asked before any memory is taken for a layer.
-    bool any_wanted(std::initializer_list<const char*> ops, const std::string& shapes) {
+    // A layer of these shapes begins. False if none of its ops is wanted: asked before any memory
+    // is taken for it.
+    bool begin(std::initializer_list<const char*> ops, const std::string& shapes) {
+        shapes_ = shapes;
         buffers_.reset();
         return std::ranges::any_of(ops, [&](const char* op) {
-            return wanted_(KernelRow{model_, op, shapes}.name());
+            return wanted_(KernelRow{model_, op, shapes_}.name());
         });
+    }
+    void emit(const char* op, double bytes, Run run, double flops = 0, Run by_cublas = nullptr) {
+        const KernelRow row{
+            model_, op, shapes_, flops, bytes, std::move(run), std::move(by_cublas)};
+        if (wanted_(row.name())) measure_(row);
     }
 
     Shape layer(const LayerText& text, Shape x, bool before_norm) {
@@ -162,8 +162,8 @@ class Walk {
         const Shape ys{xs.N, window.out_h(xs.H), window.out_w(xs.W), K};
         const Shape ws{K, window.size_h, window.size_w, xs.C};
         params_ += ws.elems();
-        const std::string shapes = cat(xs.text(), " to ", K, ", ", window_text(window));
-        if (!any_wanted({"conv2d", "conv2d_moments", "conv2d_grad_x", "conv2d_grad_w"}, shapes))
+        if (!begin({"conv2d", "conv2d_moments", "conv2d_grad_x", "conv2d_grad_w"},
+                   cat(xs.text(), " to ", K, ", ", window_text(window))))
             return ys;
         const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
         const Tensor dw = buffers_.take_floats(ws), dx = buffers_.take(xs);
@@ -175,73 +175,67 @@ class Walk {
         const Tensor columns = backend_.host_visible() ? Tensor() : buffers_.take(cs);
         const Tensor rows = y.as({cs.N, 1, 1, K}), flat = w.as({K, 1, 1, cs.C});
         const Tensor flat_dw = dw.as(flat.shape());
-        emit(
-            "conv2d", shapes, flops, bytes,
-            [&](Backend& b) { b.conv2d(x, w, nullptr, window, true, y); },
-            [&](Backend& b) { b.linear(columns, flat, nullptr, false, rows); });
+        const auto forward = [&](Backend& b) { b.conv2d(x, w, nullptr, window, true, y); };
+        emit("conv2d", bytes, forward, flops,
+             [&](Backend& b) { b.linear(columns, flat, nullptr, false, rows); });
         if (before_norm) {  // with the statistics of y, as in training
             const std::vector<int> groups = groups_of(ys.N);
             const Moments of_y = moments_of(ys, groups);
-            emit("conv2d_moments", shapes, flops, bytes,
-                 [&](Backend& b) { b.conv2d(x, w, nullptr, window, false, y, &of_y); });
+            const auto run = [&](Backend& b) { b.conv2d(x, w, nullptr, window, false, y, &of_y); };
+            emit("conv2d_moments", bytes, run, flops);
         }
+        const auto grad_x = [&](Backend& b) { b.conv2d_grad_x(y, w, window, nullptr, dx); };
         if (xs.C > 3)  // the first layer needs none
-            emit(
-                "conv2d_grad_x", shapes, flops, bytes,
-                [&](Backend& b) { b.conv2d_grad_x(y, w, window, nullptr, dx); },
-                [&](Backend& b) { b.linear_grad_x(rows, flat, nullptr, columns); });
-        emit(
-            "conv2d_grad_w", shapes, flops, bytes_of({x, y, dw}),
-            [&](Backend& b) { b.conv2d_grad_w(x, y, window, dw, nullptr); },
-            [&](Backend& b) { b.linear_grad_w(columns, rows, flat_dw, nullptr); });
+            emit("conv2d_grad_x", bytes, grad_x, flops,
+                 [&](Backend& b) { b.linear_grad_x(rows, flat, nullptr, columns); });
+        const auto grad_w = [&](Backend& b) { b.conv2d_grad_w(x, y, window, dw, nullptr); };
+        emit("conv2d_grad_w", bytes_of({x, y, dw}), grad_w, flops,
+             [&](Backend& b) { b.linear_grad_w(columns, rows, flat_dw, nullptr); });
         return ys;
     }
     Shape linear(int K, Shape xs) {
         const Shape ys{xs.N, 1, 1, K}, ws{K, 1, 1, int(xs.row_elems())};
         params_ += ws.elems();
-        const std::string shapes = cat(xs.text(), " to ", K);
-        if (!any_wanted({"linear", "linear_grad_x", "linear_grad_w"}, shapes)) return ys;
+        if (!begin({"linear", "linear_grad_x", "linear_grad_w"}, cat(xs.text(), " to ", K)))
+            return ys;
         const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
         const Tensor dw = buffers_.take_floats(ws), dx = buffers_.take(xs);
-        const double flops = 2.0 * double(ys.elems()) * ws.C;
-        const auto all = [&](const char* op, double bytes, const Run& run) {
-            emit(op, shapes, flops, bytes, run, run);
-        };
-        all("linear", bytes_of({x, w, y}), [&](Backend& b) { b.linear(x, w, nullptr, true, y); });
-        all("linear_grad_x", bytes_of({x, w, y}),
-            [&](Backend& b) { b.linear_grad_x(y, w, nullptr, dx); });
-        all("linear_grad_w", bytes_of({x, dw, dw, y}),
-            [&](Backend& b) { b.linear_grad_w(x, y, dw, nullptr); });
+        const double flops = 2.0 * double(ys.elems()) * ws.C, bytes = bytes_of({x, w, y});
+        const auto forward = [&](Backend& b) { b.linear(x, w, nullptr, true, y); };
+        const auto grad_x = [&](Backend& b) { b.linear_grad_x(y, w, nullptr, dx); };
+        const auto grad_w = [&](Backend& b) { b.linear_grad_w(x, y, dw, nullptr); };
+        emit("linear", bytes, forward, flops, forward);
+        emit("linear_grad_x", bytes, grad_x, flops, grad_x);
+        emit("linear_grad_w", bytes_of({x, dw, dw, y}), grad_w, flops, grad_w);
         return ys;
     }
     // By itself; behind a product, a batch norm or an add it is part of that.
     Shape relu(Shape s) {
-        if (!any_wanted({"relu", "relu_grad"}, s.text())) return s;
+        if (!begin({"relu", "relu_grad"}, s.text())) return s;
         const Tensor x = buffers_.take(s), dx = buffers_.take(s);
-        emit("relu", s.text(), 0, bytes_of({x, x}), [&](Backend& b) { b.relu(x); });
-        emit("relu_grad", s.text(), 0, bytes_of({x, dx, dx}),
-             [&](Backend& b) { b.relu_grad(x, dx); });
+        emit("relu", bytes_of({x, x}), [&](Backend& b) { b.relu(x); });
+        emit("relu_grad", bytes_of({x, dx, dx}), [&](Backend& b) { b.relu_grad(x, dx); });
         return s;
     }
     Shape add(Shape s) {
-        if (!any_wanted({"add"}, s.text())) return s;
+        if (!begin({"add"}, s.text())) return s;
         const Tensor x = buffers_.take(s), y = buffers_.take(s);
-        emit("add", s.text(), 0, bytes_of({x, x, y}), [&](Backend& b) { b.add(x, y); });
+        emit("add", bytes_of({x, x, y}), [&](Backend& b) { b.add(x, y); });
         return s;
     }
     Shape batch_norm(Shape s) {
         params_ += size_t(2) * s.C;
-        if (!any_wanted({"moments", "batch_norm", "batch_norm_grad"}, s.text())) return s;
+        if (!begin({"moments", "batch_norm", "batch_norm_grad"}, s.text())) return s;
         const std::vector<int> groups = groups_of(s.N);
         const Tensor x = buffers_.take(s), y = buffers_.take(s), dy = buffers_.take(s);
         const size_t C = size_t(s.C);
         float *gamma = buffers_.take(C), *beta = buffers_.take(C);
         const Moments of_x = moments_of(s, groups);
-        emit("moments", s.text(), 0, bytes_of({x}), [&](Backend& b) { b.moments(x, of_x); });
-        emit("batch_norm", s.text(), 0, bytes_of({x, y}), [&](Backend& b) {
+        emit("moments", bytes_of({x}), [&](Backend& b) { b.moments(x, of_x); });
+        emit("batch_norm", bytes_of({x, y}), [&](Backend& b) {
             b.batch_norm(x, groups, of_x.mean_rstd, gamma, beta, nullptr, true, y);
         });
-        emit("batch_norm_grad", s.text(), 0, bytes_of({x, y, dy, x, y, dy, dy}), [&](Backend& b) {
+        emit("batch_norm_grad", bytes_of({x, y, dy, x, y, dy, dy}), [&](Backend& b) {
             b.batch_norm_grad(x, y, dy, groups, gamma, true, of_x.mean_rstd, dy, nullptr, of_x.sums,
                               of_x.sums + C);
         });
@@ -253,30 +247,29 @@ class Walk {
     }
     Shape max_pool(Window window, Shape xs) {
         const Shape ys{xs.N, window.out_h(xs.H), window.out_w(xs.W), xs.C};
-        const std::string shapes = cat(xs.text(), ", ", window_text(window));
-        if (!any_wanted({"max_pool", "max_pool_grad"}, shapes)) return ys;
+        if (!begin({"max_pool", "max_pool_grad"}, cat(xs.text(), ", ", window_text(window))))
+            return ys;
         const Tensor x = buffers_.take(xs), y = buffers_.take(ys), dx = buffers_.take(xs);
         auto* argmax = reinterpret_cast<uint8_t*>(buffers_.take(ys.elems() / 4 + 1));
         const double bytes = bytes_of({x, y}) + double(ys.elems());
-        emit("max_pool", shapes, 0, bytes, [&](Backend& b) { b.max_pool(x, window, y, argmax); });
-        emit("max_pool_grad", shapes, 0, bytes,
+        emit("max_pool", bytes, [&](Backend& b) { b.max_pool(x, window, y, argmax); });
+        emit("max_pool_grad", bytes,
              [&](Backend& b) { b.max_pool_grad(y, argmax, window, nullptr, dx); });
         return ys;
     }
     Shape avg_pool(Shape ys, Shape xs) {
-        const std::string shapes = cat(xs.text(), " to ", ys.H, "x", ys.W);
-        if (!any_wanted({"avg_pool", "avg_pool_grad"}, shapes)) return ys;
+        if (!begin({"avg_pool", "avg_pool_grad"}, cat(xs.text(), " to ", ys.H, "x", ys.W)))
+            return ys;
         const Tensor x = buffers_.take(xs), y = buffers_.take(ys), dx = buffers_.take(xs);
-        emit("avg_pool", shapes, 0, bytes_of({x, y}), [&](Backend& b) { b.avg_pool(x, y); });
-        emit("avg_pool_grad", shapes, 0, bytes_of({x, y}),
-             [&](Backend& b) { b.avg_pool_grad(y, dx); });
+        emit("avg_pool", bytes_of({x, y}), [&](Backend& b) { b.avg_pool(x, y); });
+        emit("avg_pool_grad", bytes_of({x, y}), [&](Backend& b) { b.avg_pool_grad(y, dx); });
         return ys;
     }
     Shape dropout(float p, Shape s) {
-        if (!any_wanted({"dropout"}, s.text())) return s;
+        if (!begin({"dropout"}, s.text())) return s;
         const Tensor x = buffers_.take(s);
         const std::vector<uint64_t> ids(size_t(s.N), 7);
-        emit("dropout", s.text(), 0, bytes_of({x, x}), [&](Backend& b) {
+        emit("dropout", bytes_of({x, x}), [&](Backend& b) {
             b.dropout(x, p, {1, 0}, ids, kLayer);
         });
         return s;
@@ -288,6 +281,7 @@ class Walk {
     const WantedRow& wanted_;
     const MeasureRow& measure_;
     size_t params_ = 0;
+    std::string shapes_;  // of the layer at hand
 };
 
 }  // namespace

@@ -2,11 +2,8 @@
 #include <fmt/core.h>
 
 #include "src/base/check.h"
-#include "src/base/text.h"
-#include "src/bench/bench_allreduce.h"
-#include "src/bench/bench_data.h"
+#include "src/bench/bench.h"
 #include "src/bench/bench_kernels.h"
-#include "src/bench/bench_train.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
@@ -29,40 +26,22 @@ static int command_bench_train(const CommandLine& line, Log& log, const Stop& st
     return run_in_job(line, log, stop, bench_train_in_job);
 }
 
-static AllreduceBench allreduce_options(const Config& config) {
-    AllreduceBench options;
-    for (const std::string& size : split(config.bytes, ','))
-        options.bytes.push_back(parse_size(size, "--bytes").bytes);
-    options.bf16_wire = config.wire == WireType::kBf16;
-    options.json = config.json;
-    return options;
-}
-
 static int bench_allreduce_in_job(JobSession& job) {
     job.take_settings_of_rank0();
-    bench_allreduce(job.communicator(), allreduce_options(job.config));
+    bench_allreduce(job.communicator(), job.config);
     job.finish();
     return 0;
 }
 
 static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop) {
     if (!line.config.coord.empty()) return run_in_job(line, log, stop, bench_allreduce_in_job);
-    bench_allreduce_local(line.config.world > 0 ? line.config.world : 2,
-                          allreduce_options(line.config));
+    bench_allreduce_local(line.config);
     return 0;
 }
 
 static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
-    KernelBench options;
-    options.device = line.config.device;
-    options.threads = line.config.threads;
-    options.conv = line.config.conv;
-    options.precision = line.config.precision;
-    options.gemm = line.config.gemm;
-    options.filter = line.config.filter;
-    options.json = line.config.json;
-    if (bench_kernels(options) == 0)
-        fail("--filter: no row has '", options.filter,
+    if (bench_kernels(line.config) == 0)
+        fail("--filter: no row has '", line.config.filter,
              "' in its name; `trainer bench kernels` shows them all");
     return 0;
 }
@@ -77,7 +56,7 @@ static int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
     if (!config.json) fmt::print("{}, size {}\n", data.description, how.size);
     print_data_bench(
         bench_data(data.train, how, config.augment_on == AugmentOn::kDevice, threads, 2.0),
-        config.json, stdout);
+        config.json);
     return 0;
 }
 

@@ -1,0 +1,56 @@
+// bench.h — the speed tables of `trainer bench train`, `allreduce` and `data`; bench_kernels.h has
+// the fourth. All print one object a line with config.json.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/augment.h"
+#include "data/source.h"
+#include "net/communicator.h"
+#include "src/base/clock.h"
+#include "src/config/config.h"
+
+namespace convoy {
+
+// Times config.steps training steps on random pixels, the same in every step; rank 0 prints. Every
+// rank must call it. Returns the signal that ended it early, else 0.
+//
+// config.forward: forward passes alone, as of eval. config.compute > 0: layers sleep so many
+// seconds a step instead of computing, in proportion to their operations, while gradients are sent
+// as ever: the network of many hosts on a machine of few cores.
+// `started`: when the command began; the times of the first step count from there.
+int bench_train(const Config& config, Communicator& communicator, Log& log,
+                const std::function<int()>& stop, Clock::time_point started);
+
+// How fast the ring sums config.bytes, beside what the link between two ranks can carry. Every rank
+// must call it; rank 0 prints.
+//
+//   median     µs of one allreduce_sum, as rank 0 sees it, one after the other
+//   algorithm  bytes / median
+//   bus        algorithm · 2(world-1)/world: what each rank really sends (and receives); the
+//              figure to compare with the link, whatever the world
+//   link       what the slowest edge of the ring carries in one direction
+void bench_allreduce(Communicator& communicator, const Config& config);
+// The same with config.world processes of this machine (2 if it is 0), joined over loopback. It
+// forks: this process must have one thread.
+void bench_allreduce_local(const Config& config);
+
+struct DataBenchRow {
+    std::string stage;
+    int threads = 1;
+    double images_per_second = 0;
+    double bytes = 0;  // of an image on its way to the device; 0: it is not there yet
+    double limit = 0;  // what `threads` threads could do without the loader; 0: not known
+};
+// Times each stage of the input pipeline on one thread: read, decode, validation, training with
+// floats or with packed pixels for the device. Then the loader on 1, 2, 4 … up to `threads`
+// threads, `packed` or not. About `seconds` each.
+std::vector<DataBenchRow> bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
+                                     bool packed, int threads, double seconds);
+void print_data_bench(const std::vector<DataBenchRow>& rows, bool json, std::FILE* out = stdout);
+
+}  // namespace convoy
