@@ -303,8 +303,7 @@ TEST_CASE("program: --sync-every with a rank that has no images, resumed with al
            "1", "--preflight", "off"});
 }
 
-TEST_CASE(
-    "run log: the bar between two averages of --sync-every shows no loss, the line after does") {
+TEST_CASE("run log: a bar without images shows no loss, the line after it does") {
     Diary diary;
     RunLog run_log(diary.log(), "", 0, /*log_every=*/2, 3, /*terminal=*/true);
     run_log.plan(1, 4, 4, 0, {});
