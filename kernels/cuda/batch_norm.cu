@@ -6,42 +6,35 @@
 //          with dz = dy where y > 0, x̂ = (x − mean)·rstd
 //
 //   rows    a row is a pixel: C numbers. Each group is cut into `parts` slabs of rows.
-//   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads (columns.cuh); threadIdx.y strides over
+//   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads (moments.cuh); threadIdx.y strides over
 //           the rows of the slab. Of bf16 a thread takes four channels, where they come in fours:
 //           then ⌈C/128⌉ blocks side by side.
-//   shared  2·8·32 floats.
+//   shared  16·32 floats; for four channels 64·32.
 //   bytes   forward x read, y written, backward 2·(x, y, dy) + dx: 4 a number, 2 where they are
 //           bf16; memory-bound. The statistics take another read of x, unless a convolution took
 //           them on the way. They are floats, as gamma and beta are.
 //   order   rows of a thread, the 8 threads of a column, then in double the slabs, each in order.
-#include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/moments.cuh"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-// Where the groups lie, and how they are cut.
-struct Groups {
-    const int* bounds;  // on the device: group g is images [bounds[g], bounds[g+1])
-    int count, parts;
-    int64_t image_rows;
-
-    __device__ int64_t first_row(int g) const { return bounds[g] * image_rows; }
-    __device__ int64_t rows(int g) const { return (bounds[g + 1] - bounds[g]) * image_rows; }
+// Each group is cut into `parts` slabs of rows.
+struct Slabs : Groups {
+    int64_t parts;
 };
-
 // The slab of this block: rows [begin, end) of group g.
 struct Slab {
     int g;
     int64_t begin, end;
-    __device__ Slab(const Groups& groups, int slab) : g(slab / groups.parts) {
-        const int64_t first = groups.first_row(g), rows = groups.rows(g),
-                      part = slab % groups.parts;
-        begin = first + rows * part / groups.parts;
-        end = first + rows * (part + 1) / groups.parts;
+    __device__ Slab(const Slabs& slabs, int slab) : g(slab / int(slabs.parts)) {
+        const int64_t first = slabs.first_row(g), rows = slabs.rows(g),
+                      part = slab % int(slabs.parts);
+        begin = first + rows * part / slabs.parts;
+        end = first + rows * (part + 1) / slabs.parts;
     }
 };
 
@@ -89,11 +82,10 @@ __device__ __forceinline__ void normalise_at(const T* x, const T* residual, T* y
 }
 
 template <class T, int kWide>
-__global__ void normalise_kernel(const T* x, int C, Groups groups, const float* gamma,
-                                 const float* beta, const T* residual, bool relu,
-                                 const float* mean_rstd, T* y) {
-    const Slab slab(groups, blockIdx.y);
-    const int c = first_channel<kWide>();
+__global__ void normalise_kernel(const T* x, Slabs slabs, const float* gamma, const float* beta,
+                                 const T* residual, bool relu, const float* mean_rstd, T* y) {
+    const Slab slab(slabs, blockIdx.y);
+    const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
     const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
     const Channels<kWide> center(mean, c), shift(beta, c), rstd(mean + C, c);
@@ -105,12 +97,11 @@ __global__ void normalise_kernel(const T* x, int C, Groups groups, const float* 
 
 // parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂.
 template <class T, int kWide>
-__global__ void gradient_sums_kernel(const T* __restrict__ x, const T* y, const T* dy, int C,
-                                     Groups groups, bool relu, const float* mean_rstd,
-                                     float* parts) {
-    const Slab slab(groups, blockIdx.y);
-    const int c = first_channel<kWide>();
-    float sum[kWide] = {}, dot[kWide] = {};
+__global__ void gradient_sums_kernel(const T* __restrict__ x, const T* y, const T* dy, Slabs slabs,
+                                     bool relu, const float* mean_rstd, float* parts) {
+    const Slab slab(slabs, blockIdx.y);
+    const int C = slabs.C, c = first_channel<kWide>();
+    float sums[2 * kWide] = {};  // Σ dz, then Σ dz·x̂
     if (c < C && slab.begin < slab.end) {
         const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
         const Channels<kWide> center(mean, c), rstd(mean + C, c);
@@ -119,31 +110,30 @@ __global__ void gradient_sums_kernel(const T* __restrict__ x, const T* y, const 
             load_dz(dz, y, dy, relu, size_t(row * C + c));
             load_pack(v, x + row * C + c);
 #pragma unroll
-            for (int e = 0; e < kWide; ++e)
-                sum[e] += dz[e], dot[e] += dz[e] * ((v[e] - center[e]) * rstd[e]);
+            for (int e = 0; e < kWide; ++e) {
+                sums[e] += dz[e];
+                sums[kWide + e] += dz[e] * ((v[e] - center[e]) * rstd[e]);
+            }
         }
     }
+    add_columns(sums);
+    if (threadIdx.y > 0 || c >= C) return;
     float* to = parts + size_t(blockIdx.y) * 2 * C + c;
-    for (int e = 0; e < kWide; ++e) {
-        if (e > 0) __syncthreads();  // the sums of the channel before were read
-        add_column(sum[e], dot[e]);
-        if (threadIdx.y == 0 && c < C) to[e] = sum[e], to[C + e] = dot[e];
-    }
+    for (int e = 0; e < kWide; ++e) to[e] = sums[e], to[C + e] = sums[kWide + e];
 }
 
 // A thread a channel: dgamma and dbeta, and for each group the means of dz and of dz·x̂, times rstd.
-__global__ void finish_gradient_kernel(int C, Groups groups, const float* parts,
-                                       const float* mean_rstd, float* factors, float* dgamma,
-                                       float* dbeta) {
-    const int c = int(first_index());
+__global__ void finish_gradient_kernel(Slabs slabs, const float* parts, const float* mean_rstd,
+                                       float* factors, float* dgamma, float* dbeta) {
+    const int C = slabs.C, c = int(first_index());
     if (c >= C) return;
     double all = 0, all_dots = 0;
-    for (int g = 0; g < groups.count; ++g) {
-        const double M = double(groups.rows(g));
+    for (int g = 0; g < slabs.count; ++g) {
+        const double M = double(slabs.rows(g));
         if (M == 0) continue;
         double sum = 0, dot = 0;
-        for (int part = 0; part < groups.parts; ++part) {
-            const float* from = parts + size_t(g * groups.parts + part) * 2 * C;
+        for (int64_t part = 0; part < slabs.parts; ++part) {
+            const float* from = parts + size_t(g * slabs.parts + part) * 2 * C;
             sum += from[c], dot += from[C + c];
         }
         factors[size_t(g) * 2 * C + c] = float(sum / M);
@@ -157,11 +147,11 @@ __global__ void finish_gradient_kernel(int C, Groups groups, const float* parts,
 
 // dx and dresidual may be dy: each number is read before it is written, by the same thread.
 template <class T, int kWide>
-__global__ void gradient_kernel(const T* x, const T* y, const T* dy, int C, Groups groups,
+__global__ void gradient_kernel(const T* x, const T* y, const T* dy, Slabs slabs,
                                 const float* gamma, bool relu, const float* mean_rstd,
                                 const float* factors, T* dx, T* dresidual) {
-    const Slab slab(groups, blockIdx.y);
-    const int c = first_channel<kWide>();
+    const Slab slab(slabs, blockIdx.y);
+    const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
     const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
     const float* factor = factors + size_t(slab.g) * 2 * C;
@@ -220,15 +210,12 @@ __global__ void eval_gradient_kernel(const T* y, const T* dy, size_t rows, int C
 const dim3 kBlock(kLanes, kRows);
 
 // About 512 slabs in all, by shapes alone; a slab has some 64 rows at least.
-Groups cut(GroupBounds bounds, Tensor x, const int* bounds_there) {
+Slabs cut(GroupBounds bounds, Tensor x, const int* bounds_there) {
     const int count = int(bounds.size()) - 1;
     const int64_t image_rows = int64_t(x.H) * x.W, rows = x.N * image_rows;
     const int64_t parts = std::min<int64_t>(512 / std::max(1, count), rows / count / 64);
-    return {bounds_there, count, int(std::max<int64_t>(1, parts)), image_rows};
-}
-unsigned slabs_of(const Groups& groups) {
-    ENSURE(groups.count * groups.parts <= 65535, "batch norm over ", groups.count, " groups");
-    return unsigned(groups.count * groups.parts);
+    ENSURE(count * std::max<int64_t>(1, parts) <= 65535, "batch norm over ", count, " groups");
+    return {{bounds_there, count, x.C, image_rows}, std::max<int64_t>(1, parts)};
 }
 unsigned eval_slabs(size_t rows) { return unsigned(std::clamp<size_t>(rows / 64, 1, 1024)); }
 
@@ -240,13 +227,12 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     check_batch_norm(x, residual, y);
     check_groups(x, groups);
     if (x.elems() == 0) return;
-    const int C = x.C;
-    const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
-    const unsigned slabs = slabs_of(cuts);
-    with_columns({x, y, residual}, slabs, [&](auto type, auto wide, dim3 grid) {
+    const Slabs slabs = cut(groups, x, memory_.pass(groups, stream_));
+    const unsigned count = unsigned(slabs.count * slabs.parts);
+    with_columns({x, y, residual}, count, [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
-        normalise_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), C, cuts, gamma,
-                                                                  beta, numbers<T>(residual), relu,
+        normalise_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), slabs, gamma, beta,
+                                                                  numbers<T>(residual), relu,
                                                                   mean_rstd, numbers<T>(y));
         CUDA_LAUNCHED();
     });
@@ -259,20 +245,20 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C;
-    const Groups cuts = cut(groups, x, memory_.pass(groups, stream_));
-    const unsigned slabs = slabs_of(cuts);
-    float* parts = memory_.scratch<float>(kSlotSums, size_t(slabs) * 2 * C);
-    float* factors = memory_.scratch<float>(kSlotFactors, size_t(cuts.count) * 2 * C);
-    with_columns({x, relu ? y : x, dy, dx, dresidual}, slabs, [&](auto type, auto wide, dim3 grid) {
+    const Slabs slabs = cut(groups, x, memory_.pass(groups, stream_));
+    const unsigned count = unsigned(slabs.count * slabs.parts);
+    float* parts = memory_.scratch<float>(kSlotSums, size_t(count) * 2 * C);
+    float* factors = memory_.scratch<float>(kSlotFactors, size_t(slabs.count) * 2 * C);
+    with_columns({x, relu ? y : x, dy, dx, dresidual}, count, [&](auto type, auto wide, dim3 grid) {
         using T = decltype(type);
         gradient_sums_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
-            numbers<T>(x), numbers<T>(y), numbers<T>(dy), C, cuts, relu, mean_rstd, parts);
+            numbers<T>(x), numbers<T>(y), numbers<T>(dy), slabs, relu, mean_rstd, parts);
         CUDA_LAUNCHED();
-        finish_gradient_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(C, cuts, parts, mean_rstd,
+        finish_gradient_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(slabs, parts, mean_rstd,
                                                                     factors, dgamma, dbeta);
         CUDA_LAUNCHED();
         gradient_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
-            numbers<T>(x), numbers<T>(y), numbers<T>(dy), C, cuts, gamma, relu, mean_rstd, factors,
+            numbers<T>(x), numbers<T>(y), numbers<T>(dy), slabs, gamma, relu, mean_rstd, factors,
             numbers<T>(dx), numbers<T>(dresidual));
         CUDA_LAUNCHED();
     });

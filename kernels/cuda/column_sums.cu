@@ -3,11 +3,11 @@
 //   grid    (⌈C/32⌉, slabs) blocks of 32×8 threads: threadIdx.x walks c, so a warp reads 32
 //           neighbouring floats; threadIdx.y strides over the rows of the slab. Of bf16 a thread
 //           takes four channels, where they come in fours.
-//   shared  8×32 floats.   bytes  4·rows·C (2·rows·C of bf16) read once: bound by memory.
+//   bytes   4·rows·C (2·rows·C of bf16) read once: bound by memory.
 //   order   rows of a thread, the 8 threads of a column, then slabs, each in order; the slabs
 //           depend on shapes alone.
-#include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/moments.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -16,7 +16,6 @@ namespace {
 template <class T, int kWide>
 __global__ void column_sums_kernel(const T* __restrict__ x, int64_t rows, int C,
                                    float* __restrict__ parts) {
-    __shared__ float part[kRows][kLanes];
     const int c = int(blockIdx.x * kLanes + threadIdx.x) * kWide;
     const int64_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
     float sums[kWide] = {};
@@ -27,14 +26,9 @@ __global__ void column_sums_kernel(const T* __restrict__ x, int64_t rows, int C,
 #pragma unroll
             for (int e = 0; e < kWide; ++e) sums[e] += v[e];
         }
-    for (int e = 0; e < kWide; ++e) {
-        if (e > 0) __syncthreads();  // the sums of the channel before were read
-        part[threadIdx.y][threadIdx.x] = sums[e];
-        __syncthreads();  // all partial sums are there; also threads with c >= C come here
-        if (threadIdx.y > 0 || c >= C) continue;
-        for (int r = 1; r < kRows; ++r) sums[e] += part[r][threadIdx.x];
-        parts[size_t(blockIdx.y) * C + c + e] = sums[e];
-    }
+    add_columns(sums);
+    if (threadIdx.y > 0 || c >= C) return;
+    for (int e = 0; e < kWide; ++e) parts[size_t(blockIdx.y) * C + c + e] = sums[e];
 }
 
 __global__ void add_parts_kernel(const float* parts, int slabs, int C, float* sums) {

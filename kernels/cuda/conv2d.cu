@@ -149,11 +149,9 @@ bool product(Precision precision, bool wide, const A& a, const B& b, int I, int 
     ENSURE(kHalved == (precision == Precision::kBf16), "a product of ", kHalved ? "bf16" : "floats",
            " in another precision");
     if constexpr (!kHalved)
-        if (precision == Precision::kFp32)
-            return multiply(a, b, I, J, L, epilogue, memory, kSlotProduct, stream);
-    if (wide)
-        return multiply_tensor<true, true>(a, b, I, J, L, epilogue, memory, kSlotProduct, stream);
-    return multiply_tensor<false, false>(a, b, I, J, L, epilogue, memory, kSlotProduct, stream);
+        if (precision == Precision::kFp32) return multiply(a, b, I, J, L, epilogue, memory, stream);
+    if (wide) return multiply_tensor<true, true>(a, b, I, J, L, epilogue, memory, stream);
+    return multiply_tensor<false, false>(a, b, I, J, L, epilogue, memory, stream);
 }
 
 }  // namespace
@@ -205,8 +203,7 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
         const Epilogue epilogue{Tensor(dw.floats(), dw.shape()), nullptr, false, nullptr, true};
         const bool dy_wide = is_wide(dy, dy.C), x_wide = is_wide(x, x.C);
         if (precision_ != Precision::kFp32 && dy_wide && !x_wide)  // a first layer
-            multiply_tensor<true, false>(outputs, patches, I, J, L, epilogue, memory_, kSlotProduct,
-                                         stream_);
+            multiply_tensor<true, false>(outputs, patches, I, J, L, epilogue, memory_, stream_);
         else
             product(precision_, dy_wide && x_wide, outputs, patches, I, J, L, epilogue, memory_,
                     stream_);

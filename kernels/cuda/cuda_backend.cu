@@ -33,10 +33,8 @@ std::string device_identity(int index) {
     CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     std::string text = kIsEmulator ? "simt" : "GPU";
     for (size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
-        const unsigned byte = (unsigned char)properties.uuid.bytes[i];
         if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        text += "0123456789abcdef"[byte >> 4];
-        text += "0123456789abcdef"[byte & 15];
+        text += fmt::format("{:02x}", (unsigned char)properties.uuid.bytes[i]);
     }
     return text;
 }
@@ -160,7 +158,6 @@ void CudaBackend::copy(float* to, const float* from, size_t elems) {
 }
 
 void CudaBackend::fill(float* to, size_t elems, float value) {
-    if (elems == 0) return;
     fill_kernel<<<blocks_for(elems), kThreads, 0, stream_>>>(to, elems, value);
     CUDA_LAUNCHED();
 }

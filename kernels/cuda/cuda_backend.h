@@ -19,9 +19,6 @@ namespace convoy::CONVOY_DEVICE {
 
 struct Strips;  // moments.cuh
 
-// Scratch blocks. What an op keeps while it calls another op has a slot of its own.
-enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlots };
-
 class CudaBackend final : public Backend {
  public:
     CudaBackend(int index, const BackendOptions& options);
@@ -108,7 +105,7 @@ class CudaBackend final : public Backend {
 
     // Blocks for n numbers in loops of the whole grid's width: as many as the GPU runs at once.
     dim3 blocks_for(size_t n) const {
-        return unsigned(std::min<size_t>((n + kThreads - 1) / kThreads, size_t(processors_) * 8));
+        return unsigned(std::clamp<size_t>((n + kThreads - 1) / kThreads, 1, processors_ * 8));
     }
     // Memory for statistics in strips of `height` rows of x; and the merge of filled strips.
     Strips make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot);

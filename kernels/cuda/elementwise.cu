@@ -92,7 +92,6 @@ __global__ void dropout_kernel(T* x, size_t images, size_t row, float p, const D
 
 template <class F>
 void CudaBackend::map(Tensor x, Tensor y, F f) {
-    if (x.elems() == 0) return;
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         const size_t threads = x.bytes() / 16 + 16;  // and for what is left
@@ -116,7 +115,6 @@ void CudaBackend::add(Tensor x, Tensor y) {
 
 void CudaBackend::copy(Tensor to, Tensor from) {
     check_copy(to, from);
-    if (from.elems() == 0) return;
     if (to.type == from.type) {
         CUDA_CHECK(
             cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream_));
@@ -135,7 +133,6 @@ void CudaBackend::copy(Tensor to, Tensor from) {
 void CudaBackend::dropout(Tensor x, float p, const Draws& draws,
                           std::span<const uint64_t> sample_ids, uint16_t purpose) {
     check_dropout(x, p, sample_ids);
-    if (x.elems() == 0) return;
     const uint64_t* ids = memory_.pass(sample_ids, stream_);
     const Draws* which = memory_.pass(std::span(&draws, 1), stream_);
     const size_t row = x.shape().row_elems();

@@ -207,32 +207,42 @@ static __global__ void epilogue_kernel(const float* parts, int count, size_t I, 
     }
 }
 
-// Parts that l is cut into: by shapes alone, so that the bits do not depend on the GPU. About 512
-// blocks fill a large one; a part is at least 256 deep, and the sums of all parts at most 64 MB.
-inline int product_parts(int64_t I, int64_t J, int64_t L) {
-    const int64_t tiles = int64_t(ceil_div(I, kTile)) * ceil_div(J, kTile);
-    const int64_t wanted = 512 / tiles, room = (int64_t(16) << 20) / std::max<int64_t>(1, I * J);
-    return int(std::clamp<int64_t>(std::min(wanted, room), 1, ceil_div(L, 256)));
-}
+// The parts that l is cut into, each summed by blocks of its own: by shapes alone, so that the bits
+// do not depend on the GPU. A part is at least 256 deep, and the sums of all take at most 64 MB.
+struct Parts {
+    int count, depth;       // of each, a multiple of `step`
+    float* sums = nullptr;  // [part][i][j]; null: l is not cut
+
+    // wanted: about as many blocks as fill a large GPU.
+    Parts(int64_t I, int64_t J, int64_t L, int64_t tiles, int wanted, int step,
+          DeviceMemory& memory) {
+        ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J,
+               " x ", L);
+        const int64_t most = std::min(wanted / tiles, (int64_t(16) << 20) / (I * J));
+        count = int(std::clamp<int64_t>(most, 1, std::max(1, ceil_div(L, 256))));
+        depth = ceil_div(ceil_div(L, count), step) * step;
+        if (count > 1) sums = memory.scratch<float>(kSlotProduct, size_t(count) * I * J);
+    }
+    // Returns whether tiles had whole sums: there is nothing to add.
+    bool add(int64_t I, int64_t J, const Epilogue& epilogue, cudaStream_t stream) const {
+        if (!sums) return true;
+        epilogue_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(sums, count, I, int(J), epilogue);
+        CUDA_LAUNCHED();
+        return false;
+    }
+};
 
 // Returns whether tiles had whole sums: l was not cut.
 template <class A, class B, class F = Epilogue>
 bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
-              DeviceMemory& memory, size_t slot, cudaStream_t stream) {
-    ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J, " x ",
-           L);
+              DeviceMemory& memory, cudaStream_t stream) {
     if (I == 0 || J == 0) return true;
-    const int count = product_parts(I, J, L);
-    const int depth = ceil_div(ceil_div(L, count), kDepthStep) * kDepthStep;
-    float* parts = count > 1 ? memory.scratch<float>(slot, size_t(count) * I * J) : nullptr;
-    const dim3 grid(ceil_div(J, kTile) * ceil_div(I, kTile), 1, count);
-    product_kernel<A, B, F><<<grid, kProductThreads, 0, stream>>>(a, b, int(I), int(J), int(L),
-                                                                  depth, parts, epilogue);
+    const int64_t tiles = int64_t(ceil_div(I, kTile)) * ceil_div(J, kTile);
+    const Parts parts(I, J, L, tiles, 512, kDepthStep, memory);
+    product_kernel<A, B, F><<<dim3(tiles, 1, parts.count), kProductThreads, 0, stream>>>(
+        a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
     CUDA_LAUNCHED();
-    if (!parts) return true;
-    epilogue_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), epilogue);
-    CUDA_LAUNCHED();
-    return false;
+    return parts.add(I, J, epilogue, stream);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

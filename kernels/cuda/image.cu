@@ -64,7 +64,6 @@ __global__ void resize_kernel(const uint8_t* __restrict__ packed, const Picture*
 void CudaBackend::resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
                          const float* values, Tensor y) {
     check_resize(packed.size(), pictures, y);
-    if (y.N == 0) return;
     const Picture* pictures_there = memory_.pass(pictures, stream_);
     const float* values_there = memory_.pass(std::span(values, 3 * 256), stream_);
     const size_t pixels = size_t(y.N) * y.H * y.W;

@@ -43,7 +43,7 @@ void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y
     if (precision_ != Precision::kFp32)
         return conv2d(as_pixels(x), w, b, Window::square(1), relu, y, nullptr);
     multiply(Matrix<true, float>{x.floats(), N, C, C}, Matrix<true, float>{w.floats(), K, C, C}, N,
-             K, C, epilogue, memory_, kSlotProduct, stream_);
+             K, C, epilogue, memory_, stream_);
 }
 
 void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
@@ -57,7 +57,7 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     if (precision_ != Precision::kFp32)
         return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx));
     multiply(Matrix<true, float>{dy.floats(), N, K, K}, Matrix<false, float>{w.floats(), C, K, C},
-             N, C, K, epilogue, memory_, kSlotProduct, stream_);
+             N, C, K, epilogue, memory_, stream_);
 }
 
 void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
@@ -72,8 +72,7 @@ void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
         return conv2d_grad_w(as_pixels(x), dy, Window::square(1), dw, db);
     else
         multiply(Matrix<false, float>{dy.floats(), K, N, K},
-                 Matrix<false, float>{x.floats(), C, N, C}, K, C, N, epilogue, memory_,
-                 kSlotProduct, stream_);
+                 Matrix<false, float>{x.floats(), C, N, C}, K, C, N, epilogue, memory_, stream_);
     if (db) add_column_sums(dy, db);
 }
 

@@ -41,17 +41,15 @@ float* DeviceMemory::alloc_host(size_t elems) {
     return static_cast<float*>(block);
 }
 
-void* DeviceMemory::scratch(size_t slot, size_t bytes) {
-    if (scratch_.size() <= slot) scratch_.resize(slot + 1);
+void* DeviceMemory::scratch(Slot slot, size_t bytes) {
     Block& block = scratch_[slot];
     if (block.bytes < bytes) {
         ENSURE(!recording_, "scratch block ", slot, " grows from ", block.bytes, " to ", bytes);
         ++moves_;
         device_bytes_ -= block.bytes;
         CUDA_CHECK(cudaFree(block.data));  // waits for the kernels that use it
-        block = {};
-        block.data = alloc_device(bytes);
-        block.bytes = bytes;
+        block = {};                        // if there is no room
+        block = {alloc_device(bytes), bytes};
     }
     return block.data;
 }
@@ -84,17 +82,12 @@ const void* DeviceMemory::pass_bytes(const void* host, size_t bytes, cudaStream_
 }
 
 PassedData::PassedData(DeviceMemory& memory)
-    : memory_(memory), there_([&] {
-          if (memory.free_.empty()) {
-              memory.device_.push_back(memory.alloc_device(kRecordedBytes));
-              return static_cast<char*>(memory.device_.back());
-          }
-          char* block = memory.free_.back();
-          memory.free_.pop_back();
-          return block;
-      }()) {}
+    : memory_(memory), there_(static_cast<char*>(memory.alloc_device(kRecordedBytes))) {}
 
-PassedData::~PassedData() { memory_.free_.push_back(there_); }
+PassedData::~PassedData() {
+    (void)cudaFree(there_);  // waits for the kernels that use it
+    memory_.device_bytes_ -= kRecordedBytes;
+}
 
 // The same data is passed to many ops (the bounds of groups to each batch norm): it has one place.
 const void* PassedData::place(const void* host, size_t bytes) {

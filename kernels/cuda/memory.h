@@ -1,6 +1,7 @@
 // memory.h — what a backend owns on the device and in pinned host memory.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -10,13 +11,16 @@ namespace convoy::CONVOY_DEVICE {
 
 class DeviceMemory;
 
+// Scratch blocks. What an op keeps while it calls another op has a slot of its own.
+enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlots };
+
 // The small host data that recorded ops were given (graph.cu). Each has a fixed place on the
 // device, which is empty until refresh() copies all data from the host.
 class PassedData {
  public:
     explicit PassedData(DeviceMemory& memory);
     PassedData(const PassedData&) = delete;
-    ~PassedData();  // the next one gets its memory
+    ~PassedData();
 
     const void* place(const void* host, size_t bytes);
     void refresh(cudaStream_t stream);
@@ -43,9 +47,9 @@ class DeviceMemory {
 
     // Scratch block `slot`, at least `bytes` large. It may move when it grows, so its content lasts
     // for one op only.
-    void* scratch(size_t slot, size_t bytes);
+    void* scratch(Slot slot, size_t bytes);
     template <class T>
-    T* scratch(size_t slot, size_t elems) {
+    T* scratch(Slot slot, size_t elems) {
         return static_cast<T*>(scratch(slot, elems * sizeof(T)));
     }
 
@@ -77,14 +81,13 @@ class DeviceMemory {
         void* data = nullptr;
         size_t bytes = 0;
     };
-    std::vector<Block> scratch_;
+    std::array<Block, kSlots> scratch_;
     char *ring_ = nullptr, *ring_host_ = nullptr;
     size_t ring_bytes_ = 0, ring_used_ = 0;
     int moves_ = 0;
     size_t device_bytes_ = 0;
 
     PassedData* recording_ = nullptr;
-    std::vector<char*> free_;  // blocks of recordings that have ended
 };
 
 }  // namespace convoy::CONVOY_DEVICE

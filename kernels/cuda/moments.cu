@@ -6,7 +6,7 @@
 //   Sums of strips of rows come first (moments.cuh): from a convolution, whose tiles are strips, or
 //   from strips_kernel, about 512 strips in all. From there on it is the same way for both.
 //
-//   strips    grid (⌈C/32⌉, strips) blocks of 32×8 threads (columns.cuh). Bytes: x read once,
+//   strips    grid (⌈C/32⌉, strips) blocks of 32×8 threads. Bytes: x read once,
 //             4·rows·C (2·rows·C of bf16); memory-bound. The center of a piece is its first row.
 //   condense  the many strips of a convolution into about 512: the same grid, for the new strips.
 //             Bytes: 12·C a piece; of strips of 128 rows that is a 43rd of x.
@@ -16,9 +16,7 @@
 //             then groups, in double. All by shapes alone, without atomics: the same bits each run.
 #include "kernels/cuda/moments.cuh"
 
-#include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/numbers.h"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -31,18 +29,18 @@ template <class T>
 __global__ void strips_kernel(const T* __restrict__ x, Strips strips) {
     const int C = strips.C, c = blockIdx.x * kLanes + threadIdx.x, strip = blockIdx.y;
     strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
-        float center = 0, rest = 0, squares = 0;
+        float center = 0, sums[2] = {};  // rest, squares
         if (c < C) {
             center = load(x + begin * C + c);
             for (int64_t row = begin + threadIdx.y; row < end; row += kRows) {
                 const float off = load(x + row * C + c) - center;
-                rest += off, squares += off * off;
+                sums[0] += off, sums[1] += off * off;
             }
         }
-        add_column(rest, squares);
+        add_columns(sums);
         if (threadIdx.y == 0 && c < C) {
             float* to = strips.piece(strip, g);
-            to[c] = center, to[C + c] = rest, to[2 * C + c] = squares;
+            to[c] = center, to[C + c] = sums[0], to[2 * C + c] = sums[1];
         }
         __syncthreads();  // the sums were read; those of the next piece may come
     });
@@ -51,8 +49,9 @@ __global__ void strips_kernel(const T* __restrict__ x, Strips strips) {
 // Σ (x − pivot) and Σ (x − pivot)² of column c, over rows [begin, end) of group g. The pivot is the
 // center of the first piece there.
 struct Sums {
-    double pivot, sum = 0, squares = 0;
+    double pivot = 0, sum = 0, squares = 0;
 
+    __device__ Sums() {}
     // Over every `step`th piece alone, from number `first` on.
     __device__ Sums(const Strips& strips, int g, int64_t begin, int64_t end, int c, int first,
                     int step)
@@ -73,21 +72,19 @@ struct Sums {
 __global__ void condense_kernel(Strips from, Strips to) {
     const int C = to.C, c = blockIdx.x * kLanes + threadIdx.x, strip = blockIdx.y;
     to.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
-        double pivot = 0, sum = 0, squares = 0;
-        if (c < C) {
-            const Sums own(from, g, begin, end, c, threadIdx.y, kRows);
-            pivot = own.pivot, sum = own.sum, squares = own.squares;
-        }
-        add_column(sum, squares);
+        Sums own;
+        if (c < C) own = Sums(from, g, begin, end, c, threadIdx.y, kRows);
+        double sums[2] = {own.sum, own.squares};
+        add_columns(sums);
         if (threadIdx.y == 0 && c < C) {
             // About the mean, which as a float is off by `shift`.
-            const double n = double(end - begin), mean = pivot + sum / n;
+            const double n = double(end - begin), mean = own.pivot + sums[0] / n;
             const float center = float(mean);
             const double shift = mean - double(center);
             float* piece = to.piece(strip, g);
             piece[c] = center;
             piece[C + c] = float(n * shift);
-            piece[2 * C + c] = float(squares - sum * sum / n + n * shift * shift);
+            piece[2 * C + c] = float(sums[1] - sums[0] * sums[0] / n + n * shift * shift);
         }
         __syncthreads();  // the sums were read; those of the next piece may come
     });
@@ -98,26 +95,25 @@ __global__ void __launch_bounds__(kLanes* kTeam)
     finish_moments_kernel(Strips strips, float eps, float* mean_rstd, float* sums) {
     __shared__ double parts[2][kTeam][kLanes];
     const int C = strips.C, c = blockIdx.x * kLanes + threadIdx.x, y = threadIdx.y;
-    const int members = max(1, kTeam / strips.groups), teams = kTeam / members;
+    const int members = max(1, kTeam / strips.count), teams = kTeam / members;
     const int team = y / members, member = y % members;
     double all_means = 0, all_vars = 0;  // of the groups whose team this thread leads
-    for (int first = 0; first < strips.groups; first += teams) {
+    for (int first = 0; first < strips.count; first += teams) {
         const int g = first + team;
         int64_t begin = 0, end = 0;
-        if (c < C && team < teams && g < strips.groups)
+        if (c < C && team < teams && g < strips.count)
             begin = strips.first_row(g), end = strips.first_row(g + 1);
-        double pivot = 0, sum = 0, squares = 0;
-        if (begin < end) {
-            const Sums own(strips, g, begin, end, c, member, members);
-            pivot = own.pivot, sum = own.sum, squares = own.squares;
-        }
-        parts[0][y][threadIdx.x] = sum, parts[1][y][threadIdx.x] = squares;
+        Sums own;
+        if (begin < end) own = Sums(strips, g, begin, end, c, member, members);
+        parts[0][y][threadIdx.x] = own.sum, parts[1][y][threadIdx.x] = own.squares;
         __syncthreads();  // the sums of all members are there
         if (member == 0 && begin < end) {
+            double sum = own.sum, squares = own.squares;
             for (int m = 1; m < members; ++m)
                 sum += parts[0][y + m][threadIdx.x], squares += parts[1][y + m][threadIdx.x];
             const double M = double(end - begin), images = strips.bounds[g + 1] - strips.bounds[g];
-            const double mean = pivot + sum / M, square = squares - sum * sum / M;  // Σ (x − mean)²
+            const double mean = own.pivot + sum / M,
+                         square = squares - sum * sum / M;  // Σ (x − mean)²
             const double var = square > 0 ? square / M : square != square ? square : 0;
             mean_rstd[size_t(g) * 2 * C + c] = float(mean);
             mean_rstd[(size_t(g) * 2 + 1) * C + c] = float(1 / sqrt(var + double(eps)));
@@ -142,13 +138,10 @@ constexpr int64_t kFewStrips = 512;
 
 Strips CudaBackend::make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot) {
     const int count = int(groups.size()) - 1;
-    const int64_t rows = x.N * (int64_t(x.H) * x.W), places = ceil_div(rows, height) + count;
-    return {memory_.pass(groups, stream_),
-            count,
-            x.C,
-            int64_t(x.H) * x.W,
-            height,
-            memory_.scratch<float>(slot, size_t(places) * 3 * x.C)};
+    const int64_t image_rows = int64_t(x.H) * x.W,
+                  places = ceil_div(x.N * image_rows, height) + count;
+    float* pieces = memory_.scratch<float>(slot, size_t(places) * 3 * x.C);
+    return {{memory_.pass(groups, stream_), count, x.C, image_rows}, height, pieces};
 }
 
 void CudaBackend::finish_moments(Tensor x, Strips strips, const Moments& to) {

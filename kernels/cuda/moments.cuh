@@ -1,5 +1,6 @@
-// moments.cuh — statistics of the columns of a matrix, strip of rows by strip of rows; a product
-// takes them from the numbers in its registers.   Ops: moments.cu
+// moments.cuh — sums over the rows of a matrix, column by column, and statistics of the columns,
+// strip of rows by strip of rows; a product takes them from the numbers in its registers.
+// Ops: moments.cu, batch_norm.cu, column_sums.cu
 //
 //   A strip is `height` rows. Groups of images end anywhere, so a strip may meet several of them,
 //   each in a piece of the strip. Of a piece with n rows three numbers a column are kept:
@@ -15,21 +16,58 @@
 //   place    0   │1  │2  │   3   │  4│5│6             is another place for each.
 #pragma once
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/numbers.h"
 
 namespace convoy::CONVOY_DEVICE {
 
-struct Strips {
+// Blocks of 32×8 threads: threadIdx.x walks columns, so a warp reads 32 neighbours; threadIdx.y
+// walks rows.
+constexpr int kLanes = 32, kRows = 8;
+
+// sums[e] of the 8 threads of each column are added in order, in the first one's sums[e]. All
+// threads call; before they call again they must have met.
+template <class T, int kCount>
+__device__ void add_columns(T (&sums)[kCount]) {
+    __shared__ T parts[kCount][kRows][kLanes];
+    for (int e = 0; e < kCount; ++e) parts[e][threadIdx.y][threadIdx.x] = sums[e];
+    __syncthreads();  // all partial sums are there
+    if (threadIdx.y > 0) return;
+    for (int e = 0; e < kCount; ++e)
+        for (int r = 1; r < kRows; ++r) sums[e] += parts[e][r][threadIdx.x];
+}
+
+// f(T(), 4 or 1, grid) for tensors of one type and shape. Halves are taken four at a time where
+// that can be: a lane's 8 bytes are what keeps the memory busy.
+template <class F>
+void with_columns(std::initializer_list<Tensor> tensors, unsigned slabs, F&& f) {
+    const int C = tensors.begin()->C;
+    const auto launch = [&](auto type, auto wide) {
+        f(type, wide, dim3(ceil_div(C, kLanes * wide()), slabs));
+    };
+    if (tensors.begin()->type == Type::kFloat32)
+        launch(0.0f, std::integral_constant<int, 1>());
+    else
+        with_pack(tensors, launch);
+}
+
+// Groups of images of `image_rows` rows each.
+struct Groups {
     const int* bounds = nullptr;  // on the device: group g is images [bounds[g], bounds[g+1])
-    int groups = 0, C = 0;
-    int64_t image_rows = 0, height = 0;
+    int count = 0, C = 0;  // C: columns of a row
+    int64_t image_rows = 0;
+
+    __device__ int64_t first_row(int g) const { return bounds[g] * image_rows; }
+    __device__ int64_t rows(int g) const { return (bounds[g + 1] - bounds[g]) * image_rows; }
+};
+
+struct Strips : Groups {
+    int64_t height = 0;
     float* pieces = nullptr;  // [place][center, rest, squares][c]; null: nobody wants them
 
     __device__ float* piece(int strip, int g) const { return pieces + size_t(strip + g) * 3 * C; }
-    __device__ int64_t first_row(int g) const { return bounds[g] * image_rows; }
     __device__ int group_of(int64_t row) const {
         const int image = int(row / image_rows);
-        int low = 0, high = groups;  // bounds[low] <= image < bounds[high]
+        int low = 0, high = count;  // bounds[low] <= image < bounds[high]
         while (high - low > 1) {
             const int middle = (low + high) / 2;
             if (bounds[middle] <= image)
@@ -43,8 +81,8 @@ struct Strips {
     template <class Work>
     __device__ void for_each_piece(int strip, const Work& work) const {
         int64_t begin = strip * height;
-        const int64_t end = min(begin + height, first_row(groups));
-        for (int g = begin < end ? group_of(begin) : groups; begin < end; ++g) {
+        const int64_t end = min(begin + height, first_row(count));
+        for (int g = begin < end ? group_of(begin) : count; begin < end; ++g) {
             const int64_t stop = min(end, first_row(g + 1));
             if (stop > begin) work(g, begin, stop);  // else a group without images
             begin = stop;

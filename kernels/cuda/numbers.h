@@ -65,17 +65,19 @@ __device__ __forceinline__ void store_pack(T* to, const float (&from)[kCount]) {
     *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
-// f(4) or f(1) as a type: how many neighbouring channels a thread takes at once. Four, where all
-// these tensors (or none) allow it.
+// f(T(), 4 or 1), for tensors of one type: how many neighbouring channels a thread takes at once.
+// Four, where all of them (or none) allow it.
 template <class F>
 void with_pack(std::initializer_list<Tensor> tensors, F&& f) {
     bool four = true;
     for (const Tensor& x : tensors)
         four &= !x || (x.C % 4 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0);
-    if (four)
-        f(std::integral_constant<int, 4>());
-    else
-        f(std::integral_constant<int, 1>());
+    with_type(tensors.begin()->type, [&](auto type) {
+        if (four)
+            f(type, std::integral_constant<int, 4>());
+        else
+            f(type, std::integral_constant<int, 1>());
+    });
 }
 
 // Numbers whose type is known when the kernel runs.

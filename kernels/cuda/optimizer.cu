@@ -75,7 +75,7 @@ __global__ void scale_kernel(const float* images, StepState* step) {
 
 void CudaBackend::check_finite(const float* x, size_t n, const float* images, StepState* step) {
     CUDA_CHECK(cudaMemsetAsync(&step->first_bad, 0xFF, sizeof step->first_bad, stream_));
-    if (n > 0) nonfinite_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(x, n, step);
+    nonfinite_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(x, n, step);
     CUDA_LAUNCHED();
     scale_kernel<<<1, 1, 0, stream_>>>(images, step);
     CUDA_LAUNCHED();
@@ -83,7 +83,6 @@ void CudaBackend::check_finite(const float* x, size_t n, const float* images, St
 
 void CudaBackend::sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
                       float momentum, float weight_decay, bool nesterov) {
-    if (n == 0) return;
     // Both forms are w −= lr·(a·g' + b·v).
     const float a = nesterov ? 1.0f : 0.0f, b = nesterov ? momentum : 1.0f;
     sgd_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, v, n, step, momentum, weight_decay, a,
@@ -94,7 +93,6 @@ void CudaBackend::sgd(float* w, const float* g, float* v, size_t n, const StepSt
 void CudaBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
                         const StepState* step, float beta1, float beta2, float eps,
                         float weight_decay) {
-    if (n == 0) return;
     adamw_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, m, v, n, step, beta1, beta2, eps,
                                                           weight_decay);
     CUDA_LAUNCHED();
@@ -102,13 +100,11 @@ void CudaBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
 
 void CudaBackend::moving_mean(float* w, const float* sums, size_t n, const StepState* step,
                               float part) {
-    if (n == 0) return;
     moving_mean_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, sums, n, step, part);
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::axpby(float a, const float* x, float b, float* y, size_t n) {
-    if (n == 0) return;
     axpby_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(a, x, b, y, n);
     CUDA_LAUNCHED();
 }

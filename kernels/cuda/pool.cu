@@ -144,23 +144,13 @@ __global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, T* __re
     }
 }
 
-// f(T(), 4 or 1, threads): for tensors with one type and number of channels; a thread for each pack
-// of the first.
-template <class F>
-void with_kind(std::initializer_list<Tensor> tensors, F&& f) {
-    const Tensor first = *tensors.begin();
-    with_type(first.type, [&](auto type) {
-        with_pack(tensors, [&](auto wide) { f(type, wide, first.elems() / size_t(wide())); });
-    });
-}
-
 }  // namespace
 
 void CudaBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
-    if (y.elems() == 0) return;
-    with_kind({y, x}, [&](auto type, auto wide, size_t packs) {
+    with_pack({y, x}, [&](auto type, auto wide) {
         using T = decltype(type);
+        const size_t packs = y.elems() / wide();
         max_pool_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
             numbers<T>(x), x.shape(), window, numbers<T>(y), y.shape(), packs, argmax);
         CUDA_LAUNCHED();
@@ -171,9 +161,9 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
                                 Tensor dx) {
     check_max_pool(dx.shape(), window, dy.shape());
     check_mask(mask, dx);
-    if (dx.elems() == 0) return;
-    with_kind({dx, dy, mask}, [&](auto type, auto wide, size_t packs) {
+    with_pack({dx, dy, mask}, [&](auto type, auto wide) {
         using T = decltype(type);
+        const size_t packs = dx.elems() / wide();
         max_pool_grad_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
             numbers<T>(dy), argmax, dy.shape(), window, numbers<T>(mask), numbers<T>(dx),
             dx.shape(), packs);
@@ -183,9 +173,9 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
 
 void CudaBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
-    if (y.elems() == 0) return;
-    with_kind({y, x}, [&](auto type, auto wide, size_t packs) {
+    with_pack({y, x}, [&](auto type, auto wide) {
         using T = decltype(type);
+        const size_t packs = y.elems() / wide();
         avg_pool_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
             numbers<T>(x), x.shape(), numbers<T>(y), y.shape(), packs);
         CUDA_LAUNCHED();
@@ -194,9 +184,9 @@ void CudaBackend::avg_pool(Tensor x, Tensor y) {
 
 void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     check_avg_pool(dx, dy);
-    if (dx.elems() == 0) return;
-    with_kind({dx, dy}, [&](auto type, auto wide, size_t packs) {
+    with_pack({dx, dy}, [&](auto type, auto wide) {
         using T = decltype(type);
+        const size_t packs = dx.elems() / wide();
         avg_pool_grad_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
             numbers<T>(dy), dy.shape(), numbers<T>(dx), dx.shape(), packs);
         CUDA_LAUNCHED();

@@ -305,33 +305,23 @@ __global__ void __launch_bounds__(kTensorThreads,
         tensor_product<A, B, kWidthA, kWidthB, kColumns>(a, b, I, J, L, part_depth, parts,
                                                          epilogue);
 }
-// As product_parts: by shapes alone; two blocks for each of 132 multiprocessors fill a large GPU.
-inline int tensor_parts(int64_t I, int64_t J, int64_t L, int columns) {
-    const int64_t tiles = int64_t(ceil_div(I, kTensorRows)) * ceil_div(J, columns);
-    const int64_t wanted = 264 / tiles, room = (int64_t(16) << 20) / std::max<int64_t>(1, I * J);
-    return int(std::clamp<int64_t>(std::min(wanted, room), 1, ceil_div(L, 256)));
-}
 
-template <class A, class B, int kWidthA, int kWidthB, int kColumns, class F>
+template <int kWidthA, int kWidthB, int kColumns, class A, class B, class F>
 bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t L,
-                           const F& epilogue, DeviceMemory& memory, size_t slot,
-                           cudaStream_t stream) {
-    using T = typename A::Number;
-    const int count = tensor_parts(I, J, L, kColumns);
-    const int depth = ceil_div(ceil_div(L, count), kTensorDepth<T>) * kTensorDepth<T>;
-    float* parts = count > 1 ? memory.scratch<float>(slot, size_t(count) * I * J) : nullptr;
-    const dim3 grid(ceil_div(J, kColumns) * ceil_div(I, kTensorRows), 1, count);
-    constexpr int kBytes = kStages * (kTensorRows + kColumns) * kTensorDepth<T> * int(sizeof(T));
+                           const F& epilogue, DeviceMemory& memory, cudaStream_t stream) {
+    constexpr int kDepth = kTensorDepth<typename A::Number>;
+    constexpr int kBytes =
+        kStages * (kTensorRows + kColumns) * kDepth * int(sizeof(typename A::Number));
+    const int64_t tiles = int64_t(ceil_div(I, kTensorRows)) * ceil_div(J, kColumns);
+    // Two blocks for each of 132 multiprocessors.
+    const Parts parts(I, J, L, tiles, 264, kDepth, memory);
     CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kWidthA, kWidthB, kColumns, F>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     tensor_product_kernel<A, B, kWidthA, kWidthB, kColumns, F>
-        <<<grid, kTensorThreads, kBytes, stream>>>(a, b, int(I), int(J), int(L), depth, parts,
-                                                   epilogue);
+        <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, stream>>>(
+            a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
     CUDA_LAUNCHED();
-    if (!parts) return true;
-    epilogue_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, I, int(J), epilogue);
-    CUDA_LAUNCHED();
-    return false;
+    return parts.add(I, J, epilogue, stream);
 }
 
 // multiply() of gemm.cuh in tf32 or bf16. kWideA, kWideB: in copies of 16 bytes. Narrow tiles where
@@ -339,19 +329,16 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
 // build).
 template <bool kWideA, bool kWideB, class A, class B, class F = Epilogue>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
-                     DeviceMemory& memory, size_t slot, cudaStream_t stream) {
+                     DeviceMemory& memory, cudaStream_t stream) {
     using T = typename A::Number;
     static_assert(sizeof(T) == sizeof(typename B::Number));
-    ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J, " x ",
-           L);
     if (I == 0 || J == 0) return true;
     constexpr int kWidthA = kWideA ? kChunk<T> : 1, kWidthB = kWideB ? kChunk<T> : 1;
-    const auto launch = [&](auto launcher) {
-        return launcher(a, b, I, J, L, epilogue, memory, slot, stream);
-    };
     if constexpr (kWideA && kWideB)
-        if (J > 64) return launch(launch_tensor_product<A, B, kWidthA, kWidthB, 128, F>);
-    return launch(launch_tensor_product<A, B, kWidthA, kWidthB, 64, F>);
+        if (J > 64)
+            return launch_tensor_product<kWidthA, kWidthB, 128>(a, b, I, J, L, epilogue, memory,
+                                                                stream);
+    return launch_tensor_product<kWidthA, kWidthB, 64>(a, b, I, J, L, epilogue, memory, stream);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

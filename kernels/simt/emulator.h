@@ -121,8 +121,12 @@ class Launch {
     template <class Arg>
     void move_pointers(int number, Arg& argument) const {
         static_assert(std::is_trivially_copyable_v<Arg>);
-        if constexpr (alignof(Arg) >= alignof(void*))
+        if constexpr (alignof(Arg) >= alignof(void*)) {
+#if __has_builtin(__builtin_clear_padding)
+            __builtin_clear_padding(&argument);  // which may hold what looks like a pointer
+#endif
             move_words(number, &argument, sizeof argument, std::is_pointer_v<Arg>);
+        }
     }
     void move_words(int number, void* argument, size_t bytes, bool is_pointer) const;
 
