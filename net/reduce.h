@@ -1,12 +1,13 @@
 // reduce.h — the arithmetic of the ring: sums, and the bf16 form of floats on the wire.
 //
-// bf16 is the upper half of a float. Packing rounds to nearest, ties to even; a NaN stays a NaN.
+// Packing rounds to nearest, ties to even; a NaN stays a NaN.
 // Blocks must not overlap.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
+
+#include "src/base/bf16.h"
 
 namespace convoy {
 
@@ -20,30 +21,21 @@ void for_blocks(A* __restrict a, const B* __restrict b, size_t n, Op op) {
     for (; i < n; ++i) op(a[i], b[i]);
 }
 
-inline uint16_t float_to_bf16(float value) {
-    const uint32_t bits = std::bit_cast<uint32_t>(value);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    // Rounding could carry a NaN's few bits over into infinity: keep its top, set its quiet bit.
-    const bool nan = (bits & 0x7fffffff) > 0x7f800000;
-    return uint16_t(nan ? (bits >> 16 | 0x40) : rounded);
-}
-
-inline float bf16_to_float(uint16_t value) { return std::bit_cast<float>(uint32_t(value) << 16); }
 // into += from
 inline void add(float* into, const float* from, size_t n) {
     for_blocks(into, from, n, [](float& a, float b) { a += b; });
 }
 // into = bf16(from)
 inline void pack_bf16(uint16_t* into, const float* from, size_t n) {
-    for_blocks(into, from, n, [](uint16_t& a, float b) { a = float_to_bf16(b); });
+    for_blocks(into, from, n, [](uint16_t& a, float b) { a = to_bf16(b); });
 }
 // into = from, exactly
 inline void unpack_bf16(float* into, const uint16_t* from, size_t n) {
-    for_blocks(into, from, n, [](float& a, uint16_t b) { a = bf16_to_float(b); });
+    for_blocks(into, from, n, [](float& a, uint16_t b) { a = from_bf16(b); });
 }
 // into += from, in fp32
 inline void add_bf16(float* into, const uint16_t* from, size_t n) {
-    for_blocks(into, from, n, [](float& a, uint16_t b) { a += bf16_to_float(b); });
+    for_blocks(into, from, n, [](float& a, uint16_t b) { a += from_bf16(b); });
 }
 
 }  // namespace convoy

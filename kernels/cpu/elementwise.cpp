@@ -11,34 +11,7 @@ namespace convoy {
 namespace {
 
 constexpr size_t kGrain = 16384;  // floats: 64 KB a thread at least
-constexpr int kBlocks = 16;       // Philox blocks drawn side by side, one a vector lane
-
-// Words [0, 4·kBlocks) of the blocks first, first + 1, …: word j of block i at words[4·i + j].
-// Each number is held in 64 bits, a vector of them at a time: of plain loops the compiler made no
-// vectors.
-void draw_blocks(uint32_t first, const std::array<uint32_t, 3>& counter, uint64_t seed,
-                 uint32_t* words) {
-    constexpr int kLanes = 8;
-    typedef uint64_t Lanes __attribute__((vector_size(kLanes * 8)));
-    constexpr uint64_t kLow = 0xFFFFFFFF;
-    for (int block = 0; block < kBlocks; block += kLanes) {
-        Lanes c0, c1 = Lanes{} + counter[0], c2 = Lanes{} + counter[1], c3 = Lanes{} + counter[2];
-        for (int i = 0; i < kLanes; ++i) c0[i] = uint32_t(first + block + i);
-        uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
-        for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-            const Lanes a = 0xD2511F53ull * c0, b = 0xCD9E8D57ull * c2;
-            c0 = (b >> 32) ^ c1 ^ uint64_t(k0);
-            c1 = b & kLow;
-            c2 = (a >> 32) ^ c3 ^ uint64_t(k1);
-            c3 = a & kLow;
-        }
-        uint32_t* to = words + 4 * block;
-        for (int i = 0; i < kLanes; ++i) {
-            to[4 * i] = uint32_t(c0[i]), to[4 * i + 1] = uint32_t(c1[i]);
-            to[4 * i + 2] = uint32_t(c2[i]), to[4 * i + 3] = uint32_t(c3[i]);
-        }
-    }
-}
+constexpr int kBlocks = 64;       // Philox blocks drawn side by side, one a vector lane
 
 // A function of its own, with no branch: half of the branches would be guessed wrong.
 void keep_some(float* v, const uint32_t* words, size_t count, float p, float scale) {
@@ -83,16 +56,21 @@ void CpuBackend::dropout(Tensor x, float p, const Draws& draws,
     constexpr size_t kChunk = 4 * kBlocks;
     float* all = x.floats();
     const size_t row = x.shape().row_elems(), chunks = (row + kChunk - 1) / kChunk;
-    cpu_.pool.for_ranges(x.N * chunks, 64, [&](size_t begin, size_t end) {
+    cpu_.pool.for_ranges(x.N * chunks, 16, [&](size_t begin, size_t end) {
         for (size_t task = begin; task < end; ++task) {
             const size_t n = task / chunks, first = task % chunks * kChunk;
             const uint64_t id = sample_ids[n];
-            uint32_t words[kChunk];
+            uint32_t words[kChunk], blocks[4][kBlocks];
             // The counter of Random (src/base/random.h): block, index low, epoch, purpose and
             // index high. A sample has fewer than 2^34 elements, so the block fits.
-            draw_blocks(uint32_t(first / 4),
-                        {uint32_t(id), draws.epoch, uint32_t(purpose) | uint32_t(id >> 32) << 16},
-                        draws.seed, words);
+            for (int i = 0; i < kBlocks; ++i) {
+                blocks[0][i] = uint32_t(first / 4) + uint32_t(i), blocks[1][i] = uint32_t(id);
+                blocks[2][i] = draws.epoch;
+                blocks[3][i] = uint32_t(purpose) | uint32_t(id >> 32) << 16;
+            }
+            philox4x32(blocks, draws.seed);
+            for (int i = 0; i < kBlocks; ++i)
+                for (int j = 0; j < 4; ++j) words[4 * i + j] = blocks[j][i];
             float* v = all + n * row + first;
             const size_t count = std::min(kChunk, row - first);
             keep_some(v, words, count, p, 1 / (1 - p));

@@ -78,12 +78,14 @@ __global__ void dropout_kernel(T* x, size_t images, size_t row, float p, const D
         const size_t n = task / blocks, block = task % blocks;
         const uint64_t id = ids[n];
         // A sample has fewer than 2^34 elements, so the block fits.
-        const auto words = philox4x32(
-            {uint32_t(block), uint32_t(id), epoch, uint32_t(purpose) | uint32_t(id >> 32) << 16},
-            {uint32_t(seed), uint32_t(seed >> 32)});
+        uint32_t words[4][1] = {{uint32_t(block)},
+                                {uint32_t(id)},
+                                {epoch},
+                                {uint32_t(purpose) | uint32_t(id >> 32) << 16}};
+        philox4x32(words, seed);
         for (size_t j = 0; j < 4 && 4 * block + j < row; ++j) {
             T* v = x + n * row + 4 * block + j;
-            store(v, float(words[j] >> 8) * 0x1p-24f >= p ? load(v) * scale : 0.0f);
+            store(v, float(words[j][0] >> 8) * 0x1p-24f >= p ? load(v) * scale : 0.0f);
         }
     }
 }

@@ -18,6 +18,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "src/base/bf16.h"
 #include "src/base/check.h"
 
 #define __global__
@@ -52,13 +53,8 @@ struct __nv_bfloat16 {
     uint16_t bits = 0;
 
     __nv_bfloat16() = default;
-    __nv_bfloat16(float x) {
-        const uint32_t all = std::bit_cast<uint32_t>(x);
-        // Adding just under half of the last kept bit, or half where that bit is odd, rounds.
-        const uint32_t rounded = all + 0x7FFFu + (all >> 16 & 1);
-        bits = std::isnan(x) ? uint16_t(0x7FFF) : uint16_t(rounded >> 16);
-    }
-    operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
+    __nv_bfloat16(float x) : bits(to_bf16(x)) {}
+    operator float() const { return from_bf16(bits); }
 };
 inline __nv_bfloat16 __float2bfloat16(float x) { return {x}; }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {x}; }

@@ -35,9 +35,7 @@ struct MmaLane {
 };
 // A tensor core reads 19 bits of a tf32 number.
 inline double tf32_value(uint32_t bits) { return std::bit_cast<float>(bits & ~0x1FFFu); }
-inline double bf16_value(uint32_t pair, int half) {
-    return std::bit_cast<float>((half ? pair >> 16 : pair & 0xFFFFu) << 16);
-}
+inline double bf16_value(uint32_t pair, int half) { return from_bf16(uint16_t(pair >> 16 * half)); }
 
 // d[16][8] += a[16][K]·b[K][8]; a_at and b_at find a number in the lanes' registers. The order of
 // the hardware's additions is its own; here they are made in double, and rounded once.

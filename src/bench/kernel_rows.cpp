@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/pack.h"
+#include "src/base/bf16.h"
 #include "src/base/random.h"
 #include "src/model/model.h"
 #include "src/model/model_text.h"
@@ -45,7 +46,7 @@ class Buffers {
         std::vector<float> values(std::min<size_t>(floats, 1 << 16));
         Random random(1, 0, next_, kBench);
         for (float& v : values) {
-            const uint32_t half = std::bit_cast<uint32_t>(float(random.uniform(-1, 1))) >> 16;
+            const uint32_t half = to_bf16(random.uniform(-1, 1));
             v = std::bit_cast<float>(half << 16 | half);
         }
         for (size_t at = 0; at < floats; at += values.size())

@@ -51,11 +51,10 @@ void draw_lanes(const Init& init, uint64_t key, uint64_t first, float (&out)[4][
     uint32_t words[4][kLanes];
     for (int i = 0; i < kLanes; ++i) {
         const uint64_t block = first + uint64_t(i);
-        const auto drawn =
-            philox4x32({0, uint32_t(block), 0, uint32_t(kInit) | uint32_t(block >> 32) << 16},
-                       {uint32_t(key), uint32_t(key >> 32)});
-        for (int j = 0; j < 4; ++j) words[j][i] = drawn[j];
+        words[0][i] = 0, words[1][i] = uint32_t(block);
+        words[2][i] = 0, words[3][i] = uint32_t(kInit) | uint32_t(block >> 32) << 16;
     }
+    philox4x32(words, key);
     if (init.kind == Init::kUniform) {
         for (int j = 0; j < 4; ++j)
             for (int i = 0; i < kLanes; ++i)

@@ -1,0 +1,18 @@
+// bf16.h — bfloat16, the upper half of a float: 1 bit of sign, 8 of exponent, 7 of mantissa.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace convoy {
+
+// Rounds to the nearest, ties to even. Every NaN becomes 0x7FFF, as on a GPU.
+constexpr uint16_t to_bf16(float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    // Adding just under half of the last bit kept, or half where that bit is odd, rounds.
+    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    return uint16_t((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FFF : rounded);
+}
+constexpr float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
+
+}  // namespace convoy
