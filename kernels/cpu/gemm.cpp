@@ -250,8 +250,8 @@ void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int column
                              cpu.shared.get(kSlotB, size_t(depth) * panels * micro.nr)};
     cpu.pool.for_each(depths.parts * panels, [&](int task, int) {
         const int d = task / panels, panel = task % panels, k = depths.begin(d);
-        pack_panel(micro, b, depth, k, k + depths.length(d), panel * micro.nr, columns,
-                   packed.panel(d, panel));
+        pack_panels(micro, b, depth, k, k + depths.length(d), panel * micro.nr, micro.nr, columns,
+                    packed.panel(d, panel));
     });
 
     // Rows; where there are too few for all threads, columns as well.

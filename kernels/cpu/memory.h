@@ -1,18 +1,14 @@
-// memory.h — blocks of floats that own themselves, and scratch that grows once.
+// memory.h — blocks of floats that own themselves, and scratch that grows.
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 
 namespace convoy {
 
-struct ReleaseMemory {
-    size_t mapped_bytes = 0;  // 0: from the heap
-    void operator()(float* p) const;
-};
-
-// Zeroed floats, 64-byte aligned; large blocks come from the system in huge pages where it has
+// Zeroed floats, 64-byte aligned; blocks of 2 MB and more lie in huge pages where the system has
 // them (a walk through the page table costs more than the cache miss it serves).
 class Memory {
  public:
@@ -22,18 +18,18 @@ class Memory {
     size_t size() const { return size_; }
 
  private:
-    std::unique_ptr<float, ReleaseMemory> data_;
+    std::unique_ptr<float, void (*)(void*)> data_{nullptr, std::free};
     size_t size_ = 0;
 };
 
-// Numbered scratch blocks. get() may move the block: its content lasts for one op only. Not to be
-// called by a worker: an op takes what it needs before it starts its threads.
+// Numbered scratch blocks. get() may move the block: its content lasts for one op only. Workers
+// must not call it: an op takes what it needs before it starts its threads.
 class Scratch {
  public:
     float* get(size_t slot, size_t elems) {
         while (blocks_.size() <= slot) blocks_.emplace_back();
         if (blocks_[slot].size() < elems) {
-            blocks_[slot] = Memory();  // give back first: the peak counts
+            blocks_[slot] = Memory();  // free first: the peak counts
             blocks_[slot] = Memory(elems);
         }
         return blocks_[slot].data();

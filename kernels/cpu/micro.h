@@ -65,13 +65,6 @@ struct PoolWindow {
     ptrdiff_t line, pixel;  // floats from one row, or column, to the next
     int row_begin, row_end, col_begin, col_end, size_w;
 };
-// One output that a pixel may have been the maximum of, if its argmax is `place`.
-struct PoolSource {
-    const float* dy;
-    const unsigned char* argmax;
-    int place;
-};
-
 struct Micro {
     const char* name;
     int width;      // floats in a vector register
@@ -95,11 +88,9 @@ struct Micro {
     void (*transpose)(const float* from, ptrdiff_t step, int depth, int columns, float* to,
                       ptrdiff_t to_step);
 
-    // y and argmax of one output pixel; dx of one input pixel = Σ of its sources, masked if `mask`.
+    // y and argmax of one output pixel: the maximum over the window around pixel x.
     void (*max_pool_window)(const float* x, const PoolWindow& window, int channels, float* y,
                             unsigned char* argmax);
-    void (*max_pool_gather)(const PoolSource* sources, int count, int channels, const float* mask,
-                            float* dx);
 
     // The transforms of winograd.h: 6x6 pixels → 36, and what depends on the size of the filters.
     void (*winograd_input)(const WinogradBlock& in, const WinogradPieces& out);

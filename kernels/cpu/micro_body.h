@@ -221,6 +221,45 @@ void transpose(const float* from, ptrdiff_t step, int depth, int columns, float*
         for (int j = 0; j < columns; ++j) to[k * to_step + j] = from[j * step + k];
 }
 
+// ---- max pooling ----
+
+typedef unsigned char Bytes __attribute__((vector_size(kWidth)));
+typedef unsigned char BytesAnywhere __attribute__((vector_size(kWidth), aligned(1), may_alias));
+
+inline float max_of_channel(const float* x, const PoolWindow& w, int* where) {
+    float best = x[w.row_begin * w.line + w.col_begin * w.pixel];
+    *where = w.row_begin * w.size_w + w.col_begin;
+    for (int r = w.row_begin; r < w.row_end; ++r)
+        for (int s = w.col_begin; s < w.col_end; ++s) {
+            const float v = x[r * w.line + s * w.pixel];
+            if (v > best || v != v) best = v, *where = r * w.size_w + s;
+        }
+    return best;
+}
+
+void max_pool_window(const float* x, const PoolWindow& w, int channels, float* y,
+                     unsigned char* argmax) {
+    int c = 0;
+    for (; c + kWidth <= channels; c += kWidth) {
+        Vec best = load(x + w.row_begin * w.line + w.col_begin * w.pixel + c);
+        Ints where = Ints{} + (w.row_begin * w.size_w + w.col_begin);
+        for (int r = w.row_begin; r < w.row_end; ++r)
+            for (int s = w.col_begin; s < w.col_end; ++s) {
+                const Vec v = load(x + r * w.line + s * w.pixel + c);
+                const Ints better = (v > best) | (v != v);  // a NaN wins, and stays
+                best = better ? v : best;
+                where = better ? Ints{} + (r * w.size_w + s) : where;
+            }
+        store(y + c, best);
+        *reinterpret_cast<BytesAnywhere*>(argmax + c) = __builtin_convertvector(where, Bytes);
+    }
+    for (; c < channels; ++c) {
+        int where;
+        y[c] = max_of_channel(x + c, w, &where);
+        argmax[c] = static_cast<unsigned char>(where);
+    }
+}
+
 // Twelve chains of dependent multiply-adds hide the latency of four cycles of two units.
 float multiply_add_chains(int rounds) {
     Vec sums[kChains], factor = Vec{} + 0.5f, addend = Vec{} + 1.0f;
@@ -237,16 +276,16 @@ float multiply_add_chains(int rounds) {
 }  // namespace
 }  // namespace convoy
 
-#include "kernels/cpu/max_pool_body.h"
 #include "kernels/cpu/winograd_body.h"
 
 namespace convoy {
 namespace {
 constexpr Micro make_micro(const char* name) {
-    return {name,           kWidth,     kRows,           kWidth * kVecs,
-            kLane,          kLaneRows,  any_by_row,      any_by_piece,
-            any_by_depth,   transpose,  max_pool_window, max_pool_gather,
-            winograd_input, kWinograd3, kWinograd5,      multiply_add_chains};
+    return {name,           kWidth,          kRows,
+            kWidth * kVecs, kLane,           kLaneRows,
+            any_by_row,     any_by_piece,    any_by_depth,
+            transpose,      max_pool_window, winograd_input,
+            kWinograd3,     kWinograd5,      multiply_add_chains};
 }
 }  // namespace
 }  // namespace convoy

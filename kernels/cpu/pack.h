@@ -76,10 +76,14 @@ struct Row {
     }
 };
 
-// Elements [begin, end) of one row of the patch matrix, some of which may lie outside of the image.
-inline void copy_patch(const Patches& x, const Row& at, int begin, int end, float* to) {
+// Elements [begin, end) of `count` neighbouring rows (n, p, q…) of the patch matrix, kRowStride
+// apart. Of several rows the columns must all lie inside of the image. Copies filter row by filter
+// row, so that what copy_run() writes too many is overwritten by the next.
+inline void copy_patches(const Patches& x, const Row& at, int count, int begin, int end,
+                         float* to) {
     const float* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;
-    const int run = x.S * x.C;
+    const int run = x.S * x.C;  // of one filter row
+    const ptrdiff_t step = ptrdiff_t(x.step_w) * x.C;
     const int w = at.q * x.step_w + x.w0;
     const int first = std::clamp(-w, 0, x.S) * x.C;      // of the run, what is inside
     const int last = std::clamp(x.W - w, 0, x.S) * x.C;  // of the image
@@ -90,35 +94,16 @@ inline void copy_patch(const Patches& x, const Row& at, int begin, int end, floa
         const bool exists = h >= 0 && h < x.H;
         const int a = exists ? std::clamp(first, from, until) : until;
         const int b = exists ? std::clamp(last, a, until) : until;
-        std::fill_n(to, a - from, 0.0f);
-        const ptrdiff_t pixel = (ptrdiff_t(at.n) * x.H + h) * x.W + w;
-        if (b > a) copy_run(to + a - from, x.x + pixel * x.C + a, b - a, stop);
-        std::fill_n(to + b - from, until - b, 0.0f);
-        to += until - from;
-    }
-}
-
-// The same for `count` neighbours (n, p, q…) whose columns all lie inside of the image: one run a
-// filter row and patch, all of one length. Copies in the order of the filter rows, so that what one
-// writes too many is overwritten by the next.
-inline void copy_inner_patches(const Patches& x, const Row& at, int count, int begin, int end,
-                               float* to) {
-    const float* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;
-    const int run = x.S * x.C;
-    const ptrdiff_t step = ptrdiff_t(x.step_w) * x.C;
-    for (int r = begin / run; begin < end; ++r) {
-        const int from = begin - r * run, length = std::min(end - r * run, run) - from;
-        begin = (r + 1) * run;
-        const int h = at.p * x.step_h + x.h0 + r;
-        if (h < 0 || h >= x.H) {
-            for (int i = 0; i < count; ++i) std::fill_n(to + i * kRowStride, length, 0.0f);
-        } else {
-            const ptrdiff_t pixel = (ptrdiff_t(at.n) * x.H + h) * x.W + at.q * x.step_w + x.w0;
-            const float* source = x.x + pixel * x.C + from;
-            for (int i = 0; i < count; ++i, source += step)
-                copy_run(to + i * kRowStride, source, length, stop);
+        const float* source = x.x + ((ptrdiff_t(at.n) * x.H + h) * x.W + w) * x.C + a;
+        for (int i = 0; i < count && b - a == until - from; ++i, source += step)
+            copy_run(to + i * kRowStride, source, b - a, stop);
+        for (int i = 0; i < count && b - a < until - from; ++i, source += step) {
+            float* row = to + i * kRowStride;
+            std::fill_n(row, a - from, 0.0f);
+            if (b > a) copy_run(row + a - from, source, b - a, stop);
+            std::fill_n(row + b - from, until - b, 0.0f);
         }
-        to += length;
+        to += until - from;
     }
 }
 
@@ -129,14 +114,9 @@ inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int 
     const int inner_end = x.W - x.S < x.w0 ? 0 : (x.W - x.S - x.w0) / x.step_w + 1;
     Row at(x, row);
     for (int i = 0; i < rows;) {
-        int count = std::min(rows - i, inner_end - at.q);
-        if (at.q >= inner_begin && count > 0) {
-            count = std::min(count, x.Q - at.q);
-            copy_inner_patches(x, at, count, begin, end, to + ptrdiff_t(i) * kRowStride);
-        } else {
-            count = 1;
-            copy_patch(x, at, begin, end, to + ptrdiff_t(i) * kRowStride);
-        }
+        const bool inner = at.q >= inner_begin && at.q < inner_end;
+        const int count = inner ? std::min({rows - i, inner_end - at.q, x.Q - at.q}) : 1;
+        copy_patches(x, at, count, begin, end, to + ptrdiff_t(i) * kRowStride);
         at.skip(x, count);
         i += count;
     }
@@ -146,8 +126,8 @@ inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int 
 inline ptrdiff_t depth_panel_elems(const Micro& micro, int depth) {
     return ptrdiff_t(depth) * micro.lane;
 }
-// The same in panels, the form of Micro::tile_by_depth. Rows of a matrix (plain) are turned where
-// they lie, patches after pack_by_row() into `rows`.
+// The same in transposed panels, the form of Micro::tile_by_depth. Rows of a matrix (plain) are
+// transposed straight from memory, patches after pack_by_row() into `rows`.
 inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int64_t row,
                           const Panels& panels, int begin, int end, float* rows, float* to) {
     for (int p = 0; p < panels.count; ++p, to += depth_panel_elems(micro, end - begin)) {
@@ -158,10 +138,10 @@ inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int6
     }
 }
 
-// Depth [begin, end) of columns [j, j + width) of b as panels of nr columns, `panel` floats from
-// one to the next; width is a multiple of nr, columns that do not exist hold some number or other.
+// Packs depth [begin, end) of columns [j, j + width) of b into panels of nr columns, `panel` floats
+// from one to the next. width is a multiple of nr; columns that do not exist hold any number.
 inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int begin, int end,
-                        int j, int width, int columns, float* to, ptrdiff_t panel) {
+                        int j, int width, int columns, float* to, ptrdiff_t panel = 0) {
     const int nr = micro.nr, tap_depth = depth / b.taps, count = std::min(width, columns - j);
     for (int k = begin; k < end;) {
         const int tap = k / tap_depth, run = std::min(end, (tap + 1) * tap_depth) - k;
@@ -185,10 +165,6 @@ inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int b
             }
         k += run, to += ptrdiff_t(run) * nr;
     }
-}
-inline void pack_panel(const Micro& micro, const RightSide& b, int depth, int begin, int end, int j,
-                       int columns, float* to) {
-    pack_panels(micro, b, depth, begin, end, j, micro.nr, columns, to, 0);
 }
 
 }  // namespace convoy

@@ -38,6 +38,12 @@ void over_channels(int C, F&& f) {
     if (c < C) f(c, C - c);
 }
 
+// dx[c] += argmax[c] == place ? dy[c] : 0
+void add_where(const float* __restrict dy, const uint8_t* __restrict argmax, uint8_t place, int C,
+               float* __restrict dx) {
+    for (int c = 0; c < C; ++c) dx[c] += argmax[c] == place ? dy[c] : 0.0f;
+}
+
 }  // namespace
 
 void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
@@ -49,6 +55,7 @@ void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
         const int n = task / y.H, h = task % y.H * window.stride_h - window.pad_h;
         for (int q = 0; q < y.W; ++q) {
             const int w = q * window.stride_w - window.pad_w;
+            const float* corner = from + (ptrdiff_t(n) * x.H + h) * line + w * pixel;
             const PoolWindow inside{line,
                                     pixel,
                                     std::max(0, -h),
@@ -57,8 +64,7 @@ void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
                                     std::min(window.size_w, x.W - w),
                                     window.size_w};
             const ptrdiff_t at = (ptrdiff_t(task) * y.W + q) * y.C;
-            cpu_.micro.max_pool_window(from + (ptrdiff_t(n) * x.H + h) * line + w * pixel, inside,
-                                       x.C, to + at, argmax + at);
+            cpu_.micro.max_pool_window(corner, inside, x.C, to + at, argmax + at);
         }
     });
 }
@@ -70,21 +76,22 @@ void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, 
     const float *signs = mask.floats(), *from = dy.floats();
     float* to = dx.floats();
     cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
-        PoolSource sources[256];  // a pixel is in no more windows than a window has places
-        const int n = task / dx.H, h = task % dx.H;
+        const int n = task / dx.H, h = task % dx.H, C = dx.C;
         const Covering rows(h, window.size_h, window.stride_h, window.pad_h, dy.H);
         for (int w = 0; w < dx.W; ++w) {
             const Covering cols(w, window.size_w, window.stride_w, window.pad_w, dy.W);
-            int count = 0;
+            const ptrdiff_t at = (ptrdiff_t(task) * dx.W + w) * C;
+            std::fill_n(to + at, C, 0.0f);
             for (int p = rows.first; p <= rows.last; ++p)
                 for (int q = cols.first; q <= cols.last; ++q) {
                     const int r = h + window.pad_h - p * window.stride_h;
                     const int s = w + window.pad_w - q * window.stride_w;
-                    const ptrdiff_t at = ((ptrdiff_t(n) * dy.H + p) * dy.W + q) * dy.C;
-                    sources[count++] = {from + at, argmax + at, r * window.size_w + s};
+                    const ptrdiff_t source = ((ptrdiff_t(n) * dy.H + p) * dy.W + q) * C;
+                    add_where(from + source, argmax + source, uint8_t(r * window.size_w + s), C,
+                              to + at);
                 }
-            const ptrdiff_t at = (ptrdiff_t(task) * dx.W + w) * dx.C;
-            cpu_.micro.max_pool_gather(sources, count, dx.C, signs ? signs + at : nullptr, to + at);
+            if (signs)
+                for (int c = 0; c < C; ++c) to[at + c] = signs[at + c] <= 0 ? 0 : to[at + c];
         }
     });
 }

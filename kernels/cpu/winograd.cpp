@@ -54,8 +54,8 @@ Filters transform_filters(Cpu& cpu, const WinogradMethod& method, const RightSid
         const int end = std::min(depth, begin + kBlock);
         float* taps = scratch[thread];
         for (int t = 0; t < all_taps; ++t)
-            pack_panel(cpu.micro, {w.b + w.tap_start[t], w.step_k, w.step_j}, depth, begin, end,
-                       p * nr, columns, taps + t * kBlock * nr);
+            pack_panels(cpu.micro, {w.b + w.tap_start[t], w.step_k, w.step_j}, depth, begin, end,
+                        p * nr, nr, columns, taps + t * kBlock * nr);
         for (int c = begin; c < end; ++c)
             method.filter(taps + (c - begin) * nr, ptrdiff_t(kBlock) * nr, nr,
                           u.panel(0, p) + ptrdiff_t(c) * nr, xi_stride);
