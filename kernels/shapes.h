@@ -47,8 +47,9 @@ inline void check_conv2d(Tensor x, Tensor w, Window window, Tensor y) {
                window.pad_h >= 0 && window.pad_w >= 0,
            "window ", window.size_h, "x", window.size_w, " stride ", window.stride_h, "x",
            window.stride_w, " pad ", window.pad_h, "x", window.pad_w);
-    ENSURE(w.H == window.size_h && w.W == window.size_w && w.C == x.C, "w is ", w.shape().text(),
-           ", x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
+    ENSURE(w.H == window.size_h && w.W == window.size_w && w.C == x.C && x.C > 0, "w is ",
+           w.shape().text(), ", x is ", x.shape().text(), ", window is ", window.size_h, "x",
+           window.size_w);
     ENSURE(x.H + 2 * window.pad_h >= window.size_h && x.W + 2 * window.pad_w >= window.size_w,
            "x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
     const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), w.N};

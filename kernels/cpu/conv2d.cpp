@@ -20,31 +20,21 @@ namespace convoy {
 namespace {
 
 Patches patches_of(Tensor x, Window window, Tensor y) {
-    return {x.floats(),
-            x.N,
-            x.H,
-            x.W,
-            x.C,
-            window.size_h,
-            window.size_w,
-            -window.pad_h,
-            -window.pad_w,
-            window.stride_h,
-            window.stride_w,
-            y.H,
-            y.W};
+    Patches a{x.floats(), x.N, x.H, x.W, x.C};
+    a.R = window.size_h, a.S = window.size_w, a.h0 = -window.pad_h, a.w0 = -window.pad_w;
+    a.step_h = window.stride_h, a.step_w = window.stride_w, a.P = y.H, a.Q = y.W;
+    return a;
 }
 
 // The filter rows (or columns) that meet the pixels ≡ phase modulo the stride.
 struct PhaseTaps {
     int count = 0;    // how many
     int highest = 0;  // the first in falling order; the others follow at −stride
-    int start = 0;  // dy row of pixel i = 0 under `highest`: dy rows i + start, i + start + 1, …
+    int start = 0;    // the dy row under `highest` for pixel i = 0; pixel i reads row i + start
     PhaseTaps(int phase, int size, int stride, int pad) {
         for (int r = size - 1; r >= 0; --r)
-            if ((phase + pad - r) % stride == 0) {
-                if (count++ == 0) highest = r, start = (phase + pad - r) / stride;
-            }
+            if ((phase + pad - r) % stride == 0 && count++ == 0)
+                highest = r, start = (phase + pad - r) / stride;
     }
 };
 
@@ -76,41 +66,33 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
 void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
     check_mask(mask, dx);
-    const float* signs = mask.floats();
-    const ptrdiff_t pixel = dx.C, line = pixel * dx.W;
-    for (int a = 0; a < std::min(window.stride_h, dx.H); ++a)
-        for (int b = 0; b < std::min(window.stride_w, dx.W); ++b) {
-            const PhaseTaps rows(a, window.size_h, window.stride_h, window.pad_h);
-            const PhaseTaps cols(b, window.size_w, window.stride_w, window.pad_w);
+    const int step_h = window.stride_h, step_w = window.stride_w;
+    const ptrdiff_t pixel = dx.C, line = pixel * dx.W, filter_row = ptrdiff_t(w.W) * w.C;
+    if (step_h > w.H || step_w > w.W) fill(dx.floats(), dx.elems(), 0);  // no filter meets some
+    for (int a = 0; a < std::min(step_h, dx.H); ++a)
+        for (int b = 0; b < std::min(step_w, dx.W); ++b) {
+            const PhaseTaps rows(a, w.H, step_h, window.pad_h);
+            const PhaseTaps cols(b, w.W, step_w, window.pad_w);
             std::vector<ptrdiff_t> taps;
             for (int r = 0; r < rows.count; ++r)
                 for (int s = 0; s < cols.count; ++s)
-                    taps.push_back((ptrdiff_t(rows.highest - r * window.stride_h) * w.W +
-                                    (cols.highest - s * window.stride_w)) *
-                                   w.C);
-            const Patches patches{dy.floats(),
-                                  dy.N,
-                                  dy.H,
-                                  dy.W,
-                                  dy.C,
-                                  rows.count,
-                                  cols.count,
-                                  rows.start,
-                                  cols.start,
-                                  1,
-                                  1,
-                                  (dx.H - a + window.stride_h - 1) / window.stride_h,
-                                  (dx.W - b + window.stride_w - 1) / window.stride_w};
-            const RightSide filters{w.floats(), ptrdiff_t(w.H) * w.W * w.C, 1,
-                                    std::max(1, int(taps.size())), taps.data()};
-            if (use_winograd(patches, dx.C) && window.stride_h == 1 && window.stride_w == 1) {
-                winograd_conv(cpu_, patches, filters, dx.C, dx.floats(), {nullptr, false, signs});
-                return;
-            }
-            multiply_patches(cpu_, patches, filters, dx.C,
-                             {dx.floats() + a * line + b * pixel, line * dx.H,
-                              line * window.stride_h, pixel * window.stride_w},
-                             {nullptr, false, signs ? signs + a * line + b * pixel : nullptr});
+                    taps.push_back((rows.highest - r * step_h) * filter_row +
+                                   (cols.highest - s * step_w) * w.C);
+            if (taps.empty()) continue;
+            Patches patches{dy.floats(), dy.N, dy.H, dy.W, dy.C};
+            patches.R = rows.count, patches.S = cols.count;
+            patches.h0 = rows.start, patches.w0 = cols.start;
+            patches.P = (dx.H - a + step_h - 1) / step_h;
+            patches.Q = (dx.W - b + step_w - 1) / step_w;
+            const RightSide filters{w.floats(), filter_row * w.H, 1, int(taps.size()), taps.data()};
+            const ptrdiff_t at = a * line + b * pixel;
+            const Epilogue epilogue{nullptr, false, mask ? mask.floats() + at : nullptr};
+            if (step_h == 1 && step_w == 1 && use_winograd(patches, dx.C))
+                winograd_conv(cpu_, patches, filters, dx.C, dx.floats(), epilogue);
+            else
+                multiply_patches(cpu_, patches, filters, dx.C,
+                                 {dx.floats() + at, line * dx.H, line * step_h, pixel * step_w},
+                                 epilogue);
         }
 }
 

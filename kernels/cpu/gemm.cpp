@@ -67,10 +67,10 @@ struct BlockProduct {
             for (int i = 0; i < height; ++i) tile_rows[i] = result[begin + i] + j;
             fetch(ahead, panel, out);
             if (by_row)
-                micro.tile_by_row(height, depth, a + ptrdiff_t(begin) * kRowStride, b, out);
+                micro.tile_by_row[height](depth, a + ptrdiff_t(begin) * kRowStride, b, out);
             else
-                micro.tile_by_depth(height, depth, a + panel * depth_panel_elems(micro, depth), b,
-                                    micro.nr, out);
+                micro.tile_by_depth[height](depth, a + panel * depth_panel_elems(micro, depth), b,
+                                            micro.nr, out);
         }
     }
 
@@ -211,21 +211,6 @@ struct RowsOfResult {
     }
 };
 
-void fill_without_depth(Cpu& cpu, const Patches& a, int columns, const RowMap& result,
-                        const Epilogue& epilogue) {
-    cpu.pool.for_each(a.N * a.P, [&](int task, int) {
-        for (int q = 0; q < a.Q; ++q) {
-            float* row = result.data + task / a.P * result.step_n + task % a.P * result.step_p +
-                         q * result.step_q;
-            for (int j = 0; j < columns; ++j) {
-                const float v = epilogue.bias ? epilogue.bias[j] : 0.0f;
-                const bool masked = epilogue.mask && row[epilogue.mask - result.data + j] <= 0;
-                row[j] = (epilogue.relu && v < 0) || masked ? 0.0f : v;
-            }
-        }
-    });
-}
-
 }  // namespace
 
 float* const* Cpu::for_threads(size_t elems) {
@@ -242,7 +227,6 @@ void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int column
                        result.step_n == x.P * result.step_p;
     const Patches a = plain ? Patches::matrix(x.x, int(rows), x.C) : x;
     const int depth = a.depth();
-    if (depth == 0) return fill_without_depth(cpu, a, columns, result, epilogue);
     const Micro& micro = cpu.micro;
     const Cut depths(depth, kDepthBlock, kPiece);
     const int panels = ceil_div(columns, micro.nr);

@@ -36,13 +36,15 @@ enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts };
 struct Patches {
     const float* x;
     int N, H, W, C;
-    int R, S, h0, w0, step_h, step_w;
-    int P, Q;
+    int R = 1, S = 1, h0 = 0, w0 = 0, step_h = 1, step_w = 1;
+    int P = 1, Q = 1;
 
     int64_t rows() const { return int64_t(N) * P * Q; }
     int depth() const { return R * S * C; }
     static Patches matrix(const float* x, int rows, int columns) {
-        return {x, 1, 1, rows, columns, 1, 1, 0, 0, 1, 1, 1, rows};
+        Patches a{x, 1, 1, rows, columns};
+        a.Q = rows;
+        return a;
     }
     // The patches are the rows of x themselves.
     bool is_matrix() const {

@@ -170,8 +170,8 @@ struct RowsProduct {
         to.upcoming = ahead.data();
         to.upcoming_lines = ceil_div(int64_t(ahead.size()), block.count);
         to.upcoming_step = to.upcoming_lines * 16;
-        micro.tile_by_depth(block.out.height(m), block.count, block.a + m * a_elems(block.count), b,
-                            step, to);
+        micro.tile_by_depth[block.out.height(m)](block.count, block.a + m * a_elems(block.count), b,
+                                                 step, to);
     }
 };
 

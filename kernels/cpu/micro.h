@@ -65,6 +65,14 @@ struct PoolWindow {
     ptrdiff_t line, pixel;  // floats from one row, or column, to the next
     int row_begin, row_end, col_begin, col_end, size_w;
 };
+// tile = Σ_k a(i,k)·b(k,j), j < nr; b(k,j) at b[k·nr + j], in by_depth at b[k·step + j].
+//   by_row     a(i,k) at a[i·kRowStride + k]
+//   by_piece   a(i,k) at a[(k/16)·rows·16 + i·16 + k%16]: rows in pieces of 16
+//   by_depth   a(i,k) at a[k·lane + i]: a transposed
+using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& out);
+using TileByDepth = void (*)(int depth, const float* a, const float* b, ptrdiff_t step,
+                             const TileOut& out);
+
 struct Micro {
     const char* name;
     int width;      // floats in a vector register
@@ -73,15 +81,9 @@ struct Micro {
     int lane;       // floats from one k to the next in a k-major panel of A, ≥ mr
     int lane_rows;  // divides lane: rows of a tile when A's channels come in whole lanes
 
-    // tile = Σ_k a(i,k)·b(k,j) for i < rows ≤ mr, j < nr.
-    //   b          b(k,j) at b[k·nr + j], in by_depth at b[k·step + j]
-    //   by_row     a(i,k) at a[i·kRowStride + k]
-    //   by_piece   a(i,k) at a[(k/16)·rows·16 + i·16 + k%16]: rows in pieces of 16
-    //   by_depth   a(i,k) at a[k·lane + i]
-    void (*tile_by_row)(int rows, int depth, const float* a, const float* b, const TileOut& out);
-    void (*tile_by_piece)(int rows, int depth, const float* a, const float* b, const TileOut& out);
-    void (*tile_by_depth)(int rows, int depth, const float* a, const float* b, ptrdiff_t step,
-                          const TileOut& out);
+    // A tile for each number of rows: tile_by_row[rows] and so on, 0 < rows ≤ mr.
+    const Tile *tile_by_row, *tile_by_piece;
+    const TileByDepth* tile_by_depth;
 
     // to[k·to_step + j] = from[j·step + k], k < depth, j < columns: panels of a or b from rows of
     // depth. Up to the next multiple of width, to[k·to_step + j] is written as well.

@@ -135,9 +135,6 @@ void tile_by_depth(int depth, const float* a, const float* b, ptrdiff_t step, co
 }
 
 // One instance for each number of rows, so that the last rows of a matrix cost what they are.
-using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& out);
-using TileByDepth = void (*)(int depth, const float* a, const float* b, ptrdiff_t step,
-                             const TileOut& out);
 struct Tiles {
     Tile by_row[kRows + 1] = {}, by_piece[kRows + 1] = {};
     TileByDepth by_depth[kRows + 1] = {};
@@ -157,23 +154,6 @@ constexpr Tiles all_tiles() {
     return tiles;
 }
 constexpr Tiles kTiles = all_tiles();
-
-void any_by_row(int rows, int depth, const float* a, const float* b, const TileOut& out) {
-    kTiles.by_row[rows](depth, a, b, out);
-}
-void any_by_piece(int rows, int depth, const float* a, const float* b, const TileOut& out) {
-    kTiles.by_piece[rows](depth, a, b, out);
-}
-void any_by_depth(int rows, int depth, const float* a, const float* b, ptrdiff_t step,
-                  const TileOut& out) {
-    kTiles.by_depth[rows](depth, a, b, step, out);
-}
-
-}  // namespace
-}  // namespace convoy
-
-namespace convoy {
-namespace {
 
 typedef int Ints __attribute__((vector_size(kWidth * 4)));
 
@@ -283,8 +263,8 @@ namespace {
 constexpr Micro make_micro(const char* name) {
     return {name,           kWidth,          kRows,
             kWidth * kVecs, kLane,           kLaneRows,
-            any_by_row,     any_by_piece,    any_by_depth,
-            transpose,      max_pool_window, winograd_input,
+            kTiles.by_row,  kTiles.by_piece, kTiles.by_depth,
+            transpose,      max_pool_window, transform_pixels<input_transform>,
             kWinograd3,     kWinograd5,      multiply_add_chains};
 }
 }  // namespace

@@ -111,8 +111,8 @@ struct BlockConv {
             for (int p = 0; p < panels.count; ++p) {
                 const int height = panels.height(p), begin = panels.begin(p);
                 for (int i = 0; i < height; ++i) rows[i] = to + ptrdiff_t(begin + i) * width;
-                micro.tile_by_piece(height, depth, a + ptrdiff_t(begin) * padded + k * height,
-                                    b + ptrdiff_t(k) * u.nr, out);
+                micro.tile_by_piece[height](depth, a + ptrdiff_t(begin) * padded + k * height,
+                                            b + ptrdiff_t(k) * u.nr, out);
             }
             out.accumulate = true;
         }

@@ -21,126 +21,117 @@
 namespace convoy {
 namespace {
 
-struct InputTransform {  // Bᵀ: 6 → 6
-    static constexpr int kIn = 6, kOut = 6;
-    static inline void apply(const Vec (&d)[6], Vec (&t)[6]) {
-        const Vec even = d[4] - 4 * d[2], odd = d[3] - 4 * d[1];
-        const Vec even2 = d[4] - d[2], odd2 = 2 * (d[3] - d[1]);
-        t[0] = 4 * d[0] - 5 * d[2] + d[4];
-        t[1] = even + odd, t[2] = even - odd;
-        t[3] = even2 + odd2, t[4] = even2 - odd2;
-        t[5] = 4 * d[1] - 5 * d[3] + d[5];
-    }
+// Bᵀ: 6 → 6
+inline void input_transform(const Vec (&d)[6], Vec (&t)[6]) {
+    const Vec even = d[4] - 4 * d[2], odd = d[3] - 4 * d[1];
+    const Vec even2 = d[4] - d[2], odd2 = 2 * (d[3] - d[1]);
+    t[0] = 4 * d[0] - 5 * d[2] + d[4];
+    t[1] = even + odd, t[2] = even - odd;
+    t[3] = even2 + odd2, t[4] = even2 - odd2;
+    t[5] = 4 * d[1] - 5 * d[3] + d[5];
+}
+
+// A: 4 → 6
+inline void gradient_4(const Vec (&y)[4], Vec (&t)[6]) {
+    const Vec even = y[0] + y[2], odd = y[1] + y[3];
+    const Vec even2 = y[0] + 4 * y[2], odd2 = 2 * y[1] + 8 * y[3];
+    t[0] = y[0];
+    t[1] = even + odd, t[2] = even - odd;
+    t[3] = even2 + odd2, t[4] = even2 - odd2;
+    t[5] = y[3];
+}
+
+// A: 2 → 6
+inline void gradient_2(const Vec (&y)[2], Vec (&t)[6]) {
+    const Vec twice = 2 * y[1];
+    t[0] = y[0];
+    t[1] = y[0] + y[1], t[2] = y[0] - y[1];
+    t[3] = y[0] + twice, t[4] = y[0] - twice;
+    t[5] = y[1];
+}
+
+// G: 3 → 6
+inline void filter_3(const Vec (&g)[3], Vec (&t)[6]) {
+    const Vec even = (-1.0f / 6) * (g[0] + g[2]), odd = (-1.0f / 6) * g[1];
+    const Vec even2 = (1.0f / 24) * g[0] + (1.0f / 6) * g[2], odd2 = (1.0f / 12) * g[1];
+    t[0] = 0.25f * g[0];
+    t[1] = even + odd, t[2] = even - odd;
+    t[3] = even2 + odd2, t[4] = even2 - odd2;
+    t[5] = g[2];
+}
+
+// G: 5 → 6
+inline void filter_5(const Vec (&g)[5], Vec (&t)[6]) {
+    const Vec even = (-1.0f / 6) * (g[0] + g[2] + g[4]), odd = (-1.0f / 6) * (g[1] + g[3]);
+    const Vec even2 = (1.0f / 24) * g[0] + (1.0f / 6) * g[2] + (2.0f / 3) * g[4];
+    const Vec odd2 = (1.0f / 12) * g[1] + (1.0f / 3) * g[3];
+    t[0] = 0.25f * g[0];
+    t[1] = even + odd, t[2] = even - odd;
+    t[3] = even2 + odd2, t[4] = even2 - odd2;
+    t[5] = g[4];
+}
+
+// Aᵀ: 6 → 4
+inline void output_4(const Vec (&m)[6], Vec (&y)[4]) {
+    const Vec sum = m[1] + m[2], diff = m[1] - m[2];
+    const Vec sum2 = m[3] + m[4], diff2 = m[3] - m[4];
+    y[0] = m[0] + sum + sum2;
+    y[1] = diff + 2 * diff2;
+    y[2] = sum + 4 * sum2;
+    y[3] = diff + 8 * diff2 + m[5];
+}
+
+// Aᵀ: 6 → 2
+inline void output_2(const Vec (&m)[6], Vec (&y)[2]) {
+    y[0] = m[0] + (m[1] + m[2]) + (m[3] + m[4]);
+    y[1] = (m[1] - m[2]) + 2 * (m[3] - m[4]) + m[5];
+}
+
+// Gᵀ: 6 → 3
+inline void filter_grad_3(const Vec (&m)[6], Vec (&g)[3]) {
+    const Vec sum = (-1.0f / 6) * (m[1] + m[2]), sum2 = m[3] + m[4];
+    g[0] = 0.25f * m[0] + sum + (1.0f / 24) * sum2;
+    g[1] = (1.0f / 6) * (m[2] - m[1]) + (1.0f / 12) * (m[3] - m[4]);
+    g[2] = sum + (1.0f / 6) * sum2 + m[5];
+}
+
+// Gᵀ: 6 → 5
+inline void filter_grad_5(const Vec (&m)[6], Vec (&g)[5]) {
+    const Vec sum = (-1.0f / 6) * (m[1] + m[2]), sum2 = m[3] + m[4];
+    const Vec diff = (1.0f / 6) * (m[2] - m[1]), diff2 = m[3] - m[4];
+    g[0] = 0.25f * m[0] + sum + (1.0f / 24) * sum2;
+    g[1] = diff + (1.0f / 12) * diff2;
+    g[2] = sum + (1.0f / 6) * sum2;
+    g[3] = diff + (1.0f / 3) * diff2;
+    g[4] = sum + (2.0f / 3) * sum2 + m[5];
+}
+
+// Of a one-dimensional transform: kIn vectors become kOut.
+template <auto apply>
+struct Size;
+template <size_t In, size_t Out, void (*apply)(const Vec (&)[In], Vec (&)[Out])>
+struct Size<apply> {
+    static constexpr int kIn = In, kOut = Out;
 };
 
-struct Gradient4 {  // A: 4 → 6
-    static constexpr int kIn = 4, kOut = 6;
-    static inline void apply(const Vec (&y)[4], Vec (&t)[6]) {
-        const Vec even = y[0] + y[2], odd = y[1] + y[3];
-        const Vec even2 = y[0] + 4 * y[2], odd2 = 2 * y[1] + 8 * y[3];
-        t[0] = y[0];
-        t[1] = even + odd, t[2] = even - odd;
-        t[3] = even2 + odd2, t[4] = even2 - odd2;
-        t[5] = y[3];
-    }
-};
-
-struct Gradient2 {  // A: 2 → 6
-    static constexpr int kIn = 2, kOut = 6;
-    static inline void apply(const Vec (&y)[2], Vec (&t)[6]) {
-        const Vec twice = 2 * y[1];
-        t[0] = y[0];
-        t[1] = y[0] + y[1], t[2] = y[0] - y[1];
-        t[3] = y[0] + twice, t[4] = y[0] - twice;
-        t[5] = y[1];
-    }
-};
-
-struct Filter3 {  // G: 3 → 6
-    static constexpr int kIn = 3, kOut = 6;
-    static inline void apply(const Vec (&g)[3], Vec (&t)[6]) {
-        const Vec even = (-1.0f / 6) * (g[0] + g[2]), odd = (-1.0f / 6) * g[1];
-        const Vec even2 = (1.0f / 24) * g[0] + (1.0f / 6) * g[2], odd2 = (1.0f / 12) * g[1];
-        t[0] = 0.25f * g[0];
-        t[1] = even + odd, t[2] = even - odd;
-        t[3] = even2 + odd2, t[4] = even2 - odd2;
-        t[5] = g[2];
-    }
-};
-
-struct Filter5 {  // G: 5 → 6
-    static constexpr int kIn = 5, kOut = 6;
-    static inline void apply(const Vec (&g)[5], Vec (&t)[6]) {
-        const Vec even = (-1.0f / 6) * (g[0] + g[2] + g[4]), odd = (-1.0f / 6) * (g[1] + g[3]);
-        const Vec even2 = (1.0f / 24) * g[0] + (1.0f / 6) * g[2] + (2.0f / 3) * g[4];
-        const Vec odd2 = (1.0f / 12) * g[1] + (1.0f / 3) * g[3];
-        t[0] = 0.25f * g[0];
-        t[1] = even + odd, t[2] = even - odd;
-        t[3] = even2 + odd2, t[4] = even2 - odd2;
-        t[5] = g[4];
-    }
-};
-
-struct Output4 {  // Aᵀ: 6 → 4
-    static constexpr int kIn = 6, kOut = 4;
-    static inline void apply(const Vec (&m)[6], Vec (&y)[4]) {
-        const Vec sum = m[1] + m[2], diff = m[1] - m[2];
-        const Vec sum2 = m[3] + m[4], diff2 = m[3] - m[4];
-        y[0] = m[0] + sum + sum2;
-        y[1] = diff + 2 * diff2;
-        y[2] = sum + 4 * sum2;
-        y[3] = diff + 8 * diff2 + m[5];
-    }
-};
-
-struct Output2 {  // Aᵀ: 6 → 2
-    static constexpr int kIn = 6, kOut = 2;
-    static inline void apply(const Vec (&m)[6], Vec (&y)[2]) {
-        y[0] = m[0] + (m[1] + m[2]) + (m[3] + m[4]);
-        y[1] = (m[1] - m[2]) + 2 * (m[3] - m[4]) + m[5];
-    }
-};
-
-struct FilterGrad3 {  // Gᵀ: 6 → 3
-    static constexpr int kIn = 6, kOut = 3;
-    static inline void apply(const Vec (&m)[6], Vec (&g)[3]) {
-        const Vec sum = (-1.0f / 6) * (m[1] + m[2]), sum2 = m[3] + m[4];
-        g[0] = 0.25f * m[0] + sum + (1.0f / 24) * sum2;
-        g[1] = (1.0f / 6) * (m[2] - m[1]) + (1.0f / 12) * (m[3] - m[4]);
-        g[2] = sum + (1.0f / 6) * sum2 + m[5];
-    }
-};
-
-struct FilterGrad5 {  // Gᵀ: 6 → 5
-    static constexpr int kIn = 6, kOut = 5;
-    static inline void apply(const Vec (&m)[6], Vec (&g)[5]) {
-        const Vec sum = (-1.0f / 6) * (m[1] + m[2]), sum2 = m[3] + m[4];
-        const Vec diff = (1.0f / 6) * (m[2] - m[1]), diff2 = m[3] - m[4];
-        g[0] = 0.25f * m[0] + sum + (1.0f / 24) * sum2;
-        g[1] = diff + (1.0f / 12) * diff2;
-        g[2] = sum + (1.0f / 6) * sum2;
-        g[3] = diff + (1.0f / 3) * diff2;
-        g[4] = sum + (2.0f / 3) * sum2 + m[5];
-    }
-};
-
-// T·X·Tᵀ of a kIn × kIn block: fetch(i, j) gives X, put(i, j, value) takes the result.
-template <class T, class Fetch, class Put>
+// T·X·Tᵀ of a kIn × kIn block, T given by `apply`: fetch(i, j) is X, put(i, j, v) takes the result.
+template <auto apply, class Fetch, class Put>
 inline void transform(Fetch&& fetch, Put&& put) {
+    using T = Size<apply>;
     Vec half[T::kOut][T::kIn];
 #pragma GCC unroll 6
     for (int j = 0; j < T::kIn; ++j) {
         Vec in[T::kIn], out[T::kOut];
 #pragma GCC unroll 6
         for (int i = 0; i < T::kIn; ++i) in[i] = fetch(i, j);
-        T::apply(in, out);
+        apply(in, out);
 #pragma GCC unroll 6
         for (int i = 0; i < T::kOut; ++i) half[i][j] = out[i];
     }
 #pragma GCC unroll 6
     for (int i = 0; i < T::kOut; ++i) {
         Vec out[T::kOut];
-        T::apply(half[i], out);
+        apply(half[i], out);
 #pragma GCC unroll 6
         for (int j = 0; j < T::kOut; ++j) put(i, j, out[j]);
     }
@@ -153,11 +144,11 @@ inline Vec load_part(const float* p, int count) {
 }
 
 // Pixels of a block to its 36 transformed ones. Channels are written up to a full piece.
-template <class T>
+template <auto T>
 void transform_pixels(const WinogradBlock& in, const WinogradPieces& out) {
     const int padded = (in.channels + out.piece - 1) / out.piece * out.piece;
-    const bool inner =
-        in.row_begin == 0 && in.row_end == T::kIn && in.col_begin == 0 && in.col_end == T::kIn;
+    const bool inner = in.row_begin == 0 && in.row_end == Size<T>::kIn && in.col_begin == 0 &&
+                       in.col_end == Size<T>::kIn;
     for (int c = 0; c < padded; c += kWidth) {
         float* to = out.data + c / out.piece * out.piece_stride + c % out.piece;
         const auto put = [&](int i, int j, Vec v) { store(to + (i * 6 + j) * out.xi_stride, v); };
@@ -179,19 +170,16 @@ void transform_pixels(const WinogradBlock& in, const WinogradPieces& out) {
     }
 }
 
-void winograd_input(const WinogradBlock& in, const WinogradPieces& out) {
-    transform_pixels<InputTransform>(in, out);
-}
-
-template <class T>
+template <auto T>
 void winograd_filter(const float* g, ptrdiff_t tap_stride, int columns, float* u,
                      ptrdiff_t xi_stride) {
     for (int c = 0; c < columns; c += kWidth)
-        transform<T>([&](int i, int j) { return load(g + (i * T::kIn + j) * tap_stride + c); },
-                     [&](int i, int j, Vec v) { store(u + (i * 6 + j) * xi_stride + c, v); });
+        transform<T>(
+            [&](int i, int j) { return load(g + (i * Size<T>::kIn + j) * tap_stride + c); },
+            [&](int i, int j, Vec v) { store(u + (i * 6 + j) * xi_stride + c, v); });
 }
 
-template <class T>
+template <auto T>
 void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock& out,
                      const TileOut& epilogue) {
     float* base = const_cast<float*>(out.data);
@@ -219,13 +207,13 @@ void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock& o
     }
 }
 
-template <class T>
+template <auto T>
 void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, float* dw) {
     for (int c = 0; c < channels; c += kWidth) {
         const int count = channels - c;
         transform<T>([&](int i, int j) { return load(sums + (i * 6 + j) * xi_stride + c); },
                      [&](int i, int j, Vec v) {
-                         float* to = dw + (i * T::kOut + j) * ptrdiff_t(channels) + c;
+                         float* to = dw + (i * Size<T>::kOut + j) * ptrdiff_t(channels) + c;
                          if (count >= kWidth) {
                              store(to, load(to) + v);
                              return;
@@ -239,16 +227,16 @@ void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, 
 
 constexpr WinogradMethod kWinograd3{3,
                                     4,
-                                    transform_pixels<Gradient4>,
-                                    winograd_filter<Filter3>,
-                                    winograd_output<Output4>,
-                                    winograd_filter_grad<FilterGrad3>};
+                                    transform_pixels<gradient_4>,
+                                    winograd_filter<filter_3>,
+                                    winograd_output<output_4>,
+                                    winograd_filter_grad<filter_grad_3>};
 constexpr WinogradMethod kWinograd5{5,
                                     2,
-                                    transform_pixels<Gradient2>,
-                                    winograd_filter<Filter5>,
-                                    winograd_output<Output2>,
-                                    winograd_filter_grad<FilterGrad5>};
+                                    transform_pixels<gradient_2>,
+                                    winograd_filter<filter_5>,
+                                    winograd_output<output_2>,
+                                    winograd_filter_grad<filter_grad_5>};
 
 }  // namespace
 }  // namespace convoy

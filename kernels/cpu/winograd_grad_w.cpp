@@ -62,8 +62,8 @@ struct GradW {
                         sums + xi * s_stride() + ptrdiff_t(k + r) * width() + panel * micro.nr;
                 TileOut out{rows, micro.nr};
                 out.accumulate = add;
-                micro.tile_by_depth(height, count, y + i, v + ptrdiff_t(panel) * most * micro.nr,
-                                    micro.nr, out);
+                micro.tile_by_depth[height](count, y + i, v + ptrdiff_t(panel) * most * micro.nr,
+                                            micro.nr, out);
             }
     }
 };
