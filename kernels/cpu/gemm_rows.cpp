@@ -213,23 +213,4 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     });
 }
 
-// Slabs of a fixed number of rows, each summed on its own and then added in order: the bits do
-// not depend on the number of threads, and no sum has more than a few thousand addends in a row.
-void add_column_sums(Cpu& cpu, const float* dy, int64_t rows, int K, float* db) {
-    if (rows == 0) return;
-    const int slabs = int(std::clamp<int64_t>(rows / 256, 1, 256));
-    float* sums = cpu.shared.get(kSlotSums, size_t(slabs) * K);
-    cpu.pool.for_each(slabs, [&](int slab, int) {
-        float* sum = sums + size_t(slab) * K;
-        std::fill_n(sum, K, 0.0f);
-        for (int64_t row = rows * slab / slabs; row < rows * (slab + 1) / slabs; ++row)
-            for (int k = 0; k < K; ++k) sum[k] += dy[row * K + k];
-    });
-    for (int k = 0; k < K; ++k) {
-        double sum = 0;
-        for (int slab = 0; slab < slabs; ++slab) sum += sums[size_t(slab) * K + k];
-        db[k] += float(sum);
-    }
-}
-
 }  // namespace convoy

@@ -1,18 +1,16 @@
 // pool.cpp — max pooling and adaptive average pooling, NHWC. Bound by memory.
 //
 // Backward passes gather: each element of dx adds up what it gets, so every thread writes its own
-// rows and the order of the sums is fixed. The loops over channels are in max_pool_body.h; those of
-// average pooling run over kLanes at a time in local arrays.
+// rows and the order of the sums is fixed. The loop over a window is in micro_body.h.
 #include <algorithm>
 
+#include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/shapes.h"
 
 namespace convoy {
 
 namespace {
-
-constexpr int kLanes = 16;
 
 // The output positions along one axis whose windows contain input position i: [first, last].
 struct Covering {
@@ -26,16 +24,6 @@ struct Covering {
 int area_begin(int p, int outputs, int inputs) { return int(int64_t(p) * inputs / outputs); }
 int area_end(int p, int outputs, int inputs) {
     return int((int64_t(p + 1) * inputs + outputs - 1) / outputs);
-}
-
-using FullLanes = std::integral_constant<int, kLanes>;
-
-// f(first channel, lanes) over all channels; lanes is a constant but for the last few.
-template <class F>
-void over_channels(int C, F&& f) {
-    int c = 0;
-    for (; c + kLanes <= C; c += kLanes) f(c, FullLanes{});
-    if (c < C) f(c, C - c);
 }
 
 // dx[c] += argmax[c] == place ? dy[c] : 0

@@ -1,0 +1,45 @@
+// columns.h — what ops share that walk along the columns (channels) of rows × C numbers.
+// Twin: kernels/cuda/columns.cuh
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace convoy {
+
+constexpr int kLanes = 32;  // channels handled together
+
+// f(first channel, lanes) over all channels. `lanes` is the constant kLanes but for the last few,
+// so that sums in arrays of kLanes stay in registers.
+template <class F>
+void over_channels(int C, F&& f) {
+    int c = 0;
+    for (; c + kLanes <= C; c += kLanes) f(c, std::integral_constant<int, kLanes>());
+    if (c < C) f(c, C - c);
+}
+
+// A range of rows (pixels) of one group of images, summed on its own. Slabs depend on shapes alone
+// and are merged in order, so the bits do not depend on the number of threads.
+struct Slab {
+    int group;
+    int64_t begin, end;
+};
+
+// About 64 slabs in all, at least one a group, none of a group without images.
+inline std::vector<Slab> cut_slabs(GroupBounds groups, int64_t image_rows) {
+    std::vector<Slab> slabs;
+    const int64_t all = groups.back() * image_rows;
+    for (int g = 0; g + 1 < int(groups.size()); ++g) {
+        const int64_t begin = groups[g] * image_rows, rows = groups[g + 1] * image_rows - begin;
+        if (rows == 0) continue;
+        const int64_t parts = std::clamp<int64_t>(64 * rows / all, 1, (rows + 127) / 128);
+        for (int64_t i = 0; i < parts; ++i)
+            slabs.push_back({g, begin + rows * i / parts, begin + rows * (i + 1) / parts});
+    }
+    return slabs;
+}
+
+}  // namespace convoy
