@@ -27,9 +27,9 @@ void normalise(const float* x, const float* residual, bool relu, float* y, int64
     }
 }
 
-// Σ dz and Σ dz·x̂ of a slab, in floats over blocks of rows, the blocks added in double. y may be
-// any numbers if not relu.
-void gradient_sums(const float* x, const float* y, const float* dy, bool relu, int64_t rows, int C,
+// Σ dz and Σ dz·x̂ of a slab, in floats over blocks of rows, the blocks added in double.
+template <bool Relu>
+void gradient_sums(const float* x, const float* y, const float* dy, int64_t rows, int C,
                    const float* mean, const float* rstd, double* sum_dz, double* sum_dzx) {
     std::fill_n(sum_dz, C, 0.0);
     std::fill_n(sum_dzx, C, 0.0);
@@ -40,7 +40,7 @@ void gradient_sums(const float* x, const float* y, const float* dy, bool relu, i
             for (int i = 0; i < count; ++i) {
                 const ptrdiff_t at = (row + i) * C + c;
                 for (int l = 0; l < lanes; ++l) {
-                    const float dz = relu & (y[at + l] <= 0) ? 0.0f : dy[at + l];
+                    const float dz = Relu && y[at + l] <= 0 ? 0.0f : dy[at + l];
                     dz_sum[l] += dz;
                     dzx_sum[l] += dz * (x[at + l] - mean[c + l]);
                 }
@@ -53,18 +53,35 @@ void gradient_sums(const float* x, const float* y, const float* dy, bool relu, i
     }
 }
 
-// dx = scale·(dz − mean_dz − (x − mean)·slope), dresidual = dz if it is not null. y as above.
-void gradient_rows(const float* x, const float* y, const float* dy, bool relu, float* dx,
-                   float* dresidual, int64_t rows, int C, const float* mean, const float* scale,
-                   const float* mean_dz, const float* slope) {
-    for (int64_t i = 0; i < rows; ++i, x += C, y += C, dy += C, dx += C) {
+// dx = scale·(dz − mean_dz − (x − mean)·slope), dresidual = dz
+template <bool Relu, bool Residual>
+void gradient_rows(const float* x, const float* y, const float* dy, float* dx, float* dresidual,
+                   int64_t rows, int C, const float* mean, const float* scale, const float* mean_dz,
+                   const float* slope) {
+    for (int64_t i = 0; i < rows; ++i, x += C, dy += C, dx += C) {
 #pragma GCC ivdep
         for (int c = 0; c < C; ++c) {
-            const float dz = relu & (y[c] <= 0) ? 0.0f : dy[c];
+            const float dz = Relu && y[c] <= 0 ? 0.0f : dy[c];
             dx[c] = scale[c] * (dz - mean_dz[c] - (x[c] - mean[c]) * slope[c]);
-            if (dresidual) dresidual[c] = dz;
+            if (Residual) dresidual[c] = dz;
         }
-        if (dresidual) dresidual += C;
+        if (Relu) y += C;
+        if (Residual) dresidual += C;
+    }
+}
+
+template <bool Relu, bool Residual>
+void scale_rows(const float* y, const float* dy, float* dx, float* dresidual, int64_t rows, int C,
+                const float* scale) {
+    for (int64_t i = 0; i < rows; ++i, dy += C, dx += C) {
+#pragma GCC ivdep
+        for (int c = 0; c < C; ++c) {
+            const float dz = Relu && y[c] <= 0 ? 0.0f : dy[c];
+            dx[c] = scale[c] * dz;
+            if (Residual) dresidual[c] = dz;
+        }
+        if (Relu) y += C;
+        if (Residual) dresidual += C;
     }
 }
 
@@ -100,7 +117,6 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
     const int C = x.C, G = int(groups.size()) - 1;
     const int64_t image_rows = int64_t(x.H) * x.W;
     const std::vector<Slab> slabs = cut_slabs(groups, image_rows);
-    const float* signs = relu ? y.floats() : dy.floats();
 
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
     cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
@@ -108,8 +124,9 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
         const ptrdiff_t at = slab.begin * C;
         const float* mean = mean_rstd + size_t(slab.group) * 2 * C;
         double* sum = parts + size_t(s) * 2 * C;
-        gradient_sums(x.floats() + at, signs + at, dy.floats() + at, relu, slab.end - slab.begin, C,
-                      mean, mean + C, sum, sum + C);
+        const auto f = relu ? gradient_sums<true> : gradient_sums<false>;
+        f(x.floats() + at, relu ? y.floats() + at : nullptr, dy.floats() + at,
+          slab.end - slab.begin, C, mean, mean + C, sum, sum + C);
     });
 
     // For each group: scale = gamma·rstd, mean of dz, slope = rstd·mean(dz·x̂)
@@ -137,9 +154,12 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
         const Slab& slab = slabs[task];
         const ptrdiff_t at = slab.begin * C;
         const float* scale = factors + size_t(slab.group) * 3 * C;
-        gradient_rows(x.floats() + at, signs + at, dy.floats() + at, relu, dx.floats() + at,
-                      dresidual ? dresidual.floats() + at : nullptr, slab.end - slab.begin, C,
-                      mean_rstd + size_t(slab.group) * 2 * C, scale, scale + C, scale + 2 * C);
+        const auto f = relu
+                           ? (dresidual ? gradient_rows<true, true> : gradient_rows<true, false>)
+                           : (dresidual ? gradient_rows<false, true> : gradient_rows<false, false>);
+        f(x.floats() + at, relu ? y.floats() + at : nullptr, dy.floats() + at, dx.floats() + at,
+          dresidual ? dresidual.floats() + at : nullptr, slab.end - slab.begin, C,
+          mean_rstd + size_t(slab.group) * 2 * C, scale, scale + C, scale + 2 * C);
     });
 }
 
@@ -162,16 +182,11 @@ void CpuBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, c
     const int C = dy.C;
     float* scale = cpu_.shared.get(kSlotParts, C);
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
-    const float *from = dy.floats(), *signs = relu ? y.floats() : from;
-    float *to = dx.floats(), *dz_out = dresidual ? dresidual.floats() : nullptr;
     cpu_.pool.for_ranges(size_t(dy.N) * dy.H * dy.W, 64, [&](size_t begin, size_t end) {
-        for (size_t at = begin * C; at < end * C; at += C)
-#pragma GCC ivdep
-            for (int c = 0; c < C; ++c) {
-                const float dz = relu & (signs[at + c] <= 0) ? 0.0f : from[at + c];
-                to[at + c] = scale[c] * dz;
-                if (dz_out) dz_out[at + c] = dz;
-            }
+        const auto f = relu ? (dresidual ? scale_rows<true, true> : scale_rows<true, false>)
+                            : (dresidual ? scale_rows<false, true> : scale_rows<false, false>);
+        f(relu ? y.floats() + begin * C : nullptr, dy.floats() + begin * C, dx.floats() + begin * C,
+          dresidual ? dresidual.floats() + begin * C : nullptr, int64_t(end - begin), C, scale);
     });
 }
 

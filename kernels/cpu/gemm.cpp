@@ -2,19 +2,18 @@
 //
 //            depth             columns
 //          ┌────┬────┐       ┌────┬────┬────┐  threads  take rows each; for each block of B every
-//          ├────┤    │       │ B  │    │    │           thread walks all its rows, or what it keeps
-//     rows ├────┤    │   ×   │    │    │    │  B        1024 deep at most, as many columns as stay
-//          ├────┤    │       ├────┼────┼────┤           in L2 (kStaysInL2); all of it packed before
-//          │ A  │    │       │    │    │    │  A        2·mr rows × 256 deep, packed for the first
-//          └────┴────┘       └────┴────┴────┘           block of B and kept for the next ones
+//          ├────┤    │       │ B  │    │    │           thread walks all its rows (or as many as
+//     rows ├────┤    │   ×   │    │    │    │           it keeps packed)
+//          ├────┤    │       ├────┼────┼────┤  B        cache block: at most 1024 deep, as many
+//          │ A  │    │       │    │    │    │           columns as stay in L2 (kStaysInL2); packed
+//          └────┴────┘       └────┴────┴────┘  A        2·mr rows × 256 deep, packed once
 //
-// The block's panels of nr columns pass by A, from L2; then the next 256 deep of the same rows,
-// whose sums are still in L1 or L2 as well.
-// So what comes from memory comes once a block: rows of A, brought to L2 ahead by the tiles before
-// them, and sums, fetched while they are computed. Goto, van de Geijn: "Anatomy of
-// High-Performance Matrix Multiplication" (ACM TOMS 2008), with the sides exchanged: images have
-// many rows, filters few columns. Sums over depth are added in a fixed order, so the bits do not
-// depend on chance.
+// A block of A in L1 meets the panels (nr columns) of a block of B in L2; then the next 256 deep of
+// the same rows follow, whose sums are still in the cache. So memory is read once a block: rows of
+// A are prefetched into L2 by the tiles before them, sums while they are computed. Goto, van de
+// Geijn: "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 2008), with the sides
+// exchanged: images have many rows, filters few columns. Sums over depth are added in a fixed
+// order.
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
@@ -27,13 +26,14 @@ namespace {
 
 constexpr int kBlockDepths = 4;         // depth of a block of B, in kDepthBlock
 constexpr size_t kStaysInL2 = 160'000;  // floats of B that stay in L2 while rows pass by
-constexpr int kFewPanels = 4;           // of B: then turning rows costs more than it brings
-constexpr ptrdiff_t kKept = 4'000'000;  // floats of packed rows that are kept, of all threads
+constexpr int kFewPanels = 4;           // of B: then transposing A costs more than it gains
+constexpr ptrdiff_t kKept = 4'000'000;  // floats of packed A that are reused, of all threads
 constexpr int kMostRows = 32;           // ≥ 2·mr
-constexpr int kThinGroup = 16;  // panels of columns whose results stay in L2 over all of the depth
-constexpr int kThinPack = 4;    // panels packed together: runs of 512 bytes
+constexpr int kSkinnyGroup =
+    16;                         // panels of columns whose results stay in L2 over all of the depth
+constexpr int kSkinnyPack = 4;  // panels packed together: runs of 512 bytes
 
-// What is needed soon: `runs` runs of floats, `step` from one to the next.
+// What to prefetch: `runs` runs of `run` floats, `step` from one to the next.
 struct Ahead {
     const float* data = nullptr;
     int runs = 0, run = 0;
@@ -51,7 +51,7 @@ struct BlockProduct {
     float* const* result;  // start of each row
     const float* base;     // of the result's tensor, for the mask
 
-    // Brings `ahead` to L2 meanwhile.
+    // Prefetches `ahead` into L2 meanwhile.
     void operator()(const float* a, const float* b, int j, int columns, const Ahead& ahead) const {
         TileOut out{nullptr, std::min(micro.nr, columns - j)};
         out.accumulate = !first;
@@ -92,8 +92,8 @@ struct BlockProduct {
     }
 };
 
-// The rows of a matrix that come after a block, as deep as its group of blocks of depth, cut into
-// `parts`. All of the depth lies in memory as one run; less of it as a run for each row.
+// What to prefetch during a block, cut into `parts`: the rows of a matrix that follow it, as deep
+// as the cache block. The full depth is one run in memory; less of it is one run a row.
 class NextRows {
  public:
     NextRows(const Patches& a, int64_t row, int most, const Cut& depths, int d, int d_end,
@@ -107,7 +107,7 @@ class NextRows {
         part_ = (ceil_div(run_, parts) + 15) / 16 * 16;  // whole lines of the cache
         data_ = rows > 0 ? a.x + row * a.C + depths.begin(d) : nullptr;
     }
-    // A block that is packed already.
+    // The same for a block of A that is packed already.
     NextRows(const float* packed, int elems, int parts)
         : data_(packed), runs_(1), run_(elems), part_((ceil_div(run_, parts) + 15) / 16 * 16) {}
     Ahead part(int i) const {
@@ -141,11 +141,11 @@ struct RowsOfResult {
     const RowMap& result;
     const Epilogue& epilogue;
     int threads;
-    bool plain;           // a is a matrix, so the next rows lie behind these
-    bool by_row = false;  // the form in which rows are packed
+    bool plain;           // a is a matrix, so the next rows follow these in memory
+    bool by_row = false;  // how A is packed: for tile_by_row, else transposed
 
-    // Where several blocks of B lie side by side, the rows packed for the first are kept for the
-    // others; else 0. One block more than is kept, since there is always a next one to be fetched.
+    // Floats for packed A that is reused, if several blocks of B lie side by side, else 0. One
+    // block more than is used, since the one after the last is prefetched too.
     size_t kept_elems(int64_t rows, int panels) const {
         if (panels <= wide()) return 0;
         return size_t(std::min(blocks_kept(), ceil_div(rows, 2 * micro.mr)) + 1) * block_elems();
@@ -155,32 +155,32 @@ struct RowsOfResult {
     void operator()(int64_t row, int64_t row_end, int panel, int panel_end, float* scratch,
                     float* kept) const {
         const int blocks = ceil_div(row_end - row, 2 * micro.mr);
-        const int turns = std::max(1, ceil_div(panel_end - panel, wide()));
+        const int blocks_b = std::max(1, ceil_div(panel_end - panel, wide()));
         const auto begin = [&](int block) { return row + (row_end - row) * block / blocks; };
-        const auto first = [&](int turn) { return panel + (panel_end - panel) * turn / turns; };
+        const auto first = [&](int j) { return panel + (panel_end - panel) * j / blocks_b; };
         const int most = kept ? blocks_kept() : blocks;
         for (int from = 0; from < blocks; from += most)
             for (int d = 0; d < b.depths.parts; d += group())
-                for (int turn = 0; turn < turns; ++turn)
+                for (int j = 0; j < blocks_b; ++j)
                     for (int i = from; i < std::min(blocks, from + most); ++i) {
                         float* packed = kept ? kept + (i - from) * block_elems() : nullptr;
                         multiply(begin(i), begin(i + 1), d, std::min(b.depths.parts, d + group()),
-                                 first(turn), first(turn + 1), scratch, packed, turn > 0);
+                                 first(j), first(j + 1), scratch, packed, j > 0);
                     }
     }
 
  private:
-    // Of a block of B: the blocks of depth in it, all their depth, its panels.
+    // The cache block of B: its blocks of depth, their total depth, its panels.
     int group() const {
         return std::max(1, ceil_div(b.depths.parts, ceil_div(b.depths.parts, kBlockDepths)));
     }
     int deep() const { return std::min(group() * b.depths.size, b.depths.count); }
     int wide() const { return int(std::max<size_t>(2, kStaysInL2 / (size_t(deep()) * b.nr))); }
-    // Floats of packed rows as they meet it, and how many such blocks of rows are kept.
+    // Floats of a block of A as deep, and how many such blocks stay packed.
     ptrdiff_t block_elems() const { return 2 * depth_panel_elems(micro, deep()); }
     int blocks_kept() const { return std::max<int>(1, int(kKept / threads / block_elems())); }
 
-    // kept: where the packed rows are (is_packed), or are to be put; null: nowhere.
+    // kept: where packed A is (is_packed) or is to be stored; null: it is not reused.
     void multiply(int64_t row, int64_t row_end, int d, int d_end, int panel, int panel_end,
                   float* scratch, float* kept, bool is_packed) const {
         const Panels block(int(row_end - row), micro.mr);
@@ -276,7 +276,7 @@ void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightS
     const int panels = ceil_div(columns, micro.nr);
     const int tasks = std::min(panels, cpu.pool.size());
     const ptrdiff_t panel_elems = ptrdiff_t(kDepthBlock) * micro.nr;
-    float* const* scratch = cpu.for_threads(kThinPack * panel_elems);
+    float* const* scratch = cpu.for_threads(kSkinnyPack * panel_elems);
     cpu.pool.for_each(tasks, [&](int task, int thread) {
         const int end = int(int64_t(panels) * (task + 1) / tasks);
         // Panels [from, until); meanwhile what is to be packed after them: from `next` on, of
@@ -288,7 +288,7 @@ void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightS
             const BlockProduct product{micro,    true,          all_rows,
                                        length,   d == 0,        d + 1 == depths.parts,
                                        epilogue, starts.data(), result};
-            const int next_columns = std::min(kThinPack * micro.nr, columns - next * micro.nr);
+            const int next_columns = std::min(kSkinnyPack * micro.nr, columns - next * micro.nr);
             const bool by_row = b.step_j == 1;
             const int runs = by_row ? depths.length(next_d) : next_columns;
             const ptrdiff_t step = by_row ? b.step_k : b.step_j;
@@ -301,16 +301,16 @@ void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightS
                         (from + p) * micro.nr, columns, next < end ? ahead : Ahead{});
             }
         };
-        for (int group = int(int64_t(panels) * task / tasks); group < end; group += kThinGroup) {
-            const int group_end = std::min(end, group + kThinGroup);
+        for (int group = int(int64_t(panels) * task / tasks); group < end; group += kSkinnyGroup) {
+            const int group_end = std::min(end, group + kSkinnyGroup);
             for (int d = 0; d < depths.parts; ++d)
-                for (int p = group; p < group_end; p += kThinPack) {
-                    const bool more = p + kThinPack < group_end, deeper = d + 1 < depths.parts;
-                    multiply(d, p, std::min(group_end, p + kThinPack),
+                for (int p = group; p < group_end; p += kSkinnyPack) {
+                    const bool more = p + kSkinnyPack < group_end, deeper = d + 1 < depths.parts;
+                    multiply(d, p, std::min(group_end, p + kSkinnyPack),
                              more     ? d
                              : deeper ? d + 1
                                       : 0,
-                             more     ? p + kThinPack
+                             more     ? p + kSkinnyPack
                              : deeper ? group
                                       : group_end);
                 }

@@ -9,12 +9,12 @@
 //   dyᵀ ×  │              │
 //          └──────────────┘
 //
-// A narrow matrix x (kMostInPlace) is read where it lies; where dy is the wider of two such sides,
-// it is, and dwᵀ is made first.
+// A matrix x of few columns (kMostInPlace) is not packed but read in place. If both x and dy are so
+// narrow and dy is the wider one, dy is read in place and the product is dwᵀ.
 //
-// While a block is multiplied the next rows of dy and x are brought to L2. Threads take rows each,
-// add into a dw of their own, and these are added up in the order of the threads. Where dw is too
-// large for that, they take columns of it.
+// The next rows of dy and x are prefetched into L2. Each thread takes a range of rows and a dw of
+// its own; these are added in the order of the threads. If dw is too large for that, each thread
+// takes a range of its columns.
 #include <algorithm>
 #include <span>
 
@@ -29,8 +29,8 @@ constexpr int kRowsBlock = 288;
 constexpr int kPanelGroup = 8;
 constexpr int kMostInPlace = 256;
 constexpr size_t kOwnSums = 300'000;  // floats of dw of which each thread has its own
-// Floats between two panels beside their size, which is often a multiple of 4 KB: the same row of
-// all panels would then fall into one set of the L1 cache.
+// Padding between two panels, whose size is often a multiple of 4 KB: the same row of all panels
+// would then fall into one set of the L1 cache.
 constexpr int kStagger = 16;
 
 // Rows [row, row + count) of dy, its columns in panels: a(i,k) at lane·k + i in each.
@@ -78,8 +78,8 @@ void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, 
     }
 }
 
-// A few columns are multiplied where they lie: packing them would take longer than it saves.
-bool lies_in_place(const Micro& micro, const Patches& x) {
+// Whether x is read in place: packing a few columns takes longer than it saves.
+bool reads_in_place(const Micro& micro, const Patches& x) {
     return x.is_matrix() && x.C % micro.nr == 0 && x.C <= kMostInPlace;
 }
 
@@ -122,7 +122,7 @@ struct RowsProduct {
     }
 
  private:
-    bool in_place() const { return lies_in_place(micro, patches); }
+    bool in_place() const { return reads_in_place(micro, patches); }
     // Packed rows [row, row + count), and how many come after them.
     struct Block {
         int64_t row;
@@ -185,14 +185,14 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     const int depth = patches.depth(), threads = cpu.pool.size();
     const size_t elems = size_t(K) * depth;
     const bool own = elems <= kOwnSums && rows >= kRowsBlock * threads && !rows_in_order;
-    // dwᵀ, with the sides exchanged, where that leaves the wider side in place.
+    // dwᵀ, with the sides exchanged, if the wider side can then be read in place.
     const Patches dy_rows = Patches::matrix(dy, int(rows), K);
-    const bool turned = own && x.is_matrix() && depth < K && lies_in_place(cpu.micro, dy_rows);
-    const RowsProduct product = turned ? RowsProduct{cpu.micro, x.x, depth, dy_rows}
-                                       : RowsProduct{cpu.micro, dy, K, patches};
+    const bool transposed = own && x.is_matrix() && depth < K && reads_in_place(cpu.micro, dy_rows);
+    const RowsProduct product = transposed ? RowsProduct{cpu.micro, x.x, depth, dy_rows}
+                                           : RowsProduct{cpu.micro, dy, K, patches};
     const int panels = ceil_div(product.patches.depth(), cpu.micro.nr);
     float* const* scratch = cpu.for_threads(product.scratch_elems());
-    if (!turned && (threads == 1 || rows_in_order || (!own && panels >= threads))) {
+    if (!transposed && (threads == 1 || rows_in_order || (!own && panels >= threads))) {
         cpu.pool.for_each(threads, [&](int task, int thread) {
             product(0, rows, int(int64_t(panels) * task / threads),
                     int(int64_t(panels) * (task + 1) / threads), scratch[thread], dw);
@@ -209,7 +209,7 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     cpu.pool.for_ranges(elems, 4096, [&](size_t begin, size_t end) {
         for (int t = 0; t < threads; ++t)
             for (size_t i = begin; i < end; ++i)
-                dw[i] += parts[elems * t + (turned ? i % depth * K + i / depth : i)];
+                dw[i] += parts[elems * t + (transposed ? i % depth * K + i / depth : i)];
     });
 }
 

@@ -10,15 +10,15 @@ namespace convoy {
 
 namespace {
 
-// yᵀ = w·xᵀ: the weights, row by row in memory as they are, are the rows of the product, and the
-// few numbers of x and y are turned in their place. Worth it where images fill panels of columns.
+// Whether to compute yᵀ = w·xᵀ: the weights are then A, whose rows are read as they lie in memory,
+// and the smaller x and y are transposed instead. It pays if the images fill panels of columns.
 bool images_fill_columns(const Micro& micro, int images) {
     const int spare = (micro.nr - images % micro.nr) % micro.nr;
     return images >= micro.nr && spare * 5 <= images;
 }
 
-// y[n][k] = act(turned[k][n] + b[k]), in squares that stay in L1.
-void turn_back(Cpu& cpu, const float* turned, const float* b, bool relu, Tensor y) {
+// y[n][k] = act(transposed[k][n] + b[k]), in squares that fit in L1.
+void transpose_back(Cpu& cpu, const float* transposed, const float* b, bool relu, Tensor y) {
     constexpr int kSquare = 16;
     const int K = y.C, N = y.N;
     float* to = y.floats();
@@ -26,7 +26,7 @@ void turn_back(Cpu& cpu, const float* turned, const float* b, bool relu, Tensor 
         const int begin = square * kSquare, end = std::min(K, begin + kSquare);
         for (int n = 0; n < N; ++n)
             for (int k = begin; k < end; ++k) {
-                const float v = turned[size_t(k) * N + n] + (b ? b[k] : 0.0f);
+                const float v = transposed[size_t(k) * N + n] + (b ? b[k] : 0.0f);
                 to[size_t(n) * K + k] = relu && v < 0 ? 0.0f : v;
             }
     });
@@ -37,11 +37,11 @@ void turn_back(Cpu& cpu, const float* turned, const float* b, bool relu, Tensor 
 void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
     if (images_fill_columns(cpu_.micro, x.N)) {
-        float* turned = cpu_.shared.get(kSlotParts, size_t(w.N) * x.N);
+        float* transposed = cpu_.shared.get(kSlotParts, size_t(w.N) * x.N);
         const ptrdiff_t all = ptrdiff_t(w.N) * x.N;
         multiply_patches(cpu_, Patches::matrix(w.floats(), w.N, w.C), {x.floats(), 1, w.C}, x.N,
-                         {turned, all, all, x.N}, {});
-        return turn_back(cpu_, turned, b, relu, y);
+                         {transposed, all, all, x.N}, {});
+        return transpose_back(cpu_, transposed, b, relu, y);
     }
     multiply_skinny(cpu_, x.floats(), x.N, w.C, {w.floats(), 1, w.C}, w.N, y.floats(),
                     {b, relu, nullptr});

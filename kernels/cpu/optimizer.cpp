@@ -1,8 +1,9 @@
 // optimizer.cpp — one pass over slices of the arenas. Bound by memory: SGD reads 12 and writes 8
 // bytes a parameter.
+#include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
-#include <limits>
+#include <mutex>
 
 #include "kernels/cpu/cpu_backend.h"
 
@@ -12,35 +13,27 @@ namespace {
 
 constexpr size_t kGrain = 16384;  // floats: 64 KB a thread at least
 
+bool is_bad(float v) {  // infinite or NaN: all bits of the exponent are set
+    return (std::bit_cast<uint32_t>(v) & 0x7F800000u) == 0x7F800000u;
+}
+
 // The first i in [0, n) for which x[i] is NaN or infinite, or -1.
 int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
-    // Blocks first, without a branch inside; then the element within the first bad block.
-    constexpr size_t kBlock = 4096;
-    const size_t blocks = (n + kBlock - 1) / kBlock;
-    std::atomic<int64_t> first_block{std::numeric_limits<int64_t>::max()};
-    const auto is_bad = [](float v) {
-        uint32_t bits;
-        std::memcpy(&bits, &v, sizeof bits);
-        return (bits & 0x7F800000u) == 0x7F800000u;  // all exponent bits set: infinite or NaN
-    };
-    pool.for_ranges(blocks, 4, [&](size_t begin, size_t end) {
-        for (size_t block = begin; block < end; ++block) {
-            const size_t last = std::min(n, (block + 1) * kBlock);
+    constexpr size_t kBlock = 4096;  // searched without a branch
+    std::mutex mutex;
+    size_t first = n;
+    pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; i += kBlock) {
+            const size_t last = std::min(end, i + kBlock);
             uint32_t bad = 0;
-            for (size_t i = block * kBlock; i < last; ++i) bad |= is_bad(x[i]);
+            for (size_t j = i; j < last; ++j) bad |= is_bad(x[j]);
             if (!bad) continue;
-            int64_t seen = first_block;
-            while (int64_t(block) < seen &&
-                   !first_block.compare_exchange_weak(seen, int64_t(block)))
-                continue;
+            const std::lock_guard lock(mutex);
+            first = std::min(first, size_t(std::find_if(x + i, x + last, is_bad) - x));
             return;
         }
     });
-    const int64_t block = first_block;
-    if (block == std::numeric_limits<int64_t>::max()) return -1;
-    size_t i = size_t(block) * kBlock;
-    while (!is_bad(x[i])) ++i;
-    return int64_t(i);
+    return first < n ? int64_t(first) : -1;
 }
 
 }  // namespace

@@ -7,11 +7,6 @@
 //         other, and a block has so many tiles that reading U does not matter.
 #include "kernels/cpu/winograd.h"
 
-#include <algorithm>
-
-#include "kernels/cpu/pack.h"
-#include "kernels/cpu/winograd_tiles.h"
-
 namespace convoy {
 
 namespace {

@@ -5,7 +5,7 @@
 // F(2x2, 5x5), fp32. Both take 6x6 blocks of x; they differ in G and A alone (winograd_body.h):
 //
 //   forward  y  = Aᵀ [ Σ_c (G w Gᵀ) ⊙ (Bᵀ x B) ] A      a 6x6 block of x gives a block of y
-//   grad_x   the same with dy for x, and w turned by 180° with k and c exchanged
+//   grad_x   the same with dy for x, and w rotated by 180° with k and c exchanged
 //   grad_w   dw = Gᵀ [ Σ_blocks (A dy Aᵀ) ⊙ (Bᵀ x B) ] G
 //
 //   blocks of x ──Bᵀ·B──►  V[xi]: tiles × C  ┐
@@ -18,15 +18,17 @@
 // bound 5e-6 in the tests.
 #pragma once
 
-#include "kernels/cpu/gemm.h"
+#include <algorithm>
+
+#include "kernels/cpu/pack.h"
 
 namespace convoy {
 
-// Whether the method knows such windows.
+// Whether the method is defined for such windows.
 inline bool winograd_can(const Patches& x) {
     return (x.R == 3 || x.R == 5) && x.S == x.R && x.step_h == 1 && x.step_w == 1;
 }
-// Whether it beats the product with patches: the rule of `conv = auto`.
+// Whether it is faster than the product with patches: the rule of `conv = auto`.
 bool winograd_pays(const Patches& x, int K);
 
 // result (N×P×Q×K) = epilogue(conv of x). filters: depth x.C, columns K, of R·S taps: filter (r, s)
@@ -36,5 +38,60 @@ void winograd_conv(Cpu& cpu, const Patches& x, const RightSide& filters, int K, 
 
 // dw += gradient of the filters, K×R×S×C.
 void winograd_grad_w(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw);
+
+// ---- for winograd.cpp and winograd_grad_w.cpp: how an image is cut into tiles ------------------
+
+constexpr int kXi = 36;  // numbers of a transformed block
+
+// Padding between the arrays of two xi, whose size is often a multiple of 4 KB: all 36 numbers of a
+// channel would then fall into one set of the L1 cache.
+constexpr int kStagger = 16;
+
+inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
+
+inline const WinogradMethod& method_for(const Micro& micro, const Patches& x) {
+    return x.R == 3 ? micro.winograd3 : micro.winograd5;
+}
+
+// Tile t covers outputs [out·row, out·row + out) × [out·col, out·col + out) of image n, where out
+// is 4 for 3x3 windows and 2 for 5x5.
+struct Tiles {
+    int P, Q, out, rows, cols, count;
+    explicit Tiles(const Patches& x)
+        : P(x.P),
+          Q(x.Q),
+          out(7 - x.R),
+          rows(ceil_div(x.P, out)),
+          cols(ceil_div(x.Q, out)),
+          count(x.N * rows * cols) {}
+
+    // The 6x6 pixels of x under tile t.
+    WinogradBlock input(const Patches& x, int t) const {
+        const int n = t / (rows * cols);
+        const int h = t / cols % rows * out + x.h0, w = t % cols * out + x.w0;
+        const ptrdiff_t pixel = x.C, line = pixel * x.W;
+        return {x.x + (ptrdiff_t(n) * x.H + h) * line + w * pixel,
+                line,
+                pixel,
+                x.C,
+                std::max(0, -h),
+                std::min(6, x.H - h),
+                std::max(0, -w),
+                std::min(6, x.W - w)};
+    }
+    // Channels [k, k_end) of the outputs of tile t, y N×P×Q×K.
+    WinogradBlock output(const float* y, int K, int t, int k, int k_end) const {
+        const int n = t / (rows * cols), p = t / cols % rows * out, q = t % cols * out;
+        const ptrdiff_t pixel = K, line = pixel * Q;
+        return {y + (ptrdiff_t(n) * P + p) * line + q * pixel + k,
+                line,
+                pixel,
+                k_end - k,
+                0,
+                std::min(out, P - p),
+                0,
+                std::min(out, Q - q)};
+    }
+};
 
 }  // namespace convoy

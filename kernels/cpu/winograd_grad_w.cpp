@@ -5,11 +5,7 @@
 //   small  every thread sums its own tiles into an S of its own, V and Y staying in its L2
 //   large  one S: all threads transform a block of tiles, then each takes its share of (xi, k)
 // Either way the order of the sums is fixed.
-#include <algorithm>
-
-#include "kernels/cpu/pack.h"
 #include "kernels/cpu/winograd.h"
-#include "kernels/cpu/winograd_tiles.h"
 
 namespace convoy {
 
