@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "src/train/grad_reducer.h"
 
 #include "net/null_communicator.h"

@@ -1,5 +1,6 @@
 // Whole networks, forward and backward: against finite differences, against PyTorch, and against
 // themselves without fusion and without sharing of memory.
+#include <algorithm>
 #include <numeric>
 
 #include "src/checkpoint/weights.h"

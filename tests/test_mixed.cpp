@@ -1,5 +1,6 @@
 // Whole networks in --precision bf16, on the CUDA emulator: fp32 weights, and a bf16 copy of them
 // beside that is never stale; activations in half the memory; losses that follow those of fp32.
+#include <algorithm>
 #include <bit>
 
 #include "src/model/model.h"

@@ -1,5 +1,6 @@
 // Statistics of batch norm taken by the convolution that makes its input: against the formula in
 // double, of the very numbers that came out.
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/simt/emulator.h"

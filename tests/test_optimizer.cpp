@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "src/train/learning_rate.h"
 #include "src/train/optimizer.h"
 #include "tests/support.h"

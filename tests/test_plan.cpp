@@ -2,6 +2,7 @@
 // ticks; buckets against what GradReducer really hands over; and the command as a process.
 #include "src/plan/plan.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 

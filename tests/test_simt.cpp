@@ -1,4 +1,5 @@
 // The CUDA emulator (kernels/simt): right kernels give what CUDA says, wrong ones an error.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>

@@ -1,4 +1,6 @@
 // Weights in torchvision's names and layouts, src/weights.h.
+#include <algorithm>
+
 #include "src/checkpoint/weights.h"
 
 #include "tests/support.h"

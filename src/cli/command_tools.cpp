@@ -1,4 +1,5 @@
 // command_tools.cpp — the small commands: check, coordinator, models, export, import.
+#include <algorithm>
 #include <filesystem>
 
 #include "src/base/check.h"

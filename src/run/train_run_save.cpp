@@ -1,6 +1,7 @@
 // train_run_save.cpp — the folder of a training run and its checkpoints.
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
