@@ -19,6 +19,7 @@ ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
 # -O1 for what only decides, -O2 and -O3 for what touches every byte. -g1: line numbers for traces.
 CXX         := g++
 CXXFLAGS    := -std=c++20 -O1 -g1 -Wall -Wextra -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
+CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas)
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 LDLIBS      := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
 

@@ -157,23 +157,32 @@ constexpr Tiles kTiles = all_tiles();
 
 typedef int Ints __attribute__((vector_size(kWidth * 4)));
 
+// From two vectors the one whose lane l is lane L[l] of both, one behind the other.
+template <int... L>
+inline Vec lanes(Vec a, Vec b) {
+#ifdef __clang__
+    return __builtin_shufflevector(a, b, L...);
+#else
+    return __builtin_shuffle(a, b, Ints{L...});
+#endif
+}
+
+template <int D, int... L>
+inline void exchange_corners(Vec& a, Vec& b, std::integer_sequence<int, L...>) {
+    const Vec low = lanes<(L & D ? kWidth + L - D : L)...>(a, b);
+    b = lanes<(L & D ? kWidth + L : L + D)...>(a, b);
+    a = low;
+}
+
 // Step D of transposing a square of vectors: in each 2D × 2D block the corners of D × D change
 // places. Eklundh, "A Fast Computer Method for Matrix Transposing" (1972).
 template <int D>
 inline void transpose_square(Vec (&v)[kWidth]) {
     if constexpr (D < kWidth) {
-        Ints low, high;
-        for (int l = 0; l < kWidth; ++l) {
-            low[l] = l & D ? kWidth + l - D : l;
-            high[l] = l & D ? kWidth + l : l + D;
-        }
 #pragma GCC unroll 16
         for (int i = 0; i < kWidth; ++i)
-            if ((i & D) == 0) {
-                const Vec a = v[i], b = v[i + D];
-                v[i] = __builtin_shuffle(a, b, low);
-                v[i + D] = __builtin_shuffle(a, b, high);
-            }
+            if ((i & D) == 0)
+                exchange_corners<D>(v[i], v[i + D], std::make_integer_sequence<int, kWidth>());
         transpose_square<2 * D>(v);
     }
 }
