@@ -167,6 +167,9 @@ layers:
 	@test "$$(grep -rlE '^.include <asio' net)" = net/asio.h
 	@! grep -rnE '^.include (<cuda|"kernels/(cuda|simt)/)' --include=*.h --include=*.cpp src net data tools kernels/cpu
 	@! grep -rnE '^.include <cuda' kernels tests | grep -v '^kernels/cuda/cuda.h:'
+	@# The calls that src/README.md lists: each named line holds the function's name.
+	@sed -nE 's/^\| `(.*::)?(\w+)` \| (\S+):([0-9]+) .*/\2 \3 \4/p' src/README.md | while read -r name file line; do \
+	  sed -n "$${line}p" $$file | grep -qw "$$name" || { echo "src/README.md: $$file:$$line is not $$name"; exit 1; }; done
 	@echo layers: ok
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
