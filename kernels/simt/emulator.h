@@ -186,21 +186,20 @@ inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, Here here = {}) {
 }
 
 template <class T>
-struct ShuffleLane {
-    T value, got;
-    int from;
-};
-template <class T>
 T shuffle(unsigned mask, T value, int from, const char* name, Here here) {
-    ShuffleLane<T> lane{value, value, from};
+    struct Lane {
+        T value, got;
+        int from;
+    } lane{value, value, from};
     const WarpWork work = [](void* const* lanes, unsigned mask) {
+        const auto lane = [&](int i) { return static_cast<Lane*>(lanes[i]); };
         for (int i = 0; i < warpSize; ++i) {
-            auto* to = static_cast<ShuffleLane<T>*>(lanes[i]);
             if (!(mask >> i & 1)) continue;
-            if (!(mask >> to->from & 1))
-                fault(cat("lane ", i, " reads from lane ", to->from, ", which is not in mask ",
+            const int from = lane(i)->from;
+            if (!(mask >> from & 1))
+                fault(cat("lane ", i, " reads from lane ", from, ", which is not in mask ",
                           hex(mask)));
-            to->got = static_cast<ShuffleLane<T>*>(lanes[to->from])->value;
+            lane(i)->got = lane(from)->value;
         }
     };
     warp_operation(mask, &lane, work, name, here);

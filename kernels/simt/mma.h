@@ -33,20 +33,25 @@ struct MmaLane {
     float* d;
     const uint32_t *a, *b;
 };
-// A tensor core reads 19 bits of a tf32 number.
-inline double tf32_value(uint32_t bits) { return std::bit_cast<float>(bits & ~0x1FFFu); }
-inline double bf16_value(uint32_t pair, int half) { return from_bf16(uint16_t(pair >> 16 * half)); }
-
-// d[16][8] += a[16][K]·b[K][8]; a_at and b_at find a number in the lanes' registers. The order of
-// the hardware's additions is its own; here they are made in double, and rounded once.
-template <int K, class A, class B>
-void mma_work(void* const* lanes, A a_at, B b_at) {
+// d[16][8] += a[16][K]·b[K][8], where K is 8 words: 8 tf32 or 16 bf16. The order of the hardware's
+// additions is its own; here they are made in double, and rounded once.
+template <bool kBf16>
+void mma_work(void* const* lanes, unsigned) {
     const auto lane = [&](int i) { return static_cast<MmaLane*>(lanes[i]); };
+    const auto value = [](uint32_t word, int half) -> double {
+        if (kBf16) return from_bf16(uint16_t(word >> 16 * half));
+        return std::bit_cast<float>(word & ~0x1FFFu);  // a tensor core reads 19 bits
+    };
     for (int row = 0; row < 16; ++row)
         for (int column = 0; column < 8; ++column) {
             float& d = lane(row % 8 * 4 + column / 2)->d[row / 8 * 2 + column % 2];
             double sum = d;
-            for (int l = 0; l < K; ++l) sum += a_at(lane, row, l) * b_at(lane, column, l);
+            for (int l = 0; l < 8; ++l) {
+                const uint32_t a = lane(row % 8 * 4 + l % 4)->a[row / 8 + l / 4 * 2];
+                const uint32_t b = lane(column * 4 + l % 4)->b[l / 4];
+                for (int half = 0; half <= int(kBf16); ++half)
+                    sum += value(a, half) * value(b, half);
+            }
             d = float(sum);
         }
 }
@@ -54,34 +59,12 @@ void mma_work(void* const* lanes, A a_at, B b_at) {
 inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      Here here = {}) {
     MmaLane own{d, a, b};
-    const WarpWork work = [](void* const* lanes, unsigned) {
-        mma_work<8>(
-            lanes,
-            [](auto& lane, int row, int l) {
-                return tf32_value(lane(row % 8 * 4 + l % 4)->a[row / 8 + l / 4 * 2]);
-            },
-            [](auto& lane, int column, int l) {
-                return tf32_value(lane(column * 4 + l % 4)->b[l / 4]);
-            });
-    };
-    warp_operation(0xFFFFFFFFu, &own, work, "mma.m16n8k8.tf32", here);
+    warp_operation(0xFFFFFFFFu, &own, mma_work<false>, "mma.m16n8k8.tf32", here);
 }
-
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      Here here = {}) {
     MmaLane own{d, a, b};
-    const WarpWork work = [](void* const* lanes, unsigned) {
-        mma_work<16>(
-            lanes,
-            [](auto& lane, int row, int l) {
-                const int member = l % 8 / 2;
-                return bf16_value(lane(row % 8 * 4 + member)->a[row / 8 + l / 8 * 2], l % 2);
-            },
-            [](auto& lane, int column, int l) {
-                return bf16_value(lane(column * 4 + l % 8 / 2)->b[l / 8], l % 2);
-            });
-    };
-    warp_operation(0xFFFFFFFFu, &own, work, "mma.m16n8k16.bf16", here);
+    warp_operation(0xFFFFFFFFu, &own, mma_work<true>, "mma.m16n8k16.bf16", here);
 }
 
 // ---- matrices of 8 rows of 16 bytes --------------------------------------------------------
