@@ -7,7 +7,6 @@
 
 #include "net/ring.h"
 #include "src/base/clock.h"
-#include "src/base/median.h"
 
 namespace convoy {
 

@@ -1,6 +1,6 @@
 #include "src/base/text.h"
 
-#include "src/base/median.h"
+#include "src/base/clock.h"
 #include "src/base/table.h"
 #include "tests/process.h"
 

@@ -1,7 +1,11 @@
-// clock.h — seconds on the one clock that never jumps.
+// clock.h — seconds on the one clock that never jumps, and the median of many.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <vector>
+
+#include "src/base/check.h"
 
 namespace convoy {
 
@@ -12,6 +16,14 @@ inline double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }
 inline double seconds_since(Clock::time_point begin) {
     return seconds_between(begin, Clock::now());
+}
+
+// The middle one; of an even count the mean of the two in the middle.
+inline double median(std::vector<double> values) {
+    ENSURE(!values.empty(), "a median of nothing");
+    std::ranges::sort(values);
+    const size_t half = values.size() / 2;
+    return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 }  // namespace convoy

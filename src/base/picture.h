@@ -9,8 +9,7 @@ namespace convoy {
 //
 //   pixels   H·W·3 bytes  RGB, rows without padding: only the part of the image that is read
 //   columns  int32        for each column of the result: the first pixel of a row that it takes,
-//   how
-//                         many, and `column_taps` weights, of which the rest are 0
+//                         how many, and `column_taps` weights, of which the rest are 0
 //   rows     int32        the same for each row of the result, with `row_taps` weights
 struct Picture {
     static constexpr int kWeightBits = 22;  // weights of a place sum to about 2^22

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "src/base/median.h"
+#include "src/base/clock.h"
 #include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/bench/bench.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "src/base/clock.h"
-#include "src/base/median.h"
 #include "src/base/table.h"
 
 namespace convoy {
@@ -24,74 +23,74 @@ double seconds_of(Backend& backend, const std::function<void(Backend&)>& run, in
     return seconds_since(begin) / repeats;
 }
 
-// Measures the limit of the machine for a row.
-class Limit {
+class RowTimer {
  public:
-    explicit Limit(Backend& backend) : backend_(backend) {}
-    // Operations, or bytes, a second.
-    double operator()(const KernelRow& row) {
-        if (row.flops > 0) return backend_.measure_peak_gflops() * 1e9;
-        // 32 MB: far more than a core's own cache; 128 MB: more than a GPU's.
-        const bool host = backend_.host_visible();
-        const size_t elems = host ? 8 << 20 : 32 << 20;
-        if (!a_) {
-            a_ = backend_.alloc(elems), b_ = backend_.alloc(elems);
-            backend_.fill(b_, elems, 1);
-            backend_.synchronize();
+    // cublas: may be null.
+    RowTimer(Backend& backend, Backend* cublas, double seconds, Table& table)
+        : backend_(backend), cublas_(cublas), seconds_(seconds), table_(table) {}
+
+    // The limit, and cuBLAS, are measured after each run, so that other load on the machine weighs
+    // on all alike.
+    void time(const KernelRow& row) {
+        const bool beside = cublas_ && row.by_cublas;
+        const double work = row.flops > 0 ? row.flops : row.bytes;
+        std::vector<double> times, parts, theirs;
+        seconds_of(backend_, row.run);  // the first run allocates scratch
+        if (beside) seconds_of(*cublas_, row.by_cublas);
+        // On a GPU several runs at once: a launch takes the host some microseconds, which the GPU
+        // spends on the run before.
+        const double once = backend_.host_visible() ? 1 : seconds_of(backend_, row.run);
+        const int repeats = int(std::clamp(1e-3 / once, 1.0, 100.0));
+        for (double spent = 0; times.size() < 3 || spent < seconds_;
+             spent += times.back() * repeats) {
+            times.push_back(seconds_of(backend_, row.run, repeats));
+            if (beside) theirs.push_back(seconds_of(*cublas_, row.by_cublas, repeats));
+            parts.push_back(work / times.back() / limit(row));
         }
-        const Tensor a{a_, {1, 1, 1, int(elems)}}, b{b_, a.shape()};
-        const auto work = [&](Backend& on) { host ? on.add(a, b) : on.copy(a_, b_, elems); };
-        return (host ? 12.0 : 8.0) * double(elems) / seconds_of(backend_, work, host ? 1 : 4);
+        const double seconds = median(times);
+        std::vector<Cell> cells = {
+            {"model", row.model, "model", "{:<8}"},
+            {"op", row.op, "op", "{:<21}"},
+            {"shapes", row.shapes, "shapes", "{:<41}"},
+            {"milliseconds", seconds * 1e3, "ms", "{:9.3f}"},
+            {"rate", work / seconds / 1e9, "rate", "{:7.1f}"},
+            {"unit", row.flops > 0 ? "GFLOP/s" : "GB/s", "", "{:<7}"},
+            {"percent", 100 * median(parts), "of limit", "{:.0f} %"},
+        };
+        if (beside) {
+            const double cublas = median(theirs);
+            cells.emplace_back("cublas_milliseconds", cublas * 1e3, "cuBLAS ms", "{:.3f}");
+            cells.emplace_back("percent_of_cublas", 100 * cublas / seconds, "of cuBLAS",
+                               "{:.0f} %");
+        }
+        table_.row(cells);
     }
 
  private:
+    // Operations, or bytes, a second that the machine can do.
+    double limit(const KernelRow& row) {
+        if (row.flops > 0) return backend_.measure_peak_gflops() * 1e9;
+        // 32 MB: far more than a core's own cache; 128 MB: more than a GPU's.
+        const bool host = backend_.host_visible();
+        const int elems = host ? 8 << 20 : 32 << 20;
+        if (!a_.data) {
+            for (Tensor* one : {&a_, &b_})
+                *one = backend_.alloc(Shape{1, 1, 1, elems}, Type::kFloat32);
+            backend_.fill(b_.floats(), size_t(elems), 1);
+            backend_.synchronize();
+        }
+        const auto work = [&](Backend& on) {
+            host ? on.add(a_, b_) : on.copy(a_.floats(), b_.floats(), size_t(elems));
+        };
+        return (host ? 12.0 : 8.0) * elems / seconds_of(backend_, work, host ? 1 : 4);
+    }
+
     Backend& backend_;
-    float *a_ = nullptr, *b_ = nullptr;
+    Backend* cublas_;
+    const double seconds_;
+    Table& table_;
+    Tensor a_, b_;
 };
-
-struct Measured {
-    double seconds = 0, percent = 0;
-    double cublas_seconds = 0;  // 0: not measured
-};
-
-// The limit, and cuBLAS, are measured after each run, so that other load on the machine weighs on
-// all alike. cublas: may be null.
-Measured measure(const KernelRow& row, Backend& backend, Backend* cublas, Limit& limit,
-                 double seconds) {
-    const bool beside = cublas && row.by_cublas;
-    std::vector<double> times, parts, theirs;
-    seconds_of(backend, row.run);  // the first run allocates scratch
-    if (beside) seconds_of(*cublas, row.by_cublas);
-    // On a GPU several runs at once: a launch takes the host some microseconds, which the GPU
-    // spends on the run before.
-    const double once = backend.host_visible() ? 1 : seconds_of(backend, row.run);
-    const int repeats = int(std::clamp(1e-3 / once, 1.0, 100.0));
-    for (double spent = 0; times.size() < 3 || spent < seconds; spent += times.back() * repeats) {
-        times.push_back(seconds_of(backend, row.run, repeats));
-        if (beside) theirs.push_back(seconds_of(*cublas, row.by_cublas, repeats));
-        parts.push_back((row.flops > 0 ? row.flops : row.bytes) / times.back() / limit(row));
-    }
-    return {median(times), 100 * median(parts), beside ? median(theirs) : 0};
-}
-
-void print(const KernelRow& row, const Measured& m, Table& table) {
-    const double rate = (row.flops > 0 ? row.flops : row.bytes) / m.seconds / 1e9;
-    std::vector<Cell> cells = {
-        {"model", row.model, "model", "{:<8}"},
-        {"op", row.op, "op", "{:<21}"},
-        {"shapes", row.shapes, "shapes", "{:<41}"},
-        {"milliseconds", m.seconds * 1e3, "ms", "{:9.3f}"},
-        {"rate", rate, "rate", "{:7.1f}"},
-        {"unit", row.flops > 0 ? "GFLOP/s" : "GB/s", "", "{:<7}"},
-        {"percent", m.percent, "of limit", "{:.0f} %"},
-    };
-    if (m.cublas_seconds > 0) {
-        cells.emplace_back("cublas_milliseconds", m.cublas_seconds * 1e3, "cuBLAS ms", "{:.3f}");
-        cells.emplace_back("percent_of_cublas", 100 * m.cublas_seconds / m.seconds, "of cuBLAS",
-                           "{:.0f} %");
-    }
-    table.row(cells);
-}
 
 }  // namespace
 
@@ -119,9 +118,9 @@ int bench_kernels(const Config& config, double seconds, std::FILE* out, const Ma
         const auto wanted = [&](const std::string& name) {
             return name.find(config.filter) != std::string::npos && !seen.count(name);
         };
-        Limit limit(*backend);
+        RowTimer timer(*backend, cublas.get(), seconds, table);
         for_each_row(model, batch, *backend, wanted, [&](const KernelRow& row) {
-            print(row, measure(row, *backend, cublas.get(), limit, seconds), table);
+            timer.time(row);
             seen.insert(row.name());
             ++rows;
         });

@@ -8,7 +8,7 @@
 
 #include "data/order.h"
 #include "src/base/check.h"
-#include "src/base/median.h"
+#include "src/base/clock.h"
 #include "src/base/table.h"
 #include "src/bench/bench.h"
 #include "src/job/device_choice.h"
@@ -51,18 +51,20 @@ class Sleeper : public Work {
             images_.push_back(share_of(config.batch, shares, rank).size());
         const auto linear =
             choose_factors(model.params(), config.batch, communicator.world(), FactorMode::kOff);
-        const double second = config.compute * 2 / 3 / model.forward_flops();
-        size_t widest = 1;
+        const auto lines = model.lines();
+        int widest = 1;
         for (const Param* param : model.params().backward_order()) {
             const auto layer = std::ranges::find_if(
                 linear, [&](const auto& l) { return l.w == param || l.b == param; });
             const bool is_linear = layer != linear.end();
             if (is_linear && layer->b == param) continue;  // comes with the weights
-            const double flops = param->dims > 1 ? flops_of(*param) : 0;
-            parts_.push_back({param, is_linear ? layer->b : nullptr, is_linear, flops * second});
-            if (is_linear) widest = size_t(std::max({int(widest), param->shape.C, param->shape.N}));
+            const auto line = std::ranges::find(lines, layer_name(param->name), &LayerLine::name);
+            const double flops = param->dims > 1 && line != lines.end() ? line->flops : 0;
+            parts_.push_back({param, is_linear ? layer->b : nullptr,
+                              flops / model.forward_flops() * config.compute * 2 / 3});
+            widest = std::max({widest, param->shape.C, param->shape.N});
         }
-        x_.resize(size_t(model.max_batch()) * widest);
+        x_.resize(size_t(model.max_batch()) * size_t(widest));
     }
     void step(const Batch& batch, int64_t, bool) override {
         std::fill_n(model_.params().counters(), StepCounters::kSize, 0.0f);
@@ -72,8 +74,8 @@ class Sleeper : public Work {
         for (const Part& part : parts_) {
             sleep(part.seconds);
             const Shape w = part.weights->shape;
-            if (part.linear && reducer_.take_factors(*part.weights, {x_.data(), batch.n, 1, 1, w.C},
-                                                     {x_.data(), batch.n, 1, 1, w.N}))
+            if (reducer_.take_factors(*part.weights, {x_.data(), batch.n, 1, 1, w.C},
+                                      {x_.data(), batch.n, 1, 1, w.N}))
                 continue;
             if (part.bias) reducer_.ready(*part.bias);
             reducer_.ready(*part.weights);
@@ -85,15 +87,9 @@ class Sleeper : public Work {
  private:
     // Gradients that are ready at once, after so many seconds.
     struct Part {
-        const Param *weights, *bias;
-        bool linear;
+        const Param *weights, *bias;  // bias: of a linear layer, or null
         double seconds;
     };
-    double flops_of(const Param& w) const {
-        const auto lines = model_.lines();
-        const auto line = std::ranges::find(lines, layer_name(w.name), &LayerLine::name);
-        return line == lines.end() ? 0 : line->flops;
-    }
     // By the clock rather than one after the other, so that late wake-ups do not add up.
     void sleep(double seconds) {
         wake_ +=

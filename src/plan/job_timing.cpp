@@ -12,7 +12,6 @@
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/base/median.h"
 
 namespace convoy {
 
