@@ -1,5 +1,5 @@
 // columns.h — what ops share that walk along the columns (channels) of rows × C numbers.
-// Twin: kernels/cuda/columns.cuh
+// Twin: kernels/cuda/moments.cuh
 #pragma once
 
 #include <algorithm>
