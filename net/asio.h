@@ -1,9 +1,9 @@
-// asio.h — the only file that includes Asio, and the waits that all coroutines here are made of.
+// asio.h — the only file that includes Asio, and the waits that net's coroutines use.
 //
 // Asio stands alone (no Boost) and is compiled once, in asio.cpp; other files see declarations.
 #pragma once
 
-// What Asio asks of the compiler: clang 14 has the coroutines of C++20 but does not say so.
+// Asio looks for this macro. clang 14 has the coroutines of C++20 but does not define it.
 #if defined(__clang__) && !defined(__cpp_impl_coroutine)
 #define __cpp_impl_coroutine 201902L
 #endif
@@ -13,8 +13,8 @@
 #define ASIO_NO_DEPRECATED
 #define ASIO_SEPARATE_COMPILATION
 
-// GCC 12 takes the frame of a coroutine, which Asio allocates and frees by a pair of its own, for a
-// mismatch whenever it inlines only one of the two.
+// Asio allocates and frees the frames of coroutines with its own pair of functions. GCC 12 warns of
+// a mismatch, wrongly, whenever it inlines only one of the two.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 
 #include <version>  // first: Asio 1.22 reads its macros

@@ -20,7 +20,7 @@
 
 namespace convoy {
 
-// One direction of one edge of the ring.
+// One direction of one edge of the ring: the connection of two neighbouring ranks.
 struct EdgeTiming {
     int from = 0, to = 0;         // ranks
     double latency_seconds = 0;   // one way, of a few bytes
@@ -45,7 +45,7 @@ class Communicator {
  public:
     virtual ~Communicator() = default;
 
-    // Sums of at most so many bytes travel as fp32, whatever --wire says, and in few steps.
+    // Sums of at most this many bytes are sent as fp32, whatever --wire says, and in few steps.
     static constexpr size_t kExactBytes = 16 << 10;
 
     virtual int rank() const = 0;
@@ -58,15 +58,15 @@ class Communicator {
     virtual std::future<void> allreduce_sum(std::span<float> data) = 0;
 
     // Starts an all-gather of floats, in order with the sums: blocks[r] of rank r reaches every
-    // rank. All ranks know all sizes (they may differ, or be 0); this rank's own block is there
-    // before the call. With the bf16 wire each block is rounded once, on its owner as well. The
+    // rank. All ranks know all sizes (they may differ, or be 0); the caller fills this rank's own
+    // block first. With the bf16 wire each block is rounded once, on its owner as well. The
     // blocks (not the vector) must stay alive, unread and unwritten until the future is ready.
     virtual std::future<void> gather(std::vector<std::span<float>> blocks) = 0;
 
-    // The three below block, in order with the sums.
-    // `data` of rank `root` to all, in place; the same size on every rank.
+    // The next three calls block and run in order with the sums.
+    // Sends `data` of rank `root` to all ranks, in place; it has the same size on every rank.
     virtual void broadcast(std::span<std::byte> data, int root) = 0;
-    // Each rank's bytes, by rank; lengths may differ (at most 16 MB each).
+    // Returns each rank's bytes, by rank; lengths may differ (at most 16 MB each).
     virtual std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) = 0;
     // Returns when every rank has called it.
     virtual void barrier() = 0;
@@ -82,7 +82,7 @@ class Communicator {
 
     // Tells all ranks that this one fails, and why; they fail with "rank N (address): why".
     virtual void abort(const std::string& why) noexcept = 0;
-    // Leaves the job: the end of this rank's connection is no failure any more. Call it once all
+    // Leaves the job: from now on the end of this rank's connection is no failure. Call it once all
     // collectives are done (a barrier before it keeps ranks from leaving early).
     virtual void leave() noexcept = 0;
     // The rank that was lost first or called abort(), the same on all survivors; -1 if none.
@@ -102,7 +102,7 @@ struct JoinOptions {
     std::string host;   // of the coordinator
     uint16_t port = 0;  // of the coordinator
     int rank = -1;      // wanted; -1: assigned on arrival
-    int world = 0;      // ranks of the job; 0: another rank says it
+    int world = 0;      // ranks of the job; 0: another rank gives it
     // --port; 0: the coordinator's port number, or the next free one above it.
     uint16_t listen_port = 0;
     std::string advertise;  // host or host:port to tell the peers; "": what the socket shows
@@ -113,9 +113,9 @@ struct JoinOptions {
     // A rank is lost when its connection ends, or when three heartbeats are missing and its machine
     // does not answer. One that is stopped or starved is named and waited for.
     std::chrono::milliseconds heartbeat{1'000};
-    // As rank 0 says: after so long without a byte moved, every log names the rank to blame.
+    // Rank 0's value. When no byte has moved for this long, every log names the rank to blame.
     std::chrono::milliseconds stall{30'000};
-    bool bf16_wire = false;  // as rank 0 says: sums above 16 KB and gathers travel as bf16
+    bool bf16_wire = false;  // rank 0's value: send sums above 16 KB and gathers as bf16
 
     // Called once with the port, when this process has begun to serve the coordinator. The system
     // picks a port where port is 0 on rank 0.

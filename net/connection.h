@@ -17,21 +17,21 @@ struct Message {
     std::string body;
 };
 
-// An IPv4 address inside IPv6 as IPv4, any other as it is.
+// Returns an IPv4 address inside IPv6 as IPv4, and any other address unchanged.
 asio::ip::address without_mapping(const asio::ip::address& address);
 // "10.0.0.7:29401", "[fd00::2]:29401", without mapping.
 std::string address_text(const tcp::endpoint& endpoint);
 // A system error in plain words; every way in which a peer hangs up is "connection closed".
 std::string reason(const std::error_code& error);
-// Small messages leave at once; dead hosts are found.
+// Sets the socket to send small messages at once and to detect dead hosts (keep-alive).
 void set_options(tcp::socket& socket);
 
 using Addresses = std::vector<asio::ip::address>;
 
 // The addresses of a host name, asked anew each time. Throws Error if the name is not known.
 asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t port);
-// Tries each address of host:port once, for `patience`, from one of our own addresses `from` (none:
-// as the routes say). Throws Error with the reasons ("connection refused").
+// Tries each address of host:port once, for `patience`, from one of this machine's addresses
+// `from` (none: the system chooses). Throws Error with the reasons ("connection refused").
 asio::awaitable<tcp::socket> dial(std::string host, uint16_t port, const Addresses& from,
                                   std::chrono::milliseconds patience);
 

@@ -25,7 +25,7 @@ namespace convoy {
 class Coordinator {
  public:
     struct Options {
-        int world = 0;  // 0: the ranks say so
+        int world = 0;  // 0: the ranks give it
         std::chrono::milliseconds heartbeat{1'000};
         bool verbose = false;  // log what happens (a coordinator in a process of its own)
     };
@@ -35,7 +35,7 @@ class Coordinator {
     uint64_t id() const { return id_; }
     // Takes over a connection that began with `join`.
     void add(tcp::socket socket, wire::Join join);
-    // Tells the ranks that the coordinator ends in order.
+    // Tells the ranks that the coordinator ends normally.
     void send_leave();
     // Whether all messages have left this process.
     bool drained() const;

@@ -13,7 +13,7 @@
 
 namespace convoy {
 
-// Any thread may call all of it.
+// Any thread may call any of these functions.
 class JobStatus {
  public:
     // Only the first call counts. `lost`: the rank that was lost or failed, -1 if none.

@@ -15,7 +15,7 @@
 
 namespace convoy {
 
-// The link is dead. Whether its peer is dead too, the coordinator knows.
+// The link is dead. Only the coordinator knows whether its peer is dead too.
 struct LinkLost : Error {
     using Error::Error;
 };
@@ -33,7 +33,7 @@ class Link {
     const std::string& peer() const { return peer_; }
     void shut() noexcept;
 
-    // All throw LinkLost. The `some` calls do not block: they move what they can, 0 if nothing.
+    // All throw LinkLost. The `some` calls do not block: they return the bytes moved, maybe 0.
     size_t send_some(std::span<const std::byte> bytes, bool more_follows = false);
     size_t receive_some(std::span<std::byte> bytes);
     void send_all(std::span<const std::byte> bytes);  // blocks until everything is sent

@@ -24,7 +24,7 @@ class Listener {
     uint16_t port() const;  // 0 while not open
     void close() noexcept;
 
-    // Who takes the connections; null: they are turned away.
+    // Called with each connection; where a callback is null, the connection is closed.
     std::function<void(tcp::socket, wire::Join)> on_join;
     std::function<void(tcp::socket, wire::Edge)> on_edge;
 

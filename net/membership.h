@@ -21,7 +21,7 @@
 
 namespace convoy {
 
-// Where this rank is. Written by the threads that work, read for the heartbeats.
+// This rank's step and phase. Written by the working threads, read for the heartbeats.
 struct Progress {
     std::atomic<int64_t> step{0};
     std::atomic<Phase> phase{Phase::kStart};
@@ -62,7 +62,7 @@ class Membership {
     // Waits for the next message or incoming edge; false if none came within `patience`.
     asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
 
-    bool ring_is_open() const { return ring_is_open_; }  // GENERATION has come
+    bool ring_is_open() const { return ring_is_open_; }  // GENERATION has arrived
 
     // From any thread. abort() ends the job at once and tells the others; `lost` is the rank to
     // blame (-1: this one). report() first gives the coordinator time to name an earlier cause; not

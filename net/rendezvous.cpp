@@ -39,7 +39,7 @@ const char* advice(const std::string& why) {
     return "what is it that listens there?";
 }
 
-// One rank on its way into a job, attempt after attempt.
+// One rank that joins a job: dials and asks again until it is welcome or the time is up.
 class Rendezvous {
  public:
     Rendezvous(Membership& membership, JoinOptions options)

@@ -22,7 +22,7 @@ namespace convoy {
 // and its partners in recursive doubling.
 std::vector<int> neighbours(int rank, const std::vector<int>& ring);
 
-// A neighbour sent what it should not have.
+// A neighbour sent a message that does not belong to this collective.
 struct PeerMistake : Error {
     PeerMistake(int rank_, const std::string& text) : Error(text), rank(rank_) {}
     int rank;
@@ -38,9 +38,9 @@ class Ring {
     // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
     // and summed in fp32; small sums always travel as fp32.
     void sum(std::span<float> data);
-    // blocks[r] = rank r's, on every rank. This rank's own block is there before; all ranks know
-    // all sizes. Blocks of `floats` travel as bf16 if the ring's sums do, rounded on their owner
-    // too.
+    // blocks[r] = rank r's, on every rank. The caller fills this rank's own block; all ranks know
+    // all sizes. Blocks of `floats` are sent as bf16 if the ring's sums are, and rounded on their
+    // owner too.
     void gather(std::span<const std::span<std::byte>> blocks, bool floats);
     void broadcast(std::span<std::byte> data, int root);
     void barrier();

@@ -14,7 +14,7 @@ std::string rank_name(int rank, const std::string& address);
 
 class Roster {
  public:
-    // `world`: ranks of the job; 0: the members say it. `coordinator`: the id of the coordinator,
+    // `world`: ranks of the job; 0: the members give it. `coordinator`: the id of the coordinator,
     // by which it knows the rank in its own process. `previous`: the ranks each host had in the job
     // before; a member that asks for none gets the old one of its host.
     Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous);

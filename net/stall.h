@@ -20,7 +20,7 @@ class StallWatch {
     void heard(int rank, const wire::Heartbeat& beat, Clock::time_point now);
     // "step 812: all wait for rank 2 (10.0.0.7:29401), in data since 41 s", once some rank has
     // waited in a collective for `patience` with nothing done and no byte moved; then again after
-    // twice that time, four times, … Else nothing, however long a rank computes while no other
+    // twice that time, four times, … Otherwise nothing, however long a rank computes while no other
     // rank waits for it.
     std::optional<std::string> report(Clock::time_point now);
 

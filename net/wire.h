@@ -13,7 +13,7 @@
 // Bodies are built of: u8 u16 u32 u64 i32 i64; text = u32 length + bytes (UTF-8, no zero at the
 // end); list = u32 count + items; pairs = list of (text name, text value).
 //
-//   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not said), u64 id of
+//   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not given), u64 id of
 //                                    the coordinator in its process (0: none), u32 heartbeat in
 //                                    ms, u32 stall in ms, u8 sums travel as bf16, text host id,
 //                                    text address ("10.0.0.5:29400"), pairs settings
@@ -158,7 +158,7 @@ std::string encode_text(Type type, const std::string& text);  // STATUS, NOTICE
 std::string encode_empty(Type type, uint32_t generation = 0);
 
 // What a body says. Throws an Error that names the message and what is wrong with it; bytes left
-// over are wrong too.
+// over are an error too.
 template <class M>
 M decode(std::string_view body, uint32_t generation = 0);
 std::string decode_text(std::string_view body);
