@@ -31,9 +31,9 @@ struct Preprocess {
 Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample);
 bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample);
 
-// An input row is made in two steps, so that a decoder need not make pixels that nobody looks at:
-// which part of an image of H×W is used, and what becomes of that part, now H×W itself. A crop is
-// cut out first and resized then, as torchvision does: the filter does not look past its edge.
+// An input row (one image of a batch) is made in two steps, so that a decoder can skip pixels that
+// are not used: input_crop() picks a part of an H×W image; input_resizing() says how that part, now
+// H×W itself, is resized. As in torchvision the filter does not read past the edge of the crop.
 Crop input_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
 Resizing input_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
 
@@ -41,7 +41,7 @@ Resizing input_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uin
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                Resizer& resizer, float* row);
 
-// The same floats for a device that resizes: values[c·256 + pixel] is what a pixel becomes.
+// The normalisation as a table, for a device that resizes: a pixel becomes values[c·256 + pixel].
 std::vector<float> pixel_values(const Preprocess& how);
 
 }  // namespace convoy

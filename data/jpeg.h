@@ -21,7 +21,7 @@ class JpegReader {
     int H() const { return int(info_.image_height); }
     int W() const { return int(info_.image_width); }
     // The opened image's `crop` as RGB: the same pixels as in the whole image. CMYK is turned
-    // into RGB as Pillow does it. Throws Error; open() must come before the next read().
+    // into RGB as Pillow does it. Throws Error. Call open() before the next read().
     void read(Crop crop, Image& image);
 
  private:

@@ -27,13 +27,13 @@ struct Batch {
     std::vector<uint64_t> samples;   // n: numbers of the samples in the source
     std::vector<int32_t> positions;  // n: places in the step's global slice, ascending
     int64_t global_wanted = 0;       // size of the step's global slice over all ranks
-    uint64_t number = 0;             // another one for each batch that a loader makes
+    uint64_t number = 0;             // a new one for each batch of a loader
 
     // With LoaderOptions::packed, in place of x (pack.h).
     uint8_t* packed = nullptr;      // the slot
     size_t packed_bytes = 0;        // used of it
     std::vector<Picture> pictures;  // n
-    const float* values = nullptr;  // what pixels become, 3·256 (augment.h)
+    const float* values = nullptr;  // of pixel_values(), 3·256 (augment.h)
 };
 
 struct LoaderOptions {
@@ -71,7 +71,7 @@ class Loader {
     // The next step's batch; blocks until it is filled. nullptr at the end of the epoch. Throws
     // what a decode thread threw. (A bad image is left out instead, named once and counted.)
     Batch* next();
-    // What next() will return, if it is filled already, else null. Stays the loader's: good until
+    // What next() will return, if it is filled already, else null. The loader owns it; valid until
     // next() or start().
     const Batch* peek() const;
     void release(Batch* batch);
@@ -106,7 +106,7 @@ class Loader {
     std::vector<float> values_;  // of pixels, for packed batches
     std::vector<Slot> slots_;
 
-    mutable std::mutex mutex_;       // guards what follows, and each Slot but for its rows
+    mutable std::mutex mutex_;       // guards what follows, and each Slot except its rows
     std::condition_variable work_;   // for threads: a row to decode, or the end
     std::condition_variable ready_;  // for next(), start(): a slot is ready, a thread idle
     bool running_ = false, stopping_ = false;

@@ -27,7 +27,7 @@ std::vector<uint32_t> epoch_order(size_t n, uint64_t seed, uint32_t epoch);
 // count).
 Range share_of(int64_t count, std::span<const double> shares, int rank);
 
-// The largest of these parts: what memory and measurements of any rank must do for.
+// The largest of these parts: memory for that many samples is enough on any rank.
 int64_t largest_share(int64_t count, std::span<const double> shares);
 
 // Parses "5:3:2:0" into weights; "" gives world equal ones. Throws Error: not numbers, negative,

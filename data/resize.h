@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-// Pixels that belong to somebody else: H rows of W RGB pixels, `row_bytes` apart.
+// A view of pixels that are owned elsewhere: H rows of W RGB pixels, `row_bytes` apart.
 struct ImageView {
     const uint8_t* pixels;
     int H, W;
@@ -21,11 +21,11 @@ inline ImageView view(const Image& image) {
     return {image.pixels.data(), image.H, image.W, size_t(image.W) * 3};
 }
 
-// 8 bits of pixel and 22 of weight fit an int32 with room.
+// The product of an 8-bit pixel and a 22-bit weight has 30 bits: it fits an int32.
 constexpr int kWeightBits = Picture::kWeightBits;
 constexpr int kLowBits = 15;  // of a weight, in Taps::low
 
-// Weights of some places of a resized axis: each takes `count` input places from `first` on.
+// Weights of some places (pixels) of a resized axis: each reads `count` input places from `first`.
 struct Taps {
     std::vector<int32_t> first, count;
     // A weight is high·2^15 + low, both of them 16-bit factors. `stride` a place, a multiple of
@@ -46,8 +46,8 @@ struct Taps {
     }
 };
 
-// What becomes of an image: it is resized to H×W, and a window of the result is taken, mirrored
-// left to right or not.
+// How an image is resized: to H×W, of which only a window is computed, mirrored left to right or
+// not.
 struct Resizing {
     int H, W;
     Crop window;

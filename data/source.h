@@ -54,8 +54,8 @@ struct DataOptions {
 // validation class that training does not know.
 DataSet open_data(const DataOptions& options, Log& log);
 
-// A folder of class folders for a model that knows `classes`, in the model's order: for eval. Of a
-// folder with train/ and val/ (or test/) inside, the latter. Another class in it is an error.
+// A folder of class folders for a model that knows `classes`, in the model's order: for eval. If
+// the folder holds train/ and val/ (or test/), it opens the latter. Another class is an error.
 std::shared_ptr<const Source> open_for_classes(const std::string& folder,
                                                const std::vector<std::string>& classes);
 

@@ -1,4 +1,4 @@
-// clock.h — seconds on the one clock that never jumps, and the median of many.
+// clock.h — seconds on the steady clock, which never jumps, and the median of several values.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// log.h — one rank's voice: whole lines to one stream, each with the rank in front.
+// log.h — the log of one rank: whole lines to one stream, each with the rank in front.
 //
-// There is no global log: what speaks is handed a Log, so two ranks can live in one process.
+// There is no global log: whoever logs is handed a Log, so two ranks can live in one process.
 #pragma once
 
 #include <cstdio>
@@ -20,7 +20,7 @@ class Log {
         std::lock_guard lock(mutex_);
         prefix_ = std::move(prefix);
     }
-    std::string prefix() const { return prefix_; }  // for the last words of a rank
+    std::string prefix() const { return prefix_; }  // for the error with which a rank ends
     void set_quiet(bool quiet) { quiet_ = quiet; }
 
     // A line of news. Left out under --quiet.

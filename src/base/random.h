@@ -1,4 +1,4 @@
-// random.h — the one source of chance: Philox 4x32-10, a counter-based generator.
+// random.h — the one source of random numbers: Philox 4x32-10, a counter-based generator.
 //
 // Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011).
 // The numbers are a pure function of (seed, epoch, index, purpose, draw): no generator is

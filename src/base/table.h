@@ -11,8 +11,8 @@
 
 namespace convoy {
 
-// One value of a row: `key` names it in JSON ("": not in there), `title` in the table (none: not in
-// there). `format` (of fmt) is for the table; for a bool it is the text that stands for true.
+// One value of a row: `key` names it in JSON ("": left out there), `title` in the table (none: left
+// out there). `format` (of fmt) is for the table; for a bool it is the text printed for true.
 struct Cell {
     template <class T>
     Cell(std::string key, const T& v, std::optional<std::string> title = {},

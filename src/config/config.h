@@ -14,7 +14,7 @@
 
 namespace convoy {
 
-// What some options choose from. The table of options has the names, in the
+// The choices of some options. The table of options has their names, in the
 // same order.
 enum class AugmentOn { kCpu, kDevice };
 enum class OptimizerKind { kSgd, kAdamw };
@@ -137,7 +137,7 @@ struct Option {
                  Precision Config::*, Gemm Config::*, GraphMode Config::*, WireType Config::*,
                  FactorMode Config::*, Toggle Config::*, WeightLayout Config::*, ByteSize Config::*>
         field;
-    const char* value;  // what stands for it in --help: "B"; of an enumeration its
+    const char* value;  // placeholder in --help: "B"; of an enumeration its
                         // names, in order
     unsigned commands, flags;
     Limits limits;  // of a number
@@ -163,7 +163,7 @@ std::map<std::string, std::string> job_settings(const Config& config, Command co
 // The way back; pairs that are no such options are left out.
 void apply_settings(Config& config, const std::map<std::string, std::string>& settings);
 
-// What a command line and the environment said.
+// What the command line and the environment gave.
 struct CommandLine {
     Command command = kTrain;
     Config config;
