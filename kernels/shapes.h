@@ -1,4 +1,5 @@
-// shapes.h — what every backend asks of the shapes it is given, before it touches memory.
+// shapes.h — the checks that every backend makes of its arguments' shapes, before it touches
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,7 @@ inline void check_copy(Tensor to, Tensor from) {
     ENSURE(to.elems() == from.elems(), "from ", from.shape().text(), " to ", to.shape().text());
 }
 
-// What the tables hold is for the one who packed them to get right.
+// The content of the tables is not checked: data/pack.h writes it.
 inline void check_resize(size_t packed_bytes, std::span<const Picture> pictures, Tensor y) {
     ENSURE(int(pictures.size()) == y.N && y.C == 3 && y.H > 0 && y.W > 0, pictures.size(),
            " pictures, y is ", y.shape().text());

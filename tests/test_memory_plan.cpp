@@ -1,4 +1,4 @@
-// Placing of buffers, src/memory_plan.h.
+// Placing of buffers, src/model/memory_plan.h.
 #include "src/model/memory_plan.h"
 
 #include <set>

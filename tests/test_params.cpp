@@ -1,4 +1,4 @@
-// The arenas of src/params.h, and the start values in them.
+// The arenas of src/model/params.h, and the start values in them.
 #include "src/model/params.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Weights in torchvision's names and layouts, src/weights.h.
+// Weights in torchvision's names and layouts, src/checkpoint/weights.h.
 #include <algorithm>
 
 #include "src/checkpoint/weights.h"

@@ -1,4 +1,4 @@
-// columns.h — what ops share that walk along the columns (channels) of rows × C numbers.
+// columns.h — shared by ops that walk along the columns (channels) of rows × C numbers.
 // Twin: kernels/cuda/moments.cuh
 #pragma once
 

@@ -1,4 +1,4 @@
-// main.cpp — words in, exit status out. The one place where errors are printed.
+// main.cpp — from the arguments to the exit status. The one place where errors are printed.
 //
 //   0 done   1 error, one sentence on stderr   128+n after signal n, with a checkpoint
 #include <signal.h>

@@ -14,7 +14,7 @@ namespace convoy {
 // A rank among the ranks of its host.
 struct LocalRank {
     int number = 0, ranks = 1;
-    std::string given_by;  // who said the number: "LOCAL_RANK"; "": counted
+    std::string given_by;  // who gave the number: "LOCAL_RANK"; "": counted
 };
 // The number is --local-rank (which launchers set), else counted among the peers of this host.
 LocalRank local_rank(const CommandLine& line, std::span<const Peer> peers, int rank);
@@ -22,7 +22,7 @@ LocalRank local_rank(const CommandLine& line, std::span<const Peer> peers, int r
 // --device "cuda" or "" → "cuda:N", N the number on the host. Throws Error where there are fewer
 // GPUs than that; without --device it is "cpu" if the host has more ranks than GPUs. `bound`: the
 // launcher left this process one GPU (CUDA_VISIBLE_DEVICES), which it sees as cuda:0. Any other
-// device, and "" without a GPU, stays.
+// device stays as it is, as does "" without a GPU.
 std::string device_for(const std::string& device, const LocalRank& local, int gpus, bool bound);
 
 // What a rank computes on.
@@ -34,7 +34,7 @@ struct SharedDevice {
     std::string sentence;   // which ranks, which GPU
     bool intended = false;  // all of them asked for it by number
 };
-// Devices that more than one rank has; `devices` is by rank. An empty identity (a CPU) is nobody's.
+// Devices that more than one rank has; `devices` is by rank. Empty identities (CPUs) do not count.
 std::vector<SharedDevice> shared_devices(std::span<const RankDevice> devices);
 
 // Collective. Throws Error on all ranks where two compute on one GPU; if all of these asked for it

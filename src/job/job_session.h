@@ -15,7 +15,7 @@ using Stop = std::function<int()>;  // the signal that asked to stop, 0 if none 
 class JobSession {
  public:
     // Joins, or makes a job of one rank without --coord. Blocks until all ranks are there. Throws
-    // Error where the options do not fit together, or other ranks do not come in time.
+    // Error where the options do not fit together, or other ranks do not join in time.
     JobSession(const CommandLine& line, Log& log, Stop stop);
 
     // Collective: every rank's `config` gets rank 0's value of each setting of the job. To be
@@ -39,7 +39,7 @@ class JobSession {
     Job job_;
 };
 
-// Joins, runs `command`, and returns its exit status. Where it throws, the other ranks are told why
+// Joins, runs `command`, and returns its exit status. If it throws, the other ranks get the cause
 // and end as well.
 int run_in_job(const CommandLine& line, Log& log, const Stop& stop, int (*command)(JobSession&));
 

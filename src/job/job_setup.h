@@ -17,7 +17,7 @@ struct Shares {
     bool fair = false;            // --share auto: equal until the ranks are measured
 };
 // From what each rank's --share says: rank 0's list or `auto`, else one weight of each. Where rank
-// 0 decides for all, a rank that said something else is told on `log`. Collective.
+// 0 decides for all, a rank that gave something else logs it on `log`. Collective.
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log);
 
 // What a training run is about: the same on every rank but for device and threads.
@@ -40,7 +40,7 @@ struct JobSetup {
 // where an option of another rank does not agree or its images are not the same.
 JobSetup set_up_job(JobSession& job);
 
-// What to open by --data, --val, --val-split, --generated and --seed. classes: in place of
+// What to open, from --data, --val, --val-split, --generated and --seed. classes: in place of
 // --classes, if there are any.
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes = {});
 

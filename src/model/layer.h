@@ -14,7 +14,7 @@ namespace convoy {
 // What one pass over a batch needs to know besides the pixels.
 struct Pass {
     bool training = true;               // else: running statistics, no dropout
-    Draws draws;                        // of dropout; a recorded pass must stay where it is
+    Draws draws;                        // of dropout; a recorded Pass must keep its address
     std::span<const uint64_t> samples;  // N sample numbers (dropout)
     std::span<const int> groups;        // bounds of the batch norm groups
 };
@@ -32,7 +32,7 @@ class GradListener {
 
 class BatchStatistics;
 
-// Planned for the largest batch; a pass may be smaller (N of its input), also 0.
+// Planned for the largest batch; a pass may have fewer images (N of its input), even 0.
 class Layer {
  public:
     explicit Layer(Backend& backend) : backend_(backend) {}
@@ -69,7 +69,7 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
         for (auto& layer : *this) x = layer->plan_forward(x, plan, training);
         return x;
     }
-    // Stops above the layers below which nothing is trained, unless dx is needed.
+    // Stops at the lowest layer that is trained, unless dx is needed.
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) {
         lowest = 0;
         while (!needs_dx && lowest < size() && !at(lowest)->trained()) ++lowest;

@@ -2,7 +2,7 @@
 //
 // Planning runs the step once without data: every layer says what it makes and what it reads, in
 // the order of the step. A buffer lives from the tick in which it is made to the last in which it
-// is used; buffers whose lives do not meet share memory. Placement is greedy by size, largest
+// is used; buffers whose lives do not overlap share memory. Placement is greedy by size, largest
 // first, each at the lowest free offset: Pisarchyk and Lee, "Efficient Memory Management for Deep
 // Neural Net Inference" (2020), section 5.
 #pragma once
@@ -48,7 +48,7 @@ struct Value {
 class MemoryPlan {
  public:
     // share = false: every value has its own memory and nobody works in place (to test against).
-    // type: what activations and their gradients are held as.
+    // type: of activations and their gradients in memory.
     explicit MemoryPlan(bool share = true, Type type = Type::kFloat32)
         : type_(type), share_(share) {}
 

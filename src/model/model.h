@@ -38,7 +38,7 @@ class Model {
     Model(const std::string& text, const ModelOptions& options, Backend& backend);
 
     int size() const { return size_; }  // input height and width
-    // Has batch norm whose statistics are not frozen.
+    // Whether any batch norm has statistics that are not frozen.
     bool has_batch_norm() const { return params_.updated_size > params_.trained_size; }
     Params& params() { return params_; }
 
@@ -70,7 +70,7 @@ class Model {
     MemoryPlan plan_;
     int size_ = 0, max_batch_ = 0;
     bool training_ = false;
-    Value logits_, dlogits_;  // logits_ where the last layer gives no floats
+    Value logits_, dlogits_;  // logits_: a copy as floats, where the last layer makes bf16
 };
 
 // Text of a built-in model, or of the file `name`; throws Error listing the names there are.

@@ -36,7 +36,7 @@ class Builder {
 
     // The whole network. Throws Error naming the line that does not fit those before it.
     Layers build();
-    // Layers one behind another, a branch of a residual block. Moves `shape` on.
+    // Layers in order: a branch of a residual block. Updates `shape`.
     Layers build(std::span<const LayerText> texts);
 
     // ---- for the constructors of layers ------------------------------------------------------
@@ -45,7 +45,7 @@ class Builder {
     const bool fuses;    // false: ModelOptions::plain
     Shape shape;         // of one image, after the layers so far
     Shape flat;          // what was flattened since the last linear; N is 0 if nothing was
-    int flat_line = 0;   // where
+    int flat_line = 0;   // the line of that flatten
     int dropouts = 0;    // so far
     std::string prefix;  // of names: "layer1.0." in that residual block
 
@@ -53,8 +53,8 @@ class Builder {
     [[noreturn]] void error(const LayerText& layer, const Parts&... parts) const {
         fail_at(text_.origin, layer.line, parts...);
     }
-    void check_image(const LayerText& layer) const;   // that nothing flattened it
-    void check_window(const LayerText& layer) const;  // that it is not larger than the input
+    void check_image(const LayerText& layer) const;   // throws if it was flattened
+    void check_window(const LayerText& layer) const;  // throws if it exceeds the input
     int out_of(const LayerText& layer);               // output channels
 
     // Adds the parameter "prefix NAME.part", frozen where --freeze says so.

@@ -51,8 +51,8 @@ struct ModelText {
     std::vector<LayerText> layers = {};
 };
 
-// Throws Error naming origin, line and word, and what was expected. That the layers fit one another
-// is for the builder to check.
+// Throws Error naming origin, line and word, and what was expected. Whether the layers fit one
+// another is checked by the builder.
 ModelText parse_model(const std::string& text, const std::string& origin);
 
 // "model.txt line 7: …" as an Error.

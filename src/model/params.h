@@ -10,8 +10,8 @@
 // Frozen params have no gradient and cost nothing on the wire. The counters (sums of loss, counts,
 // flags) are summed over the ranks together with the gradients; the state of the step (learning
 // rate, what check_finite() found) behind them is each rank's own. The host writes both as one
-// block before a step, and reads them after it. Optimizer, checkpoint, broadcast and gradient
-// buckets are one call, or a slice, each.
+// block before a step, and reads them after it. Optimizer, checkpoint and broadcast treat an
+// arena as a whole; a gradient bucket is a slice of one.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ struct Param {
     Shape flat = {};       // behind a flatten: the H×W×C in which its C inputs lie (else N = 0)
     size_t offset = 0;     // in floats, in both arenas
     // Views, set by Params::allocate; grad is empty where frozen. operand: what products read of a
-    // conv or a linear, the value itself or a copy in what activations are (Params::refresh).
+    // conv or a linear: the value, or a copy in the type of the activations (Params::refresh).
     Tensor value = {}, grad = {}, operand = {};
 };
 
@@ -76,12 +76,12 @@ inline std::string layer_name(const std::string& param) {
     return param.substr(0, param.rfind('.'));
 }
 
-// Of the bits of floats, for telling whether two ranks hold the same: 64 bits, sensitive to order.
+// A checksum of the bits of floats, in order: tells whether two ranks hold the same values.
 uint64_t checksum(std::span<const float> values);
 
 class Params {
  public:
-    // A new param; the reference stays good. Throws Error if the name is taken.
+    // A new param; the reference stays valid. Throws Error if the name is taken.
     Param& add(Param param);
     // Allocates the arenas (params aligned to 64 bytes, in the order drawn above), sets all views,
     // and gives each param its start value. Once, after the last add.

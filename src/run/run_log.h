@@ -27,7 +27,7 @@ class RunLog {
            bool terminal);
     ~RunLog();
 
-    // The extent of the run, for the time left; clocks as they are before it.
+    // The length of the run, for the time left; `clocks` as they are before it.
     void plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step,
               const Clocks& clocks);
 

@@ -20,7 +20,8 @@ struct TrainedModel {
 // others get card and weights over the network. Throws Error.
 TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch);
 
-// A loader of validation rows as the model's card says, with slots of its backend.
+// A loader of validation images, preprocessed as the model's card says; the backend lends the
+// slots.
 Preprocess preprocess_of(const ModelCard& card);
 
 }  // namespace convoy

@@ -1,5 +1,6 @@
-// buckets.h — what travels at once in a step: a bucket of params, or the factors of a linear layer.
-// Arithmetic alone: for the reducer, which sends, and for the plan, which says how long that takes.
+// buckets.h — what is sent at once in a step: a bucket of params, or factors of a linear layer.
+// Arithmetic only, for the reducer, which sends, and for src/plan, which predicts how long it
+// takes.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +30,9 @@ LinearTraffic linear_traffic(int inputs, int outputs, bool bias, int64_t batch, 
 struct TravelParam {
     size_t floats = 0;        // in the gradient arena, padding included
     bool as_factors = false;  // its layer's gradient travels as factors
-    bool bias = false;        // then it has no bucket of its own: it comes with the weights
+    bool bias = false;        // if so, a bias is sent with its weights and has no bucket
 };
-// Params [begin, end): as factors a single one, the weights.
+// Params [begin, end); of a layer sent as factors just one param, the weights.
 struct BucketSpan {
     size_t begin, end;
     bool as_factors;

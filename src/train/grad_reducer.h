@@ -12,9 +12,8 @@
 // same order on every rank, also on a rank with nothing to train in this step.
 //
 // Where the network cannot read the device's memory, a complete bucket is first copied to the host,
-// beside the backward pass. The device is far behind the calls, so finish() sends these buckets: it
-// waits for each copy in order, while the device works on those after it. With its helpers Factors
-// and WeightAverage the only class that knows both Backend and Communicator.
+// beside the backward pass. The device runs far behind the calls, so finish() sends these buckets:
+// it waits for each copy in order, while the device works on those after it.
 #pragma once
 
 #include <future>
@@ -55,7 +54,7 @@ class GradReducer final : public GradListener {
     struct Bucket {
         size_t begin, end;                         // floats of the gradient arena
         int params = 0, left = 0;                  // trained params in it, and those not ready yet
-        std::unique_ptr<Factors> factors = {};     // how it travels; null: as it is
+        std::unique_ptr<Factors> factors = {};     // that are sent; null: the sum itself is
         int64_t download = 0;                      // its copy to the host
         std::vector<std::future<void>> sums = {};  // that are under way
     };

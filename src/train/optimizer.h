@@ -24,11 +24,11 @@ class Optimizer {
     // parameters must outlive the optimizer.
     Optimizer(const OptimizerOptions& options, Params& params, Backend& backend);
 
-    // The state that the next step's counters must be followed by (params.h) before update().
+    // The state of the next step, to be written behind its counters (params.h) before update().
     StepState next(double lr) const;
     // The gradient arena holds sums over the images that the counters count. Frozen params keep
-    // their values. All do where a sum is not finite or there was no image: the state of the step
-    // then has scale 0. Does not wait.
+    // their values. So do all params if a sum is not finite or there was no image: the state of
+    // the step then has scale 0. Does not wait.
     void update();
 
     int64_t steps_done = 0;  // AdamW's t: the trainer counts steps that changed the weights

@@ -18,7 +18,7 @@ struct Position {
     int64_t epoch = 0, consumed = 0, step = 0;
 };
 
-// What batches brought, of one rank or summed over all.
+// Sums over the images of batches, of one rank or of all ranks.
 struct Sums {
     double loss = 0;
     int64_t correct = 0, top5 = 0, count = 0, skipped = 0;

@@ -37,9 +37,9 @@ class Trainer {
             std::function<int()> stop);
 
     // One step over this rank's part of a batch, which may be empty. Blocks until the weights are
-    // new. Returns the sums of all ranks; of this rank alone where steps are local(). Throws Error
-    // when a peer is lost or the gradient is not finite: the weights are then those before the
-    // step. next: the batch of the next step, or null: it is copied to the device meanwhile.
+    // updated. Returns the sums of all ranks; of this rank alone where steps are local(). Throws
+    // Error when a peer is lost or the gradient is not finite: the weights are then those before
+    // the step. next: the batch of the next step, or null: it is copied to the device meanwhile.
     Sums step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr);
 
     // --sync-every above 1, several ranks: each trains on its own from one average() to the next.
@@ -69,13 +69,13 @@ class Trainer {
     Optimizer& optimizer_;
     const std::vector<double> shares_;
     std::unique_ptr<WeightAverage> average_;  // where steps are local
-    std::unique_ptr<Communicator> alone_;     // what the reducer then sums over
+    std::unique_ptr<Communicator> alone_;     // the reducer's communicator then
     GradReducer reducer_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
     Input input_;
     StepGraph graph_;
-    // Of the batch at hand, where a recorded step finds them.
+    // Of the current batch; a recorded step reads them at these addresses.
     Pass pass_;
     std::vector<int32_t> labels_;
     std::vector<uint64_t> samples_;
