@@ -53,7 +53,7 @@ void with_columns(std::initializer_list<Tensor> tensors, unsigned slabs, F&& f) 
 // Groups of images of `image_rows` rows each.
 struct Groups {
     const int* bounds = nullptr;  // on the device: group g is images [bounds[g], bounds[g+1])
-    int count = 0, C = 0;  // C: columns of a row
+    int count = 0, C = 0;         // C: columns of a row
     int64_t image_rows = 0;
 
     __device__ int64_t first_row(int g) const { return bounds[g] * image_rows; }
