@@ -314,7 +314,7 @@ TEST_CASE("plan: buckets are cut as the trainer hands them over, parameters in b
     const std::vector<float> before(model.params().weights,
                                     model.params().weights + model.params().trained_size);
     StepProbe probe(config, *backend, model, optimizer, 3);
-    const StepTiming timing = probe.steps(2, 0, 2);
+    const StepTiming timing = probe.steps(2, 0);
     CHECK(timing.images == 2);
     CHECK(timing.forward > 0);
     CHECK(timing.backward > 0);

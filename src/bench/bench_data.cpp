@@ -1,6 +1,5 @@
 // bench_data.cpp — the stages one by one, then together.
 #include <algorithm>
-#include <functional>
 
 #include "data/decode.h"
 #include "data/loader.h"
@@ -15,7 +14,8 @@ namespace {
 
 // Calls `one` for sample after sample, round and round. The first 64 samples are not timed: they
 // fill caches and size buffers.
-double images_per_second(size_t samples, double seconds, const std::function<void(size_t)>& one) {
+template <class One>
+double images_per_second(size_t samples, double seconds, One one) {
     for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i) one(i);
     const auto begin = Clock::now();
     size_t done = 0;

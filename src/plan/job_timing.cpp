@@ -47,8 +47,7 @@ class JobTimer {
         communicator_.set_progress(0, Phase::kMeasure);
         const bool alone = communicator_.world() == 1;
         choose_rounds();
-        if (!alone) time_edges();
-        if (!alone) time_sum();
+        if (!alone) time_edges(), time_sum();
         check_stop();
         const std::vector<int> images = choose_images();
         check_stop();
@@ -117,10 +116,9 @@ class JobTimer {
         link.ring_factor = std::clamp((sum_seconds_ - latency) / (expected - latency), 0.5, 100.0);
     }
 
-    // The images to time steps with: this rank's part of the batch, and twice or half as many. Less
-    // where that takes too long: the ranks try 1, 2, 4 … images until another doubling would add
-    // more than `limit` seconds on the slowest. (What a step costs whatever its images does not
-    // count.)
+    // The images to time steps with: this rank's part of the batch, and twice or half as many;
+    // fewer where that takes too long. The ranks try 1, 2, 4 … images until another doubling would
+    // add more than `limit` seconds on the slowest.
     std::vector<int> choose_images() {
         const int largest_part = int(largest_share(config_.batch, shares_));
         const int wanted = std::min(brief_ ? largest_part : 2 * largest_part, probe_.max_images());
@@ -146,7 +144,7 @@ class JobTimer {
             for (const int count : images) {
                 communicator_.barrier();
                 if (place_ < at_once)
-                    mine_.rounds.back().push_back(probe_.steps(count, round_seconds(), 2));
+                    mine_.rounds.back().push_back(probe_.steps(count, round_seconds()));
             }
             communicator_.barrier();
         }

@@ -287,33 +287,24 @@ Prediction predict(const JobTiming& timing, PlanSetting setting, int64_t batch,
 
 // ---- unequal machines -------------------------------------------------------------------------
 
-// Rank r needs f_r + c_r·b seconds for b images. All need T for b_r = (T − f_r)/c_r, and Σ b_r = B:
-// T = (B + Σ f_r/c_r) / Σ 1/c_r. A rank whose f_r alone is above T gets nothing, and T is computed
-// again without it.
+// Rank r needs f_r + c_r·b seconds for b images. All need T for b_r = max(0, (T − f_r)/c_r), and
+// Σ b_r = B: T is found by halving.
 std::vector<double> fair_shares(std::span<const std::vector<StepTiming>> timings, int64_t batch) {
-    struct Line {
-        double fixed, per_image;
-    };
-    std::vector<Line> lines;
-    for (const auto& one : timings) {
-        const double few = timing_at(one, 1).seconds(), many = timing_at(one, 2).seconds();
-        lines.push_back({std::max(0.0, 2 * few - many), std::max(many - few, 1e-9)});
-    }
-    std::vector<bool> in(lines.size(), true);
-    std::vector<double> images(lines.size(), 0);
-    for (bool again = true; again;) {
-        double above = double(batch), below = 0;
-        for (size_t r = 0; r < lines.size(); ++r)
-            if (in[r])
-                above += lines[r].fixed / lines[r].per_image, below += 1 / lines[r].per_image;
-        again = false;
-        for (size_t r = 0; r < lines.size(); ++r) {
-            images[r] = in[r] ? (above / below - lines[r].fixed) / lines[r].per_image : 0;
-            if (images[r] < 0) in[r] = false, again = true;
+    std::vector<double> images(timings.size());
+    double least = 0, most = 1e9;
+    for (int halvings = 0; halvings < 100; ++halvings) {
+        const double T = (least + most) / 2;
+        double all = 0;
+        for (size_t r = 0; r < timings.size(); ++r) {
+            const double one = timing_at(timings[r], 1).seconds();
+            const double per_image = std::max(timing_at(timings[r], 2).seconds() - one, 1e-9);
+            const double fixed = std::max(0.0, one - per_image);
+            all += images[r] = std::max(0.0, (T - fixed) / per_image);
         }
+        (all < double(batch) ? least : most) = T;
     }
-    const double most = *std::max_element(images.begin(), images.end());
-    for (double& share : images) share = std::round(100 * std::max(share, 0.0) / most) / 100;
+    const double largest = *std::max_element(images.begin(), images.end());
+    for (double& share : images) share = std::round(100 * share / largest) / 100;
     return images;
 }
 

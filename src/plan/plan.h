@@ -46,7 +46,7 @@ StepTiming mean_of(std::span<const StepTiming> timings);
 // timed cost in proportion. The update does not depend on the images.
 StepTiming timing_at(std::span<const StepTiming> timings, double images);
 
-// The slowest edge, and what was seen of the ring as a whole.
+// The slowest edge, and measurements of the ring as a whole.
 struct PlanLink {
     double latency_seconds = 0, bytes_per_second = 0;
     double ring_factor = 1;  // measured seconds of a long sum ÷ those the edge alone would allow

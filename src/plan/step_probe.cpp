@@ -1,6 +1,7 @@
 #include "src/plan/step_probe.h"
 
 #include <algorithm>
+#include <map>
 
 #include "net/null_communicator.h"
 #include "src/base/check.h"
@@ -18,12 +19,10 @@ class StepProbe::Recorder final : public NullCommunicator {
         sums.push_back(Clock::now());
         return done();
     }
-    void set_progress(int64_t, Phase phase) override { begin_of[size_t(phase)] = Clock::now(); }
-
-    Clock::time_point at(Phase phase) const { return begin_of[size_t(phase)]; }
+    void set_progress(int64_t, Phase phase) override { begin_of[phase] = Clock::now(); }
 
     std::vector<Clock::time_point> sums;
-    Clock::time_point begin_of[size_t(Phase::kCheckpoint) + 1];
+    std::map<Phase, Clock::time_point> begin_of;
 };
 
 StepProbe::StepProbe(const Config& config, Backend& backend, Model& model, Optimizer& optimizer,
@@ -70,12 +69,12 @@ StepTiming StepProbe::step(int images) {
     batch.labels.resize(size_t(images));
     batch.samples.resize(size_t(images));
     batch.positions.resize(size_t(images));
-
     recorder_->sums.clear();
     const auto begin = Clock::now();
     trainer_->step(batch, {}, /*lr=*/0);  // at this rate the weights stay as they are
     const auto end = Clock::now();
-    const auto backward = recorder_->at(Phase::kBackward), reduce = recorder_->at(Phase::kReduce);
+    const auto backward = recorder_->begin_of.at(Phase::kBackward);
+    const auto reduce = recorder_->begin_of.at(Phase::kReduce);
     const StepTiming timing{double(images), seconds_between(begin, backward),
                             seconds_between(backward, reduce), seconds_between(reduce, end)};
     // The last sums of a step are the gradients, one each.
@@ -86,10 +85,10 @@ StepTiming StepProbe::step(int images) {
     return timing;
 }
 
-StepTiming StepProbe::steps(int images, double seconds, int least) {
+StepTiming StepProbe::steps(int images, double seconds) {
     std::vector<StepTiming> all;
     const auto begin = Clock::now();
-    while (int(all.size()) < least || seconds_since(begin) < seconds) all.push_back(step(images));
+    while (all.size() < 2 || seconds_since(begin) < seconds) all.push_back(step(images));
     return mean_of(all);
 }
 

@@ -23,9 +23,9 @@ class StepProbe {
 
     // One step over `images` random images, at most as many as the model is planned for.
     StepTiming step(int images);
-    // The mean of steps over at least so many seconds, at least `least` of them. The mean, because
-    // where ranks share a processor a quick step of one is a slow step of another.
-    StepTiming steps(int images, double seconds, int least);
+    // The mean of at least two steps, over at least so many seconds. The mean, because where ranks
+    // share a processor a quick step of one is a slow step of another.
+    StepTiming steps(int images, double seconds);
 
     // Times the gradients of linear layers by themselves, for params().
     void time_linear_layers();
