@@ -1,4 +1,4 @@
-// augment.cpp — torchvision's classification transforms with counter-based chance.
+// augment.cpp — torchvision's classification transforms with counter-based random numbers.
 #include "data/augment.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// decode.cpp — which library decodes what, and the checks before it may: what a stranger's bytes
-// claim to be is read without decoding or allocating, and every read is checked against the end.
+// decode.cpp — checks untrusted bytes, then lets libjpeg-turbo or OpenCV decode them. Headers are
+// read without decoding or allocating, and every read is checked against the end.
 #include "data/decode.h"
 
 #include <boost/crc.hpp>

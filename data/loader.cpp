@@ -51,7 +51,7 @@ Loader::~Loader() {
 }
 
 // A short last slice can give a rank one more than a full one does (rounded boundaries), so every
-// possible size is asked.
+// possible size is tried.
 int64_t Loader::max_share(const LoaderOptions& options) {
     int64_t most = 0;
     for (int64_t count = 1; count <= options.batch; ++count)
@@ -67,7 +67,7 @@ int64_t Loader::steps(int64_t consumed) const {
 void Loader::start(uint32_t epoch, int64_t consumed) {
     ENSURE(consumed >= 0, consumed, " samples consumed");
     std::unique_lock lock(mutex_);
-    running_ = false;  // no new rows; those in work write to slots that are about to be reused
+    running_ = false;  // no new rows; those in progress write to slots that will be reused
     ready_.wait(lock, [&] { return busy_ == 0; });
     for (Slot& slot : slots_) slot.state = State::free;
     failure_ = nullptr;

@@ -1,4 +1,4 @@
-// backend.cpp — which device there is, and how many processors this process may use.
+// backend.cpp — chooses the device, and counts the processors that this process may use.
 #include "kernels/backend.h"
 
 #include <sched.h>

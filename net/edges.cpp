@@ -13,7 +13,7 @@ namespace {
 
 constexpr milliseconds kDialPatience{5'000};
 constexpr milliseconds kAllEdges{30'000};  // from WELCOME until the ring is open
-constexpr int kAttempts = 3;
+constexpr int kAttempts = 3;               // to dial a peer
 
 class Edges {
  public:
@@ -58,7 +58,7 @@ asio::awaitable<void> Edges::open() {
     while (!membership_.ring_is_open()) co_await wait_for_news();
 }
 
-// Of the ranks that have not dialled yet, the names.
+// The names of the ranks that have not dialled yet.
 std::string Edges::missing() const {
     std::string names;
     for (int rank : peers_)

@@ -13,10 +13,10 @@ namespace {
 
 constexpr milliseconds kDialPatience{5'000};     // for one address to answer
 constexpr milliseconds kAnswerPatience{10'000};  // for a coordinator to send its next message
-constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};
+constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};  // before a retry
 constexpr int kPortsTried = 1000;
 
-// It may work in a moment: nobody listens yet, or another job is running.
+// A failure that may pass, so the rank retries: nobody listens yet, or another job is running.
 struct TryAgain : Error {
     using Error::Error;
 };

@@ -53,7 +53,7 @@ std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
     return ranks;
 }
 
-// One collective on its way through a rank: ring.pieces_, sent to the right and received from the
+// One collective on this rank: ring.pieces_ are sent to the right and received from the
 // left. Pieces 0 … sent-1 go out, pieces 1 … received come in; of these, 1 … sums are added to what
 // is there and later ones are stored.
 class Ring::Flow {

@@ -1,6 +1,6 @@
 // log.h — the log of one rank: whole lines to one stream, each with the rank in front.
 //
-// There is no global log: whoever logs is handed a Log, so two ranks can live in one process.
+// There is no global log: each user is handed a Log, so two ranks can live in one process.
 #pragma once
 
 #include <cstdio>

@@ -173,7 +173,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
         swap_link(run, "latest", name);
         sync_path(run);
     } catch (const std::exception& error) {
-        std::error_code ignored;  // the first error is the one to tell
+        std::error_code ignored;  // the first error is the one to report
         fs::remove_all(fresh, ignored);
         fail("cannot save the checkpoint ", folder.string(), ": ", error.what(),
              "; the checkpoints before it are as they were");

@@ -1,4 +1,4 @@
-// check_data.h — `trainer check`: decodes every image once and says what is wrong with which.
+// check_data.h — `trainer check`: decodes every image once and reports the bad ones.
 #pragma once
 
 #include <cstdint>

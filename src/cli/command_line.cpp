@@ -1,5 +1,5 @@
-// command_line.cpp — words and environment → CommandLine. CLI11 parses; the tables of commands and
-// options say what there is.
+// command_line.cpp — from arguments and environment to a CommandLine. CLI11 parses; commands and
+// options come from their tables.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>

@@ -1,4 +1,4 @@
-// launcher.cpp — what launchers leave in the environment.
+// launcher.cpp — options from the environment variables that launchers set.
 #include "src/base/check.h"
 #include "src/cli/commands.h"
 

@@ -25,7 +25,7 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     return options;
 }
 
-// What a checkpoint is bound to: with another value it would be another run.
+// The options that a checkpoint fixes: with another value it would be another run.
 static void refuse_on_resume(const std::string& name, const std::string& was,
                              const std::string& now) {
     if (name == "init") fail("--init and --resume cannot both say where the weights come from");

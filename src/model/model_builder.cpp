@@ -54,7 +54,7 @@ Layers Builder::build(std::span<const LayerText> texts) {
     return layers;
 }
 
-// Whether the first of the layers behind a relu that does more than keep the sign masks its dx.
+// Of the layers behind a relu the first that does more than keep the sign: whether it masks its dx.
 bool Builder::reader_masks(std::span<const LayerText> readers) const {
     for (const LayerText& text : readers) {
         const LayerKind& kind = *find_kind(text.kind);

@@ -27,7 +27,7 @@ Words words_of(const std::string& line) {
     return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// A word as it may be shown: short, and without control characters.
+// A word for an error message: short, and without control characters.
 std::string shown(const std::string& word) {
     std::string text = word.substr(0, 40);
     for (char& c : text)

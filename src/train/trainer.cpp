@@ -35,7 +35,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       graph_(backend, why_no_graph(backend, communicator.world()).empty() ? options.graph
                                                                           : GraphMode::kOff) {
     ENSURE(int(shares_.size()) == communicator.world(), shares_.size(), " shares");
-    // Recorded steps read them where they were: they may not move.
+    // Recorded steps read them at these addresses: they must not move.
     const size_t most = size_t(model.max_batch());
     labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);
 }

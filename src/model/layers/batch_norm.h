@@ -12,7 +12,7 @@ class BatchStatistics {
  public:
     explicit BatchStatistics(const Param& running_mean) : running_mean_(running_mean) {}
 
-    // In the tick that takes them.
+    // To be called in the tick that takes the statistics.
     void plan(Shape x, MemoryPlan& plan, bool training);
     // What Backend::moments needs, or null where the running statistics are used.
     const Moments* moments(Tensor x, const Pass& pass);
