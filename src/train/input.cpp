@@ -33,7 +33,7 @@ static std::span<const float> content(const Batch& batch, Shape shape) {
 }
 
 void Input::fetch_ahead(const Batch& next) {
-    ENSURE(!ahead_, "a batch is on its way already");
+    ENSURE(!ahead_, "a batch is being copied already");
     if (!copies_[1]) return;
     const auto slot = content(next, {next.n, size_, size_, 3});
     backend_.start_upload(slot.data(), copies_[1 - turn_], slot.size());
