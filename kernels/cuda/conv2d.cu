@@ -68,7 +68,7 @@ struct Patches {
     }
 };
 
-// The same matrix on its side, for grad_w: a row for each r,s,c, depth the output pixels.
+// The same matrix transposed, for grad_w: a row for each r,s,c, depth the output pixels.
 template <class T>
 struct PatchesOfTap {
     using Number = T;

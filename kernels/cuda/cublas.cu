@@ -1,7 +1,7 @@
 // cublas.cu — see cublas.h.
 //
-// The library thinks in columns. What it calls the matrix c, J × I by columns, is out, I × J by
-// rows; so it is given the transposed product, outᵀ = B·Aᵀ, and nothing is moved:
+// The library stores matrices by columns. Its matrix c, J × I by columns, is our out, I × J by
+// rows. So it computes the transposed product, outᵀ = B·Aᵀ, and nothing is moved:
 //   b, J × L, comes first: by columns where rows of b are fast, else transposed
 //   aᵀ, L × I, second: by columns where the depth of a is fast, else transposed
 #include "kernels/cuda/cublas.h"
@@ -56,7 +56,7 @@ Cublas::Cublas(const CublasApi& api, cudaStream_t stream) : api_(api) {
     check(api_, api_.create(&handle_), "cublasCreate");
     const int status = api_.set_stream(handle_, stream);
     if (status == 0) return;
-    (void)api_.destroy(handle_);  // the first failure is the one to tell
+    (void)api_.destroy(handle_);  // the first failure is the one to report
     check(api_, status, "cublasSetStream");
 }
 

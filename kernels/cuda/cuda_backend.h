@@ -72,7 +72,7 @@ class CudaBackend final : public Backend {
     int index_, threads_;
     int processors_ = 1;  // multiprocessors of the GPU
     Precision precision_ = Precision::kFp32;
-    std::string products_;            // what description() says of it
+    std::string products_;            // what description() says of products
     std::unique_ptr<Cublas> cublas_;  // null: own kernels
     cudaStream_t stream_ = nullptr;
     // Uploads beside the ops, and the end of the last one.

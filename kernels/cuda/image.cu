@@ -7,7 +7,7 @@
 //   grid    a thread for each output pixel, whose channels share their weights. Neighbouring
 //           threads have neighbouring q: a warp reads a few hundred bytes of each input row, and
 //           writes one run of 384. Loops as wide as the grid.
-//   across  is made by each thread that needs it, and never written down. An input row counts for
+//   across  is made by each thread that needs it, and never stored. An input row counts for
 //           about two output rows, so most of it is made twice: that saves a second pass over
 //           memory, a barrier, and room for images of any height.
 //   bytes   the pixels, and tables of a few KB an image, read (again and again from the cache);
@@ -23,7 +23,7 @@ namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-// A weighted sum of bytes, on its way to be a byte.
+// A weighted sum of bytes, before it is rounded to a byte.
 struct Sum {
     // Weights sum to about 2^22, and bytes have 8 bits, so this fits.
     uint32_t sum = 1u << (Picture::kWeightBits - 1);

@@ -33,7 +33,7 @@ class PassedData {
     DeviceMemory& memory_;
     char* const there_;
     std::vector<Piece> pieces_;
-    std::vector<char> collected_;  // on the way there
+    std::vector<char> collected_;  // to be copied there
 };
 
 class DeviceMemory {
@@ -53,7 +53,7 @@ class DeviceMemory {
         return static_cast<T*>(scratch(slot, elems * sizeof(T)));
     }
 
-    // Of the device: all that was taken, and where a block grew, only the one that took its place.
+    // Bytes of device memory in use. Of a scratch block that grew, only the new one counts.
     size_t device_bytes() const { return device_bytes_; }
     // Counts how often a scratch block had to move.
     int moves() const { return moves_; }

@@ -71,7 +71,7 @@ __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* row
                : "r"(unsigned(__cvta_generic_to_shared(row)))
                : "memory");
 }
-// The same of each matrix on its side, as one of 8×8 16-bit numbers.
+// The same with each matrix transposed, as one of 8×8 16-bit numbers.
 __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], const void* row) {
     CONVOY_PTX("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

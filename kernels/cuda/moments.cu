@@ -1,5 +1,5 @@
 // moments.cu — mean and variance of each channel over groups of images, NHWC.
-// Twin: kernels/cpu/batch_norm.cpp
+// Twin: kernels/cpu/moments.cpp
 //
 //   mean = Σ x / M    var = Σ (x − mean)² / M    rstd = 1/√(var + eps)    each group, M values
 //

@@ -13,7 +13,7 @@
 //
 //            group 0 │ group 1       │2│ 3            From one piece to the next the strip or
 //   strip    0   │   1   │   2   │   3   │            the group rises, or both: so strip + group
-//   place    0   │1  │2  │   3   │  4│5│6             is another place for each.
+//   place    0   │1  │2  │   3   │  4│5│6             is a new place for each.
 #pragma once
 
 #include "kernels/cuda/numbers.h"

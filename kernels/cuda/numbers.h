@@ -41,7 +41,7 @@ __device__ __forceinline__ float load(const bf16* x) { return __bfloat162float(*
 __device__ __forceinline__ void store(float* x, float value) { *x = value; }
 __device__ __forceinline__ void store(bf16* x, float value) { *x = __float2bfloat16_rn(value); }
 
-// Numbers that cross memory as one.
+// Numbers that are read or written in one access.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T)) Pack {
     T at[kCount];
@@ -98,7 +98,7 @@ struct Numbers {
         else
             store(static_cast<float*>(data) + i, value);
     }
-    // What it is once it was stored.
+    // The value after it was rounded to the stored type.
     __device__ float rounded(float value) const {
         return is_bf16 ? __bfloat162float(__float2bfloat16_rn(value)) : value;
     }

@@ -2,7 +2,7 @@
 //
 //   fp32        8 chains a thread of x = a·x + b
 //   tf32, bf16  8 chains a warp of d += a·b by the tensor cores (mma.sync, as the ops use them;
-//               what compute capability 9.0 adds to that is not in reach for either)
+//               neither uses the instructions that compute capability 9.0 adds)
 //   grid        2 blocks of 256 threads a multiprocessor: 4 warps for each of its schedulers hide
 //               the latency of the instructions, as do the chains.
 //   bytes       none.

@@ -10,7 +10,7 @@
 //           grid.
 //   bytes   4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
 //           written once; argmax a byte a number. Bound by memory.
-//   order   rows, then columns of the window; gradients gather, so nothing is added at random.
+//   order   rows, then columns of the window; gradients gather, so the order of sums is fixed.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/shapes.h"

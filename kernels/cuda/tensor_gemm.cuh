@@ -23,7 +23,7 @@
 //               of floats  at place c ^ 2·(l % 4): a warp reads 8 neighbouring rows (two chunks) of
 //                          4 depths, 32 banks;
 //               of bf16    at place c ^ (l % 8): ldmatrix.trans reads one chunk of 8 depths, and
-//                          hands out the matrix on its side.
+//                          transposes it.
 //   bytes     4·L·(I·⌈J/columns⌉ + J·⌈I/128⌉) read, from the L2 cache mostly, half of that where
 //             they are bf16: 32 (21) or 64 (43) operations a byte; 4·I·J written, or 2·I·J. From
 //             shared memory a warp reads 12 KB for 64·32·32 products of tf32, 64·32·64 of bf16.
@@ -34,8 +34,8 @@
 //
 // Copies are of 16 bytes where as many neighbours are in one row or tap (channels a multiple of 4
 // floats or 8 bf16, data aligned to 16), else of single numbers: first layers of 3 channels are
-// read as they lie, not padded. A single bf16 is too small for cp.async: it goes by way of a
-// register, in which it waits while the stage before is multiplied.
+// read as they lie, not padded. A single bf16 is too small for cp.async: it passes through a
+// register, where it waits while the stage before is multiplied.
 #pragma once
 
 #include "kernels/cuda/gemm.cuh"
@@ -61,7 +61,7 @@ __device__ __forceinline__ int place(int row, int l) {
     return l * kRows + ((row / kSize ^ turn) * kSize | row % kSize);
 }
 
-// Brings one stage of an operand after the other; kWidth numbers a copy.
+// Copies an operand to shared memory, stage after stage; kWidth numbers a copy.
 template <class Operand, int kRows, int kWidth>
 class StageFetch {
  public:
@@ -81,7 +81,7 @@ class StageFetch {
             own_row_ = operand.row(first_row + row_);
         }
     }
-    // Starts the way of a stage from depth l on.
+    // Starts the copies of a stage, from depth l on.
     __device__ __forceinline__ void request(AsyncCopies& copies, int l, T* stage) {
         if constexpr (kDepthFast) {
             const auto depth = operand_.depth(l + depth_);
@@ -95,7 +95,7 @@ class StageFetch {
                       operand_.find(own_row_, operand_.depth(l + depth_ + e * kApart)));
         }
     }
-    // Ends it for what waits in registers. Before the next request.
+    // Stores what waits in registers. To be called before the next request.
     __device__ __forceinline__ void deliver(T* stage) const {
         if constexpr (kByRegister) {
 #pragma unroll
@@ -230,8 +230,8 @@ __device__ __forceinline__ void store_sums(float (&sums)[kM][4][4], int i, int j
             }
 }
 
-// Blocks that a multiprocessor shall hold at once: its registers are enough for two, if each thread
-// keeps to 128; single numbers and tf32 take more.
+// Blocks that a multiprocessor should hold at once: its registers are enough for two, if each
+// thread keeps to 128; single numbers and tf32 take more.
 template <class T, int kWidthA, int kWidthB>
 constexpr int kBlocksAtOnce = sizeof(T) == 2 && kWidthA > 1 && kWidthB > 1 ? 2 : 1;
 
