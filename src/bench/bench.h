@@ -19,9 +19,9 @@ namespace convoy {
 // Times config.steps training steps on random pixels, the same in every step; rank 0 prints. Every
 // rank must call it. Returns the signal that ended it early, else 0.
 //
-// config.forward: forward passes alone, as of eval. config.compute > 0: layers sleep so many
-// seconds a step instead of computing, in proportion to their operations, while gradients are sent
-// as ever: the network of many hosts on a machine of few cores.
+// config.forward: forward passes alone, as of eval. config.compute > 0: layers sleep this
+// many seconds a step instead of computing, in proportion to their operations, while gradients are
+// sent as usual: the network of many hosts on a machine of few cores.
 // `started`: when the command began; the times of the first step count from there.
 int bench_train(const Config& config, Communicator& communicator, Log& log,
                 const std::function<int()>& stop, Clock::time_point started);
@@ -43,7 +43,7 @@ struct DataBenchRow {
     std::string stage;
     int threads = 1;
     double images_per_second = 0;
-    double bytes = 0;  // of an image on its way to the device; 0: it is not there yet
+    double bytes = 0;  // of an image as it is copied to the device; 0: before that stage
     double limit = 0;  // what `threads` threads could do without the loader; 0: not known
 };
 // Times each stage of the input pipeline on one thread: read, decode, validation, training with

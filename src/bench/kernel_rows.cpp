@@ -282,7 +282,7 @@ class Walk {
     const WantedRow& wanted_;
     const MeasureRow& measure_;
     size_t params_ = 0;
-    std::string shapes_;  // of the layer at hand
+    std::string shapes_;  // of the current layer
 };
 
 }  // namespace

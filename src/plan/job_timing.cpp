@@ -99,7 +99,7 @@ class JobTimer {
 
     void time_sum() {
         PlanLink& link = result_.link;
-        // More than an exact sum, which takes another path, and not for minutes.
+        // Larger than sums that take the path for small ones; small enough not to take minutes.
         const size_t bytes =
             std::clamp(result_.bucket_bytes, 4 * Communicator::kExactBytes, size_t(25 << 20));
         data_.assign(bytes / sizeof(float), 0);

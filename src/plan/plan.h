@@ -123,7 +123,7 @@ struct JobTiming {
 PlanLink slowest_link(std::span<const EdgeTiming> edges, int ranks);
 // The link of the first ranks: their edges, and the slowdowns as of fewer ranks on a machine.
 PlanLink link_among(const JobTiming& timing, int ranks);
-// Steps of the first ranks, while just these compute.
+// Steps of the first ranks, while only these compute.
 std::vector<std::vector<StepTiming>> timings_of(const JobTiming& timing, int ranks);
 // Images a second of each rank without network, while all ranks compute their part of the batch.
 std::vector<double> compute_speeds(const JobTiming& timing, int64_t batch,

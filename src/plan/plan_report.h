@@ -18,9 +18,9 @@ struct PlanChoice {
 };
 
 // Predictions for 1 … all ranks and each way to send. `shares`: of all ranks; empty: fair ones for
-// each number of ranks. Of two within 2 % the one with fewer ranks, or sent the plainer way, is the
-// better. With --sync-every above 1 nothing goes as factors; else by `factors` (auto, where it is
-// off) in some of the choices.
+// each number of ranks. Of two within 2 %, fewer ranks or the simpler way to send is
+// preferred. With --sync-every above 1 nothing goes as factors; else by `factors` (auto, where it
+// is off) in some of the choices.
 std::vector<PlanChoice> plan_choices(const JobTiming& timing, int64_t batch,
                                      const std::vector<double>& shares, int64_t sync_every,
                                      FactorMode factors);

@@ -1,5 +1,5 @@
-// preflight.h — the second before a job of several ranks trains: is every edge and every rank what
-// it should be, and how fast will it be?
+// preflight.h — a short measurement before a job of several ranks trains: does an edge or a rank
+// stand out, and how fast will the job be?
 #pragma once
 
 #include "src/job/job_setup.h"

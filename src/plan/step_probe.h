@@ -1,8 +1,8 @@
 // step_probe.h — what a step costs a rank without the network, timed with the code that trains.
 //
 // A Trainer gets a communicator that sends nothing and notes when each gradient is handed to it.
-// Linear layers are timed once more by themselves: what it costs to form their gradients from the
-// factors of all ranks.
+// Linear layers are timed again by themselves, to learn what it costs to form their gradients from
+// the factors of all ranks.
 #pragma once
 
 #include <memory>
