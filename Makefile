@@ -16,7 +16,7 @@ MACHINE := $(shell uname -m)
 ISA        := $(if $(filter x86_64,$(MACHINE)),-march=x86-64-v3)
 ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
 
-# -O1 for what only decides, -O2 and -O3 for what touches every byte. -g1: line numbers for traces.
+# -O1 for control code, -O2 and -O3 for code that touches every byte. -g1: line numbers for traces.
 CXX         := g++
 CXXFLAGS    := -std=c++20 -O1 -g1 -Wall -Wextra -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
 CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas)
@@ -28,7 +28,7 @@ ifeq ($(CUDA),1)
   ARCH      ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u)
   ARCHS     := $(if $(filter all,$(ARCH)),75 80 90,$(strip $(ARCH)))
   PTX       := $(or $(lastword $(sort $(ARCHS))),80)
-  # Warnings of the host's part are g++'s to give, when it compiles the same files for the emulator.
+  # Warnings about host code come from g++, which compiles the same files for the emulator.
   NVCCFLAGS := -std=c++20 -O3 -lineinfo -I. -MMD -MP --expt-relaxed-constexpr -DFMT_CONSTEVAL= \
                -DFMT_USE_CONSTEXPR=1 -DCONVOY_ARCH='"$(or $(ARCHS),$(PTX))"' \
                $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) \

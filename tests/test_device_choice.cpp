@@ -1,4 +1,4 @@
-// Which GPU a rank takes, and ranks that find themselves on one: no GPU is needed to test that.
+// Which GPU a rank takes, and two ranks on one GPU. These tests need no GPU.
 #include "src/job/device_choice.h"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Batches on their way to the device, ahead of their step and at it.
+// Batches copied to the device, before their step and at its start.
 #include "src/train/input.h"
 
 #include <algorithm>

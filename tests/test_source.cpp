@@ -1,4 +1,4 @@
-// test_source.cpp — folders as users have them, and what is said about those that will not do.
+// test_source.cpp — folders as users have them, and the errors for those that cannot be used.
 #include "data/source.h"
 
 #include <algorithm>

@@ -1,11 +1,11 @@
 // through_device.h — a Backend whose ops take host memory, and run on a device that cannot read it.
 //
 // So each op test, written for the CPU, runs on every device. All that an op is given goes to the
-// device first, between guards of 64 sentinels; what it may have written comes back, and the guards
-// are looked at. Arguments that are the same memory on the host are the same on the device.
+// device first, between guards of 64 sentinels; what it may have written is copied back, and the
+// guards are checked. Arguments that are the same memory on the host are the same on the device.
 //
-// Where the device holds activations as bf16, tests still give and get floats: they are rounded on
-// their way there, and so may the test have rounded them before.
+// Where the device holds activations as bf16, tests still give and get floats: they are rounded
+// when they are copied there; a test may have rounded them before.
 #pragma once
 
 #include <algorithm>
@@ -184,7 +184,7 @@ class ThroughDevice final : public Backend {
  private:
     static size_t kept(GroupBounds groups, int C) { return (groups.size() - 1) * 2 * size_t(C); }
 
-    // The arguments of one call, on their way there and back.
+    // The arguments of one call, copied there and back.
     class Call {
      public:
         explicit Call(ThroughDevice& owner) : owner_(owner) {}
@@ -311,8 +311,8 @@ class ThroughDevice final : public Backend {
 };
 
 // The backend of this run of the test case: with it, the case runs once on the CPU, once on the
-// model of CUDA, and once on a GPU where there is one. To be called once, at the top of the case.
-// The CPU is left out where the precision is not its.
+// CUDA emulator, and once on a GPU where there is one. To be called once, at the top of the case.
+// The CPU is left out of a precision that it lacks.
 inline std::unique_ptr<Backend> each_backend(int threads = 2,
                                              Precision precision = Precision::kFp32) {
     std::unique_ptr<Backend> backend;
