@@ -27,7 +27,7 @@ void keep_some(float* v, const uint32_t* words, size_t count, float p, float sca
 void CpuBackend::relu(Tensor x) {
     float* v = x.floats();
     cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
-        // This way round a NaN stays one, and is noticed.
+        // In this form a NaN stays a NaN, and is noticed.
         for (size_t i = begin; i < end; ++i) v[i] = v[i] < 0 ? 0.0f : v[i];
     });
 }

@@ -21,7 +21,7 @@ namespace convoy::CONVOY_DEVICE {
 namespace {
 
 struct Relu {
-    // This way round a NaN stays one, and is noticed.
+    // In this form a NaN stays a NaN, and is noticed.
     __device__ float operator()(float x, float) const { return x < 0 ? 0.0f : x; }
 };
 struct ReluGrad {

@@ -59,7 +59,7 @@ __global__ void axpby_kernel(float a, const float* x, float b, float* y, size_t 
         y[i] = b == 0 ? a * x[i] : a * x[i] + b * y[i];
 }
 
-// step->first_bad is -1 before, which without its sign is beyond every index.
+// step->first_bad is -1 before; as an unsigned number that is larger than every index.
 __global__ void nonfinite_kernel(const float* x, size_t n, StepState* step) {
     auto* first = reinterpret_cast<unsigned long long*>(&step->first_bad);
     for (size_t i = first_index(); i < n; i += grid_width())

@@ -167,7 +167,7 @@ void TrainRun::validate() {
     if (is_best && config_.save_every > 0) try_to_save({at_.epoch + 1, 0, at_.step}, true);
 }
 
-// What is said when all ranks are done.
+// The last line, when all ranks are done.
 int TrainRun::finish() {
     if (stopped_) {
         run_log_->done(at_, cat("signal ", stopped_));

@@ -19,7 +19,7 @@ void TrainRun::start_weights() {
                  setup_.resumed->folder, ", so its position in the data has no meaning");
         restore(*setup_.resumed, *model_, *optimizer_, *backend_);
         at_ = meta.position;
-        // In a folder of its own a resumed run has a best of its own.
+        // A new --out folder holds no best checkpoint yet.
         best_top1_ = std::filesystem::exists(folder_ + "/best") ? meta.best_top1 : -1;
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",
                   at_.consumed, " images into it, step ", at_.step);
