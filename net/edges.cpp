@@ -125,8 +125,8 @@ asio::awaitable<void> Edges::accept_waiting() {
         const wire::Edge& edge = incoming.edge;
         if (edge.job != welcome_.job || edge.generation != welcome_.generation ||
             edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world) {
-            membership_.log().notice("turned away an edge from rank ", edge.from, " to rank ",
-                                     edge.to, " of another job or generation");
+            membership_.log().notice("refused an edge from rank ", edge.from, " to rank ", edge.to,
+                                     " of another job or generation");
             continue;
         }
         try {

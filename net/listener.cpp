@@ -97,7 +97,7 @@ void Listener::dispatch(tcp::socket& socket, const Message& first) {
 
 void Listener::turn_away(const std::string& who, const std::string& why) {
     if (++strangers_ > kStrangersNamed) return;
-    log_.notice("turned away ", who, " at port ", port(), ": ", why,
+    log_.notice("refused ", who, " at port ", port(), ": ", why,
                 strangers_ == kStrangersNamed ? " (no further ones will be logged)" : "");
 }
 
