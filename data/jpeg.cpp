@@ -31,7 +31,7 @@ void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
         }
 }
 
-// A file that was cut short has no end-of-image marker behind its last scan header.
+// A file that was cut short has no end-of-image marker after its last scan header.
 bool has_end(std::span<const uint8_t> bytes) {
     for (size_t i = bytes.size(); i >= 2; --i) {
         if (bytes[i - 2] != 0xFF) continue;

@@ -51,7 +51,7 @@ void Taps::compute(int in, int out, int begin, int size) {
 
 // Rows [begin, begin + rows) of the input, at output width, into narrow_.
 void Resizer::across(ImageView from, int begin, int rows, int W, bool flip) {
-    const size_t out_bytes = size_t(W) * 3 + 1;  // the byte behind a row is overwritten
+    const size_t out_bytes = size_t(W) * 3 + 1;  // the byte after a row is overwritten
     narrow_.resize(size_t(rows) * out_bytes);
     // The loops read a little past the end of a row. Behind the last rows of the image there may
     // be no memory, so these go through a copy.

@@ -29,7 +29,7 @@ constexpr int kLowBits = 15;  // of a weight, in Taps::low
 struct Taps {
     std::vector<int32_t> first, count;
     // A weight is high·2^15 + low, both of them 16-bit factors. `stride` a place, a multiple of
-    // four; behind `count` there are zeros.
+    // four; after `count` there are zeros.
     std::vector<int16_t> high, low;
     size_t stride = 0;
 
@@ -76,8 +76,8 @@ class Resizer {
 // The two inner loops (resize_passes.cpp).
 //
 // out[r,q] = Σ in[r, first(q) + k] · weight(q, k), rounded; one pixel a tap. `rows` rows, which lie
-// in_bytes and out_bytes apart. `flip` puts place q at width − 1 − q. Up to kOverread bytes behind
-// each row of `in` may be read, and the byte behind each row of `out` may be overwritten.
+// in_bytes and out_bytes apart. `flip` puts place q at width − 1 − q. Up to kOverread bytes after
+// each row of `in` may be read, and the byte after each row of `out` may be overwritten.
 using FilterAcross = void(const uint8_t* in, size_t in_bytes, int rows, const Taps& taps, bool flip,
                           uint8_t* out, size_t out_bytes);
 constexpr size_t kOverread = 16;

@@ -1,5 +1,5 @@
-// source.cpp — from what the user named to image files on disk, by the rules of torchvision's
-// ImageFolder, and to a training and a validation set.
+// source.cpp — finds the image files of a folder by the rules of torchvision's ImageFolder, and
+// divides them into a training and a validation set.
 #include "data/source.h"
 
 #include <strings.h>

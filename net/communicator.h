@@ -105,7 +105,7 @@ struct JoinOptions {
     int world = 0;      // ranks of the job; 0: another rank gives it
     // --port; 0: the coordinator's port number, or the next free one above it.
     uint16_t listen_port = 0;
-    std::string advertise;  // host or host:port to tell the peers; "": what the socket shows
+    std::string advertise;  // host or host:port to tell the peers; "": the socket's address
     // The interface, address or network to use ("eth1", "10.0.0.7", "10.0.0.0/24"); "": the one
     // that the route to the coordinator takes.
     std::string iface;

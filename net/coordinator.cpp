@@ -222,7 +222,7 @@ asio::awaitable<void> Coordinator::tick() {
     for (bool send = true;; send = !send) {
         const auto now = Clock::now();
         for (const ClientPtr& client : std::vector(clients_)) {
-            // A heartbeat behind messages that wait to be written says nothing new.
+            // A heartbeat after messages that wait to be written adds nothing.
             if (send && client->connection->drained()) client->connection->send(beat);
             if (client->job == job_) check_silence(*client, now);
         }

@@ -24,7 +24,8 @@ static std::string size_text(size_t bytes) {
                                 : cat(bytes, " B");
 }
 
-// Seconds of each sum of so many bytes: about a second of sums, at least 5; rank 0 says how many.
+// Seconds of each sum of `bytes` bytes. Sums for about a second, at least 5; rank 0 decides how
+// many.
 static std::vector<double> time_sums(Communicator& communicator, size_t bytes) {
     std::vector<float> data(bytes / sizeof(float), 0.0f);
     communicator.allreduce_sum(data).get();  // warms memory and connections

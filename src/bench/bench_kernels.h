@@ -4,7 +4,7 @@
 // cuBLAS does the same products beside them; where it cannot be opened, a line says why.
 //
 //   GFLOP/s  counted as direct convolution; Winograd's method does fewer, so it may exceed 100 %
-//   GB/s     what the op must read and write at least
+//   GB/s     the least that the op must read and write
 #pragma once
 
 #include <cstdio>

@@ -85,12 +85,12 @@ class Sleeper : public Work {
     double seconds_waited() const override { return reducer_.seconds_waited(); }
 
  private:
-    // Gradients that are ready at once, after so many seconds.
+    // Gradients that are ready at the same time, `seconds` after the Part before.
     struct Part {
         const Param *weights, *bias;  // bias: of a linear layer, or null
         double seconds;
     };
-    // By the clock rather than one after the other, so that late wake-ups do not add up.
+    // Sleeps until a point in time, not for a duration, so that late wake-ups do not add up.
     void sleep(double seconds) {
         wake_ +=
             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -103,7 +103,7 @@ class Sleeper : public Work {
     double forward_seconds_;
     std::vector<Part> parts_;  // in backward order
     Clock::time_point wake_;
-    std::vector<float> x_;  // stands for every x and dy
+    std::vector<float> x_;  // used for every x and dy
 };
 
 // What eval and predict compute.

@@ -210,7 +210,7 @@ class Walk {
         emit("linear_grad_w", bytes_of({x, dw, dw, y}), grad_w, flops, grad_w);
         return ys;
     }
-    // By itself; behind a product, a batch norm or an add it is part of that.
+    // Alone; after a product, a batch norm or an add it is part of that op.
     Shape relu(Shape s) {
         if (!begin({"relu", "relu_grad"}, s.text())) return s;
         const Tensor x = buffers_.take(s), dx = buffers_.take(s);

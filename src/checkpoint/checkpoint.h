@@ -51,8 +51,8 @@ struct Checkpoint {
 };
 
 // Writes RUN/step-<position.step> and swaps `latest`, and `best` if `is_best`; then removes all but
-// the newest `keep` and the best. Returns the folder. On failure (disk full) throws Error, leaves
-// what was there before and removes its own remains.
+// the newest `keep` and the best. Returns the folder. On failure (disk full) throws Error, keeps
+// the older checkpoints and removes the unfinished one.
 std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
                             const ModelCard& card, Model& model, Optimizer& optimizer,
                             Backend& backend, bool is_best, int keep);

@@ -150,7 +150,7 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
         else
             entries.push_back(entry_of(name, value, left));
 
-    // In the order of the data: it has no overlaps, no gaps and nothing behind the last tensor.
+    // In the order of the data: it has no overlaps, no gaps and nothing after the last tensor.
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
         return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
     });

@@ -1,6 +1,6 @@
 // weights.h — a model's weights in torchvision's names and layouts.
 //
-// Ours is KRSC for convolutions and, behind a flatten, (H,W,C) order of a linear's inputs;
+// Ours is KRSC for convolutions and, after a flatten, (H,W,C) order of a linear's inputs;
 // torchvision's is OIHW and (C,H,W). This is the only place that transposes.
 #pragma once
 

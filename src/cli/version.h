@@ -1,4 +1,4 @@
-// version.h — what is inside this binary.
+// version.h — the text of --version.
 #pragma once
 
 #include <string>

@@ -20,7 +20,7 @@ struct Shares {
 // 0 decides for all, a rank that gave something else logs it on `log`. Collective.
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log);
 
-// What a training run is about: the same on every rank but for device and threads.
+// The inputs of a training run: the same on every rank, except device and threads.
 struct JobSetup {
     JobSession& job;
     Config& config = job.config;  // complete

@@ -34,7 +34,7 @@ class Freeze {
         return frozen;
     }
 
-    // After the last layer: throws Error if the option names what is not there, or everything.
+    // After the last layer: throws Error if the option names unknown layers, or all.
     void check() const {
         std::vector<std::string> some = names_;
         if (some.size() > 8) some.resize(8), some.push_back("…");

@@ -40,7 +40,7 @@ class Layer {
 
     // Whether it has params that are not frozen.
     virtual bool trained() const { return false; }
-    // Whether it takes the statistics of its output in its own call, for the batch norm behind it.
+    // Whether it takes the statistics of its output in its own call, for the batch norm after it.
     virtual bool take_statistics(BatchStatistics&) { return false; }
 
     // Planning, in the order of the step: forward of all layers, then backward of all layers in
@@ -50,7 +50,7 @@ class Layer {
 
     virtual Tensor forward(Tensor x, const Pass& pass) = 0;
     // Adds to the gradients of its trained params, then calls listener.ready() for each of them,
-    // last param first. Returns dx, or an empty Tensor where the plan said that nobody needs it.
+    // last param first. Returns dx, or an empty Tensor if no dx was planned.
     virtual Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) = 0;
 
  protected:

@@ -54,7 +54,7 @@ Layers Builder::build(std::span<const LayerText> texts) {
     return layers;
 }
 
-// Of the layers behind a relu the first that does more than keep the sign: whether it masks its dx.
+// Whether dx is masked by the first of the layers after a relu that does more than keep the sign.
 bool Builder::reader_masks(std::span<const LayerText> readers) const {
     for (const LayerText& text : readers) {
         const LayerKind& kind = *find_kind(text.kind);

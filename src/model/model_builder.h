@@ -14,9 +14,9 @@
 
 namespace convoy {
 
-// What a layer does for its neighbours in its own calls, and what they do for it.
+// What a layer computes for its neighbours in its own calls, and what they compute for it.
 struct Fusion {
-    bool relu = false;          // it takes the relu behind it: y = max(0, …)
+    bool relu = false;          // it computes the relu after it: y = max(0, …)
     bool dy_is_masked = false;  // the reader of y computes that relu's gradient
     bool mask_dx = false;       // x came out of a relu: it sets dx to 0 where x <= 0
     bool addend = false;        // it adds the shortcut of a residual block before its relu
@@ -74,7 +74,7 @@ class Builder {
     const ModelOptions& options_;
     Params& params_;
     std::vector<LayerLine>& lines_;
-    LayerLine line_;  // of the layer at hand
+    LayerLine line_;  // of the current layer
     size_t elems_ = 0;
     const LayerText* last_out_ = nullptr;
     std::map<std::string, int> line_of_;  // each parameter's name

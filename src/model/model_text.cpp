@@ -208,7 +208,7 @@ class Parser {
     }
 
  private:
-    // Of the line at hand; "" at the end.
+    // Of the current line; "" at the end.
     std::string first_word() const { return at_ < lines_.size() ? lines_[at_].words[0] : ""; }
 
     // Layers up to the end of the text, or to a "shortcut" or "end", which stays.

@@ -41,7 +41,7 @@ struct LayerText {
     InitRule init = InitRule::kDefault;
     float deviation = 0;                    // of kNormal
     float drop = 0;                         // P
-    int rows = 1, columns = 1;              // W right behind the kind
+    int rows = 1, columns = 1;              // W directly after the kind
     std::vector<LayerText> main, shortcut;  // of residual
 };
 

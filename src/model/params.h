@@ -9,7 +9,7 @@
 // Params are in forward order, so the backward pass completes gradients from the back to the front.
 // Frozen params have no gradient and cost nothing on the wire. The counters (sums of loss, counts,
 // flags) are summed over the ranks together with the gradients; the state of the step (learning
-// rate, what check_finite() found) behind them is each rank's own. The host writes both as one
+// rate, what check_finite() found) follows them and is each rank's own. The host writes both as one
 // block before a step, and reads them after it. Optimizer, checkpoint and broadcast treat an
 // arena as a whole; a gradient bucket is a slice of one.
 #pragma once
@@ -62,9 +62,9 @@ struct Param {
     bool decay = false;    // weight decay applies (not to biases and norms)
     bool running = false;  // a running statistic: not trained, its "gradient" is a sum
     bool frozen = false;   // --freeze: keeps its value, has no gradient
-    bool joined = false;   // directly behind the param before it, without padding
+    bool joined = false;   // directly after the param before it, without padding
     int dims = 1;          // of the tensor in files: 4 of a conv, 2 of a linear, 1 of a vector
-    Shape flat = {};       // behind a flatten: the H×W×C in which its C inputs lie (else N = 0)
+    Shape flat = {};       // after a flatten: the H×W×C in which its C inputs lie (else N = 0)
     size_t offset = 0;     // in floats, in both arenas
     // Views, set by Params::allocate; grad is empty where frozen. operand: what products read of a
     // conv or a linear: the value, or a copy in the type of the activations (Params::refresh).

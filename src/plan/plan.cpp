@@ -232,7 +232,7 @@ static Handovers hand_over(const JobTiming& timing, PlanSetting setting, int64_t
     // How many times as long the backward pass takes as when rank 0 timed the parameters.
     const auto timed = evened(timing, int(timing.ranks.size())).front();
     const double scale = slowest.backward / timing_at(timed, slowest.images).backward;
-    // A layer sent as factors leaves the backward pass: what comes behind it is earlier.
+    // A layer sent as factors leaves the backward pass: what follows it is ready earlier.
     double& moved = result.moved_seconds;
     for (const PlanBucket& bucket :
          plan_buckets(timing.params, timing.bucket_bytes, setting.factors, batch, world)) {

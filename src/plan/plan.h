@@ -29,7 +29,7 @@ struct PlanParam {
     int inputs = 0, outputs = 0;  // of a linear layer, for its weights and its bias; else 0
     bool bias = false;            // of a linear layer: its weights come next
     bool with_bias = false;       // the layer has one
-    // Weights of a linear layer: the gradient takes so many seconds, and so many more an image. A
+    // Weights of a linear layer: seconds of the gradient, and seconds more for each image. A
     // layer sent as factors computes it for the images of all ranks.
     double fixed_seconds = 0, image_seconds = 0;
 };
@@ -61,7 +61,7 @@ struct PlanSetting {
     bool operator==(const PlanSetting&) const = default;
 };
 
-// Seconds of a sum of so many floats, and of a gather of so many floats of all ranks together.
+// Seconds of a sum of `floats` floats, and of a gather of `floats` floats of all ranks together.
 double sum_seconds(size_t floats, int world, const PlanLink& link, bool bf16);
 double gather_seconds(size_t floats, int world, const PlanLink& link, bool bf16);
 

@@ -1,4 +1,4 @@
-// plan_report.h — what was measured and what follows from it, as tables and as JSON lines.
+// plan_report.h — measurements and predictions, as tables and as JSON lines.
 #pragma once
 
 #include <string>

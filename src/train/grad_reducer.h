@@ -47,7 +47,7 @@ class GradReducer final : public GradListener {
     // arrived. Throws the communicator's Error; the gradients are then undefined.
     void finish();
 
-    double seconds_waited() const { return waited_; }  // in finish(): what was not hidden
+    double seconds_waited() const { return waited_; }  // in finish(): time not hidden by compute
     size_t buckets() const { return buckets_.size(); }
 
  private:
@@ -70,7 +70,7 @@ class GradReducer final : public GradListener {
     std::vector<Bucket> buckets_;
     size_t next_ = 0;    // bucket to send next
     const bool staged_;  // the network cannot read the device's memory
-    float* arena_;       // what it reads and writes: the gradients, or a copy on the host
+    float* arena_;       // that the network reads and writes: the gradients, or a copy on the host
     double waited_ = 0;
 };
 

@@ -5,7 +5,7 @@
 //
 // The tensor has the type of the activations: float or bf16.
 //
-// A device with memory of its own can receive the next batch during the step at hand. There are two
+// A device with memory of its own can receive the next batch during the current step. There are two
 // copies on the device that take turns, so none is overwritten while it is read:
 //
 //   device    step i reads place 0 ──────┐ step i+1 reads place 1 ─ …

@@ -47,7 +47,7 @@ StepState Optimizer::next(double lr) const {
 
 void Optimizer::update() {
     const StepState* state = &params_.block()->state;
-    // Also of the statistics and the counters, which stand behind the gradients.
+    // Also of the statistics and the counters, which follow the gradients.
     backend_.check_finite(params_.grads, params_.grads_size,
                           params_.counters() + StepCounters::kCount, &params_.block()->state);
     for (const Segment& s : segments_) {

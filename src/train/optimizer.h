@@ -24,7 +24,7 @@ class Optimizer {
     // parameters must outlive the optimizer.
     Optimizer(const OptimizerOptions& options, Params& params, Backend& backend);
 
-    // The state of the next step, to be written behind its counters (params.h) before update().
+    // The state of the next step, to be written after its counters (params.h) before update().
     StepState next(double lr) const;
     // The gradient arena holds sums over the images that the counters count. Frozen params keep
     // their values. So do all params if a sum is not finite or there was no image: the state of

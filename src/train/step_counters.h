@@ -1,4 +1,4 @@
-// step_counters.h — what a step counts: loss, images, requests to stop. The counters stand behind
+// step_counters.h — what a step counts: loss, images, requests to stop. The counters follow
 // the gradients (params.h) and are summed over the ranks with them.
 #pragma once
 

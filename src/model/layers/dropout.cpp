@@ -32,7 +32,7 @@ class Dropout final : public Layer {
         plan.op({x});
         return x.keep == Keep::kValues ? copy = plan.make(x.shape) : x;
     }
-    // A planned copy is made in evaluation too, since layers behind may work in place on it.
+    // A planned copy is made in evaluation too, since later layers may work in place on it.
     Tensor drop(Tensor x, const Value& copy, const Pass& pass) {
         if (copy) {
             backend_.copy(copy.first(x.N), x);

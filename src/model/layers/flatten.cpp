@@ -1,7 +1,7 @@
 // Flatten — H×W×C becomes one row of H·W·C, another view of the same memory.
 //
 // The row is in (H,W,C) order, torchvision's in (C,H,W); src/checkpoint/weights.cpp permutes the
-// weights of the linear layer behind it when they are read or written.
+// weights of the linear layer after it when they are read or written.
 #include "src/model/layers/layers.h"
 
 namespace convoy {

@@ -18,11 +18,11 @@ struct LayerKind {
     bool takes_relu = false;      // Fusion::relu
     bool masks_dx = false;        // Fusion::mask_dx
     bool ends_in_relu = false;    // as it is, without Fusion::relu
-    bool keeps_sign = false;      // x > 0 is as before, or dx is 0 there: masks are taken behind it
+    bool keeps_sign = false;      // x > 0 is as before, or dx is 0 there: a mask may be its output
 };
 
-// The constructor of each layer checks that its line fits what is before it, adds its parameters
-// and its line of the table to the builder.
+// The constructor of each layer checks that its line fits the layers before it, and adds its
+// parameters and its line of the table to the builder.
 template <class L>
 std::unique_ptr<Layer> make_layer(const LayerText& text, const Fusion& fusion, Builder& builder) {
     return std::make_unique<L>(text, fusion, builder);
