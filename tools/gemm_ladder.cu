@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kSide* kSide)
         b_tile[y][x] = at(b, L, J, first + y, j);
         __syncthreads();  // both tiles are there
         for (int l = 0; l < kSide; ++l) sum += a_tile[y][l] * b_tile[l][x];
-        __syncthreads();  // all have read; the next tiles may come
+        __syncthreads();  // all have read; the next tiles may be stored
     }
     if (i < I && j < J) c[size_t(i) * J + j] = sum;
 }
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
                 for (int v = 0; v < 8; ++v) sums[u][v] += x[u] * y[v];
         }
-        __syncthreads();  // all have read; the next tiles may come
+        __syncthreads();  // all have read; the next tiles may be stored
     }
 #pragma unroll
     for (int u = 0; u < 8; ++u)
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(128)
                 }
             }
         }
-        __syncthreads();  // all have read; the next tiles may come
+        __syncthreads();  // all have read; the next tiles may be stored
     }
     for (int m = 0; m < 2; ++m)
         for (int n = 0; n < 4; ++n)

@@ -12,8 +12,8 @@ namespace convoy {
 
 constexpr int kLanes = 32;  // channels handled together
 
-// f(first channel, lanes) over all channels. `lanes` is the constant kLanes but for the last few,
-// so that sums in arrays of kLanes stay in registers.
+// f(first channel, lanes) over all channels. `lanes` is the constant kLanes except for the last
+// few, so that sums in arrays of kLanes stay in registers.
 template <class F>
 void over_channels(int C, F&& f) {
     int c = 0;

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kGrain = 16384;  // floats: 64 KB a thread at least
 constexpr int kBlocks = 64;       // Philox blocks drawn side by side, one a vector lane
 
-// A function of its own, with no branch: half of the branches would be guessed wrong.
+// A separate function without branches: half of them would be mispredicted.
 void keep_some(float* v, const uint32_t* words, size_t count, float p, float scale) {
 #pragma GCC ivdep
     for (size_t i = 0; i < count; ++i) {

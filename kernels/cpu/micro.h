@@ -9,7 +9,7 @@
 
 namespace convoy {
 
-// Where a tile of sums goes, and what is done on the way.
+// Where a tile of sums is stored, and what is applied to it before.
 struct TileOut {
     float* const* rows;           // of each row, the element in the tile's first column
     int cols;                     // columns that exist, ≤ nr

@@ -134,7 +134,8 @@ void tile_by_depth(int depth, const float* a, const float* b, ptrdiff_t step, co
     write_tile<M>(acc, out);
 }
 
-// One instance for each number of rows, so that the last rows of a matrix cost what they are.
+// One instance for each number of rows, so that the last rows of a matrix cost no more than they
+// must.
 struct Tiles {
     Tile by_row[kRows + 1] = {}, by_piece[kRows + 1] = {};
     TileByDepth by_depth[kRows + 1] = {};

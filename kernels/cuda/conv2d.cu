@@ -1,7 +1,7 @@
 // conv2d.cu — convolutions as products.   Twin: kernels/cpu/conv2d.cpp
 //
 //   conv2d         y[npq,k]   = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c]·w[k,rsc])
-//                  and the statistics of y for a batch norm behind it            moments.cuh
+//                  and the statistics of y for a batch norm after it             moments.cuh
 //   conv2d_grad_x  dx[nhw,c]  = Σ_rsk dy[n, (h+pad−r)/stride, (w+pad−s)/stride, k]·w[k,r,s,c]
 //                               over the r, s for which both divisions leave no rest; masked
 //   conv2d_grad_w  dw[k,rsc] += Σ_npq dy[npq,k]·x[n, p·stride+r−pad, q·stride+s−pad, c]

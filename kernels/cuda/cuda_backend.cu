@@ -126,7 +126,7 @@ void CudaBackend::wait_upload() { CUDA_CHECK(cudaStreamWaitEvent(stream_, upload
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
     ENSURE(!memory_.is_recording(), "an upload is not for a recording");
-    if (bytes <= 4096) {  // by way of pinned memory of our own, so nobody waits
+    if (bytes <= 4096) {  // copied through our own pinned memory, so the host need not wait
         const void* there = memory_.pass(std::span(static_cast<const char*>(host), bytes), stream_);
         CUDA_CHECK(cudaMemcpyAsync(device, there, bytes, cudaMemcpyDeviceToDevice, stream_));
         return;

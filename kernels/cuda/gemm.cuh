@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kProductThreads)
 #pragma unroll
                 for (int v = 0; v < 4; ++v) sums[u][v] += xs[u] * ys[v];
         }
-        __syncthreads();  // all have read; the next pieces may come
+        __syncthreads();  // all have read; the next pieces may be stored
     }
     for (int u = 0; u < 4; ++u)
         for (int v = 0; v < 4; ++v) {

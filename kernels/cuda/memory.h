@@ -11,7 +11,7 @@ namespace convoy::CONVOY_DEVICE {
 
 class DeviceMemory;
 
-// Scratch blocks. What an op keeps while it calls another op has a slot of its own.
+// Scratch blocks. Data that an op keeps while it calls another op has its own slot.
 enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlots };
 
 // The small host data that recorded ops were given (graph.cu). Each has a fixed place on the

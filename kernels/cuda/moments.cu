@@ -42,7 +42,7 @@ __global__ void strips_kernel(const T* __restrict__ x, Strips strips) {
             float* to = strips.piece(strip, g);
             to[c] = center, to[C + c] = sums[0], to[2 * C + c] = sums[1];
         }
-        __syncthreads();  // the sums were read; those of the next piece may come
+        __syncthreads();  // the sums were read; those of the next piece may be written
     });
 }
 
@@ -86,7 +86,7 @@ __global__ void condense_kernel(Strips from, Strips to) {
             piece[C + c] = float(n * shift);
             piece[2 * C + c] = float(sums[1] - sums[0] * sums[0] / n + n * shift * shift);
         }
-        __syncthreads();  // the sums were read; those of the next piece may come
+        __syncthreads();  // the sums were read; those of the next piece may be written
     });
 }
 
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kLanes* kTeam)
             all_means += images * mean;
             all_vars += images * (M > 1 ? var * M / (M - 1) : var);
         }
-        __syncthreads();  // the sums were read; those of the next groups may come
+        __syncthreads();  // the sums were read; those of the next groups may be written
     }
     parts[0][y][threadIdx.x] = all_means, parts[1][y][threadIdx.x] = all_vars;
     __syncthreads();  // those of all teams are there

@@ -62,7 +62,7 @@ struct Groups {
 
 struct Strips : Groups {
     int64_t height = 0;
-    float* pieces = nullptr;  // [place][center, rest, squares][c]; null: nobody wants them
+    float* pieces = nullptr;  // [place][center, rest, squares][c]; null: not wanted
 
     __device__ float* piece(int strip, int g) const { return pieces + size_t(strip + g) * 3 * C; }
     __device__ int group_of(int64_t row) const {
@@ -77,7 +77,7 @@ struct Strips : Groups {
         }
         return low;
     }
-    // Calls work(g, first row, row behind the last) for each piece of a strip, in order.
+    // Calls work(g, first row, row after the last) for each piece of a strip, in order.
     template <class Work>
     __device__ void for_each_piece(int strip, const Work& work) const {
         int64_t begin = strip * height;

@@ -168,7 +168,7 @@ __device__ __forceinline__ void load_b(uint32_t (&b)[2], uint32_t (&next)[2], co
     }
 }
 
-// Floats of a fragment become tf32; a bf16 is what it was.
+// Floats of a fragment become tf32; a bf16 stays as it is.
 template <class T, int kCount>
 __device__ __forceinline__ void round_fragment(uint32_t (&numbers)[kCount]) {
     if constexpr (sizeof(T) == 4)

@@ -6,7 +6,7 @@
 // lacks a barrier soon reads what has not been written yet, and fails its test.
 //
 // What CUDA leaves undefined is an Error here that names kernel, block and thread; README.md lists
-// what is noticed, and in which way.
+// what is detected, and how.
 #pragma once
 
 #include <atomic>

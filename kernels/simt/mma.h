@@ -102,7 +102,7 @@ inline void load_matrices_transposed(uint32_t (&to)[4], const void* row, Here he
     warp_operation(0xFFFFFFFFu, &own, load_matrices_work<true>, "ldmatrix.x4.trans", here);
 }
 
-// ---- copies from global to shared memory behind the kernel's back ---------------------------
+// ---- asynchronous copies from global to shared memory ---------------------------------------
 
 class AsyncCopies {
  public:

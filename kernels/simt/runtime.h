@@ -67,7 +67,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 // Whether [p, p + bytes] lies in one block of device memory, or of pinned host memory.
 bool is_device_memory(const void* p, size_t bytes = 0);
 bool is_pinned(const void* p, size_t bytes);
-// Where kernels find what the host knows as p; p itself where it is not device memory.
+// The address at which kernels reach the host's p; p itself if it is not device memory.
 void* kernel_address(const void* p);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);

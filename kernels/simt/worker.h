@@ -16,7 +16,7 @@
 
 namespace convoy::simt {
 
-// What the address sanitizer must be told: which bytes nobody may touch, and each change of stacks.
+// Calls to the address sanitizer: bytes that must not be touched, and each change of stacks.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kSanitized = true;
 inline void allow(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
