@@ -106,7 +106,7 @@ void filter_four_rows(const uint8_t* const rows[4], const Taps& taps, bool flip,
         const __m256i bytes = _mm256_packus_epi16(words, words);
         const __m128i rows01 = _mm256_castsi256_si128(bytes);
         const __m128i rows23 = _mm256_extracti128_si256(bytes, 1);
-        // Stores of four bytes: the fourth is the next place's, or padding behind the row.
+        // Stores of four bytes: the fourth is the next place's, or padding after the row.
         const int pixels[4] = {_mm_cvtsi128_si32(rows01), _mm_extract_epi32(rows01, 1),
                                _mm_cvtsi128_si32(rows23), _mm_extract_epi32(rows23, 1)};
         for (int r = 0; r < 4; ++r) std::memcpy(out[r] + place * 3, &pixels[r], 4);

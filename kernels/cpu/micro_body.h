@@ -158,7 +158,7 @@ constexpr Tiles kTiles = all_tiles();
 
 typedef int Ints __attribute__((vector_size(kWidth * 4)));
 
-// From two vectors the one whose lane l is lane L[l] of both, one behind the other.
+// From two vectors the one whose lane l is lane L[l] of both, one after the other.
 template <int... L>
 inline Vec lanes(Vec a, Vec b) {
 #ifdef __clang__

@@ -51,7 +51,7 @@ template <int kWide>
 __device__ __forceinline__ int first_channel() {
     return int(blockIdx.x * kLanes + threadIdx.x) * kWide;
 }
-// dy, or 0 where y says so.
+// dy, or 0 where the relu's output y is not above 0.
 template <int kWide, class T>
 __device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, bool relu,
                                         size_t at) {

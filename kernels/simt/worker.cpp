@@ -140,7 +140,7 @@ void Worker::run_block(const Launch& launch, const std::function<void()>& body, 
 
 // ---- shared memory -------------------------------------------------------------------------
 
-// Nothing but the dynamic part, if any; variables come when the first thread reaches them.
+// Only the dynamic part, if any; a variable is added when the first thread reaches it.
 void Worker::begin_shared(size_t dynamic_bytes) {
     variables_.clear();
     arena_used_ = shared_bytes_ = 0;

@@ -82,7 +82,7 @@ class Worker {
         WarpWork work;
     };
 
-    // A variable in shared memory, with kGap bytes before and after that nobody may touch.
+    // A variable in shared memory, with kGap bytes before and after it that must not be touched.
     struct Variable {
         const void* tag;
         const char* name;

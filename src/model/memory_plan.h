@@ -47,7 +47,7 @@ struct Value {
 
 class MemoryPlan {
  public:
-    // share = false: every value has its own memory and nobody works in place (to test against).
+    // share = false: every value has its own memory and no layer works in place (for tests).
     // type: of activations and their gradients in memory.
     explicit MemoryPlan(bool share = true, Type type = Type::kFloat32)
         : type_(type), share_(share) {}

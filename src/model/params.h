@@ -88,7 +88,7 @@ class Params {
     void allocate(Backend& backend, uint64_t seed);
 
     // Where products read copies: makes them from the weights as they are now. Part of each pass,
-    // so that whoever changes weights (start values, updates, checkpoints, other ranks) need not
+    // so that code which changes weights (start values, updates, checkpoints, other ranks) need not
     // know of copies. Costs 6 bytes a weight; the updates could write the copy for 2.
     void refresh(Backend& backend);
 

@@ -5,7 +5,7 @@
 // train:
 //
 //   edges     one after the other, both directions (net/probe.cpp)
-//   sum       of one bucket, while nobody computes
+//   sum       of one bucket, while no rank computes
 //   compute   steps without network, in rounds: the first rank of each machine by itself, the first
 //             two at once, … all at once. Predictions for fewer ranks need the earlier rounds
 //   overlap   all ranks compute while sums go on: how much each slows the other down

@@ -27,7 +27,7 @@ class TrainRun {
     // expectations: lines of the pre-flight for the log. `setup` must outlive the run.
     TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations);
     // Trains to the end, or to the step at which all ranks agree to stop. Returns the exit status.
-    // When it fails, the other ranks are told and the last whole step is saved.
+    // When it fails, the other ranks get the cause and the last whole step is saved.
     int run();
 
  private:

@@ -74,7 +74,7 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batc
             graph_.give_up(error);
         }
     }
-    if (next) input_.fetch_ahead(*next);  // behind all that this step had to send itself
+    if (next) input_.fetch_ahead(*next);  // after all that this step had to send itself
 
     backend_.download(&block, params.block(), sizeof block);  // the one time that the host waits
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);

@@ -38,7 +38,7 @@ class BatchNorm final : public Layer {
         return dx;
     }
     // The two halves of backward: a residual block's shortcut runs in between, since its params lie
-    // behind these in the arena.
+    // after these in the arena.
     Tensor grad(Tensor dy, const Pass& pass);
     void call_ready(GradListener& listener) const;
 
