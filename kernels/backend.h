@@ -136,9 +136,9 @@ class Backend {
         return 0;
     }
     virtual void wait_download(int64_t) {}
-    // Where can_record(): ops called from here to Recording::end() are recorded instead of run. They
-    // must have run before with the same shapes and must not block; the host memory they are given
-    // must stay alive. One recording is made at a time; several may be kept.
+    // Where can_record(): ops called from here to Recording::end() are recorded instead of run.
+    // They must have run before with the same shapes and must not block; the host memory they are
+    // given must stay alive. One recording is made at a time; several may be kept.
     virtual bool can_record() const { return false; }
     virtual std::unique_ptr<Recording> record() { fail("device ", name(), " cannot record"); }
     // The peak of multiply-adds on registers, in 10⁹ operations a second, on all compute threads

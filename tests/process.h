@@ -39,7 +39,8 @@ inline std::string read_file(const std::string& path) {
 
 // The trainer that was built beside these tests.
 inline std::string trainer_path() {
-    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trainer-simt").string();
+    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trainer-simt")
+        .string();
 }
 
 // One run of the trainer; its output (both streams) goes to a file. Killed if it outlives this.

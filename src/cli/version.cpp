@@ -16,10 +16,11 @@ std::string version_text() {
     const char* machine = "portable vectors";
 #endif
     return cat("Convoy ", kVersion, "\n", "compiler   g++ ", __VERSION__, "\n", "machine    ",
-               machine, "\n", "backends   ", built_backends(), "\n", "libraries  OpenCV ", CV_VERSION,
-               ", fmt ", FMT_VERSION / 10000, ".", FMT_VERSION / 100 % 100, ".", FMT_VERSION % 100,
-               ", CLI11 ", CLI11_VERSION, ", nlohmann-json ", NLOHMANN_JSON_VERSION_MAJOR, ".",
-               NLOHMANN_JSON_VERSION_MINOR, ".", NLOHMANN_JSON_VERSION_PATCH, "\n");
+               machine, "\n", "backends   ", built_backends(), "\n", "libraries  OpenCV ",
+               CV_VERSION, ", fmt ", FMT_VERSION / 10000, ".", FMT_VERSION / 100 % 100, ".",
+               FMT_VERSION % 100, ", CLI11 ", CLI11_VERSION, ", nlohmann-json ",
+               NLOHMANN_JSON_VERSION_MAJOR, ".", NLOHMANN_JSON_VERSION_MINOR, ".",
+               NLOHMANN_JSON_VERSION_PATCH, "\n");
 }
 
 }  // namespace convoy
