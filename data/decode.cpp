@@ -176,7 +176,10 @@ cv::Mat decode_by_opencv(Bytes bytes, const std::string& name) {
 
 }  // namespace
 
-Decoder::Decoder() { cv::utils::logging::setLogLevel(cv::utils::logging::LOG_LEVEL_SILENT); }
+Decoder::Decoder() {
+    [[maybe_unused]] static const auto once =
+        cv::utils::logging::setLogLevel(cv::utils::logging::LOG_LEVEL_SILENT);
+}
 Decoder::~Decoder() = default;
 
 void Decoder::open(Bytes bytes, const std::string& name) {

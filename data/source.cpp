@@ -54,9 +54,13 @@ Names folders_in(const std::string& root) {
     if (!fs::exists(root)) fail("data folder '", root, "': there is no such folder");
     if (!fs::is_directory(root)) fail("data folder '", root, "' is a file, not a folder");
     Names names;
-    for (const fs::directory_entry& entry : fs::directory_iterator(root))
-        if (entry.is_directory() && !is_hidden(entry.path()))
-            names.push_back(entry.path().filename().native());
+    try {
+        for (const fs::directory_entry& entry : fs::directory_iterator(root))
+            if (entry.is_directory() && !is_hidden(entry.path()))
+                names.push_back(entry.path().filename().native());
+    } catch (const fs::filesystem_error& error) {
+        fail("data folder '", root, "' cannot be listed: ", error.code().message());
+    }
     std::ranges::sort(names);
     for (const std::string& name : names)
         if (!is_utf8(name))
@@ -77,13 +81,18 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
                                     int32_t label) {
     std::vector<ImageFile> files;
     constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
-    for (fs::recursive_directory_iterator it(fs::path(root) / folder, kFollow), end; it != end;
-         ++it) {
-        if (is_hidden(it->path()))
-            it.disable_recursion_pending();
-        else if (is_image_name(it->path()) && it->is_regular_file())
-            files.push_back({it->path().lexically_relative(root).generic_string(), label,
-                             uint64_t(it->file_size())});
+    std::string at = within(root, folder);  // where it is, for an error
+    try {
+        for (fs::recursive_directory_iterator it(at, kFollow), end; it != end; ++it) {
+            at = it->path().native();
+            if (is_hidden(it->path()))
+                it.disable_recursion_pending();
+            else if (is_image_name(it->path()) && it->is_regular_file())
+                files.push_back({it->path().lexically_relative(root).generic_string(), label,
+                                 uint64_t(it->file_size())});
+        }
+    } catch (const fs::filesystem_error& error) {
+        fail("folder '", at, "' cannot be listed: ", error.code().message());
     }
     std::ranges::sort(files, {}, &ImageFile::path);
     return files;
@@ -232,7 +241,13 @@ DataSet open_data(const DataOptions& options, Log& log) {
     } else if (val_is_test && options.val_split != 0) {
         val = "";
     } else if (val_is_test) {
-        log.info("validation set: '", val, "', as there is no val/ beside train/");
+        const Names known = folders_in(train), labels = folders_in(val);
+        if (!labels.empty() && std::ranges::includes(known, labels)) {
+            log.info("validation set: '", val, "', as there is no val/ beside train/");
+        } else {
+            log.info("'", val, "' is not used: its folders are not the classes of ", train);
+            val = "";
+        }
     }
     if (options.val_split != 0 && !val.empty())
         fail("--val-split with a validation set already there, '", val, "': drop one");

@@ -77,6 +77,8 @@ TEST_CASE("options: launchers' variables are understood, and contradictions name
     CHECK(torchrun.config.rank == 2);
     CHECK(torchrun.config.world == 4);
     CHECK(torchrun.config.coord == "node0:29500");
+    CHECK(parse({}, {{"RANK", "1"}, {"MASTER_ADDR", "[fd00::2]"}}).config.coord ==
+          "[fd00::2]:29400");
     CHECK(parse({"--rank", "1"}, {{"RANK", "2"}}).config.rank == 1);
 
     const CommandLine slurm = parse({}, {{"SLURM_PROCID", "3"},

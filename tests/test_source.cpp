@@ -125,6 +125,17 @@ TEST_CASE("train/ beside test/ alone is validated on test/, and the log says so"
     CHECK(log.empty());
 }
 
+TEST_CASE("test/ whose folders are not the classes is left alone, and the log says so") {
+    TempDir dir;
+    for (const char* name : {"train/a", "train/b", "test/unknown"}) put_class(dir / name, 2);
+    std::string log;
+    CHECK(open({.train = dir.path()}, &log).val == nullptr);
+    CHECK(
+        log.starts_with(cat("'", dir / "test", "' is not used: its folders are not the classes")));
+    std::filesystem::remove_all(dir / "test/unknown");
+    CHECK(open({.train = dir.path()}, &log).val == nullptr);
+}
+
 TEST_CASE("without a validation set the log says how to get one") {
     TempDir dir;
     for (const char* name : {"train/a", "train/b"}) put_class(dir / name, 2);

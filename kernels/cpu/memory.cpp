@@ -2,25 +2,34 @@
 
 #include <sys/mman.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "src/base/check.h"
 
 namespace convoy {
 
+// Large blocks are fresh pages: zero, and given by the system when a thread first touches them.
 Memory::Memory(size_t elems) : size_(elems) {
-    constexpr size_t kHugePage = size_t(2) << 20;
+    constexpr size_t kMapFrom = size_t(1) << 20, kHugePage = size_t(2) << 20;
     const size_t bytes = (elems * sizeof(float) + 63) / 64 * 64;
     if (bytes == 0) return;
-    const bool huge = bytes >= kHugePage;
-    void* p = nullptr;
-    if (posix_memalign(&p, huge ? kHugePage : 64, bytes) != 0)
-        fail("cannot get ", bytes, " bytes of memory from the system");
-    data_.reset(static_cast<float*>(p));
+    const bool map = bytes >= kMapFrom;
+    void* p = map ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                  : std::aligned_alloc(64, bytes);
+    if (!p || p == MAP_FAILED) fail("cannot get ", bytes, " bytes of memory from the system");
+    data_ = {static_cast<float*>(p), Release{map ? bytes : 0}};
+    if (!map) std::memset(p, 0, bytes);
 #ifdef MADV_HUGEPAGE
-    if (huge) madvise(p, bytes, MADV_HUGEPAGE);  // may be refused: that costs speed alone
+    if (bytes >= kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // may be refused: costs speed alone
 #endif
-    std::memset(p, 0, bytes);
+}
+
+void Memory::Release::operator()(float* p) const {
+    if (mapped_bytes)
+        munmap(p, mapped_bytes);
+    else
+        std::free(p);
 }
 
 }  // namespace convoy

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <deque>
 #include <memory>
 
@@ -18,7 +17,11 @@ class Memory {
     size_t size() const { return size_; }
 
  private:
-    std::unique_ptr<float, void (*)(void*)> data_{nullptr, std::free};
+    struct Release {
+        size_t mapped_bytes = 0;  // 0: from malloc
+        void operator()(float* p) const;
+    };
+    std::unique_ptr<float, Release> data_;
     size_t size_ = 0;
 };
 

@@ -45,7 +45,8 @@ void apply_launcher(CommandLine& line, const Environment& environment) {
         std::string value = look(name);
         if (value.empty() || (name.starts_with("SLURM_") && !slurm_step)) continue;
         if (name == "SLURM_STEP_NODELIST" && !look("MASTER_ADDR").empty()) continue;
-        if (option == std::string("coord")) value = first_host(value) + ":" + port;
+        if (name == "SLURM_STEP_NODELIST") value = first_host(value);
+        if (option == std::string("coord")) value += ":" + port;
 
         const auto [given, is_new] = line.given.try_emplace(option, name);
         if (given->second.starts_with("--")) continue;  // options win

@@ -74,6 +74,7 @@ void JobSession::finish() {
 }
 
 int run_in_job(const CommandLine& line, Log& log, const Stop& stop, int (*command)(JobSession&)) {
+    stop();  // from here on a signal is kept for whoever asks next
     JobSession job(line, log, stop);
     try {
         return command(job);

@@ -44,6 +44,8 @@ static void decide(JobSetup& setup) {
     Config& config = setup.config;
     if (!config.resume.empty()) {
         setup.resumed = load_checkpoint(config.resume, setup.job.log);
+        // Not part of what was trained; older versions wrote megabytes.
+        setup.resumed->meta.settings.erase("bucket");
         apply_settings(config, setup.resumed->meta.settings);
         if (line.given.contains("data")) config.val = "";
         for (const auto& [name, who] : line.given) {
