@@ -18,14 +18,14 @@ Memory::Memory(size_t elems) : size_(elems) {
     void* p = map ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                   : std::aligned_alloc(64, bytes);
     if (!p || p == MAP_FAILED) fail("cannot get ", bytes, " bytes of memory from the system");
-    data_ = {static_cast<float*>(p), Release{map ? bytes : 0}};
+    data_ = {static_cast<float*>(p), ReleaseMemory{map ? bytes : 0}};
     if (!map) std::memset(p, 0, bytes);
 #ifdef MADV_HUGEPAGE
     if (bytes >= kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // may be refused: costs speed alone
 #endif
 }
 
-void Memory::Release::operator()(float* p) const {
+void ReleaseMemory::operator()(float* p) const {
     if (mapped_bytes)
         munmap(p, mapped_bytes);
     else

@@ -7,6 +7,11 @@
 
 namespace convoy {
 
+struct ReleaseMemory {
+    size_t mapped_bytes = 0;  // 0: from malloc
+    void operator()(float* p) const;
+};
+
 // Zeroed floats, 64-byte aligned; blocks of 2 MB and more lie in huge pages where the system has
 // them (a walk through the page table costs more than the cache miss it serves).
 class Memory {
@@ -17,11 +22,7 @@ class Memory {
     size_t size() const { return size_; }
 
  private:
-    struct Release {
-        size_t mapped_bytes = 0;  // 0: from malloc
-        void operator()(float* p) const;
-    };
-    std::unique_ptr<float, Release> data_;
+    std::unique_ptr<float, ReleaseMemory> data_;
     size_t size_ = 0;
 };
 
