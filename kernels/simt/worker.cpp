@@ -215,9 +215,11 @@ int Worker::barrier(int predicate, Here here) {
     if (left_out && text_of(here) == left_out) return 0;
     Thread& thread = threads_[now_];
     const int other = now_ == 0 ? int(threads_.size()) - 1 : 0;
-    if (threads_[other].state == State::kAtBarrier && threads_[other].here.line != here.line)
-        fault(cat("waits at the barrier ", text_of(here), ", but thread ", coordinates(other), " ",
-                  whereabouts(other)));
+    if (threads_[other].state == State::kAtBarrier && threads_[other].here.line != here.line) {
+        std::string text = cat("waits at the barrier ", text_of(here), ", but thread ",
+                               coordinates(other), " ", whereabouts(other));
+        fault(std::move(text));  // which frees this string, but no temporary of the caller
+    }
     thread.state = State::kAtBarrier, thread.here = here;
     ++at_barrier_, predicates_ += predicate != 0;
     suspend();
@@ -227,9 +229,11 @@ int Worker::barrier(int predicate, Here here) {
 void Worker::warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here) {
     Thread& thread = threads_[now_];
     const int first = now_ / warpSize * warpSize, own = now_ - first;
-    if (!(mask >> own & 1))
-        fault(cat(name, " at ", text_of(here), ": mask ", hex(mask), " lacks the caller, lane ",
-                  own));
+    if (!(mask >> own & 1)) {
+        std::string text =
+            cat(name, " at ", text_of(here), ": mask ", hex(mask), " lacks the caller, lane ", own);
+        fault(std::move(text));
+    }
     thread.state = State::kInWarp, thread.here = here, thread.name = name;
     thread.mask = mask, thread.lane = lane, thread.work = work;
 
