@@ -74,8 +74,11 @@ LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu
               $(if $(filter 1,$(CUDA)),$(GPU)/tools/gemm_ladder.cu.o)
 
 all: trainer
-trainer trainer-simt gemm_ladder: %: $(BUILD)/% FORCE
-	@cmp -s $< $@ || cp -f $< $@
+trainer: $(BUILD)/trainer
+trainer-simt: $(BUILD)/trainer-simt
+gemm_ladder: $(BUILD)/gemm_ladder
+trainer trainer-simt gemm_ladder: FORCE
+	@cmp -s $(BUILD)/$@ $@ || cp -f $(BUILD)/$@ $@
 FORCE:
 # What a binary has (kernels/backend.cpp) is what is linked into it. A file named after the choice
 # is new when the choice changes.
