@@ -201,7 +201,6 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     if (!result.error.empty()) fail(result.error);
 
     Job job;
-    job.settings = result.welcome.settings;
     job.ring = result.welcome.ring;
     for (int rank = 0; rank < result.welcome.world; ++rank) {
         const wire::Member& peer = result.welcome.peers[size_t(rank)];

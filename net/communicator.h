@@ -138,9 +138,8 @@ struct Peer {
 
 struct Job {
     std::unique_ptr<Communicator> communicator;
-    std::map<std::string, std::string> settings;  // rank 0's
-    std::vector<Peer> peers;                      // by rank
-    std::vector<int> ring;                        // ranks in ring order; ranks of a host together
+    std::vector<Peer> peers;  // by rank
+    std::vector<int> ring;    // ranks in ring order; ranks of a host together
 };
 
 // Joins the job: one outbound connection to the coordinator, one listening port. Rank 0 serves the

@@ -141,7 +141,6 @@ Roster::Assignment Roster::assign_ranks() const {
     Assignment assignment;
     wire::Welcome& w = assignment.welcome;
     w.world = world;
-    w.settings = at[0]->join.settings;
     w.bf16 = at[0]->join.bf16;
     assignment.stall_ms = at[0]->join.stall_ms;
     for (int rank = 0; rank < world; ++rank) {

@@ -22,7 +22,7 @@
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
 //                                    coordinator (-1: none), u8 sums travel as bf16 (as rank 0
 //                                    said), list of peers (text host id, text address),
-//                                    list of i32 ring order, pairs settings
+//                                    list of i32 ring order
 //   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind
 //   READY       rank → coordinator   no body: all edges of this rank are open
 //   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
@@ -49,7 +49,7 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr size_t kHeaderBytes = 24;
 constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
 constexpr uint64_t kJoinLimit = 1 << 20;     // body of a first message, from anybody
@@ -126,8 +126,7 @@ struct Welcome {
     bool bf16 = false;
     std::vector<Member> peers;  // by rank
     std::vector<int> ring;
-    Settings settings;
-    void fields(auto& body) { body(job, rank, world, server, bf16, peers, ring, settings); }
+    void fields(auto& body) { body(job, rank, world, server, bf16, peers, ring); }
 };
 struct Edge {
     static constexpr Type kType = Type::edge;

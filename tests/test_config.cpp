@@ -26,6 +26,9 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
     CHECK(parse({"predict", "--from", "runs/x", "a.jpg", "b"}).files ==
           std::vector<std::string>{"a.jpg", "b"});
     CHECK(parse({"--quiet", "--nesterov"}).config.nesterov);
+    CHECK(parse({}).config.augment == Augment::resize);  // of the generated set
+    CHECK(parse({"--data", "flowers"}).config.augment == Augment::crop);
+    CHECK(parse({"--augment", "crop"}).config.augment == Augment::crop);
     CHECK(parse({"--bucket", "512K"}).config.bucket.bytes == 512 * 1024);
     CHECK(parse({"--bucket", "4M"}).config.bucket.bytes == 4 << 20);
     CHECK(parse({"--bucket", "5000"}).config.bucket.bytes == 5000);

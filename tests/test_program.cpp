@@ -378,6 +378,23 @@ TEST_CASE("program: rank 0's settings hold in the benchmarks too") {
     CHECK(json::parse(train_output)["batch"] == 6);
 }
 
+TEST_CASE("program: SIGINT to one rank ends a benchmark of sums on both") {
+    TempDir folder;
+    const uint16_t port = free_port();
+    const Words words = {"bench", "allreduce", "--coord", at(port), "--rank"};
+    Words of_rank0 = words, of_rank1 = words;
+    std::string sizes = "4K";
+    for (int i = 0; i < 1000; ++i) sizes += ",4K";
+    of_rank0.insert(of_rank0.end(), {"0", "--world", "2", "--bytes", sizes});
+    of_rank1.push_back("1");
+    Process rank1(folder, "rank1", of_rank1), rank0(folder, "rank0", of_rank0);
+    REQUIRE(rank0.wait_for("4 KB"));
+    rank1.kill(SIGINT);
+    CHECK(rank1.wait() == 130);
+    CHECK(rank0.wait() == 1);
+    CHECK(rank0.output().find("stopped by signal 2") != std::string::npos);
+}
+
 TEST_CASE("program: evaluation over two ranks on the CUDA kernels is that of one rank") {
     TempDir folder;
     const std::string run = folder / "run";

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,7 +11,7 @@
 #include "data/source.h"
 #include "net/communicator.h"
 #include "src/base/clock.h"
-#include "src/config/config.h"
+#include "src/job/job_session.h"
 
 namespace convoy {
 
@@ -23,8 +22,8 @@ namespace convoy {
 // many seconds a step instead of computing, in proportion to their operations, while gradients are
 // sent as usual: the network of many hosts on a machine of few cores.
 // `started`: when the command began; the times of the first step count from there.
-int bench_train(const Config& config, Communicator& communicator, Log& log,
-                const std::function<int()>& stop, Clock::time_point started);
+int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
+                Clock::time_point started);
 
 // How fast the ring sums config.bytes, beside what the link between two ranks can carry. Every rank
 // must call it; rank 0 prints.
@@ -34,7 +33,7 @@ int bench_train(const Config& config, Communicator& communicator, Log& log,
 //   bus        algorithm · 2(world-1)/world: what each rank really sends (and receives); the
 //              figure to compare with the link, whatever the world
 //   link       what the slowest edge of the ring carries in one direction
-void bench_allreduce(Communicator& communicator, const Config& config);
+void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop);
 // The same with config.world processes of this machine (2 if it is 0), joined over loopback. It
 // forks: this process must have one thread.
 void bench_allreduce_local(const Config& config);

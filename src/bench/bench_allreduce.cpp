@@ -25,8 +25,8 @@ static std::string size_text(size_t bytes) {
 }
 
 // Seconds of each sum of `bytes` bytes. Sums for about a second, at least 5; rank 0 decides how
-// many.
-static std::vector<double> time_sums(Communicator& communicator, size_t bytes) {
+// many. A signal at any rank ends it by an Error.
+static std::vector<double> time_sums(Communicator& communicator, size_t bytes, const Stop& stop) {
     std::vector<float> data(bytes / sizeof(float), 0.0f);
     communicator.allreduce_sum(data).get();  // warms memory and connections
     const auto trial = Clock::now();
@@ -36,6 +36,7 @@ static std::vector<double> time_sums(Communicator& communicator, size_t bytes) {
     std::vector<double> times;
     communicator.barrier();
     for (int i = 0; i < sums; ++i) {
+        if (const int signal = stop()) fail("stopped by signal ", signal);
         const auto begin = Clock::now();
         communicator.allreduce_sum(data).get();
         times.push_back(seconds_since(begin));
@@ -43,7 +44,7 @@ static std::vector<double> time_sums(Communicator& communicator, size_t bytes) {
     return times;
 }
 
-void bench_allreduce(Communicator& communicator, const Config& config) {
+void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop) {
     const int world = communicator.world();
     if (world < 2) fail("bench allreduce needs at least two ranks");
     double link = 1e300;
@@ -51,7 +52,7 @@ void bench_allreduce(Communicator& communicator, const Config& config) {
         link = std::min(link, edge.bytes_per_second * 8 / 1e9);
     Table table(config.json);
     for (const size_t bytes : parse_sizes(config)) {
-        const std::vector<double> times = time_sums(communicator, bytes);
+        const std::vector<double> times = time_sums(communicator, bytes, stop);
         const auto [least, most] = std::ranges::minmax(times);
         const double algorithm = double(bytes) * 8 / 1e9 / median(times);
         const double bus = algorithm * 2 * (world - 1) / world;
@@ -102,7 +103,7 @@ void bench_allreduce_local(const Config& config) {
         Log log(stderr);
         log.set_quiet(true);
         Job job = join(how, log);
-        bench_allreduce(*job.communicator, config);
+        bench_allreduce(*job.communicator, config, [] { return 0; });  // a signal ends the process
         job.communicator->barrier();
         job.communicator->leave();
     } catch (const std::exception& error) {

@@ -130,7 +130,7 @@ class Forward : public Work {
 class Training : public Work {
  public:
     Training(const Config& config, Model& model, Backend& backend, Communicator& communicator,
-             const std::vector<double>& shares, const std::function<int()>& stop)
+             const std::vector<double>& shares, const Stop& stop)
         : optimizer_(config, model.params(), backend),
           trainer_(config, backend, communicator, model, optimizer_, shares, stop) {}
     void step(const Batch& batch, int64_t number, bool last) override {
@@ -157,8 +157,7 @@ struct Measured {
 
 // Times groups of --sync-every steps, after `warm_up` groups.
 Measured measure(const Config& config, int warm_up, Work& work, const Batch& batch,
-                 const Communicator& communicator, const std::function<int()>& stop,
-                 Clock::time_point started) {
+                 const Communicator& communicator, const Stop& stop, Clock::time_point started) {
     const int groups = config.steps > 0 ? int(config.steps) : 5;
     Measured result;
     double total = 0, waited = 0, busy = 0, sent = 0;
@@ -189,8 +188,8 @@ Measured measure(const Config& config, int warm_up, Work& work, const Batch& bat
 
 }  // namespace
 
-int bench_train(const Config& config, Communicator& communicator, Log& log,
-                const std::function<int()>& stop, Clock::time_point started) {
+int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
+                Clock::time_point started) {
     if (config.compute > 0 && config.sync_every > 1)
         fail("--compute sleeps in steps that sum every gradient; it does not go with --sync-every");
     const std::string text = model_text(config.model);

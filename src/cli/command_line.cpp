@@ -4,6 +4,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "data/augment.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
@@ -143,6 +144,9 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         line.given[name] = is_typed ? option : variable;
         set_option(line.config, name, is_typed ? text : environment.at(variable), line.given[name]);
     }
+    // Crops would cut the generated shapes off.
+    if (!line.given.contains("augment") && line.config.data.empty())
+        line.config.augment = Augment::resize;
     apply_launcher(line, environment);
     return line;
 }

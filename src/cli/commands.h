@@ -18,7 +18,7 @@ struct CommandRow {
     const char* usage;
     const char* help;
     // Returns the exit status, or throws Error. A command that never asks `stop` ends at once when
-    // a signal comes.
+    // a signal comes; one that runs in a job must ask it (run_in_job does so first).
     int (*run)(const CommandLine& line, Log& log, const Stop& stop);
     bool takes_files = false;  // words without an option
 };

@@ -39,7 +39,7 @@ struct Config {
     double val_split = 0;
     std::string classes;  // "a,b,c"
     int generated = 3000;
-    Augment augment{};  // crop; for the generated set set_up_job takes resize
+    Augment augment{};  // crop; without --data the command line makes it resize
     AugmentOn augment_on = AugmentOn::kCpu;
     double max_bad = 0.01;
     int decode_threads = 0;

@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/augment.h"
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
@@ -62,8 +61,6 @@ static void decide(JobSetup& setup) {
         setup.classes = card.classes;
     } else {
         setup.model_text = model_text(config.model);
-        if (!line.given.contains("augment") && config.data.empty())
-            config.augment = Augment::resize;
     }
     setup.data = open_data(data_options(config, setup.classes), setup.job.log);
     setup.classes = setup.data.train->classes();

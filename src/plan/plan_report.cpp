@@ -216,7 +216,7 @@ void print_plan(const PlanReport& report, bool json) {
                    {"steps", report.real_steps},
                    {"images_per_second", report.real_images_per_second},
                    {"predicted", report.predicted},
-                   {"bucket_mb", double(report.timing.bucket_bytes) / (1 << 20)},
+                   {"bucket_bytes", report.timing.bucket_bytes},
                    {"ring_factor", link.ring_factor},
                    {"compute_slowdown", link.compute_slowdown},
                    {"network_slowdown", link.network_slowdown}});
