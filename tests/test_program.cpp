@@ -214,15 +214,18 @@ TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the r
     const std::string run = folder / "run";
     const uint16_t port = free_port();
     Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
-    Process rank0(folder, "rank0",
-                  small({"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "100000",
-                         "--save-every", "0", "--log-every", "1", "--out", run}));
+    Process rank0(
+        folder, "rank0",
+        small({"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "100000",
+               "--save-every", "0", "--log-every", "1", "--out", run, "--price-per-hour", "2"}));
     REQUIRE(rank0.wait_for("epoch 2/"));
     rank1.kill(SIGINT);
     CHECK(rank0.wait() == 130);
     CHECK(rank1.wait() == 130);
     CAPTURE(rank0.output());
     CHECK(rank0.output().find("stopped by signal 2 after step") != std::string::npos);
+    CHECK(rank0.output().find(" (2.00 an hour a machine)") != std::string::npos);
+    CHECK(read_log(run).back()["cost"].get<double>() > 0);
     const json meta = json::parse(read_file(run + "/latest/meta.json"));
     CHECK(meta["step"].get<int>() > 5);
     const std::string steps = cat(meta["step"].get<int>() + 2);
@@ -230,6 +233,51 @@ TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the r
     CAPTURE(output);
     CHECK(status == 0);
     CHECK(output.find(cat("done: ", steps, " steps")) != std::string::npos);
+}
+
+TEST_CASE("program: two ranks on one host cost what the host costs, once; without prices nothing") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const uint16_t port = free_port();
+    Process rank1(folder, "rank1",
+                  {"--coord", at(port), "--rank", "1", "--threads", "1", "--price-per-hour", "72",
+                   "--watts", "360"});
+    Process rank0(folder, "rank0",
+                  small({"--coord", at(port), "--rank", "0", "--world", "2", "--out", run,
+                         "--price-per-hour", "36", "--watts", "100", "--grams-per-kwh", "400"}));
+    CHECK(rank0.wait() == 0);
+    CHECK(rank1.wait() == 0);
+    const std::string output = rank0.output();
+    CAPTURE(output);
+    CHECK(output.find(" (72.00 an hour a machine), ") != std::string::npos);
+    CHECK(output.find(" g CO2e\n") != std::string::npos);
+    int events = 0;
+    double before = 0;
+    for (const json& event : read_log(run)) {
+        if (event["event"] != "epoch" && event["event"] != "done") continue;
+        CAPTURE(event.dump());
+        const double cost = event.at("cost"), kwh = event.at("kwh"), seconds = cost * 3600 / 72;
+        CHECK(cost > before);
+        CHECK(event.at("grams_co2e").get<double>() == doctest::Approx(400 * kwh));
+        if (event.at("power_source") == "estimate: 360 W a machine")  // else it is measured
+            CHECK(kwh == doctest::Approx(0.36 * seconds / 3600));
+        if (event["event"] == "done") {  // the end is waited for after the sum
+            CHECK(seconds <= event["seconds"].get<double>());
+            CHECK(seconds > 0.8 * event["seconds"].get<double>());
+        }
+        before = cost, ++events;
+    }
+    CHECK(events == 3);
+
+    const auto [status, alone] = run_trainer(small({"--epochs", "1", "--out", folder / "alone"}));
+    CAPTURE(alone);
+    CHECK(status == 0);
+    CHECK(alone.find("an hour") == std::string::npos);
+    CHECK(alone.find("the energy of") == std::string::npos);
+    for (const json& event : read_log(folder / "alone")) {
+        CHECK(!event.contains("cost"));
+        CHECK(!event.contains("grams_co2e"));
+    }
 }
 
 TEST_CASE("program: three ranks, one is killed: the others end within seconds and name it") {

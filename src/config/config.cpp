@@ -155,6 +155,13 @@ static const Option kOptions[] = {
     {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},
 
+    {"price-per-hour", "Cost", &C::price_per_hour, "P", kTrain, 0, from(0, 1e9),
+     "price of an hour of this rank's machine, in any currency, for the summary; 0: not given"},
+    {"watts", "Cost", &C::watts, "W", kTrain, 0, from(0, 1e6),
+     "power of this rank's machine in watts, counted where it cannot be measured; 0: not given"},
+    {"grams-per-kwh", "Cost", &C::grams_per_kwh, "G", kTrain, 0, from(0, 1e5),
+     "grams of CO2 equivalent for a kWh, for the summary; rank 0's value; 0: not given"},
+
     {"bytes", "Bench", &C::bytes, "LIST", kBenchAllreduce, kJob, kAny, "sizes to sum"},
     {"compute", "Bench", &C::compute, "S", kBenchTrain, kJob, from(0, 3600),
      "sleep S seconds a step instead of computing: the network of many hosts on a few cores"},

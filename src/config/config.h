@@ -93,6 +93,9 @@ struct Config {
     int log_every = 10;
     bool quiet = false, json = false;
 
+    // cost; 0: not given
+    double price_per_hour = 0, watts = 0, grams_per_kwh = 0;
+
     // bench, export
     std::string bytes = "1K,64K,1M,16M,64M,244M";
     double compute = 0;

@@ -18,6 +18,15 @@ static json quality(const Sums& sums) {
     return {{"loss", sums.mean_loss()}, {"top1", sums.top1_part()}, {"images", sums.count}};
 }
 
+// Money, energy and gas so far: in the events of epochs and of the end. What is known of them.
+static json cost_fields(const JobCost& cost) {
+    json fields = json::object();
+    if (cost.cost >= 0) fields["cost"] = cost.cost;
+    if (cost.kwh >= 0) fields.update({{"kwh", cost.kwh}, {"power_source", cost.power_source}});
+    if (cost.grams_co2e >= 0) fields["grams_co2e"] = cost.grams_co2e;
+    return fields;
+}
+
 RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
                bool terminal)
     : log_(log),
@@ -128,9 +137,10 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, const Window&
     event_at(local ? "local_step" : "step", at, fields);
 }
 
-void RunLog::epoch(const Position& at) {
+void RunLog::epoch(const Position& at, const JobCost& cost) {
     json fields = quality(epoch_);
     fields.update({{"skipped", epoch_.skipped}, {"seconds", seconds_since(epoch_begin_)}});
+    fields.update(cost_fields(cost));
     event_at("epoch", at, fields);
     epoch_ = {};
     epoch_begin_ = Clock::now();
@@ -153,12 +163,13 @@ void RunLog::validation(const Position& at, const Sums& sums, bool is_best) {
     all_.clocks = own_.clocks = clocks_;
 }
 
-void RunLog::done(const Position& at, const std::string& how) {
-    event_at("done", at,
-             {{"how", how},
-              {"images", run_.count},
-              {"seconds", seconds()},
-              {"images_per_second", images_per_second()}});
+void RunLog::done(const Position& at, const std::string& how, const JobCost& cost) {
+    json fields = cost_fields(cost);
+    fields.update({{"how", how},
+                   {"images", run_.count},
+                   {"seconds", seconds()},
+                   {"images_per_second", images_per_second()}});
+    event_at("done", at, fields);
 }
 
 }  // namespace convoy

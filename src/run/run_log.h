@@ -7,6 +7,7 @@
 #include <string>
 
 #include "src/base/log.h"
+#include "src/run/job_cost.h"
 #include "src/train/trainer.h"
 
 namespace convoy {
@@ -36,9 +37,10 @@ class RunLog {
     // follow at the next average.
     void step(const Position& at, int64_t step_in_epoch, const Sums& sums, bool local, double lr,
               const Clocks& clocks);
-    void epoch(const Position& at);  // the sums of the epoch that ended
+    // The sums of the epoch that ended; `cost` of the run so far.
+    void epoch(const Position& at, const JobCost& cost);
     void validation(const Position& at, const Sums& sums, bool is_best);
-    void done(const Position& at, const std::string& how);
+    void done(const Position& at, const std::string& how, const JobCost& cost);
     // Any other event, with its fields: {"event": "error", "cause": …}.
     void event(const char* name, const nlohmann::json& fields);
 

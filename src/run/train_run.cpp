@@ -86,19 +86,21 @@ int TrainRun::train() {
                                ? (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_
                                : config_.epochs;
     run_log_->plan(epochs, steps_per_epoch_, total_steps_, at_.step, clocks());
+    costs_ = std::make_unique<CostMeter>(setup_.job);
     while (!over()) {
         train_epoch();
         if (epoch_done()) {
             keep_weights_equal();
-            run_log_->epoch(at_);
+            run_log_->epoch(at_, costs_->of_job(run_log_->seconds()));
             if (val_loader_ && !stopped_) validate();
             at_ = {at_.epoch + 1, 0, at_.step};
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
     save(at_, false);
+    const JobCost cost = costs_->of_job(run_log_->seconds());
     setup_.job.finish();
-    return finish();
+    return finish(cost);
 }
 
 void TrainRun::train_epoch() {
@@ -124,6 +126,7 @@ void TrainRun::train_epoch() {
             log_.notice("left out: ", reason);
         const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
         run_log_->step(at_, step_in_epoch, sums, local, lr, clocks());
+        if (at_.step % config_.log_every == 0) costs_->read();
         stopped_ = trainer_->stop_agreed();
         if (!local) epoch_sums_ += sums;  // the same on every rank: all check it
         check_bad(epoch_sums_.skipped, *setup_.data.train, "images of this epoch");
@@ -167,15 +170,17 @@ void TrainRun::validate() {
     if (is_best && config_.save_every > 0) try_to_save({at_.epoch + 1, 0, at_.step}, true);
 }
 
-// The last line, when all ranks are done.
-int TrainRun::finish() {
+// The last lines, when all ranks are done.
+int TrainRun::finish(const JobCost& cost) {
+    const std::string costs = setup_.rank() == 0 ? cost.text() : "";
     if (stopped_) {
-        run_log_->done(at_, cat("signal ", stopped_));
+        run_log_->done(at_, cat("signal ", stopped_), cost);
+        if (!costs.empty()) log_.info(costs);
         log_.notice("stopped by signal ", stopped_, " after step ", at_.step,
                     setup_.rank() == 0 ? cat("; to continue: trainer --resume ", folder_) : "");
         return 128 + stopped_;
     }
-    run_log_->done(at_, "finished");
+    run_log_->done(at_, "finished", cost);
     std::string text = cat("done: ", at_.step, " steps");
     if (setup_.rank() == 0) {
         text += fmt::format(" in {}, {:.1f} img/s", clock_text(run_log_->seconds()),
@@ -183,6 +188,7 @@ int TrainRun::finish() {
         if (last_val_.count > 0)
             text += fmt::format(", validation top1 {:.2f} % (best {:.2f} %)",
                                 100 * last_val_.top1_part(), 100 * best_top1_);
+        if (!costs.empty()) text += "\n" + costs;
         text += cat("\nmodel: ", find_model_file(folder_), "   try: trainer predict --from ",
                     folder_, " IMAGE");
     }

@@ -39,7 +39,7 @@ class TrainRun {
     void tell_when_it_stops();
     void validate();
     void check_bad(int64_t skipped, const Source& source, const char* what) const;
-    int finish();
+    int finish(const JobCost& cost);
     Clocks clocks() const;
     bool over() const { return stopped_ || at_.step >= total_steps_; }
     bool epoch_done() const { return at_.consumed >= int64_t(setup_.data.train->size()); }
@@ -74,6 +74,7 @@ class TrainRun {
     std::unique_ptr<Evaluator> evaluator_;
     std::unique_ptr<Loader> loader_, val_loader_;
     std::unique_ptr<RunLog> run_log_;
+    std::unique_ptr<CostMeter> costs_;
     Position at_;
     double base_lr_ = 0, best_top1_ = -1;
     Sums last_val_, epoch_sums_;

@@ -1,0 +1,122 @@
+// job_cost.cpp — see job_cost.h.
+#include "src/run/job_cost.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/backend.h"
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+
+namespace {
+
+struct Machine : RankCost {
+    std::map<std::string, double> gpus;  // UUID → joules
+};
+
+void take_larger(double& a, double b) { a = std::max(a, b); }
+
+// Joules, and where the number is from; "": not known.
+std::pair<double, std::string> energy_of(const Machine& machine, double seconds) {
+    const bool cpu = machine.cpu_joules >= 0;
+    double joules = cpu ? machine.cpu_joules : 0;
+    size_t gpus = 0;
+    for (const auto& [uuid, of_gpu] : machine.gpus)
+        if (of_gpu >= 0) ++gpus, joules += of_gpu;
+    if (machine.watts > 0 && (!cpu || gpus < machine.gpus.size()))
+        return {machine.watts * seconds, fmt::format("estimate: {:g} W a machine", machine.watts)};
+    if (!cpu) return {joules, gpus ? "measured: GPUs" : ""};
+    return {joules, gpus ? "measured: CPU packages and GPUs" : "measured: CPU packages"};
+}
+
+std::string number_text(double x) {
+    return x < 1 ? fmt::format("{:.3g}", x) : fmt::format("{:.2f}", x);
+}
+
+}  // namespace
+
+JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_per_kwh) {
+    std::map<std::string, Machine> machines;  // by host
+    for (const RankCost& rank : ranks) {
+        Machine& machine = machines[rank.host];
+        take_larger(machine.price_per_hour, rank.price_per_hour);
+        take_larger(machine.watts, rank.watts);
+        take_larger(machine.cpu_joules, rank.cpu_joules);
+        if (!rank.gpu.empty())
+            take_larger(machine.gpus.emplace(rank.gpu, -1).first->second, rank.gpu_joules);
+    }
+    double price = 0, joules = 0;
+    size_t known = 0;
+    std::set<std::string> sources;
+    for (const auto& [host, machine] : machines) {
+        const auto [of_machine, source] = energy_of(machine, seconds);
+        price += machine.price_per_hour, joules += of_machine;
+        if (!source.empty()) ++known, sources.insert(source);
+    }
+    JobCost job;
+    if (price > 0) job.cost = price * seconds / 3600;
+    job.price_per_hour = price / double(machines.size());
+    if (known == 0) return job;
+    job.kwh = joules / 3.6e6;
+    if (grams_per_kwh > 0) job.grams_co2e = grams_per_kwh * job.kwh;
+    job.power_source = join_text(sources, "; ");
+    if (known < machines.size())
+        job.power_source +=
+            cat("; not known of ", machines.size() - known, " of ", machines.size(), " machines");
+    return job;
+}
+
+std::string JobCost::text() const {
+    std::vector<std::string> parts;
+    if (cost >= 0)
+        parts.push_back(cat("cost ", number_text(cost), " (", number_text(price_per_hour),
+                            " an hour a machine)"));
+    if (kwh >= 0) parts.push_back(cat(number_text(kwh), " kWh (", power_source, ")"));
+    if (grams_co2e >= 0) parts.push_back(number_text(grams_co2e) + " g CO2e");
+    return join_text(parts);
+}
+
+CostMeter::CostMeter(JobSession& job) : job_(job), cpu_([] { return cpu_packages(); }) {
+    const Config& config = job.config;
+    mine_ = {.price_per_hour = config.price_per_hour, .watts = config.watts};
+    if (!job.peers().empty()) mine_.host = job.peers()[size_t(job.rank())].host;
+    if (const std::string device = device_identity(config.device); device.starts_with("GPU-")) {
+        mine_.gpu = device;
+        gpu_ = EnergySource([&] { return gpu_counter(device); });
+    }
+    if (config.watts > 0 || config.grams_per_kwh > 0)
+        tell_failures();
+    else
+        cpu_.take_failure(), gpu_.take_failure();  // nobody has asked for energy
+}
+
+void CostMeter::read() { cpu_.read(), gpu_.read(); }
+
+void CostMeter::tell_failures() {
+    const std::string instead =
+        mine_.watts > 0 ? cat("counting --watts ", mine_.watts) : "--watts would give an estimate";
+    for (EnergySource* source : {&cpu_, &gpu_})
+        if (const std::string why = source->take_failure(); !why.empty())
+            job_.log.info("energy of the ", source == &cpu_ ? "CPU packages" : "GPU",
+                          " not known: ", why, "; ", instead);
+}
+
+JobCost CostMeter::of_job(double seconds) {
+    read();
+    tell_failures();
+    mine_.cpu_joules = cpu_.joules(), mine_.gpu_joules = gpu_.joules();
+    const nlohmann::json text = {mine_.host, mine_.price_per_hour, mine_.watts,
+                                 mine_.gpu,  mine_.cpu_joules,     mine_.gpu_joules};
+    std::vector<RankCost> ranks;
+    for (const std::string& one : allgather_text(job_.communicator(), text.dump())) {
+        const auto rank = nlohmann::json::parse(one);
+        ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[4], rank[5]});
+    }
+    return job_cost(ranks, seconds, job_.config.grams_per_kwh);
+}
+
+}  // namespace convoy

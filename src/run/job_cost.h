@@ -1,0 +1,49 @@
+// job_cost.h — what a run has cost: money, energy and greenhouse gas of all its machines together.
+//
+// The formulae are in src/run/README.md. A machine counts once, however many ranks it has.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "src/job/job_session.h"
+#include "src/run/energy.h"
+
+namespace convoy {
+
+struct JobCost {
+    double cost = -1, kwh = -1, grams_co2e = -1;  // -1: not known
+    double price_per_hour = 0;                    // of a machine, on average
+    std::string power_source;                     // "measured: CPU packages"
+
+    // "cost 1.23 (0.41 an hour a machine), 0.12 kWh (measured: CPU packages), 48.00 g CO2e"; "" if
+    // nothing is known.
+    std::string text() const;
+};
+
+// What one rank knows of its machine.
+struct RankCost {
+    std::string host = {};                    // host id
+    double price_per_hour = 0, watts = 0;     // 0: not given
+    std::string gpu = {};                     // the UUID of what it computes on; "": no GPU
+    double cpu_joules = -1, gpu_joules = -1;  // -1: not known
+};
+// Of ranks that have run for `seconds`. grams_per_kwh 0: not given.
+JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_per_kwh);
+
+// Counts on one rank from its construction on.
+class CostMeter {
+ public:
+    explicit CostMeter(JobSession& job);
+    void read();  // to be called now and then: see cpu_packages()
+    // Collective: the cost of `seconds` of all ranks.
+    JobCost of_job(double seconds);
+
+ private:
+    void tell_failures();
+    JobSession& job_;
+    RankCost mine_;
+    EnergySource cpu_, gpu_;
+};
+
+}  // namespace convoy
