@@ -13,6 +13,7 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::chrono::seconds kFormerPatience{60};  // for ranks of earlier jobs to hang up
+constexpr size_t kStallText = 500;                   // bytes of it in a heartbeat
 
 // Ids that tell coordinators and jobs apart. Training does not depend on them.
 uint64_t fresh_id() {
@@ -209,6 +210,14 @@ void Coordinator::log(const std::string& text) {
 
 void Coordinator::send_leave() { broadcast(wire::encode_empty(wire::Type::leave)); }
 
+wire::Health Coordinator::health() const {
+    if (stage_ == Stage::gathering) return {true, cat("coordinator: ", roster_.status())};
+    const std::string stall = watch_.stall(Clock::now());
+    return {true, cat("coordinator: a job of ", watch_.world(), " ranks ",
+                      stage_ == Stage::forming ? "opens its connections" : "runs",
+                      stall.empty() ? "" : "; " + stall)};
+}
+
 bool Coordinator::drained() const {
     const auto done = [](const ClientPtr& client) {
         return client->connection->drained() || !client->connection->is_open();
@@ -218,9 +227,11 @@ bool Coordinator::drained() const {
 
 // Runs twice in a heartbeat interval, so that lost ranks are found in time.
 asio::awaitable<void> Coordinator::tick() {
-    const std::string beat = wire::encode(wire::Heartbeat{});
     for (bool send = true;; send = !send) {
         const auto now = Clock::now();
+        wire::Heartbeat heartbeat;
+        if (stage_ == Stage::running) heartbeat.phase = watch_.stall(now).substr(0, kStallText);
+        const std::string beat = wire::encode(heartbeat);
         for (const ClientPtr& client : std::vector(clients_)) {
             // A heartbeat after messages that wait to be written adds nothing.
             if (send && client->connection->drained()) client->connection->send(beat);
@@ -272,6 +283,7 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& l
     listener.on_join = [&](tcp::socket socket, wire::Join join) {
         coordinator.add(std::move(socket), std::move(join));
     };
+    listener.on_health = [&] { return coordinator.health(); };
     if (listening) listening(listener.port());
     while (stop() == 0) io.run_for(milliseconds(50));
     coordinator.send_leave();

@@ -37,6 +37,8 @@ class Coordinator {
     void add(tcp::socket socket, wire::Join join);
     // Tells the ranks that the coordinator ends normally.
     void send_leave();
+    // How the jobs stand, for `trainer health`. The coordinator itself is healthy while it answers.
+    wire::Health health() const;
     // Whether all messages have left this process.
     bool drained() const;
 

@@ -82,6 +82,12 @@ std::vector<asio::ip::address> addresses_of(const std::string& iface) {
     return found;
 }
 
+std::vector<asio::ip::address> all_addresses() {
+    std::vector<asio::ip::address> all;
+    for (const Interface& i : interfaces()) all.push_back(i.address);
+    return all;
+}
+
 std::string interface_with(const asio::ip::address& own) {
     for (const Interface& i : interfaces())
         if (i.address == own) return i.name;

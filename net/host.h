@@ -17,6 +17,9 @@ std::string host_id();
 // none fits. Link-local IPv6 addresses are left out where there are others.
 std::vector<asio::ip::address> addresses_of(const std::string& iface);
 
+// Every address of this machine, loopback included.
+std::vector<asio::ip::address> all_addresses();
+
 // The interface that has this address of ours, and the one through which packets to the address of
 // another machine leave: "eth0"; "" if unknown.
 std::string interface_with(const asio::ip::address& own);

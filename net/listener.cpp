@@ -5,6 +5,7 @@ namespace convoy {
 namespace {
 constexpr std::chrono::seconds kFirstMessage{10};  // then a silent connection is dropped
 constexpr int kStrangersNamed = 10;                // a port scanner must not fill the log
+constexpr size_t kHealthText = 1'000;              // bytes: a list of thousands of ranks is cut
 }  // namespace
 
 void Listener::open(const asio::ip::address& address, uint16_t port) {
@@ -60,13 +61,15 @@ asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) 
 asio::awaitable<void> Listener::read_first(tcp::socket socket) {
     std::error_code gone;
     const std::string who = address_text(socket.remote_endpoint(gone));
-    std::string refusal;
+    std::string refusal, answer;
     try {
         set_options(socket);
         Message first;
         co_await within(kFirstMessage, socket, read_message(socket, wire::kJoinLimit, first));
         if (first.header.type == wire::Type::join && !on_join)
             refusal = cat("port ", port(), " is that of a rank, not of the coordinator");
+        else if (first.header.type == wire::Type::health && on_health)
+            answer = health_message();
         else
             dispatch(socket, first);
     } catch (const wire::NotConvoy& e) {
@@ -81,9 +84,15 @@ asio::awaitable<void> Listener::read_first(tcp::socket socket) {
     } catch (const Error& e) {
         turn_away(who, e.what());
     }
-    if (refusal.empty()) co_return;
-    const std::string answer = wire::encode(wire::Refuse{false, refusal});
+    if (!refusal.empty()) answer = wire::encode(wire::Refuse{false, refusal});
+    if (answer.empty()) co_return;
     co_await within(kFirstMessage, socket, write_message(socket, answer));
+}
+
+std::string Listener::health_message() const {
+    wire::Health health = on_health();
+    if (health.text.size() > kHealthText) health.text = health.text.substr(0, kHealthText) + " …";
+    return wire::encode(health);
 }
 
 void Listener::dispatch(tcp::socket& socket, const Message& first) {

@@ -1,5 +1,5 @@
 // listener.h — the one port of a process. The first message of a connection says what it is: a
-// JOIN for the coordinator or an EDGE of the ring.
+// JOIN for the coordinator, an EDGE of the ring, or HEALTH.
 #pragma once
 
 #include <functional>
@@ -27,11 +27,13 @@ class Listener {
     // Called with each connection; where a callback is null, the connection is closed.
     std::function<void(tcp::socket, wire::Join)> on_join;
     std::function<void(tcp::socket, wire::Edge)> on_edge;
+    std::function<wire::Health()> on_health;  // the answer to HEALTH
 
  private:
     void listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint);
     asio::awaitable<void> accept(std::shared_ptr<tcp::acceptor> acceptor);
     asio::awaitable<void> read_first(tcp::socket socket);
+    std::string health_message() const;
     void dispatch(tcp::socket& socket, const Message& first);
     void turn_away(const std::string& who, const std::string& why);
 

@@ -25,14 +25,15 @@ wire::Heartbeat Progress::heartbeat() const {
     return beat;
 }
 
-Membership::Membership(Log& log, milliseconds heartbeat)
-    : log_(log), heartbeat_(heartbeat), listener_(io_, log) {
+Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall)
+    : log_(log), heartbeat_(heartbeat), stall_(stall), listener_(io_, log) {
     progress_.since = heard_ = Clock::now();
     listener_.on_edge = [this](tcp::socket socket, wire::Edge edge) {
         if (incoming_edges_.size() < size_t(wire::kMaxWorld))
             incoming_edges_.push_back({std::move(socket), edge});
         news_.cancel();
     };
+    listener_.on_health = [this] { return health(); };
     thread_ = std::thread([this] { io_.run(); });
 }
 
@@ -122,9 +123,31 @@ void Membership::handle(const Message& message) {
             else
                 status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
             break;
-        default: break;  // HEARTBEAT and STATUS: read_messages() has noted the time
+        case Type::heartbeat: stalled_ = wire::decode<wire::Heartbeat>(message.body).phase; break;
+        default: break;  // STATUS: read_messages() has noted the time
     }
     news_.cancel();
+}
+
+wire::Health Membership::health() const {
+    if (!connection_) return {true, cat("joining: ", joining_)};
+    const wire::Heartbeat beat = progress_.heartbeat();
+    const std::string me =
+        cat("rank ", welcome_.rank, " of ", welcome_.world,
+            fmt::format(", step {}, {} for {:.1f} s", beat.step,
+                        beat.phase.empty() ? "starting" : "in " + beat.phase, beat.phase_ms / 1e3));
+    if (left_) return {true, cat(me, "; it has left the job")};
+    try {
+        status_.throw_if_ended();
+    } catch (const Error& cause) {
+        return {false, cat(me, "; the job has ended: ", cause.what())};
+    }
+    if (!stalled_.empty()) return {false, cat(me, "; no progress: ", stalled_)};
+    const auto quiet = Clock::now() - heard_;
+    if (quiet > std::max(stall_, 3 * std::max(heartbeat_, milliseconds(1'000))))
+        return {false, cat(me, "; the coordinator at ", connection_->remote(),
+                           " has been silent for ", quiet / std::chrono::seconds(1), " s")};
+    return {true, ring_is_open_ ? me : cat(me, "; waiting for the connections between the ranks")};
 }
 
 void Membership::coordinator_lost(const std::string& why) {

@@ -39,7 +39,8 @@ struct IncomingEdge {
 
 class Membership {
  public:
-    Membership(Log& log, std::chrono::milliseconds heartbeat);
+    // `stall` is how long the coordinator may be silent before this rank is unhealthy.
+    Membership(Log& log, std::chrono::milliseconds heartbeat, std::chrono::milliseconds stall);
     // Sends the messages that wait (for a second at most), then ends the control thread.
     ~Membership();
     Membership(const Membership&) = delete;
@@ -52,7 +53,9 @@ class Membership {
     Progress& progress() { return progress_; }
     std::chrono::milliseconds heartbeat() const { return heartbeat_; }
 
-    // The four below run on the control thread.
+    // The five below run on the control thread.
+    // What this rank waits for before WELCOME, for health().
+    void set_joining(std::string text) { joining_ = std::move(text); }
     // Serves a coordinator in this process: JOINs at the listener go to it.
     void serve(int world);
     uint64_t coordinator_id() const { return coordinator_ ? coordinator_->id() : 0; }
@@ -76,18 +79,22 @@ class Membership {
     asio::awaitable<void> read_messages();
     asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);
+    // The answer to HEALTH. Healthy is a rank that joins, or whose job makes progress.
+    wire::Health health() const;
     void send_abort(int lost, const std::string& why) noexcept;
     void end_job(int lost, const std::string& why) noexcept;
     void coordinator_lost(const std::string& why);
     asio::awaitable<void> flush(std::shared_ptr<std::promise<void>> done);
 
     Log& log_;
-    std::chrono::milliseconds heartbeat_;
+    std::chrono::milliseconds heartbeat_, stall_;
     JobStatus status_;
     Progress progress_;
     wire::Welcome welcome_;
     bool ring_is_open_ = false, left_ = false, answer_due_ = false, silence_logged_ = false;
     Clock::time_point heard_;
+    std::string joining_ = "no word from the coordinator yet";
+    std::string stalled_;  // whom the job waits for, as the coordinator said last
 
     // Declared before the members that hold sockets, which must be destroyed first.
     asio::io_context io_{1};

@@ -90,6 +90,7 @@ asio::awaitable<Connected> Rendezvous::join() {
             membership_.log().info("waiting for the coordinator at ", where(), ": ", why,
                                    "; trying again until ", until);
         logged = why;
+        membership_.set_joining(cat("the coordinator at ", where(), ": ", why));
         co_await sleep_for(pause);
     }
     membership_.start(connection_, welcome_);
@@ -145,6 +146,7 @@ bool Rendezvous::handle(const Message& message) {
         case Type::status:
             if (std::string text = wire::decode_text(message.body); text != last_status_)
                 membership_.log().info(last_status_ = text);
+            membership_.set_joining(last_status_);
             return false;
         case Type::refuse: {
             const auto refuse = wire::decode<wire::Refuse>(message.body);

@@ -26,25 +26,33 @@ void StallWatch::heard(int rank, const wire::Heartbeat& beat, Clock::time_point 
     r.heard = now;
 }
 
-std::optional<std::string> StallWatch::report(Clock::time_point now) {
-    // The longest wait, and the numbers of the collectives that the ranks have begun.
+milliseconds StallWatch::longest_wait(Clock::time_point now) const {
     milliseconds waited{0};
+    for (const Rank& r : ranks_)
+        if (r.beat.begun > r.beat.done)
+            waited = std::max(waited, duration_cast<milliseconds>(now - r.moved));
+    return waited;
+}
+
+std::optional<std::string> StallWatch::report(Clock::time_point now) {
+    const milliseconds waited = longest_wait(now);
+    if (waited < patience_) next_ = patience_;
+    if (waited < next_) return std::nullopt;
+    while (next_ <= waited) next_ *= 2;
+    return stall(now);
+}
+
+std::string StallWatch::stall(Clock::time_point now) const {
+    const milliseconds waited = longest_wait(now);
+    if (ranks_.empty() || waited < patience_) return "";
+    // The numbers of the collectives that the ranks have begun.
     uint64_t least = UINT64_MAX, most = 0;
     int64_t step = 0;
     for (const Rank& r : ranks_) {
-        if (r.beat.begun > r.beat.done)
-            waited = std::max(waited, duration_cast<milliseconds>(now - r.moved));
         least = std::min(least, r.beat.begun);
         most = std::max(most, r.beat.begun);
         step = std::max(step, r.beat.step);
     }
-    if (waited < patience_) {
-        next_ = patience_;
-        return std::nullopt;
-    }
-    if (waited < next_) return std::nullopt;
-    while (next_ <= waited) next_ *= 2;
-
     std::string text = cat("step ", step, ": ");
     if (least == most)
         return cat(text, "all ranks are in the same collective and no byte has moved for ",

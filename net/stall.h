@@ -18,10 +18,11 @@ class StallWatch {
                Clock::time_point now);
 
     void heard(int rank, const wire::Heartbeat& beat, Clock::time_point now);
-    // "step 812: all wait for rank 2 (10.0.0.7:29401), in data since 41 s", once some rank has
-    // waited in a collective for `patience` with nothing done and no byte moved; then again after
-    // twice that time, four times, … Otherwise nothing, however long a rank computes while no other
-    // rank waits for it.
+    // "step 812: all wait for rank 2 (10.0.0.7:29401), in data since 41 s" while some rank has
+    // waited in a collective for `patience` with nothing done and no byte moved. Otherwise "",
+    // however long a rank computes while no other rank waits for it.
+    std::string stall(Clock::time_point now) const;
+    // The same text for the log: once, then again after twice that time, four times, …
     std::optional<std::string> report(Clock::time_point now);
 
     int world() const { return int(ranks_.size()); }
@@ -34,6 +35,7 @@ class StallWatch {
         wire::Heartbeat beat;
         Clock::time_point heard, moved;
     };
+    std::chrono::milliseconds longest_wait(Clock::time_point now) const;
     std::string describe(int rank, Clock::time_point now) const;
 
     std::vector<Rank> ranks_;

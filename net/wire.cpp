@@ -23,6 +23,7 @@ constexpr std::pair<Type, const char*> kNames[] = {{Type::join, "JOIN"},
                                                    {Type::notice, "NOTICE"},
                                                    {Type::abort, "ABORT"},
                                                    {Type::leave, "LEAVE"},
+                                                   {Type::health, "HEALTH"},
                                                    {Type::sum, "SUM"},
                                                    {Type::broadcast, "BROADCAST"},
                                                    {Type::gather, "GATHER"},
@@ -192,6 +193,7 @@ Header decode(std::span<const std::byte, kHeaderBytes> in, uint64_t limit) {
                             "speaks ", kVersion, ": run the same build on all machines"),
                         bytes.version);
     if (!name(header.type)) fail("a message of the unknown type ", bytes.type);
+    if (header.type == Type::health) limit = std::min(limit, kHealthLimit);
     if (header.length > limit)
         fail("a ", name(header.type), " message of ", header.length, " bytes; the limit is ",
              limit);
@@ -227,6 +229,7 @@ MESSAGE_TYPE(Welcome);
 MESSAGE_TYPE(Edge);
 MESSAGE_TYPE(Heartbeat);
 MESSAGE_TYPE(Abort);
+MESSAGE_TYPE(Health);
 #undef MESSAGE_TYPE
 
 std::string encode_text(Type type, const std::string& text) {

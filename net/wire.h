@@ -27,10 +27,13 @@
 //   READY       rank → coordinator   no body: all edges of this rank are open
 //   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
 //   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,
-//                                    u32 ms in this phase, text phase
+//                                    u32 ms in this phase, text phase; from the coordinator: zeros,
+//                                    text whom the job waits for ("" unless it stalls)
 //   NOTICE      coordinator → rank   text for the log of every rank
 //   ABORT       both ways            i32 rank that was lost (-1: none), text why
 //   LEAVE       both ways            no body: the sender has finished and will hang up
+//   HEALTH      anybody → rank or coordinator   no body: how are you?
+//               answer               u8 healthy, text rank, world, step, phase, or what is wrong
 //   SUM, BROADCAST, GATHER, BARRIER, PROBE   rank → rank: a collective; its data (ring.h)
 //
 // Nothing that arrives is trusted: lengths are compared with a limit before anything is allocated,
@@ -53,6 +56,7 @@ constexpr uint16_t kVersion = 2;
 constexpr size_t kHeaderBytes = 24;
 constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
 constexpr uint64_t kJoinLimit = 1 << 20;     // body of a first message, from anybody
+constexpr uint64_t kHealthLimit = 4 << 10;   // body of HEALTH, whatever the other limit is
 constexpr int kMaxWorld = 4096;
 
 enum class Type : uint16_t {
@@ -67,6 +71,7 @@ enum class Type : uint16_t {
     notice = 9,
     abort = 10,
     leave = 11,
+    health = 12,
     sum = 32,
     broadcast = 33,
     gather = 34,
@@ -148,6 +153,12 @@ struct Abort {
     int lost = -1;
     std::string why;
     void fields(auto& body) { body(lost, why); }
+};
+struct Health {
+    static constexpr Type kType = Type::health;
+    bool healthy = false;
+    std::string text;
+    void fields(auto& body) { body(healthy, text); }
 };
 
 // A whole message, header included.

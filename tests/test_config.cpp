@@ -83,6 +83,10 @@ TEST_CASE("options: launchers' variables are understood, and contradictions name
     CHECK(parse({}, {{"RANK", "1"}, {"MASTER_ADDR", "[fd00::2]"}}).config.coord ==
           "[fd00::2]:29400");
     CHECK(parse({"--rank", "1"}, {{"RANK", "2"}}).config.rank == 1);
+    // health looks for the rank where the rank's own variables put it.
+    CHECK(parse({"health"}, {{"RANK", "1"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}})
+              .config.coord == "node0:29500");
+    CHECK(parse({"health"}, {{"CONVOY_PORT", "29501"}}).config.port == 29501);
 
     const CommandLine slurm = parse({}, {{"SLURM_PROCID", "3"},
                                          {"SLURM_STEP_ID", "0"},

@@ -25,7 +25,7 @@ TEST_CASE("a header is laid out as the table in wire.h says") {
     CHECK(std::memcmp(head, want, kHeaderBytes) == 0);
 }
 
-TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they were sent") {
+TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as they were sent") {
     Join join{2,
               4,
               77,
@@ -76,6 +76,9 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE and EDGE come back as they we
     const Refuse refuse = decode<Refuse>(body_of(encode(Refuse{true, "busy"})));
     CHECK(refuse.again);
     CHECK(refuse.why == "busy");
+    const Health health = decode<Health>(body_of(encode(Health{true, "rank 1 of 4"})));
+    CHECK(health.healthy);
+    CHECK(health.text == "rank 1 of 4");
     const Edge edge = decode<Edge>(body_of(encode(Edge{5, 1, 0, 3})));
     CHECK(edge.job == 5);
     CHECK(edge.from == 1);
@@ -96,6 +99,9 @@ TEST_CASE("a header of other bytes, another version, an unknown type or too long
     huge[22] = 1;  // 2^48 bytes: must be refused before anything is allocated
     CHECK_THROWS_WITH_AS(header_of(huge),
                          doctest::Contains("JOIN message of 281474976710656 bytes"), Error);
+    // Anybody may send HEALTH, and to anybody: no more than its answer needs is ever allocated.
+    std::string health = encode(Health{true, std::string(kHealthLimit, 'x')});
+    CHECK_THROWS_WITH_AS(header_of(health), doctest::Contains("the limit is 4096"), Error);
 }
 
 TEST_CASE("every cut and every flipped byte of a message either decodes or is an Error") {

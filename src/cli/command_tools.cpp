@@ -1,7 +1,9 @@
-// command_tools.cpp — the small commands: check, coordinator, models, export, import.
+// command_tools.cpp — the small commands: check, coordinator, health, models, export,
+// import.
 #include <algorithm>
 #include <filesystem>
 
+#include "net/health.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
@@ -28,6 +30,22 @@ static int command_coordinator(const CommandLine& line, Log& log, const Stop& st
     const auto [host, port] = coordinator_address(config.coord);
     serve_coordinator(host, port, config.world, log, stop);
     return stop() ? 128 + stop() : 0;
+}
+
+static int command_health(const CommandLine& line, Log&, const Stop&) {
+    const Config& config = line.config;
+    const uint16_t default_port =
+        coordinator_address(config.coord.empty() ? "localhost" : config.coord).second;
+    const uint16_t port = config.port > 0 ? uint16_t(config.port) : default_port;
+    HealthReport report = ask_health(port, std::chrono::milliseconds(1'500));
+    if (report.none_is_there && config.port == 0 && config.coord.empty())
+        report = {true, false,
+                  cat("no rank listens on port ", port,
+                      " and no --coord is set: a run alone has no port, and is healthy while it "
+                      "lives")};
+    if (!report.healthy) fail(report.text);
+    fmt::print("{}\n", report.text);
+    return 0;
 }
 
 static int command_models(const CommandLine& line, Log&, const Stop&) {
@@ -96,6 +114,9 @@ const CommandRow kCheckRow =
 const CommandRow kCoordinatorRow = {
     "coordinator", kCoordinator, "--coord HOST:PORT --world W",
     "only the meeting point, for jobs whose rank 0 should not serve it", command_coordinator};
+const CommandRow kHealthRow = {
+    "health", kHealth, "[--coord HOST:PORT | --port P]",
+    "ask the rank that runs on this machine how it is; exit status 0 or 1", command_health};
 const CommandRow kModelsRow =
     with_files({"models", kModels, "[NAME]", "list the built-in networks, or print the text of one",
                 command_models});

@@ -28,14 +28,14 @@ constexpr CommandRow with_files(CommandRow row) {
 }
 
 extern const CommandRow kTrainRow, kPlanRow, kEvalRow, kPredictRow, kCheckRow, kCoordinatorRow,
-    kModelsRow, kExportRow, kImportRow, kBenchTrainRow, kBenchKernelsRow, kBenchAllreduceRow,
-    kBenchDataRow;
+    kHealthRow, kModelsRow, kExportRow, kImportRow, kBenchTrainRow, kBenchKernelsRow,
+    kBenchAllreduceRow, kBenchDataRow;
 
 // Every command, in the order of --help; the first is the default.
 inline constexpr const CommandRow* kCommands[] = {
-    &kTrainRow,        &kPlanRow,           &kEvalRow,      &kPredictRow, &kCheckRow,
-    &kCoordinatorRow,  &kModelsRow,         &kExportRow,    &kImportRow,  &kBenchTrainRow,
-    &kBenchKernelsRow, &kBenchAllreduceRow, &kBenchDataRow,
+    &kTrainRow,       &kPlanRow,         &kEvalRow,           &kPredictRow,   &kCheckRow,
+    &kCoordinatorRow, &kHealthRow,       &kModelsRow,         &kExportRow,    &kImportRow,
+    &kBenchTrainRow,  &kBenchKernelsRow, &kBenchAllreduceRow, &kBenchDataRow,
 };
 
 using Environment = std::map<std::string, std::string>;

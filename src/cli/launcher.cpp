@@ -32,7 +32,8 @@ static std::string first_host(const std::string& list) {
 }
 
 void apply_launcher(CommandLine& line, const Environment& environment) {
-    if (!(find_option("rank")->commands & line.command)) return;
+    // Commands of a rank, and `health`, which must find the same port.
+    if (!(find_option("port")->commands & line.command)) return;
     const auto look = [&](const std::string& name) {
         const auto found = environment.find(name);
         return found == environment.end() ? "" : found->second;

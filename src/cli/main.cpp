@@ -33,6 +33,13 @@ static int stop_signal() {
     return installed ? caught : 0;
 }
 
+// The first process of a container has no default action for signals: without a handler the kernel
+// drops them, and stopping the container takes until its kill. Commands that ask stop_signal() set
+// theirs instead.
+static void end_on_signals() {
+    for (int number : {SIGINT, SIGTERM}) signal(number, [](int n) { _exit(128 + n); });
+}
+
 static Environment environment() {
     Environment variables;
     for (char** entry = environ; *entry; ++entry) {
@@ -59,6 +66,7 @@ int main(int argc, char** argv) {
         }
         const CommandRow& row = **std::ranges::find(kCommands, line.command, &CommandRow::command);
         log.set_quiet(line.config.quiet || line.config.json);
+        if (getpid() == 1) end_on_signals();
         signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error of the write
         return row.run(line, log, stop_signal);
     } catch (const std::exception& error) {

@@ -102,7 +102,7 @@ static const Option kOptions[] = {
      "record a training step as one CUDA graph; auto: where possible; on: and say why where it is "
      "not"},
 
-    {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kCoordinator, kFirst, kAny,
+    {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kCoordinator | kHealth, kFirst, kAny,
      "where the ranks meet; rank 0 serves this address unless a coordinator already does"},
     {"rank", "Ranks", &C::rank, "N", kRanked, kFirst, from(-1, 1e5),
      "number of this rank; default: assigned on arrival"},
@@ -110,7 +110,7 @@ static const Option kOptions[] = {
      "number of ranks; rank 0 or the coordinator must know it"},
     {"local-rank", "Ranks", &C::local_rank, "N", kRanked, 0, from(0, 1e5),
      "number of this rank on its host, from 0: picks its GPU; default: counted"},
-    {"port", "Ranks", &C::port, "P", kRanked, 0, from(0, 65535),
+    {"port", "Ranks", &C::port, "P", kRanked | kHealth, 0, from(0, 65535),
      "port to listen on; 0: the coordinator's port or the next free one"},
     {"advertise", "Ranks", &C::advertise, "HOST[:PORT]", kRanked, 0, kAny,
      "address for the other ranks; default: the one that the coordinator sees"},

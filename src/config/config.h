@@ -119,6 +119,7 @@ enum Command : unsigned {
     kBenchData = 1024,
     kModels = 2048,
     kPlan = 4096,
+    kHealth = 8192,
 };
 
 enum OptionFlag : unsigned {

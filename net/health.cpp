@@ -1,0 +1,71 @@
+#include "net/health.h"
+
+#include "net/host.h"
+
+namespace convoy {
+
+namespace {
+
+asio::awaitable<void> exchange(tcp::socket& socket, tcp::endpoint endpoint, Message& answer,
+                               bool& connected) {
+    const std::string question = wire::encode_empty(wire::Type::health);
+    co_await socket.async_connect(endpoint, asio::use_awaitable);
+    connected = true;
+    co_await write_message(socket, question);
+    co_await read_message(socket, wire::kHealthLimit, answer);
+}
+
+// An answer ends the search. Without one, a rank that is stopped counts for more than another
+// program, and that for more than nobody.
+struct Search {
+    asio::io_context io{1};
+    HealthReport report;
+    int found = 0;
+
+    void note(int weight, HealthReport what) {
+        if (weight > found) report = std::move(what), found = weight;
+    }
+    asio::awaitable<void> ask(tcp::endpoint endpoint, std::chrono::milliseconds patience) {
+        const std::string who = address_text(endpoint);
+        Message answer;
+        bool connected = false;
+        try {
+            tcp::socket socket(io);
+            co_await within(patience, socket, exchange(socket, endpoint, answer, connected));
+            if (answer.header.type != wire::Type::health)
+                fail("it answered ", wire::name(answer.header.type));
+            auto health = wire::decode<wire::Health>(answer.body);
+            note(3, {health.healthy, false, std::move(health.text)});
+            io.stop();
+        } catch (const TimedOut&) {
+            if (connected)
+                note(2, {false, false,
+                         cat("what listens at ", who, " has not answered in ", patience.count(),
+                             " ms: its process is stopped or starved")});
+        } catch (const std::system_error& e) {
+            if (connected)
+                note(1, {false, true,
+                         cat("what listens at ", who, " gave no answer: ", reason(e.code()),
+                             "; is it a trainer?")});
+        } catch (const Error& e) {
+            note(1,
+                 {false, true, cat("what listens at ", who, " is no healthy trainer: ", e.what())});
+        }
+    }
+};
+
+}  // namespace
+
+HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience) {
+    Search search;
+    search.report = {false, true,
+                     cat("nobody listens at port ", port,
+                         " of this machine: the rank has ended, "
+                         "has not reached its coordinator yet, or has another --port")};
+    for (const auto& address : all_addresses())
+        spawn(search.io.get_executor(), search.ask({address, port}, patience));
+    search.io.run();
+    return search.report;
+}
+
+}  // namespace convoy
