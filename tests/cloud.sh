@@ -42,13 +42,16 @@ injected() {
 }
 [ "$number" != "${FAIL_BEFORE:-}" ] || injected
 [ -z "${FAIL_ALL:-}" ] || [[ $all != *"$FAIL_ALL"* ]] || injected
-if [ "$number" = "${SIGNAL_AT:-}" ]; then
-    case $SIGNAL in
-    INT) kill -INT 0 ;; # as a terminal does: to the whole process group
-    *) kill "-$SIGNAL" "$(cat "$CLOUD/script")" ;;
-    esac
-    /bin/sleep 0.05
-fi
+interrupt() {
+    if [ "$number" = "${SIGNAL_AT:-}" ]; then
+        case $SIGNAL in
+        INT) kill -INT 0 ;; # as a terminal does: to the whole process group
+        *) kill "-$SIGNAL" "$(cat "$CLOUD/script")" ;;
+        esac
+        /bin/sleep 0.05
+    fi
+}
+[[ $all = *run-instances* ]] || interrupt
 after() { # --OPTION: the word after it
     local previous='' word
     for word in "${words[@]}"; do [ "$previous" != "$1" ] || echo "$word"; previous=$word; done
@@ -82,11 +85,15 @@ case $all in
     cat "$(after --public-key-material | sed 's,fileb://,,')" >"$CLOUD/key" && echo key-0123 ;;
 'aws '*' run-instances '*)
     [ -s "$CLOUD/key" ] && [ -e "$CLOUD/group" ] || die 254 "(InvalidKeyPair.NotFound)"
-    for ((i = 0; i < $(after --count); ++i)); do
+    # The machines come also when the program that asked for them was interrupted.
+    count=$(after --count)
+    for ((i = 0; i < count; ++i)); do
         mkdir -p "$CLOUD/instances" "$CLOUD/home/$i"
+        [ -z "${SIGNAL:-}" ] || /bin/sleep 0.2
         echo pending >"$CLOUD/instances/i-$i"
-        printf 'i-%d\t' $i
-    done ;;
+    done &
+    interrupt && wait
+    for ((i = 0; i < count; ++i)); do printf 'i-%d\t' $i; done ;;
 'aws '*' wait instance-running '*)
     for i in "$CLOUD"/instances/*; do echo running >"$i"; done ;;
 'aws '*' wait instance-status-ok '*) ;;
@@ -97,9 +104,7 @@ case $all in
         i=${i##*-} && printf '203.0.113.1%d\t10.77.0.%d\n' "$i" $((i + 1))
     done ;;
 'aws '*'StateReason'*)
-    for i in "$CLOUD"/instances/*; do
-        grep -q ^running "$i" || printf '%s\t%s\n' "${i##*/}" "$(cat "$i")"
-    done ;;
+    for i in "$CLOUD"/instances/*; do printf '%s\t%s\n' "${i##*/}" "$(cat "$i")"; done ;;
 'aws '*' describe-instances '*)
     # A fresh machine may be missing from the list for a while.
     if [ -n "${LATE_LIST:-}" ] && [ ! -e "$CLOUD/listed" ]; then touch "$CLOUD/listed" && exit; fi
@@ -321,6 +326,7 @@ signal() { # NAME WANTED-STATUS NUMBER
     cloud "$case" "${train[@]}" &
     set +m
     wait $! || status=$?
+    sleep 0.5 # machines that still come
     nothing_left "$case"
     expect "$case" "$wanted" $status
     if grep -q ' tail -n' "$tmp/$case/calls"; then
@@ -335,6 +341,17 @@ for ((k = 1; k < n; k += 2)); do
 done
 beside signal INT 130 "$n"
 beside signal HUP 129 "$n"
+ignored() { # during the deletion
+    local case=signal-ignored-$1 status=0
+    export TMPDIR=$tmp/$case SIGNAL=INT SIGNAL_AT=$1 && mkdir "$TMPDIR"
+    set -m
+    cloud "$case" "${train[@]}" &
+    set +m
+    wait $! || status=$?
+    nothing_left "$case"
+    expect "$case" 0 $status "nothing of run test is left"
+}
+for ((k = deletion - 5; k <= $(calls folder) - 5; k += 2)); do beside ignored "$k"; done
 wait_for_all() { while [ -n "$(jobs -rp)" ]; do wait -n || true; done; }
 
 # --- Machines that are lost, and lists that lag.
