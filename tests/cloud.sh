@@ -92,7 +92,7 @@ case $all in
         [ -z "${SIGNAL:-}" ] || /bin/sleep 0.2
         echo pending >"$CLOUD/instances/i-$i"
     done &
-    interrupt && wait
+    /bin/sleep 0.05 && interrupt && wait
     for ((i = 0; i < count; ++i)); do printf 'i-%d\t' $i; done ;;
 'aws '*' wait instance-running '*)
     for i in "$CLOUD"/instances/*; do echo running >"$i"; done ;;
