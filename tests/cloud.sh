@@ -180,7 +180,7 @@ ssh-keygen -q -t ed25519 -N '' -f "$tmp/key" 2>/dev/null || echo "ssh-ed25519 te
 mkdir -p "$tmp/flowers/daisy" && echo image >"$tmp/flowers/daisy/1.jpg"
 
 # cloud CASE OPTION…: runs the script for a case of that name; its output is in CASE/out.
-export REMOTE=$tmp/remote
+export REMOTE=$tmp/remote TMPDIR=$tmp
 cloud() {
     local folder=$tmp/$1 && shift
     mkdir -p "$folder"
