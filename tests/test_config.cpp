@@ -116,6 +116,151 @@ TEST_CASE("options: launchers' variables are understood, and contradictions name
                          doctest::Contains("CONVOY_RANK says 0, RANK says 1"), Error);
 }
 
+TEST_CASE("options: what each launcher sets, alone and inside another") {
+    const struct {
+        const char* launcher;
+        Environment environment;
+        int rank, world, local_rank;
+        const char* coord;
+    } cases[] = {
+        {"mpirun (Open MPI 4)",
+         {{"OMPI_COMM_WORLD_RANK", "3"},
+          {"OMPI_COMM_WORLD_SIZE", "4"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+          {"PMIX_RANK", "3"}},
+         3,
+         4,
+         1,
+         ""},
+        {"mpiexec (MPICH)",
+         {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}},
+         3,
+         4,
+         1,
+         ""},
+        {"mpiexec (PALS)",
+         {{"PALS_RANKID", "3"},
+          {"PMI_RANK", "3"},
+          {"PMI_SIZE", "4"},
+          {"PALS_LOCAL_RANKID", "1"},
+          {"PMI_LOCAL_RANK", "1"}},
+         3,
+         4,
+         1,
+         ""},
+        {"srun --mpi=pmi2",
+         {{"SLURM_PROCID", "3"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_NTASKS", "4"},
+          {"SLURM_LOCALID", "1"},
+          {"SLURM_STEP_NODELIST", "n[1-2]"},
+          {"PMI_RANK", "3"},
+          {"PMI_SIZE", "4"}},
+         3,
+         4,
+         1,
+         "n1:29400"},
+        {"mpirun, whose daemon on this host srun started",
+         {{"SLURM_PROCID", "0"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_NTASKS", "1"},
+          {"SLURM_LOCALID", "0"},
+          {"SLURM_STEP_NODELIST", "n2"},
+          {"OMPI_COMM_WORLD_RANK", "3"},
+          {"OMPI_COMM_WORLD_SIZE", "4"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}},
+         3,
+         4,
+         1,
+         ""},
+        {"mpiexec (MPICH), likewise",
+         {{"SLURM_PROCID", "1"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_NTASKS", "2"},
+          {"SLURM_LOCALID", "0"},
+          {"PMI_RANK", "3"},
+          {"PMI_SIZE", "4"},
+          {"MPI_LOCALRANKID", "1"}},
+         3,
+         4,
+         1,
+         ""},
+        {"an indexed Job", {{"JOB_COMPLETION_INDEX", "3"}}, 3, 0, -1, ""},
+        {"a TrainJob",
+         {{"JOB_COMPLETION_INDEX", "3"},
+          {"PET_NODE_RANK", "3"},
+          {"PET_NNODES", "4"},
+          {"PET_NPROC_PER_NODE", "1"},
+          {"PET_MASTER_ADDR", "job-node-0-0.job"},
+          {"PET_MASTER_PORT", "29500"}},
+         3,
+         4,
+         -1,
+         "job-node-0-0.job:29500"},
+        {"torchrun in a TrainJob, two processes a node",
+         {{"PET_NODE_RANK", "1"},
+          {"PET_NNODES", "2"},
+          {"PET_NPROC_PER_NODE", "2"},
+          {"PET_MASTER_ADDR", "job-node-0-0.job"},
+          {"RANK", "3"},
+          {"WORLD_SIZE", "4"},
+          {"LOCAL_RANK", "1"},
+          {"MASTER_ADDR", "job-node-0-0.job"}},
+         3,
+         4,
+         1,
+         "job-node-0-0.job:29400"},
+        {"a Swarm service, which counts from 1",
+         {{"SWARM_TASK_SLOT", "4"}, {"CONVOY_WORLD", "4"}, {"CONVOY_COORD", "tasks.trainer:29400"}},
+         3,
+         4,
+         -1,
+         "tasks.trainer:29400"},
+    };
+    for (const auto& [launcher, environment, rank, world, local_rank, coord] : cases) {
+        CAPTURE(launcher);
+        const Config config = parse({}, environment).config;
+        CHECK(config.rank == rank);
+        CHECK(config.world == world);
+        CHECK(config.local_rank == local_rank);
+        CHECK(config.coord == coord);
+        CHECK(parse({"--rank", "7"}, environment).config.rank == 7);
+    }
+}
+
+TEST_CASE("options: variables that disagree, or cannot be, are named") {
+    const struct {
+        Environment environment;
+        const char* message;
+    } cases[] = {
+        {{{"RANK", "2"}, {"PMI_RANK", "1"}}, "--rank: RANK says 2, PMI_RANK says 1; unset one"},
+        {{{"CONVOY_RANK", "0"}, {"PMIX_RANK", "1"}}, "CONVOY_RANK says 0, PMIX_RANK says 1"},
+        {{{"PMI_RANK", "2"}, {"PALS_RANKID", "1"}}, "PMI_RANK says 2, PALS_RANKID says 1"},
+        {{{"PMI_RANK", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_ID", "0"}},
+         "PMI_RANK says 2, SLURM_PROCID says 1"},
+        {{{"RANK", "0"}, {"JOB_COMPLETION_INDEX", "1"}},
+         "RANK says 0, JOB_COMPLETION_INDEX says 1"},
+        {{{"RANK", "2"}, {"SWARM_TASK_SLOT", "2"}}, "RANK says 2, SWARM_TASK_SLOT says 1"},
+        {{{"WORLD_SIZE", "4"}, {"PMI_SIZE", "3"}}, "--world: WORLD_SIZE says 4, PMI_SIZE says 3"},
+        {{{"WORLD_SIZE", "4"}, {"PET_NNODES", "3"}, {"PET_NPROC_PER_NODE", "1"}},
+         "WORLD_SIZE says 4, PET_NNODES says 3"},
+        {{{"LOCAL_RANK", "1"}, {"MPI_LOCALRANKID", "0"}},
+         "LOCAL_RANK says 1, MPI_LOCALRANKID says 0"},
+        {{{"PMI_LOCAL_RANK", "1"}, {"PALS_LOCAL_RANKID", "0"}},
+         "PMI_LOCAL_RANK says 1, PALS_LOCAL_RANKID says 0"},
+        {{{"MASTER_ADDR", "a"}, {"PET_MASTER_ADDR", "b"}},
+         "--coord: MASTER_ADDR says a:29400, PET_MASTER_ADDR says b:29400"},
+        {{{"SWARM_TASK_SLOT", "0"}}, "SWARM_TASK_SLOT cannot be '0': slots are numbers from 1"},
+        {{{"SWARM_TASK_SLOT", "x7"}},
+         "SWARM_TASK_SLOT cannot be 'x7'"},  // a node's id: mode global
+        {{{"PMI_RANK", "-3"}}, "PMI_RANK cannot be -3"},
+    };
+    for (const auto& [environment, message] : cases) {
+        CAPTURE(message);
+        CHECK_THROWS_WITH_AS(parse({}, environment), doctest::Contains(message), Error);
+    }
+}
+
 TEST_CASE("options: every one survives the way to another rank as text") {
     Config config;
     config.batch = 77, config.lr = 0.1234567890123, config.nesterov = true, config.model = "vgg16";

@@ -1,21 +1,36 @@
 // launcher.cpp — options from the environment variables that launchers set.
+#include <charconv>
+
 #include "src/base/check.h"
 #include "src/cli/commands.h"
 
 namespace convoy {
 
+// PMI: MPICH, Intel MPI, srun --mpi=pmi2. PMIX: Open MPI 5, srun --mpi=pmix. PALS: Cray's mpiexec.
+// PET: Kubeflow's TrainJob. SWARM_TASK_SLOT is set by tools/deploy/swarm.yaml, and counts from 1.
 static constexpr std::pair<const char*, const char*> kVariables[] = {
     {"rank", "RANK"},
     {"rank", "OMPI_COMM_WORLD_RANK"},
+    {"rank", "PMIX_RANK"},
+    {"rank", "PMI_RANK"},
+    {"rank", "PALS_RANKID"},
     {"rank", "SLURM_PROCID"},
     {"rank", "JOB_COMPLETION_INDEX"},
+    {"rank", "PET_NODE_RANK"},
+    {"rank", "SWARM_TASK_SLOT"},
     {"world", "WORLD_SIZE"},
     {"world", "OMPI_COMM_WORLD_SIZE"},
+    {"world", "PMI_SIZE"},
     {"world", "SLURM_NTASKS"},
+    {"world", "PET_NNODES"},
     {"local-rank", "LOCAL_RANK"},
     {"local-rank", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"local-rank", "MPI_LOCALRANKID"},
+    {"local-rank", "PMI_LOCAL_RANK"},
+    {"local-rank", "PALS_LOCAL_RANKID"},
     {"local-rank", "SLURM_LOCALID"},
     {"coord", "MASTER_ADDR"},
+    {"coord", "PET_MASTER_ADDR"},
     {"coord", "SLURM_STEP_NODELIST"},
 };
 
@@ -31,6 +46,17 @@ static std::string first_host(const std::string& list) {
            list.substr(close + 1, rest - close - 1);
 }
 
+// Slots count from 1: "4" → "3".
+static std::string rank_of_slot(const std::string& slot) {
+    int number = 0;
+    const auto [stop, error] = std::from_chars(slot.data(), slot.data() + slot.size(), number);
+    if (error != std::errc() || *stop != 0 || number < 1)
+        fail("SWARM_TASK_SLOT cannot be '", slot,
+             "': slots are numbers from 1; it takes "
+             "\"{{.Task.Slot}}\", in a service with replicas");
+    return cat(number - 1);
+}
+
 void apply_launcher(CommandLine& line, const Environment& environment) {
     // Commands of a rank, and `health`, which must find the same port.
     if (!(find_option("port")->commands & line.command)) return;
@@ -38,16 +64,26 @@ void apply_launcher(CommandLine& line, const Environment& environment) {
         const auto found = environment.find(name);
         return found == environment.end() ? "" : found->second;
     };
-    // Slurm sets SLURM_NTASKS in a plain salloc shell too; only a step (srun) has ranks.
-    const bool slurm_step = !look("SLURM_PROCID").empty() && !look("SLURM_STEP_ID").empty();
-    const std::string port = look("MASTER_PORT").empty() ? "29400" : look("MASTER_PORT");
+    const auto has = [&](const std::string& name) { return !look(name).empty(); };
+    // Slurm sets SLURM_NTASKS in a plain salloc shell too; only a step (srun) has ranks. Below
+    // mpirun and mpiexec the step is that of their daemons, one a host.
+    const bool slurm_step = has("SLURM_PROCID") && has("SLURM_STEP_ID") &&
+                            !has("OMPI_COMM_WORLD_RANK") && !has("MPI_LOCALRANKID");
     for (const auto& [option, variable] : kVariables) {
         const std::string name = variable;
         std::string value = look(name);
         if (value.empty() || (name.starts_with("SLURM_") && !slurm_step)) continue;
-        if (name == "SLURM_STEP_NODELIST" && !look("MASTER_ADDR").empty()) continue;
+        // With several processes a node, torchrun numbers them, and sets RANK.
+        if (name.starts_with("PET_N") && look("PET_NPROC_PER_NODE") != "1") continue;
+        if (name == "SLURM_STEP_NODELIST" && (has("MASTER_ADDR") || has("PET_MASTER_ADDR")))
+            continue;
         if (name == "SLURM_STEP_NODELIST") value = first_host(value);
-        if (option == std::string("coord")) value += ":" + port;
+        if (name == "SWARM_TASK_SLOT") value = rank_of_slot(value);
+        if (option == std::string("coord")) {
+            const std::string port =
+                look(name.starts_with("PET_") ? "PET_MASTER_PORT" : "MASTER_PORT");
+            value += ":" + (port.empty() ? "29400" : port);
+        }
 
         const auto [given, is_new] = line.given.try_emplace(option, name);
         if (given->second.starts_with("--")) continue;  // options win
