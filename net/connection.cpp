@@ -78,9 +78,16 @@ asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t p
 
 asio::awaitable<tcp::socket> dial(std::string host, uint16_t port, const Addresses& from,
                                   std::chrono::milliseconds patience) {
+    std::vector<tcp::endpoint> endpoints = co_await resolve(host, port);
+    co_return co_await dial(endpoints, from, patience);
+}
+
+asio::awaitable<tcp::socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
+                                  std::chrono::milliseconds patience) {
     std::string why;
-    const std::vector<tcp::endpoint> endpoints = co_await resolve(host, port);
-    for (const tcp::endpoint& endpoint : endpoints) {
+    for (const bool is_one = endpoints.size() == 1; !endpoints.empty();) {
+        const tcp::endpoint endpoint = endpoints.front();
+        endpoints.erase(endpoints.begin());
         tcp::socket socket(co_await asio::this_coro::executor);
         why += why.empty() ? "" : ", ";
         try {
@@ -99,7 +106,7 @@ asio::awaitable<tcp::socket> dial(std::string host, uint16_t port, const Address
         } catch (const TimedOut&) {
             why += cat("no answer in ", patience.count() / 1000, " s");
         }
-        if (endpoints.size() > 1) why += cat(" (", address_text(endpoint), ")");
+        if (!is_one) why += cat(" (", address_text(endpoint), ")");
     }
     fail(why);
 }

@@ -34,6 +34,9 @@ asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t p
 // `from` (none: the system chooses). Throws Error with the reasons ("connection refused").
 asio::awaitable<tcp::socket> dial(std::string host, uint16_t port, const Addresses& from,
                                   std::chrono::milliseconds patience);
+// Likewise from a list of addresses, which is left with those that were not tried.
+asio::awaitable<tcp::socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
+                                  std::chrono::milliseconds patience);
 
 // Reads one message of at most `limit` body bytes. Throws std::system_error from the socket, and
 // Error (wire.h) for bytes that make no sense.

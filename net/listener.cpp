@@ -67,7 +67,9 @@ asio::awaitable<void> Listener::read_first(tcp::socket socket) {
         Message first;
         co_await within(kFirstMessage, socket, read_message(socket, wire::kJoinLimit, first));
         if (first.header.type == wire::Type::join && !on_join)
-            refusal = cat("port ", port(), " is that of a rank, not of the coordinator");
+            // Again: the name it dialled may have other addresses, among them the coordinator's.
+            answer = wire::encode(wire::Refuse{
+                true, cat("port ", port(), " is that of a rank, not of the coordinator")});
         else if (first.header.type == wire::Type::health && on_health)
             answer = health_message();
         else

@@ -36,6 +36,8 @@ const char* advice(const std::string& why) {
         return "is rank 0 (or `trainer coordinator`) running there, on this port?";
     if (why.find("no answer") != std::string::npos || why.find("no route") != std::string::npos)
         return "is the address right, the machine up, and no firewall in the way?";
+    if (why.find("of a rank") != std::string::npos)
+        return "is the port of --coord right, and rank 0 running?";
     return "what is it that listens there?";
 }
 
@@ -50,6 +52,7 @@ class Rendezvous {
 
  private:
     asio::awaitable<void> attempt();
+    asio::awaitable<void> ask(std::vector<tcp::endpoint>& endpoints);
     asio::awaitable<void> read_until_welcome();
     asio::awaitable<void> serve_if_mine();
     bool try_to_listen(const asio::ip::address& address);
@@ -103,10 +106,33 @@ asio::awaitable<Connected> Rendezvous::join() {
 
 // Dials, joins and waits for WELCOME. Throws TryAgain for what may pass, Error for what will not.
 asio::awaitable<void> Rendezvous::attempt() {
+    std::vector<tcp::endpoint> endpoints;
     try {
         if (!serve_decided_) co_await serve_if_mine();
-        connection_ = std::make_shared<Connection>(
-            co_await dial(options_.host, options_.port, from_, kDialPatience));
+        endpoints = co_await resolve(options_.host, options_.port);
+    } catch (const Error& e) {
+        throw TryAgain(e.what());
+    }
+    // DNS shuffles the addresses of a name; in one order they fail with one text, logged once.
+    const bool v6 = endpoints.front().address().is_v6();
+    std::ranges::sort(endpoints, {}, [v6](const tcp::endpoint& e) {
+        return std::pair(e.address().is_v6() != v6, e);
+    });
+    for (std::string why;;) {
+        try {
+            co_return co_await ask(endpoints);
+        } catch (const TryAgain& e) {
+            why += cat(why.empty() ? "" : ", ", e.what());
+        }
+        if (endpoints.empty()) throw TryAgain(why);
+    }
+}
+
+// Asks the first of `endpoints` that answers. A name may have the addresses of all ranks (Swarm's
+// tasks.SERVICE, a headless service): one that is not the coordinator says so.
+asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
+    try {
+        connection_ = std::make_shared<Connection>(co_await dial(endpoints, from_, kDialPatience));
     } catch (const Error& e) {
         throw TryAgain(e.what());
     }
