@@ -200,9 +200,10 @@ TEST_CASE("program: a run folder is not mixed with another run, nor a run with o
 TEST_CASE("program: a cut checkpoint is named, and the one before it is used") {
     TempDir folder;
     const std::string run = folder / "run";
-    REQUIRE(run_trainer(small({"--out", run})).first == 0);
+    const std::vector<std::string> both = {"--out", run, "--resume", run};  // starts, then goes on
+    REQUIRE(run_trainer(small(both)).first == 0);
     std::filesystem::resize_file(run + "/step-00000010/model.safetensors", 1000);
-    const auto [status, output] = run_trainer({"--resume", run});
+    const auto [status, output] = run_trainer(both);
     CAPTURE(output);
     CHECK(status == 0);
     CHECK(output.find("step-00000010 is damaged and skipped") != std::string::npos);

@@ -46,8 +46,7 @@ static void swap_link(const fs::path& run, const std::string& name, const std::s
     fs::rename(fresh, run / name);
 }
 
-// Names of the checkpoints of a run, newest first.
-static std::vector<std::string> list_checkpoints(const fs::path& run) {
+std::vector<std::string> list_checkpoints(const std::string& run) {
     std::vector<std::string> names;
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {

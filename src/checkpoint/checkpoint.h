@@ -57,6 +57,9 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
                             const ModelCard& card, Model& model, Optimizer& optimizer,
                             Backend& backend, bool is_best, int keep);
 
+// Names of the checkpoints of a run, newest first; none where there is no such folder.
+std::vector<std::string> list_checkpoints(const std::string& run);
+
 // The newest valid checkpoint of a run folder (or the given checkpoint folder). Damaged ones are
 // named on `log` and skipped. Throws Error where there is none.
 Checkpoint load_checkpoint(const std::string& path, Log& log);

@@ -139,7 +139,9 @@ static const Option kOptions[] = {
     {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport, kFirst, kAny,
      "run folder (default: runs/<time>), or the file to write"},
     {"resume", "Output", &C::resume, "DIR", kTrain, 0, kAny,
-     "continue from the newest valid checkpoint of a run folder"},
+     "continue from the newest valid checkpoint of a run folder; with the same --out: or start "
+     "there "
+     "if it holds none"},
     {"from", "Output", &C::from, "PATH", kEval | kPredict | kExport, 0, kAny,
      "run folder, checkpoint or .safetensors file of the model to use"},
     {"save-every", "Output", &C::save_every, "E", kTrain, kJob, from(0, 1e6),

@@ -41,6 +41,8 @@ static void refuse_on_resume(const std::string& name, const std::string& was,
 static void decide(JobSetup& setup) {
     const CommandLine& line = setup.job.line;
     Config& config = setup.config;
+    // What restarts a job by itself always gives both; its first start finds nothing to resume.
+    if (config.resume == config.out && list_checkpoints(config.out).empty()) config.resume = "";
     if (!config.resume.empty()) {
         setup.resumed = load_checkpoint(config.resume, setup.job.log);
         // Not part of what was trained; older versions wrote megabytes.
