@@ -1,6 +1,7 @@
 #include "net/rendezvous.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <ctime>
 
 #include "net/host.h"
@@ -235,7 +236,7 @@ bool Rendezvous::try_to_listen(const asio::ip::address& address) {
                                    " is in use on this machine, probably by the coordinator");
             return true;
         }
-        if (e.code() != std::errc::address_not_available) throw;
+        if (e.code().value() != EADDRNOTAVAIL) throw;  // Asio knows no condition for this one
     }
     return false;
 }

@@ -158,7 +158,7 @@ TEST_CASE("three hosts join in spite of a decoy interface and of a name that mea
     }
     const std::string far = "127.0.0.1 localhost\n10.77.0.1 node1\n";
     Process rank2(hosts, 3, options_for(2, "node1"), sum_and_tell, far);
-    Process rank1(hosts, 2, options_for(1, "node1"), sum_and_tell, far);
+    Process rank1(hosts, 2, options_for(-1, "node1"), sum_and_tell, far);  // gets the free number
     Process rank0(hosts, 1, options_for(0, "node1"), sum_and_tell,
                   "127.0.0.1 localhost\n127.0.0.1 node1\n");
     // Rank 0 knows itself as loopback; the others reach it the way they reached the coordinator.
