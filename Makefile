@@ -3,6 +3,7 @@
 # make trainer-simt   … with the CUDA emulator       make layers    check the include rules
 # make gemm_ladder    the GPU product in six steps   make lines     count lines against the budget
 # make deps           install what is missing (apt)  make format    clang-format in place
+# make static         ./trainer-static, which needs no library; with CUDA=1 glibc and the driver
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  WERROR=1 (warnings are errors)
 #          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)
 #          ARCH="75 80 90" (compute capabilities), ARCH=all (those of a release); without it the
@@ -21,7 +22,8 @@ CXX         := g++
 CXXFLAGS    := -std=c++20 -O1 -g1 -Wall -Wextra -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
 CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas)
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-LDLIBS      := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread
+LDLIBS      := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread \
+               -Wl,--as-needed -lboost_context
 
 CUDA ?= $(if $(SAN)$(TSAN),0,$(if $(shell command -v nvcc),1,0))
 ifeq ($(CUDA),1)
@@ -33,7 +35,7 @@ ifeq ($(CUDA),1)
                -DFMT_USE_CONSTEXPR=1 -DCONVOY_ARCH='"$(or $(ARCHS),$(PTX))"' \
                $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) \
                -gencode arch=compute_$(PTX),code=compute_$(PTX)
-  LDLIBS    += -L$(dir $(shell command -v nvcc))../lib64 -lcudart_static -ldl -lrt
+  CUDA_LIBS := -L$(dir $(shell command -v nvcc))../lib64 -lcudart_static -ldl -lrt
 endif
 ifdef WERROR
   CXXFLAGS  += -Werror
@@ -85,15 +87,32 @@ FORCE:
 CHOICE := $(BUILD)/$(subst $() ,-,$(notdir $(GPU)) $(CUDA) $(TESTS)).choice
 $(CHOICE):
 	@mkdir -p $(@D) && rm -f $(BUILD)/*.choice && touch $@
-LINK = $(CXX) $(filter %.o,$^) -o $@ $(LDLIBS)
 $(BUILD)/trainer: $(MAIN_OBJ) $(LIB_OBJ) $(CHOICE)
-	$(LINK)
 $(BUILD)/trainer-simt: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
-	$(LINK) -lboost_context
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
-	$(LINK) -lboost_context
 $(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
-	$(LINK) -lboost_context
+$(BUILD)/trainer $(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder:
+	$(CXX) $(filter %.o,$^) -o $@ $(LDLIBS) $(CUDA_LIBS)
+
+# The same objects with static libraries. Without CUDA=1 on the command line it is for CPUs and has
+# no dynamic dependency; with it, glibc and the driver are what remains. The linker would warn that
+# getaddrinfo needs glibc's shared libraries: it does not for files and DNS (tests/static.sh).
+STATIC_CUDA := $(if $(filter file,$(origin CUDA)),0,$(CUDA))
+STATIC_LIBS := build/static-$(MACHINE)
+STATIC      := $(BUILD)/static$(if $(filter 1,$(STATIC_CUDA)),-$(notdir $(GPU)))
+STATIC_LINK  = $(CXX) $(filter %.o,$^) -o $@ -s -Wl,--gc-sections \
+               $(if $(shell ld --help | grep -e --no-warnings),-Wl$(comma)--no-warnings) \
+               -Wl,-Bstatic -L$(STATIC_LIBS)/lib $(LDLIBS) \
+               $$(cat $(STATIC_LIBS)/libs) $(if $(filter 1,$(STATIC_CUDA)),-static-libgcc -static-libstdc++ \
+               $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static)
+comma := ,
+static: $(STATIC)/trainer
+	@cmp -s $< trainer-static || cp -f $< trainer-static
+$(STATIC)/trainer: $(MAIN_OBJ) $(LIB_SRC:%=$(BUILD)/%.o) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(STATIC_LIBS)/libs
+	@mkdir -p $(@D)
+	$(STATIC_LINK)
+$(STATIC_LIBS)/libs:
+	tools/static_libs $(@D) $(MACHINE)
 
 # The set-up of a fresh machine, before anything is compiled; a look that takes no time once done.
 build/deps.ok: tools/deps.sh
@@ -188,5 +207,5 @@ lines:
 	    END { for (room in lines) printf "%6d  %s\n", lines[room], room | "sort -k2"; close("sort -k2"); \
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
-	rm -rf build trainer trainer-simt gemm_ladder
-.PHONY: FORCE all test barriers demo bench deps layers format format-check lines clean
+	rm -rf build trainer trainer-simt trainer-static gemm_ladder
+.PHONY: FORCE all static test barriers demo bench deps layers format format-check lines clean

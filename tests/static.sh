@@ -1,0 +1,58 @@
+#!/bin/bash
+# ./trainer-static has no dynamic dependency and no path of the build in it, and in an empty chroot it
+# reads every image format, resolves names, and trains to the losses of ./trainer.
+set -eu
+cd "$(dirname "$0")/.."
+die() { echo "static: $1" >&2 && exit 1; }
+need() { command -v "$1" >/dev/null || apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends "$2" >/dev/null; }
+need file file && need dnsmasq dnsmasq-base
+/usr/bin/python3 -c 'import PIL' 2>/dev/null || apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends python3-pil >/dev/null
+make -s trainer static
+
+bytes=$(stat -c %s trainer-static)
+[ "$bytes" -le 12000000 ] || die "$bytes bytes, more than 12 MB"
+file trainer-static | grep -q 'statically linked.*stripped' || die "it is not static and stripped"
+! grep -q "$PWD" trainer-static || die "it holds the path of the build"
+
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+mkdir -p "$root/data" "$root/etc" "$root/proc"
+cp trainer-static "$root/trainer"
+/usr/bin/python3 - "$root/data" <<'PY'
+import os, random, sys
+from PIL import Image
+random.seed(1)
+formats = ["jpg", "png", "webp", "tiff", "bmp", "ppm"]
+for label, base in enumerate([(200, 60, 60), (60, 60, 200)]):
+    os.makedirs(f"{sys.argv[1]}/class{label}")
+    for i in range(24):
+        image = Image.new("RGB", (40, 30), tuple(c + random.randint(-40, 40) for c in base))
+        for _ in range(60):
+            image.putpixel((random.randrange(40), random.randrange(30)), (random.randrange(256),) * 3)
+        image.save(f"{sys.argv[1]}/class{label}/{i}.{formats[i % len(formats)]}")
+PY
+options="--size 32 --batch 8 --epochs 2 --val-split 0.25 --threads 1 --decode-threads 1 --log-every 1"
+# shellcheck disable=SC2086  # a list of words on purpose
+./trainer $options --data "$root/data" --out "$root/dynamic" --quiet
+# shellcheck disable=SC2086
+chroot "$root" /trainer $options --data /data --out /static --quiet
+losses() { grep -o '"loss":[^,}]*' "$1/log.jsonl"; }
+[ "$(losses "$root/static" | wc -l)" -gt 8 ] || die "it logged no losses"
+[ "$(losses "$root/static")" = "$(losses "$root/dynamic")" ] || die "its losses are not ./trainer's"
+chroot "$root" /trainer check --data /data | grep -q '48 ' || die "it does not read all 48 images"
+
+# Two ranks that find each other by a name from /etc/hosts, and by one from a name server.
+echo '127.0.0.1 in-hosts' >"$root/etc/hosts"
+echo 'nameserver 127.0.0.1' >"$root/etc/resolv.conf"
+unshare --net --pid --fork --kill-child bash -euc '
+    ip link set lo up
+    dnsmasq --no-resolv --no-hosts --no-daemon --user=root --address=/in-dns.test/127.0.0.1 2>/dev/null &
+    for name in in-hosts in-dns.test; do
+        for rank in 1 0; do
+            chroot "$0" /trainer --coord "$name:29400" --rank $rank $([ $rank = 1 ] || echo --world 2) \
+                --generated 24 --size 16 --batch 8 --epochs 1 --threads 1 --join-timeout 20 --quiet \
+                --out "/$name" & ranks[$rank]=$!
+        done
+        wait "${ranks[0]}" && wait "${ranks[1]}"
+    done' "$root" || die "it resolves no names"
+echo "static: $bytes bytes; reads JPEG, PNG, WebP, TIFF, BMP, PPM and resolves names in an empty chroot"
