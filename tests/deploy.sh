@@ -12,8 +12,9 @@ set -um # m: background jobs take SIGINT
 cd "$(dirname "$0")/.." || exit
 [ -x trainer ] || make -s trainer || exit
 work=$(mktemp -d "${TMPDIR:-/tmp}/convoy-deploy-XXXXXX")
-sshd_pid="" netns=deploy$$
+sshd_pid="" launcher="" netns=deploy$$
 finish() {
+    [ -z "$launcher" ] || kill -KILL "$launcher" # its ranks end with it
     [ -z "$sshd_pid" ] || kill "$sshd_pid"
     [ ! -d "/etc/netns/$netns-1" ] || { CONVOY_HOSTS=$netns tools/hosts down && rm -rf "/etc/netns/$netns"-*; }
     rm -rf "$work"
@@ -126,11 +127,13 @@ launch_and_stop() {
     local name=$1 signal=$2 want=$3 out=$work/$1 pid status
     shift 3
     tools/launch "$@" -- "$PWD/trainer" "${long[@]}" --out "$out" >"$out.log" 2>&1 &
-    pid=$!
+    pid=$! launcher=$!
     within 20 grep -qs 'epoch 2/' "$out.log" || fail "$name does not train" "$out.log"
     kill -s "$signal" $pid
+    within 20 eval "! kill -0 $pid 2>/dev/null" || fail "$name goes on after SIG$signal" "$out.log"
     wait $pid 2>/dev/null
     status=$?
+    launcher=""
     [ $status -eq "$want" ] || fail "$name ended with $status after SIG$signal, not $want" "$out.log"
     nobody_left "$out"
 }
