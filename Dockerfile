@@ -3,8 +3,9 @@
 #   cpu   ./trainer-static and certificates, nothing else
 #   cuda  ./trainer-static with CUDA kernels on a minimal glibc; the driver comes from the host
 #   dev   all that the repository needs to be built and tested; mount it at /src
-# Tried: cpu is built and run by tests/image.sh; the steps of dev were run in a fresh Debian 12. Not
-# tried: cuda and dev with their base images, which come from a registry; cuda on a GPU.
+# Tried: cpu is built and run by tests/image.sh. cuda and dev were built on a Debian 12 that
+# debootstrap made, and cuda was run with a trainer for CPUs. Not tried: the base images of a
+# registry; a GPU.
 ARG BASE=debian:bookworm-slim
 
 FROM scratch AS cpu

@@ -3,7 +3,7 @@
 # root; no /proc/sys; 1 MB of shared memory. Trains the generated set and real JPEG, PNG and WebP
 # files, alone and as three containers that find each other by name; `health` is right about each; a
 # stop saves and ends in time. About 12 s when ./trainer-static exists. Needs root.
-# Not tried: the targets cuda and dev, whose base images come from a registry.
+# The targets cuda and dev need a base image from a registry, and are not built here.
 set -eu
 cd "$(dirname "$0")/.."
 if [ -z "${IMAGE_TEST_INSIDE:-}" ]; then
