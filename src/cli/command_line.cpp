@@ -21,7 +21,7 @@ static bool is_flag(const Option& option) {
     return std::holds_alternative<bool Config::*>(option.field);
 }
 
-static std::string help_text(const Option& option) {
+std::string help_text(const Option& option) {
     const std::string text = get_option(Config{}, option.name);
     const bool shows_default = !text.empty() && text != "-1" && !is_flag(option);
     return cat(option.help, shows_default ? cat(" [", text, "]") : "");

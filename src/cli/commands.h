@@ -29,14 +29,18 @@ constexpr CommandRow with_files(CommandRow row) {
 
 extern const CommandRow kTrainRow, kPlanRow, kEvalRow, kPredictRow, kCheckRow, kCoordinatorRow,
     kHealthRow, kModelsRow, kExportRow, kImportRow, kBenchTrainRow, kBenchKernelsRow,
-    kBenchAllreduceRow, kBenchDataRow;
+    kBenchAllreduceRow, kBenchDataRow, kManRow, kCompletionRow;
 
 // Every command, in the order of --help; the first is the default.
 inline constexpr const CommandRow* kCommands[] = {
-    &kTrainRow,       &kPlanRow,         &kEvalRow,           &kPredictRow,   &kCheckRow,
-    &kCoordinatorRow, &kHealthRow,       &kModelsRow,         &kExportRow,    &kImportRow,
-    &kBenchTrainRow,  &kBenchKernelsRow, &kBenchAllreduceRow, &kBenchDataRow,
+    &kTrainRow,          &kPlanRow,        &kEvalRow,       &kPredictRow,
+    &kCheckRow,          &kCoordinatorRow, &kHealthRow,     &kModelsRow,
+    &kExportRow,         &kImportRow,      &kBenchTrainRow, &kBenchKernelsRow,
+    &kBenchAllreduceRow, &kBenchDataRow,   &kManRow,        &kCompletionRow,
 };
+
+// An option's help, with its default in brackets.
+std::string help_text(const Option& option);
 
 using Environment = std::map<std::string, std::string>;
 

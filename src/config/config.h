@@ -120,6 +120,8 @@ enum Command : unsigned {
     kModels = 2048,
     kPlan = 4096,
     kHealth = 8192,
+    kMan = 16384,
+    kCompletion = 32768,
 };
 
 enum OptionFlag : unsigned {
