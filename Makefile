@@ -4,6 +4,7 @@
 # make gemm_ladder    the GPU product in six steps   make lines     count lines against the budget
 # make deps           install what is missing (apt)  make format    clang-format in place
 # make static         ./trainer-static, which needs no library; with CUDA=1 glibc and the driver
+# make install        PREFIX=/usr/local DESTDIR=     make deb       a Debian package in build/
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  WERROR=1 (warnings are errors)
 #          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)
 #          ARCH="75 80 90" (compute capabilities), ARCH=all (those of a release); without it the
@@ -173,6 +174,30 @@ bench: trainer
 	./trainer bench allreduce --world 2
 	./trainer bench data
 
+# Manual page and completion are printed by the program; the page's date is that of the commit.
+PROGRAM := trainer
+PREFIX  := /usr/local
+BIN      = $(DESTDIR)$(PREFIX)/bin/trainer
+DOC      = $(DESTDIR)$(PREFIX)/share/doc/convoy
+MAN      = $(DESTDIR)$(PREFIX)/share/man/man1/trainer.1
+COMPLETE = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/trainer
+install deb: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
+install: $(PROGRAM:trainer-static=static)
+	install -D $(PROGRAM) $(BIN)
+	install -d $(DOC) $(dir $(MAN) $(COMPLETE))
+	install -m644 README.md CHANGELOG.md $(DOC)
+	install -m644 LICENSE $(DOC)/copyright
+	umask 022 && ./$(PROGRAM) man >$(MAN) && gzip -9nf $(MAN)
+	umask 022 && ./$(PROGRAM) completion bash >$(COMPLETE)
+uninstall:
+	rm -rf $(BIN) $(DOC) $(MAN).gz $(COMPLETE)
+deb: PROGRAM := trainer-static
+deb:
+	rm -rf build/deb
+	$(MAKE) install PROGRAM=$(PROGRAM) DESTDIR=$(CURDIR)/build/deb/debian/convoy PREFIX=/usr
+	tools/deploy/deb $(VERSION)
+VERSION = $(shell sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.h)
+
 # Include rules: a file includes from its own room and from those before it in ROOMS; net, data and
 # kernels know src/base alone, and not each other. Asio, CUDA and the kernels of one backend stay
 # where they are wrapped.
@@ -208,4 +233,4 @@ lines:
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
 	rm -rf build trainer trainer-simt trainer-static gemm_ladder
-.PHONY: FORCE all static test barriers demo bench deps layers format format-check lines clean
+.PHONY: FORCE all static test barriers demo bench deps layers format format-check lines clean install uninstall deb

@@ -1,0 +1,125 @@
+#!/bin/bash
+# make install and make deb: the files, a manual page without errors that has every option, bash's
+# completion as bash calls it, a package that is reproducible, without errors of lintian, and that
+# installs, runs and leaves nothing when it is removed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+die() { echo "install: $1" >&2 && exit 1; }
+missing=""
+for need in man:man-db groff:groff mandoc:mandoc lintian:lintian shellcheck:shellcheck readelf:binutils \
+    dpkg-shlibdeps:dpkg-dev; do
+    command -v "${need%:*}" >/dev/null || missing+=" ${need#*:}"
+done
+# shellcheck disable=SC2086  # a list of words on purpose
+[ -z "$missing" ] || { apt-get update -qq &&
+    apt-get install -y -qq --no-install-recommends $missing >/dev/null; } || die "cannot install$missing"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+version=$(sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.h)
+[ "$(sed -n 's/^## //p' CHANGELOG.md | head -1)" = "$version" ] ||
+    die "the first version of CHANGELOG.md is not $version of src/cli/version.h"
+
+# make install and uninstall
+(umask 077 && make -s install PREFIX=/opt DESTDIR="$work/tree")
+files=$(cd "$work/tree" && find . -type f -perm -o=r | sort)
+[ "$files" = "./opt/bin/trainer
+./opt/share/bash-completion/completions/trainer
+./opt/share/doc/convoy/CHANGELOG.md
+./opt/share/doc/convoy/README.md
+./opt/share/doc/convoy/copyright
+./opt/share/man/man1/trainer.1.gz" ] || die "make install made: $files"
+trainer=$work/tree/opt/bin/trainer
+"$trainer" --version | grep -qx "Convoy $version" || die "the installed trainer is not $version"
+
+# The manual page: what every command's --help has, and no line that roff misreads.
+page=$work/trainer.1
+zcat "$work/tree/opt/share/man/man1/trainer.1.gz" >"$page"
+warnings=$(man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>&1 >/dev/null)
+[ -z "$warnings" ] || die "man: $warnings"
+mandoc -Tlint -W warning "$page" || die "mandoc warns about the manual page"
+grep -q "^.TH TRAINER 1 $(date -u -d "@$(git log -1 --format=%ct)" +%F) \"Convoy $version\"" "$page" ||
+    die "the manual page has another date or version: $(head -1 "$page")"
+man -E UTF-8 -l -Tutf8 "$page" | col -b >"$work/page.txt"
+
+# Completion: complete WORD... prints what TAB offers after these words.
+completion=$work/tree/opt/share/bash-completion/completions/trainer
+shellcheck -s bash "$completion" || die "shellcheck finds errors in the completion"
+complete() {
+    bash -euc 'set +eu; source "$0"; COMP_WORDS=(trainer "$@"); COMP_CWORD=$#; _trainer
+               for word in "${COMPREPLY[@]}"; do echo "$word"; done' "$completion" "$@" 2>&1 | sort | paste -sd, -
+}
+offers() {
+    local want=$1 got
+    shift
+    got=$(complete "$@")
+    [ "$got" = "$want" ] || die "completion of 'trainer $*' offers '$got', not '$want'"
+}
+commands=$("$trainer" --help | sed -n '/^Commands/,/^$/s/^  \(bench [a-z]*\|[a-z]*\) .*/\1/p')
+[ "$(wc -l <<<"$commands")" -ge 15 ] || die "--help names too few commands: $commands"
+while read -ra command; do  # "bench train" is two words
+    grep -q "^ *${command[*]}\b" "$work/page.txt" || die "the manual page lacks ${command[*]}"
+    options=$("$trainer" "${command[@]}" --help | grep -oE '^  (-h,)?--[a-z-]+' | sed 's/.*--/--/' | sort)
+    offers "$(paste -sd, - <<<"$options")" "${command[@]}" --
+    for option in $options; do
+        grep -qE "^ *$option\b" "$work/page.txt" || die "the manual page lacks $option of ${command[*]}"
+    done
+done <<<"$commands"
+mkdir -p "$work/in/a folder" && touch "$work/in/a file"
+cd "$work/in"
+offers "bench" be
+offers "allreduce,data,kernels,train" bench ""
+offers "--warmup,--watts,--weight-decay,--wire,--world" --w
+offers "--wire,--world" bench allreduce --w
+offers "resize" --augment r
+offers "crop,none,resize" --augment =
+offers "resize" train --augment = r
+offers "cpu,cuda,simt" --quiet --device ""
+offers "" --batch ""
+offers "a folder" --data ""
+offers "a file,a folder" export --from = a
+offers "a file,a folder" predict "a file" a
+offers "alexnet" --model al
+offers "resnet18,resnet34,resnet50" models res
+offers "--help,bash" completion ""
+cd - >/dev/null
+if "$trainer" completion fish 2>/dev/null; then die "completion fish does not fail"; fi
+
+make -s uninstall PREFIX=/opt DESTDIR="$work/tree"
+left=$(find "$work/tree" -type f)
+[ -z "$left" ] || die "make uninstall leaves $left"
+
+# check_package PROGRAM ARGUMENT...: what `make deb ARGUMENT...` makes, with ./PROGRAM in it.
+check_package() {
+    local deb errors program=$1 root=$work/root-$1 listing
+    shift
+    make -s deb "$@" >/dev/null
+    deb=$(echo "build/convoy_$version-1_"*.deb)
+    # The package is not made for Debian's archive, where a first upload closes a bug report.
+    errors=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs \
+        "$deb" 2>&1) || die "lintian: $errors"
+    listing=$(dpkg-deb -c "$deb")
+    for file in bin/trainer share/man/man1/trainer.1.gz share/bash-completion/completions/trainer \
+        share/doc/convoy/{README.md,copyright,changelog.gz,changelog.Debian.gz}; do
+        grep -qE "^-rw[x-]r-[x-]r-[x-] root/root .* \./usr/$file\$" <<<"$listing" || die "$deb lacks $file"
+    done
+    apt-get -qq --simulate install "./$deb" >/dev/null || die "$deb cannot be installed by apt here"
+    mkdir -p "$root/var/lib/dpkg/"{info,updates} && touch "$root/var/lib/dpkg/"{status,available}
+    dpkg --root="$root" --force-depends -i "$deb" >/dev/null 2>&1 || die "dpkg -i $deb fails"
+    (cd "$root" && md5sum --quiet -c var/lib/dpkg/info/convoy.md5sums) || die "$deb is damaged"
+    "$root/usr/bin/trainer" --version | grep -qx "Convoy $version" || die "the trainer of $deb does not run"
+    [ "$program" = trainer ] || chroot "$root" /usr/bin/trainer --version >/dev/null ||
+        die "the trainer of $deb does not run where there is nothing else"
+    dpkg --root="$root" -r convoy >/dev/null
+    [ ! -e "$root/usr" ] || die "dpkg -r convoy leaves $(find "$root/usr" -type f)"
+    echo "install: $deb with ./$program, $(stat -c %s "$deb") bytes, depends on:" \
+        "$(dpkg-deb -f "$deb" Depends | tr '\n' ' ')"
+}
+check_package trainer PROGRAM=trainer
+dpkg-deb -f "build/convoy_$version-1_"*.deb Depends | grep -q libopencv-core || die "./trainer needs OpenCV"
+check_package trainer-static
+deb=$(echo "build/convoy_$version-1_"*.deb)
+needs=$(dpkg-deb -f "$deb" Depends)
+[ -z "$needs" ] || die "the package with ./trainer-static depends on $needs"
+cp "$deb" "$work/first.deb"
+(umask 077 && TZ=Asia/Tokyo make -s deb >/dev/null)
+cmp "$deb" "$work/first.deb" || die "two packages of the same commit differ"
