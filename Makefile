@@ -10,23 +10,25 @@
 #          ARCH="75 80 90" (compute capabilities), ARCH=all (those of a release); without it the
 #          GPUs of this machine, or else PTX of 8.0 that a driver compiles for what it finds
 #          TESTS="ring join" (only tests/test_ring.cpp and so on: quick to build)
-VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))
-BUILD   := build/$(VARIANT)
 MACHINE := $(shell uname -m)
+CROSS   := $(filter-out $(shell uname -m),$(MACHINE))
+VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))
+BUILD   := build/$(VARIANT)$(CROSS:%=-%)
 
 # AVX2 is the floor on x86-64; files named *_avx512.cpp are chosen at run time.
 ISA        := $(if $(filter x86_64,$(MACHINE)),-march=x86-64-v3)
 ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
 
 # -O1 for control code, -O2 and -O3 for code that touches every byte. -g1: line numbers for traces.
-CXX         := g++
-CXXFLAGS    := -std=c++20 -O1 -g1 -Wall -Wextra -I. -isystem /usr/include/opencv4 -MMD -MP -pthread $(ISA)
+CXX         := $(CROSS:%=%-linux-gnu-)g++
+OPENCV      := $(if $(CROSS),build/static-$(MACHINE),/usr)/include/opencv4
+CXXFLAGS    := -std=c++20 -O1 -g1 -Wall -Wextra -I. -isystem $(OPENCV) -MMD -MP -pthread $(ISA)
 CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas)
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 LDLIBS      := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread \
                -Wl,--as-needed -lboost_context
 
-CUDA ?= $(if $(SAN)$(TSAN),0,$(if $(shell command -v nvcc),1,0))
+CUDA ?= $(if $(SAN)$(TSAN)$(CROSS),0,$(if $(shell command -v nvcc),1,0))
 ifeq ($(CUDA),1)
   ARCH      ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u)
   ARCHS     := $(if $(filter all,$(ARCH)),75 80 90,$(strip $(ARCH)))
@@ -108,13 +110,14 @@ STATIC_LINK  = $(CXX) $(filter %.o,$^) -o $@ -s -Wl,--gc-sections \
                $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static)
 comma := ,
 static: $(STATIC)/trainer
-	@cmp -s $< trainer-static || cp -f $< trainer-static
+	@cmp -s $< trainer-static$(CROSS:%=-%) || cp -f $< trainer-static$(CROSS:%=-%)
 $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_SRC:%=$(BUILD)/%.o) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(STATIC_LIBS)/libs
 	@mkdir -p $(@D)
 	$(STATIC_LINK)
 $(STATIC_LIBS)/libs:
 	tools/static_libs $(@D) $(MACHINE)
 
+READY := build/deps.ok $(if $(CROSS),$(STATIC_LIBS)/libs)
 # The set-up of a fresh machine, before anything is compiled; a look that takes no time once done.
 build/deps.ok: tools/deps.sh
 	@mkdir -p build
@@ -136,7 +139,7 @@ $(BUILD)/tests/%.o: CXXFLAGS += -fno-sanitize=undefined
 # Unrolled tiles of registers: with -O2 as long to compile as a tenth of all the rest.
 $(BUILD)/kernels/cpu/micro_%.o: KERNELFLAGS += -O1
 endif
-$(BUILD)/%.cpp.o: %.cpp Makefile | build/deps.ok
+$(BUILD)/%.cpp.o: %.cpp Makefile | $(READY)
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
 # Make's own rule would compile a .cu.cpp as well, and without what is to be rewritten first.
@@ -149,9 +152,9 @@ $(SIMT)/%.cuh: %.cuh kernels/simt/launch.sed
 $(SIMT)/%.cu.cpp: %.cu kernels/simt/launch.sed
 	$(REWRITE)
 $(SIMT)/%.o: CXXFLAGS += -fsanitize=alignment -Wno-unknown-pragmas
-$(SIMT)/%.cu.o: $(SIMT)/%.cu.cpp Makefile | $(patsubst %,$(SIMT)/%,$(wildcard kernels/cuda/*.cuh)) build/deps.ok
+$(SIMT)/%.cu.o: $(SIMT)/%.cu.cpp Makefile | $(patsubst %,$(SIMT)/%,$(wildcard kernels/cuda/*.cuh)) $(READY)
 	$(CXX) -I$(SIMT) $(CXXFLAGS) -c $< -o $@
-$(GPU)/%.cu.o: %.cu Makefile | build/deps.ok
+$(GPU)/%.cu.o: %.cu Makefile | $(READY)
 	@mkdir -p $(@D)
 	nvcc $(NVCCFLAGS) -c $< -o $@
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh
@@ -232,5 +235,5 @@ lines:
 	    END { for (room in lines) printf "%6d  %s\n", lines[room], room | "sort -k2"; close("sort -k2"); \
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
-	rm -rf build trainer trainer-simt trainer-static gemm_ladder
+	rm -rf build trainer trainer-simt trainer-static* gemm_ladder
 .PHONY: FORCE all static test barriers demo bench deps layers format format-check lines clean install uninstall deb
