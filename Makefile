@@ -74,7 +74,8 @@ ifdef TSAN
 endif
 TEST_SRC := $(if $(TESTS),tests/main.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) \
-            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o)
+            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o) \
+            $(if $(filter 1,$(CUDA)),$(GPU)/tests/mma_kernels.cu.o $(GPU)/tools/gemm_ladder.cu.o)
 LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
               $(if $(filter 1,$(CUDA)),$(GPU)/tools/gemm_ladder.cu.o)
 

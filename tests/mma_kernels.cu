@@ -82,8 +82,6 @@ __global__ void misaligned_copy_kernel(const float* x) {
     copies.copy<16>(tile, x + 1, true);
 }
 
-}  // namespace
-
 std::vector<float> one_mma(bool bf16, const std::vector<float>& a, const std::vector<float>& b,
                            const std::vector<float>& d) {
     std::vector<float> out = d;
@@ -126,5 +124,9 @@ void copy_misaligned() {
         throw;
     }
 }
+
+}  // namespace
+
+MmaKernels mma_kernels() { return {one_mma, one_load, copies_seen, copy_misaligned}; }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/device.h"
 #include "tests/support.h"
 
 namespace convoy {
@@ -39,8 +40,8 @@ inline std::string read_file(const std::string& path) {
 
 // The trainer that was built beside these tests.
 inline std::string trainer_path() {
-    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trainer-simt")
-        .string();
+    const char* name = on_gpu() ? "trainer" : "trainer-simt";
+    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
 }
 
 // One run of the trainer; its output (both streams) goes to a file. Killed if it outlives this.

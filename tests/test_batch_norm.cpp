@@ -5,6 +5,8 @@
 
 namespace convoy {
 
+TEST_SUITE_BEGIN("device");
+
 namespace {
 
 constexpr float kEps = 1e-5f;

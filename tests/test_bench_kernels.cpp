@@ -4,6 +4,7 @@
 #include "kernels/cpu/micro.h"
 #include "src/base/text.h"
 #include "src/bench/bench_kernels.h"
+#include "tests/device.h"
 #include "tests/support.h"
 
 namespace convoy {
@@ -37,7 +38,7 @@ std::vector<std::string> rows_of(const Config& config, const Make&... make) {
     if (config.json) CHECK(int(lines.size()) == rows);
     return lines;
 }
-Config json_of(const char* device, const char* filter) {
+Config json_of(const std::string& device, const char* filter) {
     Config config;
     config.device = device, config.filter = filter, config.threads = 1, config.json = true;
     return config;
@@ -76,11 +77,13 @@ TEST_CASE("bench_kernels on a GPU has cuBLAS do the same products beside it, or 
     CHECK(table[1] == "no cuBLAS to compare with: cuBLAS cannot be opened: no file");
 }
 
-TEST_CASE("bench_kernels runs relu, add and the loss by themselves, also on the CUDA kernels") {
-    const std::pair<const char*, const char*> rows[] = {{"cpu", "tiny relu 64x4x4x128"},
-                                                        {"cpu", "resnet18 add 32x7x7x512"},
-                                                        {"simt", "tiny relu_grad 64x4x4x128"},
-                                                        {"simt", "tiny softmax_cross_entropy"}};
+TEST_CASE("bench_kernels runs relu, add and the loss by themselves, also on the CUDA kernels" *
+          doctest::test_suite("device")) {
+    const std::pair<std::string, const char*> rows[] = {
+        {"cpu", "tiny relu 64x4x4x128"},
+        {"cpu", "resnet18 add 32x7x7x512"},
+        {kernel_device(), "tiny relu_grad 64x4x4x128"},
+        {kernel_device(), "tiny softmax_cross_entropy"}};
     for (const auto& [device, filter] : rows) {
         CAPTURE(device);
         CAPTURE(filter);

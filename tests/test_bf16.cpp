@@ -3,10 +3,13 @@
 // arithmetic, and by half a unit of the last of the 8 bits that are stored: 2⁻⁸ of its size at
 // most. Convolutions and linear layers: test_tensor_cores.cpp. Steps of training: test_mixed.cpp.
 #include "kernels/simt/emulator.h"
+#include "tests/device.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
 
 namespace convoy {
+
+TEST_SUITE_BEGIN("device");
 
 namespace {
 
@@ -219,7 +222,7 @@ TEST_CASE("an op refuses tensors that hold another type than it can work with") 
     const Tensor halves(x, shape, Type::kBfloat16), floats(y, shape);
     CHECK_THROWS_WITH_AS(make_backend("cpu")->relu(halves),
                          doctest::Contains("a tensor 1x1x1x4 of bf16"), Error);
-    auto model = make_backend("simt", {.threads = 1, .precision = Precision::kBf16});
+    auto model = make_backend(kernel_device(), {.threads = 1, .precision = Precision::kBf16});
     CHECK_THROWS_WITH_AS(model->add(halves, floats), doctest::Contains("x holds bf16, y fp32"),
                          Error);
     const Tensor w(x, {4, 1, 1, 4});

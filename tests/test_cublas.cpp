@@ -1,5 +1,5 @@
-// --gemm cublas: calls of the library against a mock that follows the definition of BLAS, and the
-// errors where there is no library.
+// --gemm cublas: calls of the library against a mock that follows the definition of BLAS, the
+// library itself on a GPU, and the errors where there is none.
 #include "kernels/cuda/cublas.h"
 
 #include <bit>
@@ -151,6 +151,44 @@ TEST_CASE(
         library.product(Precision::kFp32, {{&x, 1, 1, 1, 1}, true, 1}, {{&w, 1, 1, 1, 1}, true, 1},
                         1, 1, 2, false, {&y, 1, 1, 1, 1}),
         "cuBLAS: cublasGemmEx: an argument is wrong", Error);
+}
+
+TEST_CASE("linear layers by the installed cuBLAS match the formula in double" *
+          doctest::test_suite("device")) {
+    if (!on_gpu()) return;  // the library needs a GPU
+    const int N = 37, C = 100, K = 67;
+    const Shape xs{N, 1, 1, C}, ws{K, 1, 1, C}, ys{N, 1, 1, K};
+    const Window point = Window::square(1);
+    for (Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
+        ThroughDevice backend(
+            make_backend(kernel_device(), {.precision = precision, .gemm = Gemm::kCublas}));
+        CAPTURE(int(precision));
+        // Eighths are exact in every precision.
+        const auto eighths = [](size_t n, uint64_t seed) {
+            std::vector<float> x = random_floats(n, seed);
+            for (float& v : x) v = std::round(v * 8) / 8;
+            return x;
+        };
+        std::vector<float> x = eighths(xs.elems(), 1), w = eighths(ws.elems(), 2);
+        std::vector<float> b = eighths(K, 3), dy = eighths(ys.elems(), 4);
+        const reference::Array X(xs, x), W(ws, w), DY(ys, dy);
+        const auto near = [&](const std::vector<double>& want, double terms) {
+            double largest = 0;
+            for (double v : want) largest = std::max(largest, std::abs(v));
+            return sum_tolerance(terms) + (precision == Precision::kBf16 ? largest * 0x1p-8 : 0);
+        };
+        Guarded y(ys.elems()), dx(xs.elems()), dw(w), db(b);
+        backend.linear({x.data(), xs}, {w.data(), ws}, b.data(), true, {y.data(), ys});
+        const auto want_y = reference::conv2d(X, W, b, point, true).v;
+        CHECK_CLOSE(y.span(), want_y, near(want_y, C + 1));
+        backend.linear_grad_x({dy.data(), ys}, {w.data(), ws}, {x.data(), xs}, {dx.data(), xs});
+        const auto want_dx = reference::conv2d_grad_x(DY, W, point, xs, x).v;
+        CHECK_CLOSE(dx.span(), want_dx, near(want_dx, K));
+        backend.linear_grad_w({x.data(), xs}, {dy.data(), ys}, {dw.data(), ws}, db.data());
+        auto want_dw = reference::conv2d_grad_w(X, DY, point, ws);
+        for (size_t i = 0; i < w.size(); ++i) want_dw.v[i] += w[i];
+        CHECK_CLOSE(dw.span(), want_dw.v, sum_tolerance(N + 1));
+    }
 }
 
 TEST_CASE("--gemm cublas says what is missing: the library, a function of it, or a GPU") {

@@ -4,6 +4,8 @@
 
 namespace convoy {
 
+TEST_SUITE_BEGIN("device");
+
 TEST_CASE("relu, relu_grad and add change each number as their formulas say") {
     auto backend = each_backend(2);
     for (int n : {0, 1, 77, 100'000}) {

@@ -1,14 +1,17 @@
 // Ops recorded and replayed (kernels/cuda/graph.cu), on the CUDA emulator.
 #include "src/train/step_graph.h"
+#include "tests/device.h"
 #include "tests/support.h"
 
 namespace convoy {
+
+TEST_SUITE_BEGIN("device");
 
 namespace {
 
 // Device memory of simt, and what stands in it.
 struct OnDevice {
-    std::unique_ptr<Backend> backend = make_backend("simt", {.threads = 1});
+    std::unique_ptr<Backend> backend = make_backend(kernel_device(), {.threads = 1});
 
     float* put(const std::vector<float>& values) {
         float* there = backend->alloc(values.size());

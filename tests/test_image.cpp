@@ -12,6 +12,8 @@
 
 namespace convoy {
 
+TEST_SUITE_BEGIN("device");
+
 namespace {
 
 // A block that images are packed into, one behind the other.

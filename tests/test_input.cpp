@@ -3,12 +3,15 @@
 
 #include <algorithm>
 
+#include "tests/device.h"
 #include "tests/support.h"
 
 using namespace convoy;
 
+TEST_SUITE_BEGIN("device");
+
 TEST_CASE("a batch that was fetched ahead is what is taken next, if it is still that batch") {
-    const auto backend = make_backend("simt", {.threads = 1});
+    const auto backend = make_backend(kernel_device(), {.threads = 1});
     Model model("input 4\nflatten\nlinear fc out classes\n", {"net", 2, 4, 1, ""}, *backend);
     model.plan(2, /*training=*/false);
     Input input(*backend, model, /*packed=*/false, /*ahead=*/true);
@@ -38,7 +41,7 @@ TEST_CASE("a batch that was fetched ahead is what is taken next, if it is still 
     const float* const first = place;
 
     input.fetch_ahead(batches[1]);
-    backend->wait_upload();  // it is there, and must not be copied once more
+    backend->wait_upload(), backend->synchronize();  // it is there, and not copied once more
     std::fill_n(batches[1].x, elems, NAN);
     CHECK(taken(batches[1]) == pixels[1]);
     CHECK(place != first);
@@ -52,7 +55,7 @@ TEST_CASE("a batch that was fetched ahead is what is taken next, if it is still 
     CHECK(taken(batches[1]) == pixels[1]);  // another one than was thought
 
     input.fetch_ahead(batches[0]);
-    backend->wait_upload();
+    backend->wait_upload(), backend->synchronize();
     batches[0].number = 3;  // its slot was filled again, as by Loader::start
     fill(batches[0]);
     CHECK(taken(batches[0]) == pixels[3]);

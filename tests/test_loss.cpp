@@ -5,6 +5,8 @@
 
 namespace convoy {
 
+TEST_SUITE_BEGIN("device");
+
 TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, ranks") {
     auto backend = each_backend(2);
     const std::pair<int, int> sizes[] = {{1, 1}, {5, 3}, {33, 10}, {4, 1000}};

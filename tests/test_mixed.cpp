@@ -4,9 +4,12 @@
 #include <bit>
 
 #include "src/model/model.h"
+#include "tests/device.h"
 #include "tests/support.h"
 
 using namespace convoy;
+
+TEST_SUITE_BEGIN("device");
 
 namespace {
 
@@ -40,7 +43,7 @@ flatten
 
 struct Net {
     Net(const char* text, Precision precision, bool training = true)
-        : backend(make_backend("simt", {.threads = 2, .precision = precision})),
+        : backend(make_backend(kernel_device(), {.threads = 2, .precision = precision})),
           model(text, {"net", 3, 12, 1, ""}, *backend) {
         activation_bytes = model.plan(kImages, training);
         const Shape shape{kImages, 12, 12, 3};

@@ -4,10 +4,13 @@
 #include <numeric>
 
 #include "kernels/simt/emulator.h"
+#include "tests/device.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
 
 namespace convoy {
+
+TEST_SUITE_BEGIN("device");
 
 namespace {
 
@@ -152,7 +155,8 @@ TEST_CASE("moments of a convolution have the same bits in whatever order threads
         std::vector<float> first;
         for (uint64_t seed : {1, 2, 3}) {
             simt::set_seed(seed);
-            ThroughDevice backend(make_backend("simt", {.threads = 2, .precision = precision}));
+            ThroughDevice backend(
+                make_backend(kernel_device(), {.threads = 2, .precision = precision}));
             Problem p({{5, 9, 7, 8}, 68, Window::square(1), {0, 1, 2, 5}});
             p.run(backend, true);
             std::vector<float> all = p.mean_rstd;

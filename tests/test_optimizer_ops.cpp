@@ -4,6 +4,8 @@
 
 namespace convoy {
 
+TEST_SUITE_BEGIN("device");
+
 TEST_CASE("sgd makes three steps as its formula in double does, plain and Nesterov") {
     auto backend = each_backend(2);
     for (bool nesterov : {false, true})
@@ -93,7 +95,7 @@ TEST_CASE("axpby mixes two vectors, and does not read what counts 0 times") {
 
 TEST_CASE(
     "check_finite finds the first NaN or infinity, wherever it is, and only else gives a scale") {
-    for (const std::string device : {"cpu", "simt"})
+    for (const std::string& device : {std::string("cpu"), kernel_device()})
         for (int threads : {1, 3}) {
             auto backend = make_backend(device, {.threads = threads});
             CAPTURE(device);

@@ -11,6 +11,7 @@
 #include "src/plan/plan_report.h"
 #include "src/plan/step_probe.h"
 #include "src/train/random_batch.h"
+#include "tests/device.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -365,8 +366,9 @@ TEST_CASE("plan: factors are handed over as the trainer does, buckets around the
     }
 }
 
-TEST_CASE("plan: parameters are told apart where gradients are handed over from a copy") {
-    const auto backend = make_backend("simt");  // whose memory the network cannot read
+TEST_CASE("plan: parameters are told apart where gradients are handed over from a copy" *
+          doctest::test_suite("device")) {
+    const auto backend = make_backend(kernel_device());  // whose memory the network cannot read
     Config config;
     Model model("input 4\nflatten\nlinear a out 5\nrelu\nlinear b out classes\n",
                 {"text", 3, 4, 1, ""}, *backend);

@@ -5,6 +5,8 @@
 
 namespace convoy {
 
+TEST_SUITE_BEGIN("device");
+
 namespace {
 
 struct Case {

@@ -4,6 +4,7 @@
 #include <opencv2/imgcodecs.hpp>
 
 #include "src/run/run_log.h"
+#include "tests/device.h"
 #include "tests/net_support.h"
 #include "tests/process.h"
 
@@ -444,12 +445,13 @@ TEST_CASE("program: SIGINT to one rank ends a benchmark of sums on both") {
     CHECK(rank0.output().find("stopped by signal 2") != std::string::npos);
 }
 
-TEST_CASE("program: evaluation over two ranks on the CUDA kernels is that of one rank") {
+TEST_CASE("program: evaluation over two ranks on the CUDA kernels is that of one rank" *
+          doctest::test_suite("device")) {
     TempDir folder;
     const std::string run = folder / "run";
     REQUIRE(run_trainer(small({"--out", run, "--epochs", "1", "--size", "16"})).first == 0);
     const uint16_t port = free_port();
-    const Words common = {"eval", "--device", "simt", "--coord", at(port), "--json"};
+    const Words common = {"eval", "--device", kernel_device(), "--coord", at(port), "--json"};
     Words of_rank0 = common, of_rank1 = common;
     of_rank0.insert(of_rank0.end(), {"--rank", "0", "--world", "2", "--from", run});
     of_rank1.insert(of_rank1.end(), {"--rank", "1"});
@@ -490,7 +492,8 @@ TEST_CASE("program: evaluation over three ranks counts every image once") {
     CHECK(three["loss"].get<double>() == doctest::Approx(one["loss"].get<double>()));
 }
 
-TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, and is used there") {
+TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, and is used there" *
+          doctest::test_suite("device")) {
     TempDir folder;
     const auto train = [&](const std::string& device, const std::string& augment_on) {
         const std::string run = folder / (device + "-" + augment_on);
@@ -503,27 +506,28 @@ TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, an
         CHECK((output.find("on the device") != std::string::npos) == (augment_on == "device"));
         return losses_of(run);
     };
-    const std::vector<double> cpu = train("cpu", "cpu"), simt = train("simt", "cpu");
+    const std::vector<double> cpu = train("cpu", "cpu"), simt = train(kernel_device(), "cpu");
     REQUIRE(cpu.size() == 7);  // five steps, the epoch, the validation
     // Sums in another order, through five steps of batch norm.
     CHECK_CLOSE(simt, cpu, 1e-5);
     CHECK(train("cpu", "device") == cpu);
-    CHECK(train("simt", "device") == simt);
+    CHECK(train(kernel_device(), "device") == simt);
     const auto [status, output] =
-        run_trainer({"eval", "--from", folder / "simt-device", "--generated", "48", "--device",
-                     "simt", "--augment-on", "device", "--json"});
+        run_trainer({"eval", "--from", folder / (kernel_device() + "-device"), "--generated", "48",
+                     "--device", kernel_device(), "--augment-on", "device", "--json"});
     CAPTURE(output);
     CHECK(status == 0);
     write_images(folder / "photos", 3, 300);
     const auto predict = [&](const std::string& augment_on) {
-        return run_trainer({"predict", "--from", folder / "simt-device", "--device", "cpu",
-                            "--augment-on", augment_on, "--json", folder / "photos"});
+        return run_trainer({"predict", "--from", folder / (kernel_device() + "-device"), "--device",
+                            "cpu", "--augment-on", augment_on, "--json", folder / "photos"});
     };
     CHECK(predict("device") == predict("cpu"));
     CHECK(predict("cpu").first == 0);
 }
 
-TEST_CASE("program: bench train replays its steps where --graph can, and says where it cannot") {
+TEST_CASE("program: bench train replays its steps where --graph can, and says where it cannot" *
+          doctest::test_suite("device")) {
     const auto bench = [](Words more) {
         Words words = {"bench", "train",   "--size", "16",        "--batch",
                        "2",     "--steps", "1",      "--threads", "1"};
@@ -532,8 +536,9 @@ TEST_CASE("program: bench train replays its steps where --graph can, and says wh
         CHECK(status == 0);
         return output;
     };
-    CHECK(json::parse(bench({"--device", "simt", "--json"}))["graph"] == true);
-    CHECK(json::parse(bench({"--device", "simt", "--json", "--graph", "off"}))["graph"] == false);
+    CHECK(json::parse(bench({"--device", kernel_device(), "--json"}))["graph"] == true);
+    CHECK(json::parse(bench({"--device", kernel_device(), "--json", "--graph", "off"}))["graph"] ==
+          false);
     const std::string output = bench({"--device", "cpu", "--graph", "on"});
     CAPTURE(output);
     CHECK(output.find("--graph on: steps run op by op nevertheless, there are no graphs on device "

@@ -2,10 +2,13 @@
 // (products of rounded numbers are exact, so what is left is the rounding of sums, and in bf16 of
 // the activations that are stored), and of what is not.
 #include "kernels/simt/emulator.h"
+#include "tests/device.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
 
 namespace convoy {
+
+TEST_SUITE_BEGIN("device");
 
 namespace {
 
@@ -128,7 +131,8 @@ TEST_CASE("convolutions on tensor cores give the same bits in whatever order thr
     std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2), first;
     for (uint64_t seed : {1, 2, 3}) {
         simt::set_seed(seed);
-        ThroughDevice backend(make_backend("simt", {.threads = 2, .precision = Precision::kTf32}));
+        ThroughDevice backend(
+            make_backend(kernel_device(), {.threads = 2, .precision = Precision::kTf32}));
         std::vector<float> y(ys.elems(), NAN);
         backend.conv2d({x.data(), xs}, {w.data(), ws}, nullptr, Window::square(3, 1, 1), false,
                        {y.data(), ys});
@@ -140,7 +144,8 @@ TEST_CASE("convolutions on tensor cores give the same bits in whatever order thr
 
 TEST_CASE("a NaN in the data comes out of a convolution on tensor cores, and 0 images are fine") {
     for (Precision precision : {Precision::kTf32, Precision::kBf16}) {
-        ThroughDevice backend(make_backend("simt", {.threads = 1, .precision = precision}));
+        ThroughDevice backend(
+            make_backend(kernel_device(), {.threads = 1, .precision = precision}));
         float x = NAN, w = 1, y = 0;
         backend.conv2d({&x, 1, 1, 1, 1}, {&w, 1, 1, 1, 1}, nullptr, Window::square(1), true,
                        {&y, 1, 1, 1, 1});
@@ -158,7 +163,7 @@ TEST_CASE("the CPU refuses tf32 and bf16, the model says what it multiplies in")
                          "--precision bf16 is for GPUs, and for --device simt; the CPU computes in "
                          "fp32",
                          Error);
-    const auto model = make_backend("simt", {.threads = 1, .precision = Precision::kTf32});
+    const auto model = make_backend(kernel_device(), {.threads = 1, .precision = Precision::kTf32});
     CHECK(model->description().find("products in tf32") != std::string::npos);
 }
 

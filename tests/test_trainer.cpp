@@ -13,6 +13,7 @@
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_setup.h"
 #include "src/run/run_log.h"
+#include "tests/device.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -199,7 +200,8 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
     }
 }
 
-TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, train as CPUs do") {
+TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, train as CPUs do" *
+          doctest::test_suite("device")) {
     Config config = small_config();
     const std::vector<double> shares = {3, 1};
     for (const auto& [factors, sync_every] : {std::pair{off, 1}, {on, 1}, {off, 2}}) {
@@ -207,7 +209,7 @@ TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, 
         CAPTURE(config.factors);
         config.device = "cpu";
         const Outcome cpu = train_in_threads(config, shares, 2);
-        config.device = "simt";
+        config.device = kernel_device();
         const Outcome simt = train_in_threads(config, shares, 2);
         CHECK(simt.samples == cpu.samples);
         CHECK_CLOSE(simt.losses, cpu.losses, 2e-5);
@@ -217,13 +219,15 @@ TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, 
 }
 
 // As on one device, tests/test_mixed.cpp: a dozen roundings of 2⁻⁸.
-TEST_CASE("two ranks in bf16 follow fp32, with factors of bf16 rows between them") {
+TEST_CASE("two ranks in bf16 follow fp32, with factors of bf16 rows between them" *
+          doctest::test_suite("device")) {
     Config config = small_config();
     config.batch = 8;
     const std::vector<double> shares = {3, 1};
     config.device = "cpu";
     const Outcome exact = train_in_threads(config, shares, 2);
-    config.device = "simt", config.precision = Precision::kBf16, config.factors = FactorMode::kOn;
+    config.device = kernel_device(), config.precision = Precision::kBf16,
+    config.factors = FactorMode::kOn;
     const Outcome is_bf16 = train_in_threads(config, shares, 2);
     CHECK_CLOSE(is_bf16.losses, exact.losses, 12 * 0x1p-8);
 }
@@ -417,15 +421,16 @@ TEST_CASE("a NaN in the gradient stops the run, naming step and layer") {
                          Error);
 }
 
-TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they were") {
+TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they were" *
+          doctest::test_suite("device")) {
     Config config = small_config();
     config.batch = 4;
     const std::unique_ptr<Communicator> alone = make_single_rank();
-    using Case = std::tuple<const char*, const char*, const char*, std::string>;
+    using Case = std::tuple<std::string, const char*, const char*, std::string>;
     for (const auto& [device, graph, optimizer, what] :
          {Case{"cpu", "off", "adamw", "gradient of c1.weight"},
-          Case{"simt", "off", "sgd", "statistics of b1.running_var"},
-          Case{"simt", "on", "adamw", "gradient of c1.weight"}}) {
+          Case{kernel_device(), "off", "sgd", "statistics of b1.running_var"},
+          Case{kernel_device(), "on", "adamw", "gradient of c1.weight"}}) {
         config.device = device;
         set_option(config, "graph", graph);
         set_option(config, "optimizer", optimizer);
@@ -457,9 +462,10 @@ TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they we
     }
 }
 
-TEST_CASE("a recorded step trains as one that runs op by op: the same bits, whatever changes") {
+TEST_CASE("a recorded step trains as one that runs op by op: the same bits, whatever changes" *
+          doctest::test_suite("device")) {
     Config config = small_config();
-    config.device = "simt";
+    config.device = kernel_device();
     config.generated = 24, config.batch = 3;  // 20 to train on: six steps of 3 and one of 2
     const int all = 9;
     const std::unique_ptr<Communicator> alone = make_single_rank();

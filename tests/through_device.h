@@ -15,6 +15,7 @@
 #include <list>
 
 #include "kernels/backend.h"
+#include "tests/device.h"
 #include "tests/reference.h"
 #include "tests/support.h"
 
@@ -311,11 +312,17 @@ class ThroughDevice final : public Backend {
 };
 
 // The backend of this run of the test case: with it, the case runs once on the CPU, once on the
-// CUDA emulator, and once on a GPU where there is one. To be called once, at the top of the case.
-// The CPU is left out of a precision that it lacks.
+// CUDA emulator, and once on a GPU where there is one; with CONVOY_TEST_DEVICE only on that device.
+// To be called once, at the top of the case. The CPU is left out of a precision that it lacks.
 inline std::unique_ptr<Backend> each_backend(int threads = 2,
                                              Precision precision = Precision::kFp32) {
     std::unique_ptr<Backend> backend;
+    const BackendOptions options{.threads = threads, .precision = precision};
+    if (!given_test_device().empty()) {
+        backend = std::make_unique<ThroughDevice>(make_backend(kernel_device(), options));
+        current_backend() = backend->name();
+        return backend;
+    }
     static const bool has_gpu = [] {
         try {
             make_backend("cuda");
@@ -325,7 +332,6 @@ inline std::unique_ptr<Backend> each_backend(int threads = 2,
             return false;
         }
     }();
-    const BackendOptions options{.threads = threads, .precision = precision};
     if (precision == Precision::kFp32) {
         SUBCASE("cpu") { backend = make_backend("cpu", options); }
     }
