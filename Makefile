@@ -5,6 +5,7 @@
 # make deps           install what is missing (apt)  make format    clang-format in place
 # make static         ./trainer-static, which needs no library; with CUDA=1 glibc and the driver
 # make install        PREFIX=/usr/local DESTDIR=     make deb       a Debian package in build/
+# make gpu-kit        build/gpu-kit: tests and benches for a machine with a GPU and nothing else
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  WERROR=1 (warnings are errors)
 #          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)
 #          ARCH="75 80 90" (compute capabilities), ARCH=all (those of a release); without it the
@@ -37,7 +38,8 @@ ifeq ($(CUDA),1)
   NVCCFLAGS := -std=c++20 -O3 -lineinfo -I. -MMD -MP --expt-relaxed-constexpr -DFMT_CONSTEVAL= \
                -DFMT_USE_CONSTEXPR=1 -DCONVOY_ARCH='"$(or $(ARCHS),$(PTX))"' \
                $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) \
-               -gencode arch=compute_$(PTX),code=compute_$(PTX)
+               -gencode arch=compute_$(PTX),code=compute_$(PTX) \
+               $(if $(shell nvcc --help | grep compress-mode),--compress-mode=size)
   CUDA_LIBS := -L$(dir $(shell command -v nvcc))../lib64 -lcudart_static -ldl -lrt
 endif
 ifdef WERROR
@@ -115,6 +117,22 @@ static: $(STATIC)/trainer
 $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_SRC:%=$(BUILD)/%.o) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(STATIC_LIBS)/libs
 	@mkdir -p $(@D)
 	$(STATIC_LINK)
+
+# The GPU kit: what tools/gpu_check.sh needs on a machine that has a GPU, its driver and glibc only.
+KIT := $(addprefix $(STATIC)/,trainer run_tests gemm_ladder)
+$(STATIC)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ)
+$(STATIC)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ)
+$(STATIC)/run_tests $(STATIC)/gemm_ladder: $(STATIC_LIBS)/libs
+	@mkdir -p $(@D)
+	$(STATIC_LINK)
+gpu-kit:
+	@command -v nvcc >/dev/null || { echo "gpu-kit: there is no nvcc; it comes with the CUDA toolkit" >&2; exit 1; }
+	$(MAKE) CUDA=1 ARCH='$(or $(strip $(ARCH)),90)' build/gpu-kit
+build/gpu-kit: $(KIT) FORCE
+	@mkdir -p $@
+	cp $(KIT) tools/gpu_check.sh tools/compare_pytorch.py $@
+	nvcc --version | sed -nE 's/.*release ([0-9.]+).*/\1/p' >$@/cuda_release
+	@du -sh $@
 $(STATIC_LIBS)/libs:
 	tools/static_libs $(@D) $(MACHINE)
 
@@ -237,4 +255,4 @@ lines:
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
 	rm -rf build trainer trainer-simt trainer-static* gemm_ladder
-.PHONY: FORCE all static test barriers demo bench deps layers format format-check lines clean install uninstall deb
+.PHONY: FORCE all static gpu-kit test barriers demo bench deps layers format format-check lines clean install uninstall deb

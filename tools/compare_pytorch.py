@@ -214,8 +214,8 @@ def compare_speeds(options):
                    else [sys.executable, __file__, f"--as-torch={side}"])
         return json.loads(output_of(command + same).splitlines()[-1])
 
-    forms = ["channels_last", "compiled" if on_gpu else "default"]
-    if not on_gpu:
+    forms = [options.form] if options.form else ["channels_last", "compiled" if on_gpu else "default"]
+    if not on_gpu and not options.form:
         forms = [max(forms, key=lambda form: run(form)["images_per_second"])]
     rounds = [{side: run(side) for side in ["convoy"] + forms} for _ in range(options.rounds)]
     ratios = {form: sorted(one["convoy"]["images_per_second"] / one[form]["images_per_second"]
@@ -258,6 +258,7 @@ def main():
     add("--json", action="store_true")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--precision", choices=["fp32", "tf32", "bf16"], default="bf16", help="on a GPU")
+    add("--form", choices=["channels_last", "default", "compiled"], help="of PyTorch: only this one")
     add("--as-torch", choices=["channels_last", "default", "compiled"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.losses is not None and options.losses < 1:
