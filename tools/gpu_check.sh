@@ -32,15 +32,11 @@ report=$OUT/report.md results=$OUT/results.jsonl log=$OUT/log.txt
 true >"$log" && true >"$results" || exit
 passed=0 failed=0 absent=0 row_begin=0
 
-# number FIELD DIGITS OBJECT: a number of a JSON object; 0 where it is absent.
-number() {
-    local pattern="\"$1\": ?([0-9.e+-]+)"
-    [[ $3 =~ $pattern ]] && printf '%.*f' "$2" "${BASH_REMATCH[1]}" || echo 0
-}
-# text FIELD OBJECT
-text() {
-    local pattern="\"$1\": ?\"([^\"]*)\""
-    [[ $2 =~ $pattern ]] && echo "${BASH_REMATCH[1]}"
+# value OBJECT FIELD [DIGITS]: a text of a JSON object, or a number with so many digits; or 0.
+value() {
+    local pattern="\"$2\": ?(\"[^\"]*\"|[0-9.e+-]+)" found=0
+    [[ $1 =~ $pattern ]] && found=${BASH_REMATCH[1]//\"/}
+    if [ $# -lt 3 ]; then echo "$found"; else printf '%.*f' "$3" "$found"; fi
 }
 quoted() {
     local text=${1//\\/\\\\}
@@ -151,7 +147,7 @@ train() {
     run 30 "$TRAINER" --model tiny "${sizes[@]}" --epochs 1 --log-every 1 --save-every 0 \
         --out "$work/run" "$@" || return
     while IFS= read -r line; do
-        [[ $line == *'"event":"step"'* ]] && loss=$(number loss 6 "$line") || continue
+        [[ $line == *'"event":"step"'* ]] && loss=$(value "$line" loss 6) || continue
         losses+=($((10#${loss/./})))
     done <"$work/run/log.jsonl"
 }
@@ -201,11 +197,11 @@ part_d() {
             --filter "${what#*:}" --json
         while IFS= read -r line; do
             [[ $line == "{"* ]] && count=$((count + 1)) || continue
-            beside=$(number percent_of_cublas 0 "$line")
+            beside=$(value "$line" percent_of_cublas 0)
             [ "$beside" != 0 ] && beside=", $beside % of cuBLAS" || beside=
-            row "$precision $(text model "$line") $(text op "$line") $(text shapes "$line")" \
-                measured "$(number milliseconds 4 "$line") ms, $(number rate 0 "$line")\
- $(text unit "$line"), $(number percent 0 "$line") % of limit$beside" "$line"
+            row "$precision $(value "$line" model) $(value "$line" op) $(value "$line" shapes)" \
+                measured "$(value "$line" milliseconds 4) ms, $(value "$line" rate 0)\
+ $(value "$line" unit), $(value "$line" percent 0) % of limit$beside" "$line"
         done <"$work/said"
         # Rows that were timed count, also where there was no time for all of them.
         [[ $count -eq 0 || $why != stopped* ]] || verdict=measured
@@ -220,8 +216,8 @@ part_e() {
         run 40 "$TRAINER" bench train --device "$DEVICE" --precision bf16 --model "${what%:*}" \
             --batch "${what#*:}" "${sizes[@]}" --json
         line=$(line_with '^[{]') || { row "train $what bf16" FAILED "$(reason)"; continue; }
-        row "train $what bf16" measured "$(number images_per_second 1 "$line") img/s,\
- $(number percent_of_peak 0 "$line") % of peak, $(number device_memory_mb 0 "$line") MB" "$line"
+        row "train $what bf16" measured "$(value "$line" images_per_second 1) img/s,\
+ $(value "$line" percent_of_peak 0) % of peak, $(value "$line" device_memory_mb 0) MB" "$line"
     done
     run 60 "$PYTHON" -c 'import torch, torchvision; assert torch.cuda.is_available(), "no GPU"' ||
         { row PyTorch absent "$(reason)"; return; }
@@ -231,9 +227,9 @@ part_e() {
                 --precision bf16 --model "${what%:*}" --batch "${what#*:}" --steps 20 --rounds 1
             line=$(line_with '^[{]') ||
                 { row "train $what bf16, PyTorch $form" FAILED "$(reason)"; continue; }
-            row "train $what bf16, PyTorch $form" measured "Convoy $(number images_per_second 1 \
-                "${line#*\"convoy\":}") img/s, PyTorch $(number images_per_second 1 \
-                "${line##*\"$form\":}") img/s" "$line"
+            row "train $what bf16, PyTorch $form" measured "Convoy $(value \
+                "${line#*\"convoy\":}" images_per_second 1) img/s, PyTorch $(value \
+                "${line##*\"$form\":}" images_per_second 1) img/s" "$line"
         done
     done
 }
