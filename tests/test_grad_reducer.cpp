@@ -15,7 +15,9 @@ class Recorder final : public NullCommunicator {
     explicit Recorder(int world) : NullCommunicator(0, world) {}
     std::future<void> allreduce_sum(std::span<float> data) override {
         const bool fails = fail_at == int(slices.size());
+        if (refuse_at == int(slices.size())) throw Error("the copy failed");
         slices.push_back(data);
+        if (late) return std::async(std::launch::deferred, [this] { ++ended; });
         for (float& x : data) x *= float(world());
         return done(fails ? std::make_exception_ptr(Error("rank 1 was lost")) : nullptr);
     }
@@ -26,7 +28,9 @@ class Recorder final : public NullCommunicator {
 
     std::vector<std::span<float>> slices;
     std::vector<std::vector<std::span<float>>> gathers;
-    int fail_at = -1;
+    int fail_at = -1, refuse_at = -1;
+    bool late = false;  // sums end when they are waited for
+    int ended = 0;      // of those
 };
 
 struct Arena {
@@ -125,6 +129,24 @@ TEST_CASE_FIXTURE(Arena,
     reducer.start();
     CHECK_NOTHROW(reducer.finish());
     CHECK(ring.slices.size() == 11);
+}
+
+TEST_CASE_FIXTURE(Arena, "reducer: memory is not given back before every sum has ended") {
+    for (const bool in_finish : {false, true}) {
+        CAPTURE(in_finish);
+        Recorder ring(2);
+        ring.late = true, ring.refuse_at = 3;
+        const auto step = [&] {
+            GradReducer reducer(params, *backend, ring, {4});
+            reducer.start();
+            std::vector<Param*> rows = trained();
+            for (int row = 9; row >= (in_finish ? 8 : 7); --row) reducer.ready(*rows[size_t(row)]);
+            reducer.finish();
+        };
+        CHECK_THROWS_WITH_AS(step(), "the copy failed", Error);
+        CHECK(ring.slices.size() == 3);
+        CHECK(ring.ended == 3);
+    }
 }
 
 TEST_CASE_FIXTURE(Arena, "reducer: a job of one rank sends nothing") {

@@ -18,6 +18,12 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
     cut(options);
 }
 
+GradReducer::~GradReducer() {
+    for (Bucket& bucket : buckets_)
+        for (std::future<void>& sum : bucket.sums)
+            if (sum.valid()) sum.wait();
+}
+
 void GradReducer::cut(const ReducerOptions& options) {
     // Statistics and counters travel in pieces so small that a bf16 wire does not round them.
     constexpr size_t kPiece = Communicator::kExactBytes / sizeof(float);
@@ -114,15 +120,9 @@ void GradReducer::send(Bucket& bucket) {
             communicator_.allreduce_sum({arena_ + bucket.begin, bucket.end - bucket.begin}));
 }
 
-void GradReducer::wait_for(Bucket& bucket, std::exception_ptr& first) {
+void GradReducer::wait_for(Bucket& bucket) {
     const auto begin = Clock::now();
-    for (std::future<void>& sum : bucket.sums) {
-        try {
-            sum.get();
-        } catch (...) {
-            if (!first) first = std::current_exception();
-        }
-    }
+    for (std::future<void>& sum : bucket.sums) sum.get();
     waited_ += seconds_since(begin);
 }
 
@@ -131,21 +131,17 @@ void GradReducer::finish() {
     send_complete();
     if (staged_)
         for (Bucket& bucket : buckets_) send(bucket);
-    // Waits for all before throwing: the communicator writes into the arena until then. Gradients
-    // are formed from factors while the last buckets still travel.
-    std::exception_ptr first;
+    // Gradients are formed from factors while the last buckets still travel.
     for (const bool factors : {true, false})
         for (Bucket& bucket : buckets_) {
             if (bool(bucket.factors) != factors) continue;
-            wait_for(bucket, first);
-            if (first) continue;
+            wait_for(bucket);
             if (factors)
                 bucket.factors->add_gradient();
             else if (staged_)
                 backend_.to_device(arena_ + bucket.begin, params_.grads + bucket.begin,
                                    bucket.end - bucket.begin);
         }
-    if (first) std::rethrow_exception(first);
 }
 
 }  // namespace convoy

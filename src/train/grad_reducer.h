@@ -36,6 +36,9 @@ class GradReducer final : public GradListener {
     // All three must outlive the reducer.
     GradReducer(Params& params, Backend& backend, Communicator& communicator,
                 const ReducerOptions& options);
+    // Waits for sums that are under way after an error: the communicator writes into the arena
+    // until then.
+    ~GradReducer() override;
 
     // A step begins: statistics and counters are complete, no gradient is. images: how many each
     // rank has at most, the same list on every rank; may be empty where nothing travels as factors.
@@ -44,7 +47,8 @@ class GradReducer final : public GradListener {
     void ready(const Param& param) override;
     bool take_factors(const Param& w, Tensor x, Tensor dy) override;
     // Sends the rest (params that were never ready as they are) and waits until every sum has
-    // arrived. Throws the communicator's Error; the gradients are then undefined.
+    // arrived. Throws the communicator's or the backend's Error; the gradients are then
+    // undefined, and sums may be under way.
     void finish();
 
     double seconds_waited() const { return waited_; }  // in finish(): time not hidden by compute
@@ -62,7 +66,7 @@ class GradReducer final : public GradListener {
     Bucket& bucket_of(const Param& param);
     void send_complete();
     void send(Bucket& bucket);
-    void wait_for(Bucket& bucket, std::exception_ptr& first);
+    void wait_for(Bucket& bucket);
 
     Params& params_;
     Backend& backend_;
