@@ -70,6 +70,13 @@ TEST_CASE("a file written by the safetensors package of Python is read, in each 
     CHECK(content.tensors["i64"].values == std::vector<float>{-7});
     CHECK(content.tensors["f32"].values == std::vector<float>{0.5});
     CHECK(content.tensors["f16"].shape == std::vector<int64_t>{3});
+    write_safetensors(dir / "ours", content);  // `export`
+    const SafeTensors back = read_safetensors(dir / "ours");
+    for (auto& [name, tensor] : content.tensors) {
+        CAPTURE(name);
+        CHECK(back.tensors.at(name).dtype == (name == "i64" ? "I64" : "F32"));
+        CHECK(back.tensors.at(name).values == tensor.values);
+    }
 }
 
 TEST_CASE("a wrong header is refused with a sentence that names the file and the tensor") {

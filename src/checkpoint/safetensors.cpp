@@ -165,6 +165,7 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
     for (Entry& entry : entries) {
         entry.tensor.values =
             to_floats(entry.tensor.dtype, read_bytes(file, entry.end - entry.begin, left));
+        if (entry.tensor.dtype != "I64") entry.tensor.dtype = "F32";
         content.tensors.emplace(entry.name, std::move(entry.tensor));
     }
     return content;

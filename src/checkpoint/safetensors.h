@@ -15,7 +15,7 @@
 namespace convoy {
 
 struct StoredTensor {
-    std::string dtype = "F32";  // F32, F64, F16, BF16, I64 are read as floats; F32, I64 written
+    std::string dtype = "F32";  // or I64; a file's F64, F16 and BF16 are read as F32
     std::vector<int64_t> shape;
     std::vector<float> values;
 };
