@@ -132,7 +132,7 @@ std::pair<std::string, uint16_t> split_address(const std::string& text, const st
 
 struct Peer {
     int rank = 0;
-    std::string host;     // host id: the same for two ranks of one machine
+    std::string host;     // host id: the same for two ranks of one machine or container
     std::string address;  // "10.0.0.5:29400" as its peers dial it
 };
 
@@ -155,6 +155,9 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop 
 void serve_coordinator(const std::string& host, uint16_t port, int world, Log& log,
                        const std::function<int()>& stop,
                        const std::function<void(uint16_t)>& listening = {});
+
+// The same for two ranks on one kernel, whatever containers they are in: they share processors.
+std::string machine_id();
 
 // Small texts between the ranks. Collective; both block until all ranks have called.
 // Returns rank 0's text.

@@ -12,15 +12,21 @@
 
 namespace convoy {
 
-std::string host_id() {
-    // The boot id tells kernels apart (clones of a disk share a machine id), the namespace link
-    // tells containers apart. Where neither can be read the name must suffice.
-    char name[256] = "host", space[64] = "";
-    if (gethostname(name, sizeof name - 1) != 0) name[0] = 0;
+// Tells kernels apart (clones of a disk share a machine id).
+static std::string boot_id() {
     std::string boot;
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    return boot;
+}
+
+std::string machine_id() { return boot_id().empty() ? host_id() : boot_id(); }
+
+std::string host_id() {
+    // The namespace link tells containers apart. Where neither can be read the name must suffice.
+    char name[256] = "host", space[64] = "";
+    if (gethostname(name, sizeof name - 1) != 0) name[0] = 0;
     if (readlink("/proc/self/ns/net", space, sizeof space - 1) < 0) space[0] = 0;
-    return fmt::format("{}-{:08x}", name, uint32_t(hash_bytes(boot + space)));
+    return fmt::format("{}-{:08x}", name, uint32_t(hash_bytes(boot_id() + space)));
 }
 
 namespace {

@@ -205,7 +205,7 @@ TEST_CASE("energy: a GPU is counted by NVML, and is not known where NVML does no
 }
 
 TEST_CASE("job cost: nothing given and nothing measured is nothing said") {
-    const RankCost ranks[] = {{.host = "a"}, {.host = "b"}};
+    const RankCost ranks[] = {{.host = "a", .machine = "a"}, {.host = "b", .machine = "b"}};
     const JobCost job = job_cost(ranks, 3600, 400);
     CHECK(job.cost == -1);
     CHECK(job.kwh == -1);
@@ -215,10 +215,10 @@ TEST_CASE("job cost: nothing given and nothing measured is nothing said") {
 
 TEST_CASE("job cost: ranks of one machine count it once, at the largest of what they give") {
     const RankCost ranks[] = {
-        {.host = "a", .price_per_hour = 0.41, .watts = 65, .cpu_joules = -1},
-        {.host = "b", .price_per_hour = 0.41, .watts = 65},
-        {.host = "a", .price_per_hour = 0.3, .watts = 60},
-        {.host = "c", .price_per_hour = 0.41, .watts = 65},
+        {.host = "a", .machine = "a", .price_per_hour = 0.41, .watts = 65, .cpu_joules = -1},
+        {.host = "b", .machine = "b", .price_per_hour = 0.41, .watts = 65},
+        {.host = "a", .machine = "a", .price_per_hour = 0.3, .watts = 60},
+        {.host = "c", .machine = "c", .price_per_hour = 0.41, .watts = 65},
     };
     const JobCost job = job_cost(ranks, 7200, 400);
     CHECK(job.cost == doctest::Approx(3 * 2 * 0.41));
@@ -231,17 +231,49 @@ TEST_CASE("job cost: ranks of one machine count it once, at the largest of what 
 
 TEST_CASE("job cost: what is measured wins over --watts, each GPU once") {
     const RankCost ranks[] = {
-        {.host = "a", .watts = 500, .gpu = "GPU-1", .cpu_joules = 3.6e6, .gpu_joules = 1.8e6},
-        {.host = "a", .watts = 500, .gpu = "GPU-1", .cpu_joules = 3.5e6, .gpu_joules = 1.7e6},
-        {.host = "a", .watts = 500, .gpu = "GPU-2", .cpu_joules = 3.5e6, .gpu_joules = 7.2e6},
+        {.host = "a",
+         .machine = "a",
+         .watts = 500,
+         .gpu = "GPU-1",
+         .cpu_joules = 3.6e6,
+         .gpu_joules = 1.8e6},
+        {.host = "a",
+         .machine = "a",
+         .watts = 500,
+         .gpu = "GPU-1",
+         .cpu_joules = 3.5e6,
+         .gpu_joules = 1.7e6},
+        {.host = "a",
+         .machine = "a",
+         .watts = 500,
+         .gpu = "GPU-2",
+         .cpu_joules = 3.5e6,
+         .gpu_joules = 7.2e6},
     };
     const JobCost job = job_cost(ranks, 3600, 0);
     CHECK(job.kwh == doctest::Approx(1 + 0.5 + 2));
     CHECK(job.text() == "3.50 kWh (measured: CPU packages and GPUs)");
 }
 
+TEST_CASE("job cost: containers of one machine are paid for each, their energy counts once") {
+    RankCost ranks[] = {{.host = "a",
+                         .machine = "m",
+                         .price_per_hour = 0.5,
+                         .watts = 500,
+                         .gpu = "GPU-1",
+                         .cpu_joules = 3.6e6,
+                         .gpu_joules = 1.8e6},
+                        {}};
+    ranks[1] = ranks[0], ranks[1].host = "b";
+    CHECK(job_cost(ranks, 3600, 0).text() ==
+          "cost 1.00 (0.5 an hour a machine), 1.50 kWh (measured: CPU packages and GPUs)");
+    for (RankCost& rank : ranks) rank.cpu_joules = -1;
+    CHECK(job_cost(ranks, 3600, 0).kwh == doctest::Approx(0.5));
+}
+
 TEST_CASE("job cost: where a part cannot be read --watts counts for the whole machine") {
-    RankCost rank = {.host = "a", .watts = 500, .gpu = "GPU-1", .gpu_joules = 3.6e6};
+    RankCost rank = {
+        .host = "a", .machine = "a", .watts = 500, .gpu = "GPU-1", .gpu_joules = 3.6e6};
     CHECK(job_cost({&rank, 1}, 3600, 0).text() == "0.5 kWh (estimate: 500 W a machine)");
     rank.watts = 0;
     CHECK(job_cost({&rank, 1}, 3600, 0).text() == "1.00 kWh (measured: GPUs)");
@@ -252,9 +284,10 @@ TEST_CASE("job cost: where a part cannot be read --watts counts for the whole ma
 }
 
 TEST_CASE("job cost: machines that differ are counted by their kind") {
-    const RankCost ranks[] = {{.host = "a", .price_per_hour = 1, .cpu_joules = 3.6e6},
-                              {.host = "b", .price_per_hour = 0.5, .watts = 100},
-                              {.host = "c"}};
+    const RankCost ranks[] = {
+        {.host = "a", .machine = "a", .price_per_hour = 1, .cpu_joules = 3.6e6},
+        {.host = "b", .machine = "b", .price_per_hour = 0.5, .watts = 100},
+        {.host = "c", .machine = "c"}};
     const JobCost job = job_cost(ranks, 1800, 10);
     CHECK(job.cost == doctest::Approx(0.75));
     CHECK(job.price_per_hour == doctest::Approx(0.5));

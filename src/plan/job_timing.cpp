@@ -1,13 +1,10 @@
 #include "src/plan/job_timing.h"
 
 #include <algorithm>
-#include <fstream>
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
-
-#include <unistd.h>
 
 #include "data/order.h"
 #include "src/base/check.h"
@@ -24,13 +21,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanParam, floats, ready, inputs, outputs, bi
 
 namespace {
 
-// Ranks with the same kernel share processors, whatever containers they are in.
-std::string machine_key() {
-    std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-    return boot.empty() ? cat("unknown-", getpid()) : boot;
-}
-
 class JobTimer {
  public:
     JobTimer(Communicator& communicator, StepProbe& probe, const Config& config,
@@ -41,7 +31,7 @@ class JobTimer {
           shares_(shares),
           brief_(brief),
           stop_(stop),
-          mine_{machine_key(), probe.threads(), {}} {}
+          mine_{machine_id(), probe.threads(), {}} {}
 
     JobTiming run() {
         communicator_.set_progress(0, Phase::kMeasure);

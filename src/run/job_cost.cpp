@@ -40,10 +40,11 @@ std::string number_text(double x) {
 }  // namespace
 
 JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_per_kwh) {
-    std::map<std::string, Machine> machines;  // by host
+    std::map<std::string, double> prices;  // by host: containers may be paid for one by one
+    std::map<std::string, Machine> machines;
     for (const RankCost& rank : ranks) {
-        Machine& machine = machines[rank.host];
-        take_larger(machine.price_per_hour, rank.price_per_hour);
+        take_larger(prices[rank.host], rank.price_per_hour);
+        Machine& machine = machines[rank.machine];
         take_larger(machine.watts, rank.watts);
         take_larger(machine.cpu_joules, rank.cpu_joules);
         if (!rank.gpu.empty())
@@ -52,14 +53,15 @@ JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_p
     double price = 0, joules = 0;
     size_t known = 0;
     std::set<std::string> sources;
-    for (const auto& [host, machine] : machines) {
+    for (const auto& [host, of_host] : prices) price += of_host;
+    for (const auto& [id, machine] : machines) {
         const auto [of_machine, source] = energy_of(machine, seconds);
-        price += machine.price_per_hour, joules += of_machine;
+        joules += of_machine;
         if (!source.empty()) ++known, sources.insert(source);
     }
     JobCost job;
     if (price > 0) job.cost = price * seconds / 3600;
-    job.price_per_hour = price / double(machines.size());
+    job.price_per_hour = price / double(prices.size());
     if (known == 0) return job;
     job.kwh = joules / 3.6e6;
     if (grams_per_kwh > 0) job.grams_co2e = grams_per_kwh * job.kwh;
@@ -82,7 +84,8 @@ std::string JobCost::text() const {
 
 CostMeter::CostMeter(JobSession& job) : job_(job), cpu_([] { return cpu_packages(); }) {
     const Config& config = job.config;
-    mine_ = {.price_per_hour = config.price_per_hour, .watts = config.watts};
+    mine_ = {
+        .machine = machine_id(), .price_per_hour = config.price_per_hour, .watts = config.watts};
     if (!job.peers().empty()) mine_.host = job.peers()[size_t(job.rank())].host;
     if (const std::string device = device_identity(config.device); device.starts_with("GPU-")) {
         mine_.gpu = device;
@@ -109,12 +112,12 @@ JobCost CostMeter::of_job(double seconds) {
     read();
     tell_failures();
     mine_.cpu_joules = cpu_.joules(), mine_.gpu_joules = gpu_.joules();
-    const nlohmann::json text = {mine_.host, mine_.price_per_hour, mine_.watts,
-                                 mine_.gpu,  mine_.cpu_joules,     mine_.gpu_joules};
+    const nlohmann::json text = {mine_.host, mine_.machine,    mine_.price_per_hour, mine_.watts,
+                                 mine_.gpu,  mine_.cpu_joules, mine_.gpu_joules};
     std::vector<RankCost> ranks;
     for (const std::string& one : allgather_text(job_.communicator(), text.dump())) {
         const auto rank = nlohmann::json::parse(one);
-        ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[4], rank[5]});
+        ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[4], rank[5], rank[6]});
     }
     return job_cost(ranks, seconds, job_.config.grams_per_kwh);
 }

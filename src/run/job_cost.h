@@ -23,7 +23,7 @@ struct JobCost {
 
 // What one rank knows of its machine.
 struct RankCost {
-    std::string host = {};                    // host id
+    std::string host = {}, machine = {};      // host id; machine_id(), the same in all containers
     double price_per_hour = 0, watts = 0;     // 0: not given
     std::string gpu = {};                     // the UUID of what it computes on; "": no GPU
     double cpu_joules = -1, gpu_joules = -1;  // -1: not known
