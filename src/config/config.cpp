@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "net/wire.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 
@@ -104,9 +105,9 @@ static const Option kOptions[] = {
 
     {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kCoordinator | kHealth, kFirst, kAny,
      "where the ranks meet; rank 0 serves this address unless a coordinator already does"},
-    {"rank", "Ranks", &C::rank, "N", kRanked, kFirst, from(-1, 1e5),
+    {"rank", "Ranks", &C::rank, "N", kRanked, kFirst, from(-1, wire::kMaxWorld - 1),
      "number of this rank; default: assigned on arrival"},
-    {"world", "Ranks", &C::world, "W", kRanked | kCoordinator, kFirst, from(1, 1e5),
+    {"world", "Ranks", &C::world, "W", kRanked | kCoordinator, kFirst, from(1, wire::kMaxWorld),
      "number of ranks; rank 0 or the coordinator must know it"},
     {"local-rank", "Ranks", &C::local_rank, "N", kRanked, 0, from(0, 1e5),
      "number of this rank on its host, from 0: picks its GPU; default: counted"},
