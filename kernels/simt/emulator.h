@@ -46,7 +46,6 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
-constexpr float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 // The upper half of a float, rounded to nearest even.
 struct __nv_bfloat16 {
@@ -56,11 +55,8 @@ struct __nv_bfloat16 {
     __nv_bfloat16(float x) : bits(to_bf16(x)) {}
     operator float() const { return from_bf16(bits); }
 };
-inline __nv_bfloat16 __float2bfloat16(float x) { return {x}; }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {x}; }
 inline float __bfloat162float(__nv_bfloat16 x) { return x; }
-
-using std::isfinite, std::isinf, std::isnan;
 
 template <class A, class B>
 constexpr auto min(A a, B b) {
@@ -161,36 +157,21 @@ T* dynamic_shared() {
     return static_cast<T*>(dynamic_shared_bytes());
 }
 
-// Waits for all threads of the block. Returns how many of them gave a predicate that is not 0.
-int barrier(int predicate, Here here);
-inline void __syncthreads(Here here = {}) { barrier(0, here); }
-inline int __syncthreads_count(int predicate, Here here = {}) { return barrier(predicate, here); }
-inline int __syncthreads_or(int predicate, Here here = {}) { return barrier(predicate, here) != 0; }
-inline int __syncthreads_and(int predicate, Here here = {}) {
-    return barrier(!predicate, here) == 0;
-}
+// Waits for all threads of the block.
+void __syncthreads(Here here = {});
 
 // Every operation of a warp: each lane of `mask` brings data of its own and waits for the others.
 // The last one to arrive calls work(lanes, mask) for all; lanes outside of the mask are null.
 using WarpWork = void (*)(void* const* lanes, unsigned mask);
 void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here);
 
-inline int lane_id() {
-    return int((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize);
-}
-
-inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, Here here = {}) {
-    int nothing = 0;
-    warp_operation(
-        mask, &nothing, [](void* const*, unsigned) {}, "__syncwarp", here);
-}
-
 template <class T>
-T shuffle(unsigned mask, T value, int from, const char* name, Here here) {
+T __shfl_xor_sync(unsigned mask, T value, int bits, Here here = {}) {
+    const unsigned own = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     struct Lane {
         T value, got;
         int from;
-    } lane{value, value, from};
+    } lane{value, value, int(own % warpSize) ^ bits};
     const WarpWork work = [](void* const* lanes, unsigned mask) {
         const auto lane = [&](int i) { return static_cast<Lane*>(lanes[i]); };
         for (int i = 0; i < warpSize; ++i) {
@@ -202,62 +183,19 @@ T shuffle(unsigned mask, T value, int from, const char* name, Here here) {
             lane(i)->got = lane(from)->value;
         }
     };
-    warp_operation(mask, &lane, work, name, here);
+    warp_operation(mask, &lane, work, "__shfl_xor_sync", here);
     return lane.got;
-}
-// A warp is cut into parts of `width` lanes; a lane whose source is in another part keeps its
-// value.
-template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, Here here = {}) {
-    const int part = lane_id() / width * width;
-    return shuffle(mask, value, part + (source & (width - 1)), "__shfl_sync", here);
-}
-template <class T>
-T __shfl_up_sync(unsigned mask, T value, int by, int width = 32, Here here = {}) {
-    const int lane = lane_id(), part = lane / width * width;
-    return shuffle(mask, value, lane - by < part ? lane : lane - by, "__shfl_up_sync", here);
-}
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, int by, int width = 32, Here here = {}) {
-    const int lane = lane_id(), end = lane / width * width + width;
-    return shuffle(mask, value, lane + by >= end ? lane : lane + by, "__shfl_down_sync", here);
-}
-template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, Here here = {}) {
-    const int lane = lane_id(), end = lane / width * width + width;
-    return shuffle(mask, value, (lane ^ bits) >= end ? lane : lane ^ bits, "__shfl_xor_sync", here);
-}
-
-unsigned ballot(unsigned mask, int predicate, const char* name, Here here);
-inline unsigned __ballot_sync(unsigned mask, int predicate, Here here = {}) {
-    return ballot(mask, predicate, "__ballot_sync", here);
-}
-inline int __any_sync(unsigned mask, int predicate, Here here = {}) {
-    return ballot(mask, predicate, "__any_sync", here) != 0;
-}
-inline int __all_sync(unsigned mask, int predicate, Here here = {}) {
-    return ballot(mask, predicate, "__all_sync", here) == mask;
 }
 
 // ---- atomics: blocks run side by side --------------------------------------------------------
 
-// *at = f(*at) in one step; returns what was there before.
-template <class T, class F>
-T atomic_change(T* at, F f) {
-    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-    std::atomic_ref<Bits> bits(*reinterpret_cast<Bits*>(at));
-    Bits old = bits.load();
-    while (!bits.compare_exchange_weak(old, std::bit_cast<Bits>(T(f(std::bit_cast<T>(old))))))
-        continue;
-    return std::bit_cast<T>(old);
-}
-template <class T>
-T atomicAdd(T* at, std::type_identity_t<T> value) {
-    return atomic_change(at, [&](T old) { return old + value; });
-}
+// *at = min(*at, value) in one step; returns what was there before.
 template <class T>
 T atomicMin(T* at, std::type_identity_t<T> value) {
-    return atomic_change(at, [&](T old) { return value < old ? value : old; });
+    std::atomic_ref<T> there(*at);
+    T old = there.load();
+    while (value < old && !there.compare_exchange_weak(old, value)) continue;
+    return old;
 }
 
 }  // namespace convoy::simt

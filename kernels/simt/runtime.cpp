@@ -156,7 +156,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     }();
     if (device != 0) return cudaErrorInvalidDevice;
     // Of a small GPU with the instructions of compute capability 8.0.
-    *properties = {"CUDA emulator on the CPU", uuid, size_t(8) << 30, 8, 0, 4, kMaxSharedBytes};
+    *properties = {"CUDA emulator on the CPU", uuid, size_t(8) << 30, 8, 0, 4};
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }

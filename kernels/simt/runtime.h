@@ -43,7 +43,6 @@ struct cudaDeviceProp {
     size_t totalGlobalMem;
     int major, minor;
     int multiProcessorCount;
-    size_t sharedMemPerBlockOptin;
 };
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);

@@ -109,7 +109,7 @@ void Worker::run_block(const Launch& launch, const std::function<void()>& body, 
     begin_shared(launch.shared_bytes_);
     const int count = int(blockDim.x * blockDim.y * blockDim.z);
     threads_.assign(count, Thread{State::kReady, -1, {}, "", 0, nullptr, nullptr});
-    at_barrier_ = predicates_ = 0;
+    at_barrier_ = 0;
     fault_.clear(), ready_.clear();
     for (int thread = 0; thread < count; ++thread) make_ready(thread);
     while (fault_.empty()) {
@@ -118,8 +118,7 @@ void Worker::run_block(const Launch& launch, const std::function<void()>& body, 
             ready_.pop_back();
             resume(thread);
         } else if (at_barrier_ == count) {
-            barrier_result_ = predicates_;
-            at_barrier_ = predicates_ = 0;
+            at_barrier_ = 0;
             for (int thread = 0; thread < count; ++thread) make_ready(thread);
         } else if (std::ranges::all_of(threads_, [](auto& t) { return t.state == State::kDone; })) {
             break;
@@ -209,10 +208,10 @@ void Worker::drop_fibres() {
     }
 }
 
-int Worker::barrier(int predicate, Here here) {
+void Worker::barrier(Here here) {
     // A barrier that is left out, so that tools/barriers can see whether a test notices.
     static const char* const left_out = std::getenv("SIMT_LEAVE_OUT");  // "kernels/cuda/loss.cu:72"
-    if (left_out && text_of(here) == left_out) return 0;
+    if (left_out && text_of(here) == left_out) return;
     Thread& thread = threads_[now_];
     const int other = now_ == 0 ? int(threads_.size()) - 1 : 0;
     if (threads_[other].state == State::kAtBarrier && threads_[other].here.line != here.line) {
@@ -221,9 +220,8 @@ int Worker::barrier(int predicate, Here here) {
         fault(std::move(text));  // which frees this string, but no temporary of the caller
     }
     thread.state = State::kAtBarrier, thread.here = here;
-    ++at_barrier_, predicates_ += predicate != 0;
+    ++at_barrier_;
     suspend();
-    return barrier_result_;
 }
 
 void Worker::warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here) {
@@ -317,22 +315,9 @@ void* shared_bytes(const void* tag, const char* name, size_t bytes, size_t align
     return current->shared(tag, name, bytes, align);
 }
 void* dynamic_shared_bytes() { return current->shared(nullptr, "", 0, 1); }
-int barrier(int predicate, Here here) { return current->barrier(predicate, here); }
+void __syncthreads(Here here) { current->barrier(here); }
 void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here) {
     current->warp_operation(mask, lane, work, name, here);
-}
-
-unsigned ballot(unsigned mask, int predicate, const char* name, Here here) {
-    unsigned vote = predicate != 0;  // the last lane makes it the result
-    const WarpWork count = [](void* const* lanes, unsigned mask) {
-        unsigned result = 0;
-        for (int i = 0; i < warpSize; ++i)
-            if (mask >> i & 1) result |= *static_cast<unsigned*>(lanes[i]) << i;
-        for (int i = 0; i < warpSize; ++i)
-            if (mask >> i & 1) *static_cast<unsigned*>(lanes[i]) = result;
-    };
-    warp_operation(mask, &vote, count, name, here);
-    return vote;
 }
 
 }  // namespace convoy::simt

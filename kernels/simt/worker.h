@@ -60,7 +60,7 @@ class Worker {
                    uint64_t seed);
 
     // Called by the fibre that runs.
-    int barrier(int predicate, Here here);
+    void barrier(Here here);
     void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here);
     [[noreturn]] void fault(std::string&& text);
     void* shared(const void* tag, const char* name, size_t bytes, size_t align);
@@ -111,7 +111,7 @@ class Worker {
     std::vector<Thread> threads_;
     std::vector<int> ready_;
     int now_ = 0;  // the thread that runs
-    int at_barrier_ = 0, predicates_ = 0, barrier_result_ = 0;
+    int at_barrier_ = 0;
     std::string fault_;
 
     std::unique_ptr<char, void (*)(void*)> arena_;  // all shared memory of a block
