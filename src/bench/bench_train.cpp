@@ -54,13 +54,11 @@ class Sleeper : public Work {
         const auto lines = model.lines();
         int widest = 1;
         for (const Param* param : model.params().backward_order()) {
-            const auto layer = std::ranges::find_if(
-                linear, [&](const auto& l) { return l.w == param || l.b == param; });
-            const bool is_linear = layer != linear.end();
-            if (is_linear && layer->b == param) continue;  // comes with the weights
+            const FactorChoice* layer = choice_of(linear, param);
+            if (layer && layer->b == param) continue;  // comes with the weights
             const auto line = std::ranges::find(lines, layer_name(param->name), &LayerLine::name);
             const double flops = param->dims > 1 && line != lines.end() ? line->flops : 0;
-            parts_.push_back({param, is_linear ? layer->b : nullptr,
+            parts_.push_back({param, layer ? layer->b : nullptr,
                               flops / model.forward_flops() * config.compute * 2 / 3});
             widest = std::max({widest, param->shape.C, param->shape.N});
         }

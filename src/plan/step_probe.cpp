@@ -47,13 +47,12 @@ StepProbe::StepProbe(const Config& config, Backend& backend, Model& model, Optim
     for (const Param* param : model.params().backward_order()) {
         PlanParam one{.floats = end - param->offset};
         end = param->offset;
-        for (const FactorChoice& layer : linear) {
-            if (param != layer.w && param != layer.b) continue;
-            one.inputs = layer.w->shape.C, one.outputs = layer.w->shape.N;
-            one.bias = param == layer.b, one.with_bias = layer.b != nullptr;
+        if (const FactorChoice* layer = choice_of(linear, param)) {
+            one.inputs = layer->w->shape.C, one.outputs = layer->w->shape.N;
+            one.bias = param == layer->b, one.with_bias = layer->b != nullptr;
             constexpr size_t kSmall = 1 << 16;  // weights whose gradient takes no time
             if (!one.bias && param->shape.elems() >= kSmall)
-                linear_.push_back({layer.w, layer.b, params_.size()});
+                linear_.push_back({layer->w, layer->b, params_.size()});
         }
         params_.push_back(one);
     }

@@ -14,7 +14,7 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int worl
     std::vector<FactorChoice> choices;
     for (Param* w : params.all()) {
         if (w->dims != 2 || w->frozen) continue;  // in files a linear layer has two dimensions
-        Param* b = params.find(w->name.substr(0, w->name.rfind('.')) + ".bias");
+        Param* b = params.find(layer_name(w->name) + ".bias");
         if (b && b->frozen) b = nullptr;
         const LinearTraffic traffic = linear_traffic(w->shape.C, w->shape.N, b, batch, world);
         choices.push_back({w, b, traffic, traffic.as_factors(mode)});
@@ -31,10 +31,10 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
     for (const FactorChoice& choice : choices) {
         if (!choice.use) continue;
         sent += choice.traffic.factor_bytes - choice.traffic.dense_bytes;
-        const std::string name = choice.w->name.substr(0, choice.w->name.rfind('.'));
-        as_factors += fmt::format(
-            "{}{} {:.1f} MB as factors instead of {:.1f}", as_factors.empty() ? ": " : ", ", name,
-            choice.traffic.factor_bytes / unit, choice.traffic.dense_bytes / unit);
+        as_factors +=
+            fmt::format("{}{} {:.1f} MB as factors instead of {:.1f}",
+                        as_factors.empty() ? ": " : ", ", layer_name(choice.w->name),
+                        choice.traffic.factor_bytes / unit, choice.traffic.dense_bytes / unit);
     }
     return fmt::format("{:.1f} MB a rank and step{}", sent / unit,
                        as_factors.empty() ? ", all gradients as they are" : as_factors);

@@ -36,6 +36,13 @@ struct FactorChoice {
 // where they are fewer bytes; nothing travels in a world of one.
 std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int world, FactorMode mode);
 
+// That of the linear layer which has this param; null: none has.
+inline const FactorChoice* choice_of(std::span<const FactorChoice> choices, const Param* param) {
+    for (const FactorChoice& layer : choices)
+        if (layer.w == param || layer.b == param) return &layer;
+    return nullptr;
+}
+
 // What a rank sends in a step, and which layers go as factors: "17.1 MB a rank and step: …".
 std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world,
                          bool bf16_wire);

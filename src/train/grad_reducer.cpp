@@ -34,20 +34,13 @@ void GradReducer::cut(const ReducerOptions& options) {
     }
     const std::vector<FactorChoice> choices =
         choose_factors(params_, options.batch, communicator_.world(), options.factors);
-    std::vector<Param*> params = params_.all();
-    std::erase_if(params, [](Param* param) { return param->running || param->frozen; });
-    std::reverse(params.begin(), params.end());
-    const auto as_factors = [&](const Param* param) {
-        return std::find_if(choices.begin(), choices.end(), [&](const FactorChoice& layer) {
-            return layer.use && (layer.w == param || layer.b == param);
-        });
-    };
+    const std::vector<Param*> params = params_.backward_order();
     std::vector<TravelParam> sizes;
     size_t end = params_.trained_size;
     for (const Param* param : params) {
-        const auto layer = as_factors(param);
-        const bool found = layer != choices.end();
-        sizes.push_back({end - param->offset, found, found && layer->b == param});
+        const FactorChoice* layer = choice_of(choices, param);
+        const bool as_factors = layer && layer->use;
+        sizes.push_back({end - param->offset, as_factors, as_factors && layer->b == param});
         end = param->offset;
     }
     for (const BucketSpan& part : cut_buckets(sizes, options.bucket_bytes)) {
@@ -55,8 +48,8 @@ void GradReducer::cut(const ReducerOptions& options) {
         buckets_.push_back(
             {last->offset, first->offset + sizes[part.begin].floats, int(part.end - part.begin)});
         if (part.as_factors)
-            buckets_.back().factors = std::make_unique<Factors>(*as_factors(first), options.batch,
-                                                                backend_, communicator_);
+            buckets_.back().factors = std::make_unique<Factors>(
+                *choice_of(choices, first), options.batch, backend_, communicator_);
     }
 }
 
