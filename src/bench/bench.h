@@ -2,15 +2,13 @@
 // the fourth. All print one object a line with config.json.
 #pragma once
 
-#include <cstdio>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "data/augment.h"
 #include "data/source.h"
 #include "net/communicator.h"
 #include "src/base/clock.h"
+#include "src/base/table.h"
 #include "src/job/job_session.h"
 
 namespace convoy {
@@ -38,18 +36,10 @@ void bench_allreduce(Communicator& communicator, const Config& config, const Sto
 // forks: this process must have one thread.
 void bench_allreduce_local(const Config& config);
 
-struct DataBenchRow {
-    std::string stage;
-    int threads = 1;
-    double images_per_second = 0;
-    double bytes = 0;  // of an image as it is copied to the device; 0: before that stage
-    double limit = 0;  // what `threads` threads could do without the loader; 0: not known
-};
 // Times each stage of the input pipeline on one thread: read, decode, validation, training with
 // floats or with packed pixels for the device. Then the loader on 1, 2, 4 … up to `threads`
 // threads, `packed` or not. About `seconds` each.
-std::vector<DataBenchRow> bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
-                                     bool packed, int threads, double seconds);
-void print_data_bench(const std::vector<DataBenchRow>& rows, bool json, std::FILE* out = stdout);
+void bench_data(std::shared_ptr<const Source> source, const Preprocess& how, bool packed,
+                int threads, double seconds, Table& table);
 
 }  // namespace convoy

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "src/base/clock.h"
-#include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/bench/bench.h"
 

@@ -5,29 +5,34 @@
 #include "data/loader.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/base/table.h"
 #include "src/bench/bench.h"
 #include "src/train/input.h"
 
 namespace convoy {
 namespace {
 
-// Calls `one` for sample after sample, round and round. The first 64 samples are not timed: they
-// fill caches and size buffers.
+struct Speed {
+    double images;  // a second
+    double bytes;   // of an image as it is copied to the device; 0: before that stage
+};
+
+// Calls `one` for sample after sample, round and round; it returns its image's bytes. The first 64
+// samples are not timed: they fill caches and size buffers.
 template <class One>
-double images_per_second(size_t samples, double seconds, One one) {
+Speed time_stage(size_t samples, double seconds, One one) {
     for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i) one(i);
     const auto begin = Clock::now();
     size_t done = 0;
-    do one(done++ % samples);
+    double bytes = 0;
+    do bytes += one(done++ % samples);
     while (seconds_since(begin) < seconds);
-    return double(done) / seconds_since(begin);
+    return {double(done) / seconds_since(begin), bytes / double(done)};
 }
 
 double row_bytes(const Preprocess& how) { return double(slot_elems(1, how.size, false)) * 4; }
 
-DataBenchRow loader_row(std::shared_ptr<const Source> source, const Preprocess& how, bool packed,
-                        int threads, double seconds) {
+Speed time_loader(std::shared_ptr<const Source> source, const Preprocess& how, bool packed,
+                  int threads, double seconds) {
     const int64_t batch = std::min<int64_t>(32, int64_t(source->size()));
     const size_t elems = slot_elems(batch, how.size, packed);
     std::vector<float> memory(3 * elems);
@@ -50,14 +55,28 @@ DataBenchRow loader_row(std::shared_ptr<const Source> source, const Preprocess& 
         // Slots that were filled before are not counted.
         if (step == 2) images = 0, bytes = 0, begin = Clock::now();
     }
-    return {packed ? "loader, training, pixels" : "loader, training", threads,
-            double(images) / seconds_since(begin), bytes / double(std::max<int64_t>(images, 1))};
+    return {double(images) / seconds_since(begin), bytes / double(std::max<int64_t>(images, 1))};
+}
+
+// limit: what `threads` threads could do without the loader; 0: not known.
+void print_row(Table& table, const char* stage, int threads, Speed speed, double limit = 0) {
+    const double percent = limit > 0 ? 100 * speed.images / limit : 0;
+    table.row({{"event", "bench_data"},
+               {"stage", stage, "stage", "{:<29}"},
+               {"threads", threads, "threads"},
+               {"images_per_second", speed.images, "images/s", "{:8.1f}"},
+               {"per_thread", speed.images / threads, "per thread", "{:.1f}"},
+               {"percent_of_limit", percent},
+               {"", percent > 0 ? fmt::format("{:.0f} %", percent) : "", "of limit", "{:>8}"},
+               {"bytes_per_image", speed.bytes},
+               {"", speed.bytes > 0 ? fmt::format("{:.0f}", speed.bytes / 1000) : "", "KB/image",
+                "{:>8}"}});
 }
 
 }  // namespace
 
-std::vector<DataBenchRow> bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
-                                     bool packed, int threads, double seconds) {
+void bench_data(std::shared_ptr<const Source> source, const Preprocess& how, bool packed,
+                int threads, double seconds, Table& table) {
     ENSURE(threads >= 1 && source->size() > 0, threads, " threads, ", source->size(), " images");
     std::vector<uint8_t> bytes;
     Decoder decoder;
@@ -74,57 +93,44 @@ std::vector<DataBenchRow> bench_data(std::shared_ptr<const Source> source, const
         open(i);
         decoder.read(input_crop(decoder.H(), decoder.W(), how, 0, i), image);
     };
-    std::vector<DataBenchRow> rows;
-    const auto time = [&](const char* stage, double image_bytes, auto one) {
-        rows.push_back({stage, 1, images_per_second(source->size(), seconds, one), image_bytes});
+    const auto time = [&](const char* stage, auto one) {
+        const Speed speed = time_stage(source->size(), seconds, one);
+        print_row(table, stage, 1, speed);
+        return speed.images;
     };
-    time("read", 0, [&](size_t i) { source->read(i, bytes); });
-    time("read, decode", 0, [&](size_t i) {
+    time("read", [&](size_t i) {
+        source->read(i, bytes);
+        return 0;
+    });
+    time("read, decode", [&](size_t i) {
         open(i);
         decoder.read(image);
+        return 0;
     });
-    time("read, decode, validation row", row_bytes(how), [&](size_t i) {
+    time("read, decode, validation row", [&](size_t i) {
         open(i);
         decoder.read(image);
         input_row(image, validation, 0, i, resizer, row.data());
+        return row_bytes(how);
     });
-    time("read, decode, training row", row_bytes(how), [&](size_t i) {
+    const double as_floats = time("read, decode, training row", [&](size_t i) {
         open_crop(i);
         input_row(image, how, 0, i, resizer, row.data());
+        return row_bytes(how);
     });
     Packer packer;
     std::vector<uint8_t> block(packed_image_bytes(how.size));
-    double packed_bytes = 0, images = 0;
-    time("read, decode, training pixels", 0, [&](size_t i) {
+    const double as_pixels = time("read, decode, training pixels", [&](size_t i) {
         open_crop(i);
-        const Resizing resizing = input_resizing(image.H, image.W, how, 0, i);
-        packed_bytes += double(packer.prepare(view(image), resizing)), images += 1;
+        const auto packed_bytes =
+            packer.prepare(view(image), input_resizing(image.H, image.W, how, 0, i));
         packer.write(block.data(), 0);
+        return double(packed_bytes);
     });
-    rows.back().bytes = packed_bytes / images;
-    const double alone = rows[rows.size() - (packed ? 1 : 2)].images_per_second;
-    for (int t = 1; t <= threads; t = t < threads ? std::min(2 * t, threads) : t + 1) {
-        rows.push_back(loader_row(source, how, packed, t, seconds));
-        rows.back().limit = alone * t;
-    }
-    return rows;
-}
-
-void print_data_bench(const std::vector<DataBenchRow>& rows, bool json, std::FILE* out) {
-    Table table(json, out);
-    for (const DataBenchRow& row : rows) {
-        const double percent = row.limit > 0 ? 100 * row.images_per_second / row.limit : 0;
-        table.row({{"event", "bench_data"},
-                   {"stage", row.stage, "stage", "{:<29}"},
-                   {"threads", row.threads, "threads"},
-                   {"images_per_second", row.images_per_second, "images/s", "{:8.1f}"},
-                   {"per_thread", row.images_per_second / row.threads, "per thread", "{:.1f}"},
-                   {"percent_of_limit", percent},
-                   {"", percent > 0 ? fmt::format("{:.0f} %", percent) : "", "of limit", "{:>8}"},
-                   {"bytes_per_image", row.bytes},
-                   {"", row.bytes > 0 ? fmt::format("{:.0f}", row.bytes / 1000) : "", "KB/image",
-                    "{:>8}"}});
-    }
+    for (int t = 1; t <= threads; t = t < threads ? std::min(2 * t, threads) : t + 1)
+        print_row(table, packed ? "loader, training, pixels" : "loader, training", t,
+                  time_loader(source, how, packed, t, seconds),
+                  (packed ? as_pixels : as_floats) * t);
 }
 
 }  // namespace convoy

@@ -9,7 +9,6 @@
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/base/table.h"
 #include "src/bench/bench.h"
 #include "src/job/device_choice.h"
 #include "src/train/input.h"
@@ -184,6 +183,47 @@ Measured measure(const Config& config, int warm_up, Work& work, const Batch& bat
     return result;
 }
 
+void print_result(const Config& config, const Measured& m, const Model& model, Backend& backend,
+                  const Communicator& communicator, int64_t own_images, bool graph) {
+    const double speed = median(m.images_per_second);
+    const auto [least, most] = std::ranges::minmax(m.images_per_second);
+    double gflops = 0, peak = 0;  // of this rank
+    if (config.compute == 0) {
+        const double flops = config.forward ? model.forward_flops() : train_flops(model);
+        gflops = speed / double(config.batch) * double(own_images) * flops / 1e9;
+        peak = backend.measure_peak_gflops();
+    }
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    if (communicator.rank() != 0) return;
+    const double percent = peak > 0 ? 100 * gflops / peak : 0;
+    Table(config.json, stdout)
+        .row({{"bench", "train"},
+              {"model", config.model, "model"},
+              {"batch", config.batch, "batch"},
+              {"size", model.size(), "size"},
+              {"classes", class_count(config)},
+              {"world", communicator.world(), "ranks"},
+              {"threads", backend.threads()},
+              {"images_per_second", speed, "img/s", "{:.2f}"},
+              {"images_per_second_min", least, "min", "{:.2f}"},
+              {"images_per_second_max", most, "max", "{:.2f}"},
+              {"gflops", gflops, "GFLOP/s", "{:.0f}"},
+              {"peak_gflops", peak},
+              {"percent_of_peak", percent, "of peak", "{:.0f} %"},
+              {"net_wait", m.net_wait},
+              {"", 100 * m.net_wait, "net wait", "{:.0f} %"},
+              {"net_busy", m.net_busy},
+              {"", 100 * m.net_busy, "net busy", "{:.0f} %"},
+              {"bytes_a_step", m.bytes_a_step},
+              {"", m.bytes_a_step / 1e6, "sent/step", "{:.1f} MB"},
+              {"start_seconds", m.start_seconds, "step 1 after", "{:.2f} s"},
+              {"first_step_seconds", m.first_step_seconds},
+              {"graph", graph},
+              {"peak_rss_mb", double(usage.ru_maxrss) / 1024, "peak RSS", "{:.0f} MB"},
+              {"device_memory_mb", double(backend.device_bytes()) / (1 << 20)}});
+}
+
 }  // namespace
 
 int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
@@ -223,43 +263,7 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
     if (config.graph == GraphMode::kOn && !config.json && !no_graph.empty())
         log.notice("--graph on: steps run op by op nevertheless, ", no_graph);
 
-    const double speed = median(m.images_per_second);
-    const auto [least, most] = std::ranges::minmax(m.images_per_second);
-    double gflops = 0, peak = 0;  // of this rank
-    if (config.compute == 0) {
-        const double flops = config.forward ? model.forward_flops() : train_flops(model);
-        gflops = speed / double(config.batch) * double(share.size()) * flops / 1e9;
-        peak = backend->measure_peak_gflops();
-    }
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    if (communicator.rank() != 0) return 0;
-    const double percent = peak > 0 ? 100 * gflops / peak : 0;
-    Table(config.json, stdout)
-        .row({{"bench", "train"},
-              {"model", config.model, "model"},
-              {"batch", config.batch, "batch"},
-              {"size", size, "size"},
-              {"classes", classes},
-              {"world", world, "ranks"},
-              {"threads", backend->threads()},
-              {"images_per_second", speed, "img/s", "{:.2f}"},
-              {"images_per_second_min", least, "min", "{:.2f}"},
-              {"images_per_second_max", most, "max", "{:.2f}"},
-              {"gflops", gflops, "GFLOP/s", "{:.0f}"},
-              {"peak_gflops", peak},
-              {"percent_of_peak", percent, "of peak", "{:.0f} %"},
-              {"net_wait", m.net_wait},
-              {"", 100 * m.net_wait, "net wait", "{:.0f} %"},
-              {"net_busy", m.net_busy},
-              {"", 100 * m.net_busy, "net busy", "{:.0f} %"},
-              {"bytes_a_step", m.bytes_a_step},
-              {"", m.bytes_a_step / 1e6, "sent/step", "{:.1f} MB"},
-              {"start_seconds", m.start_seconds, "step 1 after", "{:.2f} s"},
-              {"first_step_seconds", m.first_step_seconds},
-              {"graph", no_graph.empty()},
-              {"peak_rss_mb", double(usage.ru_maxrss) / 1024, "peak RSS", "{:.0f} MB"},
-              {"device_memory_mb", double(backend->device_bytes()) / (1 << 20)}});
+    print_result(config, m, model, *backend, communicator, share.size(), no_graph.empty());
     return 0;
 }
 

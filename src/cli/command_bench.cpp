@@ -54,9 +54,8 @@ static int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
     const DataSet data = open_data(data_options(config), log);
     const int threads = config.decode_threads > 0 ? config.decode_threads : available_cpus();
     if (!config.json) fmt::print("{}, size {}\n", data.description, how.size);
-    print_data_bench(
-        bench_data(data.train, how, config.augment_on == AugmentOn::kDevice, threads, 2.0),
-        config.json);
+    Table table(config.json);
+    bench_data(data.train, how, config.augment_on == AugmentOn::kDevice, threads, 2.0, table);
     return 0;
 }
 
