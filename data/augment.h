@@ -1,6 +1,7 @@
 // augment.h — pixels → one normalised input row: crop, resize, flip, normalise.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,11 +20,12 @@ struct Preprocess {
     int size = 64;  // input height and width
     Augment augment = Augment::crop;
     uint64_t seed = 0;
-    float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};  // ImageNet's
+    // ImageNet's.
+    std::array<float, 3> mean = {0.485f, 0.456f, 0.406f}, std = {0.229f, 0.224f, 0.225f};
 
     // A pixel from 0 to 255 becomes pixel · scale(c) + bias(c): over 255, minus mean, over std.
-    float scale(int c) const { return 1 / (255 * std[c]); }
-    float bias(int c) const { return -mean[c] / std[c]; }
+    float scale(int c) const { return 1 / (255 * std[size_t(c)]); }
+    float bias(int c) const { return -mean[size_t(c)] / std[size_t(c)]; }
 };
 
 // torchvision's RandomResizedCrop.get_params with our generator. All functions here are pure

@@ -287,8 +287,7 @@ static int check_buckets(Config config, Backend& backend, Model& model, Optimize
     config.bucket.bytes = bucket_bytes;
     Sizes sizes;
     Trainer trainer(config, backend, sizes, model, optimizer, {1, 0}, [] { return 0; });
-    std::vector<float> slot(Shape{2, model.size(), model.size(), 3}.elems());
-    trainer.step(random_batch({0, 2}, 2, model.size(), 3, 1, slot.data()), {}, /*lr=*/0);
+    trainer.step(random_batch(backend, {0, 2}, 2, model.size(), 3, 1), {}, /*lr=*/0);
     std::vector<size_t> want = sizes.floats;
     for (size_t exact = 0; exact < probe.exact_floats(); want.erase(want.begin()))
         exact += want.front();  // statistics and counters come first

@@ -11,6 +11,7 @@
 #include "src/base/clock.h"
 #include "src/bench/bench.h"
 #include "src/job/device_choice.h"
+#include "src/job/job_setup.h"
 #include "src/train/input.h"
 #include "src/train/random_batch.h"
 #include "src/train/trainer.h"
@@ -230,22 +231,18 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
                 Clock::time_point started) {
     if (config.compute > 0 && config.sync_every > 1)
         fail("--compute sleeps in steps that sum every gradient; it does not go with --sync-every");
-    const std::string text = model_text(config.model);
-    const int size = config.size ? config.size : model_input_size(text);
     const int classes = class_count(config), world = communicator.world();
     const auto backend = make_backend(config);
     std::string no_graph = config.graph == GraphMode::kOff ? "--graph off"
                            : config.forward || config.compute > 0
                                ? "these are not whole training steps"
                                : why_no_graph(*backend, world);
-    Model model(text, {config.model, classes, size, uint64_t(config.seed), ""}, *backend);
+    Model model(model_text(config.model), model_options(config, classes), *backend);
     const std::vector<double> shares(size_t(world), 1.0);
     const Range share = share_of(config.batch, shares, communicator.rank());
-    const int local = std::max(int(share.size()), 1);
-    model.plan(local, /*training=*/!config.forward);
-    float* slot = backend->alloc_host(Shape{local, size, size, 3}.elems());
+    model.plan(std::max(int(share.size()), 1), /*training=*/!config.forward);
     const Batch batch =
-        random_batch(share, config.batch, size, classes, uint64_t(config.seed), slot);
+        random_batch(*backend, share, config.batch, model.size(), classes, uint64_t(config.seed));
 
     std::unique_ptr<Work> work;
     if (config.forward)

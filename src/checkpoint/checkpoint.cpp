@@ -78,10 +78,8 @@ ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
         card.size = std::stoi(metadata.at("size"));
         card.classes = json::parse(metadata.at("classes")).get<std::vector<std::string>>();
         if (card.classes.empty()) fail("no classes");
-        for (int c = 0; c < 3; ++c) {
-            card.mean[c] = json::parse(metadata.at("mean")).at(size_t(c)).get<float>();
-            card.std[c] = json::parse(metadata.at("std")).at(size_t(c)).get<float>();
-        }
+        json::parse(metadata.at("mean")).get_to(card.mean);
+        json::parse(metadata.at("std")).get_to(card.std);
         return card;
     } catch (const std::exception&) {
         fail(path,

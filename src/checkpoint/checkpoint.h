@@ -12,6 +12,7 @@
 // valid one is not a checkpoint.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -27,7 +28,11 @@ struct ModelCard {
     std::string model_name, model_text;
     int size = 0;
     std::vector<std::string> classes;
-    float mean[3], std[3];
+    std::array<float, 3> mean = Preprocess().mean, std = Preprocess().std;
+
+    ModelOptions options() const {
+        return {.name = model_name, .classes = int(classes.size()), .size = size};
+    }
 };
 
 // Card ↔ metadata strings of model.safetensors.

@@ -71,13 +71,9 @@ static int eval_in_job(JobSession& job) {
     job.take_settings_of_rank0();
     choose_device(job);
 
-    LoaderOptions options;
-    options.batch = config.batch;
-    options.shares.assign(size_t(job.world()), 1.0);
-    options.rank = job.rank();
-    options.threads = decode_threads(config);
+    LoaderOptions options =
+        loader_options(config, std::vector<double>(size_t(job.world()), 1.0), job.rank());
     options.training = false;
-    options.packed = config.augment_on == AugmentOn::kDevice;
     const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
     TrainedModel trained = load_trained_model(config, job.communicator(), max_batch);
     const std::shared_ptr<const Source> source = open_images(job, trained.card.classes);

@@ -27,10 +27,8 @@ void rehearse(const Config& config, Backend& backend, Communicator& communicator
     Trainer trainer(options, backend, communicator, model, optimizer, report.shares,
                     [] { return 0; });
     const Range part = share_of(config.batch, report.shares, communicator.rank());
-    const int images = std::max(int(part.size()), 1), classes = class_count(config);
-    float* slot = backend.alloc_host(Shape{images, model.size(), model.size(), 3}.elems());
-    const Batch batch =
-        random_batch(part, config.batch, model.size(), classes, uint64_t(config.seed), slot);
+    const Batch batch = random_batch(backend, part, config.batch, model.size(), class_count(config),
+                                     uint64_t(config.seed));
 
     report.real_setting = setting_of(config, report.timing);
     const Prediction prediction =
@@ -58,8 +56,7 @@ int plan_in_job(JobSession& job) {
 
     choose_device(job);
     const auto backend = make_backend(config);
-    Model model(text, {config.model, classes, config.size, uint64_t(config.seed), config.freeze},
-                *backend);
+    Model model(text, model_options(config, classes), *backend);
     // Twice the largest part of the batch when all ranks share it: predictions for fewer ranks need
     // to know how the time of a step grows with its images.
     const int64_t largest = largest_share(config.batch, agreed.weights);

@@ -6,7 +6,7 @@
 #include "data/loader.h"
 #include "src/base/check.h"
 #include "src/cli/commands.h"
-#include "src/job/device_choice.h"
+#include "src/job/job_setup.h"
 #include "src/run/trained_model.h"
 #include "src/train/input.h"
 
@@ -36,12 +36,9 @@ static int command_predict(const CommandLine& line, Log&, const Stop& stop) {
     const Config& config = line.config;
     if (line.files.empty()) fail("predict needs images: trainer predict --from RUN FILE|DIR...");
     const std::shared_ptr<const Source> source = open_files(line.files);
-    LoaderOptions options;
+    LoaderOptions options = loader_options(config, {1.0}, 0);
     options.batch = std::clamp<int64_t>(int64_t(source->size()), 1, 16);
-    options.shares = {1.0};
-    options.threads = decode_threads(config);
     options.training = false;
-    options.packed = config.augment_on == AugmentOn::kDevice;
     TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch));
     Backend& backend = *trained.backend;
     Model& model = *trained.model;

@@ -1,6 +1,5 @@
 // command_tools.cpp — the small commands: check, coordinator, health, models, export,
 // import.
-#include <algorithm>
 #include <filesystem>
 
 #include "net/health.h"
@@ -69,8 +68,7 @@ static int command_export(const CommandLine& line, Log& log, const Stop&) {
     if (config.layout == WeightLayout::kKrsc) {
         const ModelCard card = card_from_metadata(content.metadata, file);
         const auto backend = make_backend("cpu");
-        Model model(card.model_text, {card.model_name, int(card.classes.size()), card.size, 0, ""},
-                    *backend);
+        Model model(card.model_text, card.options(), *backend);
         import_weights(content, model, *backend, /*partial=*/false);
         content.tensors = export_weights(model, *backend, /*ours=*/true).tensors;
     }
@@ -90,12 +88,8 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
     card.model_text = model_text(config.model);
     card.size = config.size > 0 ? config.size : model_input_size(card.model_text);
     card.classes = split(config.classes, ',');
-    const Preprocess defaults;
-    std::copy_n(defaults.mean, 3, card.mean);
-    std::copy_n(defaults.std, 3, card.std);
     const auto backend = make_backend("cpu");
-    Model model(card.model_text, {card.model_name, int(card.classes.size()), card.size, 0, ""},
-                *backend);
+    Model model(card.model_text, card.options(), *backend);
     const SafeTensors content = read_safetensors(line.files[0]);
     const ImportReport report = import_weights(content, model, *backend, /*partial=*/true);
     if (!report.fresh.empty())

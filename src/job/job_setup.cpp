@@ -24,6 +24,18 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     return options;
 }
 
+ModelOptions model_options(const Config& config, int classes) {
+    return {config.model, classes, config.size, uint64_t(config.seed), config.freeze};
+}
+
+LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank) {
+    return {.batch = config.batch,
+            .shares = shares,
+            .rank = rank,
+            .threads = decode_threads(config),
+            .packed = config.augment_on == AugmentOn::kDevice};
+}
+
 // The options that a checkpoint fixes: with another value it would be another run.
 static void refuse_on_resume(const std::string& name, const std::string& was,
                              const std::string& now) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "data/loader.h"
 #include "data/source.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_session.h"
@@ -43,5 +44,11 @@ JobSetup set_up_job(JobSession& job);
 // What to open, from --data, --val, --val-split, --generated and --seed. classes: in place of
 // --classes, if there are any.
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes = {});
+
+// The network that is trained; its text comes from rank 0.
+ModelOptions model_options(const Config& config, int classes);
+
+// --batch, --decode-threads and --augment-on, for rank `rank` of those with these shares.
+LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank);
 
 }  // namespace convoy

@@ -23,9 +23,7 @@ JobTiming time_copy(const JobSetup& setup) {
     const Config& config = setup.config;
     const auto backend = make_backend(config);
     const int classes = int(setup.classes.size());
-    Model model(setup.model_text,
-                {config.model, classes, config.size, uint64_t(config.seed), config.freeze},
-                *backend);
+    Model model(setup.model_text, model_options(config, classes), *backend);
     model.plan(images_for(model, largest_share(config.batch, setup.shares.weights)),
                /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);

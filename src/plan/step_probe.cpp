@@ -38,9 +38,7 @@ StepProbe::StepProbe(const Config& config, Backend& backend, Model& model, Optim
     trainer_ = std::make_unique<Trainer>(options, backend, *recorder_, model, optimizer,
                                          std::vector<double>{1, 0}, [] { return 0; });
     const Range all{0, model.max_batch()};
-    float* slot =
-        backend.alloc_host(Shape{model.max_batch(), model.size(), model.size(), 3}.elems());
-    batch_ = random_batch(all, all.end, model.size(), classes, uint64_t(config.seed), slot);
+    batch_ = random_batch(backend, all, all.end, model.size(), classes, uint64_t(config.seed));
 
     const auto linear = choose_factors(model.params(), 1, 2, FactorMode::kOff);
     size_t end = model.params().trained_size;

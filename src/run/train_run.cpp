@@ -17,16 +17,9 @@ namespace convoy {
 
 TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations)
     : setup_(setup), expectations_(std::move(expectations)), backend_(make_backend(config_)) {
-    model_ =
-        std::make_unique<Model>(setup_.model_text,
-                                ModelOptions{config_.model, int(setup_.classes.size()),
-                                             config_.size, uint64_t(config_.seed), config_.freeze},
-                                *backend_);
-    sharing_.batch = config_.batch;
-    sharing_.shares = setup_.shares.weights;
-    sharing_.rank = setup_.rank();
-    sharing_.threads = decode_threads(config_);
-    sharing_.packed = config_.augment_on == AugmentOn::kDevice;
+    model_ = std::make_unique<Model>(setup_.model_text,
+                                     model_options(config_, int(setup_.classes.size())), *backend_);
+    sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
     const int max_batch = int(std::max<int64_t>(Loader::max_share(sharing_), 1));
     activation_bytes_ = model_->plan(max_batch, /*training=*/true);
     optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);

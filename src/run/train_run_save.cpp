@@ -1,7 +1,6 @@
 // train_run_save.cpp — the folder of a training run and its checkpoints.
 #include <unistd.h>
 
-#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -46,10 +45,7 @@ void TrainRun::save(const Position& at, bool is_best) {
     communicator_.set_progress(at.step, Phase::kCheckpoint);
     const CheckpointMeta meta{at, best_top1_, optimizer_->steps_done,
                               setup_.data.train->fingerprint(), job_settings(config_, kTrain)};
-    const Preprocess defaults;
-    ModelCard card{config_.model, setup_.model_text, model_->size(), setup_.classes, {}, {}};
-    std::copy_n(defaults.mean, 3, card.mean);
-    std::copy_n(defaults.std, 3, card.std);
+    const ModelCard card{config_.model, setup_.model_text, model_->size(), setup_.classes};
     const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,
                                                is_best, config_.keep);
     run_log_->event("checkpoint", {{"step", at.step}, {"folder", folder}});

@@ -1,7 +1,6 @@
 // trained_model.cpp — see trained_model.h.
 #include "src/run/trained_model.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
@@ -30,9 +29,7 @@ TrainedModel load_trained_model(const Config& config, Communicator& communicator
 
     const ModelCard& card = trained.card;
     trained.backend = make_backend(config);
-    trained.model = std::make_unique<Model>(
-        card.model_text, ModelOptions{card.model_name, int(card.classes.size()), card.size, 0, ""},
-        *trained.backend);
+    trained.model = std::make_unique<Model>(card.model_text, card.options(), *trained.backend);
     trained.model->plan(max_batch, /*training=*/false);
     if (communicator.rank() == 0)
         import_weights(content, *trained.model, *trained.backend, /*partial=*/false);
@@ -46,8 +43,7 @@ Preprocess preprocess_of(const ModelCard& card) {
     Preprocess how;
     how.size = card.size;
     how.augment = Augment::none;
-    std::copy_n(card.mean, 3, how.mean);
-    std::copy_n(card.std, 3, how.std);
+    how.mean = card.mean, how.std = card.std;
     return how;
 }
 

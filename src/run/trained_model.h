@@ -20,8 +20,7 @@ struct TrainedModel {
 // others get card and weights over the network. Throws Error.
 TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch);
 
-// A loader of validation images, preprocessed as the model's card says; the backend lends the
-// slots.
+// As the model was validated: no augmentation.
 Preprocess preprocess_of(const ModelCard& card);
 
 }  // namespace convoy

@@ -1,12 +1,17 @@
 #include "src/train/random_batch.h"
 
+#include <algorithm>
+
 #include "src/base/random.h"
 
 namespace convoy {
 
-Batch random_batch(Range part, int64_t global, int size, int classes, uint64_t seed, float* slot) {
+Batch random_batch(Backend& backend, Range part, int64_t global, int size, int classes,
+                   uint64_t seed) {
+    const size_t image = Shape{1, size, size, 3}.elems();
+    float* pixels = backend.alloc_host(size_t(std::max<int64_t>(part.size(), 1)) * image);
     Batch batch;
-    batch.x = slot;
+    batch.x = pixels;
     batch.n = batch.wanted = int(part.size());
     batch.global_wanted = global;
     for (int64_t i = part.begin; i < part.end; ++i) {
@@ -14,8 +19,7 @@ Batch random_batch(Range part, int64_t global, int size, int classes, uint64_t s
         batch.samples.push_back(uint64_t(i));
         batch.positions.push_back(int32_t(i));
         batch.labels.push_back(int32_t(random.below(uint64_t(classes))));
-        float* row = slot + size_t(i - part.begin) * size_t(size) * size_t(size) * 3;
-        for (int p = 0; p < size * size * 3; ++p) row[p] = random.uniform(-2, 2);
+        for (size_t p = 0; p < image; ++p) *pixels++ = random.uniform(-2, 2);
     }
     return batch;
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include "data/loader.h"
+#include "kernels/backend.h"
 
 namespace convoy {
 
-// The images `part` of a global batch of `global` ones: always the same for the same seed. `slot`
-// has room for part.size()·size·size·3 floats and must outlive the batch.
-Batch random_batch(Range part, int64_t global, int size, int classes, uint64_t seed, float* slot);
+// The images `part` of a global batch of `global` ones: always the same for the same seed. The
+// pixels are the backend's, for as long as it lives.
+Batch random_batch(Backend& backend, Range part, int64_t global, int size, int classes,
+                   uint64_t seed);
 
 }  // namespace convoy
