@@ -41,10 +41,7 @@ static std::shared_ptr<const Source> open_images(JobSession& job,
         const DataSet data = open_data(data_options(config, classes), job.log);
         source = data.val ? data.val : data.train;
     }
-    const std::string print = fmt::format("{:016x}", source->fingerprint());
-    if (broadcast_text(job.communicator(), print) != print)
-        fail("rank ", job.rank(), " sees other images than rank 0 in ", config.data,
-             "; names, sizes and classes must be the same on all ranks");
+    compare_data(job, {source, nullptr, cat(source->size(), " images of ", config.data)});
     return source;
 }
 

@@ -12,6 +12,7 @@
 
 #include "src/base/check.h"
 #include "src/base/text.h"
+#include "src/job/exchange.h"
 
 namespace convoy {
 
@@ -68,11 +69,8 @@ std::vector<SharedDevice> shared_devices(std::span<const RankDevice> devices) {
 
 void compare_devices(Communicator& communicator, const RankDevice& mine, Log& log) {
     std::vector<RankDevice> devices;
-    const json text = {mine.device, mine.identity, mine.by_number};
-    for (const std::string& one : allgather_text(communicator, text.dump())) {
-        const json device = json::parse(one);
-        devices.push_back({device[0], device[1], device[2]});
-    }
+    for (const json& one : gather_json(communicator, {mine.device, mine.identity, mine.by_number}))
+        devices.push_back({one[0], one[1], one[2]});
     for (const SharedDevice& shared : shared_devices(devices)) {
         if (!shared.intended)
             fail(shared.sentence,

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
+#include "src/job/exchange.h"
 
 namespace convoy {
 
@@ -53,8 +54,7 @@ JobSession::JobSession(const CommandLine& command_line, Log& its_log, Stop its_s
 }
 
 void JobSession::take_settings_of_rank0() {
-    const nlohmann::json mine = job_settings(config, line.command);
-    const auto settings = nlohmann::json::parse(broadcast_text(communicator(), mine.dump()))
+    const auto settings = broadcast_json(communicator(), job_settings(config, line.command))
                               .get<std::map<std::string, std::string>>();
     if (rank() == 0) return;
     apply_settings(config, settings);

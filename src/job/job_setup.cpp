@@ -7,6 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/job/device_choice.h"
+#include "src/job/exchange.h"
 
 namespace convoy {
 
@@ -104,14 +105,11 @@ Shares gather_shares(Communicator& communicator, const std::string& mine, Log& l
     return {parse_shares(join_text(each, ":"), world), false};
 }
 
-// All ranks compare the images that they see.
-static void compare_data(JobSession& job, const DataSet& data) {
+void compare_data(JobSession& job, const DataSet& data) {
     const json mine = {fmt::format("{:016x}", data.train->fingerprint()),
                        data.val ? fmt::format("{:016x}", data.val->fingerprint()) : "",
                        data.description};
-    std::vector<json> all;
-    for (const std::string& one : allgather_text(job.communicator(), mine.dump()))
-        all.push_back(json::parse(one));
+    const std::vector<json> all = gather_json(job.communicator(), mine);
     for (size_t rank = 1; rank < all.size(); ++rank)
         if (all[rank][0] != all[0][0] || all[rank][1] != all[0][1])
             fail("rank ", rank, " sees other images than rank 0: ", all[rank][2].get<std::string>(),
@@ -123,8 +121,8 @@ JobSetup set_up_job(JobSession& job) {
     JobSetup setup{job};
     if (job.rank() == 0) decide(setup);
     job.take_settings_of_rank0();
-    const json model = json::parse(broadcast_text(
-        job.communicator(), json{{"text", setup.model_text}, {"classes", setup.classes}}.dump()));
+    const json model = broadcast_json(job.communicator(),
+                                      {{"text", setup.model_text}, {"classes", setup.classes}});
     if (job.rank() != 0) {
         setup.model_text = model.at("text");
         setup.classes = model.at("classes").get<std::vector<std::string>>();

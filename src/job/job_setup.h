@@ -41,6 +41,9 @@ struct JobSetup {
 // where an option of another rank does not agree or its images are not the same.
 JobSetup set_up_job(JobSession& job);
 
+// Collective. Throws Error on all ranks where one sees other images than rank 0.
+void compare_data(JobSession& job, const DataSet& data);
+
 // What to open, from --data, --val, --val-split, --generated and --seed. classes: in place of
 // --classes, if there are any.
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes = {});

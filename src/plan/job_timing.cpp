@@ -9,6 +9,7 @@
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/job/exchange.h"
 
 namespace convoy {
 
@@ -172,10 +173,10 @@ class JobTimer {
 
     // Every rank's timings to all ranks; parameters and bucket as on rank 0.
     void exchange() {
-        for (const std::string& text : allgather_text(communicator_, json(mine_).dump()))
-            result_.ranks.push_back(json::parse(text).get<RankTiming>());
-        const json mine = {{"params", probe_.params()}, {"bucket", result_.bucket_bytes}};
-        const json first = json::parse(broadcast_text(communicator_, mine.dump()));
+        for (const json& rank : gather_json(communicator_, mine_))
+            result_.ranks.push_back(rank.get<RankTiming>());
+        const json first = broadcast_json(
+            communicator_, {{"params", probe_.params()}, {"bucket", result_.bucket_bytes}});
         first.at("params").get_to(result_.params);
         first.at("bucket").get_to(result_.bucket_bytes);
         result_.exact_floats = probe_.exact_floats();

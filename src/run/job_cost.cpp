@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
+#include "src/job/exchange.h"
 
 namespace convoy {
 
@@ -112,13 +113,11 @@ JobCost CostMeter::of_job(double seconds) {
     read();
     tell_failures();
     mine_.cpu_joules = cpu_.joules(), mine_.gpu_joules = gpu_.joules();
-    const nlohmann::json text = {mine_.host, mine_.machine,    mine_.price_per_hour, mine_.watts,
+    const nlohmann::json mine = {mine_.host, mine_.machine,    mine_.price_per_hour, mine_.watts,
                                  mine_.gpu,  mine_.cpu_joules, mine_.gpu_joules};
     std::vector<RankCost> ranks;
-    for (const std::string& one : allgather_text(job_.communicator(), text.dump())) {
-        const auto rank = nlohmann::json::parse(one);
+    for (const auto& rank : gather_json(job_.communicator(), mine))
         ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[4], rank[5], rank[6]});
-    }
     return job_cost(ranks, seconds, job_.config.grams_per_kwh);
 }
 

@@ -6,6 +6,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/weights.h"
+#include "src/job/exchange.h"
 #include "src/job/sync_weights.h"
 #include "src/run/train_run.h"
 
@@ -36,8 +37,8 @@ void TrainRun::start_weights() {
 // travels.
 void TrainRun::take_state_of_rank0() {
     using nlohmann::json;
-    const json mine = {at_.epoch, at_.consumed, at_.step, optimizer_->steps_done, best_top1_};
-    const json rank0 = json::parse(broadcast_text(communicator_, mine.dump()));
+    const json rank0 = broadcast_json(
+        communicator_, {at_.epoch, at_.consumed, at_.step, optimizer_->steps_done, best_top1_});
     at_ = {rank0[0], rank0[1], rank0[2]};
     optimizer_->steps_done = rank0[3];
     best_top1_ = rank0[4];

@@ -6,6 +6,7 @@
 #include "src/base/check.h"
 #include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
+#include "src/job/exchange.h"
 #include "src/job/sync_weights.h"
 
 namespace convoy {
@@ -22,7 +23,7 @@ TrainedModel load_trained_model(const Config& config, Communicator& communicator
         card_from_metadata(content.metadata, trained.file);  // fails here rather than on all ranks
         shared = {{"file", trained.file}, {"metadata", content.metadata}};
     }
-    shared = json::parse(broadcast_text(communicator, shared.dump()));
+    shared = broadcast_json(communicator, shared);
     trained.file = shared.at("file");
     trained.card = card_from_metadata(
         shared.at("metadata").get<std::map<std::string, std::string>>(), trained.file);
