@@ -1,6 +1,4 @@
 // edges.cpp — the connections between ranks, opened once all addresses are known.
-#include <algorithm>
-
 #include "net/host.h"
 #include "net/rendezvous.h"
 #include "net/ring.h"

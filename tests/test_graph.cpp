@@ -1,5 +1,8 @@
 // Ops recorded and replayed (kernels/cuda/graph.cu), on the CUDA emulator.
 #include "src/train/step_graph.h"
+
+#include <functional>
+
 #include "tests/device.h"
 #include "tests/support.h"
 

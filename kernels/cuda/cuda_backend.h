@@ -5,10 +5,9 @@
 // time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cublas.h"

@@ -10,7 +10,6 @@
 #include "src/base/random.h"
 #include "src/model/model.h"
 #include "src/model/model_text.h"
-#include "src/train/input.h"
 
 namespace convoy {
 

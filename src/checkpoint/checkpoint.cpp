@@ -15,7 +15,6 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
-#include "src/base/text.h"
 #include "src/checkpoint/weights.h"
 
 namespace convoy {

@@ -1,7 +1,6 @@
 // weights.cpp — between our params and torchvision's tensors.
 #include "src/checkpoint/weights.h"
 
-#include <algorithm>
 #include <set>
 
 #include "src/base/text.h"

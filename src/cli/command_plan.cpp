@@ -4,7 +4,6 @@
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"

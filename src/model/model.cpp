@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "src/base/text.h"
 #include "src/model/model_builder.h"
 #include "src/model/model_text.h"
 

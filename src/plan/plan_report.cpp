@@ -4,7 +4,6 @@
 
 #include "src/base/check.h"
 #include "src/base/table.h"
-#include "src/base/text.h"
 
 namespace convoy {
 

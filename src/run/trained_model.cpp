@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "src/base/check.h"
 #include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"

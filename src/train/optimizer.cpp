@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "src/base/check.h"
 
 namespace convoy {
 
