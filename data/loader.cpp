@@ -108,11 +108,6 @@ void Loader::release(Batch* batch) {
     work_.notify_all();
 }
 
-int64_t Loader::bad() const {
-    std::lock_guard lock(mutex_);
-    return int64_t(bad_samples_.size());
-}
-
 std::vector<std::string> Loader::take_bad_reasons() {
     std::lock_guard lock(mutex_);
     return std::exchange(bad_reasons_, {});

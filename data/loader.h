@@ -76,9 +76,7 @@ class Loader {
     const Batch* peek() const;
     void release(Batch* batch);
 
-    // Samples that did not decode since construction, each counted once, and the reasons of those
-    // found since the last call.
-    int64_t bad() const;
+    // Why samples did not decode, once for each sample; those found since the last call.
     std::vector<std::string> take_bad_reasons();
     double waited_seconds() const;  // time next() blocked, in all
 

@@ -58,9 +58,8 @@ class RingCommunicator final : public Communicator {
         for (const auto& block : blocks) bytes.push_back(std::as_writable_bytes(block));
         return submit([this, bytes = std::move(bytes)] { ring_.gather(bytes, true); });
     }
-    void broadcast(std::span<std::byte> data, int root) override {
-        ENSURE(root >= 0 && root < world_, "root ", root, " in a world of ", world_);
-        submit([this, data, root] { ring_.broadcast(data, root); }).get();
+    void broadcast(std::span<std::byte> data) override {
+        submit([this, data] { ring_.broadcast(data, 0); }).get();
     }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
         if (data.size() > kGatherLimit)
@@ -201,7 +200,6 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     if (!result.error.empty()) fail(result.error);
 
     Job job;
-    job.ring = result.welcome.ring;
     for (int rank = 0; rank < result.welcome.world; ++rank) {
         const wire::Member& peer = result.welcome.peers[size_t(rank)];
         job.peers.push_back({rank, peer.host, peer.address});

@@ -64,8 +64,8 @@ class Communicator {
     virtual std::future<void> gather(std::vector<std::span<float>> blocks) = 0;
 
     // The next three calls block and run in order with the sums.
-    // Sends `data` of rank `root` to all ranks, in place; it has the same size on every rank.
-    virtual void broadcast(std::span<std::byte> data, int root) = 0;
+    // data = rank 0's; it has the same size on every rank.
+    virtual void broadcast(std::span<std::byte> data) = 0;
     // Returns each rank's bytes, by rank; lengths may differ (at most 16 MB each).
     virtual std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) = 0;
     // Returns when every rank has called it.
@@ -139,7 +139,6 @@ struct Peer {
 struct Job {
     std::unique_ptr<Communicator> communicator;
     std::vector<Peer> peers;  // by rank
-    std::vector<int> ring;    // ranks in ring order; ranks of a host together
 };
 
 // Joins the job: one outbound connection to the coordinator, one listening port. Rank 0 serves the

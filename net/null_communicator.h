@@ -15,7 +15,7 @@ class NullCommunicator : public Communicator {
     int world() const override { return world_; }
     std::future<void> allreduce_sum(std::span<float>) override { return done(); }
     std::future<void> gather(std::vector<std::span<float>>) override { return done(); }
-    void broadcast(std::span<std::byte>, int) override { status_.throw_if_ended(); }
+    void broadcast(std::span<std::byte>) override { status_.throw_if_ended(); }
     // As if all ranks had sent the same bytes.
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
         status_.throw_if_ended();

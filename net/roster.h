@@ -28,7 +28,6 @@ class Roster {
     std::vector<Refusal> add(int id, wire::Join join);
     void remove(int id);
 
-    size_t size() const { return members_.size(); }
     bool complete() const { return world() > 0 && int(members_.size()) == world(); }
     // "3 of 4 joined, missing rank 2"
     std::string status() const;

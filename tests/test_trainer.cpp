@@ -240,7 +240,7 @@ class Apart final : public NullCommunicator {
     using NullCommunicator::NullCommunicator;
     std::future<void> allreduce_sum(std::span<float>) override { fail("a local step sums"); }
     std::future<void> gather(std::vector<std::span<float>>) override { fail("… gathers"); }
-    void broadcast(std::span<std::byte>, int) override { fail("… broadcasts"); }
+    void broadcast(std::span<std::byte>) override { fail("… broadcasts"); }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte>) override {
         fail("… gathers bytes");
     }

@@ -43,9 +43,9 @@ struct WinogradPieces {
     ptrdiff_t piece_stride;
 };
 
-// F(out x out, size x size), out + size − 1 = 6: blocks of `out` × `out` outputs.
+// F(out × out, size × size), out + size − 1 = 6: blocks of `out` × `out` outputs.
 struct WinogradMethod {
-    int size, out;
+    int size;
     void (*gradient)(const WinogradBlock& in, const WinogradPieces& to);  // out × out → 36
     // size × size → 36, for `columns` (a multiple of width) side by side: tap t at
     // g[t·tap_stride + j], number xi to u[xi·xi_stride + j].

@@ -225,18 +225,10 @@ void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, 
     }
 }
 
-constexpr WinogradMethod kWinograd3{3,
-                                    4,
-                                    transform_pixels<gradient_4>,
-                                    winograd_filter<filter_3>,
-                                    winograd_output<output_4>,
-                                    winograd_filter_grad<filter_grad_3>};
-constexpr WinogradMethod kWinograd5{5,
-                                    2,
-                                    transform_pixels<gradient_2>,
-                                    winograd_filter<filter_5>,
-                                    winograd_output<output_2>,
-                                    winograd_filter_grad<filter_grad_5>};
+constexpr WinogradMethod kWinograd3{3, transform_pixels<gradient_4>, winograd_filter<filter_3>,
+                                    winograd_output<output_4>, winograd_filter_grad<filter_grad_3>};
+constexpr WinogradMethod kWinograd5{5, transform_pixels<gradient_2>, winograd_filter<filter_5>,
+                                    winograd_output<output_2>, winograd_filter_grad<filter_grad_5>};
 
 }  // namespace
 }  // namespace convoy

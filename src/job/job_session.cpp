@@ -20,7 +20,7 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop) {
         if (config.world > 1 || config.rank > 0)
             fail(line.given.at(config.world > 1 ? "world" : "rank"),
                  " needs --coord HOST:PORT as well: the address of rank 0, where the ranks meet");
-        return {make_single_rank(), {}, {}};
+        return {make_single_rank(), {}};
     }
     if (config.world > 0 && config.rank >= config.world)
         fail("--rank ", config.rank, " is not in a world of ", config.world, ": ranks are 0 to ",

@@ -25,7 +25,7 @@ bool equal_on_all_ranks(float* values, size_t n, Backend& backend, Communicator&
 void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator) {
     std::vector<float> copy;
     const std::span<float> floats = on_host(values, n, backend, copy);
-    communicator.broadcast(std::as_writable_bytes(floats), 0);
+    communicator.broadcast(std::as_writable_bytes(floats));
     if (!copy.empty()) backend.upload(values, copy.data(), n * sizeof(float));
 }
 

@@ -52,7 +52,6 @@ class GradReducer final : public GradListener {
     void finish();
 
     double seconds_waited() const { return waited_; }  // in finish(): time not hidden by compute
-    size_t buckets() const { return buckets_.size(); }
 
  private:
     struct Bucket {

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-
 namespace convoy {
 
 constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum

@@ -35,12 +35,11 @@ bool StepGraph::replay(const Pass& pass, Tensor input) {
     return false;
 }
 
-bool StepGraph::end() {
-    if (!recording_) return true;
+void StepGraph::end() {
+    if (!recording_) return;
     known_.front().recording->end();
     ENSURE(known_.front().recording->replay(), "a recorded step cannot be replayed");
     recording_ = false;
-    return true;
 }
 
 void StepGraph::give_up(const Error& error) {

@@ -31,8 +31,8 @@ class StepGraph {
 
     // True: the step was replayed. False: the ops are to be run, or recorded, up to end().
     bool replay(const Pass& pass, Tensor input);
-    // Ends a recording and replays it. Always true: the ops have run.
-    bool end();
+    // Ends a recording, if this is one, and replays it: the ops have run.
+    void end();
     // After an error in between. A failed recording with kAuto: no step is recorded from now on,
     // and the ops are to be run once more. Else throws it.
     void give_up(const Error& error);

@@ -69,7 +69,8 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batc
             reducer_.finish();
             communicator_.set_progress(at.step, Phase::kUpdate);
             optimizer_.update();
-            done = graph_.end();
+            graph_.end();
+            done = true;
         } catch (const Error& error) {
             graph_.give_up(error);
         }
