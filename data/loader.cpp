@@ -2,11 +2,11 @@
 #include "data/loader.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "data/decode.h"
 #include "src/base/check.h"
+#include "src/base/clock.h"
 
 namespace convoy {
 
@@ -86,9 +86,9 @@ Batch* Loader::next() {
     ENSURE(running_, "next() before start()");
     if (taken_ == steps(consumed_)) return nullptr;
     Slot& slot = slot_of(taken_);
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     ready_.wait(lock, [&] { return failure_ || slot.state == State::ready; });
-    waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    waited_ += seconds_since(begin);
     if (failure_) std::rethrow_exception(failure_);
     slot.state = State::lent;
     ++taken_;

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/make_backend.h"
+#include "src/base/text.h"
 
 namespace convoy {
 
@@ -105,7 +106,7 @@ static int gpu_of(const std::string& device, std::string* why_none) {
     if (index < gpus) return index;
     if (device.empty()) return -1;
     if (gpus == 0) fail("--device ", device, ": there is no GPU: ", *why_none);
-    fail("--device ", device, ": this process may use ", gpus, gpus == 1 ? " GPU" : " GPUs",
+    fail("--device ", device, ": this process may use ", counted(gpus, "GPU"),
          ", counted from cuda:0");
 }
 
@@ -119,7 +120,7 @@ std::string device_identity(const std::string& device) {
 
 static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::string why = "") {
     if (options.precision != Precision::kFp32)
-        fail("--precision ", options.precision == Precision::kTf32 ? "tf32" : "bf16",
+        fail("--precision ", name_of(options.precision),
              " is for GPUs, and for --device simt; the CPU computes in fp32",
              why.empty() ? "" : "; ", why);
     if (options.gemm == Gemm::kCublas)

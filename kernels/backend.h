@@ -295,6 +295,9 @@ enum class ConvMethod { kAuto, kWinograd, kDirect };
 // the tensor cores of a GPU: tf32 rounds as it multiplies; with bf16 the activations and a copy of
 // the weights are bf16 in memory. Sums, weights and their gradients are always fp32.
 enum class Precision { kFp32, kTf32, kBf16 };
+constexpr const char* name_of(Precision precision) {
+    return precision == Precision::kFp32 ? "fp32" : precision == Precision::kTf32 ? "tf32" : "bf16";
+}
 
 // Which products linear layers use on a GPU: ours, or NVIDIA's cuBLAS if it is installed.
 enum class Gemm { kOwn, kCublas };

@@ -1,10 +1,11 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "kernels/shapes.h"
+#include "src/base/clock.h"
+#include "src/base/text.h"
 
 namespace convoy {
 
@@ -20,7 +21,7 @@ CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro, std::s
 }
 
 std::string CpuBackend::description() const {
-    return cat("cpu, ", threads(), threads() == 1 ? " thread, " : " threads, ", cpu_.micro.name,
+    return cat("cpu, ", counted(threads(), "thread"), ", ", cpu_.micro.name,
                why_.empty() ? "" : "; ", why_);
 }
 
@@ -52,13 +53,12 @@ double CpuBackend::measure_peak_gflops() {
     float* const* scratch = cpu_.for_threads(1);
     double best = 0;
     for (int run = 0; run < kRuns; ++run) {
-        const auto start = std::chrono::steady_clock::now();
+        const auto start = Clock::now();
         cpu_.pool.for_each(threads(), [&](int, int thread) {
             scratch[thread][0] = cpu_.micro.multiply_add_chains(kRounds);
         });
-        const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-        best =
-            std::max(best, 2.0 * kRounds * kChains * cpu_.micro.width * threads() / time.count());
+        const double operations = 2.0 * kRounds * kChains * cpu_.micro.width * threads();
+        best = std::max(best, operations / seconds_since(start));
     }
     return best / 1e9;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/make_backend.h"
+#include "src/base/text.h"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -52,12 +53,11 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     processors_ = properties.multiProcessorCount;
     // Tensor cores that know tf32 and bf16 came with 8.0; others take the plain kernels.
     if (properties.major >= 8) precision_ = options.precision;
-    const char* names[] = {"fp32", "tf32", "bf16"};
     products_ =
         cat(precision_ == Precision::kBf16 ? "activations and products in " : "products in ",
-            names[int(precision_)]);
+            name_of(precision_));
     if (precision_ != options.precision)
-        products_ += cat(", ", names[int(options.precision)], " needs compute capability 8.0");
+        products_ += cat(", ", name_of(options.precision), " needs compute capability 8.0");
     set_workers(threads_);  // of the emulator; a GPU has its own
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     set_workers(1);
@@ -97,9 +97,8 @@ std::string CudaBackend::name() const {
 
 std::string CudaBackend::description() const {
     if (kIsEmulator)
-        return cat("simt, the CUDA kernels on the CPU, ", threads_,
-                   threads_ == 1 ? " thread" : " threads", ", ", products_,
-                   "; slow, to learn and to test");
+        return cat("simt, the CUDA kernels on the CPU, ", counted(threads_, "thread"), ", ",
+                   products_, "; slow, to learn and to test");
     cudaDeviceProp p;
     CUDA_CHECK(cudaGetDeviceProperties(&p, index_));
     return cat(name(), ", ", p.name, ", compute capability ", p.major, ".", p.minor, ", ",

@@ -1,6 +1,7 @@
 // text.h — small helpers for what people read and type.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,5 +29,9 @@ bool is_utf8(std::string_view text);
 
 std::string clock_text(double seconds);  // "3:10" (minutes), "2:05:07" (hours)
 std::string count_text(double n);        // "57.0 M", "4.2 k", "316"
+// "1 rank", "2 ranks"
+inline std::string counted(int64_t n, std::string_view what) {
+    return cat(n, " ", what, n == 1 ? "" : "s");
+}
 
 }  // namespace convoy

@@ -15,6 +15,7 @@
 #include <numeric>
 #include <set>
 
+#include "src/base/bf16.h"
 #include "src/base/check.h"
 
 namespace convoy {
@@ -42,7 +43,6 @@ struct Entry {
     uint64_t begin, end;  // bytes of the data
 };
 
-float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
 float from_half(uint16_t bits) {
     // The exponent counts from 15 in a half, from 127 in a float: 127 - 15 = 112.
     const float value = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;

@@ -1,9 +1,9 @@
 // command_eval.cpp — eval: loss and accuracy of a trained model on a data set.
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "data/loader.h"
 #include "src/base/check.h"
+#include "src/base/clock.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
@@ -82,15 +82,15 @@ static int eval_in_job(JobSession& job) {
                   lend_slots(*trained.backend, *trained.model, 2, options.packed));
     Evaluator evaluator(*trained.model, *trained.backend, job.communicator(), job.stop,
                         options.packed);
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     const Sums sums = evaluator.run(loader, int64_t(source->size()), 0);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    const double seconds = seconds_since(begin);
     for (const std::string& reason : loader.take_bad_reasons())
         job.log.notice("left out: ", reason);
     job.finish();
     if (evaluator.stopped()) return 128 + evaluator.stopped();
     if (job.rank() != 0) return 0;
-    print_result(sums, seconds.count(), trained.card.classes.size(), config.json);
+    print_result(sums, seconds, trained.card.classes.size(), config.json);
     if (double(sums.skipped) > config.max_bad * double(source->size()))
         fail(sums.skipped, " images did not decode, more than --max-bad ", config.max_bad,
              " allows");

@@ -18,10 +18,6 @@ namespace convoy {
 
 using nlohmann::json;
 
-static std::string count_text(int count, const char* what) {
-    return cat(count, " ", what, count == 1 ? "" : "s");
-}
-
 LocalRank local_rank(const CommandLine& line, std::span<const Peer> peers, int rank) {
     LocalRank local;
     if (size_t(rank) < peers.size()) {
@@ -44,8 +40,8 @@ std::string device_for(const std::string& device, const LocalRank& local, int gp
         fail("each rank of a host needs a GPU of its own: this is rank ", local.number,
              " of its host, counted from 0",
              local.given_by.empty() ? "" : cat(" (", local.given_by, ")"), ", and there ",
-             gpus == 1 ? "is " : "are ", count_text(gpus, "GPU"), " for ",
-             count_text(std::max(local.ranks, local.number + 1), "rank"),
+             gpus == 1 ? "is " : "are ", counted(gpus, "GPU"), " for ",
+             counted(std::max(local.ranks, local.number + 1), "rank"),
              "; start fewer ranks, or give --device cuda:N to those that shall share a GPU");
     return cat("cuda:", local.number);
 }
@@ -88,8 +84,8 @@ void choose_device(JobSession& job) {
         const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
         job.config.device = device_for(asked, local, gpus, visible && *visible);
         if (job.config.device == "cpu")
-            job.log.notice("on the CPU: this host has ", count_text(local.ranks, "rank"), " and ",
-                           count_text(gpus, "GPU"),
+            job.log.notice("on the CPU: this host has ", counted(local.ranks, "rank"), " and ",
+                           counted(gpus, "GPU"),
                            "; --device cuda:N on each rank lets them share GPUs");
     }
     if (job.world() == 1) return;

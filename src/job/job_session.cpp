@@ -22,9 +22,6 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop) {
                  " needs --coord HOST:PORT as well: the address of rank 0, where the ranks meet");
         return {make_single_rank(), {}};
     }
-    if (config.world > 0 && config.rank >= config.world)
-        fail("--rank ", config.rank, " is not in a world of ", config.world, ": ranks are 0 to ",
-             config.world - 1);
     JoinOptions options;
     std::tie(options.host, options.port) = coordinator_address(config.coord);
     options.rank = config.rank;

@@ -99,7 +99,7 @@ void TrainRun::print_settings() const {
     row("device", backend_->description());
     row("memory", memory_text());
     row("threads", backend_->threads(), " compute, ", sharing_.threads, " decode");
-    row("batch", config_.batch, " images a step over ", world, world == 1 ? " rank, " : " ranks, ",
+    row("batch", config_.batch, " images a step over ", counted(world, "rank"), ", ",
         steps_per_epoch_, " steps an epoch, ", total_steps_, " in all");
     row("optimizer", get_option(config_, "optimizer"),
         fmt::format(", lr {:g} for the global batch, ", base_lr_), get_option(config_, "schedule"),
