@@ -5,6 +5,7 @@
 # make deps           install what is missing (apt)  make format    clang-format in place
 # make static         ./trainer-static, which needs no library; with CUDA=1 glibc and the driver
 # make install        PREFIX=/usr/local DESTDIR=     make deb       a Debian package in build/
+# make arm64          ./trainer-static-aarch64, and the unit tests for it under qemu-user
 # make gpu-kit        build/gpu-kit: tests and benches for a machine with a GPU and nothing else
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  WERROR=1 (warnings are errors)
 #          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)
@@ -118,6 +119,11 @@ $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_SRC:%=$(BUILD)/%.o) $(if $(filter 1,$(STATI
 	@mkdir -p $(@D)
 	$(STATIC_LINK)
 
+# Tests that start other programs or compare speeds with the host's are left out.
+arm64:
+	tools/deps.sh qemu-user-static
+	$(MAKE) MACHINE=aarch64 static build/release-aarch64/static/run_tests
+	qemu-aarch64-static build/release-aarch64/static/run_tests -tce='program*'
 # The GPU kit: what tools/gpu_check.sh needs on a machine that has a GPU, its driver and glibc only.
 KIT := $(addprefix $(STATIC)/,trainer run_tests gemm_ladder)
 $(STATIC)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ)
@@ -255,4 +261,4 @@ lines:
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
 	rm -rf build trainer trainer-simt trainer-static* gemm_ladder
-.PHONY: FORCE all static gpu-kit test barriers demo bench deps layers format format-check lines clean install uninstall deb
+.PHONY: FORCE all static arm64 gpu-kit test barriers demo bench deps layers format format-check lines clean install uninstall deb

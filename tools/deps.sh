@@ -1,10 +1,11 @@
 #!/bin/sh
 # Installs what is missing to build and test Convoy, from the distribution's packages (apt, with
-# sudo where needed). Elsewhere prints what is needed. Quick when all is there.
+# sudo where needed), and packages named as arguments. Elsewhere prints what is needed. Quick when all
+# is there.
 set -eu
 
 packages="g++ make libasio-dev libopencv-core-dev libopencv-imgproc-dev libopencv-imgcodecs-dev
-libjpeg-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev"
+libjpeg-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev $*"
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "deps: this is no Debian or Ubuntu; what is needed, by Debian's names:"
@@ -15,7 +16,7 @@ fi
 missing=""
 for package in $packages; do
     state=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
-    [ "$state" = "install ok installed" ] || missing="$missing $package"
+    case $state in "install ok installed"*) ;; *) missing="$missing $package" ;; esac
 done
 [ -n "$missing" ] || exit 0
 
