@@ -427,6 +427,30 @@ TEST_CASE("program: plan times two ranks, and says what one and two would reach"
           std::vector<std::pair<int, std::string>>{{1, "fp32"}, {2, "fp32"}, {2, "bf16"}});
 }
 
+TEST_CASE("program: plan --compute predicts from the seconds given, not from this machine") {
+    TempDir folder;
+    const std::string at = cat("127.0.0.1:", free_port());
+    Process rank1(folder, "rank1", {"plan", "--coord", at, "--rank", "1", "--threads", "1"});
+    Process rank0(folder, "rank0",
+                  {"plan", "--coord", at, "--rank", "0", "--world", "2", "--threads", "1", "--json",
+                   "--size", "16", "--batch", "8", "--compute", "0.1"});
+    CHECK(rank0.wait() == 0);
+    CHECK(rank1.wait() == 0);
+    const std::string output = rank0.output();
+    CAPTURE(output);
+    int predictions = 0;
+    for (const json& line : plan_lines(output)) {
+        CHECK(line["plan"] != "rehearsal");
+        if (line["plan"] != "prediction") continue;
+        ++predictions;
+        const double alone = 40.0 * line["ranks"].get<double>();  // 4 images take 0.1 s
+        CHECK(line["images_per_second"] <= 1.001 * alone);
+        CHECK(line["images_per_second"] >= 0.5 * alone);
+        if (line["ranks"] == 1) CHECK(line["images_per_second"] > 0.999 * alone);
+    }
+    CHECK(predictions == 3);
+}
+
 TEST_CASE("program: plan alone, and what it refuses") {
     const auto [status, output] =
         run_trainer({"plan", "--size", "16", "--batch", "8", "--threads", "1"});

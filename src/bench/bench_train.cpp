@@ -51,15 +51,13 @@ class Sleeper : public Work {
             images_.push_back(share_of(config.batch, shares, rank).size());
         const auto linear =
             choose_factors(model.params(), config.batch, communicator.world(), FactorMode::kOff);
-        const auto lines = model.lines();
         int widest = 1;
         for (const Param* param : model.params().backward_order()) {
             const FactorChoice* layer = choice_of(linear, param);
             if (layer && layer->b == param) continue;  // comes with the weights
-            const auto line = std::ranges::find(lines, layer_name(param->name), &LayerLine::name);
-            const double flops = param->dims > 1 && line != lines.end() ? line->flops : 0;
-            parts_.push_back({param, layer ? layer->b : nullptr,
-                              flops / model.forward_flops() * config.compute * 2 / 3});
+            parts_.push_back(
+                {param, layer ? layer->b : nullptr,
+                 model.forward_flops(*param) / model.forward_flops() * config.compute * 2 / 3});
             widest = std::max({widest, param->shape.C, param->shape.N});
         }
         x_.resize(size_t(model.max_batch()) * size_t(widest));

@@ -15,10 +15,11 @@ namespace convoy {
 namespace {
 
 // Trains a few real steps, after one to warm up, to check the prediction. Not where a rank's share
-// has more images than the model is planned for, nor with averages, which would take many steps.
+// has more images than the model is planned for, nor with averages, which would take many steps,
+// nor with --compute.
 void rehearse(const Config& config, Backend& backend, Communicator& communicator, Model& model,
               Optimizer& optimizer, PlanReport& report) {
-    if (communicator.world() == 1 || config.sync_every > 1 ||
+    if (communicator.world() == 1 || config.sync_every > 1 || config.compute > 0 ||
         largest_share(config.batch, report.shares) > model.max_batch())
         return;
     TrainerOptions options(config);
@@ -62,7 +63,8 @@ int plan_in_job(JobSession& job) {
     model.plan(int(std::min(2 * largest, config.batch)), /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
     const JobTiming timing = [&] {
-        StepProbe probe(config, *backend, model, optimizer, classes);
+        StepProbe probe(config, *backend, model, optimizer, classes,
+                        config.compute / double(largest));
         return time_job(communicator, probe, config, agreed.weights, /*brief=*/false, job.stop);
     }();
     PlanReport report{timing, job.peers(), config.batch, agreed.weights, agreed.fair};

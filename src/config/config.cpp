@@ -166,7 +166,7 @@ static const Option kOptions[] = {
      "grams of CO2 equivalent for a kWh, for the summary; rank 0's value; 0: not given"},
 
     {"bytes", "Bench", &C::bytes, "LIST", kBenchAllreduce, kJob, kAny, "sizes to sum"},
-    {"compute", "Bench", &C::compute, "S", kBenchTrain, kJob, from(0, 3600),
+    {"compute", "Bench", &C::compute, "S", kBenchTrain | kPlan, kJob, from(0, 3600),
      "sleep S seconds a step instead of computing: the network of many hosts on a few cores"},
     {"forward", "Bench", &C::forward, "", kBenchTrain, kJob, kAny,
      "run only forward passes, as eval and predict do"},

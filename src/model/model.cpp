@@ -1,6 +1,8 @@
 // model.cpp — the network as a whole: planning, passes, and its table.
 #include "src/model/model.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "src/model/model_builder.h"
@@ -70,6 +72,11 @@ double Model::forward_flops() const {
     double flops = 0;
     for (const LayerLine& line : lines_) flops += line.flops;
     return flops;
+}
+
+double Model::forward_flops(const Param& weights) const {
+    const auto line = std::ranges::find(lines_, layer_name(weights.name), &LayerLine::name);
+    return weights.dims > 1 && line != lines_.end() ? line->flops : 0;
 }
 
 std::string Model::layer_of(const Param& param) const {

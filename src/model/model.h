@@ -60,6 +60,8 @@ class Model {
     std::string table() const;
     double forward_flops() const;  // of one image, multiply and add counted as two
     const std::vector<LayerLine>& lines() const { return lines_; }
+    // Of the layer whose weights these are, as above; 0 of a bias or a scale.
+    double forward_flops(const Param& weights) const;
     std::string layer_of(const Param& param) const;  // "fc (linear 1000)", for messages
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <thread>
 
 #include "net/null_communicator.h"
 #include "src/base/check.h"
@@ -26,11 +27,12 @@ class StepProbe::Recorder final : public NullCommunicator {
 };
 
 StepProbe::StepProbe(const Config& config, Backend& backend, Model& model, Optimizer& optimizer,
-                     int classes)
+                     int classes, double image_seconds)
     : backend_(backend),
       optimizer_(optimizer),
       model_(model),
-      recorder_(std::make_unique<Recorder>()) {
+      recorder_(std::make_unique<Recorder>()),
+      image_seconds_(image_seconds) {
     // With these settings each gradient is handed over by itself as soon as it is ready.
     TrainerOptions options(config);
     options.reducer = {.bucket_bytes = 1};
@@ -42,8 +44,10 @@ StepProbe::StepProbe(const Config& config, Backend& backend, Model& model, Optim
 
     const auto linear = choose_factors(model.params(), 1, 2, FactorMode::kOff);
     size_t end = model.params().trained_size;
+    double flops = 0;  // of the backward pass so far
     for (const Param* param : model.params().backward_order()) {
-        PlanParam one{.floats = end - param->offset};
+        flops += model.forward_flops(*param) / model.forward_flops();
+        PlanParam one{.floats = end - param->offset, .ready = std::min(flops, 1.0)};
         end = param->offset;
         if (const FactorChoice* layer = choice_of(linear, param)) {
             one.inputs = layer->w->shape.C, one.outputs = layer->w->shape.N;
@@ -60,6 +64,11 @@ StepProbe::~StepProbe() = default;
 
 StepTiming StepProbe::step(int images) {
     ENSURE(images >= 1 && images <= model_.max_batch(), images, " of ", model_.max_batch());
+    if (image_seconds_ > 0) {
+        const double seconds = image_seconds_ * images;
+        std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+        return {double(images), seconds / 3, seconds * 2 / 3, 0};
+    }
     Batch batch = batch_;
     batch.n = batch.wanted = images;
     batch.global_wanted = images;

@@ -16,9 +16,10 @@ namespace convoy {
 class StepProbe {
  public:
     // `model`: planned with backward pass. All must outlive the probe. Weights stay as they are;
-    // running statistics and optimizer state do not.
+    // running statistics and optimizer state do not. Where `image_seconds` is not 0, a step sleeps
+    // so long for each image in place of computing, as bench train --compute does.
     StepProbe(const Config& config, Backend& backend, Model& model, Optimizer& optimizer,
-              int classes);
+              int classes, double image_seconds = 0);
     ~StepProbe();
 
     // One step over `images` random images, at most as many as the model is planned for.
@@ -46,6 +47,7 @@ class StepProbe {
     Model& model_;
     std::unique_ptr<Recorder> recorder_;
     std::unique_ptr<Trainer> trainer_;
+    double image_seconds_;
     Batch batch_;  // as many images as the model is planned for
     std::vector<PlanParam> params_;
     struct Linear {  // a layer worth timing
