@@ -451,6 +451,35 @@ TEST_CASE("program: plan --compute predicts from the seconds given, not from thi
     CHECK(predictions == 3);
 }
 
+TEST_CASE("program: with --compute, gradients from factors sleep for the images of all ranks") {
+    TempDir folder;
+    const std::string model = (folder.path() / "model.txt").string();
+    std::ofstream(model) << "input 8\nflatten\nlinear a out 350\nlinear b out classes\n";
+    // Of S = 0.3 s a third is forward, a third dx, and a third dw of one of two ranks: 4/3 S.
+    for (const Words& command : {Words{"bench", "train"}, Words{"plan"}}) {
+        const std::string at = cat("127.0.0.1:", free_port());
+        Words words = command;
+        for (const std::string word : {"--coord", at.c_str(), "--threads", "1"})
+            words.push_back(word);
+        Words first = words;
+        for (const std::string word : {"--rank", "0", "--world", "2", "--json", "--model",
+                                       model.c_str(), "--batch", "8", "--compute", "0.3"})
+            first.push_back(word);
+        if (command.size() > 1) first.insert(first.end(), {"--steps", "3"});
+        Process rank1(folder, "rank1", words);
+        Process rank0(folder, "rank0", first);
+        CHECK(rank0.wait() == 0);
+        CHECK(rank1.wait() == 0);
+        const std::string output = rank0.output();
+        CAPTURE(output);
+        REQUIRE(!plan_lines(output).empty());
+        const json last = plan_lines(output).back();
+        if (command.size() == 1) CHECK(last["factors"] == true);
+        CHECK(last["images_per_second"] < 1.03 * 8 / 0.4);
+        CHECK(last["images_per_second"] > 0.6 * 8 / 0.4);
+    }
+}
+
 TEST_CASE("program: plan alone, and what it refuses") {
     const auto [status, output] =
         run_trainer({"plan", "--size", "16", "--batch", "8", "--threads", "1"});

@@ -39,13 +39,15 @@ class Work {
     virtual std::string take_graph_failure() { return {}; }
 };
 
-// A step whose layers sleep: a third of the time forward, then each layer its part of the rest.
+// A step whose layers sleep: a third of the time forward, then each layer its part of the rest,
+// half for dw and half for dx. Gradients from factors sleep as long as dw of the whole batch would
+// take.
 class Sleeper : public Work {
  public:
     Sleeper(const Config& config, Model& model, Backend& backend, Communicator& communicator,
             const std::vector<double>& shares)
         : model_(model),
-          reducer_(model.params(), backend, communicator, TrainerOptions(config).reducer),
+          reducer_(model.params(), backend, communicator, reducer_options(config, model, shares)),
           forward_seconds_(config.compute / 3) {
         for (int rank = 0; rank < communicator.world(); ++rank)
             images_.push_back(share_of(config.batch, shares, rank).size());
@@ -68,11 +70,11 @@ class Sleeper : public Work {
         sleep(forward_seconds_);
         reducer_.start(images_);
         for (const Part& part : parts_) {
-            sleep(part.seconds);
             const Shape w = part.weights->shape;
-            if (reducer_.take_factors(*part.weights, {x_.data(), batch.n, 1, 1, w.C},
-                                      {x_.data(), batch.n, 1, 1, w.N}))
-                continue;
+            const bool taken = reducer_.take_factors(*part.weights, {x_.data(), batch.n, 1, 1, w.C},
+                                                     {x_.data(), batch.n, 1, 1, w.N});
+            sleep(taken ? part.seconds / 2 : part.seconds);
+            if (taken) continue;
             if (part.bias) reducer_.ready(*part.bias);
             reducer_.ready(*part.weights);
         }
@@ -86,6 +88,13 @@ class Sleeper : public Work {
         const Param *weights, *bias;  // bias: of a linear layer, or null
         double seconds;
     };
+    static ReducerOptions reducer_options(const Config& config, const Model& model,
+                                          const std::vector<double>& shares) {
+        ReducerOptions options = TrainerOptions(config).reducer;
+        options.slept_flop_seconds = config.compute / 3 / model.forward_flops() /
+                                     double(largest_share(config.batch, shares));
+        return options;
+    }
     // Sleeps until a point in time, not for a duration, so that late wake-ups do not add up.
     void sleep(double seconds) {
         wake_ +=

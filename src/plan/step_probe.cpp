@@ -99,6 +99,12 @@ StepTiming StepProbe::steps(int images, double seconds) {
 }
 
 void StepProbe::time_linear_layers() {
+    if (image_seconds_ > 0) {  // of what the layer sleeps in a step, a third
+        for (const Linear& layer : linear_)
+            params_[layer.place].image_seconds =
+                model_.forward_flops(*layer.w) / model_.forward_flops() * image_seconds_ / 3;
+        return;
+    }
     constexpr int kFew = 8, kMany = 64;
     int widest = 1;
     for (const Linear& layer : linear_)

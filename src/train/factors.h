@@ -66,6 +66,7 @@ class Factors {
     // After that: dw += …, db += … over the rows of all ranks, the same on each rank if their
     // kernels add in the same order.
     void add_gradient();
+    double gradient_flops() const { return 2.0 * double(first_row_.back()) * double(in_ * out_); }
 
  private:
     size_t first_row() const { return size_t(first_row_[size_t(communicator_.rank())]); }

@@ -2,6 +2,7 @@
 #include "src/train/grad_reducer.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -13,6 +14,7 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
     : params_(params),
       backend_(backend),
       communicator_(communicator),
+      slept_flop_seconds_(options.slept_flop_seconds),
       staged_(!backend.host_visible() && communicator.world() > 1),
       arena_(staged_ ? backend.alloc_host(params.grads_size) : params.grads) {
     cut(options);
@@ -129,7 +131,10 @@ void GradReducer::finish() {
         for (Bucket& bucket : buckets_) {
             if (bool(bucket.factors) != factors) continue;
             wait_for(bucket);
-            if (factors)
+            if (factors && slept_flop_seconds_ > 0)
+                std::this_thread::sleep_for(std::chrono::duration<double>(
+                    slept_flop_seconds_ * bucket.factors->gradient_flops()));
+            else if (factors)
                 bucket.factors->add_gradient();
             else if (staged_)
                 backend_.to_device(arena_ + bucket.begin, params_.grads + bucket.begin,

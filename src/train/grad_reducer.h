@@ -29,6 +29,9 @@ struct ReducerOptions {
     size_t bucket_bytes = kDefaultBucketBytes;  // size at which a bucket is closed (buckets.h)
     int64_t batch = 0;                          // images of a step over all ranks, at most
     FactorMode factors = FactorMode::kOff;
+    // To sleep for an operation of forming gradients from factors, in place of it; 0: they are
+    // formed.
+    double slept_flop_seconds = 0;
 };
 
 class GradReducer final : public GradListener {
@@ -71,7 +74,8 @@ class GradReducer final : public GradListener {
     Backend& backend_;
     Communicator& communicator_;
     std::vector<Bucket> buckets_;
-    size_t next_ = 0;    // bucket to send next
+    size_t next_ = 0;  // bucket to send next
+    const double slept_flop_seconds_;
     const bool staged_;  // the network cannot read the device's memory
     float* arena_;       // that the network reads and writes: the gradients, or a copy on the host
     double waited_ = 0;
