@@ -65,7 +65,7 @@ text = open(f"{work}/table").read()
 assert "Compute is slept" in text, text
 cell = r"[\d.]+ \(\d+ %; [\d.]+\)"
 assert len(re.findall(rf"^\| tiny, {rate}, (?:fp32|bf16) \| {cell} \|$", text, re.M)) == 2, text
-assert len(re.findall(r"each worker up to 2 adds.*The most is \w+", text)) == 2, text
+assert len(re.findall(r"each worker up to 2 adds.*What bounds it is \w+", text)) == 2, text
 svg = xml.parse(f"{work}/svg").getroot()
 lines = svg.findall("{http://www.w3.org/2000/svg}polyline")
 assert len(lines) == 1 + 2 * 2, len(lines)  # ideal; measured and forecast of each
@@ -79,7 +79,8 @@ SH
 chmod +x "$work/ssh"
 LAUNCH_SSH=$work/ssh CONVOY_COORD=127.0.0.1:$((32000 + $$ % 1000)) CONVOY_THREADS=1 tools/scaling "${common[@]}" \
     --hosts a,b --wire fp32 --steps 5 >"$work/table" 2>"$work/log" || fail "--hosts ended with $?" "$work/log"
-grep -qE '^\| tiny, hosts, fp32 \| [0-9.]+ \([0-9]+ %; [0-9.]+\) \|$' "$work/table" || fail "no row of --hosts" "$work/table"
+grep -qE '^\| tiny, hosts, fp32 \| [0-9.]+ \([0-9]+ %; [0-9.]+\) \|$' "$work/table" ||
+    fail "no row of --hosts" "$work/table"
 ! grep -q slept "$work/table" || fail "the compute of real hosts is said to be slept" "$work/table"
 
 for signal in INT TERM; do
@@ -89,7 +90,8 @@ for signal in INT TERM; do
     kill -s $signal -- -$job
     wait $job
     status=$?
-    [ $status -eq "$([ $signal = INT ] && echo 130 || echo 143)" ] || fail "SIG$signal gives status $status" "$work/log"
+    [ $status -eq "$([ $signal = INT ] && echo 130 || echo 143)" ] ||
+        fail "SIG$signal gives status $status" "$work/log"
     within 10 nothing_left $job || fail "SIG$signal leaves namespaces or ranks behind"
 done
 job=""
