@@ -5,7 +5,7 @@
 set -eu
 
 packages="g++ make libasio-dev libopencv-core-dev libopencv-imgproc-dev libopencv-imgcodecs-dev
-libjpeg-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev $*"
+libjpeg-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev"
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "deps: this is no Debian or Ubuntu; what is needed, by Debian's names:"
@@ -14,7 +14,7 @@ if ! command -v apt-get >/dev/null 2>&1; then
 fi
 
 missing=""
-for package in $packages; do
+for package in $packages "$@"; do
     state=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
     case $state in "install ok installed"*) ;; *) missing="$missing $package" ;; esac
 done
