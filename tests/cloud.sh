@@ -190,13 +190,17 @@ cloud() {
 train=(--name test --machines 2 --binary "$tmp/trainer-static" --key "$tmp/key")
 calls() { wc -l <"$tmp/$1/calls"; }
 nothing_left() { # CASE
-    local pid
+    local pid i
     [ ! -e "$tmp/$1/group" ] || bad "$1: the security group is left"
     [ ! -e "$tmp/$1/key" ] || bad "$1: the key is left"
     ! grep -Lrs '^terminated' "$tmp/$1/instances" | grep -q . || bad "$1: machines are left"
     for pid in "$tmp/$1"/home/*/pid; do
-        [ ! -e "$pid" ] || [[ $(ps -o stat= -p "$(cat "$pid")") =~ ^Z?$ ]] ||
-            bad "$1: a rank is left"
+        [ -e "$pid" ] || continue
+        for ((i = 0; i < 100; ++i)); do # a killed process needs a moment to be gone
+            [[ ! $(ps -o stat= -p "$(cat "$pid")") =~ ^Z?$ ]] || continue 2
+            sleep 0.05
+        done
+        bad "$1: a rank is left"
     done
     ! compgen -G "$tmp/$1/tmp.*" >/dev/null || bad "$1: a folder for answers is left"
 }
