@@ -25,7 +25,7 @@ ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512
 CXX         := $(CROSS:%=%-linux-gnu-)g++
 OPENCV      := $(if $(CROSS),build/static-$(MACHINE),/usr)/include/opencv4
 CXXFLAGS    := -std=c++20 -O1 -g1 -Wall -Wextra -I. -isystem $(OPENCV) -MMD -MP -pthread $(ISA)
-CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas)
+CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas -Wno-missing-braces)
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 LDLIBS      := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcrypto -lpthread \
                -Wl,--as-needed -lboost_context

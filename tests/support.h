@@ -15,6 +15,14 @@
 #include "src/base/check.h"
 #include "src/base/random.h"
 
+// doctest's CAPTURE is a lambda, which may not name a structured binding before clang 16; a
+// reference to one it may.
+#undef CAPTURE
+#define CAPTURE(x) CAPTURE_AS(DOCTEST_ANONYMOUS(captured_), x)
+#define CAPTURE_AS(name, x) \
+    const auto& name = x;   \
+    INFO(#x " := ", name)
+
 namespace convoy {
 
 // n floats in [-1, 1), the same for the same seed.

@@ -94,12 +94,13 @@ TEST_CASE("avg_pool and avg_pool_grad match the formula in double, also where ar
         std::vector<float> x = random_floats(xs.elems(), 1), dy = random_floats(ys.elems(), 2);
         const reference::Array X(xs, x), DY(ys, dy);
         reference::Array want(ys), want_dx(xs);
-        reference::each_area(xs, ys, [&](int n, int p, int q, int h, int w, double share) {
-            for (int c = 0; c < xs.C; ++c) {
-                want.at(n, p, q, c) += share * X.at(n, h, w, c);
-                want_dx.at(n, h, w, c) += share * DY.at(n, p, q, c);
-            }
-        });
+        reference::each_area(xs, ys,
+                             [&, &xs = xs](int n, int p, int q, int h, int w, double share) {
+                                 for (int c = 0; c < xs.C; ++c) {
+                                     want.at(n, p, q, c) += share * X.at(n, h, w, c);
+                                     want_dx.at(n, h, w, c) += share * DY.at(n, p, q, c);
+                                 }
+                             });
         Guarded y(ys.elems()), dx(xs.elems());
         backend->avg_pool(view(x, xs), view(y, ys));
         backend->avg_pool_grad(view(dy, ys), view(dx, xs));
