@@ -29,8 +29,19 @@ Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t s
     return {(H - h) / 2, (W - w) / 2, h, w};
 }
 
-bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample) {
-    return Random(seed, epoch, sample, kFlip).uniform() < 0.5f;
+bool flips(Flip flip, uint64_t seed, uint32_t epoch, uint64_t sample) {
+    const auto coin = [&](uint32_t thrown_in) {
+        return Random(seed, thrown_in, sample, kFlip).uniform() < 0.5f;
+    };
+    switch (flip) {
+        case Flip::random: return coin(epoch);
+        case Flip::alternating: return coin(0) != (epoch % 2 == 1);
+        default: return false;
+    }
+}
+
+bool Changes::to_bytes() const {
+    return translate > 0 || jitter != Jitter{} || policy != AutoAugment::off;
 }
 
 Crop input_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
@@ -39,28 +50,62 @@ Crop input_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sa
 }
 
 Resizing input_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
+    const auto [h, w, channels] = how.size;
     if (how.augment != Augment::none)
-        return {
-            how.size, how.size, {0, 0, how.size, how.size}, random_flip(how.seed, epoch, sample)};
+        return {h, w, {0, 0, h, w}, flips(how.changes.flip, how.seed, epoch, sample)};
     // Only the centre is computed, so an image of 1×100,000 costs no more than another.
-    const int shorter = how.size * 256 / 224;
-    const int64_t longer = int64_t(shorter) * std::max(H, W) / std::min(H, W);
-    if (longer > INT32_MAX) fail("an image of ", W, "x", H, " is too long to resize");
-    const int out_H = H <= W ? shorter : int(longer), out_W = H <= W ? int(longer) : shorter;
-    const auto centre = [&](int n) { return int(std::nearbyint((n - how.size) / 2.0)); };
-    return {out_H, out_W, {centre(out_H), centre(out_W), how.size, how.size}, false};
+    int64_t out_H = h * 256 / 224, out_W = w * 256 / 224;
+    if (h == w) {
+        int64_t& longer = H > W ? out_H : out_W;
+        longer = longer * std::max(H, W) / std::min(H, W);
+        if (longer > INT32_MAX) fail("an image of ", W, "x", H, " is too long to resize");
+    }
+    const auto centre = [](int64_t all, int part) {
+        return int(std::nearbyint(double(all - part) / 2));
+    };
+    return {int(out_H), int(out_W), {centre(out_H, h), centre(out_W, w), h, w}, false};
+}
+
+static void change(Image& image, const Preprocess& how, uint32_t epoch, uint64_t sample,
+                   RowBuffers& buffers) {
+    const auto random = [&](Purpose purpose) { return Random(how.seed, epoch, sample, purpose); };
+    if (const int reach = how.changes.translate; reach > 0) {
+        Random draws = random(kTranslate);
+        const auto draw = [&] { return int(draws.below(uint64_t(reach) * 2 + 1)) - reach; };
+        const int down = draw();
+        shift_reflected(down, draw(), image, buffers.spare);
+    }
+    buffers.steps.clear();
+    jitter_steps(how.changes.jitter, random(kJitter), buffers.steps);
+    policy_steps(how.changes.policy, image.H, image.W, random(kPolicy), buffers.steps);
+    for (const PixelStep& step : buffers.steps) change_pixels(step, image, buffers.spare);
 }
 
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
-               Resizer& resizer, float* row) {
+               RowBuffers& buffers, float* row) {
     const float scale[] = {how.scale(0), how.scale(1), how.scale(2)};
     const float bias[] = {how.bias(0), how.bias(1), how.bias(2)};
-    resizer.run(view(part), input_resizing(part.H, part.W, how, epoch, sample), scale, bias, row);
+    const Resizing resizing = input_resizing(part.H, part.W, how, epoch, sample);
+    const auto [H, W, C] = how.size;
+    if (how.changes.to_bytes()) {
+        constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
+        Image& image = buffers.image;
+        image.H = H, image.W = W, image.C = C;
+        buffers.resizer.run(view(part), resizing, kOnes, kZeros, row);
+        take_pixels(row, image);
+        change(image, how, epoch, sample, buffers);
+        normalise_pixels(image, scale, bias, row);
+    } else {
+        buffers.resizer.run(view(part), resizing, scale, bias, row);
+    }
+    const Crop out = erased_part(H, W, how.changes.erase, Random(how.seed, epoch, sample, kErase));
+    for (int h = out.top; h < out.top + out.H; ++h)
+        std::fill_n(row + size_t((h * W + out.left) * C), size_t(out.W * C), 0.0f);
 }
 
 std::vector<float> pixel_values(const Preprocess& how) {
     std::vector<float> values;
-    for (int c = 0; c < 3; ++c)
+    for (int c = 0; c < how.size.C; ++c)
         for (int pixel = 0; pixel < 256; ++pixel)
             values.push_back(float(pixel) * how.scale(c) + how.bias(c));
     return values;

@@ -5,22 +5,50 @@
 #include <cstdint>
 #include <vector>
 
+#include "data/policy.h"
 #include "data/resize.h"
+#include "src/base/input_size.h"
 
 namespace convoy {
 
 enum class Augment {
-    crop,    // random resized crop (scale 0.08–1, ratio 3/4–4/3), random flip
-    resize,  // the whole image scaled to size×size, random flip
-    none,    // for validation: shorter side to size·256/224, centre crop
+    crop,    // random resized crop (scale 0.08–1, ratio 3/4–4/3), flip
+    resize,  // the whole image scaled to the input, flip
+    none,    // for validation: shorter side to size·256/224, centre crop; for an input that is no
+             // square, height and width each to ·256/224
+};
+
+enum class Flip {
+    random,       // a new coin each epoch
+    alternating,  // a coin in the first epoch, after which every epoch turns it over
+    off,
+};
+
+// What is done to the resized image in training, in this order.
+struct Changes {
+    Flip flip = Flip::random;
+    int translate = 0;  // moved by up to so many pixels each way, mirrored at the edge
+    Jitter jitter = {};
+    AutoAugment policy = AutoAugment::off;
+    double erase = 0;              // probability that a part of the normalised image becomes 0
+    double mixup = 0, cutmix = 0;  // of Beta; images are mixed with others by the loader
+
+    // Whether bytes are changed between resizing and normalising.
+    bool to_bytes() const;
+    bool mix() const { return mixup > 0 || cutmix > 0; }
 };
 
 struct Preprocess {
-    int size = 64;  // input height and width
+    InputSize size;
     Augment augment = Augment::crop;
+    Changes changes = {};
     uint64_t seed = 0;
-    // ImageNet's.
+    // ImageNet's; for grey images their means over the three channels.
     std::array<float, 3> mean = {0.485f, 0.456f, 0.406f}, std = {0.229f, 0.224f, 0.225f};
+
+    explicit Preprocess(InputSize input = 64) : size(input) {
+        if (size.C == 1) mean.fill(0.449f), std.fill(0.226f);
+    }
 
     // A pixel from 0 to 255 becomes pixel · scale(c) + bias(c): over 255, minus mean, over std.
     float scale(int c) const { return 1 / (255 * std[size_t(c)]); }
@@ -30,7 +58,7 @@ struct Preprocess {
 // torchvision's RandomResizedCrop.get_params with our generator. All functions here are pure
 // functions of their arguments.
 Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample);
-bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample);
+bool flips(Flip flip, uint64_t seed, uint32_t epoch, uint64_t sample);
 
 // An input row (one image of a batch) is made in two steps, so that a decoder can skip pixels that
 // are not used: input_crop() picks a part of an H×W image; input_resizing() says how that part, now
@@ -38,9 +66,16 @@ bool random_flip(uint64_t seed, uint32_t epoch, uint64_t sample);
 Crop input_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
 Resizing input_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
 
-// Writes size·size·3 floats to `row`: the part resized and normalised. `resizer` lends its memory.
+// Memory that input_row() keeps from call to call. For one thread at a time.
+struct RowBuffers {
+    Resizer resizer = {};
+    Image image = {}, spare = {};
+    std::vector<PixelStep> steps = {};
+};
+
+// Writes size.elems() floats to `row`: the part resized, changed and normalised. It is not mixed.
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
-               Resizer& resizer, float* row);
+               RowBuffers& buffers, float* row);
 
 // The normalisation as a table, for a device that resizes: a pixel becomes values[c·256 + pixel].
 std::vector<float> pixel_values(const Preprocess& how);

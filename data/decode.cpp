@@ -73,8 +73,14 @@ ImageSize tiff_size(Bytes bytes) {
     return size;
 }
 
-// "P6", then width and height as decimal text between blanks and comments.
-ImageSize pnm_size(Bytes bytes) {
+// "P6", then width, height and largest value as decimal text between blanks and comments, and one
+// blank before the pixels.
+struct Pnm {
+    ImageSize size;
+    size_t raw = 0;  // where the pixels begin, if they are binary and of 8 bits
+};
+
+Pnm pnm_header(Bytes bytes) {
     size_t at = 2;
     const auto next = [&] {
         for (bool comment = false; at < bytes.size(); ++at) {
@@ -86,8 +92,11 @@ ImageSize pnm_size(Bytes bytes) {
             value = value * 10 + (bytes[at] - '0');
         return value;
     };
-    const int64_t W = next();
-    return {W, next()};
+    Pnm pnm;
+    pnm.size.W = next(), pnm.size.H = next();
+    if ((bytes[1] == '5' || bytes[1] == '6') && next() == 255 && at < bytes.size())
+        pnm.raw = at + 1;
+    return pnm;
 }
 
 Format format_of(Bytes bytes) {
@@ -110,7 +119,7 @@ ImageSize size_of(Bytes bytes, Format format) {
         case Format::webp: return webp_size(bytes);
         case Format::bmp: return bmp_size(bytes);
         case Format::tiff: return tiff_size(bytes);
-        case Format::pnm: return pnm_size(bytes);
+        case Format::pnm: return pnm_header(bytes).size;
         default: return {};
     }
 }
@@ -152,14 +161,11 @@ const char* essential_png(Bytes bytes, std::vector<uint8_t>& out) {
     }
 }
 
-constexpr int64_t kMaxPixels = 178'956'970;  // Pillow's: a quarter of 2^31 bytes at 3 a pixel
-
 // A header of a hundred bytes may claim any size. No format packs more than about 8,000 pixels of
 // one bit into a byte (deflate's 1,032 times 8), so a larger claim is false.
-void check_claim(const std::string& name, int64_t H, int64_t W, size_t bytes) {
+void check_claim(const std::string& name, int64_t H, int64_t W, size_t bytes, int64_t most) {
     if (H < 1 || W < 1) fail(name, ": truncated or damaged: the header says ", W, "x", H);
-    if (W > kMaxPixels / H)
-        fail(name, ": claims ", W, "x", H, " pixels; the limit is ", kMaxPixels);
+    if (W > most / H) fail(name, ": claims ", W, "x", H, " pixels; --max-pixels is ", most);
     if (H * W > 1'000'000 + 10'000 * int64_t(bytes))
         fail(name, ": claims ", W, "x", H, " pixels, more than ", bytes, " bytes can hold");
 }
@@ -176,7 +182,13 @@ cv::Mat decode_by_opencv(Bytes bytes, const std::string& name) {
 
 }  // namespace
 
-Decoder::Decoder() {
+void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey) {
+    for (size_t i = 0; i < n; ++i, rgb += 3)
+        grey[i] = uint8_t((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000) >> 16);
+}
+
+Decoder::Decoder(int channels, int64_t max_pixels) : channels_(channels), max_pixels_(max_pixels) {
+    ENSURE(channels == 1 || channels == 3, channels, " channels");
     [[maybe_unused]] static const auto once =
         cv::utils::logging::setLogLevel(cv::utils::logging::LOG_LEVEL_SILENT);
 }
@@ -202,28 +214,55 @@ void Decoder::open(Bytes bytes, const std::string& name) {
         }
         size = size_of(bytes, format);
     }
-    check_claim(name, size.H, size.W, bytes.size());
+    check_claim(name, size.H, size.W, bytes.size(), max_pixels_);
     if (is_truncated(bytes, format, size)) fail(name, ": truncated: the image data ends early");
     H_ = int(size.H), W_ = int(size.W);
+    raw_ = format == Format::pnm ? pnm_header(bytes).raw : 0;
+    if (raw_ && bytes.size() - raw_ < size_t(H_) * size_t(W_) * (bytes[1] == '5' ? 1 : 3))
+        fail(name, ": truncated: the image data ends early");
 }
 
-void Decoder::read(Crop crop, Image& image) {
+// Pixels that are there already: a crop of them is copied, in the channels that are wanted.
+void Decoder::read_raw(Crop crop, Image& image) const {
+    const bool grey = bytes_[1] == '5';
+    const size_t C = grey ? 1 : 3, n = size_t(crop.W);
+    image.H = crop.H, image.W = crop.W;
+    image.pixels.resize(size_t(crop.H) * n * size_t(channels_));
+    uint8_t* out = image.pixels.data();
+    for (int h = crop.top; h < crop.top + crop.H; ++h, out += n * size_t(channels_)) {
+        const uint8_t* in = bytes_.data() + raw_ + (size_t(h) * size_t(W_) + size_t(crop.left)) * C;
+        if (int(C) == channels_)
+            std::memcpy(out, in, n * C);
+        else if (channels_ == 1)
+            rgb_to_grey(in, n, out);
+        else
+            for (size_t w = 0; w < n; ++w) out[w * 3] = out[w * 3 + 1] = out[w * 3 + 2] = in[w];
+    }
+}
+
+void Decoder::read(Crop crop, Image& image, int reduction) {
     ENSURE(crop.top >= 0 && crop.left >= 0 && crop.H > 0 && crop.W > 0 && crop.top + crop.H <= H_ &&
                crop.left + crop.W <= W_,
            name_, ": the crop is not inside the image of ", W_, "x", H_);
-    if (is_jpeg_) return jpeg_->read(crop, image);
-    const cv::Mat bgr = decode_by_opencv(bytes_, name_);
+    image.C = channels_;
+    if (is_jpeg_) return jpeg_->read(crop, image, reduction);
+    if (raw_) return read_raw(crop, image);
+    cv::Mat bgr = decode_by_opencv(bytes_, name_);
     if (bgr.empty()) fail(name_, ": truncated or damaged");
     if (bgr.rows != H_ || bgr.cols != W_)
         fail(name_, ": damaged: the header says ", W_, "x", H_, ", the image is ", bgr.cols, "x",
              bgr.rows);
     image.H = crop.H, image.W = crop.W;
-    image.pixels.resize(size_t(crop.H) * size_t(crop.W) * 3);
+    const size_t row_bytes = size_t(crop.W) * size_t(channels_);
+    image.pixels.resize(size_t(crop.H) * row_bytes);
     uint8_t* out = image.pixels.data();
-    for (int h = crop.top; h < crop.top + crop.H; ++h) {
-        const uint8_t* in = bgr.ptr<uint8_t>(h) + size_t(crop.left) * 3;
-        for (int w = 0; w < crop.W; ++w, in += 3, out += 3)
-            out[0] = in[2], out[1] = in[1], out[2] = in[0];
+    for (int h = crop.top; h < crop.top + crop.H; ++h, out += row_bytes) {
+        uint8_t* row = bgr.ptr<uint8_t>(h) + size_t(crop.left) * 3;
+        for (int w = 0; w < crop.W; ++w) std::swap(row[w * 3], row[w * 3 + 2]);
+        if (channels_ == 3)
+            std::copy_n(row, row_bytes, out);
+        else
+            rgb_to_grey(row, row_bytes, out);
     }
 }
 

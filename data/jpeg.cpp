@@ -20,7 +20,7 @@ constexpr int kMaxScans = 500;  // a progressive file of tiny scans could take h
 
 // Colour is stored at half the resolution and interpolated between neighbours. At the edge of a
 // part the library has no neighbour, so a little more than the part is decoded.
-constexpr int kMargin = 16;
+constexpr int kMargin = 2;
 
 // Inks as Adobe stores them, inverted: 255 is no ink. rgb = k − k·ink/255, rounded as Pillow does.
 void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
@@ -95,20 +95,34 @@ void JpegReader::open(std::span<const uint8_t> bytes, const std::string& name) {
     info_.out_color_space = info_.num_components == 4 ? JCS_CMYK : JCS_RGB;
 }
 
-void JpegReader::read(Crop crop, Image& image) {
+void JpegReader::read(Crop crop, Image& image, int reduction) {
+    const size_t C = size_t(image.C);
+    const int whole_W = (W() + reduction - 1) / reduction;
+    if (reduction > 1) {
+        const auto reduced = [&](int& begin, int& size, int whole) {
+            const int end = std::min((begin + size + reduction / 2) / reduction, whole);
+            begin = std::min((begin + reduction / 2) / reduction, end - 1);
+            size = end - begin;
+        };
+        reduced(crop.top, crop.H, (H() + reduction - 1) / reduction);
+        reduced(crop.left, crop.W, whole_W);
+    }
     image.H = crop.H, image.W = crop.W;
-    image.pixels.resize(size_t(crop.H) * size_t(crop.W) * 3);
+    image.pixels.resize(size_t(crop.H) * size_t(crop.W) * C);
     line_.resize(size_t(W()) * 4);
     if (setjmp(escape_)) fail(name_, ": ", reason_);
+    info_.scale_num = 1, info_.scale_denom = unsigned(reduction);
+    if (C == 1 && info_.jpeg_color_space == JCS_GRAYSCALE) info_.out_color_space = JCS_GRAYSCALE;
     jpeg_start_decompress(&info_);
     const bool cmyk = info_.out_color_space == JCS_CMYK;
-    if (info_.output_components != (cmyk ? 4 : 3))
+    const size_t there = cmyk ? 4 : info_.out_color_space == JCS_GRAYSCALE ? 1 : 3;
+    if (size_t(info_.output_components) != there)
         give_up("damaged: not the number of colours that was announced");
     const JDIMENSION begin = JDIMENSION(crop.top), end = JDIMENSION(crop.top + crop.H);
     size_t left = size_t(crop.left);  // of the crop in line_
-    if (crop.W < W()) {
+    if (crop.W < whole_W) {
         JDIMENSION first = JDIMENSION(std::max(crop.left - kMargin, 0));
-        JDIMENSION width = JDIMENSION(std::min(crop.left + crop.W + kMargin, W())) - first;
+        JDIMENSION width = JDIMENSION(std::min(crop.left + crop.W + kMargin, whole_W)) - first;
         jpeg_crop_scanline(&info_, &first, &width);  // moves `first` down to a block boundary
         left -= first;
     }
@@ -118,16 +132,31 @@ void JpegReader::read(Crop crop, Image& image) {
         JSAMPROW line = line_.data();
         if (jpeg_read_scanlines(&info_, &line, 1) != 1) give_up("damaged: a row is missing");
         if (row < begin) continue;
-        uint8_t* out = image.pixels.data() + size_t(row - begin) * size_t(crop.W) * 3;
-        if (cmyk)
-            cmyk_to_rgb(line + left * 4, crop.W, out);
-        else
-            std::memcpy(out, line + left * 3, size_t(crop.W) * 3);
+        uint8_t* out = image.pixels.data() + size_t(row - begin) * size_t(crop.W) * C;
+        const uint8_t* in = line + left * there;
+        if (cmyk) cmyk_to_rgb(in, crop.W, C == 1 ? line : out);
+        if (C == 1 && there > 1)
+            rgb_to_grey(cmyk ? line : in, size_t(crop.W), out);
+        else if (!cmyk)
+            std::memcpy(out, in, size_t(crop.W) * C);
     }
     if (end == info_.output_height)
         jpeg_finish_decompress(&info_);
     else
         jpeg_abort_decompress(&info_);
+}
+
+void JpegReader::skim(Crop crop) {
+    line_.resize(size_t(W()) * 4);
+    if (setjmp(escape_)) fail(name_, ": ", reason_);
+    jpeg_start_decompress(&info_);
+    JDIMENSION first = JDIMENSION(crop.left), width = JDIMENSION(crop.W);
+    if (crop.W < W()) jpeg_crop_scanline(&info_, &first, &width);
+    if (crop.top > 0) jpeg_skip_scanlines(&info_, JDIMENSION(crop.top));
+    JSAMPROW line = line_.data();
+    while (info_.output_scanline < JDIMENSION(crop.top + crop.H))
+        if (jpeg_read_scanlines(&info_, &line, 1) != 1) give_up("damaged: a row is missing");
+    jpeg_abort_decompress(&info_);
 }
 
 }  // namespace convoy

@@ -20,9 +20,12 @@ class JpegReader {
     void open(std::span<const uint8_t> bytes, const std::string& name);
     int H() const { return int(info_.image_height); }
     int W() const { return int(info_.image_width); }
-    // The opened image's `crop` as RGB: the same pixels as in the whole image. CMYK is turned
-    // into RGB as Pillow does it. Throws Error. Call open() before the next read().
-    void read(Crop crop, Image& image);
+    // The opened image's `crop` as RGB or grey (image.C): the same pixels as in the whole image.
+    // CMYK is turned into RGB as Pillow does it. reduction: as of Decoder::read. Throws Error. Call
+    // open() before the next read().
+    void read(Crop crop, Image& image, int reduction);
+    // Decodes as many rows and columns as read() returns, and drops them: libjpeg's own work.
+    void skim(Crop crop);
 
  private:
     // libjpeg's callbacks, and how they leave it.

@@ -2,20 +2,26 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "data/decode.h"
+#include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 
 namespace convoy {
 
+// How many samples ahead of those being decoded the source is told of, at least: enough for storage
+// far away to have many requests on the way.
+constexpr int64_t kExpected = 256;
+
 struct Loader::Buffers {
-    std::vector<uint8_t> bytes;
+    std::vector<uint8_t> bytes = {};
     Decoder decoder;
-    Image image;
-    Resizer resizer;
-    Packer packer;
+    Image image = {};
+    RowBuffers row = {};
+    Packer packer = {};
 };
 
 Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, LoaderOptions options,
@@ -23,9 +29,19 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
     : source_(std::move(source)), how_(how), options_(std::move(options)), slots_(slots.size()) {
     ENSURE(options_.threads >= 1 && !slots.empty() && options_.batch >= 1, options_.threads,
            " threads, ", slots.size(), " slots, batch ", options_.batch);
-    if (!options_.training) how_.augment = Augment::none;
+    if (!options_.training) how_.augment = Augment::none, how_.changes = {};
+    ENSURE(!options_.packed ||
+               !(how_.changes.to_bytes() || how_.changes.erase > 0 || how_.changes.mix()),
+           "packed images cannot be changed");
     if (options_.packed) values_ = pixel_values(how_);
+    const std::vector<int64_t>& parts = options_.parts;
+    const auto own = parts.begin() + (parts.empty() ? 0 : options_.rank);
+    ENSURE(parts.empty() || size_t(*own) == source_->size(), *own, " of ", source_->size());
+    first_sample_ = std::accumulate(parts.begin(), own, int64_t(0));
+    samples_ =
+        parts.empty() ? int64_t(source_->size()) : std::accumulate(own, parts.end(), first_sample_);
     const size_t most = size_t(max_share(options_));
+    ahead_ = 1 + kExpected / std::max<int64_t>(int64_t(most), 1);
     for (size_t i = 0; i < slots.size(); ++i) {
         Batch& batch = slots_[i].batch;
         if (options_.packed) {
@@ -35,8 +51,12 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
         } else {
             batch.x = slots[i];
         }
-        batch.labels.reserve(most), batch.samples.reserve(most), batch.positions.reserve(most);
-        slots_[i].good.reserve(most);
+        batch.labels.reserve(most + 1), batch.samples.reserve(most + 1);
+        batch.positions.reserve(most + 1);
+        slots_[i].good.reserve(most + 1);
+        if (!how_.changes.mix()) continue;
+        batch.second_labels.reserve(most), batch.first_parts.reserve(most);
+        slots_[i].partner.resize(how_.size.elems());
     }
     for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { decode_rows(); });
 }
@@ -53,6 +73,7 @@ Loader::~Loader() {
 // A short last slice can give a rank one more than a full one does (rounded boundaries), so every
 // possible size is tried.
 int64_t Loader::max_share(const LoaderOptions& options) {
+    if (!options.parts.empty()) return most_dealt(options.batch, options.parts, options.rank);
     int64_t most = 0;
     for (int64_t count = 1; count <= options.batch; ++count)
         most = std::max(most, share_of(count, options.shares, options.rank).size());
@@ -60,7 +81,7 @@ int64_t Loader::max_share(const LoaderOptions& options) {
 }
 
 int64_t Loader::steps(int64_t consumed) const {
-    const int64_t left = int64_t(source_->size()) - consumed;
+    const int64_t left = samples_ - consumed;
     return left <= 0 ? 0 : (left + options_.batch - 1) / options_.batch;
 }
 
@@ -71,12 +92,13 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
     ready_.wait(lock, [&] { return busy_ == 0; });
     for (Slot& slot : slots_) slot.state = State::free;
     failure_ = nullptr;
+    lock.unlock();
+    source_->begin_epoch();
+    lock.lock();
     epoch_ = epoch, consumed_ = consumed;
-    opened_ = taken_ = 0;
-    if (options_.training && order_epoch_ != epoch) {
-        order_ = epoch_order(source_->size(), how_.seed, epoch);
-        order_epoch_ = epoch;
-    }
+    opened_ = taken_ = expected_ = 0;
+    if (options_.training)
+        order_.emplace(source_->shard_sizes(), options_.window, how_.seed, epoch);
     running_ = true;
     work_.notify_all();
 }
@@ -119,7 +141,7 @@ double Loader::waited_seconds() const {
 }
 
 void Loader::decode_rows() {
-    Buffers buffers;
+    Buffers buffers{.decoder = Decoder(how_.size.C, options_.max_pixels)};
     std::unique_lock lock(mutex_);
     while (!stopping_) {
         Slot* slot = claim();
@@ -133,21 +155,36 @@ void Loader::decode_rows() {
 
         std::string reason;
         std::exception_ptr error;
+        bool missing = false;
         try {
             make_row(buffers, *slot, row);
+        } catch (const Unreachable&) {
+            error = std::current_exception();
         } catch (const Error& bad_image) {
             reason = bad_image.what();
+        } catch (const NoSample&) {
+            missing = true;
         } catch (...) {
             error = std::current_exception();
         }
 
         lock.lock();
-        --busy_;
-        slot->good[row] = reason.empty();
-        if (!reason.empty() && bad_samples_.insert(slot->batch.samples[row]).second)
+        slot->good[row] = reason.empty() && !missing;
+        slot->missing += missing;
+        // The partner of row 0 is another rank's to report.
+        if (!reason.empty() && int(row) < slot->batch.wanted &&
+            bad_samples_.insert(slot->batch.samples[row]).second)
             bad_reasons_.push_back(reason);
         if (error && !failure_) failure_ = error;
-        if (++slot->done == slot->batch.wanted) finish(*slot);
+        if (++slot->done == int(slot->good.size())) {
+            if (how_.changes.mix()) {
+                lock.unlock();
+                mix(*slot);
+                lock.lock();
+            }
+            finish(*slot);
+        }
+        --busy_;
         if (failure_ || !running_) ready_.notify_all();
     }
 }
@@ -158,30 +195,70 @@ Loader::Slot* Loader::claim() {
     if (!running_ || failure_) return nullptr;
     for (;;) {
         Slot& last = slot_of(std::max<int64_t>(opened_ - 1, 0));
-        if (last.state == State::filling && last.claimed < last.batch.wanted) return &last;
+        if (last.state == State::filling && last.claimed < int(last.good.size())) return &last;
         if (opened_ == steps(consumed_) || slot_of(opened_).state != State::free) return nullptr;
         open_step(slot_of(opened_));
     }
 }
 
+Loader::Slice Loader::slice(int64_t step) const {
+    const int64_t begin = consumed_ + step * options_.batch;
+    const int64_t end = std::min(begin + options_.batch, samples_);
+    Slice slice{end - begin, {}, {}, 0};
+    const size_t world = std::max(options_.parts.size(), options_.shares.size());
+    int64_t at = 0;
+    for (int rank = 0; rank < int(world); ++rank) {
+        Range part;
+        if (options_.parts.empty()) {
+            const Range share = share_of(slice.size, options_.shares, rank);
+            part = {begin + share.begin, begin + share.end};
+        } else {
+            part = {dealt(begin, options_.parts, rank), dealt(end, options_.parts, rank)};
+        }
+        if (rank == options_.rank) slice.own = part, slice.first = at;
+        slice.by_rank.push_back(part.size());
+        at += part.size();
+    }
+    return slice;
+}
+
+// Where each rank holds a part of its own, images are mixed among those.
+int64_t Loader::rows(const Slice& step) const {
+    const int64_t own = step.own.size();
+    return own + (how_.changes.mix() && options_.parts.empty() && own > 0 && own < step.size);
+}
+
+// Behind this rank's own comes the partner of the first: the one before it, or the last of all.
+uint64_t Loader::sample_of(const Slice& step, int64_t row) const {
+    const int64_t before = (step.first + step.size - 1) % step.size - step.first;
+    const int64_t at = step.own.begin + (row < step.own.size() ? row : before);
+    return order_ ? (*order_)(uint64_t(at)) : uint64_t(at);
+}
+
+void Loader::expect_steps() {
+    for (const int64_t end = std::min(steps(consumed_), opened_ + ahead_); expected_ < end;
+         ++expected_) {
+        const Slice step = slice(expected_);
+        for (int64_t i = 0; i < rows(step); ++i) source_->expect(sample_of(step, i));
+    }
+}
+
 // Prepares `slot` for the next step: which samples, where they are in the slice.
 void Loader::open_step(Slot& slot) {
-    const int64_t begin = consumed_ + opened_++ * options_.batch;
-    const int64_t count = std::min(options_.batch, int64_t(source_->size()) - begin);
-    const Range part = share_of(count, options_.shares, options_.rank);
-    const size_t n = size_t(part.size());
+    Slice step = slice(opened_++);
+    expect_steps();
+    const size_t n = size_t(step.own.size()), rows = size_t(this->rows(step));
     slot.state = State::filling;
-    slot.claimed = slot.done = 0;
-    slot.good.assign(n, 0);
+    slot.claimed = slot.done = slot.missing = 0;
+    slot.good.assign(rows, 0);
     Batch& batch = slot.batch;
-    batch.wanted = int(n), batch.global_wanted = count, batch.number = ++batches_;
-    batch.labels.resize(n), batch.samples.resize(n), batch.positions.resize(n);
-    for (size_t i = 0; i < n; ++i) {
-        const size_t position = size_t(part.begin) + i, at = size_t(begin) + position;
-        batch.samples[i] = options_.training ? order_[at] : at;
-        batch.labels[i] = source_->label(batch.samples[i]);
-        batch.positions[i] = int32_t(position);
+    batch.wanted = int(n), batch.global_wanted = step.size, batch.number = ++batches_;
+    batch.labels.resize(rows), batch.samples.resize(rows), batch.positions.resize(rows);
+    for (size_t i = 0; i < rows; ++i) {
+        batch.samples[i] = uint64_t(first_sample_) + sample_of(step, int64_t(i));
+        batch.positions[i] = int32_t(step.first + int64_t(i));
     }
+    batch.wanted_by = std::move(step.by_rank);
     if (options_.packed) batch.pictures.resize(n), batch.packed_bytes = 0;
     if (n == 0) finish(slot);
 }
@@ -190,12 +267,21 @@ void Loader::make_row(Buffers& buffers, Slot& slot, size_t row) {
     Decoder& decoder = buffers.decoder;
     Image& image = buffers.image;
     const uint64_t sample = slot.batch.samples[row];
-    source_->read(sample, buffers.bytes);
-    decoder.open(buffers.bytes, source_->name(sample));
-    decoder.read(input_crop(decoder.H(), decoder.W(), how_, epoch_, sample), image);
+    const size_t place = sample - uint64_t(first_sample_);
+    source_->read(place, buffers.bytes);
+    slot.batch.labels[row] = source_->label(place);
+    decoder.open(buffers.bytes, source_->name(place));
+    const Crop crop = input_crop(decoder.H(), decoder.W(), how_, epoch_, sample);
+    int reduction = 1;
+    if (options_.fast) {
+        const Resizing to = input_resizing(crop.H, crop.W, how_, epoch_, sample);
+        reduction = reduction_to(crop, to.H, to.W);
+    }
+    decoder.read(crop, image, reduction);
     if (!options_.packed) {
-        float* out = slot.batch.x + row * size_t(how_.size) * size_t(how_.size) * 3;
-        return input_row(image, how_, epoch_, sample, buffers.resizer, out);
+        const bool own = int(row) < slot.batch.wanted;
+        float* out = own ? slot.batch.x + row * how_.size.elems() : slot.partner.data();
+        return input_row(image, how_, epoch_, sample, buffers.row, out);
     }
     Batch& batch = slot.batch;
     const Resizing resizing = input_resizing(image.H, image.W, how_, epoch_, sample);
@@ -206,10 +292,34 @@ void Loader::make_row(Buffers& buffers, Slot& slot, size_t row) {
     batch.pictures[row] = buffers.packer.write(batch.packed, at);
 }
 
+// Mixes each row with the one before it, from the last row on: so that one is still as it was.
+void Loader::mix(Slot& slot) {
+    Batch& batch = slot.batch;
+    const auto [H, W, C] = how_.size;
+    const size_t n = size_t(batch.wanted), elems = how_.size.elems();
+    size_t of_first = n;  // the row of its partner
+    if (slot.good.size() == n) {
+        of_first = n - 1;
+        std::copy_n(batch.x + of_first * elems, elems, slot.partner.data());
+    }
+    batch.second_labels.assign(batch.labels.begin(), batch.labels.begin() + batch.wanted);
+    batch.first_parts.assign(n, 1);
+    for (size_t row = n; row-- > 0;) {
+        const size_t partner = row > 0 ? row - 1 : of_first;
+        if (!slot.good[row] || !slot.good[partner]) continue;
+        const Mix mix = draw_mix(how_.changes.mixup, how_.changes.cutmix, H, W,
+                                 {how_.seed, epoch_, batch.samples[row], kMix});
+        mix_rows(mix, H, W, C, row > 0 ? batch.x + partner * elems : slot.partner.data(),
+                 batch.x + row * elems);
+        batch.second_labels[row] = batch.labels[partner], batch.first_parts[row] = mix.own;
+    }
+}
+
 // Moves the good rows together, so that the first batch.n are images. Packed images stay where
 // they are: their pictures say where.
 void Loader::finish(Slot& slot) {
     Batch& batch = slot.batch;
+    slot.good.resize(size_t(batch.wanted));
     const auto keep_good = [&](auto& items) {
         size_t n = 0;
         for (size_t row = 0; row < slot.good.size(); ++row)
@@ -219,7 +329,7 @@ void Loader::finish(Slot& slot) {
     if (options_.packed) {
         keep_good(batch.pictures);
     } else {
-        const size_t row_elems = size_t(how_.size) * size_t(how_.size) * 3;
+        const size_t row_elems = how_.size.elems();
         float* to = batch.x;
         for (size_t row = 0; row < slot.good.size(); ++row) {
             const float* from = batch.x + row * row_elems;
@@ -227,7 +337,9 @@ void Loader::finish(Slot& slot) {
         }
     }
     keep_good(batch.labels), keep_good(batch.samples), keep_good(batch.positions);
+    if (how_.changes.mix()) keep_good(batch.second_labels), keep_good(batch.first_parts);
     batch.n = int(batch.labels.size());
+    batch.wanted -= slot.missing;
     slot.state = State::ready;
     ready_.notify_all();
 }

@@ -6,12 +6,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "data/augment.h"
+#include "data/decode.h"
 #include "data/order.h"
 #include "data/pack.h"
 #include "data/source.h"
@@ -20,32 +22,41 @@ namespace convoy {
 
 // One rank's part of one step. Valid until release().
 struct Batch {
-    float* x = nullptr;              // n rows of size·size·3 floats: the slot; null if packed
+    float* x = nullptr;              // n rows of H·W·C floats: the slot; null if packed
     int n = 0;                       // images in it; less than `wanted` where files did not decode
     int wanted = 0;                  // this rank's share of the step, may be 0
     std::vector<int32_t> labels;     // n
     std::vector<uint64_t> samples;   // n: numbers of the samples in the source
     std::vector<int32_t> positions;  // n: places in the step's global slice, ascending
     int64_t global_wanted = 0;       // size of the step's global slice over all ranks
+    std::vector<int64_t> wanted_by;  // of it, by rank
     uint64_t number = 0;             // a new one for each batch of a loader
+    // Where images are mixed with others (policy.h), else empty: n labels of those, and the part of
+    // the label above.
+    std::vector<int32_t> second_labels;
+    std::vector<float> first_parts;
 
     // With LoaderOptions::packed, in place of x (pack.h).
     uint8_t* packed = nullptr;      // the slot
     size_t packed_bytes = 0;        // used of it
     std::vector<Picture> pictures;  // n
-    const float* values = nullptr;  // of pixel_values(), 3·256 (augment.h)
+    const float* values = nullptr;  // of pixel_values() (augment.h)
 };
 
 struct LoaderOptions {
     int64_t batch = 0;           // global: size of a step's slice
     std::vector<double> shares;  // one weight a rank
     int rank = 0;
-    int threads = 1;       // decode threads
-    bool training = true;  // permuted and augmented; else in order, as Augment::none
-    bool packed = false;   // pixels and tables for a device that resizes, not finished rows
+    int threads = 1;                  // decode threads
+    bool training = true;             // permuted and augmented; else in order, as Augment::none
+    int64_t max_pixels = kMaxPixels;  // of an image, else it is bad
+    bool fast = false;                // decoding may reduce JPEGs (Decoder::read)
+    bool packed = false;  // pixels and tables for a device that resizes, not finished rows
+    std::vector<int64_t> parts = {};  // samples that each rank alone holds; empty: each holds all
+    uint64_t window = 0;  // of the order in training (order.h); 0: one permutation of all
 };
 
-// Each of `slots`, which the trainer lends, holds max_share × size·size·3 floats, or max_share ×
+// Each of `slots`, which the trainer lends, holds max_share × size.elems() floats, or max_share ×
 // packed_image_bytes(size). While the trainer works on one slot the threads fill the others
 // (bounded prefetch = slots − 1):
 //
@@ -54,6 +65,11 @@ struct LoaderOptions {
 // Step s takes slot s mod slots. Its rows are handed out one at a time in order, so all threads
 // work on the step that is needed first. A row depends on its sample alone, not on which thread
 // made it or when.
+//
+// With mixup or cutmix an image's partner is the one before it in the step's global slice (of the
+// first, the last), as in torchvision; where one of the two did not decode, the other stays as it
+// is. So that shares do not matter, a rank decodes one image more each step: the partner of its
+// first.
 class Loader {
  public:
     Loader(std::shared_ptr<const Source> source, const Preprocess& how, LoaderOptions options,
@@ -63,6 +79,8 @@ class Loader {
     // Largest share that any step can have: what a slot must hold.
     static int64_t max_share(const LoaderOptions& options);
 
+    int64_t samples() const { return samples_; }  // of an epoch, over all ranks
+    bool is_stream() const { return source_->is_stream(); }
     // Steps of an epoch from `consumed` samples on: ⌈(size − consumed) / batch⌉.
     int64_t steps(int64_t consumed = 0) const;
 
@@ -85,16 +103,29 @@ class Loader {
     struct Slot {
         Batch batch;
         State state = State::free;
-        int claimed = 0, done = 0;  // rows taken by a thread, rows finished
-        std::vector<char> good;     // of each row: did it decode?
+        int claimed = 0, done = 0;   // rows taken by a thread, rows finished
+        int missing = 0;             // of these: a stream ended before
+        std::vector<char> good;      // of each row to be made: did it decode?
+        std::vector<float> partner;  // where images are mixed: the row of row 0's partner
     };
     struct Buffers;  // of a decode thread
 
     void decode_rows();  // a decode thread
     void make_row(Buffers& buffers, Slot& slot, size_t row);
+    void mix(Slot& slot);
     // Under the lock:
     Slot* claim();
     void open_step(Slot& slot);
+    void expect_steps();
+    struct Slice {                     // of the epoch: what makes a step
+        int64_t size;                  // over all ranks
+        std::vector<int64_t> by_rank;  // of them
+        Range own;                     // this rank's: positions in the order of its source
+        int64_t first;                 // place of own.begin in the slice
+    };
+    Slice slice(int64_t step) const;
+    int64_t rows(const Slice& step) const;                     // that this rank makes
+    uint64_t sample_of(const Slice& step, int64_t row) const;  // its number in the source
     void finish(Slot& slot);
     Slot& slot_of(int64_t step) { return slots_[size_t(step) % slots_.size()]; }
 
@@ -103,6 +134,9 @@ class Loader {
     const LoaderOptions options_;
     std::vector<float> values_;  // of pixels, for packed batches
     std::vector<Slot> slots_;
+    // Numbers of samples count over all ranks; the source's begin at first_sample_.
+    int64_t samples_, first_sample_ = 0;
+    int64_t ahead_;  // steps that the source is told of before they are opened
 
     mutable std::mutex mutex_;       // guards what follows, and each Slot except its rows
     std::condition_variable work_;   // for threads: a row to decode, or the end
@@ -114,8 +148,8 @@ class Loader {
     int64_t consumed_ = 0;            // at start()
     int64_t opened_ = 0, taken_ = 0;  // steps since start()
     uint64_t batches_ = 0;            // opened since construction
-    std::vector<uint32_t> order_;     // of order_epoch_
-    int64_t order_epoch_ = -1;
+    int64_t expected_ = 0;            // steps since start() whose samples the source knows of
+    std::optional<Order> order_;      // of the epoch, in training
     std::set<uint64_t> bad_samples_;
     std::vector<std::string> bad_reasons_;
     double waited_ = 0;

@@ -2,24 +2,80 @@
 #include "data/order.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
-#include <utility>
 
 #include "src/base/check.h"
+#include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
 
 namespace convoy {
 
-std::vector<uint32_t> epoch_order(size_t n, uint64_t seed, uint32_t epoch) {
-    ENSURE(n <= UINT32_MAX, n, " samples");
-    std::vector<uint32_t> order(n);
-    std::iota(order.begin(), order.end(), 0u);
-    Random random(seed, epoch, 0, kOrder);
-    for (size_t i = n; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-    return order;
+Permutation::Permutation(uint64_t n, uint64_t key) : n_(n), key_(key) {
+    rows_ = uint64_t(std::sqrt(double(n)));
+    while (rows_ * rows_ < n) ++rows_;
+    columns_ = rows_ == 0 ? 0 : (n + rows_ - 1) / rows_;
+}
+
+uint64_t Permutation::operator()(uint64_t i) const {
+    ENSURE(i < n_, i, " of ", n_);
+    const auto shift = [&](uint64_t& half, uint64_t bound, uint32_t round, uint64_t other) {
+        half += Random(key_, round, other, kOrder).below(bound);
+        if (half >= bound) half -= bound;
+    };
+    do {
+        uint64_t row = i / columns_, column = i % columns_;
+        for (uint32_t round = 0; round < 8; round += 2) {
+            shift(row, rows_, round, column);
+            shift(column, columns_, round + 1, row);
+        }
+        i = row * columns_ + column;
+    } while (i >= n_);
+    return i;
+}
+
+// Keys of an epoch's permutations: of the whole set, of its shards, of its blocks.
+static uint64_t key_of(uint64_t seed, uint32_t epoch, uint64_t which) {
+    return Random(seed, epoch, which, kOrder).bits64();
+}
+
+Order::Order(std::span<const uint64_t> shards, uint64_t window, uint64_t seed, uint32_t epoch)
+    : size_(std::accumulate(shards.begin(), shards.end(), uint64_t(0))),
+      window_(window),
+      seed_(seed),
+      epoch_(epoch),
+      whole_(size_, key_of(seed, epoch, 0)) {
+    if (window == 0) return;
+    std::vector<uint64_t> ends(shards.size());
+    std::partial_sum(shards.begin(), shards.end(), ends.begin());
+    const Permutation permutation(shards.size(), key_of(seed, epoch, 1));
+    uint64_t end = 0;
+    for (size_t i = 0; i < shards.size(); ++i) {
+        const size_t shard = permutation(i);
+        end += shards[shard];
+        places_.push_back({end, ends[shard]});
+    }
+}
+
+uint64_t Order::operator()(uint64_t position) const {
+    if (window_ == 0) return whole_(position);
+    ENSURE(position < size_, position, " of ", size_);
+    const uint64_t block = position / window_, begin = block * window_;
+    const Permutation within(std::min(window_, size_ - begin), key_of(seed_, epoch_, 2 + block));
+    const uint64_t at = begin + within(position - begin);
+    const Place& place = *std::ranges::upper_bound(places_, at, {}, &Place::end);
+    return place.end_sample - (place.end - at);
+}
+
+uint64_t parse_shuffle(const std::string& text) {
+    if (text == "full") return 0;
+    const bool is_window = text.starts_with("window=");
+    const uint64_t window = is_window ? to_number<uint64_t>(text.substr(7)).value_or(0) : 0;
+    if (window == 0)
+        fail("--shuffle cannot be '", text,
+             "': it is full, or window=N to shuffle among N samples at a time");
+    return window;
 }
 
 // The boundary before rank r is count · (weights before r) / (all weights), rounded. A boundary
@@ -46,16 +102,37 @@ int64_t largest_share(int64_t count, std::span<const double> shares) {
     return most;
 }
 
+// Rank 0 gets its proportion of `position`, rounded down; the ranks after it share the rest in the
+// same way. position → position·p rounded down grows by 0 or 1 at each step, and so does the rest.
+int64_t dealt(int64_t position, std::span<const int64_t> parts, int rank) {
+    int64_t left = position, all = std::accumulate(parts.begin(), parts.end(), int64_t(0));
+    ENSURE(position <= all, position, " of ", all);
+    for (int r = 0;; ++r) {
+        const int64_t its = all == 0 ? 0 : int64_t(__int128(left) * parts[size_t(r)] / all);
+        if (r == rank) return its;
+        left -= its, all -= parts[size_t(r)];
+    }
+}
+
+int64_t most_dealt(int64_t count, std::span<const int64_t> parts, int rank) {
+    int64_t most = count, all = std::accumulate(parts.begin(), parts.end(), int64_t(0));
+    for (int r = 0;; ++r) {
+        const int64_t part = parts[size_t(r)];
+        const auto its = [&](int64_t more) {
+            return all == 0 ? 0 : int64_t((__int128(most) * part + more) / all);
+        };
+        if (r == rank) return std::min(its(all - 1), part);
+        most -= its(0), all -= part;
+    }
+}
+
 std::vector<double> parse_shares(const std::string& text, int world) {
     ENSURE(world >= 1, "world of ", world);
     if (text.empty()) return std::vector<double>(size_t(world), 1.0);
     std::vector<double> shares;
     for (const std::string& part : split(text, ':')) {
-        double weight = 0;
-        const char* const end = part.data() + part.size();
-        const auto [stop, error] =
-            std::from_chars(part.data(), end, weight, std::chars_format::fixed);
-        if (error != std::errc() || stop != end || !std::isfinite(weight))
+        const double weight = to_number<double>(part).value_or(NAN);
+        if (!std::isfinite(weight))
             fail("shares '", text, "': '", part,
                  "' is not a number; give one weight a rank, such as 5:3:2:0");
         if (weight < 0) fail("shares '", text, "': ", weight, " is negative");

@@ -4,6 +4,12 @@
 // (seed, e). Each rank takes its share of that slice. So every rank has the same number of steps
 // by construction, a share may be short or empty, and the position in the data is two integers:
 // (epoch, samples consumed).
+//
+// The permutation is a function, not a table: a generalised Feistel network with cycle-walking
+// (Black, Rogaway: "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). A number below n ≤ a·b is
+// a pair (row, column) of an a×b grid; each round adds a draw of Philox to the one, keyed by the
+// other, so it can be undone and is a permutation of the grid. Where that leads to one of the few
+// places ≥ n, it is applied again.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +25,41 @@ struct Range {
     bool operator==(const Range&) const = default;
 };
 
-// The permutation of [0, n) of an epoch: Fisher–Yates with draws of (seed, epoch, kOrder).
-std::vector<uint32_t> epoch_order(size_t n, uint64_t seed, uint32_t epoch);
+// A permutation of [0, n): the same for the same key, on every machine.
+class Permutation {
+ public:
+    Permutation(uint64_t n, uint64_t key);
+    uint64_t operator()(uint64_t i) const;  // i < n
+
+ private:
+    uint64_t n_, key_, rows_, columns_;
+};
+
+// The order of an epoch: position → sample, both in [0, sum of `shards`).
+class Order {
+ public:
+    // shards: samples in each shard; they are numbered one shard after the other. window: 0 makes
+    // one permutation of all; else shards are permuted, then each block of `window` consecutive
+    // samples, so that a reader moves through a shard once and `window` samples are its reach.
+    Order(std::span<const uint64_t> shards, uint64_t window, uint64_t seed, uint32_t epoch);
+    uint64_t operator()(uint64_t position) const;
+
+ private:
+    struct Place {            // of a shard in the epoch
+        uint64_t end;         // position behind its last sample, before blocks are permuted
+        uint64_t end_sample;  // number behind its last sample
+    };
+    uint64_t size_, window_, seed_;
+    uint32_t epoch_;
+    Permutation whole_;
+    std::vector<Place> places_;  // with a window, in the epoch's order of shards
+};
+
+// Of what comes through a pipe, unless --shuffle says otherwise.
+constexpr uint64_t kPipeWindow = 2048;
+
+// Parses --shuffle: "full" is 0, "window=N" is N. Throws Error.
+uint64_t parse_shuffle(const std::string& text);
 
 // Rank's part of a slice of `count` samples: contiguous, in rank order, sizes proportional to
 // `shares` (one weight a rank, not all 0; equal weights for equal parts), together exactly [0,
@@ -29,6 +68,13 @@ Range share_of(int64_t count, std::span<const double> shares, int rank);
 
 // The largest of these parts: memory for that many samples is enough on any rank.
 int64_t largest_share(int64_t count, std::span<const double> shares);
+
+// Where rank r alone holds parts[r] samples of an epoch (--shards mine): how many of the epoch's
+// first `position` are rank's, in proportion, so that all ranks come to their end together. Of all
+// ranks together these are `position`; it never falls as position grows, whatever the steps.
+int64_t dealt(int64_t position, std::span<const int64_t> parts, int rank);
+// No `count` samples in a row have more for rank.
+int64_t most_dealt(int64_t count, std::span<const int64_t> parts, int rank);
 
 // Parses "5:3:2:0" into weights; "" gives world equal ones. Throws Error: not numbers, negative,
 // all zero, not as many as ranks.

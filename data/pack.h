@@ -10,18 +10,19 @@
 #include <vector>
 
 #include "data/resize.h"
+#include "src/base/input_size.h"
 #include "src/base/picture.h"
 
 namespace convoy {
 
-// Bytes that an image to be resized to size×size takes at most, whatever it is made from.
-size_t packed_image_bytes(int size);
+// Bytes that an image to be resized to `size` takes at most, whatever it is made from.
+size_t packed_image_bytes(InputSize size);
 
 // Packs one image after the other, and keeps its memory. For one thread at a time.
 class Packer {
  public:
-    // Prepares an image, which must stay until write(), for a window of size×size. Returns the
-    // bytes that it needs: at most packed_image_bytes(size), and a multiple of four.
+    // Prepares an image, which must stay until write(), . Returns the bytes that it
+    // needs: at most packed_image_bytes() of the window, and a multiple of four.
     size_t prepare(ImageView from, const Resizing& how);
     // Writes the image to block + at.
     Picture write(uint8_t* block, size_t at) const;

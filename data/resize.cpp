@@ -17,11 +17,17 @@
 namespace convoy {
 
 #ifdef __AVX2__
-using avx2::filter_across;
-using avx2::filter_down;
+bool has_bytes512() {
+    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+static FilterAcross* const filter_across =
+    has_bytes512() ? avx512::filter_across : avx2::filter_across;
+static FilterDown* const filter_down = has_bytes512() ? avx512::filter_down : avx2::filter_down;
 #else
-using portable::filter_across;
-using portable::filter_down;
+bool has_bytes512() { return false; }
+static FilterAcross* const filter_across = portable::filter_across;
+static FilterDown* const filter_down = portable::filter_down;
 #endif
 
 void Taps::compute(int in, int out, int begin, int size) {
@@ -51,23 +57,24 @@ void Taps::compute(int in, int out, int begin, int size) {
 
 // Rows [begin, begin + rows) of the input, at output width, into narrow_.
 void Resizer::across(ImageView from, int begin, int rows, int W, bool flip) {
-    const size_t out_bytes = size_t(W) * 3 + 1;  // the byte after a row is overwritten
+    const size_t C = size_t(from.C),
+                 out_bytes = size_t(W) * C + 1;  // the byte after a row is overwritten
     narrow_.resize(size_t(rows) * out_bytes);
     // The loops read a little past the end of a row. Behind the last rows of the image there may
     // be no memory, so these go through a copy.
     const int last = int((kOverread + from.row_bytes - 1) / from.row_bytes);
     const int safe = std::clamp(from.H - last - begin, 0, rows);
     const uint8_t* in = from.pixels + size_t(begin) * from.row_bytes;
-    filter_across(in, from.row_bytes, safe, columns_, flip, narrow_.data(), out_bytes);
-    padded_.resize(size_t(from.W) * 3 + kOverread);
+    filter_across(in, from.row_bytes, safe, from.C, columns_, flip, narrow_.data(), out_bytes);
+    padded_.resize(size_t(from.W) * C + kOverread);
     for (int row = safe; row < rows; ++row) {
-        std::copy_n(in + size_t(row) * from.row_bytes, size_t(from.W) * 3, padded_.data());
-        filter_across(padded_.data(), 0, 1, columns_, flip,
+        std::copy_n(in + size_t(row) * from.row_bytes, size_t(from.W) * C, padded_.data());
+        filter_across(padded_.data(), 0, 1, from.C, columns_, flip,
                       narrow_.data() + size_t(row) * out_bytes, out_bytes);
     }
 }
 
-void Resizer::run(ImageView from, const Resizing& how, const float scale[3], const float bias[3],
+void Resizer::run(ImageView from, const Resizing& how, const float* scale, const float* bias,
                   float* out) {
     const Crop& window = how.window;
     ENSURE(from.H > 0 && from.W > 0 && window.H > 0 && window.W > 0, from.H, "x", from.W, " to ",
@@ -80,9 +87,9 @@ void Resizer::run(ImageView from, const Resizing& how, const float scale[3], con
     const int begin = rows_.begin();
     across(from, begin, rows_.end() - begin, window.W, how.flip);
 
-    const size_t n = size_t(window.W) * 3;
+    const size_t C = size_t(from.C), n = size_t(window.W) * C;
     scales_.resize(n), biases_.resize(n);
-    for (size_t i = 0; i < n; ++i) scales_[i] = scale[i % 3], biases_[i] = bias[i % 3];
+    for (size_t i = 0; i < n; ++i) scales_[i] = scale[i % C], biases_[i] = bias[i % C];
     for (size_t p = 0; p < size_t(window.H); ++p)
         filter_down(narrow_.data(), n + 1, begin, n, rows_, p, scales_.data(), biases_.data(),
                     out + p * n);

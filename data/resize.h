@@ -1,4 +1,4 @@
-// resize.h — Pillow's antialiased bilinear resize of 8-bit RGB, straight into normalised floats.
+// resize.h — Pillow's antialiased bilinear resize of 8-bit pixels, straight into normalised floats.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,16 @@
 
 namespace convoy {
 
-// A view of pixels that are owned elsewhere: H rows of W RGB pixels, `row_bytes` apart.
+// A view of pixels that are owned elsewhere: H rows of W pixels of C bytes, `row_bytes` apart.
 struct ImageView {
     const uint8_t* pixels;
     int H, W;
     size_t row_bytes;
+    int C = 3;
 };
 
 inline ImageView view(const Image& image) {
-    return {image.pixels.data(), image.H, image.W, size_t(image.W) * 3};
+    return {image.pixels.data(), image.H, image.W, size_t(image.W) * size_t(image.C), image.C};
 }
 
 // The product of an 8-bit pixel and a 22-bit weight has 30 bits: it fits an int32.
@@ -58,10 +59,10 @@ struct Resizing {
 class Resizer {
  public:
     // Resizes `from` and writes only the window of the result:
-    //   out[p,q,c] = pixel[p,q,c] · scale[c] + bias[c]        window.H × window.W × 3 floats
+    //   out[p,q,c] = pixel[p,q,c] · scale[c] + bias[c]        window.H × window.W × C floats
     // where pixel (0–255) is what Pillow's resize(…, BILINEAR) gives, bit for bit; Pillow 13 and
     // later may differ by one where it does the height first.
-    void run(ImageView from, const Resizing& how, const float scale[3], const float bias[3],
+    void run(ImageView from, const Resizing& how, const float* scale, const float* bias,
              float* out);
 
  private:
@@ -75,18 +76,20 @@ class Resizer {
 
 // The two inner loops (resize_passes.cpp).
 //
-// out[r,q] = Σ in[r, first(q) + k] · weight(q, k), rounded; one pixel a tap. `rows` rows, which lie
-// in_bytes and out_bytes apart. `flip` puts place q at width − 1 − q. Up to kOverread bytes after
-// each row of `in` may be read, and the byte after each row of `out` may be overwritten.
-using FilterAcross = void(const uint8_t* in, size_t in_bytes, int rows, const Taps& taps, bool flip,
-                          uint8_t* out, size_t out_bytes);
-constexpr size_t kOverread = 16;
+// out[r,q] = Σ in[r, first(q) + k] · weight(q, k), rounded; one pixel of C bytes a tap. `rows`
+// rows, which lie in_bytes and out_bytes apart. `flip` puts place q at width − 1 − q. Up to
+// kOverread bytes after each row of `in` may be read, and the byte after each row of `out` may be
+// overwritten.
+using FilterAcross = void(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps,
+                          bool flip, uint8_t* out, size_t out_bytes);
+constexpr size_t kOverread = 96;
 // out[i] = (Σ in[first(p) − skipped + k, i] · weight(p, k), rounded) · scale[i] + bias[i] for i in
 // [0, n), for place p of the height. Rows of `in` lie in_bytes apart.
 using FilterDown = void(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
                         size_t p, const float* scale, const float* bias, float* out);
 
-// The same bits from both. avx2: where the compiler may use it.
+// The same bits from all. avx2: where the compiler may use it; avx512: where has_bytes512() says
+// so.
 namespace portable {
 FilterAcross filter_across;
 FilterDown filter_down;
@@ -95,5 +98,11 @@ namespace avx2 {
 FilterAcross filter_across;
 FilterDown filter_down;
 }  // namespace avx2
+namespace avx512 {
+FilterAcross filter_across;
+FilterDown filter_down;
+}  // namespace avx512
+// Whether this processor has the byte permutations and products of AVX-512 (VBMI and VNNI).
+bool has_bytes512();
 
 }  // namespace convoy

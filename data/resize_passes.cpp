@@ -19,21 +19,26 @@ static constexpr uint32_t kHalf = 1u << (kWeightBits - 1);
 
 namespace portable {
 
-void filter_across(const uint8_t* in, size_t in_bytes, int rows, const Taps& taps, bool flip,
-                   uint8_t* out, size_t out_bytes) {
+template <int kC>
+static void filter_row(const uint8_t* in, const Taps& taps, bool flip, uint8_t* out) {
     const size_t W = taps.first.size();
-    for (int r = 0; r < rows; ++r, in += in_bytes, out += out_bytes)
-        for (size_t q = 0; q < W; ++q) {
-            uint32_t sums[3] = {kHalf, kHalf, kHalf};
-            const uint8_t* pixel = in + size_t(taps.first[q]) * 3;
-            for (int k = 0; k < taps.count[q]; ++k, pixel += 3) {
-                const uint32_t weight = taps.weight(q, k);
-                for (int c = 0; c < 3; ++c) sums[c] += pixel[c] * weight;
-            }
-            for (int c = 0; c < 3; ++c)
-                out[(flip ? W - 1 - q : q) * 3 + size_t(c)] =
-                    uint8_t(std::min(sums[c] >> kWeightBits, 255u));
+    for (size_t q = 0; q < W; ++q) {
+        uint32_t sums[] = {kHalf, kHalf, kHalf};
+        const uint8_t* pixel = in + size_t(taps.first[q]) * kC;
+        for (int k = 0; k < taps.count[q]; ++k, pixel += kC) {
+            const uint32_t weight = taps.weight(q, k);
+            for (int c = 0; c < kC; ++c) sums[c] += pixel[c] * weight;
         }
+        for (int c = 0; c < kC; ++c)
+            out[(flip ? W - 1 - q : q) * kC + size_t(c)] =
+                uint8_t(std::min(sums[c] >> kWeightBits, 255u));
+    }
+}
+
+void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
+                   uint8_t* out, size_t out_bytes) {
+    for (int r = 0; r < rows; ++r, in += in_bytes, out += out_bytes)
+        (C == 1 ? filter_row<1> : filter_row<3>)(in, taps, flip, out);
 }
 
 void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
@@ -122,8 +127,9 @@ __m256i pairs(const uint8_t* a, const uint8_t* b) {
 
 }  // namespace
 
-void filter_across(const uint8_t* in, size_t in_bytes, int rows, const Taps& taps, bool flip,
+void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
                    uint8_t* out, size_t out_bytes) {
+    if (C != 3) return portable::filter_across(in, in_bytes, rows, C, taps, flip, out, out_bytes);
     for (int begin = 0; begin < rows; begin += 4) {
         const uint8_t* from[4];
         uint8_t* to[4];

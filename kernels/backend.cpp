@@ -119,14 +119,15 @@ std::string device_identity(const std::string& device) {
 }
 
 static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::string why = "") {
-    if (options.precision != Precision::kFp32)
-        fail("--precision ", name_of(options.precision),
-             " is for GPUs, and for --device simt; the CPU computes in fp32",
-             why.empty() ? "" : "; ", why);
+    if (options.precision == Precision::kTf32)
+        fail(
+            "--precision tf32 is for GPUs, and for --device simt; the CPU computes in fp32 or bf16",
+            why.empty() ? "" : "; ", why);
     if (options.gemm == Gemm::kCublas)
         fail("--gemm cublas: cuBLAS computes on GPUs alone, and this would run on the CPU",
              why.empty() ? "" : "; ", why);
-    return std::make_unique<CpuBackend>(options, pick_micro(), std::move(why));
+    const Micro& micro = pick_micro(options.precision == Precision::kBf16);
+    return std::make_unique<CpuBackend>(options, micro, std::move(why));
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {

@@ -62,6 +62,12 @@ struct BatchSums {
     enum : int { kLoss = 0, kCorrect = 1, kTop5 = 2 };  // places in the array of sums
 };
 
+// A second label for each image, where images are mixed, and the part of the first one.
+struct MixedLabels {
+    std::span<const int32_t> second = {};    // N, or none
+    std::span<const float> first_part = {};  // N, from 0 to 1
+};
+
 // Which random numbers an op draws: those of Random(seed, epoch, …) in src/base/random.h.
 struct Draws {
     uint64_t seed = 0;
@@ -147,10 +153,10 @@ class Backend {
 
     // ---- images ----------------------------------------------------------------------------
 
-    // Resizes picture n of `packed` to P×Q and looks each byte up in `values` (3·256 floats):
+    // Resizes picture n of `packed` to P×Q and looks each byte up in `values` (C·256 floats):
     //   across[h,q,c] = (½ + Σ_k columns[q].weight[k] · pixels[h, columns[q].first + k, c]) / 2^22
     //   down[p,q,c]   = (½ + Σ_k rows[p].weight[k] · across[rows[p].first + k, q, c]) / 2^22
-    //   y[n,p,q,c]    = values[c][down[p,q,c]]       y N×P×Q×3
+    //   y[n,p,q,c]    = values[c][down[p,q,c]]       y N×P×Q×C, C 1 or 3
     // across and down are rounded down and at most 255: integers, so every device and data/resize.h
     // give the same bits. `packed` is device memory (from to_device), the other two host memory.
     virtual void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
@@ -250,14 +256,17 @@ class Backend {
 
     // ---- loss ------------------------------------------------------------------------------
 
-    // For each image with label t: target = (1−s)·onehot(t) + s/C, s the label smoothing;
+    // For each image with label t: target = (1−s)·onehot(t) + s/C, s the label smoothing; where t
+    // is mixed with a second label, onehot(t) = part·onehot(first) + (1−part)·onehot(second), and t
+    // in what follows is the one with the larger part (the first of two equal ones):
     //   loss_n   = −Σ_c target[c]·log softmax(logits[n])[c]
     //   dlogits  = softmax(logits[n]) − target          the gradient of the sum, not of the mean
     //   sums[0] += Σ loss_n, sums[1] += images whose label has rank 1, sums[2] += rank ≤ 5
     //   (rank = 1 + classes with a greater logit, or with an equal one and a smaller index)
-    // logits N×1×1×C; labels N numbers in host memory; dlogits null in evaluation.
+    // logits N×1×1×C; labels N numbers in host memory, mixed too; dlogits null in evaluation.
     virtual void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
-                                       float smoothing, Tensor dlogits, float* sums) = 0;
+                                       float smoothing, Tensor dlogits, float* sums,
+                                       const MixedLabels& mixed = {}) = 0;
     // y[n,c] = softmax(x[n])[c]; in place allowed.
     virtual void softmax(Tensor x, Tensor y) = 0;
 
@@ -292,8 +301,9 @@ class Backend {
 enum class ConvMethod { kAuto, kWinograd, kDirect };
 
 // What convolutions and linear layers multiply in. tf32 (10 bits of mantissa) and bf16 (7 bits) use
-// the tensor cores of a GPU: tf32 rounds as it multiplies; with bf16 the activations and a copy of
-// the weights are bf16 in memory. Sums, weights and their gradients are always fp32.
+// the tensor cores of a GPU, bf16 the tile unit of a CPU: tf32 rounds as it multiplies, and is for
+// GPUs; with bf16 the activations and a copy of the weights are bf16 in memory. Sums, weights and
+// their gradients are always fp32.
 enum class Precision { kFp32, kTf32, kBf16 };
 constexpr const char* name_of(Precision precision) {
     return precision == Precision::kFp32 ? "fp32" : precision == Precision::kTf32 ? "tf32" : "bf16";

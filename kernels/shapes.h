@@ -28,15 +28,15 @@ inline void check_copy(Tensor to, Tensor from) {
 
 // The content of the tables is not checked: data/pack.h writes it.
 inline void check_resize(size_t packed_bytes, std::span<const Picture> pictures, Tensor y) {
-    ENSURE(int(pictures.size()) == y.N && y.C == 3 && y.H > 0 && y.W > 0, pictures.size(),
-           " pictures, y is ", y.shape().text());
+    ENSURE(int(pictures.size()) == y.N && (y.C == 3 || y.C == 1) && y.H > 0 && y.W > 0,
+           pictures.size(), " pictures, y is ", y.shape().text());
     const int64_t bytes = int64_t(packed_bytes);
     const auto inside = [&](int64_t at, int64_t size) {
         return at >= 0 && at % 4 == 0 && size <= bytes && at <= bytes - size;
     };
     for (const Picture& p : pictures)
         ENSURE(p.H > 0 && p.W > 0 && p.column_taps > 0 && p.row_taps > 0 &&
-                   p.W <= bytes / 3 / p.H && inside(p.pixels, int64_t(p.H) * p.W * 3) &&
+                   p.W <= bytes / y.C / p.H && inside(p.pixels, int64_t(p.H) * p.W * y.C) &&
                    inside(p.columns, 4 * (int64_t(p.column_taps) + 2) * y.W) &&
                    inside(p.rows, 4 * (int64_t(p.row_taps) + 2) * y.H),
                "picture ", &p - pictures.data(), " of ", p.H, "x", p.W, " is not inside of ", bytes,
@@ -114,14 +114,22 @@ inline void check_dropout(Tensor x, float p, std::span<const uint64_t> sample_id
            sample_ids.size());
 }
 
-inline void check_loss(Tensor logits, std::span<const int32_t> labels, Tensor dlogits) {
+inline void check_labels(std::span<const int32_t> labels, Tensor logits) {
     ENSURE(logits.H == 1 && logits.W == 1 && int(labels.size()) == logits.N, "logits are ",
            logits.shape().text(), ", labels are ", labels.size());
-    ENSURE(!dlogits || dlogits.shape() == logits.shape(), "logits are ", logits.shape().text(),
-           ", dlogits are ", dlogits.shape().text());
     for (int n = 0; n < logits.N; ++n)
         ENSURE(labels[n] >= 0 && labels[n] < logits.C, "label of image ", n, " is ", labels[n],
                " of ", logits.C, " classes");
+}
+
+inline void check_loss(Tensor logits, std::span<const int32_t> labels, Tensor dlogits,
+                       const MixedLabels& mixed) {
+    check_labels(labels, logits);
+    if (!mixed.second.empty()) check_labels(mixed.second, logits);
+    ENSURE(mixed.first_part.size() == mixed.second.size(), mixed.second.size(),
+           " second labels, parts are ", mixed.first_part.size());
+    ENSURE(!dlogits || dlogits.shape() == logits.shape(), "logits are ", logits.shape().text(),
+           ", dlogits are ", dlogits.shape().text());
 }
 
 }  // namespace convoy

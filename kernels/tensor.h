@@ -27,7 +27,7 @@ struct Shape {
 };
 
 // What the numbers are in memory: floats, or their upper halves (1 bit of sign, 8 of exponent, 7 of
-// mantissa), which only GPUs use.
+// mantissa).
 enum class Type : uint8_t { kFloat32, kBfloat16 };
 constexpr size_t bytes_of(Type type) { return type == Type::kFloat32 ? 4 : 2; }
 constexpr const char* name_of(Type type) { return type == Type::kFloat32 ? "fp32" : "bf16"; }
@@ -57,5 +57,14 @@ struct Tensor {
     Tensor as(Shape shape) const { return {data, shape, type}; }
     Tensor first(int images) const { return {data, {images, H, W, C}, type}; }
 };
+
+// The numbers of a tensor that must hold this type; null where there is no tensor.
+template <class T>
+T* numbers(Tensor x) {
+    constexpr Type type = sizeof(T) == sizeof(float) ? Type::kFloat32 : Type::kBfloat16;
+    ENSURE(!x || x.type == type, "a tensor ", x.shape().text(), " of ", name_of(x.type),
+           " among others of ", name_of(type));
+    return static_cast<T*>(x.data);
+}
 
 }  // namespace convoy

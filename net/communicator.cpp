@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "net/fetch.h"
 #include "net/membership.h"
 #include "net/null_communicator.h"
 #include "net/rendezvous.h"
@@ -18,8 +19,13 @@ namespace convoy {
 namespace {
 
 constexpr uint64_t kGatherLimit = 16 << 20;  // bytes of one rank in allgather()
-// When an edge breaks, the coordinator has this long to name the cause.
-constexpr std::chrono::milliseconds kFirstCause{2'000};
+
+std::vector<Peer> peers_of(const wire::Welcome& welcome) {
+    std::vector<Peer> peers;
+    for (const wire::Member& peer : welcome.peers)
+        peers.push_back({int(peers.size()), peer.host, peer.address});
+    return peers;
+}
 
 class RingCommunicator final : public Communicator {
  public:
@@ -27,11 +33,14 @@ class RingCommunicator final : public Communicator {
         : membership_(std::move(membership)),
           rank_(connected.welcome.rank),
           world_(connected.welcome.world),
-          ring_(rank_, connected.welcome.ring, std::move(connected.links),
-                connected.welcome.generation, connected.welcome.bf16,
-                membership_->progress().moved),
+          limit_(std::move(connected.limit)),
+          ring_(connected.welcome.ring.empty() ? nullptr : make_ring(connected)),
+          first_(connected.first),
+          from_(connected.from),
+          me_(std::move(connected.welcome)),
+          dial_(std::move(connected.dial)),
           thread_([this] { work(); }) {
-        membership_->status().on_end([this] { ring_.shut(); });
+        membership_->status().on_end([this] { shut_ring(); });
     }
 
     ~RingCommunicator() override {
@@ -39,10 +48,11 @@ class RingCommunicator final : public Communicator {
             std::lock_guard lock(mutex_);
             closing_ = true;
         }
-        ring_.shut();  // a collective that nobody waits for any more
+        shut_ring();  // a collective that nobody waits for any more
         wake_.notify_all();
         thread_.join();
         membership_->status().on_end(nullptr);
+        if (fetcher_) fetcher_->close();
         membership_.reset();  // its control thread may still have used the ring
     }
 
@@ -50,16 +60,16 @@ class RingCommunicator final : public Communicator {
     int world() const override { return world_; }
 
     std::future<void> allreduce_sum(std::span<float> data) override {
-        return submit([this, data] { ring_.sum(data); });
+        return submit([this, data] { ring_->sum(data); });
     }
     std::future<void> gather(std::vector<std::span<float>> blocks) override {
         ENSURE(int(blocks.size()) == world_, blocks.size(), " blocks");
         std::vector<std::span<std::byte>> bytes;
         for (const auto& block : blocks) bytes.push_back(std::as_writable_bytes(block));
-        return submit([this, bytes = std::move(bytes)] { ring_.gather(bytes, true); });
+        return submit([this, bytes = std::move(bytes)] { ring_->gather(bytes, true); });
     }
-    void broadcast(std::span<std::byte> data) override {
-        submit([this, data] { ring_.broadcast(data, 0); }).get();
+    void broadcast(std::span<std::byte> data, int root) override {
+        submit([this, data, root] { ring_->broadcast(data, root); }).get();
     }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
         if (data.size() > kGatherLimit)
@@ -72,7 +82,7 @@ class RingCommunicator final : public Communicator {
             std::vector<std::span<std::byte>> blocks;
             for (uint64_t& length : lengths)
                 blocks.push_back(std::as_writable_bytes(std::span(&length, 1)));
-            ring_.gather(blocks, false);
+            ring_->gather(blocks, false);
             for (size_t r = 0; r < all.size(); ++r) {
                 if (lengths[r] > kGatherLimit)
                     throw PeerMistake(int(r), cat("rank ", r, " announces ", lengths[r],
@@ -81,16 +91,46 @@ class RingCommunicator final : public Communicator {
             }
             std::copy(data.begin(), data.end(), all[size_t(rank_)].begin());
             std::copy(all.begin(), all.end(), blocks.begin());
-            ring_.gather(blocks, false);
+            ring_->gather(blocks, false);
         }).get();
         return all;
     }
     void barrier() override {
-        submit([this] { ring_.barrier(); }).get();
+        submit([this] { ring_->barrier(); }).get();
+    }
+    Ranks regroup(int64_t step, bool planned) override {
+        Connected connected = rejoin(*membership_, first_, from_, step, planned).get();
+        {
+            std::lock_guard lock(ring_mutex_);
+            if (ring_) sent_before_ += ring_->bytes_sent();
+            ring_ = make_ring(connected);
+            if (membership_->status().ended()) ring_->shut();
+        }
+        rank_ = connected.welcome.rank, world_ = connected.welcome.world;
+        Ranks ranks{peers_of(connected.welcome), {}, ""};
+        ranks.why = cat("generation ", connected.welcome.generation, ": ", connected.welcome.why);
+        for (const wire::Member& peer : connected.welcome.peers)
+            ranks.before.push_back(
+                int(std::ranges::find(me_.peers, peer.process, &wire::Member::process) -
+                    me_.peers.begin()));
+        me_ = std::move(connected.welcome);
+        return ranks;
+    }
+    int min_world() const override {
+        return me_.rules.elastic ? std::max(1, int(me_.rules.min_world)) : 0;
+    }
+    void offer(std::string what) override { membership_->offer(std::move(what)); }
+    bool newcomer_waits() const override { return membership_->newcomer_waits(); }
+    Fetcher& open_fetcher(ServeBytes serve) override {
+        ENSURE(!fetcher_, "a second time");
+        fetcher_ =
+            std::make_unique<RankFetcher>(*membership_, me_, std::move(dial_), std::move(serve));
+        membership_->status().on_end([this] { shut_ring(), fetcher_->shut(); });
+        return *fetcher_;
     }
     std::vector<EdgeTiming> measure_edges() override {
         std::vector<EdgeTiming> timings;
-        submit([&] { timings = ring_.measure_edges(); }).get();
+        submit([&] { timings = ring_->measure_edges(); }).get();
         return timings;
     }
 
@@ -103,7 +143,9 @@ class RingCommunicator final : public Communicator {
     void abort(const std::string& why) noexcept override { membership_->report(-1, why); }
     void leave() noexcept override { membership_->leave(); }
     int lost_rank() const override { return membership_->status().lost_rank(); }
-    uint64_t bytes_sent() const override { return ring_.bytes_sent(); }
+    uint64_t bytes_sent() const override {
+        return sent_before_ + (ring_ ? ring_->bytes_sent() : 0);
+    }
     double seconds_busy() const override { return busy_seconds_; }
 
  private:
@@ -151,8 +193,7 @@ class RingCommunicator final : public Communicator {
             if (closing() && !status.ended())
                 return std::make_exception_ptr(
                     Error("this communicator was closed during a collective"));
-            status.wait_for_cause(kFirstCause);
-            membership_->report(-1, e.what());  // does nothing if the job has ended
+            membership_->link_lost(e.what());
         } catch (const PeerMistake& e) {
             membership_->report(e.rank, e.what());
         } catch (const std::exception& e) {
@@ -161,6 +202,17 @@ class RingCommunicator final : public Communicator {
         return status.error();
     }
 
+    std::unique_ptr<Ring> make_ring(Connected& connected) {
+        const wire::Welcome& w = connected.welcome;
+        for (Link& link : connected.links)
+            if (link.is_open()) link.set_limit(limit_);
+        return std::make_unique<Ring>(w.rank, w.ring, std::move(connected.links), w.generation,
+                                      w.rules.bf16, membership_->progress().moved);
+    }
+    void shut_ring() noexcept {
+        std::lock_guard lock(ring_mutex_);
+        if (ring_) ring_->shut();
+    }
     bool closing() {
         std::lock_guard lock(mutex_);
         return closing_;
@@ -168,7 +220,15 @@ class RingCommunicator final : public Communicator {
 
     std::unique_ptr<Membership> membership_;
     int rank_, world_;
-    Ring ring_;
+    std::mutex ring_mutex_;  // another ring takes the place of one that broke
+    const std::function<size_t(size_t)> limit_;
+    std::unique_ptr<Ring> ring_;
+    uint64_t sent_before_ = 0;
+    const tcp::endpoint first_;
+    const Addresses from_;
+    wire::Welcome me_;
+    RankFetcher::Dial dial_;
+    std::unique_ptr<RankFetcher> fetcher_;
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Operation> queue_;
@@ -191,7 +251,8 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
              ": its ranks are 0 to ", options.world - 1);
     if (options.host.empty()) fail("joining needs the host of the coordinator (--coord HOST:PORT)");
 
-    auto membership = std::make_unique<Membership>(log, options.heartbeat, options.stall);
+    auto membership =
+        std::make_unique<Membership>(log, options.heartbeat, options.stall, options.access);
     std::future<Connected> future = rendezvous(*membership, options);
     while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
         if (const int signal = stop ? stop() : 0; signal != 0)
@@ -200,10 +261,8 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     if (!result.error.empty()) fail(result.error);
 
     Job job;
-    for (int rank = 0; rank < result.welcome.world; ++rank) {
-        const wire::Member& peer = result.welcome.peers[size_t(rank)];
-        job.peers.push_back({rank, peer.host, peer.address});
-    }
+    job.peers = peers_of(result.welcome);
+    job.what = std::move(result.what);
     job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result));
     return job;
 }

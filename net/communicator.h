@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,50 @@ enum class Phase {
     kCheckpoint
 };
 
+// The rank that held what was asked for is gone, and the job with it. Not an Error, so that nobody
+// takes it for a fault of one image.
+struct RankLost : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// A rank was lost, and with it the ring: regroup() forms a new one of those that are left.
+struct RingBroken : Error {
+    using Error::Error;
+};
+// The others go on without this rank, which was silent for too long.
+struct LeftBehind : Error {
+    using Error::Error;
+};
+
+// Answers another rank: fills `bytes` with those of `file` from `offset` on, or throws Error.
+// Called by several threads; trusts nothing.
+using ServeBytes = std::function<void(uint32_t file, uint64_t offset, std::span<std::byte> bytes)>;
+
+// Reads what other ranks serve, beside the collectives. Any thread may call.
+class Fetcher {
+ public:
+    static constexpr uint64_t kMostBytes = 4 << 20;  // of one request
+    virtual ~Fetcher() = default;
+    // Starts to fill `bytes` with those of rank's `file` from `offset` on. They must stay alive
+    // until the future is ready; it carries an Error where the rank refuses, RankLost where it is
+    // gone. Requests to one rank are answered in their order, those of each line (0 or 1) apart.
+    virtual std::future<void> fetch(int rank, uint32_t file, uint64_t offset,
+                                    std::span<std::byte> bytes, int line = 0) = 0;
+};
+
+struct Peer {
+    int rank = 0;
+    std::string host;     // host id: the same for two ranks of one machine or container
+    std::string address;  // "10.0.0.5:29400" as its peers dial it
+};
+
+// Ranks and their numbers after regroup().
+struct Ranks {
+    std::vector<Peer> peers;  // by rank
+    std::vector<int> before;  // the rank that each was in the ring that broke
+    std::string why;          // "generation 4: rank 2 (…) lost: …; 3 ranks, step 812 redone"
+};
+
 class Communicator {
  public:
     virtual ~Communicator() = default;
@@ -64,12 +109,28 @@ class Communicator {
     virtual std::future<void> gather(std::vector<std::span<float>> blocks) = 0;
 
     // The next three calls block and run in order with the sums.
-    // data = rank 0's; it has the same size on every rank.
-    virtual void broadcast(std::span<std::byte> data) = 0;
+    // data = that of rank `root`; it has the same size on every rank.
+    virtual void broadcast(std::span<std::byte> data, int root = 0) = 0;
     // Returns each rank's bytes, by rank; lengths may differ (at most 16 MB each).
     virtual std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) = 0;
     // Returns when every rank has called it.
     virtual void barrier() = 0;
+
+    // After RingBroken, with nothing under way any more: forms a ring of those that are left, who
+    // call it too. rank() and world() are new ones then. `step`: steps done; `planned`: all ranks
+    // have done them, and nothing broke. Blocks while any of them computes. Throws Error where the
+    // job cannot go on.
+    virtual Ranks regroup(int64_t step, bool planned) = 0;
+    // With how few ranks the job goes on when others leave it; 0: it does not (--elastic off).
+    virtual int min_world() const { return 0; }
+    // Newcomers are told `what`, from now on.
+    virtual void offer(std::string what) { (void)what; }
+    // One has asked to be taken in: regroup() does it, after a step of all ranks.
+    virtual bool newcomer_waits() const { return false; }
+
+    // Serves other ranks from now on, and may read what they serve: once, and every rank does it.
+    // A barrier after it makes sure of the others. Valid as long as the communicator.
+    virtual Fetcher& open_fetcher(ServeBytes serve) = 0;
 
     // Times both directions of every edge of the ring, one after the other. Collective; blocks, in
     // order with the sums, about 0.1 s an edge. Every rank returns the same list: two entries an
@@ -97,6 +158,12 @@ class Communicator {
 // A job of one rank: nothing is sent.
 std::unique_ptr<Communicator> make_single_rank();
 
+// Who may connect to this process.
+struct Access {
+    std::string token;  // "": anybody; else whoever holds it, by TLS 1.3 (tls.h)
+    bool open = false;  // without a token: also from other machines
+};
+
 // What a rank gives the coordinator. Settings are opaque pairs here: "batch" → "64".
 struct JoinOptions {
     std::string host;   // of the coordinator
@@ -109,17 +176,30 @@ struct JoinOptions {
     // The interface, address or network to use ("eth1", "10.0.0.7", "10.0.0.0/24"); "": the one
     // that the route to the coordinator takes.
     std::string iface;
+    Access access;
     std::chrono::milliseconds join_timeout{600'000};
     // A rank is lost when its connection ends, or when three heartbeats are missing and its machine
     // does not answer. One that is stopped or starved is named and waited for.
     std::chrono::milliseconds heartbeat{1'000};
     // Rank 0's value. When no byte has moved for this long, every log names the rank to blame.
     std::chrono::milliseconds stall{30'000};
-    bool bf16_wire = false;  // rank 0's value: send sums above 16 KB and gathers as bf16
+    // Rank 0's values: send sums above 16 KB and gathers as bf16; where a rank is lost, collectives
+    // throw RingBroken, and regroup() goes on with those that are left, if they are at least
+    // `min_world`. `alone`: even if only few of them answer and the others may be alive.
+    bool bf16_wire = false, elastic = false, alone = false;
+    int min_world = 1;
+
+    // Take part in a job that trains: the communicator is that of a rank after the others, and has
+    // no ring until its first regroup(-1, true). `rank` and `world` are not asked for.
+    bool newcomer = false;
 
     // Called once with the port, when this process has begun to serve the coordinator. The system
     // picks a port where port is 0 on rank 0.
     std::function<void(uint16_t)> listening;
+
+    // For tests: called before each socket operation of the ring; returns how many of so many bytes
+    // it may move.
+    std::function<size_t(size_t)> limit;
 
     // Rank 0 gives every setting of the job. Another rank gives what its user typed; one that
     // differs from rank 0's is refused with an error that names both values.
@@ -130,15 +210,10 @@ struct JoinOptions {
 // Error that begins with `what`, the option or thing that it comes from.
 std::pair<std::string, uint16_t> split_address(const std::string& text, const std::string& what);
 
-struct Peer {
-    int rank = 0;
-    std::string host;     // host id: the same for two ranks of one machine or container
-    std::string address;  // "10.0.0.5:29400" as its peers dial it
-};
-
 struct Job {
     std::unique_ptr<Communicator> communicator;
     std::vector<Peer> peers;  // by rank
+    std::string what = {};    // of a newcomer: what a rank has offered
 };
 
 // Joins the job: one outbound connection to the coordinator, one listening port. Rank 0 serves the
@@ -153,7 +228,8 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop 
 // is called once with the port.
 void serve_coordinator(const std::string& host, uint16_t port, int world, Log& log,
                        const std::function<int()>& stop,
-                       const std::function<void(uint16_t)>& listening = {});
+                       const std::function<void(uint16_t)>& listening = {},
+                       const Access& access = {});
 
 // The same for two ranks on one kernel, whatever containers they are in: they share processors.
 std::string machine_id();

@@ -3,11 +3,15 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "net/communicator.h"
+#include "src/base/number.h"
 
 namespace convoy {
+
+namespace {
+constexpr size_t kMostQueued = 1 << 20;  // bytes for a peer that does not read
+}
 
 asio::ip::address without_mapping(const asio::ip::address& address) {
     if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
@@ -36,10 +40,8 @@ std::pair<std::string, uint16_t> split_address(const std::string& text, const st
     if (host.starts_with("[") != host.ends_with("]")) refuse("has a bracket without its partner");
     if (host.starts_with("[")) host = host.substr(1, host.size() - 2);
     if (host.empty()) refuse("names no host");
-    uint16_t number = 0;
-    const auto [stop, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-    if (!port.empty() && (error != std::errc() || stop != port.data() + port.size() || !number))
-        refuse("has no valid port");
+    const uint16_t number = to_number<uint16_t>(port).value_or(0);
+    if (!port.empty() && number == 0) refuse("has no valid port");
     return {host, number};
 }
 
@@ -76,19 +78,67 @@ asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t p
     co_return std::vector<tcp::endpoint>(found.begin(), found.end());
 }
 
-asio::awaitable<tcp::socket> dial(std::string host, uint16_t port, const Addresses& from,
-                                  std::chrono::milliseconds patience) {
-    std::vector<tcp::endpoint> endpoints = co_await resolve(host, port);
-    co_return co_await dial(endpoints, from, patience);
+namespace {
+
+constexpr char kRefused[] =
+    "refused: the token differs or the other side has none (--token-file, CONVOY_TOKEN)";
+
+// Calls OpenSSL again whenever the socket is ready, until it has moved `bytes` bytes.
+template <class Call>
+asio::awaitable<void> repeat(Socket& socket, size_t bytes, Call call) {
+    for (size_t done = 0; done < bytes;) {
+        if (!socket.is_open()) throw std::system_error(asio::error::bad_descriptor);
+        const ssize_t moved = call(done);
+        if (moved == 0) throw std::system_error(make_error_code(asio::error::eof));
+        if (moved > 0)
+            done += size_t(moved);
+        else if (errno == EAGAIN)
+            co_await socket.async_wait(
+                socket.tls->wants_write() ? tcp::socket::wait_write : tcp::socket::wait_read,
+                asio::use_awaitable);
+        else
+            throw std::system_error(errno, std::system_category());
+    }
 }
 
-asio::awaitable<tcp::socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
-                                  std::chrono::milliseconds patience) {
+// Returns less only with an error.
+asio::awaitable<size_t> read_all(Socket& socket, std::span<std::byte> bytes,
+                                 std::error_code& error) {
+    if (!socket.tls)
+        co_return co_await asio::async_read(socket, asio::buffer(bytes.data(), bytes.size()),
+                                            asio::redirect_error(asio::use_awaitable, error));
+    co_await repeat(socket, bytes.size(),
+                    [&](size_t done) { return socket.tls->read(bytes.subspan(done)); });
+    co_return bytes.size();
+}
+
+}  // namespace
+
+asio::awaitable<void> secure(Socket& socket, const TlsContext& tls, bool dialled) {
+    if (!tls) co_return;
+    socket.native_non_blocking(true);
+    socket.tls = std::make_unique<Tls>(tls, socket.native_handle(), dialled);
+    try {
+        co_await repeat(socket, 1, [&](size_t) { return socket.tls->handshake(); });
+    } catch (const std::system_error& e) {
+        if (e.code().value() != EPROTO) throw;
+        throw AccessError(dialled ? kRefused : "its token differs, or it has none");
+    }
+}
+
+asio::awaitable<Socket> dial(std::string host, uint16_t port, const Addresses& from,
+                             const TlsContext& tls, std::chrono::milliseconds patience) {
+    std::vector<tcp::endpoint> endpoints = co_await resolve(host, port);
+    co_return co_await dial(endpoints, from, tls, patience);
+}
+
+asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
+                             const TlsContext& tls, std::chrono::milliseconds patience) {
     std::string why;
     for (const bool is_one = endpoints.size() == 1; !endpoints.empty();) {
         const tcp::endpoint endpoint = endpoints.front();
         endpoints.erase(endpoints.begin());
-        tcp::socket socket(co_await asio::this_coro::executor);
+        Socket socket(co_await asio::this_coro::executor);
         why += why.empty() ? "" : ", ";
         try {
             socket.open(endpoint.protocol());
@@ -100,6 +150,7 @@ asio::awaitable<tcp::socket> dial(std::vector<tcp::endpoint>& endpoints, const A
             else if (!from.empty())
                 throw std::system_error(make_error_code(std::errc::address_family_not_supported));
             co_await within(patience, socket, socket.async_connect(endpoint, asio::use_awaitable));
+            co_await within(patience, socket, secure(socket, tls, true));
             co_return socket;
         } catch (const std::system_error& e) {
             why += reason(e.code());
@@ -111,19 +162,37 @@ asio::awaitable<tcp::socket> dial(std::vector<tcp::endpoint>& endpoints, const A
     fail(why);
 }
 
-asio::awaitable<void> read_message(tcp::socket& socket, uint64_t limit, Message& message) {
+asio::awaitable<void> read_message(Socket& socket, uint64_t limit, Message& message) {
     std::byte head[wire::kHeaderBytes];
-    co_await asio::async_read(socket, asio::buffer(head), asio::use_awaitable);
+    std::error_code error;
+    const size_t got = co_await read_all(socket, head, error);
+    // An end that wants a token answers one that shows none with an alert of TLS.
+    if (error && got > 0 && char(head[0]) == kTlsAlert[0]) throw AccessError(kRefused);
+    if (error) throw std::system_error(error);
     message.header = wire::decode(head, limit);
-    message.body.resize(message.header.length);
-    co_await asio::async_read(socket, asio::buffer(message.body), asio::use_awaitable);
+    message.body.clear();
+    // Memory as the bytes come, not as the header claims.
+    for (uint64_t left = message.header.length; left > 0;) {
+        const size_t n = std::min<uint64_t>(left, 64 << 10), have = message.body.size();
+        message.body.resize(have + n);
+        const auto part = std::as_writable_bytes(std::span(message.body)).subspan(have);
+        co_await read_all(socket, part, error);
+        if (error) throw std::system_error(error);
+        left -= n;
+    }
 }
 
-asio::awaitable<void> write_message(tcp::socket& socket, const std::string& bytes) {
-    co_await asio::async_write(socket, asio::buffer(bytes), asio::use_awaitable);
+asio::awaitable<void> write_message(Socket& socket, const std::string& bytes) {
+    if (!socket.tls) {
+        co_await asio::async_write(socket, asio::buffer(bytes), asio::use_awaitable);
+        co_return;
+    }
+    const auto all = std::as_bytes(std::span(bytes));
+    co_await repeat(socket, all.size(),
+                    [&](size_t done) { return socket.tls->write(all.subspan(done)); });
 }
 
-Connection::Connection(tcp::socket socket) : socket_(std::move(socket)) {
+Connection::Connection(Socket socket) : socket_(std::move(socket)) {
     std::error_code gone;  // a peer that has hung up shows at the first read
     local_ = socket_.local_endpoint(gone);
     peer_ = socket_.remote_endpoint(gone);
@@ -133,6 +202,8 @@ Connection::Connection(tcp::socket socket) : socket_(std::move(socket)) {
 
 void Connection::send(std::string bytes) {
     if (!socket_.is_open()) return;
+    if (!queue_.empty() && queued_bytes_ + bytes.size() > kMostQueued) return close();
+    queued_bytes_ += bytes.size();
     queue_.push_back(std::move(bytes));
     if (writing_) return;
     writing_ = true;
@@ -141,10 +212,13 @@ void Connection::send(std::string bytes) {
 
 asio::awaitable<void> Connection::write_queue(std::shared_ptr<Connection> self) {
     try {
-        for (; !self->queue_.empty(); self->queue_.pop_front())
+        for (; !self->queue_.empty(); self->queue_.pop_front()) {
             co_await write_message(self->socket_, self->queue_.front());
+            self->queued_bytes_ -= self->queue_.front().size();
+        }
     } catch (const std::system_error&) {  // the reader reports why the socket is closed
         self->queue_.clear();
+        self->queued_bytes_ = 0;
         self->close();
     }
     self->writing_ = false;
@@ -162,7 +236,9 @@ bool Connection::machine_is_silent(std::chrono::milliseconds patience) {
     if (!socket_.is_open() ||
         getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
         return true;
-    return info.tcpi_unacked > 0 && std::chrono::milliseconds(info.tcpi_last_ack_recv) > patience;
+    // Where this machine itself has lost the route, bytes are not even sent, but probed for.
+    return (info.tcpi_unacked > 0 || info.tcpi_probes > 1) &&
+           std::chrono::milliseconds(info.tcpi_last_ack_recv) > patience;
 }
 
 }  // namespace convoy

@@ -8,9 +8,17 @@
 #include <string>
 
 #include "net/asio.h"
+#include "net/tls.h"
 #include "net/wire.h"
 
 namespace convoy {
+
+// A socket, encrypted from secure() on where there is a token.
+struct Socket : tcp::socket {
+    using tcp::socket::socket;
+    Socket(tcp::socket&& plain) : tcp::socket(std::move(plain)) {}
+    std::unique_ptr<Tls> tls;
+};
 
 struct Message {
     wire::Header header;
@@ -30,27 +38,33 @@ using Addresses = std::vector<asio::ip::address>;
 
 // The addresses of a host name, asked anew each time. Throws Error if the name is not known.
 asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t port);
+// Shakes hands over a socket that is connected, as the end that dialled or the other one. Throws
+// AccessError where the other end does not show that it holds the token, std::system_error where it
+// hangs up. Without a token nothing is done.
+asio::awaitable<void> secure(Socket& socket, const TlsContext& tls, bool dialled);
 // Tries each address of host:port once, for `patience`, from one of this machine's addresses
-// `from` (none: the system chooses). Throws Error with the reasons ("connection refused").
-asio::awaitable<tcp::socket> dial(std::string host, uint16_t port, const Addresses& from,
-                                  std::chrono::milliseconds patience);
+// `from` (none: the system chooses). Throws Error with the reasons ("connection refused"), and
+// AccessError as secure() does.
+asio::awaitable<Socket> dial(std::string host, uint16_t port, const Addresses& from,
+                             const TlsContext& tls, std::chrono::milliseconds patience);
 // Likewise from a list of addresses, which is left with those that were not tried.
-asio::awaitable<tcp::socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
-                                  std::chrono::milliseconds patience);
+asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
+                             const TlsContext& tls, std::chrono::milliseconds patience);
 
 // Reads one message of at most `limit` body bytes. Throws std::system_error from the socket, and
 // Error (wire.h) for bytes that make no sense.
-asio::awaitable<void> read_message(tcp::socket& socket, uint64_t limit, Message& message);
-asio::awaitable<void> write_message(tcp::socket& socket, const std::string& bytes);
+asio::awaitable<void> read_message(Socket& socket, uint64_t limit, Message& message);
+asio::awaitable<void> write_message(Socket& socket, const std::string& bytes);
 
 // A connection with a queue of messages to write, used by one io_context thread. Sending never
-// blocks. Messages that wait to be written keep the connection alive.
+// blocks; a peer that leaves more than 1 MB unread loses the connection. Messages that wait to be
+// written keep the connection alive.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-    explicit Connection(tcp::socket socket);
+    explicit Connection(Socket socket);
 
-    asio::awaitable<void> read(Message& message) {
-        return read_message(socket_, wire::kControlLimit, message);
+    asio::awaitable<void> read(Message& message, uint64_t limit = wire::kControlLimit) {
+        return read_message(socket_, limit, message);
     }
     asio::awaitable<void> read(Message& message, std::chrono::milliseconds patience) {
         return within(patience, socket_, read(message));
@@ -64,18 +78,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
     tcp::endpoint local_endpoint() const { return local_; }
     tcp::endpoint remote_endpoint() const { return peer_; }
 
-    // Whether the machine at the other end has left bytes of ours unacknowledged for `patience`:
-    // then the machine or the route to it is down. The kernel of a stopped or busy process still
-    // acknowledges.
+    // Whether the machine at the other end has left bytes of ours, or the kernel's questions
+    // whether it lives, unanswered for `patience`: then the machine or the route to it is down. The
+    // kernel of a stopped or busy process still answers.
     bool machine_is_silent(std::chrono::milliseconds patience);
 
  private:
     static asio::awaitable<void> write_queue(std::shared_ptr<Connection> self);
 
-    tcp::socket socket_;
+    Socket socket_;
     tcp::endpoint local_, peer_;
     std::string remote_;
     std::deque<std::string> queue_;
+    size_t queued_bytes_ = 0;
     bool writing_ = false;
 };
 

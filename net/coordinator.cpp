@@ -4,7 +4,9 @@
 #include <random>
 
 #include "net/communicator.h"
+#include "net/health.h"
 #include "net/listener.h"
+#include "net/rendezvous.h"
 
 namespace convoy {
 
@@ -13,15 +15,31 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::chrono::seconds kFormerPatience{60};  // for ranks of earlier jobs to hang up
+constexpr std::chrono::seconds kRefusedPatience{5};  // for those that were refused
 constexpr size_t kStallText = 500;                   // bytes of it in a heartbeat
+constexpr milliseconds kProbe{1'000};                // for a rank to say that it lives
+constexpr size_t kRefusalText = 1'000;               // bytes of it in a REFUSE and in the log
 
-// Ids that tell coordinators and jobs apart. Training does not depend on them.
+std::string left_behind(uint32_t generation) {
+    return cat("the job went on without this rank, in generation ", generation,
+               ": it was not heard of for too long; started again with --join it takes part again");
+}
+
+}  // namespace
+
 uint64_t fresh_id() {
     std::random_device device;
     return uint64_t(device()) << 32 | device() | 1;
 }
 
-}  // namespace
+std::string offer_message(const wire::Welcome& job, const std::string& what) {
+    if (!job.rules.elastic)
+        return wire::encode(wire::Refuse{
+            false,
+            "the job takes in nobody: its rank 0 says --elastic off, or --shards mine or peers"});
+    return wire::encode(
+        wire::Offer{job.job, job.server, job.rules, job.peers, what, job.generation});
+}
 
 Coordinator::Coordinator(asio::io_context& io, Options options, Log& log)
     : io_(io),
@@ -33,7 +51,23 @@ Coordinator::Coordinator(asio::io_context& io, Options options, Log& log)
     spawn(io_.get_executor(), tick());
 }
 
-void Coordinator::add(tcp::socket socket, wire::Join join) {
+Coordinator::Coordinator(asio::io_context& io, Options options, Log& log, const wire::Welcome& last,
+                         const std::string& why)
+    : Coordinator(io, options, log) {
+    job_ = last.job;
+    generation_ = last.generation;
+    welcome_ = last;
+    pause_ = options.pause;
+    break_ring(-1, why);
+    for (int rank = 0; rank < welcome_.world; ++rank) {
+        if (rank == welcome_.server)
+            options.server_left ? regroup_.left(rank) : regroup_.cut(rank, why);
+        if (rank == welcome_.server) regroup_.heard(rank, Clock::now() - kSilence);
+        spawn(io_.get_executor(), probe(rank, generation_));
+    }
+}
+
+void Coordinator::add(Socket socket, wire::Join join) {
     auto client = std::make_shared<Client>();
     client->id = next_id_++;
     client->job = job_;
@@ -44,7 +78,9 @@ void Coordinator::add(tcp::socket socket, wire::Join join) {
     spawn(io_.get_executor(), serve(client));
 
     if (stage_ != Stage::gathering) {
-        refuse(*client, true, cat("a job of ", watch_.world(), " ranks is running there"));
+        refuse(*client, true,
+               cat("a job of ", watch_.world(), " ranks is running there",
+                   elastic() ? ", which --join would enter" : ""));
         return;
     }
     // The same rank at the same port of the same host: the earlier process has ended, though its
@@ -69,8 +105,9 @@ asio::awaitable<void> Coordinator::serve(ClientPtr client) {
     std::string why;
     try {
         for (Message message;;) {
-            co_await client->connection->read(message);
-            client->heard = Clock::now();
+            co_await client->connection->read(
+                message, client->rank < 0 ? wire::kGuestLimit : wire::kControlLimit);
+            if (client->job == job_) client->heard = Clock::now();
             handle(*client, message);
         }
     } catch (const std::system_error& e) {
@@ -80,6 +117,7 @@ asio::awaitable<void> Coordinator::serve(ClientPtr client) {
     }
     client->connection->close();
     std::erase(former_, client);
+    std::erase(newcomers_, client);
     if (client->job == job_) disconnected(*client, why);
 }
 
@@ -89,7 +127,10 @@ void Coordinator::handle(Client& client, const Message& message) {
     switch (message.header.type) {
         case Type::heartbeat: {
             const auto beat = wire::decode<wire::Heartbeat>(message.body);
-            if (client.rank >= 0) watch_.heard(client.rank, beat, client.heard);
+            if (client.rank >= 0 && stage_ == Stage::regrouping)
+                regroup_.heard(client.rank, client.heard);
+            else if (client.rank >= 0)
+                watch_.heard(client.rank, beat, client.heard);
             if (client.silent) notice(cat(client.name(), " is back"));
             client.silent = false;
             break;
@@ -101,6 +142,7 @@ void Coordinator::handle(Client& client, const Message& message) {
                 stage_ = Stage::running;
                 log(cat("all edges are open: the job of ", clients_.size(), " ranks runs"));
                 broadcast(wire::encode_empty(Type::generation, generation_));
+                call_for_newcomers();
             }
             break;
         case Type::abort: {
@@ -108,17 +150,26 @@ void Coordinator::handle(Client& client, const Message& message) {
             if (client.rank < 0) fail("it gave up: ", abort.why);
             // -1: the rank itself fails. Else it blames another, which sent it invalid data.
             const int lost =
-                abort.lost >= 0 && abort.lost < int(clients_.size()) ? abort.lost : client.rank;
+                abort.lost >= 0 && abort.lost < welcome_.world ? abort.lost : client.rank;
             stop_job(lost, cat(client.name(), ": ", abort.why));
             break;
         }
         case Type::leave:
+            if (client.rank < 0 || (stage_ == Stage::forming && !elastic()))
+                fail("it left before the job began");
             client.left = true;
             client.connection->send(wire::encode_empty(Type::leave));
             if (std::ranges::all_of(clients_, [](auto& c) { return c->left; })) {
                 log("the job is done");
                 next_job();
+            } else if (stage_ == Stage::regrouping) {
+                regroup_.left(client.rank);
+                decide();
             }
+            break;
+        case Type::rejoin:
+            if (!elastic() || client.rank < 0) fail("it has no rank in an elastic job");
+            back(client, wire::decode<wire::Rejoin>(message.body, message.header.generation));
             break;
         default: fail("it sent ", wire::name(message.header.type), ", which no rank may send");
     }
@@ -135,6 +186,13 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         return broadcast(wire::encode_text(wire::Type::status, status));
     }
     if (client.left) return;
+    if (elastic()) {
+        const int rank = client.rank;
+        remove(client);
+        if (stage_ != Stage::regrouping) break_ring(rank, why);
+        regroup_.cut(rank, why);
+        return spawn(io_.get_executor(), probe(rank, generation_));
+    }
     const std::string seen = watch_.last_seen(client.rank);
     stop_job(client.rank, cat(client.name(), " was lost: ", why,
                               stage_ == Stage::forming ? ", while the ring was being formed"
@@ -142,7 +200,9 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
                                                        : ", " + seen));
 }
 
-void Coordinator::refuse(Client& client, bool again, const std::string& why) {
+void Coordinator::refuse(Client& client, bool again, const std::string& reason) {
+    const std::string why = reason.substr(0, kRefusalText);
+    client.refused = true;
     if (!again) {
         log(cat(client.join.address, " was refused: ", why));
         broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
@@ -161,33 +221,219 @@ void Coordinator::remove(Client& client) {
 
 void Coordinator::assign_ranks() {
     const Roster::Assignment assignment = roster_.assign_ranks();
-    wire::Welcome welcome = assignment.welcome;
-    welcome.job = job_;
-    welcome.generation = generation_;
+    welcome_ = assignment.welcome;
+    welcome_.job = job_;
+    for (const ClientPtr& client : clients_)
+        client->rank = int(std::ranges::find(assignment.ids, client->id) - assignment.ids.begin());
+    welcome_all();
+}
+
+void Coordinator::welcome_all() {
+    welcome_.generation = generation_;
     std::vector<std::string> addresses;
     previous_.clear();
-    for (int rank = 0; rank < welcome.world; ++rank) {
-        addresses.push_back(welcome.peers[rank].address);
-        previous_[welcome.peers[rank].host].push_back(rank);
+    for (int rank = 0; rank < welcome_.world; ++rank) {
+        addresses.push_back(welcome_.peers[rank].address);
+        previous_[welcome_.peers[rank].host].push_back(rank);
     }
     stage_ = Stage::forming;
-    watch_ = StallWatch(addresses, milliseconds(assignment.stall_ms), Clock::now());
+    watch_ = StallWatch(addresses, milliseconds(welcome_.rules.stall_ms), Clock::now());
     for (const ClientPtr& client : clients_) {
-        const auto at = std::ranges::find(assignment.ids, client->id);
-        client->rank = welcome.rank = int(at - assignment.ids.begin());
+        wire::Welcome welcome = welcome_;
+        welcome.rank = client->rank;
+        client->ready = false;
         client->connection->send(wire::encode(welcome));
     }
 }
 
-void Coordinator::stop_job(int lost, const std::string& why) {
+std::vector<std::string> Coordinator::names() const {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < welcome_.world; ++rank)
+        names.push_back(rank_name(rank, welcome_.peers[size_t(rank)].address));
+    return names;
+}
+
+// From here on the ring of this generation is no more, and its ranks are asked to come back.
+void Coordinator::break_ring(int lost, const std::string& why) {
+    log(cat("generation ", generation_, " ends: ", lost < 0 ? "" : cat(names()[size_t(lost)], ": "),
+            why));
+    stage_ = Stage::regrouping;
+    regroup_ = Regroup(names(), welcome_.rules, why, Clock::now());
+    for (const ClientPtr& client : clients_) {
+        regroup_.heard(client->rank, client->heard);
+        if (client->left) regroup_.left(client->rank);
+    }
+    if (pause_.lately(Clock::now())) regroup_.doubt(Clock::now());
+    broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
+}
+
+void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
+    auto client = std::make_shared<Client>();
+    client->id = next_id_++;
+    client->heard = Clock::now();
+    client->connection = std::make_shared<Connection>(std::move(socket));
+    const auto member = std::ranges::find(welcome_.peers, rejoin.process, &wire::Member::process);
+    const bool is_new = member == welcome_.peers.end() && !rejoin.address.empty();
+    const bool is_full = is_new && welcome_.world + int(newcomers_.size()) >= wire::kMaxWorld;
+    if (!elastic() || rejoin.job != job_ || is_full ||
+        (!is_new && member == welcome_.peers.end())) {
+        former_.push_back(client);
+        return client->connection->send(wire::encode(wire::Refuse{
+            false, is_full  ? cat("the job has ", wire::kMaxWorld, " ranks, the most there can be")
+                   : is_new ? "the job that it asked for has ended"
+                            : left_behind(generation_)}));
+    }
+    if (is_new) {
+        for (const ClientPtr& c : std::vector(newcomers_))  // by a connection that broke
+            if (c->join.process == rejoin.process)
+                c->connection->close(), std::erase(newcomers_, c);
+        client->job = job_;
+        client->join.host = rejoin.host, client->join.address = rejoin.address;
+        client->join.process = rejoin.process;
+        newcomers_.push_back(client);
+        client->connection->send(wire::encode_text(
+            wire::Type::status, "the ranks take this one in after the step that they do now"));
+        spawn(io_.get_executor(), serve(client));
+        return call_for_newcomers();
+    }
+    client->rank = int(member - welcome_.peers.begin());
+    client->job = job_;
+    client->join.host = member->host, client->join.address = member->address;
+    for (const ClientPtr& c : std::vector(clients_))
+        if (c->rank == client->rank) c->connection->close(), remove(*c);
+    clients_.push_back(client);
+    client->connection->send(wire::encode_text(wire::Type::status, "back in the job"));
+    spawn(io_.get_executor(), serve(client));
+    back(*client, rejoin);
+}
+
+void Coordinator::back(Client& client, const wire::Rejoin& rejoin) {
+    const bool planned = rejoin.why.empty() && rejoin.step >= 0;
+    if (stage_ != Stage::regrouping)
+        break_ring(-1, planned ? "as its ranks agreed" : cat(client.name(), ": ", rejoin.why));
+    generation_ = std::max(generation_, rejoin.generation);
+    regroup_.back(client.rank, rejoin.step, planned);
+    decide();
+}
+
+void Coordinator::decide() {
+    std::string why;
+    if (pause_.note(Clock::now())) regroup_.doubt(Clock::now());
+    const Regroup::Verdict verdict = regroup_.verdict(Clock::now(), why);
+    if (verdict == Regroup::Verdict::behind) stop_job(-1, why, wire::End::membership);
+    if (verdict == Regroup::Verdict::end) stop_job(regroup_.members().front() == 0 ? -1 : 0, why);
+    if (verdict == Regroup::Verdict::form && !own_rank_left()) form_again();
+}
+
+// Then this process ends soon, and the next rank serves the coordinator.
+bool Coordinator::own_rank_left() const {
+    return std::ranges::any_of(clients_, [&](const ClientPtr& c) {
+        return options_.process != 0 && c->left &&
+               welcome_.peers[size_t(c->rank)].process == options_.process;
+    });
+}
+
+// The ring of those who are back, in the order that they had.
+void Coordinator::form_again() {
+    const wire::Welcome last = std::move(welcome_);
+    ++generation_;
+    welcome_ = {};
+    welcome_.job = job_, welcome_.rules = last.rules;
+    const std::vector<int> members = regroup_.members();
+    welcome_.world = int(members.size());
+    for (int rank : members) {
+        welcome_.peers.push_back(last.peers[size_t(rank)]);
+        if (options_.process != 0 && last.peers[size_t(rank)].process == options_.process)
+            welcome_.server = int(welcome_.peers.size()) - 1;
+    }
+    for (const ClientPtr& client : std::vector(clients_)) {
+        const auto at = std::ranges::find(members, client->rank);
+        if (at == members.end())
+            client->left        ? former_.push_back(client),
+                remove(*client) : leave_behind(*client, "it gave no sign of life for 3 s");
+        else
+            client->rank = int(at - members.begin());
+    }
+    take_in_newcomers();
+    welcome_.why = regroup_.news();
+    welcome_.ring = ring_order(welcome_.peers);
+    log(cat("generation ", generation_, ": ", welcome_.why));
+    welcome_all();
+}
+
+// Those that are heard of get the ranks after the others'.
+void Coordinator::take_in_newcomers() {
+    for (const ClientPtr& client : std::exchange(newcomers_, {})) {
+        if (Clock::now() - client->heard > kSilence) {
+            client->connection->close();
+            continue;
+        }
+        client->rank = welcome_.world++;
+        welcome_.peers.push_back({client->join.host, client->join.address, client->join.process});
+        regroup_.joins(client->name());
+        clients_.push_back(client);
+    }
+}
+
+void Coordinator::call_for_newcomers() {
+    if (stage_ == Stage::running && !newcomers_.empty())
+        broadcast(wire::encode_empty(wire::Type::newcomer, generation_));
+}
+
+void Coordinator::leave_behind(Client& client, const std::string& why) {
+    client.connection->send(wire::encode(wire::Abort{
+        client.rank,
+        cat(client.name(), " was left behind: ", why,
+            ", and the job goes on without it; started again with --join it takes part again"),
+        wire::End::membership}));
+    former_.push_back(*std::ranges::find(clients_, client.id, [](auto& c) { return c->id; }));
+    remove(client);
+}
+
+// Whether the process of a rank that is not connected lives, asked at its own port.
+asio::awaitable<void> Coordinator::probe(int rank, uint32_t generation) {
+    const wire::Member member = welcome_.peers[size_t(rank)];
+    const auto matters = [&] {
+        return stage_ == Stage::regrouping && generation_ == generation && regroup_.waits_for(rank);
+    };
+    for (; matters(); co_await sleep_for(milliseconds(100))) {
+        wire::Health health;
+        std::string why;
+        try {
+            const auto [host, port] = reachable(member.address, options_.first);
+            Socket socket = co_await dial(host, port, {}, options_.tls, kProbe);
+            co_await within(kProbe, socket, ask_health(socket, health));
+        } catch (const Error& e) {
+            why = e.what();
+        } catch (const std::system_error&) {
+            // It hung up: it has too many guests, or dies.
+        }
+        if (!matters()) co_return;
+        if (health.process == member.process && health.generation > generation_)
+            stop_job(-1, left_behind(health.generation), wire::End::membership);
+        else if (health.process == member.process)
+            regroup_.heard(rank, Clock::now());
+        else if (health.process != 0)
+            regroup_.gone(rank, "another process is at its address");
+        else if (why.find("connection refused") != std::string::npos)
+            regroup_.gone(rank, "redial refused");
+        if (stage_ == Stage::regrouping) decide();
+    }
+}
+
+void Coordinator::stop_job(int lost, const std::string& why, wire::End end) {
     log(why);
-    broadcast(wire::encode(wire::Abort{lost, why}));
+    broadcast(wire::encode(wire::Abort{lost, why, end, generation_}));
     next_job();
 }
 
 void Coordinator::next_job() {
+    for (const ClientPtr& client : newcomers_)
+        client->connection->send(
+            wire::encode(wire::Abort{-1, "the job has ended", wire::End::membership}));
+    clients_.insert(clients_.end(), newcomers_.begin(), newcomers_.end());
     former_.insert(former_.end(), clients_.begin(), clients_.end());
-    clients_.clear();
+    clients_.clear(), newcomers_.clear();
     job_ = fresh_id();
     ++generation_;
     stage_ = Stage::gathering;
@@ -210,11 +456,20 @@ void Coordinator::log(const std::string& text) {
 
 void Coordinator::send_leave() { broadcast(wire::encode_empty(wire::Type::leave)); }
 
+std::string Coordinator::offer() const {
+    if (stage_ == Stage::gathering)
+        return wire::encode(wire::Refuse{true, cat("no job trains there yet: ", roster_.status())});
+    return offer_message(welcome_, "");
+}
+
 wire::Health Coordinator::health() const {
     if (stage_ == Stage::gathering) return {true, cat("coordinator: ", roster_.status())};
     const std::string stall = watch_.stall(Clock::now());
     return {true, cat("coordinator: a job of ", watch_.world(), " ranks ",
-                      stage_ == Stage::forming ? "opens its connections" : "runs",
+                      stage_ == Stage::forming      ? "opens its connections"
+                      : stage_ == Stage::regrouping ? "forms a new ring, "
+                                                    : "runs",
+                      stage_ == Stage::regrouping ? regroup_.waiting_text() : "",
                       stall.empty() ? "" : "; " + stall)};
 }
 
@@ -229,6 +484,10 @@ bool Coordinator::drained() const {
 asio::awaitable<void> Coordinator::tick() {
     for (bool send = true;; send = !send) {
         const auto now = Clock::now();
+        if (pause_.note(now)) {
+            for (const ClientPtr& client : clients_) client->heard = now;
+            if (stage_ == Stage::regrouping) regroup_.doubt(now);
+        }
         wire::Heartbeat heartbeat;
         if (stage_ == Stage::running) heartbeat.phase = watch_.stall(now).substr(0, kStallText);
         const std::string beat = wire::encode(heartbeat);
@@ -237,10 +496,14 @@ asio::awaitable<void> Coordinator::tick() {
             if (send && client->connection->drained()) client->connection->send(beat);
             if (client->job == job_) check_silence(*client, now);
         }
+        for (const ClientPtr& client : newcomers_)
+            if (send && client->connection->drained()) client->connection->send(beat);
         for (const ClientPtr& client : std::vector(former_))
-            if (now - client->heard > kFormerPatience) client->connection->close();
+            if (now - client->heard > (client->refused ? kRefusedPatience : kFormerPatience))
+                client->connection->close();
         if (stage_ == Stage::running)
             if (const auto stalled = watch_.report(now)) notice(*stalled);
+        if (stage_ == Stage::regrouping) decide();
         co_await sleep_for(options_.heartbeat / 2);
     }
 }
@@ -251,6 +514,11 @@ void Coordinator::check_silence(Client& client, Clock::time_point now) {
     if (client.left || now - client.heard < 3 * milliseconds(client.join.heartbeat_ms)) return;
     const std::string quiet =
         fmt::format("{:.1f} s", std::chrono::duration<double>(now - client.heard).count());
+    if (elastic()) {
+        if (stage_ != Stage::regrouping && client.rank >= 0 && now - client.heard > kSilence)
+            break_ring(client.rank, cat("no sign of life for ", quiet));
+        return;
+    }
     if (client.connection->machine_is_silent(3 * milliseconds(client.join.heartbeat_ms))) {
         client.connection->close();  // its reader ends too late to report another cause
         disconnected(client,
@@ -264,9 +532,9 @@ void Coordinator::check_silence(Client& client, Clock::time_point now) {
 
 void serve_coordinator(const std::string& host, uint16_t port, int world, Log& log,
                        const std::function<int()>& stop,
-                       const std::function<void(uint16_t)>& listening) {
+                       const std::function<void(uint16_t)>& listening, const Access& access) {
     asio::io_context io(1);
-    Listener listener(io, log);
+    Listener listener(io, log, access);
     try {
         if (host.empty() || host == "0.0.0.0" || host == "::") {
             listener.open_everywhere(port);
@@ -279,11 +547,16 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& l
         fail("the coordinator cannot listen at ", host.empty() ? "every address" : host, ", port ",
              port, ": ", reason(e.code()));
     }
-    Coordinator coordinator(io, {world, milliseconds(1'000), true}, log);
-    listener.on_join = [&](tcp::socket socket, wire::Join join) {
+    Coordinator coordinator(io, {world, milliseconds(1'000), true, 0, {}, {}, listener.tls()}, log);
+    listener.on_join = [&](Socket socket, wire::Join join) {
         coordinator.add(std::move(socket), std::move(join));
     };
+    listener.on_rejoin = [&](Socket socket, const wire::Rejoin& rejoin) {
+        coordinator.add_again(std::move(socket), rejoin);
+    };
     listener.on_health = [&] { return coordinator.health(); };
+    listener.tell_if_exposed();
+    listener.on_offer = [&] { return coordinator.offer(); };
     if (listening) listening(listener.port());
     while (stop() == 0) io.run_for(milliseconds(50));
     coordinator.send_leave();

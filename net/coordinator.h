@@ -2,8 +2,13 @@
 // and tells all of them the first cause when one is lost. Gradients do not pass here.
 //
 //   gathering ──all joined──► forming ──all edges open──► running ──all left, or an abort──► over
-//       ▲                                                                                      │
+//       ▲                        ▲ │                         │                                 │
+//       │                        │ └─────── a rank lost ─────┤                                 │
+//       │                        └── survivors back ── regrouping (--elastic)                  │
 //       └──────────────────────────────── the next job ────────────────────────────────────────┘
+//
+// Who goes on after a loss is decided in regroup.h. If this process is lost, the lowest surviving
+// rank serves a coordinator that begins in `regrouping`.
 //
 // It runs on an io_context of one thread, in the process of rank 0 or in its own (`./trainer
 // coordinator`).
@@ -15,6 +20,7 @@
 #include <vector>
 
 #include "net/connection.h"
+#include "net/regroup.h"
 #include "net/roster.h"
 #include "net/stall.h"
 #include "src/base/clock.h"
@@ -22,19 +28,37 @@
 
 namespace convoy {
 
+// Tells coordinators, jobs and processes apart; never 0. Training does not depend on it.
+uint64_t fresh_id();
+
+// The answer to a newcomer that asks for `job`: OFFER, or REFUSE.
+std::string offer_message(const wire::Welcome& job, const std::string& what);
+
 class Coordinator {
  public:
     struct Options {
         int world = 0;  // 0: the ranks give it
         std::chrono::milliseconds heartbeat{1'000};
-        bool verbose = false;  // log what happens (a coordinator in a process of its own)
+        bool verbose = false;      // log what happens (a coordinator in a process of its own)
+        uint64_t process = 0;      // this one's, if a rank runs in it
+        tcp::endpoint first = {};  // where the job's first coordinator was; none: here
+        Pause pause = {};
+        TlsContext tls = {};
+        bool server_left = false;  // the coordinator before was not lost: its rank has left
     };
     Coordinator(asio::io_context& io, Options options, Log& log);
+    // Succeeds a coordinator that was lost, in a job that was as `last` says.
+    Coordinator(asio::io_context& io, Options options, Log& log, const wire::Welcome& last,
+                const std::string& why);
 
     // A rank whose JOIN carries this id runs in the same process.
     uint64_t id() const { return id_; }
     // Takes over a connection that began with `join`.
-    void add(tcp::socket socket, wire::Join join);
+    void add(Socket socket, wire::Join join);
+    // Likewise of a rank whose connection broke; the answer is STATUS or REFUSE.
+    void add_again(Socket socket, const wire::Rejoin& rejoin);
+    // Where the job is, for a newcomer; REFUSE where it can take in none.
+    std::string offer() const;
     // Tells the ranks that the coordinator ends normally.
     void send_leave();
     // How the jobs stand, for `trainer health`. The coordinator itself is healthy while it answers.
@@ -43,14 +67,14 @@ class Coordinator {
     bool drained() const;
 
  private:
-    enum class Stage { gathering, forming, running };
+    enum class Stage { gathering, forming, running, regrouping };
     struct Client {
         std::string name() const { return rank_name(rank < 0 ? join.rank : rank, join.address); }
         int id, rank = -1;
         uint64_t job;
         wire::Join join;
         Clock::time_point heard;
-        bool ready = false, left = false, silent = false;
+        bool ready = false, left = false, silent = false, refused = false;
         std::shared_ptr<Connection> connection;
     };
     using ClientPtr = std::shared_ptr<Client>;
@@ -61,7 +85,19 @@ class Coordinator {
     void refuse(Client& client, bool again, const std::string& why);
     void remove(Client& client);
     void assign_ranks();
-    void stop_job(int lost, const std::string& why);
+    void welcome_all();
+    void break_ring(int lost, const std::string& why);
+    void back(Client& client, const wire::Rejoin& rejoin);
+    void decide();
+    bool own_rank_left() const;
+    void form_again();
+    void take_in_newcomers();
+    void call_for_newcomers();
+    void leave_behind(Client& client, const std::string& why);
+    asio::awaitable<void> probe(int rank, uint32_t generation);
+    std::vector<std::string> names() const;
+    bool elastic() const { return stage_ != Stage::gathering && welcome_.rules.elastic; }
+    void stop_job(int lost, const std::string& why, wire::End end = wire::End::job);
     void next_job();
     void broadcast(const std::string& message);
     void notice(const std::string& text);
@@ -78,9 +114,13 @@ class Coordinator {
     int next_id_ = 0;
     std::map<std::string, std::vector<int>> previous_;  // host → its ranks in the last job
     Roster roster_;
+    wire::Welcome welcome_;  // of the generation
+    Regroup regroup_;
+    Pause pause_;
     StallWatch watch_;
-    std::vector<ClientPtr> clients_;  // of the current job, in order of arrival
-    std::vector<ClientPtr> former_;   // of earlier jobs, until they hang up
+    std::vector<ClientPtr> clients_;    // of the current job, in order of arrival
+    std::vector<ClientPtr> former_;     // of earlier jobs, until they hang up
+    std::vector<ClientPtr> newcomers_;  // who wait to be taken in
 };
 
 }  // namespace convoy

@@ -25,15 +25,15 @@ class Edges {
           links_(size_t(welcome.world)) {}
 
     asio::awaitable<void> open();
+    asio::awaitable<void> dial_peer(int rank);
     std::vector<Link> take() { return std::move(links_); }
 
  private:
-    asio::awaitable<void> dial_peer(int rank);
-    asio::awaitable<void> shake_hands(int rank, tcp::socket& socket);
+    asio::awaitable<void> shake_hands(int rank, Socket& socket);
     asio::awaitable<void> accept_waiting();
     asio::awaitable<void> wait_for_news();
     std::string missing() const;
-    void add_link(int rank, tcp::socket socket);
+    void add_link(int rank, Socket socket);
     void check_route(int rank, const asio::ip::address& peer) const;
     std::string name(int rank) const {
         return rank_name(rank, welcome_.peers[size_t(rank)].address);
@@ -45,6 +45,7 @@ class Edges {
     const Addresses& from_;
     std::vector<int> peers_;
     std::vector<Link> links_;
+    const Clock::time_point deadline_ = Clock::now() + kAllEdges;
 };
 
 asio::awaitable<void> Edges::open() {
@@ -66,7 +67,8 @@ std::string Edges::missing() const {
 
 asio::awaitable<void> Edges::wait_for_news() {
     membership_.status().throw_if_ended();
-    const bool news = co_await membership_.wait_for_news(kAllEdges);
+    const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
+    const bool news = co_await membership_.wait_for_news(std::max(left, milliseconds(0)));
     membership_.status().throw_if_ended();
     if (news) co_return;
     const std::string names = missing();
@@ -75,17 +77,12 @@ asio::awaitable<void> Edges::wait_for_news() {
 }
 
 asio::awaitable<void> Edges::dial_peer(int rank) {
-    auto [host, port] =
-        split_address(welcome_.peers[size_t(rank)].address, "the address of a peer");
-    // A peer on the machine of the coordinator may know itself only as loopback; from another
-    // machine it is reached at the address of the coordinator.
-    if (means_this_machine(host) && !is_loopback(coordinator_.address()))
-        host = coordinator_.address().to_string();
+    const auto [host, port] = reachable(welcome_.peers[size_t(rank)].address, coordinator_);
     std::string why;
     for (int attempt = 1; attempt <= kAttempts; ++attempt) {
         membership_.status().throw_if_ended();
         try {
-            tcp::socket socket = co_await dial(host, port, from_, kDialPatience);
+            Socket socket = co_await dial(host, port, from_, membership_.tls(), kDialPatience);
             co_await within(kDialPatience, socket, shake_hands(rank, socket));
             add_link(rank, std::move(socket));
             co_return;
@@ -103,7 +100,7 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
          "; is a firewall in the way, or --port or --advertise of rank ", rank, " wrong?");
 }
 
-asio::awaitable<void> Edges::shake_hands(int rank, tcp::socket& socket) {
+asio::awaitable<void> Edges::shake_hands(int rank, Socket& socket) {
     set_options(socket);
     const std::string hello =
         wire::encode(wire::Edge{welcome_.job, welcome_.rank, rank, welcome_.generation});
@@ -158,14 +155,24 @@ void Edges::check_route(int rank, const asio::ip::address& peer) const {
                                  chosen, " ", why);
 }
 
-void Edges::add_link(int rank, tcp::socket socket) {
+void Edges::add_link(int rank, Socket socket) {
     std::error_code gone;
     const tcp::endpoint peer = socket.remote_endpoint(gone);
     if (!gone) check_route(rank, peer.address());
-    links_[size_t(rank)] = Link(socket.release(), name(rank));
+    links_[size_t(rank)] = Link(socket.release(), name(rank), std::move(socket.tls));
 }
 
 }  // namespace
+
+// A peer on the machine of the coordinator may know itself only as loopback; from another machine
+// it is reached at the address of the coordinator.
+std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::endpoint& first) {
+    auto address = split_address(peer, "the address of a peer");
+    if (means_this_machine(address.first) && !first.address().is_unspecified() &&
+        !is_loopback(first.address()))
+        address.first = first.address().to_string();
+    return address;
+}
 
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
                                               tcp::endpoint coordinator, const Addresses& from) {
@@ -177,6 +184,13 @@ asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire
         membership.status().throw_if_ended();
     }
     co_return edges.take();
+}
+
+asio::awaitable<Link> dial_edge(Membership& membership, wire::Welcome welcome,
+                                tcp::endpoint coordinator, Addresses from, int rank) {
+    Edges edges(membership, welcome, std::move(coordinator), from);
+    co_await edges.dial_peer(rank);
+    co_return std::move(edges.take()[size_t(rank)]);
 }
 
 }  // namespace convoy

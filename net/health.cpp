@@ -4,21 +4,31 @@
 
 namespace convoy {
 
+asio::awaitable<void> ask_health(Socket& socket, wire::Health& health) {
+    const std::string question = wire::encode_empty(wire::Type::health);
+    co_await write_message(socket, question);
+    Message answer;
+    co_await read_message(socket, wire::kHealthLimit, answer);
+    if (answer.header.type != wire::Type::health)
+        fail("it answered ", wire::name(answer.header.type));
+    health = wire::decode<wire::Health>(answer.body, answer.header.generation);
+}
+
 namespace {
 
-asio::awaitable<void> exchange(tcp::socket& socket, tcp::endpoint endpoint, Message& answer,
-                               bool& connected) {
-    const std::string question = wire::encode_empty(wire::Type::health);
+asio::awaitable<void> exchange(Socket& socket, tcp::endpoint endpoint, const TlsContext& tls,
+                               wire::Health& answer, bool& connected) {
     co_await socket.async_connect(endpoint, asio::use_awaitable);
     connected = true;
-    co_await write_message(socket, question);
-    co_await read_message(socket, wire::kHealthLimit, answer);
+    co_await secure(socket, tls, true);
+    co_await ask_health(socket, answer);
 }
 
 // An answer ends the search. Without one, a rank that is stopped counts for more than another
 // program, and that for more than nobody.
 struct Search {
     asio::io_context io{1};
+    TlsContext tls;
     HealthReport report;
     int found = 0;
 
@@ -27,14 +37,11 @@ struct Search {
     }
     asio::awaitable<void> ask(tcp::endpoint endpoint, std::chrono::milliseconds patience) {
         const std::string who = address_text(endpoint);
-        Message answer;
+        wire::Health health;
         bool connected = false;
         try {
-            tcp::socket socket(io);
-            co_await within(patience, socket, exchange(socket, endpoint, answer, connected));
-            if (answer.header.type != wire::Type::health)
-                fail("it answered ", wire::name(answer.header.type));
-            auto health = wire::decode<wire::Health>(answer.body);
+            Socket socket(io);
+            co_await within(patience, socket, exchange(socket, endpoint, tls, health, connected));
             note(3, {health.healthy, false, std::move(health.text)});
             io.stop();
         } catch (const TimedOut&) {
@@ -47,6 +54,8 @@ struct Search {
                 note(1, {false, true,
                          cat("what listens at ", who, " gave no answer: ", reason(e.code()),
                              "; is it a trainer?")});
+        } catch (const AccessError& e) {
+            note(2, {false, false, cat("what listens at ", who, ": ", e.what())});
         } catch (const Error& e) {
             note(1,
                  {false, true, cat("what listens at ", who, " is no healthy trainer: ", e.what())});
@@ -56,8 +65,10 @@ struct Search {
 
 }  // namespace
 
-HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience) {
+HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience,
+                        const std::string& token) {
     Search search;
+    search.tls = make_tls(token);
     search.report = {false, true,
                      cat("nobody listens at port ", port,
                          " of this machine: the rank has ended, "

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "net/connection.h"
+
 namespace convoy {
 
 struct HealthReport {
@@ -13,8 +15,12 @@ struct HealthReport {
     std::string text;            // one sentence
 };
 
+// Asks whoever is at the other end. Throws as the socket does, or Error.
+asio::awaitable<void> ask_health(Socket& socket, wire::Health& health);
+
 // Asks the rank or coordinator that listens at `port` of any address of this machine. Blocks, for
 // at most `patience`.
-HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience);
+HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience,
+                        const std::string& token = "");
 
 }  // namespace convoy

@@ -1,4 +1,5 @@
-// job_status.h — whether and why the job has ended: the first cause counts, on all ranks.
+// job_status.h — whether and why the ring, or the whole job, has ended: the first cause counts, on
+// all ranks.
 #pragma once
 
 #include <atomic>
@@ -9,26 +10,43 @@
 #include <mutex>
 #include <string>
 
-#include "src/base/check.h"
+#include "net/communicator.h"
+#include "net/wire.h"
 
 namespace convoy {
 
 // Any thread may call any of these functions.
 class JobStatus {
  public:
-    // Only the first call counts. `lost`: the rank that was lost or failed, -1 if none.
-    void end(const std::string& cause, int lost) noexcept {
+    // Only the first call counts; but the end of the job comes after that of a ring too. `lost`:
+    // the rank that was lost or failed, -1 if none.
+    void end(const std::string& cause, int lost, wire::End what = wire::End::job) noexcept {
         std::function<void()> then;
         {
             std::lock_guard lock(mutex_);
-            if (error_) return;
-            if (!cause_known_) cause_ = cause, lost_ = lost;
-            error_ = std::make_exception_ptr(Error(cause_));
+            if (error_ && !(what_ == wire::End::ring && what != wire::End::ring)) return;
+            if (!cause_known_ || error_) cause_ = cause, lost_ = lost;
+            what_ = what;
+            if (what == wire::End::job)
+                error_ = std::make_exception_ptr(Error(cause_));
+            else if (what == wire::End::ring)
+                error_ = std::make_exception_ptr(RingBroken(cause_));
+            else
+                error_ = std::make_exception_ptr(LeftBehind(cause_));
             cause_known_ = ended_ = true;
             then = on_end_;
         }
         changed_.notify_all();
         if (then) then();
+    }
+    // A new ring is going to be formed. Throws the Error with which the job has ended.
+    void begin_again() {
+        std::lock_guard lock(mutex_);
+        if (error_ && what_ != wire::End::ring) std::rethrow_exception(error_);
+        error_ = nullptr;
+        cause_.clear();
+        ended_ = cause_known_ = false;
+        lost_ = -1;
     }
     // The rank that serves the coordinator has left in order. Collectives in flight may still end
     // well; if one fails from now on, this is the cause.
@@ -42,6 +60,10 @@ class JobStatus {
         changed_.notify_all();
     }
     bool ended() const { return ended_; }
+    bool job_has_ended() const {
+        std::lock_guard lock(mutex_);
+        return error_ && what_ != wire::End::ring;
+    }
     bool cause_known() const { return cause_known_; }
     int lost_rank() const { return lost_; }
     // The Error of every collective after the end, or null. It lives as long as this object.
@@ -57,7 +79,7 @@ class JobStatus {
         std::unique_lock lock(mutex_);
         changed_.wait_for(lock, patience, [&] { return bool(cause_known_); });
     }
-    // `then` runs once, on the thread that ends the job; at once if it has ended already.
+    // `then` runs on the thread that ends the job or a ring; at once if it has ended already.
     void on_end(std::function<void()> then) {
         {
             std::lock_guard lock(mutex_);
@@ -73,6 +95,7 @@ class JobStatus {
     std::function<void()> on_end_;
     std::string cause_;
     std::exception_ptr error_;
+    wire::End what_ = wire::End::job;
     std::atomic<bool> ended_{false}, cause_known_{false};
     std::atomic<int> lost_{-1};
 };

@@ -10,14 +10,17 @@
 
 namespace convoy {
 
-Link::Link(int socket, std::string peer) : socket_(socket), peer_(std::move(peer)) {
-    int off = 0;  // Asio leaves its sockets non-blocking
-    if (ioctl(socket_, FIONBIO, &off) != 0) moved(-1, "setting up");
+Link::Link(int socket, std::string peer, std::unique_ptr<Tls> tls)
+    : socket_(socket), peer_(std::move(peer)), tls_(std::move(tls)) {
+    int waits = tls_ ? 1 : 0;  // Asio leaves its sockets non-blocking
+    if (ioctl(socket_, FIONBIO, &waits) != 0) moved(-1, "setting up");
 }
 
 Link& Link::operator=(Link&& other) noexcept {
     std::swap(socket_, other.socket_);
     std::swap(peer_, other.peer_);
+    std::swap(tls_, other.tls_);
+    std::swap(limit_, other.limit_);
     return *this;
 }
 
@@ -38,27 +41,41 @@ size_t Link::moved(ssize_t result, const char* doing) const {
         cat(doing, " ", peer_, ": ", closed ? "connection closed" : std::strerror(errno)));
 }
 
-size_t Link::send_some(std::span<const std::byte> bytes, bool more_follows) {
-    const int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more_follows ? MSG_MORE : 0);
-    return moved(::send(socket_, bytes.data(), bytes.size(), flags), "sending to");
+// A record that TLS has begun to send must be sent in full: no limit is put on it.
+size_t Link::send(std::span<const std::byte> bytes, int flags) {
+    const size_t n = limited(bytes.size());
+    return moved(tls_ ? tls_->write(bytes) : ::send(socket_, bytes.data(), n, flags | MSG_NOSIGNAL),
+                 "sending to");
 }
 
-size_t Link::receive_some(std::span<std::byte> bytes) {
-    return moved(::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT), "receiving from");
+size_t Link::receive(std::span<std::byte> bytes, int flags) {
+    const size_t n = limited(bytes.size());
+    return moved(tls_ ? tls_->read(bytes.first(n)) : ::recv(socket_, bytes.data(), n, flags),
+                 "receiving from");
 }
+
+size_t Link::send_some(std::span<const std::byte> bytes, bool more_follows) {
+    return send(bytes, MSG_DONTWAIT | (more_follows ? MSG_MORE : 0));
+}
+
+size_t Link::receive_some(std::span<std::byte> bytes) { return receive(bytes, MSG_DONTWAIT); }
 
 void Link::send_all(std::span<const std::byte> bytes) {
-    while (!bytes.empty())
-        bytes = bytes.subspan(
-            moved(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL), "sending to"));
+    while (!bytes.empty()) {
+        const size_t sent = send(bytes, 0);
+        if (sent == 0) wait_for(*this, true, *this, false);
+        bytes = bytes.subspan(sent);
+    }
 }
 
 size_t Link::receive_at_least(size_t least, std::span<std::byte> bytes) {
     const int flags = least == bytes.size() ? MSG_WAITALL : 0;
     size_t got = 0;
-    while (got < least)
-        got +=
-            moved(::recv(socket_, bytes.data() + got, bytes.size() - got, flags), "receiving from");
+    while (got < least) {
+        const size_t came = receive(bytes.subspan(got), flags);
+        if (came == 0) wait_for(*this, false, *this, true);
+        got += came;
+    }
     return got;
 }
 

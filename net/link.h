@@ -1,16 +1,19 @@
 // link.h — one edge of the ring: a connected socket in blocking mode, used by one thread.
 //
-// Collectives use plain socket calls: one system call moves a chunk, and nothing is allocated.
+// Collectives use plain socket calls: one system call moves a chunk, and nothing is allocated. With
+// a token the calls are OpenSSL's, on the same socket in non-blocking mode.
 // shut() may come from any thread; it ends a blocked call.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "net/tls.h"
 #include "src/base/check.h"
 
 namespace convoy {
@@ -23,7 +26,8 @@ struct LinkLost : Error {
 class Link {
  public:
     Link() = default;
-    Link(int socket, std::string peer);  // owns the descriptor; `peer`: "rank 2 (10.0.0.7:29401)"
+    // Owns the descriptor, on which `tls` may work. `peer`: "rank 2 (10.0.0.7:29401)".
+    Link(int socket, std::string peer, std::unique_ptr<Tls> tls = nullptr);
     Link(Link&& other) noexcept { *this = std::move(other); }
     Link& operator=(Link&& other) noexcept;
     ~Link();
@@ -32,6 +36,7 @@ class Link {
     int socket() const { return socket_; }
     const std::string& peer() const { return peer_; }
     void shut() noexcept;
+    void set_limit(std::function<size_t(size_t)> limit) { limit_ = std::move(limit); }
 
     // All throw LinkLost. The `some` calls do not block: they return the bytes moved, maybe 0.
     size_t send_some(std::span<const std::byte> bytes, bool more_follows = false);
@@ -42,10 +47,15 @@ class Link {
     void receive_all(std::span<std::byte> bytes) { receive_at_least(bytes.size(), bytes); }
 
  private:
+    size_t limited(size_t bytes) const { return limit_ ? limit_(bytes) : bytes; }
     size_t moved(ssize_t result, const char* doing) const;
+    size_t send(std::span<const std::byte> bytes, int flags);
+    size_t receive(std::span<std::byte> bytes, int flags);
 
     int socket_ = -1;
     std::string peer_;
+    std::unique_ptr<Tls> tls_;
+    std::function<size_t(size_t)> limit_;
 };
 
 // Blocks until `out` takes bytes (if want_out) or `in` has some (if want_in). No time limit: the

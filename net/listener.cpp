@@ -1,9 +1,15 @@
 #include "net/listener.h"
 
+#include <algorithm>
+
+#include "net/host.h"
+
 namespace convoy {
 
 namespace {
 constexpr std::chrono::seconds kFirstMessage{10};  // then a silent connection is dropped
+constexpr size_t kGuests = 64;                     // connections without a first message
+constexpr ptrdiff_t kGuestsOfOne = 16;             // of these, from one address
 constexpr int kStrangersNamed = 10;                // a port scanner must not fill the log
 constexpr size_t kHealthText = 1'000;              // bytes: a list of thousands of ranks is cut
 }  // namespace
@@ -26,12 +32,25 @@ void Listener::open_everywhere(uint16_t port) {
 }
 
 void Listener::listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint) {
+    const bool exposed = !tls_ && !is_loopback(endpoint.address());
+    if (exposed && !open_)
+        throw AccessError(cat(
+            "without a token it does not listen at ", address_text(endpoint),
+            ", where anybody could join and read the model: give all ranks one --token-file FILE "
+            "(`trainer token` makes it), or --open for a network that you trust"));
     acceptor.set_option(tcp::acceptor::reuse_address(true));
     acceptor.bind(endpoint);
     acceptor.listen();
+    exposed_ = exposed_ || exposed;
     auto shared = std::make_shared<tcp::acceptor>(std::move(acceptor));
     acceptors_.push_back(shared);
     spawn(io_.get_executor(), accept(shared));  // ends when it is closed
+}
+
+void Listener::tell_if_exposed() {
+    if (exposed_)
+        log_.notice("whoever reaches port ", port(),
+                    " can join and read the model: there is no token (`trainer token`)");
 }
 
 uint16_t Listener::port() const {
@@ -47,7 +66,7 @@ void Listener::close() noexcept {
 
 asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) {
     while (acceptor->is_open()) {
-        tcp::socket socket(io_);
+        Socket socket(io_);
         std::error_code error;
         co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
         if (error == asio::error::operation_aborted) co_return;
@@ -58,24 +77,58 @@ asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) 
     }
 }
 
-asio::awaitable<void> Listener::read_first(tcp::socket socket) {
+// A trainer speaks at once. So where too many are silent, the oldest of them goes, at first of
+// those from the same address: however many connect and say nothing, a rank gets in, and
+// descriptors are left for images.
+asio::awaitable<Message> Listener::first_message(Socket& socket) {
+    std::error_code ignored;  // of a socket that is gone, which the read below reports
+    const asio::ip::address from = socket.remote_endpoint(ignored).address();
+    const auto is_same = [&](const Guest& guest) { return guest.from == from; };
+    const bool many = std::ranges::count_if(guests_, is_same) >= kGuestsOfOne;
+    if (many || guests_.size() >= kGuests) {
+        const auto oldest = many ? std::ranges::find_if(guests_, is_same) : guests_.begin();
+        oldest->socket->close(ignored);
+        guests_.erase(oldest);
+    }
+    guests_.push_back({from, &socket});
+    Message first;
+    std::exception_ptr failure;
+    try {
+        co_await within(kFirstMessage, socket, greet(socket, first));
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    std::erase_if(guests_, [&](const Guest& guest) { return guest.socket == &socket; });
+    if (failure) std::rethrow_exception(failure);
+    co_return first;
+}
+
+asio::awaitable<void> Listener::greet(Socket& socket, Message& first) {
+    co_await secure(socket, tls_, false);
+    co_await read_message(socket, wire::kJoinLimit, first);
+}
+
+asio::awaitable<void> Listener::read_first(Socket socket) {
     std::error_code gone;
     const std::string who = address_text(socket.remote_endpoint(gone));
     std::string refusal, answer;
     try {
         set_options(socket);
-        Message first;
-        co_await within(kFirstMessage, socket, read_message(socket, wire::kJoinLimit, first));
-        if (first.header.type == wire::Type::join && !on_join)
+        const Message first = co_await first_message(socket);
+        const wire::Type type = first.header.type;
+        if ((type == wire::Type::join && !on_join) || (type == wire::Type::rejoin && !on_rejoin))
             // Again: the name it dialled may have other addresses, among them the coordinator's.
             answer = wire::encode(wire::Refuse{
                 true, cat("port ", port(), " is that of a rank, not of the coordinator")});
-        else if (first.header.type == wire::Type::health && on_health)
+        else if (type == wire::Type::health && on_health)
             answer = health_message();
+        else if (type == wire::Type::offer && on_offer)
+            answer = on_offer();
         else
             dispatch(socket, first);
     } catch (const wire::NotConvoy& e) {
         turn_away(who, e.what());
+        if (e.tls) answer.assign(kTlsAlert, sizeof kTlsAlert);
         if (e.version)
             refusal = cat("it speaks version ", wire::kVersion, ", you speak ", e.version,
                           ": run the same build on all machines");
@@ -97,9 +150,12 @@ std::string Listener::health_message() const {
     return wire::encode(health);
 }
 
-void Listener::dispatch(tcp::socket& socket, const Message& first) {
+void Listener::dispatch(Socket& socket, const Message& first) {
     if (first.header.type == wire::Type::join)
         on_join(std::move(socket), wire::decode<wire::Join>(first.body));
+    else if (first.header.type == wire::Type::rejoin)
+        on_rejoin(std::move(socket),
+                  wire::decode<wire::Rejoin>(first.body, first.header.generation));
     else if (first.header.type == wire::Type::edge && on_edge)
         on_edge(std::move(socket), wire::decode<wire::Edge>(first.body, first.header.generation));
     else

@@ -1,5 +1,5 @@
 // listener.h — the one port of a process. The first message of a connection says what it is: a
-// JOIN for the coordinator, an EDGE of the ring, or HEALTH.
+// JOIN or REJOIN for the coordinator, an EDGE of the ring, HEALTH, or the question for an OFFER.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "net/communicator.h"
 #include "net/connection.h"
 #include "src/base/log.h"
 
@@ -14,32 +15,49 @@ namespace convoy {
 
 class Listener {
  public:
-    Listener(asio::io_context& io, Log& log) : io_(io), log_(log) {}
+    Listener(asio::io_context& io, Log& log, const Access& access)
+        : io_(io), log_(log), tls_(make_tls(access.token)), open_(access.open) {}
 
-    // Listens at `address`, `port` (0: the system picks). Throws std::system_error.
+    const TlsContext& tls() const { return tls_; }
+    // Listens at `address`, `port` (0: the system picks). Throws std::system_error; AccessError for
+    // an address that other machines reach, with neither a token nor leave to go without.
     void open(const asio::ip::address& address, uint16_t port);
     // Listens at every address of this machine, of both families where there are two.
     void open_everywhere(uint16_t port);
+    // Logs, on the process that others join, that anybody may.
+    void tell_if_exposed();
     bool is_open() const { return !acceptors_.empty(); }
     uint16_t port() const;  // 0 while not open
     void close() noexcept;
 
     // Called with each connection; where a callback is null, the connection is closed.
-    std::function<void(tcp::socket, wire::Join)> on_join;
-    std::function<void(tcp::socket, wire::Edge)> on_edge;
+    std::function<void(Socket, wire::Join)> on_join;
+    std::function<void(Socket, wire::Rejoin)> on_rejoin;
+    std::function<void(Socket, wire::Edge)> on_edge;
     std::function<wire::Health()> on_health;  // the answer to HEALTH
+    std::function<std::string()> on_offer;    // OFFER or REFUSE, encoded
 
  private:
     void listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint);
     asio::awaitable<void> accept(std::shared_ptr<tcp::acceptor> acceptor);
-    asio::awaitable<void> read_first(tcp::socket socket);
+    asio::awaitable<void> read_first(Socket socket);
+    asio::awaitable<Message> first_message(Socket& socket);
     std::string health_message() const;
-    void dispatch(tcp::socket& socket, const Message& first);
+    asio::awaitable<void> greet(Socket& socket, Message& first);
+    void dispatch(Socket& socket, const Message& first);
     void turn_away(const std::string& who, const std::string& why);
 
     asio::io_context& io_;
     Log& log_;
+    const TlsContext tls_;
+    const bool open_;
+    bool exposed_ = false;  // it listens where other machines are, without a token
     std::vector<std::shared_ptr<tcp::acceptor>> acceptors_;
+    struct Guest {
+        asio::ip::address from;
+        Socket* socket;
+    };
+    std::vector<Guest> guests_;  // connections without a first message, the oldest in front
     int strangers_ = 0;
 };
 

@@ -25,16 +25,25 @@ wire::Heartbeat Progress::heartbeat() const {
     return beat;
 }
 
-Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall)
-    : log_(log), heartbeat_(heartbeat), stall_(stall), listener_(io_, log) {
+Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, const Access& access)
+    : log_(log), heartbeat_(heartbeat), stall_(stall), listener_(io_, log, access) {
     progress_.since = heard_ = Clock::now();
-    listener_.on_edge = [this](tcp::socket socket, wire::Edge edge) {
-        if (incoming_edges_.size() < size_t(wire::kMaxWorld))
-            incoming_edges_.push_back({std::move(socket), edge});
+    expect_edges();
+    listener_.on_health = [this] { return health(); };
+    listener_.on_offer = [this] {
+        if (!what_.empty()) return offer_message(welcome_, what_);
+        return wire::encode(wire::Refuse{true, "no job trains there yet"});
+    };
+    thread_ = std::thread([this] { io_.run(); });
+}
+
+void Membership::expect_edges() {
+    listener_.on_edge = [this](Socket socket, wire::Edge edge) {
+        // Two are expected; more come from ranks that dial again, or from strangers.
+        if (ring_is_open_ || incoming_edges_.size() >= 16) return;
+        incoming_edges_.push_back({std::move(socket), edge});
         news_.cancel();
     };
-    listener_.on_health = [this] { return health(); };
-    thread_ = std::thread([this] { io_.run(); });
 }
 
 Membership::~Membership() {
@@ -46,14 +55,31 @@ Membership::~Membership() {
 }
 
 void Membership::serve(int world) {
-    coordinator_ =
-        std::make_unique<Coordinator>(io_, Coordinator::Options{world, heartbeat_, false}, log_);
-    listener_.on_join = [this](tcp::socket socket, wire::Join join) {
+    coordinator_ = std::make_unique<Coordinator>(
+        io_, Coordinator::Options{world, heartbeat_, false, process_, {}, {}, tls()}, log_);
+    admit();
+}
+
+void Membership::admit() {
+    listener_.on_join = [this](Socket socket, wire::Join join) {
         coordinator_->add(std::move(socket), std::move(join));
+    };
+    listener_.on_rejoin = [this](Socket socket, const wire::Rejoin& rejoin) {
+        coordinator_->add_again(std::move(socket), rejoin);
     };
 }
 
+void Membership::succeed(const tcp::endpoint& first) {
+    if (coordinator_) return;
+    pause_.note(Clock::now());
+    const Coordinator::Options options{0,     heartbeat_, false, process_,
+                                       first, pause_,     tls(), server_left_};
+    coordinator_ = std::make_unique<Coordinator>(io_, options, log_, welcome_, broken_by_);
+    admit();
+}
+
 void Membership::send_heartbeats(std::shared_ptr<Connection> connection) {
+    heartbeats_on_ = connection;
     spawn(io_.get_executor(), heartbeats(std::move(connection)));
 }
 
@@ -62,8 +88,13 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
         if (connection->drained()) connection->send(wire::encode(progress_.heartbeat()));
         co_await sleep_for(heartbeat_);
         if (connection != connection_ || !connection->is_open()) continue;
-        const auto quiet = std::chrono::duration_cast<milliseconds>(Clock::now() - heard_);
-        if (connection->machine_is_silent(3 * heartbeat_)) {
+        const auto now = Clock::now();
+        if (pause_.note(now)) heard_ = now;
+        const auto quiet = std::chrono::duration_cast<milliseconds>(now - heard_);
+        if (welcome_.rules.elastic && quiet > kSilence) {
+            coordinator_lost("no sign of life for 3 s");
+            connection->close();
+        } else if (connection->machine_is_silent(3 * heartbeat_)) {
             coordinator_lost("no sign of life, and its machine does not answer");
             connection->close();
         } else if (quiet > 3 * std::max(heartbeat_, milliseconds(1'000)) && !silence_logged_) {
@@ -76,17 +107,51 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
 }
 
 void Membership::start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
-    connection_ = std::move(connection);
     welcome_ = welcome;
-    heard_ = Clock::now();
-    spawn(io_.get_executor(), read_messages());
+    use(std::move(connection));
 }
 
-asio::awaitable<void> Membership::read_messages() {
+void Membership::use(std::shared_ptr<Connection> connection) {
+    if (connection != heartbeats_on_) send_heartbeats(connection);
+    connection_ = std::move(connection);
+    heard_ = Clock::now();
+    spawn(io_.get_executor(), read_messages(connection_));
+}
+
+void Membership::visit(const wire::Welcome& job) {
+    is_newcomer_ = true;
+    welcome_ = job;
+    heard_ = Clock::now();
+}
+
+void Membership::offer(std::string what) {
+    is_newcomer_ = false;
+    asio::post(io_, [this, what = std::move(what)]() mutable { what_ = std::move(what); });
+}
+
+void Membership::leave_ring() {
+    status_.begin_again();
+    newcomer_waits_ = false;
+    regrouping_ = true;
+    ring_is_open_ = false;
+    incoming_edges_.clear();
+    expect_edges();
+}
+
+wire::Rejoin Membership::rejoin_message(int64_t step, bool planned) const {
+    wire::Rejoin rejoin{welcome_.job, process_, step, planned ? "" : broken_by_,
+                        welcome_.generation};
+    const wire::Member& me = welcome_.peers[size_t(welcome_.rank)];
+    if (is_newcomer_) rejoin.host = me.host, rejoin.address = me.address;
+    return rejoin;
+}
+
+asio::awaitable<void> Membership::read_messages(std::shared_ptr<Connection> connection) {
     std::string why;
     try {
         for (Message message;;) {
-            co_await connection_->read(message);
+            co_await connection->read(message);
+            if (connection != connection_) co_return;
             heard_ = Clock::now();
             silence_logged_ = false;
             handle(message);
@@ -96,8 +161,9 @@ asio::awaitable<void> Membership::read_messages() {
     } catch (const Error& e) {
         why = e.what();
     }
+    connection->close();
+    if (connection != connection_) co_return;
     coordinator_lost(why);
-    connection_->close();
     answer_due_ = false;
     news_.cancel();
 }
@@ -105,19 +171,32 @@ asio::awaitable<void> Membership::read_messages() {
 void Membership::handle(const Message& message) {
     using wire::Type;
     switch (message.header.type) {
-        case Type::generation: ring_is_open_ = true; break;
+        case Type::generation:
+            ring_is_open_ = message.header.generation == welcome_.generation;
+            break;
+        case Type::newcomer:
+            newcomer_waits_ = !regrouping_ && message.header.generation == welcome_.generation;
+            break;
         case Type::notice: log_.notice(wire::decode_text(message.body)); break;
         case Type::abort: {
             const wire::Abort abort = wire::decode<wire::Abort>(message.body);
             answer_due_ = false;
-            status_.end(abort.why, abort.lost);
+            if (abort.end == wire::End::ring)
+                ring_broken(message.header.generation, abort.why, abort.lost);
+            else
+                status_.end(abort.why, abort.lost, abort.end);
             break;
         }
+        case Type::welcome:
+            if (!regrouping_) break;
+            welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
+            regrouping_ = server_left_ = false;
+            break;
         case Type::leave:
             answer_due_ = false;
             if (left_)
                 status_.end("this rank has left the job", -1);
-            else if (welcome_.server >= 0)
+            else if ((server_left_ = welcome_.server >= 0))
                 status_.set_cause(cat(rank_name(welcome_.server, connection_->remote()),
                                       " has left the job, and the coordinator with it"));
             else
@@ -129,7 +208,21 @@ void Membership::handle(const Message& message) {
     news_.cancel();
 }
 
+// Only the first cause counts, and none of an earlier ring.
+void Membership::ring_broken(uint32_t generation, const std::string& why, int lost) noexcept {
+    if (regrouping_ || generation != welcome_.generation) return;
+    if (!status_.ended()) broken_by_ = why;
+    status_.end(why, lost, wire::End::ring);
+}
+
 wire::Health Membership::health() const {
+    wire::Health health = state_of_health();
+    health.process = process_;
+    health.generation = welcome_.generation;
+    return health;
+}
+
+wire::Health Membership::state_of_health() const {
     if (!connection_) return {true, cat("joining: ", joining_)};
     const wire::Heartbeat beat = progress_.heartbeat();
     const std::string me =
@@ -139,6 +232,8 @@ wire::Health Membership::health() const {
     if (left_) return {true, cat(me, "; it has left the job")};
     try {
         status_.throw_if_ended();
+    } catch (const RingBroken& cause) {
+        return {true, cat(me, "; a new ring is to be formed: ", cause.what())};
     } catch (const Error& cause) {
         return {false, cat(me, "; the job has ended: ", cause.what())};
     }
@@ -152,6 +247,7 @@ wire::Health Membership::health() const {
 
 void Membership::coordinator_lost(const std::string& why) {
     if (status_.cause_known()) return;  // it has left in order
+    if (welcome_.rules.elastic) return ring_broken(welcome_.generation, why, welcome_.server);
     if (welcome_.server >= 0)
         status_.end(cat(rank_name(welcome_.server, welcome_.peers[welcome_.server].address),
                         ", which served the coordinator, was lost: ", why),
@@ -175,15 +271,29 @@ void Membership::send_abort(int lost, const std::string& why) noexcept {
 
 void Membership::abort(int lost, const std::string& why) noexcept {
     if (status_.ended()) return;
-    send_abort(lost, why);
+    if (!is_newcomer_) send_abort(lost, why);
     end_job(lost, why);
 }
 
 void Membership::report(int lost, const std::string& why) noexcept {
     if (status_.ended()) return;
+    if (is_newcomer_) return end_job(-1, why);  // the others see its connections end
     send_abort(lost, why);
     status_.wait_for_cause(kFirstCause);
     end_job(lost, why);
+}
+
+void Membership::link_lost(const std::string& why) noexcept {
+    // A death, and an error that ends the job, are known at once; a link that broke by itself is
+    // not.
+    status_.wait_for_cause(welcome_.rules.elastic ? kFirstCause / 4 : kFirstCause);
+    if (!welcome_.rules.elastic) return report(-1, why);  // does nothing if the job has ended
+    std::promise<void> done;
+    asio::post(io_, [&] {
+        ring_broken(welcome_.generation, why, -1);
+        done.set_value();
+    });
+    done.get_future().get();
 }
 
 void Membership::end_job(int lost, const std::string& why) noexcept {
@@ -192,7 +302,7 @@ void Membership::end_job(int lost, const std::string& why) noexcept {
 }
 
 void Membership::leave() noexcept {
-    if (status_.ended()) return;
+    if (status_.job_has_ended()) return;
     asio::post(io_, [this] {
         left_ = true;
         answer_due_ = connection_->is_open();

@@ -33,21 +33,25 @@ struct Progress {
 
 // A connection that began with EDGE and has not been used yet.
 struct IncomingEdge {
-    tcp::socket socket;
+    Socket socket;
     wire::Edge edge;
 };
 
 class Membership {
  public:
     // `stall` is how long the coordinator may be silent before this rank is unhealthy.
-    Membership(Log& log, std::chrono::milliseconds heartbeat, std::chrono::milliseconds stall);
+    Membership(Log& log, std::chrono::milliseconds heartbeat, std::chrono::milliseconds stall,
+               const Access& access);
     // Sends the messages that wait (for a second at most), then ends the control thread.
     ~Membership();
     Membership(const Membership&) = delete;
 
     asio::io_context& io() { return io_; }
     Listener& listener() { return listener_; }
+    const TlsContext& tls() const { return listener_.tls(); }
     std::vector<IncomingEdge>& incoming_edges() { return incoming_edges_; }
+    const wire::Welcome& welcome() const { return welcome_; }
+    uint64_t process() const { return process_; }
     Log& log() { return log_; }
     JobStatus& status() { return status_; }
     Progress& progress() { return progress_; }
@@ -62,25 +66,50 @@ class Membership {
     // Sends heartbeats on `connection` from now on; after start(), also reads its messages.
     void send_heartbeats(std::shared_ptr<Connection> connection);
     void start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome);
+    // For rejoin.cpp. Forgets the ring that broke; throws Error where the job has ended.
+    void leave_ring();
+    // Reads and sends on another connection to a coordinator from now on.
+    void use(std::shared_ptr<Connection> connection);
+    // Succeeds the coordinator that was lost.
+    void succeed(const tcp::endpoint& first);
+    bool connected() const { return connection_ && connection_->is_open(); }
+    // A newcomer that asks to be taken in: `job` as it knows it, this rank after the others.
+    void visit(const wire::Welcome& job);
+    // Until offer(): an error of this rank is no failure of the job.
+    bool is_newcomer() const { return is_newcomer_; }
+    bool coordinator_is_silent() const { return Clock::now() - heard_ > kSilence; }
+    // WELCOME to another ring has arrived since leave_ring().
+    bool is_welcome() const { return !regrouping_; }
+    wire::Rejoin rejoin_message(int64_t step, bool planned) const;
     // Waits for the next message or incoming edge; false if none came within `patience`.
     asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
 
     bool ring_is_open() const { return ring_is_open_; }  // GENERATION has arrived
 
+    // From any thread. What newcomers are told from now on; a newcomer has become a rank like the
+    // others.
+    void offer(std::string what);
+    bool newcomer_waits() const { return newcomer_waits_; }
     // From any thread. abort() ends the job at once and tells the others; `lost` is the rank to
     // blame (-1: this one). report() first gives the coordinator time to name an earlier cause; not
     // for the control thread.
     void send(std::string message);
     void abort(int lost, const std::string& why) noexcept;
     void report(int lost, const std::string& why) noexcept;
+    // A link of the ring is broken: the ring has ended, or in a job that is not elastic the job.
+    void link_lost(const std::string& why) noexcept;
     void leave() noexcept;
 
  private:
-    asio::awaitable<void> read_messages();
+    asio::awaitable<void> read_messages(std::shared_ptr<Connection> connection);
     asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);
+    void expect_edges();
+    void admit();
+    void ring_broken(uint32_t generation, const std::string& why, int lost) noexcept;
     // The answer to HEALTH. Healthy is a rank that joins, or whose job makes progress.
     wire::Health health() const;
+    wire::Health state_of_health() const;
     void send_abort(int lost, const std::string& why) noexcept;
     void end_job(int lost, const std::string& why) noexcept;
     void coordinator_lost(const std::string& why);
@@ -91,7 +120,12 @@ class Membership {
     JobStatus status_;
     Progress progress_;
     wire::Welcome welcome_;
-    bool ring_is_open_ = false, left_ = false, answer_due_ = false, silence_logged_ = false;
+    const uint64_t process_ = fresh_id();
+    std::string broken_by_, what_;  // what_: for newcomers
+    std::atomic<bool> is_newcomer_{false}, newcomer_waits_{false};
+    Pause pause_;
+    bool regrouping_ = false, ring_is_open_ = false, left_ = false, answer_due_ = false,
+         server_left_ = false, silence_logged_ = false;
     Clock::time_point heard_;
     std::string joining_ = "no word from the coordinator yet";
     std::string stalled_;  // whom the job waits for, as the coordinator said last
@@ -103,7 +137,7 @@ class Membership {
     Listener listener_;
     std::vector<IncomingEdge> incoming_edges_;
     std::unique_ptr<Coordinator> coordinator_;
-    std::shared_ptr<Connection> connection_;
+    std::shared_ptr<Connection> connection_, heartbeats_on_;
     std::thread thread_;
 };
 

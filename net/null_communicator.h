@@ -15,13 +15,15 @@ class NullCommunicator : public Communicator {
     int world() const override { return world_; }
     std::future<void> allreduce_sum(std::span<float>) override { return done(); }
     std::future<void> gather(std::vector<std::span<float>>) override { return done(); }
-    void broadcast(std::span<std::byte>) override { status_.throw_if_ended(); }
+    void broadcast(std::span<std::byte>, int) override { status_.throw_if_ended(); }
+    Ranks regroup(int64_t, bool) override { fail("there is no other rank"); }
     // As if all ranks had sent the same bytes.
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
         status_.throw_if_ended();
         return std::vector(size_t(world_), std::vector(data.begin(), data.end()));
     }
     void barrier() override { status_.throw_if_ended(); }
+    Fetcher& open_fetcher(ServeBytes) override { fail("no other rank holds anything"); }
     std::vector<EdgeTiming> measure_edges() override { return {}; }
     void set_progress(int64_t, Phase) override {}
     void abort(const std::string& why) noexcept override { status_.end(why, rank_); }

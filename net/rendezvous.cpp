@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "net/host.h"
+#include "src/base/text.h"
 
 namespace convoy {
 
@@ -55,6 +56,7 @@ class Rendezvous {
     asio::awaitable<void> attempt();
     asio::awaitable<void> ask(std::vector<tcp::endpoint>& endpoints);
     asio::awaitable<void> read_until_welcome();
+    asio::awaitable<void> take_offer();
     asio::awaitable<void> serve_if_mine();
     bool try_to_listen(const asio::ip::address& address);
     bool handle(const Message& message);
@@ -71,6 +73,7 @@ class Rendezvous {
     Addresses from_;  // of --iface
     Clock::time_point deadline_;
     bool serve_decided_ = false, serves_ = false, own_port_ = false;
+    wire::Offer offer_;  // to a newcomer
     std::shared_ptr<Connection> connection_;
     asio::ip::address listening_at_;
     std::string last_status_;
@@ -97,8 +100,23 @@ asio::awaitable<Connected> Rendezvous::join() {
         membership_.set_joining(cat("the coordinator at ", where(), ": ", why));
         co_await sleep_for(pause);
     }
-    membership_.start(connection_, welcome_);
-    Connected connected{welcome_, {}, ""};
+    if (!options_.newcomer) membership_.start(connection_, welcome_);
+    Connected connected{.welcome = welcome_,
+                        .links = {},
+                        .dial = {},
+                        .first = connection_->remote_endpoint(),
+                        .from = from_,
+                        .limit = options_.limit,
+                        .error = ""};
+    if (options_.newcomer) {
+        membership_.visit(welcome_);
+        connected.what = std::move(offer_.what);
+        co_return connected;
+    }
+    connected.dial = [&membership = membership_, welcome = welcome_,
+                      coordinator = connection_->remote_endpoint(), from = from_](int rank) {
+        return dial_edge(membership, welcome, coordinator, from, rank);
+    };
     connected.links =
         co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_);
     membership_.listener().on_edge = nullptr;  // all edges are here
@@ -111,6 +129,8 @@ asio::awaitable<void> Rendezvous::attempt() {
     try {
         if (!serve_decided_) co_await serve_if_mine();
         endpoints = co_await resolve(options_.host, options_.port);
+    } catch (const AccessError&) {
+        throw;
     } catch (const Error& e) {
         throw TryAgain(e.what());
     }
@@ -133,19 +153,39 @@ asio::awaitable<void> Rendezvous::attempt() {
 // tasks.SERVICE, a headless service): one that is not the coordinator says so.
 asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
     try {
-        connection_ = std::make_shared<Connection>(co_await dial(endpoints, from_, kDialPatience));
+        connection_ = std::make_shared<Connection>(
+            co_await dial(endpoints, from_, membership_.tls(), kDialPatience));
+    } catch (const AccessError&) {
+        throw;
     } catch (const Error& e) {
         throw TryAgain(e.what());
     }
     listen_for_edges(connection_->local_endpoint().address());
-    connection_->send(wire::encode(join_message()));
-    membership_.send_heartbeats(connection_);
+    connection_->send(options_.newcomer ? wire::encode_empty(wire::Type::offer)
+                                        : wire::encode(join_message()));
+    if (!options_.newcomer) membership_.send_heartbeats(connection_);
     try {
         co_await read_until_welcome();
     } catch (...) {
         connection_->close();
         throw;
     }
+    if (options_.newcomer) co_await take_offer();
+}
+
+// A coordinator in a process of its own leaves it to the ranks to say what is trained.
+asio::awaitable<void> Rendezvous::take_offer() {
+    const tcp::endpoint first = connection_->remote_endpoint();
+    connection_->close();
+    if (!offer_.what.empty() && offer_.server < 0)
+        fail("a rank answers at ", where(),
+             ", but the coordinator of this job is a process of its ",
+             "own: --coord must be its address");
+    if (offer_.what.empty())
+        offer_ =
+            co_await ask_for_offer(offer_.peers.front().address, first, from_, membership_.tls());
+    membership_.log().info("a job of ", counted(offer_.peers.size(), "rank"), " trains there");
+    welcome_ = as_newcomer(offer_, {host_id(), advertised(), membership_.process()});
 }
 
 asio::awaitable<void> Rendezvous::read_until_welcome() {
@@ -183,6 +223,9 @@ bool Rendezvous::handle(const Message& message) {
         case Type::welcome:
             welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
             return true;
+        case Type::offer:
+            offer_ = wire::decode<wire::Offer>(message.body, message.header.generation);
+            return true;
         case Type::heartbeat:
         case Type::notice: return false;
         default:
@@ -194,7 +237,7 @@ bool Rendezvous::handle(const Message& message) {
 // Rank 0 serves the coordinator, and so does a rank without a number on the machine that --coord
 // names, unless somebody listens there already. Throws Error while the name is not known.
 asio::awaitable<void> Rendezvous::serve_if_mine() {
-    serve_decided_ = options_.rank > 0;
+    serve_decided_ = options_.rank > 0 || options_.newcomer;
     if (serve_decided_) co_return;
     const auto endpoints = co_await resolve(options_.host, options_.port);
     serve_decided_ = true;
@@ -215,6 +258,7 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     }
     if (!listener.is_open()) co_return;
     serves_ = true;
+    listener.tell_if_exposed();
     listening_at_ = endpoints.front().address();
     if (options_.port == 0) options_.port = listener.port();
     membership_.serve(options_.world);
@@ -285,8 +329,9 @@ wire::Join Rendezvous::join_message() const {
     join.world = options_.world;
     join.serves = membership_.coordinator_id();
     join.heartbeat_ms = uint32_t(options_.heartbeat.count());
-    join.stall_ms = uint32_t(options_.stall.count());
-    join.bf16 = options_.bf16_wire;
+    join.rules = {options_.bf16_wire, options_.elastic, options_.alone,
+                  uint32_t(options_.min_world), uint32_t(options_.stall.count())};
+    join.process = membership_.process();
     join.host = host_id();
     join.address = advertised();
     join.settings = options_.settings;
@@ -305,6 +350,31 @@ asio::awaitable<void> run(std::shared_ptr<Rendezvous> rendezvous,
 }
 
 }  // namespace
+
+asio::awaitable<wire::Offer> ask_for_offer(std::string peer, tcp::endpoint first, Addresses from,
+                                           TlsContext tls) {
+    const auto [host, port] = reachable(peer, first);
+    auto connection =
+        std::make_shared<Connection>(co_await dial(host, port, from, tls, kDialPatience));
+    connection->send(wire::encode_empty(wire::Type::offer));
+    Message answer;
+    co_await connection->read(answer, kDialPatience);
+    connection->close();
+    if (answer.header.type == wire::Type::refuse) fail(wire::decode<wire::Refuse>(answer.body).why);
+    if (answer.header.type != wire::Type::offer)
+        fail("it answered ", wire::name(answer.header.type));
+    co_return wire::decode<wire::Offer>(answer.body, answer.header.generation);
+}
+
+wire::Welcome as_newcomer(const wire::Offer& offer, const wire::Member& me) {
+    wire::Welcome job;
+    job.job = offer.job, job.generation = offer.generation;
+    job.server = offer.server, job.rules = offer.rules;
+    job.peers = offer.peers;
+    job.peers.push_back(me);
+    job.rank = int(offer.peers.size()), job.world = job.rank + 1;
+    return job;
+}
 
 std::future<Connected> rendezvous(Membership& membership, JoinOptions options) {
     const auto outcome = std::make_shared<std::promise<Connected>>();

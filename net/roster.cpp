@@ -141,19 +141,24 @@ Roster::Assignment Roster::assign_ranks() const {
     Assignment assignment;
     wire::Welcome& w = assignment.welcome;
     w.world = world;
-    w.bf16 = at[0]->join.bf16;
-    assignment.stall_ms = at[0]->join.stall_ms;
+    w.rules = at[0]->join.rules;
     for (int rank = 0; rank < world; ++rank) {
         assignment.ids.push_back(at[rank]->id);
-        w.peers.push_back({at[rank]->join.host, at[rank]->join.address});
+        w.peers.push_back({at[rank]->join.host, at[rank]->join.address, at[rank]->join.process});
         if (at[rank]->join.serves == coordinator_) w.server = rank;
     }
-    for (int first = 0; first < world; ++first)
-        for (int rank = first; rank < world; ++rank)
-            if (w.peers[rank].host == w.peers[first].host &&
-                std::ranges::find(w.ring, rank) == w.ring.end())
-                w.ring.push_back(rank);
+    w.ring = ring_order(w.peers);
     return assignment;
+}
+
+std::vector<int> ring_order(const std::vector<wire::Member>& peers) {
+    std::vector<int> ring;
+    for (size_t first = 0; first < peers.size(); ++first)
+        for (size_t rank = first; rank < peers.size(); ++rank)
+            if (peers[rank].host == peers[first].host &&
+                std::ranges::find(ring, int(rank)) == ring.end())
+                ring.push_back(int(rank));
+    return ring;
 }
 
 }  // namespace convoy

@@ -12,6 +12,9 @@ namespace convoy {
 // "rank 2 (10.0.0.7:29401)", or "a rank (10.0.0.7:29401)" before it has a number.
 std::string rank_name(int rank, const std::string& address);
 
+// Ranks in ring order: those of a host together.
+std::vector<int> ring_order(const std::vector<wire::Member>& peers);
+
 class Roster {
  public:
     // `world`: ranks of the job; 0: the members give it. `coordinator`: the id of the coordinator,
@@ -35,7 +38,6 @@ class Roster {
     struct Assignment {
         std::vector<int> ids;   // of the members, by rank
         wire::Welcome welcome;  // all but `rank` and `job`
-        uint32_t stall_ms = 0;  // as rank 0 said
     };
     // The ranks of a complete roster. Members get the rank they asked for. Rank 0, where nobody
     // asked for it, goes to the member in the coordinator's process, else to the first that joined.

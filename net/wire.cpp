@@ -24,6 +24,11 @@ constexpr std::pair<Type, const char*> kNames[] = {{Type::join, "JOIN"},
                                                    {Type::abort, "ABORT"},
                                                    {Type::leave, "LEAVE"},
                                                    {Type::health, "HEALTH"},
+                                                   {Type::request, "REQUEST"},
+                                                   {Type::bytes, "BYTES"},
+                                                   {Type::rejoin, "REJOIN"},
+                                                   {Type::offer, "OFFER"},
+                                                   {Type::newcomer, "NEWCOMER"},
                                                    {Type::sum, "SUM"},
                                                    {Type::broadcast, "BROADCAST"},
                                                    {Type::gather, "GATHER"},
@@ -64,7 +69,9 @@ class Writer {
         put(uint32_t(text.size()));  // every text here is far below 4 GB
         bytes_ += text;
     }
-    void put(const Member& member) { (*this)(member.host, member.address); }
+    void put(const Member& member) { (*this)(member.host, member.address, member.process); }
+    void put(const Rules& r) { (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms); }
+    void put(End end) { put(uint8_t(end)); }
     void put(const Settings::value_type& pair) { (*this)(pair.first, pair.second); }
     template <class List>
     void put(const List& list) requires requires {
@@ -78,6 +85,8 @@ class Writer {
     Header header_;
     std::string bytes_;
 };
+
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
 
 // Takes fields off a body; throws when it ends too early.
 class Reader {
@@ -103,8 +112,16 @@ class Reader {
         uint32_t length;
         get(length);
         text = take(length);
+        for (char& c : text)
+            if (is_control(c) && (c != '\n' || type_ == Type::join || type_ == Type::rejoin))
+                c = '?';
     }
-    void get(Member& member) { (*this)(member.host, member.address); }
+    void get(Member& member) { (*this)(member.host, member.address, member.process); }
+    void get(Rules& r) { (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms); }
+    void get(End& end) {
+        end = End(take(1)[0]);
+        if (end > End::membership) fail("a ", name(type_), " message ends nothing that there is");
+    }
     template <class T>
     void get(std::vector<T>& list) {
         list.resize(count(std::is_arithmetic_v<T> ? sizeof(T) : 8));
@@ -149,10 +166,15 @@ std::string printable(std::span<const std::byte> bytes) {
     return std::ranges::all_of(plain, is_printable) ? "'" + plain + "'" : hex;
 }
 
+constexpr size_t kMaxName = 255;  // bytes, as of a name in DNS
+
 // Values that no sound program sends.
 void check(Join& m) {
     // A heartbeat of 0 would declare everybody lost at once, one of days would never do so.
     m.heartbeat_ms = std::clamp<uint32_t>(m.heartbeat_ms, 10, 600'000);
+    m.rules.stall_ms = std::max<uint32_t>(m.rules.stall_ms, 10);
+    if (m.host.size() > kMaxName || m.address.size() > kMaxName)
+        fail("a JOIN message has a host id or an address of more than ", kMaxName, " bytes");
     if (m.rank < -1 || m.rank >= kMaxWorld || m.world < 0 || m.world > kMaxWorld)
         fail("a JOIN message asks for rank ", m.rank, " in a world of ", m.world);
 }
@@ -166,6 +188,15 @@ void check(const Welcome& m) {
         std::ranges::count(in_ring, true) != m.world)
         fail("a WELCOME message contradicts itself: rank ", m.rank, " in a world of ", m.world,
              " with ", m.peers.size(), " peers and a ring of ", m.ring.size());
+}
+void check(const Rejoin& m) {
+    if (m.host.size() > kMaxName || m.address.size() > kMaxName)
+        fail("a REJOIN message has a host id or an address of more than ", kMaxName, " bytes");
+}
+void check(const Offer& m) {
+    const int world = int(m.peers.size());  // at most a body's bytes
+    if (world < 1 || world > kMaxWorld || m.server < -1 || m.server >= world)
+        fail("an OFFER message has ", world, " peers, and rank ", m.server, " as the coordinator");
 }
 void check(const auto&) {}
 
@@ -186,6 +217,8 @@ Header decode(std::span<const std::byte, kHeaderBytes> in, uint64_t limit) {
     HeaderBytes bytes;
     std::memcpy(&bytes, in.data(), sizeof bytes);
     const Header header{Type(bytes.type), bytes.generation, bytes.number, bytes.length};
+    if ((bytes.magic & 0xffff) == 0x0316)
+        throw NotConvoy("it speaks TLS: it has a token, this side has none", 0, true);
     if (bytes.magic != kMagic)
         throw NotConvoy(cat("not a Convoy trainer: it sent ", printable(in.first(8))), 0);
     if (bytes.version != kVersion)
@@ -227,8 +260,11 @@ MESSAGE_TYPE(Join);
 MESSAGE_TYPE(Refuse);
 MESSAGE_TYPE(Welcome);
 MESSAGE_TYPE(Edge);
+MESSAGE_TYPE(Request);
 MESSAGE_TYPE(Heartbeat);
 MESSAGE_TYPE(Abort);
+MESSAGE_TYPE(Rejoin);
+MESSAGE_TYPE(Offer);
 MESSAGE_TYPE(Health);
 #undef MESSAGE_TYPE
 

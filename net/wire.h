@@ -15,29 +15,48 @@
 //
 //   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not given), u64 id of
 //                                    the coordinator in its process (0: none), u32 heartbeat in
-//                                    ms, u32 stall in ms, u8 sums travel as bf16, text host id,
-//                                    text address ("10.0.0.5:29400"), pairs settings
+//                                    ms, rules, text host id, text address ("10.0.0.5:29400"), u64
+//                                    process, pairs settings
+//                                    rules, of which rank 0's count: u8 sums travel as bf16, u8
+//                                    survivors go on, u8 however few of the others answer, u32
+//                                    fewest ranks, u32 stall in ms
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
-//                                    coordinator (-1: none), u8 sums travel as bf16 (as rank 0
-//                                    said), list of peers (text host id, text address),
-//                                    list of i32 ring order
-//   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind
+//                                    coordinator (-1: none), rules, list of peers (text host id,
+//                                    text address, u64 process), list of i32 ring order, text
+//                                    what became of the ring before ("": this is the first)
+//   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind. Once
+//                                    the ring is open: REQUESTs will follow
 //   READY       rank → coordinator   no body: all edges of this rank are open
 //   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
 //   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,
 //                                    u32 ms in this phase, text phase; from the coordinator: zeros,
 //                                    text whom the job waits for ("" unless it stalls)
 //   NOTICE      coordinator → rank   text for the log of every rank
-//   ABORT       both ways            i32 rank that was lost (-1: none), text why
+//   ABORT       both ways            i32 rank that was lost (-1: none), u8 what ends (End),
+//                                    text why
+//   REJOIN      rank → coordinator   u64 job, u64 process, i64 steps done, text why ("": all
+//                                    agreed to, after a step): it has left the ring of this
+//                                    generation and waits for WELCOME to the next; text host id,
+//                                    text address, of a newcomer that asks for it (else "")
+//   OFFER       anybody → rank or coordinator   no body: may I take part in the job?
+//               answer               u64 job, i32 rank that serves the coordinator (-1: none),
+//                                    rules, list of peers, text what a newcomer must know ("": a
+//                                    peer says it); or REFUSE
+//   NEWCOMER    coordinator → rank   no body: one waits; the header has the generation
 //   LEAVE       both ways            no body: the sender has finished and will hang up
 //   HEALTH      anybody → rank or coordinator   no body: how are you?
-//               answer               u8 healthy, text rank, world, step, phase, or what is wrong
-//   SUM, BROADCAST, GATHER, BARRIER, PROBE   rank → rank: a collective; its data (ring.h)
+//               answer               u8 healthy, u64 process, text rank, world, step, phase, or
+//               what is
+//                                    wrong; the header has the generation
+//   REQUEST     rank → rank          u32 file, u32 length, u64 offset: send me these bytes
+//   (fetch.h) BYTES       the answer           the bytes; or REFUSE SUM, BROADCAST, GATHER,
+//   BARRIER, PROBE   rank → rank: a collective; its data (ring.h)
 //
 // Nothing that arrives is trusted: lengths are compared with a limit before anything is allocated,
-// counts with the bytes that are left, and every error says what was wrong.
+// counts with the bytes that are left, and every error says what was wrong. Control characters in a
+// text become '?', so that nobody writes lines of another's log; newlines too in a JOIN.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +71,11 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 4;
 constexpr size_t kHeaderBytes = 24;
 constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
-constexpr uint64_t kJoinLimit = 1 << 20;     // body of a first message, from anybody
+constexpr uint64_t kJoinLimit = 64 << 10;    // body of a first message, from anybody
+constexpr uint64_t kGuestLimit = 4 << 10;    // body of a message of one who has no rank yet
 constexpr uint64_t kHealthLimit = 4 << 10;   // body of HEALTH, whatever the other limit is
 constexpr int kMaxWorld = 4096;
 
@@ -72,6 +92,11 @@ enum class Type : uint16_t {
     abort = 10,
     leave = 11,
     health = 12,
+    request = 13,
+    bytes = 14,
+    rejoin = 15,
+    offer = 16,
+    newcomer = 17,
     sum = 32,
     broadcast = 33,
     gather = 34,
@@ -90,8 +115,10 @@ struct Header {
 // The bytes are no message of this program and version. `version` is that of the other side when
 // it is a Convoy of another version, else 0.
 struct NotConvoy : Error {
-    NotConvoy(const std::string& text, uint16_t version_) : Error(text), version(version_) {}
+    NotConvoy(const std::string& text, uint16_t version_, bool tls_ = false)
+        : Error(text), version(version_), tls(tls_) {}
     uint16_t version;
+    bool tls;  // it begins a handshake of TLS
 };
 
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out);
@@ -101,17 +128,24 @@ Header decode(std::span<const std::byte, kHeaderBytes> bytes, uint64_t limit);
 
 using Settings = std::map<std::string, std::string>;
 
+// Settings of the job that coordinators need, so every rank knows them: any may become one.
+struct Rules {
+    bool bf16 = false, elastic = false, alone = false;
+    uint32_t min_world = 1, stall_ms = 30'000;
+};
+
 // One struct a message. fields() lists what its body holds, in the order of the table above.
 struct Join {
     static constexpr Type kType = Type::join;
     int rank = -1, world = 0;
     uint64_t serves = 0;
-    uint32_t heartbeat_ms = 1000, stall_ms = 30'000;
-    bool bf16 = false;
+    uint32_t heartbeat_ms = 1000;
+    Rules rules;
     std::string host, address;
+    uint64_t process = 0;
     Settings settings;
     void fields(auto& body) {
-        body(rank, world, serves, heartbeat_ms, stall_ms, bf16, host, address, settings);
+        body(rank, world, serves, heartbeat_ms, rules, host, address, process, settings);
     }
 };
 struct Refuse {
@@ -122,16 +156,18 @@ struct Refuse {
 };
 struct Member {
     std::string host, address;
+    uint64_t process = 0;
 };
 struct Welcome {
     static constexpr Type kType = Type::welcome;
     uint64_t job = 0;
     uint32_t generation = 0;  // travels in the header
     int rank = 0, world = 0, server = -1;
-    bool bf16 = false;
+    Rules rules;
     std::vector<Member> peers;  // by rank
     std::vector<int> ring;
-    void fields(auto& body) { body(job, rank, world, server, bf16, peers, ring); }
+    std::string why;
+    void fields(auto& body) { body(job, rank, world, server, rules, peers, ring, why); }
 };
 struct Edge {
     static constexpr Type kType = Type::edge;
@@ -139,6 +175,12 @@ struct Edge {
     int from = 0, to = 0;
     uint32_t generation = 0;  // travels in the header
     void fields(auto& body) { body(job, from, to); }
+};
+struct Request {
+    static constexpr Type kType = Type::request;
+    uint32_t file = 0, length = 0;
+    uint64_t offset = 0;
+    void fields(auto& body) { body(file, length, offset); }
 };
 struct Heartbeat {
     static constexpr Type kType = Type::heartbeat;
@@ -148,17 +190,43 @@ struct Heartbeat {
     std::string phase;
     void fields(auto& body) { body(step, begun, done, moved, phase_ms, phase); }
 };
+// What an ABORT ends: the job; the ring alone, so that survivors form a new one; or the membership
+// of the rank that is told so.
+enum class End : uint8_t { job, ring, membership };
 struct Abort {
     static constexpr Type kType = Type::abort;
     int lost = -1;
     std::string why;
-    void fields(auto& body) { body(lost, why); }
+    End end = End::job;
+    uint32_t generation = 0;  // travels in the header
+    void fields(auto& body) { body(lost, end, why); }
+};
+struct Rejoin {
+    static constexpr Type kType = Type::rejoin;
+    uint64_t job = 0, process = 0;
+    int64_t step = 0;
+    std::string why;
+    uint32_t generation = 0;  // travels in the header
+    std::string host = {}, address = {};
+    void fields(auto& body) { body(job, process, step, why, host, address); }
+};
+struct Offer {
+    static constexpr Type kType = Type::offer;
+    uint64_t job = 0;
+    int server = -1;
+    Rules rules = {};
+    std::vector<Member> peers = {};
+    std::string what = {};
+    uint32_t generation = 0;  // travels in the header
+    void fields(auto& body) { body(job, server, rules, peers, what); }
 };
 struct Health {
     static constexpr Type kType = Type::health;
     bool healthy = false;
     std::string text;
-    void fields(auto& body) { body(healthy, text); }
+    uint64_t process = 0;
+    uint32_t generation = 0;  // travels in the header
+    void fields(auto& body) { body(healthy, process, text); }
 };
 
 // A whole message, header included.

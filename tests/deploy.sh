@@ -21,35 +21,18 @@ finish() {
 }
 trap finish EXIT
 trap 'exit 1' INT TERM
-fail() { # sentence [file to show]
-    echo "deploy: $1" >&2
-    [ $# -lt 2 ] || tail -n 30 "$2" >&2
-    exit 1
-}
-holds() { grep -qE -- "$1" "$2" || fail "$3: no line with '$1'" "$2"; }
-within() { # seconds command…: repeats the command until it succeeds
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do [ $SECONDS -lt $end ] && sleep 0.1 || return 1; done
-}
+. tests/shell_support
 nobody_left() { within 10 eval "! pgrep -f -- '--out $1( |\$)' >/dev/null" || fail "processes of $1 are left behind"; }
 small=(--generated 48 --epochs 1 --size 16 --batch 8)
 long=(--generated 48 --epochs 100000 --size 16 --batch 8 --save-every 0)
 
-missing=()
-for need in mpirun:openmpi-bin /usr/sbin/sshd:openssh-server ssh:openssh-client shellcheck:shellcheck \
-    docker-compose:docker-compose systemd-analyze:systemd pgrep:procps ip:iproute2; do
-    command -v "${need%:*}" >/dev/null || missing+=("${need#*:}")
-done
-python3 -c 'import yaml' 2>/dev/null || missing+=(python3-yaml)
-if [ ${#missing[@]} -gt 0 ]; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        "${missing[@]}" >/dev/null || fail "cannot install ${missing[*]}"
-fi
+need mpirun:openmpi-bin /usr/sbin/sshd:openssh-server ssh:openssh-client shellcheck:shellcheck \
+    docker-compose:docker-compose systemd-analyze:systemd pgrep:procps ip:iproute2
+python3 -c 'import yaml' 2>/dev/null || need "import yaml:python3-yaml"
 
 echo "deploy: 1 validators"
 shellcheck -S warning tools/launch tools/demo.sh tools/deploy/slurm.sbatch tests/deploy.sh || fail "shellcheck finds mistakes"
-docker-compose -f tools/deploy/compose.yaml config -q || fail "compose.yaml is not valid"
+CONVOY_TOKEN=x docker-compose -f tools/deploy/compose.yaml config -q || fail "compose.yaml is not valid"
 if docker stack config --help >/dev/null 2>&1; then # from Docker 25 on
     docker stack config -c tools/deploy/swarm.yaml >/dev/null || fail "swarm.yaml is not valid"
 fi
@@ -60,6 +43,7 @@ echo "deploy: 2 what each file starts"
 cat >"$work/start.py" <<'PY'
 import os, re, subprocess, sys, yaml
 work, port = sys.argv[1], 30100
+token = subprocess.run(["./trainer", "token"], capture_output=True, text=True, check=True).stdout.strip()
 def start(name, ranks, coord, world):
     """ranks: (words, environment) of each; as the engine starts them, but here and with a small job."""
     global port
@@ -68,6 +52,9 @@ def start(name, ranks, coord, world):
     jobs = []
     for words, env in ranks:
         env = {key: str(value) for key, value in env.items()}
+        secret = env.pop("CONVOY_TOKEN", None) or env.pop("CONVOY_TOKEN_FILE", None)
+        assert secret, f"{name}: its ranks get no token"
+        env["CONVOY_TOKEN"] = token
         for key in ("CONVOY_COORD", "PET_MASTER_ADDR"):
             if key in env:
                 assert env[key].split(":")[0] == coord, f"{name}: {key} is {env[key]}, not {coord}"
@@ -98,13 +85,21 @@ start("swarm", [(swarm["command"].split(), slot(i + 1)) for i in range(replicas)
 service, job = read("kubernetes")
 assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
 assert service["metadata"]["name"] == job["spec"]["template"]["spec"]["subdomain"]
-assert job["spec"]["parallelism"] == job["spec"]["completions"]
-spec = job["spec"]["template"]["spec"]["containers"][0]
-env = {e["name"]: e["value"] for e in spec["env"]}
-start("kubernetes", [(spec["args"], env | {"JOB_COMPLETION_INDEX": i}) for i in range(4)],
-      "convoy-0.convoy", job["spec"]["completions"])
+def indexed(name, job, coord):
+    assert job["parallelism"] == job["completions"]
+    spec = job["template"]["spec"]["containers"][0]
+    env = {e["name"]: e.get("value") or e["valueFrom"]["secretKeyRef"]["name"] for e in spec["env"]}
+    start(name, [(spec["args"], env | {"JOB_COMPLETION_INDEX": i}) for i in range(job["completions"])],
+          coord, int(env["CONVOY_WORLD"]))
+indexed("kubernetes", job["spec"], "convoy-0.convoy")
+jobset = read("jobset")[0]
+part = jobset["spec"]["replicatedJobs"][0]
+assert jobset["spec"]["network"]["subdomain"] == "convoy"
+indexed("jobset", part["template"]["spec"],
+        f'{jobset["metadata"]["name"]}-{part["name"]}-0-0.{jobset["spec"]["network"]["subdomain"]}')
 train = read("trainjob")[0]["spec"]["trainer"]
-start("trainjob", [(train["args"], {"PET_NNODES": train["numNodes"], "PET_NODE_RANK": i,
+secret = {e["name"]: e["valueFrom"]["secretKeyRef"]["name"] for e in train["env"]}
+start("trainjob", [(train["args"], secret | {"PET_NNODES": train["numNodes"], "PET_NODE_RANK": i,
                                     "JOB_COMPLETION_INDEX": i, "PET_MASTER_ADDR": "convoy-node-0-0.convoy",
                                     "PET_NPROC_PER_NODE": train["numProcPerNode"]})
                    for i in range(train["numNodes"])], "convoy-node-0-0.convoy", train["numNodes"])
@@ -178,7 +173,8 @@ for host in 1 2 3 4; do
     mkdir -p "/etc/netns/$netns-$host" # `ip netns exec` shows its files as those of /etc
     [ $host -eq 1 ] && echo "127.0.0.1 localhost" >"$names" || ln "$names" "/etc/netns/$netns-$host/hosts"
 done
-export CONVOY_COORD=tasks.trainer:29400 CONVOY_WORLD=3 CONVOY_JOIN_TIMEOUT=30
+CONVOY_TOKEN=$(./trainer token)
+export CONVOY_TOKEN CONVOY_COORD=tasks.trainer:29400 CONVOY_WORLD=3 CONVOY_JOIN_TIMEOUT=30
 task() { # slot host: in the background, its process in $pid
     echo "10.77.0.$2 tasks.trainer" >>"$names"
     SWARM_TASK_SLOT=$1 ip netns exec "$netns-$2" ./trainer "${small[@]}" --out "$work/stack" >"$work/task$1-$2" 2>&1 &

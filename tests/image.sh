@@ -110,12 +110,13 @@ says "24 images" 0 run --rm --network none -v "$work/data:/data:ro" convoy:cpu c
     die "check /data"
 
 # Three containers, from a rank that starts before the coordinator to a stop of one of them.
+token=$(run --rm convoy:cpu token) || die "no token"
 pod network create convoy-test >/dev/null || die "podman cannot create a network"
 rank() { # NAME OPTION …
     local name=$1
     shift
     run -d --name "$name" --network convoy-test -v "$work/data:/data:ro" -v "$work/runs:/runs" \
-        -e CONVOY_COORD=zero:29400 "$@" >/dev/null || die "$name did not start"
+        -e CONVOY_COORD=zero:29400 -e CONVOY_TOKEN="$token" "$@" >/dev/null || die "$name did not start"
 }
 rank one -e CONVOY_RANK=1 convoy:cpu --data /data
 within 10 logged one "waiting for the coordinator" || die "rank 1 does not wait for rank 0"
@@ -132,9 +133,11 @@ says "rank 2 of 3, step " 0 pod exec two /trainer health || die "health of a ran
 pod healthcheck run zero >/dev/null || die "the image's health check of a rank that trains"
 says "nobody listens at port 29401" 1 pod exec two /trainer health --port 29401 ||
     die "health where there is no rank"
-stop two 143
+stop two 0
+within 10 logged zero " left; 2 ranks go on from step " || die "the others do not go on"
+for name in zero one; do pod stop -t 30 $name >/dev/null & done
 for name in zero one; do
-    [ "$(pod wait $name)" = 143 ] || die "$name did not end as the stopped rank did"
+    [ "$(pod wait $name)" = 143 ] || die "$name did not end with a checkpoint"
 done
 [ -e "$work/runs/job/latest/meta.json" ] || die "the stopped job left no checkpoint"
 says "of 24 images" 0 run --rm --network none -v "$work/data:/data:ro" \
@@ -143,7 +146,7 @@ pod rm -fa >/dev/null
 echo "image: three containers found each other by name, trained, and stopped with a checkpoint"
 
 # As PID 1, commands that never ask for a signal end on one as well.
-run -d --name one --network none convoy:cpu coordinator --coord 0.0.0.0:29400 --world 2 >/dev/null
+run -d --name one --network none convoy:cpu coordinator --coord 0.0.0.0:29400 --world 2 --open >/dev/null
 run -d --name two --network none convoy:cpu bench kernels >/dev/null
 within 10 says "0 of 2 joined" 0 pod exec one /trainer health || die "health of a coordinator"
 stop one 143

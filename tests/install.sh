@@ -75,7 +75,7 @@ offers "crop,none,resize" --augment =
 offers "resize" train --augment = r
 offers "cpu,cuda,simt" --quiet --device ""
 offers "" --batch ""
-offers "a folder" --data ""
+offers "a file,a folder" --data ""
 offers "a file,a folder" export --from = a
 offers "a file,a folder" predict "a file" a
 offers "alexnet" --model al

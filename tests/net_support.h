@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -45,6 +46,27 @@ class Port {
  private:
     std::promise<uint16_t> promise_;
     std::shared_future<uint16_t> future_ = promise_.get_future().share();
+};
+
+// A coordinator without a rank, in a thread of its own until the end of the scope.
+class LoneCoordinator {
+ public:
+    LoneCoordinator(int world, Log& log, const Access& access = {})
+        : thread_([this, world, &log, access] {
+              serve_coordinator(
+                  "127.0.0.1", 0, world, log, [this] { return stop_.load(); },
+                  [this](uint16_t port) { port_.set(port); }, access);
+          }) {}
+    ~LoneCoordinator() {
+        stop_ = 1;
+        thread_.join();
+    }
+    uint16_t port() { return port_.get(); }
+
+ private:
+    std::atomic<int> stop_{0};
+    Port port_;
+    std::thread thread_;
 };
 
 // Runs `work` on each rank of a job of its own. Rethrows the failure of the lowest rank that has

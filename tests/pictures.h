@@ -6,7 +6,7 @@
 
 namespace convoy {
 
-// The same formula as picture() in tools/make_goldens.py.
+// The same formula as picture() in tests/make_goldens.py.
 inline Image picture(int H, int W) {
     Image image{H, W, {}};
     for (int h = 0; h < H; ++h)
@@ -17,8 +17,17 @@ inline Image picture(int H, int W) {
     return image;
 }
 
-inline Image decoded(std::span<const uint8_t> bytes, const std::string& name = "picture") {
-    Decoder decoder;
+// As the decoder makes it of an RGB one (rgb_to_grey).
+inline Image grey(const Image& image) {
+    Image grey{image.H, image.W, {}, 1};
+    grey.pixels.resize(size_t(image.H) * size_t(image.W));
+    rgb_to_grey(image.pixels.data(), grey.pixels.size(), grey.pixels.data());
+    return grey;
+}
+
+inline Image decoded(std::span<const uint8_t> bytes, const std::string& name = "picture",
+                     int channels = 3) {
+    Decoder decoder(channels);
     Image image;
     decoder.open(bytes, name);
     decoder.read(image);
@@ -26,9 +35,9 @@ inline Image decoded(std::span<const uint8_t> bytes, const std::string& name = "
 }
 
 inline ImageView view(const Image& image, Crop crop) {
-    const size_t row_bytes = size_t(image.W) * 3;
-    return {image.pixels.data() + size_t(crop.top) * row_bytes + size_t(crop.left) * 3, crop.H,
-            crop.W, row_bytes};
+    const size_t C = size_t(image.C), row_bytes = size_t(image.W) * C;
+    return {image.pixels.data() + size_t(crop.top) * row_bytes + size_t(crop.left) * C, crop.H,
+            crop.W, row_bytes, image.C};
 }
 
 }  // namespace convoy

@@ -14,24 +14,8 @@ finish() {
 }
 trap finish EXIT
 trap 'exit 1' INT TERM
-fail() { # sentence [file to show]
-    echo "scaling: $1" >&2
-    [ $# -lt 2 ] || tail -n 30 "$2" >&2
-    exit 1
-}
-within() { # seconds command…: repeats the command until it succeeds
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do [ $SECONDS -lt $end ] && sleep 0.1 || return 1; done
-}
-missing=()
-for need in python3:python3 ip:iproute2 pgrep:procps shellcheck:shellcheck; do
-    command -v "${need%:*}" >/dev/null || missing+=("${need#*:}")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        "${missing[@]}" >/dev/null || fail "cannot install ${missing[*]}"
-fi
+. tests/shell_support
+need python3:python3 ip:iproute2 pgrep:procps shellcheck:shellcheck
 shellcheck -S warning tests/scaling.sh tools/hosts || fail "shellcheck finds mistakes"
 
 rate=100mbit
@@ -112,5 +96,5 @@ refused "as many numbers as there are --models" --compute 1
 refused "does not go with --hosts" --models tiny --compute 1 --hosts a,b
 refused "workers: invalid number value: '0'" --workers 0
 refused "no program nowhere: run make" --trainer nowhere
-refused "cannot make network namespaces at fast" --models tiny --compute 1 --rates fast
+refused "rates are like" --models tiny --compute 1 --rates fast
 echo "scaling: ok, ${SECONDS} s"

@@ -17,7 +17,7 @@ namespace {
 constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
 
 std::vector<float> resized(ImageView from, int H, int W, Crop window, bool flip) {
-    Guarded out(size_t(window.H) * size_t(window.W) * 3);
+    Guarded out(size_t(window.H) * size_t(window.W) * size_t(from.C));
     Resizer().run(from, {H, W, window, flip}, kOnes, kZeros, out.data());
     return out;
 }
@@ -42,6 +42,15 @@ TEST_CASE("resizing gives Pillow's pixels exactly: down, up, odd, one pixel, par
         const std::vector<float> got =
             resized(part, want.out_H, want.out_W, {0, 0, want.out_H, want.out_W}, false);
         CHECK_CLOSE(got, from_hex(want.pixels), 0);
+        // One channel alone: each is resized by itself.
+        Image red{want.h, want.w, {}, 1};
+        for (int i = 0; i < want.h * want.w; ++i)
+            red.pixels.push_back(
+                part.pixels[size_t(i / want.w) * part.row_bytes + size_t(i % want.w) * 3]);
+        const std::vector<float> one =
+            resized(view(red), want.out_H, want.out_W, {0, 0, want.out_H, want.out_W}, false);
+        REQUIRE(one.size() * 3 == got.size());
+        for (size_t i = 0; i < one.size(); ++i) CHECK(one[i] == got[i * 3]);
     }
 }
 
@@ -63,8 +72,23 @@ TEST_CASE("a window of a resized image is what the whole resized image has there
 }
 
 #ifdef __AVX2__
-TEST_CASE("the AVX2 loops and the portable ones give the same bits") {
-    for (auto [in, out] : {std::pair{37, 9}, {9, 37}, {300, 21}, {5000, 3}, {64, 64}, {1, 4}}) {
+TEST_CASE("the loops for AVX2, AVX-512 and any machine give the same bits") {
+    struct Loops {
+        FilterAcross* across;
+        FilterDown* down;
+    };
+    std::vector<Loops> others = {{avx2::filter_across, avx2::filter_down}};
+    if (has_bytes512()) others.push_back({avx512::filter_across, avx512::filter_down});
+    for (auto [in, out] : {std::pair{37, 9},
+                           {9, 37},
+                           {300, 21},
+                           {5000, 3},
+                           {64, 64},
+                           {1, 4},
+                           {40, 30},
+                           {99, 50},
+                           {200, 57},
+                           {70, 23}}) {
         CAPTURE(in);
         CAPTURE(out);
         Taps taps;
@@ -72,26 +96,29 @@ TEST_CASE("the AVX2 loops and the portable ones give the same bits") {
         const Image image = picture(6, in);
         std::vector<uint8_t> pixels = image.pixels;
         pixels.resize(pixels.size() + kOverread);
-        const size_t in_bytes = size_t(in) * 3, out_bytes = size_t(out) * 3 + 1;
-        for (bool flip : {false, true}) {
-            std::vector<uint8_t> a(6 * out_bytes, 1), b(6 * out_bytes, 2);
-            portable::filter_across(pixels.data(), in_bytes, 6, taps, flip, a.data(), out_bytes);
-            avx2::filter_across(pixels.data(), in_bytes, 6, taps, flip, b.data(), out_bytes);
-            for (size_t i = 0; i < a.size(); ++i)
-                if ((i + 1) % out_bytes != 0) REQUIRE(a[i] == b[i]);  // but for the spare byte
-        }
+        for (const Loops& loops : others)
+            for (int C : {1, 3})
+                for (bool flip : {false, true}) {
+                    const size_t in_bytes = size_t(in * C), out_bytes = size_t(out * C) + 1;
+                    std::vector<uint8_t> a(6 * out_bytes, 1), b(6 * out_bytes, 2);
+                    portable::filter_across(pixels.data(), in_bytes, 6, C, taps, flip, a.data(),
+                                            out_bytes);
+                    loops.across(pixels.data(), in_bytes, 6, C, taps, flip, b.data(), out_bytes);
+                    for (size_t i = 0; i < a.size(); ++i)
+                        if ((i + 1) % out_bytes != 0) REQUIRE(a[i] == b[i]);  // but the spare byte
+                }
         const std::vector<float> scale = random_floats(27, 1), bias = random_floats(27, 2);
-        for (size_t n : {1u, 7u, 8u, 9u, 16u, 27u}) {
-            const Image tall = picture(in, 9);
-            for (size_t p = 0; p < size_t(out); ++p) {
-                Guarded a(n), b(n);
-                portable::filter_down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(),
-                                      bias.data(), a.data());
-                avx2::filter_down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(), bias.data(),
-                                  b.data());
-                CHECK(std::equal(a.data(), a.data() + n, b.data()));
-            }
-        }
+        const Image tall = picture(in, 9);
+        for (const Loops& loops : others)
+            for (size_t n : {1u, 7u, 8u, 9u, 16u, 27u})
+                for (size_t p = 0; p < size_t(out); ++p) {
+                    Guarded a(n), b(n);
+                    portable::filter_down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(),
+                                          bias.data(), a.data());
+                    loops.down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(), bias.data(),
+                               b.data());
+                    CHECK(std::equal(a.data(), a.data() + n, b.data()));
+                }
     }
 }
 #endif
@@ -110,7 +137,7 @@ TEST_CASE("validation rows are torchvision's: shorter side to size·256/224, cen
     Preprocess how;
     how.size = 14;  // 14·256/224 = 16
     how.augment = Augment::none;
-    Resizer resizer;
+    RowBuffers buffers;
     for (const golden::Validated& golden : golden::kValidated) {
         CAPTURE(golden.H);
         CAPTURE(golden.W);
@@ -119,8 +146,41 @@ TEST_CASE("validation rows are torchvision's: shorter side to size·256/224, cen
         for (size_t i = 0; i < pixels.size(); ++i)
             want.push_back((pixels[i] / 255.0 - how.mean[i % 3]) / how.std[i % 3]);
         Guarded row(14 * 14 * 3);
-        input_row(picture(golden.H, golden.W), how, 0, 0, resizer, row.data());
+        input_row(picture(golden.H, golden.W), how, 0, 0, buffers, row.data());
         CHECK_CLOSE(row.span(), want, 1e-6);
+    }
+}
+
+TEST_CASE("validation rows of a grey rectangle: height and width to ·256/224, centre, normalised") {
+    Preprocess how({14, 7, 1});  // Resize((16, 8)), CenterCrop((14, 7))
+    how.augment = Augment::none;
+    CHECK(how.mean[0] == 0.449f);
+    CHECK(how.std[0] == 0.226f);
+    RowBuffers buffers;
+    for (const golden::Validated& golden : golden::kValidatedGrey) {
+        CAPTURE(golden.H);
+        CAPTURE(golden.W);
+        std::vector<double> want;
+        for (const uint8_t pixel : from_hex(golden.pixels))
+            want.push_back((pixel / 255.0 - 0.449) / 0.226);
+        Guarded row(14 * 7);
+        input_row(grey(picture(golden.H, golden.W)), how, 0, 0, buffers, row.data());
+        CHECK_CLOSE(row.span(), want, 1e-6);
+    }
+}
+
+TEST_CASE("a training row of a rectangle: the crop of a square input, scaled to height x width") {
+    Preprocess how({6, 11, 3}), square(6);
+    const Image image = picture(40, 30);
+    for (Augment augment : {Augment::crop, Augment::resize}) {
+        how.augment = square.augment = augment;
+        for (uint64_t sample = 0; sample < 8; ++sample) {
+            const Crop crop = input_crop(40, 30, how, 0, sample);
+            CHECK(crop == input_crop(40, 30, square, 0, sample));
+            const Resizing resizing = input_resizing(crop.H, crop.W, how, 0, sample);
+            CHECK((resizing.H == 6 && resizing.W == 11 && resizing.window == Crop{0, 0, 6, 11}));
+            CHECK(resizing.flip == flips(Flip::random, how.seed, 0, sample));
+        }
     }
 }
 
@@ -128,10 +188,10 @@ TEST_CASE("a very long image is resized without computing more than its centre")
     Preprocess how;
     how.size = 14;
     how.augment = Augment::none;
-    Resizer resizer;
+    RowBuffers buffers;
     const Image image = picture(2, 20000);  // whole: 16×160,000
     Guarded row(14 * 14 * 3);
-    input_row(image, how, 0, 0, resizer, row.data());
+    input_row(image, how, 0, 0, buffers, row.data());
     CHECK(std::isfinite(row.data()[0]));
 }
 
@@ -171,13 +231,72 @@ TEST_CASE("random_resized_crop falls back to the centre where nothing fits, as t
     CHECK((thin.H == 1 && thin.W == 1));
 }
 
-TEST_CASE("random_flip is a fair coin of (seed, epoch, sample)") {
+TEST_CASE("--flip random is a fair coin of (seed, epoch, sample)") {
     int heads = 0;
-    for (uint64_t i = 0; i < 4000; ++i) heads += random_flip(1, 2, i);
+    for (uint64_t i = 0; i < 4000; ++i) heads += flips(Flip::random, 1, 2, i);
     CHECK(std::abs(heads - 2000) < 5 * 32);  // deviation √4000 / 2
     int changed = 0;
-    for (uint64_t i = 0; i < 100; ++i) changed += random_flip(1, 2, i) != random_flip(1, 3, i);
+    for (uint64_t i = 0; i < 100; ++i)
+        changed += flips(Flip::random, 1, 2, i) != flips(Flip::random, 1, 3, i);
     CHECK(changed > 20);
+}
+
+TEST_CASE("--flip alternating shows each image both ways in any two epochs; off never turns one") {
+    int heads = 0;
+    for (uint64_t i = 0; i < 1000; ++i) {
+        const bool first = flips(Flip::alternating, 1, 0, i);
+        heads += first;
+        for (uint32_t epoch : {1u, 2u, 7u, 8u})
+            CHECK(flips(Flip::alternating, 1, epoch, i) == (first != (epoch % 2 == 1)));
+        CHECK(!flips(Flip::off, 1, uint32_t(i), i));
+    }
+    CHECK(std::abs(heads - 500) < 5 * 16);
+    Preprocess how;
+    how.augment = Augment::resize, how.changes.flip = Flip::off;
+    for (uint64_t i = 0; i < 50; ++i) CHECK(!input_resizing(30, 30, how, 0, i).flip);
+}
+
+TEST_CASE(
+    "a changed row: resized, moved, jittered, by the policy, normalised, erased; in this order") {
+    Preprocess how;
+    how.size = 15, how.seed = 5, how.augment = Augment::resize;
+    const Image image = picture(40, 30);
+    RowBuffers buffers;
+    for (const Changes& changes :
+         {Changes{.translate = 3}, Changes{.jitter = {0.4, 0.3, 0.2, 0.1}},
+          Changes{.policy = AutoAugment::trivial}, Changes{.erase = 0.7},
+          Changes{Flip::alternating, 2, {1, 0, 0, 0}, AutoAugment::randaugment, 0.5}}) {
+        how.changes = changes;
+        int plain = 0, erased = 0;
+        for (uint64_t sample = 0; sample < 40; ++sample) {
+            const auto random = [&](Purpose p) { return Random(how.seed, 1, sample, p); };
+            const bool flip = flips(changes.flip, how.seed, 1, sample);
+            const std::vector<float> pixels = resized(view(image), 15, 15, {0, 0, 15, 15}, flip);
+            Image want{15, 15, {pixels.begin(), pixels.end()}}, spare;
+            if (changes.translate > 0) {
+                Random draws = random(kTranslate);
+                const uint64_t places = uint64_t(changes.translate) * 2 + 1;
+                const int down = int(draws.below(places)), right = int(draws.below(places));
+                shift_reflected(down - changes.translate, right - changes.translate, want, spare);
+            }
+            std::vector<PixelStep> steps;
+            jitter_steps(changes.jitter, random(kJitter), steps);
+            policy_steps(changes.policy, 15, 15, random(kPolicy), steps);
+            for (const PixelStep& step : steps) change_pixels(step, want, spare);
+            std::vector<float> row(want.pixels.size()), got(want.pixels.size());
+            for (size_t i = 0; i < row.size(); ++i)
+                row[i] = float(want.pixels[i]) * how.scale(int(i % 3)) + how.bias(int(i % 3));
+            const Crop out = erased_part(15, 15, changes.erase, random(kErase));
+            for (int h = out.top; h < out.top + out.H; ++h)
+                std::fill_n(row.begin() + (h * 15 + out.left) * 3, out.W * 3, 0.0f);
+            input_row(image, how, 1, sample, buffers, got.data());
+            CHECK(got == row);
+            erased += out.H > 0,
+                plain += want.pixels == std::vector<uint8_t>(pixels.begin(), pixels.end());
+        }
+        CHECK(plain < (changes.to_bytes() ? 20 : 41));
+        CHECK((erased > 0) == (changes.erase > 0));
+    }
 }
 
 TEST_CASE("training rows: a flipped one is the other one's mirror image, pixel by pixel") {
@@ -185,14 +304,14 @@ TEST_CASE("training rows: a flipped one is the other one's mirror image, pixel b
     how.size = 12;
     how.augment = Augment::resize;
     const Image image = picture(40, 30);
-    Resizer resizer;
+    RowBuffers buffers;
     std::vector<float> straight, turned;
     for (uint64_t sample = 0; straight.empty() || turned.empty(); ++sample) {
         REQUIRE(sample < 100);
         CHECK(input_crop(40, 30, how, 0, sample) == Crop{0, 0, 40, 30});
         std::vector<float> row(12 * 12 * 3);
-        input_row(image, how, 0, sample, resizer, row.data());
-        (random_flip(how.seed, 0, sample) ? turned : straight) = row;
+        input_row(image, how, 0, sample, buffers, row.data());
+        (flips(Flip::random, how.seed, 0, sample) ? turned : straight) = row;
     }
     CHECK(straight != turned);
     CHECK(mirrored(straight, 12, 12) == turned);

@@ -220,16 +220,19 @@ TEST_CASE("an op refuses tensors that hold another type than it can work with") 
     float x[8] = {}, y[8] = {};
     const Shape shape{1, 1, 1, 4};
     const Tensor halves(x, shape, Type::kBfloat16), floats(y, shape);
-    CHECK_THROWS_WITH_AS(make_backend("cpu")->relu(halves),
-                         doctest::Contains("a tensor 1x1x1x4 of bf16"), Error);
-    auto model = make_backend(kernel_device(), {.threads = 1, .precision = Precision::kBf16});
-    CHECK_THROWS_WITH_AS(model->add(halves, floats), doctest::Contains("x holds bf16, y fp32"),
-                         Error);
     const Tensor w(x, {4, 1, 1, 4});
-    CHECK_THROWS_WITH_AS(model->linear(floats, w, nullptr, false, floats),
-                         doctest::Contains("a product of floats in another precision"), Error);
-    CHECK_THROWS_WITH_AS(model->linear(halves, w, nullptr, false, halves),
-                         doctest::Contains("a tensor 4x1x1x4 of fp32 among others of bf16"), Error);
+    CHECK_THROWS_WITH_AS(make_backend("cpu")->linear(halves, w, nullptr, false, floats),
+                         doctest::Contains("a tensor 1x1x1x4 of bf16"), Error);
+    for (const std::string& device : {std::string("cpu"), kernel_device()}) {
+        auto model = make_backend(device, {.threads = 1, .precision = Precision::kBf16});
+        CHECK_THROWS_WITH_AS(model->add(halves, floats), doctest::Contains("x holds bf16, y fp32"),
+                             Error);
+        CHECK_THROWS_WITH_AS(model->linear(floats, w, nullptr, false, floats),
+                             doctest::Contains("a product of floats in another precision"), Error);
+        CHECK_THROWS_WITH_AS(model->linear(halves, w, nullptr, false, halves),
+                             doctest::Contains("a tensor 4x1x1x4 of fp32 among others of bf16"),
+                             Error);
+    }
 }
 
 }  // namespace convoy

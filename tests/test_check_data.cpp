@@ -51,8 +51,8 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
     const DataSet set = open_data({.train = dir.path()}, log);
     for (int threads : {1, 3}) {
         int64_t bad = 0;
-        const std::string text =
-            printed([&](std::FILE* file) { bad = check_data(set, threads, file); });
+        const std::string text = printed(
+            [&](std::FILE* file) { bad = check_data(set, threads, kMaxPixels, false, file, log); });
         INFO(text);
         CHECK(bad == 2);
         CHECK(has(text, cat("bad: ", dir / "train/b/2.jpg", ": truncated")));
@@ -63,8 +63,18 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
         CHECK(has(text, cat("in two classes: ", dir / "train/a/1.jpg = ", dir / "train/b/3.jpg")));
         CHECK(has(text, cat("in training and validation: ", dir / "train/a/2.jpg = ",
                             dir / "val/a/copy.jpg")));
-        CHECK(has(text, "1 more files repeat another of their class"));
+        CHECK(has(text, "1 more images repeat another of their class"));
+        CHECK(has(text, "the largest class has 1.0 times the images of the smallest"));
+        CHECK(has(text, "5 jpg; sizes"));
     }
+    const auto report = nlohmann::json::parse(
+        printed([&](std::FILE* file) { check_data(set, 2, kMaxPixels, true, file, log); }));
+    CHECK(report["training"]["classes"]["b"] == nlohmann::json({{"images", 3}, {"bad", 1}}));
+    CHECK(report["validation"]["formats"] == nlohmann::json({{"jpg", 3}}));
+    CHECK(report["validation"]["bad"].size() == 1);
+    CHECK(report["in_two_classes"][0][1] == dir / "train/b/3.jpg");
+    CHECK(report["in_training_and_validation"].size() == 1);
+    CHECK(report["repeated_in_their_class"] == 1);
 }
 
 TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
@@ -74,7 +84,8 @@ TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
     const auto bench = [&](bool json) {
         return printed([&](std::FILE* file) {
             Table table(json, file);
-            bench_data(source, how, true, 3, 0.01, table);
+            bench_data(source, how, {.batch = 0, .shares = {}, .threads = 3, .packed = true},
+                       1 << 30, 0.01, table);
         });
     };
     std::istringstream lines(bench(true));
@@ -83,11 +94,17 @@ TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
         rows.push_back(nlohmann::json::parse(line));
         CHECK(rows.back().at("images_per_second").get<double>() > 0);
     }
-    REQUIRE(rows.size() == 8);  // five stages, the loader with 1, 2 and 3 threads
-    CHECK(rows[3].at("bytes_per_image") == 32 * 32 * 12);
-    CHECK(rows[4].at("bytes_per_image") > 32 * 32 * 3);
-    CHECK(rows[7].at("bytes_per_image") > 32 * 32 * 3);
-    CHECK(rows[6].at("threads") == 2);
-    CHECK(rows[7].at("threads") == 3);
-    CHECK(has(bench(false), "loader, training"));
+    REQUIRE(rows.size() == 12);  // six stages, the loaders with 1, 2 and 3 threads
+    CHECK(has(rows[1].at("stage"), "floor"));
+    CHECK(rows[1].at("percent_of_floor").get<double>() == doctest::Approx(100));
+    CHECK(rows[4].at("bytes_per_image") == 32 * 32 * 12);
+    CHECK(rows[4].at("percent_of_floor").get<double>() ==
+          doctest::Approx(100 * rows[4].at("images_per_second").get<double>() /
+                          rows[1].at("images_per_second").get<double>()));
+    CHECK(rows[5].at("bytes_per_image") > 32 * 32 * 3);
+    CHECK(rows[8].at("bytes_per_image") > 32 * 32 * 3);
+    CHECK(rows[7].at("threads") == 2);
+    CHECK(rows[8].at("threads") == 3);
+    CHECK(has(rows[9].at("stage"), "decoded cache"));
+    CHECK(has(bench(false), "loader, pixels"));
 }

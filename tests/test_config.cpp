@@ -26,6 +26,9 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
     CHECK(parse({"predict", "--from", "runs/x", "a.jpg", "b"}).files ==
           std::vector<std::string>{"a.jpg", "b"});
     CHECK(parse({"--quiet", "--nesterov"}).config.nesterov);
+    CHECK(parse({}).config.size.H == 0);
+    CHECK(parse({"--size", "80x64"}).config.size == InputSize(80, 64, 0));
+    CHECK(get_option(parse({"--size", "28x28x1"}).config, "size") == "28x28x1");
     CHECK(parse({}).config.augment == Augment::resize);  // of the generated set
     CHECK(parse({"--data", "flowers"}).config.augment == Augment::crop);
     CHECK(parse({"--augment", "crop"}).config.augment == Augment::crop);
@@ -51,6 +54,7 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
          "--schedule cannot be 'linear': there are constant, step, cosine"},
         {{"--optimizer", "adam"}, "--optimizer cannot be 'adam': there are sgd, adamw"},
         {{"--graph", "maybe"}, "--graph cannot be 'maybe': there are auto, on, off"},
+        {{"--size", "80x"}, "--size cannot be '80x': it takes a height, or height x width (80x64)"},
         {{"--augment", "flip"}, "--augment cannot be 'flip': there are crop, resize, none"},
         {{"--bucket", "4"}, "--bucket cannot be 4: it must be 0 or at least 1K"},
         {{"--bucket", "4MB"},
@@ -284,6 +288,8 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
         CHECK(get_option(config, option + 2) == name);
     };
     is("--augment", "none", &Config::augment, Augment::none);
+    is("--flip", "alternating", &Config::flip, Flip::alternating);
+    is("--auto-augment", "trivial", &Config::auto_augment, AutoAugment::trivial);
     is("--augment-on", "device", &Config::augment_on, AugmentOn::kDevice);
     is("--optimizer", "adamw", &Config::optimizer, OptimizerKind::kAdamw);
     is("--schedule", "step", &Config::schedule, Schedule::kStep);

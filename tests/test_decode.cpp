@@ -90,6 +90,37 @@ TEST_CASE("16-bit grey, palette and transparent PNGs decode to their RGB pixels"
     }
 }
 
+TEST_CASE("every kind of image decodes to Pillow's grey, and a part of it to the same") {
+    const std::tuple<const char*, const char*, int> cases[] = {
+        {golden::kColourJpeg, golden::kColourJpegGrey, 1},
+        {golden::kProgressiveJpeg, golden::kProgressiveJpegGrey, 1},
+        {golden::kGreyJpeg, golden::kGreyJpegGrey, 1},
+        {golden::kCmykJpeg, golden::kCmykJpegGrey, 1},
+        {golden::kGrey16Png, golden::kGrey16PngGrey, 0},
+        {golden::kPalettePng, golden::kPalettePngGrey, 0},
+        {golden::kAlphaPng, golden::kAlphaPngGrey, 0}};
+    for (const auto& [file, pixels, tolerance] : cases) {
+        const Bytes bytes = from_hex(file);
+        const Image image = decoded(bytes, "grey", 1);
+        CHECK(image.C == 1);
+        CHECK_CLOSE(image.pixels, from_hex(pixels), tolerance);
+        const Image rgb = decoded(bytes);
+        for (size_t i = 0; i < image.pixels.size(); ++i) {
+            const uint8_t* pixel = &rgb.pixels[i * 3];
+            const uint32_t sum = 19595u * pixel[0] + 38470u * pixel[1] + 7471u * pixel[2];
+            REQUIRE(image.pixels[i] == (sum + 32768) / 65536);
+        }
+        Decoder decoder(1);
+        decoder.open(bytes, "grey");
+        Image part;
+        decoder.read({2, 3, 3, 4}, part);
+        for (int h = 0; h < 3; ++h)
+            for (int w = 0; w < 4; ++w)
+                CHECK(part.pixels[size_t(h * 4 + w)] ==
+                      image.pixels[size_t((h + 2) * image.W + w + 3)]);
+    }
+}
+
 TEST_CASE("every lossless format gives the same pixels, whatever the file is called") {
     Bytes want;
     const cv::Mat bgr = smooth(40, 50);
@@ -103,6 +134,64 @@ TEST_CASE("every lossless format gives the same pixels, whatever the file is cal
     }
     const Image webp = decoded(encoded(".webp", 40, 50, {cv::IMWRITE_WEBP_QUALITY, 101}));
     CHECK(webp.pixels == want);
+}
+
+TEST_CASE("binary PPM and PGM are read where they are, in both numbers of channels") {
+    const Image rgb = picture(6, 5);
+    const Image one = grey(rgb);
+    for (const Image* image : {&rgb, &one}) {
+        const std::string header = cat(image->C == 1 ? "P5" : "P6", "\n# made\n5 6\t# by\n255\n");
+        Bytes bytes(header.begin(), header.end());
+        bytes.insert(bytes.end(), image->pixels.begin(), image->pixels.end());
+        CHECK(decoded(bytes, "pnm", image->C).pixels == image->pixels);
+        const Image other = decoded(bytes, "pnm", 4 - image->C);
+        if (image->C == 3) CHECK(other.pixels == one.pixels);
+        for (size_t i = 0; image->C == 1 && i < 90; ++i)
+            CHECK(other.pixels[i] == image->pixels[i / 3]);
+        Decoder decoder(image->C);
+        decoder.open(bytes, "pnm");
+        Image part;
+        decoder.read({2, 1, 3, 2}, part);
+        CHECK((part.H == 3 && part.W == 2));
+        const size_t C = size_t(image->C);
+        for (size_t h = 0; h < 3; ++h)
+            for (size_t i = 0; i < 2 * C; ++i)
+                CHECK(part.pixels[h * 2 * C + i] == image->pixels[(h + 2) * 5 * C + C + i]);
+        bytes.pop_back();
+        CHECK(refusal(bytes).find("truncated: the image data ends early") != std::string::npos);
+    }
+    // Another largest value is another format: OpenCV's.
+    const std::string few = "P5 2 1 15\n";
+    Bytes bytes(few.begin(), few.end());
+    bytes.insert(bytes.end(), {0, 15});
+    CHECK(decoded(bytes, "pnm", 1).pixels.size() == 2);
+}
+
+TEST_CASE("a JPEG read at a half, a quarter, an eighth: its size, near the mean of its pixels") {
+    const Bytes bytes = encoded(".jpg", 201, 330, {cv::IMWRITE_JPEG_QUALITY, 95});
+    const Image whole = decoded(bytes);
+    for (const int reduction : {2, 4, 8})
+        for (const Crop crop : {Crop{0, 0, 201, 330}, {40, 64, 96, 128}, {17, 33, 101, 250}}) {
+            CAPTURE(reduction);
+            CAPTURE(crop.W);
+            Decoder decoder;
+            decoder.open(bytes, "large");
+            Image part;
+            decoder.read(crop, part, reduction);
+            CHECK(std::abs(part.H - double(crop.H) / reduction) <= 1);
+            CHECK(std::abs(part.W - double(crop.W) / reduction) <= 1);
+            double sum = 0, want = 0;
+            for (const uint8_t value : part.pixels) sum += value;
+            for (int h = crop.top; h < crop.top + crop.H; ++h)
+                for (int i = crop.left * 3; i < (crop.left + crop.W) * 3; ++i)
+                    want += whole.pixels[size_t(h * 330 * 3 + i)];
+            CHECK(sum / double(part.pixels.size()) ==
+                  doctest::Approx(want / (crop.H * crop.W * 3)).epsilon(0.03));
+        }
+    CHECK(reduction_to({0, 0, 448, 900}, 224, 224) == 2);
+    CHECK(reduction_to({0, 0, 447, 900}, 224, 224) == 1);
+    CHECK(reduction_to({0, 0, 9000, 9000}, 224, 224) == 8);
+    CHECK(reduction_to({0, 0, 400, 300}, 100, 30) == 4);
 }
 
 TEST_CASE("a part of a JPEG has the very pixels of the whole, for every kind of JPEG") {
@@ -219,11 +308,11 @@ TEST_CASE("a claimed size is checked before anything is allocated for it") {
     REQUIRE(at != jpeg.end());
     put_big(jpeg, size_t(at - jpeg.begin()) + 5, 65500, 2);
     put_big(jpeg, size_t(at - jpeg.begin()) + 7, 65500, 2);
-    CHECK(refusal(jpeg).find("claims 65500x65500 pixels; the limit is 178956970") !=
+    CHECK(refusal(jpeg).find("claims 65500x65500 pixels; --max-pixels is 89478485") !=
           std::string::npos);
-    put_big(jpeg, size_t(at - jpeg.begin()) + 5, 12000, 2);
-    put_big(jpeg, size_t(at - jpeg.begin()) + 7, 12000, 2);
-    CHECK(refusal(jpeg).find("claims 12000x12000 pixels, more than") != std::string::npos);
+    put_big(jpeg, size_t(at - jpeg.begin()) + 5, 9000, 2);
+    put_big(jpeg, size_t(at - jpeg.begin()) + 7, 9000, 2);
+    CHECK(refusal(jpeg).find("claims 9000x9000 pixels, more than") != std::string::npos);
 
     for (uint32_t side : {12000u, 2000000000u}) {
         Bytes png = encoded(".png");
@@ -241,6 +330,21 @@ TEST_CASE("a claimed size is checked before anything is allocated for it") {
     decoder.open(tiff, "tiff");
     CHECK((decoder.W() == 50 && decoder.H() == 40));
     CHECK(peak_bytes() - before < 100'000'000);  // the claims were 400 MB and more
+}
+
+TEST_CASE("an image of more pixels than --max-pixels is refused before memory is taken for it") {
+    cv::Mat noise(100, 100, CV_8UC3);
+    cv::randu(noise, 0, 256);
+    Bytes png;
+    REQUIRE(cv::imencode(".png", noise, png));
+    REQUIRE(png.size() > 17'000);  // a stream that could hold 169 million pixels
+    put_big(png, 16, 13'000, 4), put_big(png, 20, 13'000, 4);
+    put_big(png, 29, png_crc(png.data() + 12, 17), 4);
+    const int64_t before = peak_bytes();
+    CHECK(refusal(png) == "x/picture.jpg: claims 13000x13000 pixels; --max-pixels is 89478485");
+    CHECK(peak_bytes() - before < 50'000'000);
+    Decoder(3, 169'000'000).open(png, "at the limit");
+    CHECK_THROWS_AS(Decoder(3, 168'999'999).open(png, "above it"), Error);
 }
 
 TEST_CASE(

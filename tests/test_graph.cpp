@@ -41,7 +41,8 @@ TEST_CASE("a replay does what the ops would do now: with other numbers, labels a
     OnDevice device;
     Backend& backend = *device.backend;
     std::vector<uint64_t> ids = {3, 1};
-    std::vector<int32_t> labels = {0, 2};
+    std::vector<int32_t> labels = {0, 2}, second = {1, 1};
+    std::vector<float> parts = {0.75f, 0.5f};
     Draws draws{1, 0};
     const std::vector<float> start = random_floats(6, 1);
     float *x = device.put(start), *sums = device.put({0, 0, 0}), *dx = device.put(start);
@@ -49,7 +50,7 @@ TEST_CASE("a replay does what the ops would do now: with other numbers, labels a
     const auto ops = [&] {
         backend.fill(sums, 3, 0);
         backend.dropout(X, 0.5f, draws, ids, 7);
-        backend.softmax_cross_entropy(X, labels, 0, {dx, X.shape()}, sums);
+        backend.softmax_cross_entropy(X, labels, 0, {dx, X.shape()}, sums, {second, parts});
         backend.copy(dx, x, 2);
     };
     const auto results = [&] {
@@ -65,6 +66,7 @@ TEST_CASE("a replay does what the ops would do now: with other numbers, labels a
     CHECK(results() == before);  // nothing ran
     for (uint64_t id : {5, 8}) {
         ids[1] = id, labels[0] = int32_t(id % 3), draws.epoch = uint32_t(id);
+        second[1] = int32_t(id % 3), parts[0] = 1 / float(id);
         const std::vector<float> now = random_floats(6, id);
         backend.upload(x, now.data(), 6 * sizeof(float));
         REQUIRE(recording->replay());

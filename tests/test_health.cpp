@@ -130,19 +130,11 @@ TEST_CASE(
 }
 
 TEST_CASE("health: a coordinator alone answers, and tells who is missing") {
-    Port port;
     Diary diary;
-    std::atomic<int> stop{0};
-    std::thread coordinator([&] {
-        serve_coordinator(
-            "127.0.0.1", 0, 3, diary.log(), [&] { return stop.load(); },
-            [&](uint16_t p) { port.set(p); });
-    });
-    const HealthReport report = ask(port.get());
+    LoneCoordinator coordinator(3, diary.log());
+    const HealthReport report = ask(coordinator.port());
     CHECK(report.healthy);
     CHECK(report.text == "coordinator: 0 of 3 joined, missing rank 0, 1, 2");
-    stop = 1;
-    coordinator.join();
 }
 
 TEST_CASE("health: nobody, a silent program and one that is no trainer are told apart") {

@@ -31,8 +31,8 @@ struct Block {
 };
 
 std::vector<float> resized(Backend& backend, const Block& block, const std::vector<float>& values,
-                           int P, int Q) {
-    const Shape shape{int(block.pictures.size()), P, Q, 3};
+                           int P, int Q, int C = 3) {
+    const Shape shape{int(block.pictures.size()), P, Q, C};
     Guarded y(shape.elems());
     backend.resize(block.bytes, block.pictures, values.data(), {y.data(), shape});
     return y;
@@ -68,29 +68,32 @@ TEST_CASE("resize gives Pillow's pixels exactly: down, up, odd, one pixel, parts
 
 TEST_CASE("resize makes of packed crops what decode threads make of them, bit for bit") {
     auto backend = each_backend();
-    Resizer resizer;
+    RowBuffers buffers;
     const std::vector<Image> all = images();
-    for (int size : {1, 9, 16}) {
-        CAPTURE(size);
-        Preprocess how;
-        how.size = size;
+    for (InputSize size : {InputSize(1), {9}, {16}, {9, 16, 3}, {16, 5, 1}, {28, 28, 1}}) {
+        CAPTURE(input_size_text(size));
+        Preprocess how(size);
         Block block;
         std::vector<float> want;
         const auto expect = [&](const Image& image, uint64_t sample) {
             const size_t row = want.size();
-            want.resize(row + size_t(size) * size_t(size) * 3);
-            input_row(image, how, 0, sample, resizer, want.data() + row);
+            want.resize(row + size.elems());
+            input_row(image, how, 0, sample, buffers, want.data() + row);
         };
         uint64_t sample = 0;
         int flips = 0;
-        for (const Image& image : all)
+        const auto in_channels = [&](const Image& image) {
+            return size.C == 1 ? grey(image) : image;
+        };
+        for (const Image& rgb : all)
             for (Augment augment : {Augment::crop, Augment::resize, Augment::none}) {
                 how.augment = augment;
+                const Image image = in_channels(rgb);
                 const Crop crop = input_crop(image.H, image.W, how, 0, ++sample);
-                Image part{crop.H, crop.W, {}};
+                Image part{crop.H, crop.W, {}, size.C};
                 for (int h = 0; h < crop.H; ++h) {
-                    const uint8_t* row = view(image, crop).pixels + size_t(h * image.W) * 3;
-                    part.pixels.insert(part.pixels.end(), row, row + crop.W * 3);
+                    const uint8_t* row = view(image, crop).pixels + size_t(h * image.W * size.C);
+                    part.pixels.insert(part.pixels.end(), row, row + crop.W * size.C);
                 }
                 const Resizing resizing = input_resizing(crop.H, crop.W, how, 0, sample);
                 flips += resizing.flip;
@@ -98,11 +101,12 @@ TEST_CASE("resize makes of packed crops what decode threads make of them, bit fo
                 expect(part, sample);
             }
         CHECK(flips > 3);
-        for (const Image& image : all) {
+        for (const Image& rgb : all) {
+            const Image image = in_channels(rgb);
             block.add(view(image), input_resizing(image.H, image.W, how, 0, 0));
             expect(image, 0);
         }
-        CHECK(resized(*backend, block, pixel_values(how), size, size) == want);
+        CHECK(resized(*backend, block, pixel_values(how), size.H, size.W, size.C) == want);
     }
 }
 

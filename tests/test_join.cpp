@@ -51,7 +51,8 @@ class Impostor {
 TEST_CASE("a wait on a silent socket ends when its time is up, and the socket is closed") {
     asio::io_context io;
     tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
-    tcp::socket silent(io), waiting(io);
+    tcp::socket silent(io);
+    Socket waiting(io);
     silent.connect(acceptor.local_endpoint());
     acceptor.accept(waiting);
     std::string outcome;
@@ -217,11 +218,11 @@ TEST_CASE("joining says what is wrong: refused, not a trainer, another version, 
                          doctest::Contains("not a Convoy trainer: it sent 'HTTP/1.1'"), Error);
 
     std::string welcome = wire::encode_empty(wire::Type::status);
-    welcome[4] = 3;
+    welcome[4] = char(wire::kVersion + 1);
     Impostor newer(welcome);
     CHECK_THROWS_WITH_AS(
         join(options_for(1, 2, newer.port()), diary.log()),
-        doctest::Contains("speaks version 3 of the protocol, this trainer speaks 2"), Error);
+        doctest::Contains("speaks version 5 of the protocol, this trainer speaks 4"), Error);
 }
 
 TEST_CASE("rank 0 waits for the others no longer than the join timeout, and says who is missing") {
@@ -243,18 +244,12 @@ TEST_CASE("joining refuses a world or rank that cannot be, and ends at once when
 
 TEST_CASE("a coordinator on its own serves one job after the other") {
     Diary diary;
-    Port port;
-    std::atomic<int> stop{0};
-    std::thread coordinator([&] {
-        serve_coordinator(
-            "127.0.0.1", 0, 2, diary.log(), [&] { return stop.load(); },
-            [&](uint16_t p) { port.set(p); });
-    });
+    LoneCoordinator coordinator(2, diary.log());
     for (int round = 0; round < 2; ++round) {
         std::vector<std::thread> ranks;
         for (int rank : {0, 1})
             ranks.emplace_back([&, rank] {
-                Job job = join(options_for(rank, 2, port.get()), diary.log());
+                Job job = join(options_for(rank, 2, coordinator.port()), diary.log());
                 std::vector<float> one{1};
                 job.communicator->allreduce_sum(one).get();
                 CHECK(one[0] == 2);
@@ -262,8 +257,6 @@ TEST_CASE("a coordinator on its own serves one job after the other") {
             });
         for (std::thread& rank : ranks) rank.join();
     }
-    stop = 1;
-    coordinator.join();
     CHECK(diary.text().find("the job is done") != std::string::npos);
 }
 

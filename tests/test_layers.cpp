@@ -17,8 +17,7 @@ struct Net {
         int bn_group = 0)
         : N(N), backend(make_backend("cpu", {.threads = 2})), model(text, options, *backend) {
         model.plan(max_batch ? max_batch : N, true);
-        const size_t elems = size_t(N) * model.size() * model.size() * 3;
-        x = random_floats(elems, 11);
+        x = random_floats(size_t(N) * model.input().elems(), 11);
         for (int n = 0; n < N; ++n) samples.push_back(1000 + n);
         groups = {0};
         while (groups.back() < N)
@@ -29,8 +28,8 @@ struct Net {
         return {.training = training, .draws = {5, 1}, .samples = samples, .groups = groups};
     }
     std::vector<float> forward(bool training = true) {
-        const Tensor y =
-            model.forward({x.data(), N, model.size(), model.size(), 3}, pass(training));
+        const auto [H, W, C] = model.input();
+        const Tensor y = model.forward({x.data(), N, H, W, C}, pass(training));
         return {y.floats(), y.floats() + y.elems()};
     }
     // Gradients of Σ coefficients · logits.

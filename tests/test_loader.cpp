@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "data/decoded_cache.h"
 #include "data/generated.h"
 #include "pictures.h"
 #include "src/base/check.h"
@@ -73,7 +74,8 @@ struct Rig {
     Loader* operator->() { return loader.get(); }
 };
 
-using Rows = std::map<uint64_t, std::vector<float>>;  // sample → its row
+// sample → its row; where images are mixed, behind it the second label and the first one's part
+using Rows = std::map<uint64_t, std::vector<float>>;
 
 // The rows of a batch, which a backend has to make where it is packed.
 std::vector<float> rows_of(const Batch& batch) {
@@ -106,7 +108,13 @@ Rows read_epoch(Rig& rig, const Source& source, uint32_t epoch, int64_t consumed
             CHECK(batch->positions[i] < batch->global_wanted);
             CHECK(batch->labels[i] == source.label(batch->samples[i]));
             const float* row = x.data() + i * kRow;
-            CHECK(rows.emplace(batch->samples[i], std::vector<float>(row, row + kRow)).second);
+            const auto [place, is_new] =
+                rows.emplace(batch->samples[i], std::vector<float>(row, row + kRow));
+            CHECK(is_new);
+            if (batch->second_labels.empty()) continue;
+            REQUIRE((batch->second_labels.size() == n && batch->first_parts.size() == n));
+            place->second.push_back(float(batch->second_labels[i]));
+            place->second.push_back(batch->first_parts[i]);
         }
         rig->release(batch);
     }
@@ -123,11 +131,11 @@ std::vector<float> expected_row(const Source& source, uint64_t sample, uint32_t 
     Decoder decoder;
     decoder.open(bytes, "sample");
     Image image;
-    Resizer resizer;
+    RowBuffers buffers;
     std::vector<float> row(kRow);
-    if (!training) how.augment = Augment::none;
+    if (!training) how.augment = Augment::none, how.changes = {};
     decoder.read(input_crop(decoder.H(), decoder.W(), how, epoch, sample), image);
-    input_row(image, how, epoch, sample, resizer, row.data());
+    input_row(image, how, epoch, sample, buffers, row.data());
     return row;
 }
 
@@ -166,7 +174,8 @@ TEST_CASE("rows are the same whatever the number of threads, slots and ranks") {
 
 TEST_CASE("for every (rank, world) the ranks' batches are a partition of each step of the epoch") {
     const auto source = pictures(19);
-    const std::vector<uint32_t> order = epoch_order(19, small().seed, 2);
+    const uint64_t shards[] = {19};
+    const Order order(shards, 0, small().seed, 2);
     for (int world : {1, 2, 3, 5, 8}) {
         std::vector<std::unique_ptr<Rig>> ranks;
         for (int rank = 0; rank < world; ++rank) {
@@ -184,7 +193,7 @@ TEST_CASE("for every (rank, world) the ranks' batches are a partition of each st
                 CHECK(batch->n == batch->wanted);
                 for (size_t i = 0; i < batch->samples.size(); ++i) {
                     CHECK(batch->positions[i] == position++);
-                    CHECK(batch->samples[i] == order[at++]);
+                    CHECK(batch->samples[i] == order(at++));
                 }
                 (*rank)->release(batch);
             }
@@ -346,6 +355,49 @@ TEST_CASE("prefetch is bounded by the slots: no sample is read before there is r
     CHECK(source->reads == 30);
 }
 
+TEST_CASE(
+    "the source is told of samples well before they are read, once each, and in their order") {
+    struct Far final : Source {
+        mutable std::mutex mutex;
+        mutable std::vector<size_t> expected;
+        mutable std::set<size_t> read_ones;
+        mutable size_t most_ahead = 0;
+        std::shared_ptr<const Source> from = pictures(900);
+        Far() {
+            classes_ = from->classes();
+            for (size_t i = 0; i < 900; ++i) labels_.push_back(from->label(i));
+        }
+        std::string name(size_t i) const override { return from->name(i); }
+        void expect(size_t i) const override {
+            std::lock_guard lock(mutex);
+            expected.push_back(i);
+            most_ahead = std::max(most_ahead, expected.size() - read_ones.size());
+        }
+        void read(size_t i, std::vector<uint8_t>& bytes) const override {
+            {
+                std::lock_guard lock(mutex);
+                CHECK(std::ranges::count(expected, i) == 1);
+                read_ones.insert(i);
+            }
+            from->read(i, bytes);
+        }
+        uint64_t fingerprint() const override { return 0; }
+    };
+    const auto source = std::make_shared<Far>();
+    LoaderOptions how = options(8, 2, true, {1, 1}, 1);
+    how.window = 100;
+    Rig rig(source, how, 2);
+    CHECK(read_epoch(rig, *source, 0, 4).size() == 448);
+    const uint64_t shards[] = {900};
+    const Order order(shards, 100, small().seed, 0);
+    std::vector<size_t> want;
+    for (uint64_t at = 4; at < 900; at += 8)
+        for (uint64_t i = at + 4; i < at + 8; ++i) want.push_back(order(i));
+    CHECK(source->expected == want);
+    CHECK(source->most_ahead >= 256);
+    CHECK(source->most_ahead <= 300);
+}
+
 TEST_CASE("peek() is what next() returns after it, and nothing at the end") {
     LoaderOptions options;
     options.batch = 4;
@@ -390,7 +442,7 @@ TEST_CASE("flip mirrors the pixels, and both sides of the coin come up") {
         std::vector<uint8_t> bytes;
         source->read(sample, bytes);
         Image image = decoded(bytes);
-        if (random_flip(how.seed, 0, sample)) {
+        if (flips(Flip::random, how.seed, 0, sample)) {
             ++flipped;
             for (int h = 0; h < image.H; ++h)
                 for (int w = 0; w < image.W / 2; ++w)
@@ -428,6 +480,131 @@ TEST_CASE("packed batches become the same rows, whatever the threads, shares, st
     CHECK(together == want);
     Rig validation(source, options(4, 2, false)), pixels(source, packed(options(4, 2, false)));
     CHECK(read_epoch(pixels, *source, 0) == read_epoch(validation, *source, 0));
+}
+
+TEST_CASE("rows of a grey rectangle are grey, as high and wide as the model says, packed too") {
+    const auto source = pictures(6);
+    Preprocess how({12, 20, 1});
+    how.augment = Augment::resize;
+    for (bool packed : {false, true}) {
+        Rig rig(source, {.batch = 6, .shares = {1}, .threads = 2, .packed = packed}, 2, how);
+        rig->start(0, 0);
+        const Batch* batch = rig->next();
+        REQUIRE(batch->n == 6);
+        Guarded rows(6 * how.size.elems());
+        if (packed) {
+            const auto backend = make_backend("cpu", {.threads = 1});
+            backend->resize({batch->packed, batch->packed_bytes}, batch->pictures, batch->values,
+                            {rows.data(), 6, 12, 20, 1});
+        }
+        const float* row = packed ? rows.data() : batch->x;
+        for (size_t i = 0; i < 6; ++i, row += how.size.elems()) {
+            std::vector<uint8_t> bytes;
+            source->read(batch->samples[i], bytes);
+            std::vector<float> want(how.size.elems());
+            RowBuffers buffers;
+            input_row(grey(decoded(bytes)), how, 0, batch->samples[i], buffers, want.data());
+            CHECK(std::vector<float>(row, row + want.size()) == want);
+        }
+    }
+}
+
+TEST_CASE(
+    "images are mixed with the one before them in the slice, whatever threads, shares, start") {
+    const auto source = std::make_shared<FaultySource>(23, std::set<size_t>{2, 9, 10});
+    const Order order(source->shard_sizes(), 0, small().seed, 4);
+    Preprocess how = small();
+    how.changes.erase = 0.5, how.changes.jitter = {0.4, 0.4, 0.4, 0.1};
+    for (auto [mixup, cutmix] : {std::pair{0.4, 0.0}, {0.0, 1.0}, {1.0, 1.0}}) {
+        how.changes.mixup = mixup, how.changes.cutmix = cutmix;
+        Rig alone(source, options(5, 1), 1, how);
+        const Rows want = read_epoch(alone, *source, 4);
+        REQUIRE(want.size() == 20);
+        CHECK(alone->take_bad_reasons().size() == 3);
+        int unmixed = 0;
+        for (uint64_t at = 0; at < 23; ++at) {
+            const uint64_t begin = at / 5 * 5, count = std::min<uint64_t>(5, 23 - begin);
+            const uint64_t sample = order(at),
+                           before = order(begin + (at - begin + count - 1) % count);
+            if (!want.contains(sample)) continue;
+            Preprocess plain = how;
+            std::vector<float> row = expected_row(*source, sample, 4, true, plain);
+            int32_t second = source->label(sample);
+            Mix mix;
+            if (want.contains(before)) {
+                mix = draw_mix(mixup, cutmix, kSize, kSize, {how.seed, 4, sample, kMix});
+                second = source->label(before);
+                mix_rows(mix, kSize, kSize, 3, expected_row(*source, before, 4, true, plain).data(),
+                         row.data());
+            }
+            unmixed += !want.contains(before);
+            row.push_back(float(second)), row.push_back(mix.own);
+            CHECK(want.at(sample) == row);
+        }
+        CHECK(unmixed > 0);
+        Rig many(source, options(5, 4), 3, how);
+        CHECK(read_epoch(many, *source, 4) == want);
+        const Rows rest = read_epoch(many, *source, 4, 10);
+        Rows together, end;
+        for (int rank = 0; rank < 4; ++rank) {
+            Rig one(source, options(5, 2, true, {5, 3, 2, 0}, rank), 2, how);
+            for (const auto& row : read_epoch(one, *source, 4)) CHECK(together.insert(row).second);
+            for (const auto& row : read_epoch(one, *source, 4, 10)) CHECK(end.insert(row).second);
+            for (const std::string& bad : one->take_bad_reasons())  // of its own samples only
+                CHECK(together.count(size_t(std::stoi(bad.substr(7)))) == 0);
+        }
+        CHECK(together == want);
+        CHECK(end == rest);
+        for (const auto& row : rest) CHECK(want.at(row.first) == row.second);
+        Rig validation(source, options(4, 2, false), 2, how), plain(source, options(4, 2, false));
+        CHECK(read_epoch(validation, *source, 0) == read_epoch(plain, *source, 0));
+        CHECK_THROWS_AS(Rig(source, packed(options(5)), 2, how), Error);
+    }
+}
+
+TEST_CASE("each bad image is counted by one rank, though another decodes it as a partner") {
+    const auto source = std::make_shared<FaultySource>(24, std::set<size_t>{1, 2, 3, 5, 8, 13, 21});
+    Preprocess how = small();
+    how.changes.mixup = 1;
+    size_t bad = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+        Rig one(source, options(6, 2, true, {1, 1, 1}, rank), 2, how);
+        read_epoch(one, *source, 0);
+        bad += one->take_bad_reasons().size();
+    }
+    CHECK(bad == 7);
+}
+
+TEST_CASE("decoded images that are kept give the same rows, and no more than the room holds") {
+    const auto source = pictures(12);
+    Rig plain(source, {.batch = 5, .shares = {1}, .threads = 2});
+    CHECK(decoded_bytes(*source, 3) == 12 * 96 * 96 * 3);
+    constexpr int64_t kOne = 96 * 96 * 3 + 13;  // with "P6 96 96 255\n"
+    for (const int64_t bytes : {int64_t(0), kOne - 1, kOne * 5 + 7, kOne * 12}) {
+        const Room room = std::make_shared<std::atomic<int64_t>>(bytes);
+        {
+            const auto kept = keep_decoded(source, 3, room);
+            CHECK(kept->fingerprint() == source->fingerprint());
+            Rig rig(kept, {.batch = 5, .shares = {1}, .threads = 2});
+            for (uint32_t epoch : {0u, 1u, 2u}) {
+                CHECK(read_epoch(rig, *kept, epoch) == read_epoch(plain, *source, epoch));
+                CHECK(*room == bytes % kOne);  // the first epoch fills it
+            }
+        }
+    }
+}
+
+TEST_CASE("a kept source hands out what does not decode as it is") {
+    const auto source = std::make_shared<FaultySource>(6, std::set<size_t>{2});
+    const Room room = std::make_shared<std::atomic<int64_t>>(1 << 30);
+    Rig rig(keep_decoded(source, 3, room), {.batch = 6, .shares = {1}});
+    for (uint32_t epoch : {0u, 1u}) {
+        rig->start(epoch, 0);
+        CHECK(rig->next()->n == 5);
+    }
+    const std::vector<std::string> reasons = rig->take_bad_reasons();
+    REQUIRE(reasons.size() == 1);
+    CHECK(reasons[0].find("sample 2: truncated") != std::string::npos);
 }
 
 TEST_CASE("photos that find no room in a packed batch are resized before, to the same rows") {

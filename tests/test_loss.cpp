@@ -1,4 +1,5 @@
 #include "kernels/backend.h"
+#include "tests/golden_policy.h"
 #include "tests/reference.h"
 #include "tests/support.h"
 #include "tests/through_device.h"
@@ -47,6 +48,63 @@ TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, 
         }
 }
 
+TEST_CASE("softmax_cross_entropy with mixed labels gives PyTorch's loss and gradient") {
+    auto backend = each_backend(2);
+    const std::vector<float> x(std::begin(golden::kLogits), std::end(golden::kLogits));
+    Guarded dlogits(15), sums(3, 0.0f);
+    backend->softmax_cross_entropy({const_cast<float*>(x.data()), 3, 1, 1, 5}, golden::kFirst, 0.1f,
+                                   {dlogits.data(), 3, 1, 1, 5}, sums.data(),
+                                   {golden::kSecond, golden::kParts});
+    CHECK(sums.data()[0] == doctest::Approx(golden::kMixedLoss).epsilon(1e-6));
+    CHECK_CLOSE(dlogits.span(), golden::kMixedGrad, 1e-6);
+    // By the heavier label: class 2 of image 0, 4 of image 1, 1 of image 2 are each the largest.
+    CHECK(sums.data()[1] == 3);
+}
+
+TEST_CASE("softmax_cross_entropy with mixed labels: formula, ranks, finite differences") {
+    auto backend = each_backend(2);
+    const int N = 37, C = 35;
+    std::vector<float> x = random_floats(size_t(N) * C, 1);
+    for (float& v : x) v = std::round(v * 40) / 8;
+    std::vector<int32_t> first(N), second(N), heavier(N);
+    std::vector<float> parts = random_floats(N, 3);
+    for (int n = 0; n < N; ++n) {
+        first[n] = n * 7 % C, second[n] = n % 5 == 0 ? first[n] : n * 11 % C;
+        parts[n] = n == 1 ? 0.5f : n == 2 ? 1 : n == 3 ? 0 : (parts[n] + 1) / 2;
+        heavier[n] = parts[n] < 0.5f ? second[n] : first[n];
+    }
+    const auto sums_at = [&](const std::vector<float>& logits, float smoothing) {
+        double loss = 0;
+        for (int n = 0; n < N; ++n) {
+            const std::vector<double> row(logits.begin() + n * C, logits.begin() + (n + 1) * C);
+            const auto p = reference::softmax(row.data(), C);
+            for (int c = 0; c < C; ++c) {
+                const double part = double(parts[n]);
+                const double hot = part * (c == first[n]) + (1 - part) * (c == second[n]);
+                loss -= ((1 - double(smoothing)) * hot + double(smoothing) / C) * std::log(p[c]);
+            }
+        }
+        return loss;
+    };
+    for (float smoothing : {0.0f, 0.1f}) {
+        Guarded dlogits(x.size()), sums(3, 0.0f);
+        backend->softmax_cross_entropy({x.data(), N, 1, 1, C}, first, smoothing,
+                                       {dlogits.data(), N, 1, 1, C}, sums.data(), {second, parts});
+        CHECK(sums.data()[0] == doctest::Approx(sums_at(x, smoothing)).epsilon(1e-6));
+        for (size_t i = 0; i < x.size(); i += 13) {
+            std::vector<float> up = x, down = x;
+            up[i] += 0x1p-8f, down[i] -= 0x1p-8f;  // exact beside the rounded logits
+            const double slope = (sums_at(up, smoothing) - sums_at(down, smoothing)) / 0x1p-7;
+            CHECK(dlogits.data()[i] == doctest::Approx(slope).epsilon(1e-5));
+        }
+        std::vector<float> alone(3);
+        backend->softmax_cross_entropy({x.data(), N, 1, 1, C}, heavier, smoothing, {},
+                                       alone.data());
+        CHECK(sums.data()[1] == alone[1]);
+        CHECK(sums.data()[2] == alone[2]);
+    }
+}
+
 TEST_CASE("softmax_cross_entropy survives logits of any size") {
     auto backend = each_backend();
     float x[3] = {3e38f, -3e38f, 0}, dx[3], sums[3] = {};
@@ -82,6 +140,12 @@ TEST_CASE("softmax_cross_entropy of no images adds nothing; a label outside is r
                          doctest::Contains("label of image 0 is 4 of 4 classes"), Error);
     CHECK_THROWS_AS(backend->softmax_cross_entropy({x, 1, 1, 1, 4}, two, 0, {}, sums.data()),
                     Error);
+    const std::vector<int32_t> right{3};
+    const std::vector<float> part{0.5f};
+    for (const MixedLabels& mixed : {MixedLabels{wrong, part}, {right, {}}, {two, part}})
+        CHECK_THROWS_AS(
+            backend->softmax_cross_entropy({x, 1, 1, 1, 4}, right, 0, {}, sums.data(), mixed),
+            Error);
 }
 
 }  // namespace convoy

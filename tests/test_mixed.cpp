@@ -1,5 +1,6 @@
-// Whole networks in --precision bf16, on the CUDA emulator: fp32 weights, and a bf16 copy of them
-// beside that is never stale; activations in half the memory; losses that follow those of fp32.
+// Whole networks in --precision bf16, on the CUDA emulator and the CPU: fp32 weights, and a bf16
+// copy of them beside that is never stale; activations in half the memory; losses that follow those
+// of fp32.
 #include <algorithm>
 #include <bit>
 
@@ -42,8 +43,9 @@ flatten
 )";
 
 struct Net {
-    Net(const char* text, Precision precision, bool training = true)
-        : backend(make_backend(kernel_device(), {.threads = 2, .precision = precision})),
+    Net(const char* text, Precision precision, bool training = true,
+        const std::string& device = kernel_device())
+        : backend(make_backend(device, {.threads = 2, .precision = precision})),
           model(text, {"net", 3, 12, 1, ""}, *backend) {
         activation_bytes = model.plan(kImages, training);
         const Shape shape{kImages, 12, 12, 3};
@@ -102,31 +104,38 @@ struct Net {
 // A number that is rounded is off by 2⁻⁸ of its size at most, and about a dozen ops in a row round
 // theirs: 12·2⁻⁸ of a loss of about 1, were all errors to add up.
 TEST_CASE("in bf16 the losses of training follow those of fp32, with half the activations") {
-    for (const char* text : {kNet, kPooled}) {
-        Net exact(text, Precision::kFp32), is_bf16(text, Precision::kBf16);
-        CHECK(is_bf16.activation_bytes < 0.6 * double(exact.activation_bytes));
-        double first = 0, last = 0;
-        for (int step = 0; step < 3; ++step) {
-            last = exact.step();
-            if (step == 0) first = last;
-            const double loss = is_bf16.step();
-            CAPTURE(step);
-            CHECK(std::abs(loss - last) <= 12 * 0x1p-8 * last);
-            CHECK(loss != last);
+    for (const bool cpu : {false, true})
+        for (const char* text : {kNet, kPooled}) {
+            const std::string device = cpu ? "cpu" : kernel_device();
+            CAPTURE(device);
+            Net exact(text, Precision::kFp32, true, device),
+                is_bf16(text, Precision::kBf16, true, device);
+            CHECK(is_bf16.activation_bytes < 0.6 * double(exact.activation_bytes));
+            double first = 0, last = 0;
+            for (int step = 0; step < 3; ++step) {
+                last = exact.step();
+                if (step == 0) first = last;
+                const double loss = is_bf16.step();
+                CAPTURE(step);
+                CHECK(std::abs(loss - last) <= 12 * 0x1p-8 * last);
+                CHECK(loss != last);
+            }
+            CHECK(last < first);
         }
-        CHECK(last < first);
-    }
 }
 
 TEST_CASE("in bf16 the weights are floats, and a run goes on from them with the same bits") {
-    Net first(kPooled, Precision::kBf16), second(kPooled, Precision::kBf16);
-    first.step();
-    const std::vector<float> saved = first.weights();
-    const auto is_halved = [](float v) { return (std::bit_cast<uint32_t>(v) & 0xFFFF) == 0; };
-    CHECK(std::count_if(saved.begin(), saved.end(), is_halved) < ptrdiff_t(saved.size() / 2));
-    second.set_weights(saved);
-    CHECK(second.step() == first.step());
-    CHECK(second.weights() == first.weights());
+    for (const std::string& device : {std::string("cpu"), kernel_device()}) {
+        Net first(kPooled, Precision::kBf16, true, device);
+        Net second(kPooled, Precision::kBf16, true, device);
+        first.step();
+        const std::vector<float> saved = first.weights();
+        const auto is_halved = [](float v) { return (std::bit_cast<uint32_t>(v) & 0xFFFF) == 0; };
+        CHECK(std::count_if(saved.begin(), saved.end(), is_halved) < ptrdiff_t(saved.size() / 2));
+        second.set_weights(saved);
+        CHECK(second.step() == first.step());
+        CHECK(second.weights() == first.weights());
+    }
 }
 
 TEST_CASE("in bf16 products read the weights as they are now, whoever changed them") {

@@ -48,8 +48,31 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         double flops = 0;
         for (const LayerLine& line : model.lines) flops += line.flops;
         CHECK(flops / 1e9 == doctest::Approx(gflop).epsilon(0.001));
-        CHECK(model_input_size(model_text(name)) == 224);
+        CHECK(model_input_size(model_text(name)).H == 224);
     }
+}
+
+TEST_CASE("the input is --size where it is given; channels as --size says, or the text, or 3") {
+    const auto backend = make_backend("cpu");
+    const auto input = [&](const std::string& text, const char* size) {
+        const Model model(text + "\nconv2d c out 4 size 3\navgpool 1\nlinear fc out classes\n",
+                          {.size = *parse_input_size(size)}, *backend);
+        return model.input();
+    };
+    CHECK(input("input 9", "8x7") == InputSize(8, 7, 3));
+    CHECK(input("input 9x5x1", "8") == InputSize(8, 8, 1));
+    CHECK(input("input 9x5x1", "8x7x3") == InputSize(8, 7, 3));
+    CHECK(input("input 9", "8x7x1") == InputSize(8, 7, 1));
+    Model grey(model_text("resnet18"), {.size = {28, 20, 1}}, *backend);
+    CHECK(grey.input() == InputSize(28, 20, 1));
+    CHECK(grey.params().find("conv1.weight")->shape == Shape{64, 7, 7, 1});
+    CHECK(grey.table().find("28x20x1") != std::string::npos);
+    CHECK(grey.lines()[0].output == Shape{1, 14, 10, 64});
+    grey.plan(2, /*training=*/false);
+    const std::vector<float> x = random_floats(2 * 28 * 20, 1);
+    const Pass pass{false, {}, {}, {}};
+    CHECK(grey.forward({const_cast<float*>(x.data()), 2, 28, 20, 1}, pass).C == 3);
+    CHECK_THROWS_AS(grey.forward({const_cast<float*>(x.data()), 2, 20, 28, 1}, pass), Error);
 }
 
 TEST_CASE("params have torchvision's names and our shapes, in forward order") {
@@ -142,9 +165,9 @@ TEST_CASE("a model is a built-in name or a file, and another word lists the name
     TempDir dir;
     CHECK_THROWS_AS(model_text(dir.path().string()), Error);
     std::ofstream(dir / "net.txt") << "input 9\nflatten\nlinear fc out classes\n";
-    CHECK(model_input_size(model_text(dir / "net.txt")) == 9);
+    CHECK(model_input_size(model_text(dir / "net.txt")) == InputSize(9, 9, 0));
     for (const std::string& name : built_in_models())
-        CHECK(model_input_size(model_text(name)) >= 64);
+        CHECK(model_input_size(model_text(name)).H >= 64);
 }
 
 TEST_CASE("start values are torchvision's: He by fan-out, uniform by fan-in, normal 0.01") {

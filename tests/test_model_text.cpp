@@ -1,6 +1,8 @@
 // The model language: what is accepted, and the sentence for what is not.
 #include "src/model/model_text.h"
 
+#include <algorithm>
+
 #include "src/base/random.h"
 #include "src/model/model.h"
 #include "tests/support.h"
@@ -14,7 +16,7 @@ TEST_CASE("windows, options in any order, comments and branches are parsed") {
         "maxpool size 2\nresidual block\n  batchnorm n\nshortcut\n  relu\nend\n"
         "avgpool 1x2\n\tdropout 0.25\nlinear fc out classes init he",
         "m.txt");
-    CHECK(model.input == 20);
+    CHECK(model.input == InputSize(20, 20, 0));
     REQUIRE(model.layers.size() == 6);
     const LayerText& conv = model.layers[0];
     CHECK(conv.line == 4);
@@ -35,6 +37,17 @@ TEST_CASE("windows, options in any order, comments and branches are parsed") {
     CHECK(model.layers[5].init == LayerText::InitRule::kHe);
 }
 
+TEST_CASE("the input is a height, or height x width, or with channels, and back as text") {
+    for (auto [text, size] : {std::pair{"8", InputSize(8, 8, 0)},
+                              {"80x64", {80, 64, 0}},
+                              {"28x28x1", {28, 28, 1}},
+                              {"8192x1x3", {8192, 1, 3}}}) {
+        CAPTURE(text);
+        CHECK(parse_model(cat("input ", text, "\nrelu\n"), "m").input == size);
+        CHECK(input_size_text(size) == text);
+    }
+}
+
 TEST_CASE("an error in a model names the line, the word, and what was expected") {
     const std::string conv = "input 8\nconv2d c ", net = "input 8\n";
     const std::string fc = "avgpool 1\nlinear fc out classes\n";
@@ -44,9 +57,14 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
     } cases[] = {
         {"", "m.txt line 1: the end is too early; expected 'input'"},
         {"\nrelu", "m.txt line 2: 'relu' is too early; expected 'input'"},
-        {"input", "line 1: 'input' ends too early; expected a whole number from 1 to 8192"},
-        {"input 0", "line 1: 'input' cannot be '0'; expected a whole number from 1 to 8192"},
-        {"input 8x8", "'input' cannot be '8x8'"},
+        {"input", "line 1: 'input' ends too early; expected a height, or height x width"},
+        {"input 0", "line 1: 'input' cannot be '0'; expected a height, or height x width (80x64)"},
+        {"input 8x", "'input' cannot be '8x'"},
+        {"input x8", "'input' cannot be 'x8'"},
+        {"input 8x-8", "'input' cannot be '8x-8'"},
+        {"input 8x8193", "'input' cannot be '8x8193'"},
+        {"input 8x8x2", "'input' cannot be '8x8x2'"},
+        {"input 8x8x3x3", "'input' cannot be '8x8x3x3'"},
         {"input 8 8", "line 1: '8' is too much; expected the end of the line after 'input'"},
         {net + "input 8", "line 2: 'input' is given twice"},
         {net + "conv c out 3",
@@ -151,7 +169,7 @@ TEST_CASE("a valid text with random damage is an Error or a model, never anythin
         }
         try {
             const ModelText text = parse_model(bad, "m");
-            CHECK(text.input >= 1);
+            CHECK(std::min(text.input.H, text.input.W) >= 1);
         } catch (const Error&) {
             ++refused;
         }

@@ -118,6 +118,7 @@ class Process {
 
 JoinOptions options_for(int rank, const std::string& coordinator) {
     JoinOptions options;
+    options.access.open = true;
     options.host = coordinator;
     options.port = 29400;
     options.rank = rank;
@@ -252,6 +253,14 @@ TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one
         for (auto* rank : {&rank0, &rank1})
             CHECK(contains((*rank)->await("error:"),
                            "rank 2 (10.77.0.3:29400) was lost: connection closed"));
+    }
+    {  // a rank whose own interface goes notices it, and so do the others
+        auto rank0 = start(0), rank1 = start(1), rank2 = start(2);
+        for (auto* rank : {&rank0, &rank1, &rank2}) (*rank)->await("3 of 3 joined");
+        REQUIRE(hosts.run(2, "ip address flush dev eth0"));
+        CHECK(contains(rank1->await("error:"), "was lost: no sign of life"));
+        CHECK(contains(rank0->await("error:"), "rank 1 (10.77.0.2:29400) was lost"));
+        REQUIRE(hosts.run(2, "ip address add 10.77.0.2/24 dev eth0"));
     }
     auto rank0 = start(0), rank1 = start(1), rank2 = start(2);
     for (auto* rank : {&rank0, &rank1, &rank2}) (*rank)->await("3 of 3 joined");

@@ -286,8 +286,9 @@ static int check_buckets(Config config, Backend& backend, Model& model, Optimize
                          const StepProbe& probe, size_t bucket_bytes) {
     config.bucket.bytes = bucket_bytes;
     Sizes sizes;
-    Trainer trainer(config, backend, sizes, model, optimizer, {1, 0}, [] { return 0; });
-    trainer.step(random_batch(backend, {0, 2}, 2, model.size(), 3, 1), {}, /*lr=*/0);
+    Trainer trainer(config, backend, sizes, model, optimizer, [] { return 0; });
+    const double shares[] = {1, 0};
+    trainer.step(random_batch(backend, 2, shares, 0, model.input(), 3, 1), {}, /*lr=*/0);
     std::vector<size_t> want = sizes.floats;
     for (size_t exact = 0; exact < probe.exact_floats(); want.erase(want.begin()))
         exact += want.front();  // statistics and counters come first
@@ -392,16 +393,22 @@ static std::vector<json> plan_lines(const std::string& output) {
     return lines;
 }
 
-TEST_CASE("program: plan times two ranks, and says what one and two would reach") {
+// What rank 0 of a plan for two ranks prints.
+static std::string plan_of_two(const Words& more) {
     TempDir folder;
     const std::string at = cat("127.0.0.1:", free_port());
+    Words words = {"plan",      "--coord", at,       "--rank", "0",  "--world", "2",
+                   "--threads", "1",       "--json", "--size", "16", "--batch", "8"};
+    words.insert(words.end(), more.begin(), more.end());
     Process rank1(folder, "rank1", {"plan", "--coord", at, "--rank", "1", "--threads", "1"});
-    Process rank0(folder, "rank0",
-                  {"plan", "--coord", at, "--rank", "0", "--world", "2", "--threads", "1", "--json",
-                   "--size", "16", "--batch", "8", "--share", "auto"});
+    Process rank0(folder, "rank0", words);
     CHECK(rank0.wait() == 0);
     CHECK(rank1.wait() == 0);
-    const std::string output = rank0.output();
+    return rank0.output();
+}
+
+TEST_CASE("program: plan times two ranks, and says what one and two would reach") {
+    const std::string output = plan_of_two({"--share", "auto"});
     CAPTURE(output);
     int edges = 0, ranks = 0, best = 0;
     std::vector<std::pair<int, std::string>> predictions;
@@ -428,15 +435,7 @@ TEST_CASE("program: plan times two ranks, and says what one and two would reach"
 }
 
 TEST_CASE("program: plan --compute predicts from the seconds given, not from this machine") {
-    TempDir folder;
-    const std::string at = cat("127.0.0.1:", free_port());
-    Process rank1(folder, "rank1", {"plan", "--coord", at, "--rank", "1", "--threads", "1"});
-    Process rank0(folder, "rank0",
-                  {"plan", "--coord", at, "--rank", "0", "--world", "2", "--threads", "1", "--json",
-                   "--size", "16", "--batch", "8", "--compute", "0.1"});
-    CHECK(rank0.wait() == 0);
-    CHECK(rank1.wait() == 0);
-    const std::string output = rank0.output();
+    const std::string output = plan_of_two({"--compute", "0.1"});
     CAPTURE(output);
     int predictions = 0;
     for (const json& line : plan_lines(output)) {

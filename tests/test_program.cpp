@@ -45,6 +45,15 @@ static std::vector<double> losses_of(const std::string& folder) {
     return losses;
 }
 
+TEST_CASE("program: a closed standard output does not write into the run's files") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    CHECK(std::system(cat(trainer_path(), " --generated 24 --size 16 --batch 8 --epochs 1 --out ",
+                          run, " <&- >&- 2>&-")
+                          .c_str()) == 0);
+    CHECK(read_log(run).size() > 2);  // each line is JSON
+}
+
 TEST_CASE("program: wrong words get one sentence and exit status 1") {
     TempDir folder;
     write_images(folder / "one/a", 3);
@@ -55,6 +64,7 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         const char* message;
     } cases[] = {
         {{"--epoch", "3"}, "did you mean --epochs?"},
+        {{"--data", "caf\xe9"}, "is not UTF-8"},
         {{"--data", folder / "nowhere"}, "nowhere"},
         {{"--data", folder / "one"}, "one class"},
         {{"--data", folder / "empty"}, "'b'"},
@@ -62,8 +72,25 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         {{"--device", "cuda:999"}, "cuda:999"},
         {{"--augment", "flop"}, "crop"},
         {{"--augment-on", "gpu"}, "cpu, device"},
+        {{"--augment-on", "device", "--jitter", "0.4", "--mixup", "1"}, "--jitter and --mixup"},
+        {{"--jitter", "0.4,0.4"}, "0.4,0.4,0.4,0.1"},
+        {{"--outer", "nesterov"}, "--outer nesterov works on averages: it needs --sync-every"},
+        {{"--outer-momentum", "0.5", "--sync-every", "4"}, "no effect without --outer"},
+        {{"--outer", "adam"}, "there are off, sgd, nesterov"},
+        {{"--servers", "2"}, "--servers has no effect without --sync server or async"},
+        {{"--servers", "2", "--sync", "server"}, "--servers 2 are more than the ranks"},
+        {{"--sync", "server", "--staleness", "2"}, "no effect without --sync async"},
+        {{"--sync", "async", "--staleness", "some"}, "a number of steps, 0 or more, or none"},
+        {{"--sync", "async", "--wire", "bf16"}, "--wire bf16 does not go with --sync async"},
+        {{"--sync", "server", "--sync-every", "4"}, "--sync-every 4 does not go with --sync"},
+        {{"--size", "32", "--translate", "32"}, "too far for images of 32x32"},
         {{"bench", "train", "--augment-on", "device"}, "--augment-on"},
         {{"--schedule", "linear", "--steps", "1"}, "cosine"},
+        {{"--cache-size", "20M"}, "--cache-size bounds what --cache DIR may hold"},
+        {{"--augment", "none", "--flip", "alternating"}, "mirrors nothing with --augment none"},
+        {{"pack", "--data", folder / "one", "x", "y"}, "and no --data: trainer pack SRC OUT"},
+        {{"check", "--data", folder / "one", "x"}, "as a word or by --data, not both"},
+        {{"predict", "--from", "x", "-"}, "only training reads"},
         {{"--world", "2"}, "--coord"},
         {{"--rank", "1"}, "--coord"},
         {{"--coord", "x:99999", "--rank", "0"}, "99999"},
@@ -156,6 +183,39 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(resume_status == 0);
     CHECK(resumed.find("resumed from") != std::string::npos);
     CHECK(resumed.find("done: 15 steps") != std::string::npos);
+}
+
+TEST_CASE("program: a grey rectangle as input is trained, resumed, evaluated, exported, imported") {
+    TempDir folder;
+    const std::string run = folder / "run", text = folder / "grey.txt";
+    std::ofstream(text) << "input 24x16x1\nconv2d c out 8 size 3 stride 2\nrelu\nflatten\n"
+                           "linear fc out classes\n";
+    const auto [status, output] =
+        run_trainer(small({"--size", "0", "--model", text, "--out", run}));
+    CAPTURE(output);
+    CHECK(status == 0);
+    CHECK(output.find("input 24x16x1") != std::string::npos);
+    const json eval = json::parse(run_trainer({"eval", "--from", run, "--json"}).second);
+    CHECK(eval["images"] == 8);
+    const Words on_device = {"eval", "--from", run, "--augment-on", "device", "--json"};
+    CHECK(json::parse(run_trainer(on_device).second)["loss"] == eval["loss"]);
+    const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
+    CHECK(run_trainer({"export", "--from", run, "--out", file}).first == 0);
+    const Words import = {"import", file, "--model", text, "--classes", "circle,square,triangle",
+                          "--out",  again};
+    CHECK(run_trainer(import).first == 0);
+    const json reimported =
+        json::parse(run_trainer({"eval", "--from", again, "--generated", "48", "--json"}).second);
+    CHECK(reimported["loss"].get<double>() == doctest::Approx(eval["loss"].get<double>()));
+    write_images(folder / "some", 2);
+    CHECK(run_trainer({"predict", "--from", run, folder / "some"}).first == 0);
+    CHECK(run_trainer({"--resume", run, "--epochs", "3", "--size", "24x16x1"}).first == 0);
+    const auto [refused, why] = run_trainer({"--resume", run, "--epochs", "4", "--size", "16"});
+    CHECK(refused == 1);
+    CHECK(why.find("--size was 24x16x1 in the run to resume") != std::string::npos);
+    // A built-in network takes what --size says.
+    CHECK(run_trainer(small({"--size", "16x24x1", "--steps", "1", "--out", folder / "b"})).first ==
+          0);
 }
 
 TEST_CASE("program: a diverging run says where, and leaves a checkpoint from before") {
@@ -288,9 +348,10 @@ TEST_CASE("program: three ranks, one is killed: the others end within seconds an
     const uint16_t port = free_port();
     Process rank2(folder, "rank2", {"--coord", at(port), "--rank", "2", "--threads", "1"});
     Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
-    Process rank0(folder, "rank0",
-                  small({"--coord", at(port), "--rank", "0", "--world", "3", "--epochs", "100000",
-                         "--save-every", "0", "--log-every", "1", "--out", run}));
+    Process rank0(
+        folder, "rank0",
+        small({"--coord", at(port), "--rank", "0", "--world", "3", "--epochs", "100000",
+               "--save-every", "0", "--log-every", "1", "--elastic", "off", "--out", run}));
     REQUIRE(rank0.wait_for("epoch 2/"));
     rank2.kill(SIGKILL);
     for (Process* survivor : {&rank0, &rank1}) {
@@ -311,7 +372,8 @@ TEST_CASE("program: a killed rank 0 is named too, and rank 1 saves in its place"
         {"--coord", at(port), "--rank", "1", "--threads", "1", "--out", folder / "saved"});
     Process rank0(folder, "rank0",
                   small({"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "100000",
-                         "--save-every", "0", "--log-every", "1", "--out", folder / "run"}));
+                         "--save-every", "0", "--log-every", "1", "--elastic", "off", "--out",
+                         folder / "run"}));
     REQUIRE(rank0.wait_for("epoch 2/"));
     rank0.kill(SIGKILL);
     CHECK(rank1.wait(15) == 1);
@@ -319,6 +381,153 @@ TEST_CASE("program: a killed rank 0 is named too, and rank 1 saves in its place"
     CHECK(rank1.output().find("rank 0") != std::string::npos);
     CHECK(std::filesystem::exists(folder / "saved/latest/meta.json"));
 }
+
+#ifndef __SANITIZE_THREAD__  // each job would take minutes
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr const char* kSizeOfThree = "32";  // a tenth of the speed
+#else
+constexpr const char* kSizeOfThree = "64";
+#endif
+// A job of three ranks that trains for 240 steps, which take a few seconds.
+struct ThreeRanks {
+    TempDir folder;
+    const uint16_t port = free_port();
+    std::vector<std::unique_ptr<Process>> ranks;
+
+    std::string run(int rank) const { return folder / cat("run", rank); }
+    ThreeRanks() {
+        ranks.resize(3);
+        for (const int rank : {2, 1, 0}) {
+            Words words = {"--threads", "1", "--log-every", "1"};
+            if (rank == 0)
+                // However a batch is cut, its groups for batch norm are the same; and with so low a
+                // learning rate roundings do not grow.
+                words = small({"--world", "3", "--epochs", "60", "--save-every", "0", "--log-every",
+                               "1", "--size", kSizeOfThree, "--batch", "12", "--bn-group", "1",
+                               "--lr", "0.0005", "--generated", "57"});
+            words.insert(words.end(),
+                         {"--coord", at(port), "--rank", cat(rank), "--out", run(rank)});
+            ranks[size_t(rank)] = std::make_unique<Process>(folder, cat("rank", rank), words);
+        }
+    }
+    // By step, of whichever rank wrote it down.
+    std::map<int, double> losses() const {
+        std::map<int, double> losses;
+        for (int rank = 0; rank < 3; ++rank)
+            for (const json& event : read_log(run(rank)))
+                if (event["event"] == "step") losses[event["step"]] = event["loss"];
+        return losses;
+    }
+    std::string output() const {
+        std::string all;
+        for (const auto& rank : ranks) all += rank->output();
+        return all;
+    }
+};
+
+static const std::map<int, double>& undisturbed_losses() {
+    static const std::map<int, double> losses = [] {
+        ThreeRanks job;
+        for (auto& rank : job.ranks) REQUIRE(rank->wait(180) == 0);
+        return job.losses();
+    }();
+    return losses;
+}
+
+TEST_CASE("program: of three ranks one is killed, or gets SIGTERM: the others train on") {
+    for (const auto& [lost, signal] : {std::pair(1, SIGKILL), {2, SIGTERM}, {0, SIGTERM}}) {
+        CAPTURE(lost);
+        CAPTURE(signal);
+        ThreeRanks job;
+        const int heir = lost == 0 ? 1 : 0, other = 3 - lost - heir;
+        REQUIRE(job.ranks[0]->wait_for("epoch 3/"));
+        job.ranks[size_t(lost)]->kill(signal);
+        CHECK(job.ranks[size_t(lost)]->wait(20) == (signal == SIGTERM ? 0 : 137));
+        const bool polite = signal == SIGTERM;
+        CHECK(job.ranks[size_t(heir)]->wait_for(
+            polite ? " left; 2 ranks go on from step " : " 2 ranks, step ", 20));
+        CHECK(job.ranks[size_t(heir)]->wait() == 0);
+        CHECK(job.ranks[size_t(other)]->wait() == 0);
+        CAPTURE(job.output());
+        int regroups = 0;
+        for (const json& event : read_log(job.run(heir))) {
+            if (event["event"] != "regroup") continue;
+            ++regroups;
+            CHECK(event["ranks"] == 2);
+            CHECK(event["why"].get<std::string>().find(cat("rank ", lost, " (127.0.0.1:")) !=
+                  std::string::npos);
+        }
+        CHECK(regroups == 1);
+        CHECK(std::filesystem::exists(job.run(0) + "/latest/meta.json"));
+        const std::map<int, double> losses = job.losses(), &undisturbed = undisturbed_losses();
+        REQUIRE(losses.size() == 240);
+        REQUIRE(undisturbed.size() == 240);
+        for (const auto& [step, loss] : undisturbed) {
+            CAPTURE(step);
+            CHECK(std::abs(losses.at(step) - loss) < 0.002);
+        }
+    }
+}
+
+TEST_CASE(
+    "program: --join before the job stands, to a rank that is not the coordinator, and twice") {
+    ThreeRanks job;
+    Process third(job.folder, "third", {"--join", "--coord", at(job.port), "--threads", "1"});
+    CHECK(third.wait_for(") joined; 4 ranks go on from step ", 30));
+    const std::string text = third.output(), name = "rank 3 (";
+    const std::string address = text.substr(text.find(name) + name.size());
+    Process fourth(job.folder, "fourth",
+                   {"--join", "--coord", address.substr(0, address.find(')')), "--threads", "1"});
+    CHECK(fourth.wait_for(") joined; 5 ranks go on from step ", 30));
+    third.kill(SIGKILL);
+    CHECK(fourth.wait_for("rank 3 (", 30));
+    for (auto& rank : job.ranks) CHECK(rank->wait(180) == 0);
+    CHECK(fourth.wait(180) == 0);
+    CAPTURE(job.output());
+    CAPTURE(fourth.output());
+    std::vector<int> worlds;
+    for (const json& event : read_log(job.run(0)))
+        if (event["event"] == "regroup") worlds.push_back(event["ranks"]);
+    CHECK(worlds == std::vector{4, 5, 4});
+    for (const auto& [step, loss] : undisturbed_losses()) {
+        CAPTURE(step);
+        CHECK(std::abs(job.losses().at(step) - loss) < 0.002);
+    }
+}
+
+TEST_CASE("program: --join with other images, or with a rank, is refused in a sentence") {
+    ThreeRanks job;
+    write_images(job.folder / "other/a", 3);
+    write_images(job.folder / "other/b", 3);
+    const struct {
+        Words words;
+        const char* message;
+    } cases[] = {
+        {{"--join"}, "--join needs --coord"},
+        {{"--join", "--coord", at(job.port), "--rank", "3"}, "--join needs --coord"},
+        {{"--join", "--coord", at(job.port), "--data", job.folder / "other"}, "error: "},
+    };
+    for (const auto& [words, message] : cases) {
+        const auto [status, output] = run_trainer(words);
+        CAPTURE(output);
+        CHECK(status == 1);
+        CHECK(output.find(message) != std::string::npos);
+    }
+    for (auto& rank : job.ranks) CHECK(rank->wait(180) == 0);
+}
+
+TEST_CASE("program: SIGTERM to all three ranks ends the job with a checkpoint") {
+    ThreeRanks job;
+    REQUIRE(job.ranks[0]->wait_for("epoch 3/"));
+    for (auto& rank : job.ranks) rank->kill(SIGTERM);
+    for (auto& rank : job.ranks) CHECK(rank->wait(20) == 143);
+    CAPTURE(job.output());
+    CHECK(job.output().find("stopped by signal 15 after step") != std::string::npos);
+    CHECK(std::filesystem::exists(job.run(0) + "/latest/meta.json"));
+}
+
+#endif
 
 TEST_CASE("program: --sync-every with a rank that has no images, resumed with all ranks training") {
     TempDir folder;
@@ -353,6 +562,100 @@ TEST_CASE("program: --sync-every with a rank that has no images, resumed with al
            "1", "--preflight", "off"});
 }
 
+TEST_CASE("program: --outer resumed in mid-run ends with the same bits, and can begin in mid-run") {
+    TempDir folder;
+    const auto train = [&](Words settings, int world = 3) {
+        const uint16_t port = free_port();
+        std::vector<std::unique_ptr<Process>> ranks;
+        for (const char* word : {"--coord", "", "--rank", "0", "--world", ""})
+            settings.emplace_back(word);
+        settings[settings.size() - 5] = at(port), settings.back() = std::to_string(world);
+        ranks.push_back(std::make_unique<Process>(folder, "rank0", settings));
+        for (int r = 1; r < world; ++r)
+            ranks.push_back(std::make_unique<Process>(
+                folder, cat("rank", r),
+                Words{"--coord", at(port), "--rank", std::to_string(r), "--threads", "1"}));
+        for (const auto& rank : ranks) CHECK(rank->wait(30) == 0);
+        return ranks[0]->output();
+    };
+    const std::string run = folder / "run", copy = folder / "copy", again = folder / "again";
+    const Words outer = {"--sync-every", "2", "--outer", "nesterov", "--share", "4:3:1"};
+    Words first = small({"--save-every", "0.6", "--keep", "9", "--out", run});
+    first.insert(first.end(), outer.begin(), outer.end());
+    const std::string said = train(first);
+    CAPTURE(said);
+    CHECK(said.find("every 2 steps: 0.") != std::string::npos);
+    CHECK(said.find("--outer nesterov, lr 0.7, momentum 0.9") != std::string::npos);
+    // In the middle of an epoch of 5 steps.
+    train({"--resume", run + "/step-00000003", "--share", "4:3:1", "--threads", "1", "--preflight",
+           "off", "--out", again});
+    for (const char* name : {"model.safetensors", "optim.safetensors"})
+        CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
+
+    const auto has_outer = [](const std::string& path) {
+        return read_file(path + "/latest/optim.safetensors").find("outer/") != std::string::npos;
+    };
+    CHECK(has_outer(run));
+    train(small({"--out", copy}), 2);
+    CHECK(!has_outer(copy));
+    train({"--resume", copy, "--epochs", "3", "--sync-every", "2", "--outer", "sgd", "--threads",
+           "1", "--preflight", "off"},
+          2);
+    CHECK(has_outer(copy));
+}
+
+TEST_CASE("program: --sync server resumed in mid-run has the same bits; async; a lost worker") {
+    TempDir folder;
+    const auto start = [&](Words settings, uint16_t port) {
+        for (const char* word : {"--coord", "", "--rank", "0", "--world", "3"})
+            settings.emplace_back(word);
+        settings[settings.size() - 5] = at(port);
+        std::vector<std::unique_ptr<Process>> ranks;
+        ranks.push_back(std::make_unique<Process>(folder, "rank0", settings));
+        for (int r = 1; r < 3; ++r)
+            ranks.push_back(std::make_unique<Process>(
+                folder, cat("rank", r),
+                Words{"--coord", at(port), "--rank", std::to_string(r), "--threads", "1"}));
+        return ranks;
+    };
+    const std::string run = folder / "run", again = folder / "again", async = folder / "async";
+    const auto train = [&](const Words& settings) {
+        auto ranks = start(settings, free_port());
+        for (const auto& rank : ranks) CHECK(rank->wait(60) == 0);
+        return ranks[0]->output();
+    };
+    const std::string said = train(small({"--save-every", "0.6", "--keep", "9", "--sync", "server",
+                                          "--servers", "2", "--share", "4:3:1", "--out", run}));
+    CAPTURE(said);
+    CHECK(said.find("2 of 3 ranks serve") != std::string::npos);
+    CHECK(said.find("differ by roundings") == std::string::npos);
+    train({"--resume", run + "/step-00000003", "--share", "4:3:1", "--threads", "1", "--sync",
+           "server", "--servers", "2", "--preflight", "off", "--out", again});
+    for (const char* name : {"model.safetensors", "optim.safetensors"})
+        CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
+
+    train(small({"--sync", "async", "--staleness", "none", "--servers", "3", "--out", async}));
+    int gathered = 0;
+    for (const json& event : read_log(async)) {
+        if (event["event"] == "sync") {
+            CHECK(event["figures"]["staleness_max"] >= 0);
+            ++gathered;
+        }
+        if (event["event"] == "epoch") CHECK(event["images"] == 40);
+    }
+    CHECK(gathered == 2);  // at the ends of epochs
+
+    auto ranks = start(small({"--epochs", "100000", "--sync", "async", "--save-every", "0",
+                              "--log-every", "1", "--out", folder / "lost"}),
+                       free_port());
+    REQUIRE(ranks[0]->wait_for("epoch 2/"));
+    ranks[2]->kill(SIGKILL);
+    for (const int r : {0, 1}) {
+        CHECK(ranks[size_t(r)]->wait(20) == 1);
+        CHECK(ranks[size_t(r)]->output().find("rank 2 (") != std::string::npos);
+    }
+}
+
 TEST_CASE("run log: a bar without images shows no loss, the line after it does") {
     Diary diary;
     RunLog run_log(diary.log(), "", 0, /*log_every=*/2, 3, /*terminal=*/true);
@@ -369,8 +672,8 @@ TEST_CASE("program: a peer lost in local steps leaves rank 0's own state, and it
     Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
     Process rank0(folder, "rank0",
                   small({"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "100000",
-                         "--sync-every", "4", "--save-every", "0", "--log-every", "1", "--out",
-                         folder / "run"}));
+                         "--sync-every", "4", "--save-every", "0", "--log-every", "1", "--elastic",
+                         "off", "--out", folder / "run"}));
     REQUIRE(rank0.wait_for("epoch 3/"));
     rank1.kill(SIGKILL);
     CHECK(rank0.wait(15) == 1);
@@ -495,11 +798,12 @@ TEST_CASE("program: evaluation over three ranks counts every image once") {
 TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, and is used there" *
           doctest::test_suite("device")) {
     TempDir folder;
-    const auto train = [&](const std::string& device, const std::string& augment_on) {
-        const std::string run = folder / (device + "-" + augment_on);
+    const auto train = [&](const std::string& device, const std::string& augment_on,
+                           const std::string& mixup = "0") {
+        const std::string run = folder / (device + "-" + augment_on + mixup);
         const auto [status, output] =
-            run_trainer(small({"--device", device, "--augment-on", augment_on, "--epochs", "1",
-                               "--log-every", "1", "--size", "16", "--out", run}));
+            run_trainer(small({"--device", device, "--augment-on", augment_on, "--mixup", mixup,
+                               "--epochs", "1", "--log-every", "1", "--size", "16", "--out", run}));
         CAPTURE(output);
         CHECK(status == 0);
         CHECK(output.find(cat("device     ", device)) != std::string::npos);
@@ -510,17 +814,21 @@ TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, an
     REQUIRE(cpu.size() == 7);  // five steps, the epoch, the validation
     // Sums in another order, through five steps of batch norm.
     CHECK_CLOSE(simt, cpu, 1e-5);
+    const std::vector<double> mixed = train("cpu", "cpu", "0.5");
+    CHECK(mixed != cpu);
+    CHECK_CLOSE(train(kernel_device(), "cpu", "0.5"), mixed, 1e-5);
     CHECK(train("cpu", "device") == cpu);
     CHECK(train(kernel_device(), "device") == simt);
     const auto [status, output] =
-        run_trainer({"eval", "--from", folder / (kernel_device() + "-device"), "--generated", "48",
+        run_trainer({"eval", "--from", folder / (kernel_device() + "-device0"), "--generated", "48",
                      "--device", kernel_device(), "--augment-on", "device", "--json"});
     CAPTURE(output);
     CHECK(status == 0);
     write_images(folder / "photos", 3, 300);
     const auto predict = [&](const std::string& augment_on) {
-        return run_trainer({"predict", "--from", folder / (kernel_device() + "-device"), "--device",
-                            "cpu", "--augment-on", augment_on, "--json", folder / "photos"});
+        return run_trainer({"predict", "--from", folder / (kernel_device() + "-device0"),
+                            "--device", "cpu", "--augment-on", augment_on, "--json",
+                            folder / "photos"});
     };
     CHECK(predict("device") == predict("cpu"));
     CHECK(predict("cpu").first == 0);

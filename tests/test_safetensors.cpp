@@ -120,6 +120,13 @@ TEST_CASE("a wrong header is refused with a sentence that names the file and the
         CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"),
                              doctest::Contains((dir / "bad").c_str()), Error);
     }
+    std::string many = "{";  // must not take a time that grows with its square
+    for (int i = 0; i < 200'000; ++i) many += cat("\"", i, "\":{},");
+    write_file(dir / "bad", file_of(many + "\"0\":{}}", 0));
+    CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"), doctest::Contains("names '0' twice"),
+                         Error);
+    write_file(dir / "bad", file_of(many + "\"x\":{}}", 0));
+    CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"), doctest::Contains("lacks dtype"), Error);
     write_file(dir / "empty", "");
     CHECK_THROWS_WITH_AS(read_safetensors(dir / "empty"), doctest::Contains("has 0 bytes"), Error);
     write_file(dir / "long", std::string(8, '\xff'));

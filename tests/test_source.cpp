@@ -1,10 +1,14 @@
 // test_source.cpp — folders as users have them, and the errors for those that cannot be used.
 #include "data/source.h"
 
+#include <sys/resource.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <fstream>
 #include <set>
 
+#include "data/storage.h"
 #include "src/base/check.h"
 #include "support.h"
 
@@ -43,6 +47,12 @@ DataSet open(const DataOptions& options, std::string* logged = nullptr) {
         CHECK(std::fread(logged->data(), 1, logged->size(), quiet.file) == logged->size());
     }
     return set;
+}
+
+std::shared_ptr<const Source> open_eval(const std::string& folder,
+                                        const std::vector<std::string>& classes) {
+    Quiet quiet;
+    return open_for_classes({.train = folder}, classes, quiet.log);
 }
 
 void refuses(const DataOptions& options, const std::string& why) {
@@ -116,7 +126,7 @@ TEST_CASE("train/ beside test/ alone is validated on test/, and the log says so"
     CHECK(set.val->size() == 5);
     CHECK(log == cat("validation set: '", dir / "test", "', as there is no val/ beside train/\n"));
     CHECK(set.description.ends_with(cat("5 for validation (", dir / "test", ")")));
-    CHECK(open_for_classes(dir.path(), {"a", "b"})->name(0) == dir / "test/a/0.jpg");
+    CHECK(open_eval(dir.path(), {"a", "b"})->name(0) == dir / "test/a/0.jpg");
 
     // What the user asks for comes first, and test/ is left alone.
     CHECK(open({.train = dir.path(), .val_split = 0.2f}, &log).val->size() == 2);
@@ -130,8 +140,7 @@ TEST_CASE("test/ whose folders are not the classes is left alone, and the log sa
     for (const char* name : {"train/a", "train/b", "test/unknown"}) put_class(dir / name, 2);
     std::string log;
     CHECK(open({.train = dir.path()}, &log).val == nullptr);
-    CHECK(
-        log.starts_with(cat("'", dir / "test", "' is not used: its folders are not the classes")));
+    CHECK(log.starts_with(cat("'", dir / "test", "' is not used: its classes are not those of")));
     std::filesystem::remove_all(dir / "test/unknown");
     CHECK(open({.train = dir.path()}, &log).val == nullptr);
 }
@@ -167,11 +176,11 @@ TEST_CASE("--classes keeps those, in that order, in training and validation") {
 
 TEST_CASE("folders that will not do are refused in one sentence with a name in it") {
     TempDir dir;
-    refuses({.train = dir / "nowhere"}, "nowhere': there is no such folder");
-    put(dir / "file");
-    refuses({.train = dir / "file"}, "is a file, not a folder");
+    refuses({.train = dir / "nowhere"}, "nowhere': there is no such file or folder");
+    put(dir / "file", "text");
+    refuses({.train = dir / "file"}, "neither a shard nor a list");
     fs::create_directories(dir / "none");
-    refuses({.train = dir / "none"}, "has no class folders");
+    refuses({.train = dir / "none"}, "has neither class folders");
     put_class(dir / "one/cat", 2);
     refuses({.train = dir / "one"}, "only one class, 'cat'");
     put_class(dir / "empty/cat", 2);
@@ -181,9 +190,16 @@ TEST_CASE("folders that will not do are refused in one sentence with a name in i
     put_class(dir / "odd/cat", 2), put_class(dir / "odd/cow", 2);
     refuses({.train = dir / "good", .val = dir / "odd"},
             "has a class 'cow' that training does not know; there are: cat, dog");
-    refuses({.train = dir / "good", .val = dir / "nowhere"}, "there is no such folder");
+    refuses({.train = dir / "good", .val = dir / "nowhere"}, "there is no such file");
     refuses({.train = dir / "good", .val_split = 1.5f}, "1.5 is not between 0 and 1");
     refuses({.val = dir / "good"}, "--val needs --data");
+}
+
+TEST_CASE("--label-offset has no meaning for class folders") {
+    TempDir dir;
+    put_class(dir / "a", 1), put_class(dir / "b", 1);
+    refuses({.train = dir.path(), .label_offset = 1}, "has class folders");
+    refuses({.label_offset = 1}, "needs --data");
 }
 
 TEST_CASE("a validation set may lack a class, but labels stay those of training") {
@@ -250,19 +266,93 @@ TEST_CASE("open_for_classes follows the model's order and refuses other classes"
     TempDir dir;
     for (const char* name : {"train/a", "train/b", "val/a", "val/b", "val/z"})
         put_class(dir / name, 2);
-    CHECK_THROWS_WITH_AS(open_for_classes(dir.path(), {"b", "a", "q"}),
-                         doctest::Contains("class 'z'"), Error);
+    CHECK_THROWS_WITH_AS(open_eval(dir.path(), {"b", "a", "q"}), doctest::Contains("class 'z'"),
+                         Error);
     fs::remove_all(dir / "val/z");
-    const auto source = open_for_classes(dir.path(), {"b", "a", "q"});
+    const auto source = open_eval(dir.path(), {"b", "a", "q"});
     CHECK(source->size() == 4);
     CHECK(source->name(0) == dir / "val/b/0.jpg");
     CHECK(source->label(3) == 1);
     CHECK(source->classes().size() == 3);
 }
 
-TEST_CASE("open_files takes files and folders, in the order given") {
+TEST_CASE("links that lead round in a circle are not followed, others are") {
     TempDir dir;
-    put(dir / "z/2.jpg"), put(dir / "z/1.png"), put(dir / "z/deep/3.jpg"), put(dir / "odd.name");
+    put_class(dir / "a", 2), put_class(dir / "b", 2), put_class(dir / "elsewhere", 1);
+    fs::create_directories(dir / "a/deep");
+    fs::create_directory_symlink(".", dir / "a/loop");
+    fs::create_directory_symlink("..", dir / "a/deep/up");
+    fs::create_directory_symlink("../b", dir / "a/more");
+    const auto source = open({.train = dir.path(), .classes = {"a", "b"}}).train;
+    CHECK(names(*source) == std::vector<std::string>{dir / "a/0.jpg", dir / "a/1.jpg",
+                                                     dir / "a/more/0.jpg", dir / "a/more/1.jpg",
+                                                     dir / "b/0.jpg", dir / "b/1.jpg"});
+}
+
+TEST_CASE("what is no file, or larger than any image, is a bad image; names cannot forge lines") {
+    TempDir dir;
+    put_class(dir / "a", 1), put_class(dir / "b", 1);
+    REQUIRE(mkfifo((dir / "a/1 fifo.jpg").c_str(), 0600) == 0);
+    put(dir / "a/2 sparse.jpg"), fs::resize_file(dir / "a/2 sparse.jpg", 1ull << 40);
+    put(dir / "a/3 \n\x1b[31merror: x.jpg"), fs::create_symlink("gone", dir / "a/4.jpg");
+    const auto source = open({.train = dir.path()}).train;
+    const auto fault = [&](size_t i) -> std::string {
+        std::vector<uint8_t> bytes;
+        try {
+            source->read(i, bytes);
+        } catch (const Unreachable&) {
+            return "not a fault of the image";
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "";
+    };
+    CHECK(fault(0) == "");
+    CHECK(fault(1) == dir / "a/1 fifo.jpg: not a file");
+    CHECK(fault(2) == dir / "a/2 sparse.jpg: 1099511627776 bytes; the limit is 536870912");
+    CHECK(fault(3) == "");
+    CHECK(source->name(3) == dir / "a/3 \\x0a\\x1b[31merror: x.jpg");
+    fs::remove(dir / "a/3 \n\x1b[31merror: x.jpg");
+    CHECK(fault(3) == dir /
+                          "a/3 \\x0a\\x1b[31merror: x.jpg: cannot be opened: No such file or "
+                          "directory");
+    CHECK(fault(4) == dir / "a/4.jpg: cannot be opened: No such file or directory");
+    put_class(dir / "c\nd", 1);
+    refuses({.train = dir.path()}, "'c\\x0ad' is not UTF-8 or holds control characters");
+}
+
+TEST_CASE("too many open files are no fault of an image") {
+    TempDir dir;
+    put(dir / "1.jpg");
+    rlimit usual{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    const rlimit none{3, usual.rlim_max};  // the standard streams have them
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    std::string fault;
+    try {
+        open_local(dir / "1.jpg");
+    } catch (const Unreachable& error) {
+        fault = error.what();
+    }
+    setrlimit(RLIMIT_NOFILE, &usual);
+    CHECK(fault == dir / "1.jpg: cannot be opened: Too many open files");
+    CHECK(open_local(dir / "1.jpg")->size() == 5);
+}
+
+TEST_CASE("predict's files and folders are one source, in the order given; lists are another") {
+    TempDir dir;
+    put(dir / "z/2.jpg"), put(dir / "z/1.png"), put(dir / "z/deep/3.jpg"),
+        put(dir / "odd.name", "BM345");
+    put(dir / "list.txt", "z/2.jpg\t0\nz/1.png\t1\n"), put(dir / "empty.jpg", "");
+    Quiet quiet;
+    const auto open_files = [&](const std::vector<std::string>& paths) {
+        const auto sources = open_images(paths, {}, quiet.log);
+        CHECK(sources.size() == 1);
+        return sources.at(0);
+    };
+    CHECK(names(*open_files({dir / "list.txt"})) ==
+          std::vector<std::string>{dir / "z/2.jpg", dir / "z/1.png"});
+    CHECK(open_images({dir / "empty.jpg", dir / "list.txt", dir / "z"}, {}, quiet.log).size() == 3);
     const auto source = open_files({dir / "z", dir / "odd.name"});
     CHECK(names(*source) == std::vector<std::string>{dir / "z/1.png", dir / "z/2.jpg",
                                                      dir / "z/deep/3.jpg", dir / "odd.name"});

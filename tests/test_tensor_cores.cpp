@@ -100,6 +100,20 @@ TEST_CASE("conv2d and its gradients in bf16 are the formula of numbers with 7 bi
     for (const Case& c : kCases) check_conv(*backend, Precision::kBf16, c);
 }
 
+// Cut into bands, with more panels than threads, and gradients of weights that each thread sums for
+// itself or that all share.
+TEST_CASE("conv2d and its gradients in bf16 on the CPU, where images and filters are cut") {
+    ThroughDevice backend(make_backend("cpu", {.threads = 2, .precision = Precision::kBf16}));
+    for (const Case& c : {Case{{1, 50, 47, 32}, 40, Window::square(3, 1, 1)},
+                          {{2, 6, 5, 72}, 130, Window::square(3, 1, 1)},
+                          {{1, 9, 11, 40}, 200, Window::square(5, 1, 2)},
+                          {{1, 61, 57, 3}, 20, Window::square(7, 2, 3)},
+                          {{3, 33, 31, 64}, 48, Window::square(1, 2)},
+                          {{1, 60, 60, 32}, 33, Window::square(1)},
+                          {{2, 40, 43, 150}, 230, Window{1, 2, 1, 1, 0, 1}}})
+        check_conv(backend, Precision::kBf16, c);
+}
+
 TEST_CASE("linear and its gradients on tensor cores are convolutions of single pixels") {
     auto backend = each_backend(2, Precision::kBf16);
     const int N = 5, C = 2 * 3 * 50, K = 67;
@@ -158,10 +172,10 @@ TEST_CASE("a NaN in the data comes out of a convolution on tensor cores, and 0 i
     }
 }
 
-TEST_CASE("the CPU refuses tf32 and bf16, the model says what it multiplies in") {
-    CHECK_THROWS_WITH_AS(make_backend("cpu", {.precision = Precision::kBf16}),
-                         "--precision bf16 is for GPUs, and for --device simt; the CPU computes in "
-                         "fp32",
+TEST_CASE("the CPU refuses tf32, the model says what it multiplies in") {
+    CHECK_THROWS_WITH_AS(make_backend("cpu", {.precision = Precision::kTf32}),
+                         "--precision tf32 is for GPUs, and for --device simt; the CPU computes in "
+                         "fp32 or bf16",
                          Error);
     const auto model = make_backend(kernel_device(), {.threads = 1, .precision = Precision::kTf32});
     CHECK(model->description().find("products in tf32") != std::string::npos);

@@ -5,7 +5,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "net/null_communicator.h"
@@ -72,6 +74,7 @@ struct Rank {
     std::vector<uint64_t> samples;
     double lr_drop = 0;  // a step
     bool ahead = true;   // batches travel beside the step before
+    std::function<void(Rank&)> before_step = [](Rank&) {};
 
     Rank(const Config& c, Communicator& comm, std::vector<double> shares)
         : config(c),
@@ -86,12 +89,11 @@ struct Rank {
         std::vector<float*> slots;
         for (int i = 0; i < 2; ++i)
             slots.push_back(backend->alloc_host(Shape{share, 16, 16, 3}.elems()));
-        Preprocess how;
-        how.size = 16, how.seed = uint64_t(config.seed);
-        loader = std::make_unique<Loader>(data.train, how, options, slots);
+        loader =
+            std::make_unique<Loader>(data.train, training_preprocess(config, 16), options, slots);
         optimizer = std::make_unique<Optimizer>(config, model.params(), *backend);
         trainer = std::make_unique<Trainer>(config, *backend, communicator, model, *optimizer,
-                                            shares, [] { return 0; });
+                                            [] { return 0; });
     }
 
     void train(int steps) {
@@ -104,9 +106,13 @@ struct Rank {
                 continue;
             }
             const Batch* next = ahead && steps > 1 ? loader->peek() : nullptr;
+            before_step(*this);
             Sums sums = trainer->step(*batch, at, 0.05 - lr_drop * double(at.step), next);
-            const bool average = (at.step + 1) % config.sync_every == 0;
-            if (trainer->local()) sums = average ? trainer->average(at) : Sums{};
+            const bool serves = config.sync != SyncKind::kRing;
+            const bool average = serves ? steps == 1 : (at.step + 1) % config.sync_every == 0;
+            Sums all;
+            if (trainer->gathers() && average) all = trainer->gather(at);
+            if (trainer->local()) sums = all;
             losses.push_back(sums.mean_loss());
             samples.insert(samples.end(), batch->samples.begin(), batch->samples.end());
             at.consumed += batch->global_wanted;
@@ -129,9 +135,12 @@ struct Outcome {
     std::vector<float> weights, momentum;
     double bytes_a_step = 0;        // sent by one rank
     std::vector<uint64_t> samples;  // of all ranks, sorted
+    std::map<std::string, double> measured = {};
 };
 
-Outcome train_in_threads(const Config& config, std::vector<double> shares, int steps) {
+Outcome train_in_threads(
+    const Config& config, std::vector<double> shares, int steps,
+    const std::function<void(Rank&)>& before_step = [](Rank&) {}) {
     const int world = int(shares.size());
     std::vector<Outcome> outcomes(shares.size());
     std::vector<std::exception_ptr> errors(shares.size());
@@ -152,13 +161,22 @@ Outcome train_in_threads(const Config& config, std::vector<double> shares, int s
                     job = join(options, log);
                 }
                 Rank rank(config, *job.communicator, shares);
+                rank.before_step = before_step;
                 const uint64_t before = job.communicator->bytes_sent();
-                rank.train(steps);
+                try {
+                    rank.train(steps);
+                } catch (const std::exception& error) {
+                    job.communicator->abort(error.what());
+                    throw;
+                }
                 const uint64_t sent = job.communicator->bytes_sent() - before;
                 const float* momentum = rank.optimizer->state()[0];
-                outcomes[size_t(r)] = {rank.losses, rank.weights(),
+                outcomes[size_t(r)] = {rank.losses,
+                                       rank.weights(),
                                        rank.read(momentum, rank.model.params().trained_size),
-                                       double(sent) / steps, rank.samples};
+                                       double(sent) / steps,
+                                       rank.samples,
+                                       rank.trainer->sync().measured()};
                 job.communicator->barrier();
                 job.communicator->leave();
             } catch (...) {
@@ -240,7 +258,7 @@ class Apart final : public NullCommunicator {
     using NullCommunicator::NullCommunicator;
     std::future<void> allreduce_sum(std::span<float>) override { fail("a local step sums"); }
     std::future<void> gather(std::vector<std::span<float>>) override { fail("… gathers"); }
-    void broadcast(std::span<std::byte>) override { fail("… broadcasts"); }
+    void broadcast(std::span<std::byte>, int) override { fail("… broadcasts"); }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte>) override {
         fail("… gathers bytes");
     }
@@ -274,6 +292,178 @@ TEST_CASE("--sync-every: local steps, then the mean of weights and momentum by i
     CHECK_CLOSE(together.momentum, momentum, 1e-6);
     CHECK(together.losses[0] == 0);
     CHECK(together.losses[1] > 0);
+}
+
+TEST_CASE("--outer sgd with rate 1 and no momentum is the plain average, bit for bit") {
+    Config config = small_config();
+    config.sync_every = 2;
+    const Outcome plain = train_in_threads(config, {5, 3}, 4);
+    config.outer = OuterKind::kSgd, config.outer_lr = 1, config.outer_momentum = 0;
+    const Outcome outer = train_in_threads(config, {5, 3}, 4);
+    CHECK(outer.weights == plain.weights);
+    CHECK(outer.momentum == plain.momentum);
+    CHECK(outer.losses == plain.losses);
+    CHECK(outer.bytes_a_step == plain.bytes_a_step);  // the outer momentum does not travel
+    config.outer_lr = 0.5;
+    CHECK(train_in_threads(config, {5, 3}, 4).weights != plain.weights);
+}
+
+TEST_CASE("--outer: two averages of four ranks follow DiLoCo's formula in double") {
+    Config config = small_config();
+    config.sync_every = 2;
+    config.outer_lr = 0.7, config.outer_momentum = 0.9;
+    const std::vector<double> shares = {5, 3, 2, 0};
+    for (const OuterKind kind : {OuterKind::kSgd, OuterKind::kNesterov}) {
+        config.outer = kind;
+        CAPTURE(int(kind));
+        const Outcome together = train_in_threads(config, shares, 4);
+
+        std::vector<std::unique_ptr<Apart>> apart;
+        std::vector<std::unique_ptr<Rank>> ranks;
+        Config local = config;
+        local.sync_every = 1000;
+        for (int r = 0; r < 4; ++r) {
+            apart.push_back(std::make_unique<Apart>(r, 4));
+            ranks.push_back(std::make_unique<Rank>(local, *apart.back(), shares));
+        }
+        const size_t trained = ranks[0]->model.params().trained_size;
+        std::vector<float> start = ranks[0]->weights();
+        std::vector<double> velocity(trained, 0), weights, momentum;
+        for (int round = 0; round < 2; ++round) {
+            // Steps_done decides nothing with SGD, so a rank may begin each round afresh.
+            std::vector<double> mean(start.size(), 0);
+            momentum.assign(trained, 0);
+            for (size_t r = 0; r < 4; ++r) {
+                ranks[r]->train(2);
+                const auto ends = ranks[r]->weights();
+                const auto state = ranks[r]->read(ranks[r]->optimizer->state()[0], trained);
+                for (size_t i = 0; i < mean.size(); ++i) mean[i] += shares[r] / 10 * ends[i];
+                for (size_t i = 0; i < trained; ++i) momentum[i] += shares[r] / 10 * state[i];
+            }
+            weights = mean;  // of running statistics
+            for (size_t i = 0; i < trained; ++i) {
+                const double gradient = start[i] - mean[i];  // as torch.optim.SGD names it
+                velocity[i] = 0.9 * velocity[i] + gradient;
+                weights[i] =
+                    start[i] - 0.7 * (kind == OuterKind::kNesterov ? gradient + 0.9 * velocity[i]
+                                                                   : velocity[i]);
+            }
+            start.assign(weights.begin(), weights.end());
+            const std::vector<float> state(momentum.begin(), momentum.end());
+            for (const auto& rank : ranks) {
+                rank->backend->upload(rank->model.params().weights, start.data(),
+                                      start.size() * sizeof(float));
+                rank->backend->upload(rank->optimizer->state()[0], state.data(),
+                                      state.size() * sizeof(float));
+            }
+        }
+        CHECK_CLOSE(together.weights, weights, 5e-6);
+        CHECK_CLOSE(together.momentum, momentum, 5e-6);
+        // Weights, statistics and one arena of the optimizer every second step, in sums below
+        // 16 KB: everything log2(4) times, as fp32. Headers, counters and steps beside it.
+        const double want = 2.0 * 4 * double(ranks[0]->model.params().updated_size + trained) / 2;
+        CHECK(together.bytes_a_step >= want);
+        CHECK(together.bytes_a_step <= want + 24 * 64);
+    }
+}
+
+TEST_CASE("--sync server: any number of servers and workers trains what one rank trains") {
+    const int steps = 5;
+    for (const OptimizerKind optimizer : {OptimizerKind::kSgd, OptimizerKind::kAdamw}) {
+        Config config = small_config();
+        config.optimizer = optimizer;
+        const Outcome one = train_in_threads(config, {1}, steps);
+        config.sync = SyncKind::kServer;
+        const Outcome alone = train_in_threads(config, {1}, steps);
+        CHECK(alone.weights == one.weights);
+        CHECK(alone.momentum == one.momentum);
+        CHECK(alone.losses == one.losses);
+        // AdamW divides a small gradient by its size: roundings of it grow.
+        const double most = optimizer == OptimizerKind::kSgd ? 2e-4 : 5e-2;
+        const std::vector<double> two = {1, 1}, unequal = {5, 3, 2, 0};
+        for (const auto& [servers, shares] :
+             {std::pair{1, two}, {2, two}, {1, unequal}, {3, unequal}, {4, unequal}}) {
+            config.servers = servers;
+            CAPTURE(servers);
+            CAPTURE(shares.size());
+            const Outcome many = train_in_threads(config, shares, steps);
+            CHECK(many.samples == one.samples);
+            if (optimizer == OptimizerKind::kSgd) CHECK_CLOSE(many.losses, one.losses, 2e-5);
+            CHECK_CLOSE(many.weights, one.weights, most);
+            // Each gradient to its server and each weight to each worker, unless they are there.
+            const double W = double(shares.size()), S = servers;
+            const double floats = double(many.weights.size());
+            const double want =
+                steps * (2 * (W - 1) * 4 * floats + (W - 1) * (S + 1) * sizeof(StepBlock));
+            CHECK(many.measured.at("bytes") == want);
+        }
+    }
+}
+
+TEST_CASE("--sync async: one worker trains what one rank trains, bit for bit; 0 is --sync server") {
+    for (const OptimizerKind optimizer : {OptimizerKind::kSgd, OptimizerKind::kAdamw}) {
+        Config config = small_config();
+        config.optimizer = optimizer;
+        const Outcome one = train_in_threads(config, {1}, 5);
+        config.sync = SyncKind::kAsync;
+        const Outcome async = train_in_threads(config, {1}, 5);
+        CHECK(async.weights == one.weights);
+        CHECK(async.momentum == one.momentum);
+        CHECK(async.measured.at("staleness_max") == 0);
+        config.staleness = "0", config.servers = 2;
+        const Outcome zero = train_in_threads(config, {5, 3}, 5);
+        config.sync = SyncKind::kServer;
+        CHECK(train_in_threads(config, {5, 3}, 5).weights == zero.weights);
+    }
+}
+
+TEST_CASE("--sync async: no rank is ever further ahead than --staleness; none lets it run") {
+    Config config = small_config();
+    config.sync = SyncKind::kAsync;
+    const int64_t steps = 7;
+    for (const int servers : {1, 2})
+        for (const std::string staleness : {"1", "3", "none"}) {
+            config.servers = servers, config.staleness = staleness;
+            CAPTURE(servers);
+            CAPTURE(staleness);
+            const bool bound = staleness != "none";
+            const int64_t most = bound ? std::stol(staleness) : steps - 3;
+            // Rank 0 goes on after a step when rank 1 has done all that it may until then; rank 2
+            // has its own pace.
+            std::mutex mutex;
+            std::condition_variable changed;
+            int64_t begun_by_1 = 0;
+            const Outcome outcome =
+                train_in_threads(config, {2, 1, 1}, int(steps), [&](Rank& rank) {
+                    std::unique_lock lock(mutex);
+                    if (rank.communicator.rank() == 1) {
+                        begun_by_1 = rank.at.step;
+                        changed.notify_all();
+                    } else if (rank.communicator.rank() == 0 && rank.at.step == 1) {
+                        changed.wait(lock, [&] { return begun_by_1 > most + 1; });
+                    }
+                });
+            const double ahead = outcome.measured.at("ahead_max");
+            CHECK(ahead >= double(most));
+            CHECK(ahead <= double(bound ? most : steps - 1));
+            // Of updates by the two other ranks.
+            CHECK(outcome.measured.at("staleness_max") <= 2 * (2 * ahead + 1));
+            CHECK(outcome.measured.at("staleness_mean") <= outcome.measured.at("staleness_max"));
+            CHECK(outcome.losses.back() > 0);  // the sums of all, at the end
+            for (const float w : outcome.weights) REQUIRE(std::isfinite(w));
+        }
+}
+
+TEST_CASE("--sync server: a NaN on one rank ends all, and names step and layer") {
+    Config config = small_config();
+    config.sync = SyncKind::kServer, config.servers = 2;
+    const auto spoil = [](Rank& rank) {
+        Params& params = rank.model.params();
+        if (rank.communicator.rank() == 1 && rank.at.step == 2)
+            params.weights[params.find("c1.weight")->offset] = NAN;
+    };
+    CHECK_THROWS_WITH(train_in_threads(config, {1, 1, 1}, 5, spoil),
+                      doctest::Contains("step 2: NaN or infinity in the"));
 }
 
 TEST_CASE("bytes on the wire are those of the formulas, as buckets and as factors") {
@@ -335,6 +525,50 @@ TEST_CASE("between two averages the step lines are about this rank alone, and sa
     const std::string events = read_file(folder / "log.jsonl");
     CHECK(events.find("\"event\":\"local_step\"") != std::string::npos);
     CHECK(events.find("\"images\":40") != std::string::npos);
+}
+
+TEST_CASE(
+    "mixed and changed images train the same model on any number of ranks, and after a stop") {
+    Config config = small_config();
+    config.mixup = 0.4, config.cutmix = 1, config.erase = 0.5, config.translate = 2;
+    config.jitter = "0.4,0.4,0.4,0.1", config.label_smoothing = 0.1;
+    set_option(config, "auto-augment", "randaugment");
+    set_option(config, "flip", "alternating");
+    const Outcome one = train_in_threads(config, {1}, 4);
+    CHECK(one.losses != train_in_threads(small_config(), {1}, 4).losses);
+    for (const std::vector<double>& shares : {std::vector<double>{1, 1}, {5, 3, 2, 0}}) {
+        const Outcome many = train_in_threads(config, shares, 4);
+        CHECK(many.samples == one.samples);
+        CHECK_CLOSE(many.losses, one.losses, 2e-5);
+        CHECK_CLOSE(many.weights, one.weights, 2e-4);
+    }
+    const std::unique_ptr<Communicator> alone = make_single_rank();
+    Rank first(config, *alone, {1}), second(config, *alone, {1});
+    first.train(4);
+    CHECK(first.weights() == one.weights);
+    second.train(2);
+    second.loader->start(uint32_t(second.at.epoch),
+                         second.at.consumed);  // drops what is prefetched
+    second.train(2);
+    CHECK(second.losses == first.losses);
+}
+
+TEST_CASE("the loss of a step counts both labels of a mixed image by their parts") {
+    Config config = small_config();
+    const std::unique_ptr<Communicator> alone = make_single_rank();
+    const auto loss = [&](int32_t first, int32_t second, float part) {
+        Rank rank(config, *alone, {1});
+        rank.loader->start(0, 0);
+        Batch batch = *rank.loader->next();
+        std::ranges::fill(batch.labels, first);
+        if (second >= 0) {
+            batch.second_labels.assign(batch.labels.size(), second);
+            batch.first_parts.assign(batch.labels.size(), part);
+        }
+        return rank.trainer->step(batch, rank.at, 0.05).mean_loss();
+    };
+    CHECK(loss(0, 2, 0.25f) == doctest::Approx(0.25 * loss(0, -1, 1) + 0.75 * loss(2, -1, 1)));
+    CHECK(loss(1, 2, 1) == loss(1, -1, 1));
 }
 
 TEST_CASE("sixteen images are learnt by heart") {
@@ -511,7 +745,7 @@ TEST_CASE("a signal that one rank saw is agreed on with the sums of the step") {
     const std::unique_ptr<Communicator> alone = make_single_rank();
     Rank rank(config, *alone, {1});
     int signal = 0;
-    Trainer trainer(config, *rank.backend, *alone, rank.model, *rank.optimizer, {1},
+    Trainer trainer(config, *rank.backend, *alone, rank.model, *rank.optimizer,
                     [&] { return signal; });
     rank.loader->start(0, 0);
     Batch* batch = rank.loader->next();
@@ -523,6 +757,28 @@ TEST_CASE("a signal that one rank saw is agreed on with the sums of the step") {
     signal = SIGTERM;
     trainer.step(*batch, {}, 0.01);
     CHECK(trainer.stop_agreed() == SIGTERM);
+}
+
+TEST_CASE("ranks with SIGTERM leave once one of them asks for it, if --min-world are left") {
+    const auto agreed = [](std::vector<int> wishes, int min_world) {
+        Counters sums = {};
+        for (const int wish : wishes) {
+            Counters own;
+            set_counters(own, {}, wish);
+            for (int i = 0; i < StepCounters::kSize; ++i) sums[i] += own[i];
+        }
+        return agreed_wish(sums, int(wishes.size()), min_world);
+    };
+    constexpr int kLeave = SIGTERM + kNewRing;
+    CHECK(agreed({0, 0, 0}, 1) == 0);
+    CHECK(agreed({0, SIGTERM, 0}, 1) == 0);  // the others may get it too
+    CHECK(agreed({0, kLeave, 0}, 1) == kNewRing);
+    CHECK(agreed({SIGTERM, kLeave, 0}, 1) == kNewRing);
+    CHECK(agreed({SIGTERM, SIGTERM, SIGTERM}, 1) == SIGTERM);
+    CHECK(agreed({0, SIGTERM, 0}, 3) == SIGTERM);
+    CHECK(agreed({0, SIGTERM, 0}, 0) == SIGTERM);  // --elastic off
+    CHECK(agreed({0, kLeave, SIGINT}, 1) == SIGINT);
+    CHECK(agreed({SIGTERM}, 1) == SIGTERM);
 }
 
 TEST_CASE("batch norm groups are cut from the global slice") {

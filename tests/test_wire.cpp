@@ -19,7 +19,7 @@ static std::string body_of(const std::string& message) { return message.substr(k
 TEST_CASE("a header is laid out as the table in wire.h says") {
     std::byte head[kHeaderBytes];
     encode({Type::sum, 0x01020304, 0x05060708, 0x1112131415161718}, head);
-    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  2,    0,    32,   0,
+    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  4,    0,    32,   0,
                                               4,    3,    2,    1,    8,    7,    6,    5,
                                               0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
     CHECK(std::memcmp(head, want, kHeaderBytes) == 0);
@@ -30,23 +30,28 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
               4,
               77,
               250,
-              9000,
-              true,
+              {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000},
               "nodeA",
               "10.0.0.7:29401",
+              5,
               {{"batch", "64"}, {"model", "resnet18"}}};
     const Join join2 = decode<Join>(body_of(encode(join)));
     CHECK(join2.rank == 2);
     CHECK(join2.world == 4);
     CHECK(join2.serves == 77);
     CHECK(join2.heartbeat_ms == 250);
-    CHECK(join2.stall_ms == 9000);
-    CHECK(join2.bf16);
+    CHECK(join2.rules.stall_ms == 9000);
+    CHECK(join2.rules.bf16);
+    CHECK(join2.rules.elastic);
+    CHECK(!join2.rules.alone);
+    CHECK(join2.rules.min_world == 3);
+    CHECK(join2.process == 5);
     CHECK(join2.host == "nodeA");
     CHECK(join2.address == "10.0.0.7:29401");
     CHECK(join2.settings == join.settings);
 
-    Welcome welcome{99, 3, 1, 2, 0, true, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}};
+    const Rules rules{.bf16 = true};
+    Welcome welcome{99, 3, 1, 2, 0, rules, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 0}, "gone"};
     const std::string sent = encode(welcome);
     CHECK(header_of(sent).type == Type::welcome);
     CHECK(header_of(sent).length == sent.size() - kHeaderBytes);
@@ -56,7 +61,9 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     CHECK(welcome2.rank == 1);
     CHECK(welcome2.world == 2);
     CHECK(welcome2.server == 0);
-    CHECK(welcome2.bf16);
+    CHECK(welcome2.rules.bf16);
+    CHECK(welcome2.peers[1].process == 9);
+    CHECK(welcome2.why == "gone");
     CHECK(welcome2.peers[1].host == "b");
     CHECK(welcome2.peers[1].address == "y:2");
     CHECK(welcome2.ring == welcome.ring);
@@ -70,15 +77,43 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     CHECK(beat.phase_ms == 40'000);
     CHECK(beat.phase == "backward");
 
-    const Abort abort = decode<Abort>(body_of(encode(Abort{2, "out of memory"})));
+    const Abort abort = decode<Abort>(body_of(encode(Abort{2, "out of memory", End::ring, 4})));
     CHECK(abort.lost == 2);
     CHECK(abort.why == "out of memory");
+    CHECK(abort.end == End::ring);
+    std::string neverending = encode(Abort{2, "", End(7), 4});
+    CHECK_THROWS_WITH_AS(decode<Abort>(body_of(neverending)),
+                         doctest::Contains("ends nothing that there is"), Error);
+    const Offer offer = decode<Offer>(
+        body_of(encode(Offer{5, 1, {.min_world = 3}, {{"h", "a:1", 7}, {"i", "b:2", 8}}, "{}", 4})),
+        4);
+    CHECK(offer.job == 5);
+    CHECK(offer.server == 1);
+    CHECK(offer.rules.min_world == 3);
+    CHECK(offer.peers[1].address == "b:2");
+    CHECK(offer.what == "{}");
+    CHECK(offer.generation == 4);
+    CHECK_THROWS_WITH_AS(decode<Offer>(body_of(encode(Offer{5, 1, {}, {{"h", "a:1", 7}}}))),
+                         doctest::Contains("has 1 peers, and rank 1 as the coordinator"), Error);
+    Rejoin endless{5, 8, -1, "", 4, "h", std::string(256, 'x')};
+    CHECK_THROWS_WITH_AS(decode<Rejoin>(body_of(encode(endless))),
+                         doctest::Contains("more than 255 bytes"), Error);
+    endless.address = "a:1\nb";
+    CHECK(decode<Rejoin>(body_of(encode(endless))).address == "a:1?b");
+
+    const Rejoin rejoin = decode<Rejoin>(body_of(encode(Rejoin{5, 8, 811, "cut", 4})), 4);
+    CHECK(rejoin.job == 5);
+    CHECK(rejoin.process == 8);
+    CHECK(rejoin.step == 811);
+    CHECK(rejoin.why == "cut");
+    CHECK(rejoin.generation == 4);
     const Refuse refuse = decode<Refuse>(body_of(encode(Refuse{true, "busy"})));
     CHECK(refuse.again);
     CHECK(refuse.why == "busy");
-    const Health health = decode<Health>(body_of(encode(Health{true, "rank 1 of 4"})));
+    const Health health = decode<Health>(body_of(encode(Health{true, "rank 1 of 4", 5, 6})));
     CHECK(health.healthy);
     CHECK(health.text == "rank 1 of 4");
+    CHECK(health.process == 5);
     const Edge edge = decode<Edge>(body_of(encode(Edge{5, 1, 0, 3})));
     CHECK(edge.job == 5);
     CHECK(edge.from == 1);
@@ -100,14 +135,15 @@ TEST_CASE("a header of other bytes, another version, an unknown type or too long
     CHECK_THROWS_WITH_AS(header_of(huge),
                          doctest::Contains("JOIN message of 281474976710656 bytes"), Error);
     // Anybody may send HEALTH, and to anybody: no more than its answer needs is ever allocated.
-    std::string health = encode(Health{true, std::string(kHealthLimit, 'x')});
+    std::string health = encode(Health{true, std::string(kHealthLimit, 'x'), 5, 6});
     CHECK_THROWS_WITH_AS(header_of(health), doctest::Contains("the limit is 4096"), Error);
 }
 
 TEST_CASE("every cut and every flipped byte of a message either decodes or is an Error") {
     const std::string bodies[] = {
-        body_of(encode(Join{2, 4, 7, 250, 9000, true, "nodeA", "10.0.0.7:1", {{"batch", "64"}}})),
-        body_of(encode(Welcome{9, 1, 1, 2, 0, false, {{"a", "x:1"}, {"b", "y:2"}}, {1, 0}})),
+        body_of(encode(Join{2, 4, 7, 250, {}, "nodeA", "10.0.0.7:1", 5, {{"batch", "64"}}})),
+        body_of(
+            encode(Welcome{9, 1, 1, 2, 0, {}, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 0}, "gone"})),
         body_of(encode(Heartbeat{1, 2, 1, 4, 5, "data"}))};
     size_t refused = 0, tried = 0;
     const auto try_all = [&](const std::string& body) {
@@ -148,7 +184,7 @@ TEST_CASE("a list that claims more items than its bytes could hold is refused by
 }
 
 TEST_CASE("a WELCOME whose ring is no permutation of the ranks is refused") {
-    Welcome welcome{9, 1, 1, 2, 0, false, {{"a", "x:1"}, {"b", "y:2"}}, {1, 1}};
+    Welcome welcome{9, 1, 1, 2, 0, {}, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 1}, ""};
     CHECK_THROWS_WITH_AS(decode<Welcome>(body_of(encode(welcome)), 1),
                          doctest::Contains("contradicts itself"), Error);
 }

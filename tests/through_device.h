@@ -147,10 +147,10 @@ class ThroughDevice final : public Backend {
         device_->dropout(c.out(x), p, draws, sample_ids, purpose);
     }
     void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels, float smoothing,
-                               Tensor dlogits, float* sums) override {
+                               Tensor dlogits, float* sums, const MixedLabels& mixed) override {
         Call c(*this);
         device_->softmax_cross_entropy(c.in_floats(logits), labels, smoothing, c.out(dlogits),
-                                       c.out(sums, BatchSums::kFloats));
+                                       c.out(sums, BatchSums::kFloats), mixed);
     }
     void softmax(Tensor x, Tensor y) override {
         Call c(*this);
@@ -313,7 +313,7 @@ class ThroughDevice final : public Backend {
 
 // The backend of this run of the test case: with it, the case runs once on the CPU, once on the
 // CUDA emulator, and once on a GPU where there is one; with CONVOY_TEST_DEVICE only on that device.
-// To be called once, at the top of the case. The CPU is left out of a precision that it lacks.
+// To be called once, at the top of the case. The CPU is left out of tf32, which it lacks.
 inline std::unique_ptr<Backend> each_backend(int threads = 2,
                                              Precision precision = Precision::kFp32) {
     std::unique_ptr<Backend> backend;
@@ -334,6 +334,8 @@ inline std::unique_ptr<Backend> each_backend(int threads = 2,
     }();
     if (precision == Precision::kFp32) {
         SUBCASE("cpu") { backend = make_backend("cpu", options); }
+    } else if (precision == Precision::kBf16) {
+        SUBCASE("cpu") { backend = std::make_unique<ThroughDevice>(make_backend("cpu", options)); }
     }
     SUBCASE("simt") { backend = std::make_unique<ThroughDevice>(make_backend("simt", options)); }
     if (has_gpu) {

@@ -7,11 +7,10 @@
     tools/compare_pytorch.py --losses 20 --model resnet18 --batch 8
 
 Speed: the two take turns training on one batch of random images that stays in memory, by SGD with
-momentum (--forward: the forward pass alone, in inference mode). PyTorch runs in its faster memory
-format; both are tried first. Prints medians of the rounds, the ratio, peak memory, and when the first
+momentum (--forward: the forward pass alone, in inference mode). PyTorch runs in the fastest of its two
+memory formats and torch.compile; all are tried first. --precision bf16 is its autocast. Prints medians of the rounds, the ratio, peak memory, and when the first
 step begins and ends, counted from the begin of the program (the Python interpreter is up by then).
-On a GPU PyTorch runs in channels_last, under autocast if --precision is bf16, as it is and by
-torch.compile. It waits for the GPU once after all timed steps, Convoy after each.
+On a GPU PyTorch runs in channels_last, as it is and by torch.compile. It waits for the GPU once after all timed steps, Convoy after each.
 
 Losses: both start from the weights that PyTorch drew and train the same batches of the same image
 files in the same order, without augmentation and dropout.
@@ -59,8 +58,7 @@ def torch_run(options, form):
     predict = torch.compile(model) if form == "compiled" else model
 
     def loss():
-        bf16 = on_gpu and options.precision == "bf16"
-        with torch.autocast(options.device, torch.bfloat16, enabled=bf16):
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
             return torch.nn.functional.cross_entropy(predict(x), labels)
 
     def step():
@@ -94,26 +92,32 @@ def torch_run(options, form):
         "device_memory_mb": torch.cuda.max_memory_reserved() / 2**20 if on_gpu else 0}))
 
 
-def philox(counter, key):
-    """Philox 4x32-10 (Salmon et al. 2011), as src/base/random.h."""
-    c, k, mask = list(counter), list(key), 0xFFFFFFFF
+def draw64(key, epoch, index):
+    """The first 64 bits of Random(key, epoch, index, kOrder) in src/base/random.h: Philox 4x32-10."""
+    mask = 0xFFFFFFFF
+    c, k = [0, index & mask, epoch, 1 | index >> 32 << 16], [key & mask, key >> 32]
     for _ in range(10):
         a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
         c = [(b >> 32) ^ c[1] ^ k[0], b & mask, (a >> 32) ^ c[3] ^ k[1], a & mask]
         k = [(k[0] + 0x9E3779B9) & mask, (k[1] + 0xBB67AE85) & mask]
-    return c
+    return c[0] | c[1] << 32
 
 
 def epoch_order(n, seed, epoch):
-    """The permutation of data/order.h: Fisher-Yates with draws of (seed, epoch, purpose 1)."""
-    words = (word for block in range(n)
-             for word in philox([block, 0, epoch, 1], [seed & 0xFFFFFFFF, seed >> 32]))
-    order = list(range(n))
-    for i in range(n, 1, -1):
-        low, high = next(words), next(words)
-        j = (low | high << 32) * i >> 64
-        order[i - 1], order[j] = order[j], order[i - 1]
-    return order
+    """The permutation of data/order.h: Feistel on a grid of rows x columns."""
+    key = draw64(seed, epoch, 0)
+    rows = math.isqrt(n - 1) + 1
+    columns = -(-n // rows)
+
+    def moved(i):
+        row, column = divmod(i, columns)
+        for turn in range(0, 8, 2):
+            row = (row + (draw64(key, turn, column) * rows >> 64)) % rows
+            column = (column + (draw64(key, turn + 1, row) * columns >> 64)) % columns
+        i = row * columns + column
+        return i if i < n else moved(i)
+
+    return [moved(i) for i in range(n)]
 
 
 def write_safetensors(path, tensors):
@@ -140,7 +144,8 @@ def convoy_losses(options, images, labels, weights, seed):
         words = (f"--data {folder}/set --val-split 0 --model {folder}/model.txt --size {options.size} "
                  f"--batch {options.batch} --epochs 1 --augment none --init {folder}/start.safetensors "
                  f"--lr {options.lr} --schedule constant --warmup 0 --weight-decay 5e-4 --bn-group 0 --seed {seed} "
-                 f"--threads {options.threads} --log-every 1 --save-every 0 --out {folder}/run")
+                 f"--threads {options.threads} --precision {options.precision} --log-every 1 --save-every 0 "
+                 f"--out {folder}/run")
         output_of([options.trainer] + words.split())
         with open(f"{folder}/run/log.jsonl") as file:
             events = [json.loads(line) for line in file]
@@ -161,7 +166,9 @@ def torch_losses(options, model, images, labels, seed):
         x = torch.stack([images[i][:, edge:-edge, edge:-edge] for i in batch])
         x = (x.float() / 255 - mean) / std
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x), torch.tensor([labels[i] for i in batch]))
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
+            logits = model(x)
+        loss = torch.nn.functional.cross_entropy(logits.float(), torch.tensor([labels[i] for i in batch]))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -206,7 +213,7 @@ def output_of(command):
 
 def compare_speeds(options):
     on_gpu = options.device == "cuda"
-    names = ["model", "batch", "size", "steps", "threads"] + (["device", "precision"] if on_gpu else [])
+    names = ["model", "batch", "size", "steps", "threads", "device", "precision"]
     same = [f"--{name}={getattr(options, name)}" for name in names] + ["--forward"] * options.forward
 
     def run(side):
@@ -214,7 +221,7 @@ def compare_speeds(options):
                    else [sys.executable, __file__, f"--as-torch={side}"])
         return json.loads(output_of(command + same).splitlines()[-1])
 
-    forms = [options.form] if options.form else ["channels_last", "compiled" if on_gpu else "default"]
+    forms = [options.form] if options.form else ["channels_last", "compiled"] + ["default"] * (not on_gpu)
     if not on_gpu and not options.form:
         forms = [max(forms, key=lambda form: run(form)["images_per_second"])]
     rounds = [{side: run(side) for side in ["convoy"] + forms} for _ in range(options.rounds)]
@@ -227,10 +234,10 @@ def compare_speeds(options):
                for side in rounds[0]}
     if options.json:
         print(json.dumps({"model": options.model, "batch": options.batch, "device": options.device,
-                          "precision": options.precision if on_gpu else "fp32",
+                          "precision": options.precision,
                           "threads": options.threads, "ratios": ratios, **medians}))
         return
-    where = f"on the GPU in {options.precision}" if on_gpu else f"{options.threads} threads"
+    where = ("on the GPU" if on_gpu else f"{options.threads} threads") + f" in {options.precision}"
     print(f"{options.model}, batch {options.batch}, {options.size}x{options.size}, {where}, "
           f"{options.rounds} alternating rounds, PyTorch in " + " and ".join(forms))
     print(f"  {'':<22} {'Convoy':>9}" + "".join(f" {form:>14}   ratio" + " " * 12 for form in forms))
@@ -257,10 +264,11 @@ def main():
     add("--lr", type=float, default=0.0001, help="of --losses")
     add("--json", action="store_true")
     add("--device", choices=["cpu", "cuda"], default="cpu")
-    add("--precision", choices=["fp32", "tf32", "bf16"], default="bf16", help="on a GPU")
+    add("--precision", choices=["fp32", "tf32", "bf16"], help="default: bf16 on a GPU, fp32 on a CPU")
     add("--form", choices=["channels_last", "default", "compiled"], help="of PyTorch: only this one")
     add("--as-torch", choices=["channels_last", "default", "compiled"], help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.precision = options.precision or ("bf16" if options.device == "cuda" else "fp32")
     if options.losses is not None and options.losses < 1:
         parser.error("--losses takes a number of steps")
     if options.losses and options.device == "cuda":

@@ -5,7 +5,8 @@
 set -eu
 
 packages="g++ make libasio-dev libopencv-core-dev libopencv-imgproc-dev libopencv-imgcodecs-dev
-libjpeg-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev"
+libjpeg-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev
+libarchive-dev libcurl4-openssl-dev zlib1g-dev"
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "deps: this is no Debian or Ubuntu; what is needed, by Debian's names:"

@@ -2,12 +2,14 @@
 #include <algorithm>
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/numbers.h"
 
 namespace convoy {
 
 // Slabs of a fixed number of rows, each summed on its own and then added in order: the bits do
 // not depend on the number of threads, and no sum has more than a few thousand addends in a row.
-void add_column_sums(Cpu& cpu, const float* dy, int64_t rows, int K, float* db) {
+template <class T>
+void add_column_sums(Cpu& cpu, const T* dy, int64_t rows, int K, float* db) {
     if (rows == 0) return;
     const int slabs = int(std::clamp<int64_t>(rows / 256, 1, 256));
     float* sums = cpu.shared.get(kSlotSums, size_t(slabs) * K);
@@ -23,5 +25,7 @@ void add_column_sums(Cpu& cpu, const float* dy, int64_t rows, int K, float* db) 
         db[k] += float(sum);
     }
 }
+template void add_column_sums(Cpu&, const float*, int64_t, int, float*);
+template void add_column_sums(Cpu&, const Bf16*, int64_t, int, float*);
 
 }  // namespace convoy

@@ -1,5 +1,5 @@
 // conv2d.cpp — convolutions as products with the matrix of patches (gemm.h), or where that is
-// faster by Winograd's method (winograd.h).
+// faster by Winograd's method (winograd.h). In bf16 on tiles (tiles.h), always directly.
 //
 //   conv2d         y  = patches(x) · wᵀ          rows n,p,q · depth r,s,c · columns k
 //   conv2d_grad_x  dx = patches(dy) · w          for each of the stride_h·stride_w phases:
@@ -19,8 +19,9 @@ namespace convoy {
 
 namespace {
 
-Patches patches_of(Tensor x, Window window, Tensor y) {
-    Patches a{x.floats(), x.N, x.H, x.W, x.C};
+template <class T>
+PatchesOf<T> patches_of(Tensor x, Window window, Tensor y) {
+    PatchesOf<T> a{numbers<T>(x), x.N, x.H, x.W, x.C};
     a.R = window.size_h, a.S = window.size_w, a.h0 = -window.pad_h, a.w0 = -window.pad_w;
     a.step_h = window.stride_h, a.step_w = window.stride_w, a.P = y.H, a.Q = y.W;
     return a;
@@ -48,18 +49,21 @@ bool CpuBackend::use_winograd(const Patches& x, int K) const {
 void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                         const Moments* of_y) {
     check_conv2d(x, w, window, y);
-    const Patches patches = patches_of(x, window, y);
     const ptrdiff_t row = y.C, line = row * y.W, filter = ptrdiff_t(w.H) * w.W * w.C;
-    const Epilogue epilogue{b, relu, nullptr};
-    if (use_winograd(patches, w.N)) {
-        std::vector<ptrdiff_t> taps(size_t(w.H) * w.W);
-        for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * w.C;
-        winograd_conv(cpu_, patches, {w.floats(), 1, filter, int(taps.size()), taps.data()}, w.N,
-                      y.floats(), epilogue);
-    } else {
-        multiply_patches(cpu_, patches, {w.floats(), 1, filter}, w.N,
-                         {y.floats(), line * y.H, line, row}, epilogue);
-    }
+    with_product_types(x, y, [&]<class X, class Y>(X, Y) {
+        const auto patches = patches_of<X>(x, window, y);
+        const EpilogueOf<Y> epilogue{b, relu};
+        if constexpr (std::is_same_v<X, float>)
+            if (use_winograd(patches, w.N)) {
+                std::vector<ptrdiff_t> taps(size_t(w.H) * w.W);
+                for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * w.C;
+                return winograd_conv(cpu_, patches,
+                                     {w.floats(), 1, filter, int(taps.size()), taps.data()}, w.N,
+                                     y.floats(), epilogue);
+            }
+        multiply_patches(cpu_, patches, RightSideOf<X>{numbers<X>(w), 1, filter}, w.N,
+                         RowMapOf<Y>{numbers<Y>(y), line * y.H, line, row}, epilogue);
+    });
     if (of_y) moments(y, *of_y);
 }
 
@@ -68,42 +72,55 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
     check_mask(mask, dx);
     const int step_h = window.stride_h, step_w = window.stride_w;
     const ptrdiff_t pixel = dx.C, line = pixel * dx.W, filter_row = ptrdiff_t(w.W) * w.C;
-    if (step_h > w.H || step_w > w.W) fill(dx.floats(), dx.elems(), 0);  // no filter meets some
-    for (int a = 0; a < std::min(step_h, dx.H); ++a)
-        for (int b = 0; b < std::min(step_w, dx.W); ++b) {
-            const PhaseTaps rows(a, w.H, step_h, window.pad_h);
-            const PhaseTaps cols(b, w.W, step_w, window.pad_w);
-            std::vector<ptrdiff_t> taps;
-            for (int r = 0; r < rows.count; ++r)
-                for (int s = 0; s < cols.count; ++s)
-                    taps.push_back((rows.highest - r * step_h) * filter_row +
-                                   (cols.highest - s * step_w) * w.C);
-            if (taps.empty()) continue;
-            Patches patches{dy.floats(), dy.N, dy.H, dy.W, dy.C};
-            patches.R = rows.count, patches.S = cols.count;
-            patches.h0 = rows.start, patches.w0 = cols.start;
-            patches.P = (dx.H - a + step_h - 1) / step_h;
-            patches.Q = (dx.W - b + step_w - 1) / step_w;
-            const RightSide filters{w.floats(), filter_row * w.H, 1, int(taps.size()), taps.data()};
-            const ptrdiff_t at = a * line + b * pixel;
-            const Epilogue epilogue{nullptr, false, mask ? mask.floats() + at : nullptr};
-            if (step_h == 1 && step_w == 1 && use_winograd(patches, dx.C))
-                winograd_conv(cpu_, patches, filters, dx.C, dx.floats(), epilogue);
-            else
+    with_product_types(dy, dx, [&]<class Y, class X>(Y, X) {
+        X* to = numbers<X>(dx);
+        if (step_h > w.H || step_w > w.W)  // no filter meets some
+            cpu_.pool.for_ranges(dx.elems(), 1 << 16, [&](size_t begin, size_t end) {
+                std::fill(to + begin, to + end, X(0));
+            });
+        for (int a = 0; a < std::min(step_h, dx.H); ++a)
+            for (int b = 0; b < std::min(step_w, dx.W); ++b) {
+                const PhaseTaps rows(a, w.H, step_h, window.pad_h);
+                const PhaseTaps cols(b, w.W, step_w, window.pad_w);
+                std::vector<ptrdiff_t> taps;
+                for (int r = 0; r < rows.count; ++r)
+                    for (int s = 0; s < cols.count; ++s)
+                        taps.push_back((rows.highest - r * step_h) * filter_row +
+                                       (cols.highest - s * step_w) * w.C);
+                if (taps.empty()) continue;
+                PatchesOf<Y> patches{numbers<Y>(dy), dy.N, dy.H, dy.W, dy.C};
+                patches.R = rows.count, patches.S = cols.count;
+                patches.h0 = rows.start, patches.w0 = cols.start;
+                patches.P = (dx.H - a + step_h - 1) / step_h;
+                patches.Q = (dx.W - b + step_w - 1) / step_w;
+                const RightSideOf<Y> filters{numbers<Y>(w), filter_row * w.H, 1, int(taps.size()),
+                                             taps.data()};
+                const ptrdiff_t at = a * line + b * pixel;
+                const EpilogueOf<X> epilogue{nullptr, false,
+                                             mask ? numbers<X>(mask) + at : nullptr};
+                if constexpr (std::is_same_v<Y, float>)
+                    if (step_h == 1 && step_w == 1 && use_winograd(patches, dx.C)) {
+                        winograd_conv(cpu_, patches, filters, dx.C, to, epilogue);
+                        continue;
+                    }
                 multiply_patches(cpu_, patches, filters, dx.C,
-                                 {dx.floats() + at, line * dx.H, line * step_h, pixel * step_w},
+                                 RowMapOf<X>{to + at, line * dx.H, line * step_h, pixel * step_w},
                                  epilogue);
-        }
+            }
+    });
 }
 
 void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_conv2d(x, dw, window, dy);
-    const Patches patches = patches_of(x, window, dy);
-    if (use_winograd(patches, dy.C))
-        winograd_grad_w(cpu_, dy.floats(), dy.C, patches, dw.floats());
-    else
-        multiply_rows(cpu_, dy.floats(), dy.C, patches, dw.floats());
-    if (db) add_column_sums(cpu_, dy.floats(), int64_t(dy.N) * dy.H * dy.W, dy.C, db);
+    with_product_types(x, x, [&]<class X>(X, auto) {
+        const auto patches = patches_of<X>(x, window, dy);
+        const X* from = numbers<X>(dy);
+        if (db) add_column_sums(cpu_, from, int64_t(dy.N) * dy.H * dy.W, dy.C, db);
+        if constexpr (std::is_same_v<X, float>)
+            if (use_winograd(patches, dy.C))
+                return winograd_grad_w(cpu_, from, dy.C, patches, dw.floats());
+        multiply_rows(cpu_, from, dy.C, patches, dw.floats());
+    });
 }
 
 }  // namespace convoy

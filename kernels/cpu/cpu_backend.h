@@ -19,6 +19,7 @@ class CpuBackend : public Backend {
     std::string name() const override { return "cpu"; }
     std::string description() const override;
     int threads() const override { return cpu_.pool.size(); }
+    Type activations() const override { return type_; }
 
     float* alloc(size_t elems) override;
     float* alloc_host(size_t elems) override { return alloc(elems); }
@@ -36,9 +37,22 @@ class CpuBackend : public Backend {
 
  private:
     bool use_winograd(const Patches& x, int K) const;
+    // f(float(), float()), or in bf16 f(Bf16(), T()): of what a product of x is compiled for that
+    // gives y, which may be fp32 as well.
+    template <class F>
+    void with_product_types(Tensor x, Tensor y, F&& f) {
+        check_product(x);
+        if (type_ == Type::kFloat32) return f(float(), float());
+        with_type(y.type, [&](auto out) { f(Bf16(), out); });
+    }
+    void check_product(Tensor x) const {
+        ENSURE(x.type == type_, "a product of floats in another precision: of a tensor ",
+               x.shape().text(), " of ", name_of(x.type));
+    }
 
     Cpu cpu_;
     ConvMethod conv_;
+    const Type type_;
     std::string why_;
     std::vector<Memory> owned_;
 };

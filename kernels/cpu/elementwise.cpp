@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/numbers.h"
 #include "kernels/shapes.h"
 #include "src/base/random.h"
 
@@ -14,7 +15,8 @@ constexpr size_t kGrain = 16384;  // floats: 64 KB a thread at least
 constexpr int kBlocks = 64;       // Philox blocks drawn side by side, one a vector lane
 
 // A separate function without branches: half of them would be mispredicted.
-void keep_some(float* v, const uint32_t* words, size_t count, float p, float scale) {
+template <class T>
+void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) {
 #pragma GCC ivdep
     for (size_t i = 0; i < count; ++i) {
         const float scaled = v[i] * scale;
@@ -25,28 +27,37 @@ void keep_some(float* v, const uint32_t* words, size_t count, float p, float sca
 }  // namespace
 
 void CpuBackend::relu(Tensor x) {
-    float* v = x.floats();
-    cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
-        // In this form a NaN stays a NaN, and is noticed.
-        for (size_t i = begin; i < end; ++i) v[i] = v[i] < 0 ? 0.0f : v[i];
+    with_type(x.type, [&]<class T>(T) {
+        T* v = numbers<T>(x);
+        cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
+            // In this form a NaN stays a NaN, and is noticed.
+            for (size_t i = begin; i < end; ++i) v[i] = v[i] < 0 ? 0.0f : float(v[i]);
+        });
     });
 }
 
 void CpuBackend::relu_grad(Tensor y, Tensor dy) {
     check_same("y", y, "dy", dy);
-    const float* from = y.floats();
-    float* to = dy.floats();
-    cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) to[i] = from[i] <= 0 ? 0.0f : to[i];
+    with_type(dy.type, [&]<class T>(T) {
+        const T* from = numbers<T>(y);
+        T* to = numbers<T>(dy);
+        cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
+            for (size_t i = begin; i < end; ++i) {
+                const float grad = to[i];  // read in any case, or there are no vectors
+                to[i] = from[i] <= 0 ? 0.0f : grad;
+            }
+        });
     });
 }
 
 void CpuBackend::add(Tensor x, Tensor y) {
     check_same("x", x, "y", y);
-    const float* from = y.floats();
-    float* to = x.floats();
-    cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) to[i] += from[i];
+    with_type(x.type, [&]<class T>(T) {
+        const T* from = numbers<T>(y);
+        T* to = numbers<T>(x);
+        cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
+            cpu_.micro.passes(from).add(to + begin, from + begin, end - begin);
+        });
     });
 }
 
@@ -54,7 +65,6 @@ void CpuBackend::dropout(Tensor x, float p, const Draws& draws,
                          std::span<const uint64_t> sample_ids, uint16_t purpose) {
     check_dropout(x, p, sample_ids);
     constexpr size_t kChunk = 4 * kBlocks;
-    float* all = x.floats();
     const size_t row = x.shape().row_elems(), chunks = (row + kChunk - 1) / kChunk;
     cpu_.pool.for_ranges(x.N * chunks, 16, [&](size_t begin, size_t end) {
         for (size_t task = begin; task < end; ++task) {
@@ -71,9 +81,11 @@ void CpuBackend::dropout(Tensor x, float p, const Draws& draws,
             philox4x32(blocks, draws.seed);
             for (int i = 0; i < kBlocks; ++i)
                 for (int j = 0; j < 4; ++j) words[4 * i + j] = blocks[j][i];
-            float* v = all + n * row + first;
             const size_t count = std::min(kChunk, row - first);
-            keep_some(v, words, count, p, 1 / (1 - p));
+            with_type(x.type, [&]<class T>(T) {
+                T* v = static_cast<T*>(x.data) + n * row + first;
+                keep_some(v, words, count, p, 1 / (1 - p));
+            });
         }
     });
 }

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/memory.h"
 #include "kernels/cpu/micro.h"
+#include "kernels/cpu/numbers.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/tensor.h"
 
@@ -33,16 +34,17 @@ enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts };
 
 // Element f = (r·S + s)·C + c of row (n,p,q) is x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or
 // 0 outside of the image.
-struct Patches {
-    const float* x;
+template <class T>
+struct PatchesOf {
+    const T* x;
     int N, H, W, C;
     int R = 1, S = 1, h0 = 0, w0 = 0, step_h = 1, step_w = 1;
     int P = 1, Q = 1;
 
     int64_t rows() const { return int64_t(N) * P * Q; }
     int depth() const { return R * S * C; }
-    static Patches matrix(const float* x, int rows, int columns) {
-        Patches a{x, 1, 1, rows, columns};
+    static PatchesOf matrix(const T* x, int rows, int columns) {
+        PatchesOf a{x, 1, 1, rows, columns};
         a.Q = rows;
         return a;
     }
@@ -51,28 +53,35 @@ struct Patches {
         return R == 1 && S == 1 && step_h == 1 && step_w == 1 && P == H && Q == W;
     }
 };
+using Patches = PatchesOf<float>;
 
 // Where row (n,p,q) of a result starts: data + n·step_n + p·step_p + q·step_q.
-struct RowMap {
-    float* data;
+template <class T>
+struct RowMapOf {
+    T* data;
     ptrdiff_t step_n, step_p, step_q;
 };
+using RowMap = RowMapOf<float>;
 
-struct Epilogue {
+template <class T>
+struct EpilogueOf {
     const float* bias = nullptr;  // one a column
     bool relu = false;
-    const float* mask = nullptr;  // laid out as the whole result: result is 0 where mask <= 0
+    const T* mask = nullptr;  // laid out as the whole result: result is 0 where mask <= 0
 };
+using Epilogue = EpilogueOf<float>;
 
 // The right side b(k,j), k < depth, j < columns, given by its strides: b[k·step_k + j·step_j].
 // One of the two strides is 1. `depth` may be cut in equal parts (`taps`) whose starts are listed
 // in any order: k = tap·(depth/taps) + i reads b[tap_start[tap] + i·step_k + j·step_j].
-struct RightSide {
-    const float* b;
+template <class T>
+struct RightSideOf {
+    const T* b;
     ptrdiff_t step_k, step_j;
     int taps = 1;
     const ptrdiff_t* tap_start = nullptr;  // null: all 0
 };
+using RightSide = RightSideOf<float>;
 
 // result(row, j) = epilogue(Σ_k a(row,k)·b(k,j)). b is packed once, as a whole: for weights of
 // convolutions, which are small beside the image.
@@ -90,7 +99,18 @@ void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightS
 void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& patches, float* dw,
                    bool rows_in_order = false);
 
+// The same of bf16, with sums in fp32, on tiles (tiles.h): tile_gemm.cpp, tile_grad_w.cpp.
+// transposed: result(j, row) in place of result(row, j), of a plain matrix x; row j is at
+// data + j·step_n, and the bias has one number a row of x.
+template <class T>
+void multiply_patches(Cpu& cpu, const PatchesOf<Bf16>& x, const RightSideOf<Bf16>& b, int columns,
+                      const RowMapOf<T>& result, const EpilogueOf<T>& epilogue,
+                      bool transposed = false);
+void multiply_rows(Cpu& cpu, const Bf16* dy, int K, const PatchesOf<Bf16>& patches, float* dw,
+                   bool rows_in_order = false);
+
 // db[k] += Σ_row dy[row][k].
-void add_column_sums(Cpu& cpu, const float* dy, int64_t rows, int K, float* db);
+template <class T>
+void add_column_sums(Cpu& cpu, const T* dy, int64_t rows, int K, float* db);
 
 }  // namespace convoy

@@ -36,6 +36,14 @@ void transpose_back(Cpu& cpu, const float* transposed, const float* b, bool relu
 
 void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
+    check_product(x);
+    if (type_ == Type::kBfloat16)
+        return with_type(y.type, [&]<class Y>(Y) {
+            multiply_patches(cpu_, PatchesOf<Bf16>::matrix(numbers<Bf16>(w), w.N, w.C),
+                             RightSideOf<Bf16>{numbers<Bf16>(x), 1, w.C}, x.N,
+                             RowMapOf<Y>{numbers<Y>(y), y.C, 0, 0}, EpilogueOf<Y>{b, relu},
+                             /*transposed=*/true);
+        });
     if (images_fill_columns(cpu_.micro, x.N)) {
         float* transposed = cpu_.shared.get(kSlotParts, size_t(w.N) * x.N);
         const ptrdiff_t all = ptrdiff_t(w.N) * x.N;
@@ -50,16 +58,20 @@ void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y)
 void CpuBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     check_linear(dx, w, dy);
     check_mask(mask, dx);
+    if (type_ == Type::kBfloat16)
+        return conv2d_grad_x(dy, w, Window::square(1), mask, dx.as({dx.N, 1, 1, w.C}));
     multiply_skinny(cpu_, dy.floats(), dy.N, w.N, {w.floats(), w.C, 1}, w.C, dx.floats(),
                     {nullptr, false, mask.floats()});
 }
 
 void CpuBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
-    // In order: ranks with unequal numbers of threads form the same gradient from factors.
-    multiply_rows(cpu_, dy.floats(), dy.C, Patches::matrix(x.floats(), x.N, dw.C), dw.floats(),
-                  /*rows_in_order=*/true);
-    if (db) add_column_sums(cpu_, dy.floats(), dy.N, dy.C, db);
+    with_product_types(x, x, [&]<class X>(X, auto) {
+        // In order: ranks with unequal numbers of threads form the same gradient from factors.
+        multiply_rows(cpu_, numbers<X>(dy), dy.C, PatchesOf<X>::matrix(numbers<X>(x), x.N, dw.C),
+                      dw.floats(), /*rows_in_order=*/true);
+        if (db) add_column_sums(cpu_, numbers<X>(dy), dy.N, dy.C, db);
+    });
 }
 
 }  // namespace convoy

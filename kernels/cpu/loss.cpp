@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/numbers.h"
 #include "kernels/shapes.h"
 
 namespace convoy {
@@ -21,27 +22,35 @@ double log_sum_exp(const float* x, int C) {
 }  // namespace
 
 void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
-                                       float smoothing, Tensor dlogits, float* sums) {
-    check_loss(logits, labels, dlogits);
+                                       float smoothing, Tensor dlogits, float* sums,
+                                       const MixedLabels& mixed) {
+    check_loss(logits, labels, dlogits, mixed);
     const int N = logits.N, C = logits.C;
-    const double other = double(smoothing) / C, own = 1 - double(smoothing) + other;
+    const double spread = double(smoothing) / C, whole = 1 - double(smoothing);
 
     const float* all = logits.floats();
-    float* to = dlogits.floats();
     double* losses = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, size_t(N) * 4));
     double* ranks = losses + N;
     cpu_.pool.for_each(N, [&](int n, int) {
         const float* x = all + ptrdiff_t(n) * C;
-        const int label = labels[n];
+        const int first = labels[n], second = mixed.second.empty() ? first : mixed.second[n];
+        const double part = mixed.second.empty() ? 1 : double(mixed.first_part[n]);
+        const int label = part < 0.5 ? second : first;
         const double log_sum = log_sum_exp(x, C);
         double loss = 0;
         int rank = 1;
         for (int c = 0; c < C; ++c) {
-            const double log_p = double(x[c]) - log_sum, target = c == label ? own : other;
+            const double log_p = double(x[c]) - log_sum;
+            const double hot = (c == first ? part : 0) + (c == second ? 1 - part : 0);
+            const double target = hot * whole + spread;
             if (target != 0) loss -= target * log_p;
             // Not "greater": beside a NaN nothing has rank 1.
             if (c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label))) ++rank;
-            if (to) to[ptrdiff_t(n) * C + c] = float(std::exp(log_p) - target);
+            if (dlogits)
+                with_type(dlogits.type, [&]<class T>(T) {
+                    auto* to = static_cast<T*>(dlogits.data) + ptrdiff_t(n) * C;
+                    to[c] = float(std::exp(log_p) - target);
+                });
         }
         losses[n] = loss, ranks[n] = rank;
     });

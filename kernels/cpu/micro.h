@@ -1,11 +1,15 @@
 // micro.h — the innermost loops, compiled once for each width of vector registers.
 //
-// micro_body.h and winograd_body.h are the source; micro_base.cpp compiles them for the floor of
-// the build (AVX2, NEON, …), micro_avx512.cpp for AVX-512. pick_micro() chooses at run time.
+// vectors.h, micro_body.h and the other *_body.h are the source; micro_base.cpp compiles them for
+// the floor of the build (AVX2, NEON, …), micro_avx512.cpp for AVX-512; micro_amx.cpp adds the tile
+// unit, and passes that round to bf16 by the processor's own instruction. pick_micro() chooses at
+// run time.
 #pragma once
 
 #include <cstddef>
 #include <utility>
+
+#include "kernels/cpu/tiles.h"
 
 namespace convoy {
 
@@ -63,9 +67,40 @@ struct WinogradMethod {
 // A pooling window around pixel (0, 0) = x; what lies in the image is [row_begin, row_end) ×
 // [col_begin, col_end). Places in it are counted r·size_w + s.
 struct PoolWindow {
-    ptrdiff_t line, pixel;  // floats from one row, or column, to the next
+    ptrdiff_t line, pixel;  // numbers from one row, or column, to the next
     int row_begin, row_end, col_begin, col_end, size_w;
 };
+// The outputs whose windows contain a pixel: rows and columns of dy and argmax. In the window of
+// (p, q) it has the place  place − p·place_row − q·place_col.
+struct PoolGrad {
+    ptrdiff_t line, pixel;
+    int row_begin, row_end, col_begin, col_end;
+    int place, place_row, place_col;
+};
+
+template <class T>
+struct Passes {
+    // Mean and sum of squares around it of each channel, over rows × C numbers.
+    void (*statistics)(const T* x, int64_t rows, int C, double* mean, double* square);
+    // y = act((x − mean)·scale + beta + residual); residual may be null.
+    void (*normalise)(const T* x, const T* residual, bool relu, T* y, int64_t rows, int C,
+                      const float* mean, const float* scale, const float* beta);
+    // With dz = dy where y > 0, else 0; or dy, if y is null:
+    //   Σ dz  and  Σ dz·(x − mean)·rstd
+    void (*gradient_sums)(const T* x, const T* y, const T* dy, int64_t rows, int C,
+                          const float* mean, const float* rstd, double* dz, double* dzx);
+    //   dx = scale·(dz − mean_dz − (x − mean)·slope)  and  dresidual = dz, if it is not null
+    void (*gradient_rows)(const T* x, const T* y, const T* dy, T* dx, T* dresidual, int64_t rows,
+                          int C, const float* mean, const float* scale, const float* mean_dz,
+                          const float* slope);
+    void (*add)(T* x, const T* y, size_t count);  // x += y
+    // Of one output pixel, and of one pixel of dx, which is 0 where mask <= 0; mask may be null.
+    void (*max_pool)(const T* x, const PoolWindow& window, int channels, T* y,
+                     unsigned char* argmax);
+    void (*max_pool_grad)(const T* dy, const unsigned char* argmax, const PoolGrad& window,
+                          int channels, const T* mask, T* dx);
+};
+
 // tile = Σ_k a(i,k)·b(k,j), j < nr; b(k,j) at b[k·nr + j], in by_depth at b[k·step + j].
 //   by_row     a(i,k) at a[i·kRowStride + k]
 //   by_piece   a(i,k) at a[(k/16)·rows·16 + i·16 + k%16]: rows in pieces of 16
@@ -91,9 +126,11 @@ struct Micro {
     void (*transpose)(const float* from, ptrdiff_t step, int depth, int columns, float* to,
                       ptrdiff_t to_step);
 
-    // y and argmax of one output pixel: the maximum over the window around pixel x.
-    void (*max_pool_window)(const float* x, const PoolWindow& window, int channels, float* y,
-                            unsigned char* argmax);
+    // Loops that are bound by memory.
+    Passes<float> on_floats;
+    Passes<Bf16> on_bf16;
+    const auto& passes(const float*) const { return on_floats; }
+    const auto& passes(const Bf16*) const { return on_bf16; }
 
     // The transforms of winograd.h: 6x6 pixels → 36, and what depends on the size of the filters.
     void (*winograd_input)(const WinogradBlock& in, const WinogradPieces& out);
@@ -101,6 +138,9 @@ struct Micro {
 
     // rounds·kChains·width multiply-adds in registers alone: the limit of the processor.
     float (*multiply_add_chains)(int rounds);
+
+    // Products of bf16.
+    TileUnit tiles;
 };
 
 constexpr int kChains = 12;
@@ -112,6 +152,8 @@ constexpr int kRowStride = kDepthBlock + kPiece;
 
 const Micro& micro_base();
 const Micro& micro_avx512();  // only on x86-64, only to be called where the processor has it
-const Micro& pick_micro();
+const Micro& micro_amx();     // only on x86-64, only to be called where may_use_amx()
+// bf16: whether its products are needed, for which the system must be asked.
+const Micro& pick_micro(bool bf16 = false);
 
 }  // namespace convoy

@@ -11,17 +11,10 @@
 //      a(0…13, k) ┌┐         ┌──────┬──────┐        two a cycle), so FMA is the limit.
 //                 ││  ·  =   │  28 sums    │        AVX2: 6 × 2 vectors of 8 = 12 of 16 registers.
 //                 └┘         └──────┴──────┘        128 bits: 8 × 3 vectors of 4 = 24 of 32.
-//
-// Everything is in an anonymous namespace and calls no inline function of another header: the
-// linker must not take an AVX-512 copy of shared code for the whole program.
+#include "kernels/cpu/vectors.h"
+
 namespace convoy {
 namespace {
-
-typedef float Vec __attribute__((vector_size(kWidth * 4)));
-typedef float VecAnywhere __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
-
-inline Vec load(const float* p) { return *reinterpret_cast<const VecAnywhere*>(p); }
-inline void store(float* p, Vec v) { *reinterpret_cast<VecAnywhere*>(p) = v; }
 
 // Everything but a plain store, from a buffer: one copy of this for all heights of tiles.
 [[gnu::noinline]] void finish_tile(const float* sums, int height, const TileOut& out) {
@@ -156,8 +149,6 @@ constexpr Tiles all_tiles() {
 }
 constexpr Tiles kTiles = all_tiles();
 
-typedef int Ints __attribute__((vector_size(kWidth * 4)));
-
 // From two vectors the one whose lane l is lane L[l] of both, one after the other.
 template <int... L>
 inline Vec lanes(Vec a, Vec b) {
@@ -211,44 +202,15 @@ void transpose(const float* from, ptrdiff_t step, int depth, int columns, float*
         for (int j = 0; j < columns; ++j) to[k * to_step + j] = from[j * step + k];
 }
 
-// ---- max pooling ----
+}  // namespace
+}  // namespace convoy
 
-typedef unsigned char Bytes __attribute__((vector_size(kWidth)));
-typedef unsigned char BytesAnywhere __attribute__((vector_size(kWidth), aligned(1), may_alias));
+#include "kernels/cpu/tile_body.h"
 
-inline float max_of_channel(const float* x, const PoolWindow& w, int* where) {
-    float best = x[w.row_begin * w.line + w.col_begin * w.pixel];
-    *where = w.row_begin * w.size_w + w.col_begin;
-    for (int r = w.row_begin; r < w.row_end; ++r)
-        for (int s = w.col_begin; s < w.col_end; ++s) {
-            const float v = x[r * w.line + s * w.pixel];
-            if (v > best || v != v) best = v, *where = r * w.size_w + s;
-        }
-    return best;
-}
+#include "kernels/cpu/passes_body.h"
 
-void max_pool_window(const float* x, const PoolWindow& w, int channels, float* y,
-                     unsigned char* argmax) {
-    int c = 0;
-    for (; c + kWidth <= channels; c += kWidth) {
-        Vec best = load(x + w.row_begin * w.line + w.col_begin * w.pixel + c);
-        Ints where = Ints{} + (w.row_begin * w.size_w + w.col_begin);
-        for (int r = w.row_begin; r < w.row_end; ++r)
-            for (int s = w.col_begin; s < w.col_end; ++s) {
-                const Vec v = load(x + r * w.line + s * w.pixel + c);
-                const Ints better = (v > best) | (v != v);  // a NaN wins, and stays
-                best = better ? v : best;
-                where = better ? Ints{} + (r * w.size_w + s) : where;
-            }
-        store(y + c, best);
-        *reinterpret_cast<BytesAnywhere*>(argmax + c) = __builtin_convertvector(where, Bytes);
-    }
-    for (; c < channels; ++c) {
-        int where;
-        y[c] = max_of_channel(x + c, w, &where);
-        argmax[c] = static_cast<unsigned char>(where);
-    }
-}
+namespace convoy {
+namespace {
 
 // Twelve chains of dependent multiply-adds hide the latency of four cycles of two units.
 float multiply_add_chains(int rounds) {
@@ -271,11 +233,23 @@ float multiply_add_chains(int rounds) {
 namespace convoy {
 namespace {
 constexpr Micro make_micro(const char* name) {
-    return {name,           kWidth,          kRows,
-            kWidth * kVecs, kLane,           kLaneRows,
-            kTiles.by_row,  kTiles.by_piece, kTiles.by_depth,
-            transpose,      max_pool_window, transform_pixels<input_transform>,
-            kWinograd3,     kWinograd5,      multiply_add_chains};
+    return {name,
+            kWidth,
+            kRows,
+            kWidth * kVecs,
+            kLane,
+            kLaneRows,
+            kTiles.by_row,
+            kTiles.by_piece,
+            kTiles.by_depth,
+            transpose,
+            kPasses<float>,
+            kPasses<Bf16>,
+            transform_pixels<input_transform>,
+            kWinograd3,
+            kWinograd5,
+            multiply_add_chains,
+            kTileTwin};
 }
 }  // namespace
 }  // namespace convoy

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/numbers.h"
 #include "kernels/shapes.h"
 
 namespace convoy {
@@ -26,34 +27,37 @@ int area_end(int p, int outputs, int inputs) {
     return int((int64_t(p + 1) * inputs + outputs - 1) / outputs);
 }
 
-// dx[c] += argmax[c] == place ? dy[c] : 0
-void add_where(const float* __restrict dy, const uint8_t* __restrict argmax, uint8_t place, int C,
-               float* __restrict dx) {
-    for (int c = 0; c < C; ++c) dx[c] += argmax[c] == place ? dy[c] : 0.0f;
-}
+// Where the sums of a row of dx are made: in place, or for bf16 in `scratch`.
+inline float* sums_of(float* row, float*) { return row; }
+inline float* sums_of(Bf16*, float* scratch) { return scratch; }
+inline void round_sums(const float*, int, float*) {}
+inline void round_sums(const float* sums, int n, Bf16* row) { std::copy_n(sums, n, row); }
 
 }  // namespace
 
 void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
-    const float* from = x.floats();
-    float* to = y.floats();
     const ptrdiff_t pixel = x.C, line = pixel * x.W;
-    cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
-        const int n = task / y.H, h = task % y.H * window.stride_h - window.pad_h;
-        for (int q = 0; q < y.W; ++q) {
-            const int w = q * window.stride_w - window.pad_w;
-            const float* corner = from + (ptrdiff_t(n) * x.H + h) * line + w * pixel;
-            const PoolWindow inside{line,
-                                    pixel,
-                                    std::max(0, -h),
-                                    std::min(window.size_h, x.H - h),
-                                    std::max(0, -w),
-                                    std::min(window.size_w, x.W - w),
-                                    window.size_w};
-            const ptrdiff_t at = (ptrdiff_t(task) * y.W + q) * y.C;
-            cpu_.micro.max_pool_window(corner, inside, x.C, to + at, argmax + at);
-        }
+    with_type(x.type, [&]<class T>(T) {
+        const T* from = numbers<T>(x);
+        T* to = numbers<T>(y);
+        const auto pool = cpu_.micro.passes(from).max_pool;
+        cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
+            const int n = task / y.H, h = task % y.H * window.stride_h - window.pad_h;
+            for (int q = 0; q < y.W; ++q) {
+                const int w = q * window.stride_w - window.pad_w;
+                const T* corner = from + (ptrdiff_t(n) * x.H + h) * line + w * pixel;
+                const PoolWindow inside{line,
+                                        pixel,
+                                        std::max(0, -h),
+                                        std::min(window.size_h, x.H - h),
+                                        std::max(0, -w),
+                                        std::min(window.size_w, x.W - w),
+                                        window.size_w};
+                const ptrdiff_t at = (ptrdiff_t(task) * y.W + q) * y.C;
+                pool(corner, inside, x.C, to + at, argmax + at);
+            }
+        });
     });
 }
 
@@ -61,75 +65,86 @@ void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, 
                                Tensor dx) {
     check_max_pool(dx.shape(), window, dy.shape());
     check_mask(mask, dx);
-    const float *signs = mask.floats(), *from = dy.floats();
-    float* to = dx.floats();
-    cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
-        const int n = task / dx.H, h = task % dx.H, C = dx.C;
-        const Covering rows(h, window.size_h, window.stride_h, window.pad_h, dy.H);
-        for (int w = 0; w < dx.W; ++w) {
-            const Covering cols(w, window.size_w, window.stride_w, window.pad_w, dy.W);
-            const ptrdiff_t at = (ptrdiff_t(task) * dx.W + w) * C;
-            std::fill_n(to + at, C, 0.0f);
-            for (int p = rows.first; p <= rows.last; ++p)
-                for (int q = cols.first; q <= cols.last; ++q) {
-                    const int r = h + window.pad_h - p * window.stride_h;
-                    const int s = w + window.pad_w - q * window.stride_w;
-                    const ptrdiff_t source = ((ptrdiff_t(n) * dy.H + p) * dy.W + q) * C;
-                    add_where(from + source, argmax + source, uint8_t(r * window.size_w + s), C,
-                              to + at);
-                }
-            if (signs)
-                for (int c = 0; c < C; ++c) to[at + c] = signs[at + c] <= 0 ? 0 : to[at + c];
-        }
+    with_type(dx.type, [&]<class T>(T) {
+        const T *signs = numbers<T>(mask), *from = numbers<T>(dy);
+        T* all = numbers<T>(dx);
+        const auto pool = cpu_.micro.passes(from).max_pool_grad;
+        const ptrdiff_t pixel = dy.C, line = pixel * dy.W;
+        cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
+            const int n = task / dx.H, h = task % dx.H;
+            const Covering rows(h, window.size_h, window.stride_h, window.pad_h, dy.H);
+            for (int w = 0; w < dx.W; ++w) {
+                const Covering cols(w, window.size_w, window.stride_w, window.pad_w, dy.W);
+                const PoolGrad covering{line,
+                                        pixel,
+                                        rows.first,
+                                        rows.last + 1,
+                                        cols.first,
+                                        cols.last + 1,
+                                        (h + window.pad_h) * window.size_w + w + window.pad_w,
+                                        window.stride_h * window.size_w,
+                                        window.stride_w};
+                const ptrdiff_t at = (ptrdiff_t(task) * dx.W + w) * dx.C, image = n * dy.H * line;
+                pool(from + image, argmax + image, covering, dx.C, signs ? signs + at : nullptr,
+                     all + at);
+            }
+        });
     });
 }
 
 void CpuBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
-    const float* from = x.floats();
-    float* all = y.floats();
-    cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
-        const int n = task / y.H, p = task % y.H;
-        const int h0 = area_begin(p, y.H, x.H), h1 = area_end(p, y.H, x.H);
-        for (int q = 0; q < y.W; ++q) {
-            const int w0 = area_begin(q, y.W, x.W), w1 = area_end(q, y.W, x.W);
-            const float share = 1.0f / float((h1 - h0) * (w1 - w0));
-            float* to = all + (ptrdiff_t(task) * y.W + q) * y.C;
-            over_channels(x.C, [&](int c, auto lanes) {
-                float sum[kLanes] = {};
-                for (int h = h0; h < h1; ++h)
-                    for (int w = w0; w < w1; ++w) {
-                        const float* v = from + ((ptrdiff_t(n) * x.H + h) * x.W + w) * x.C + c;
-                        for (int l = 0; l < lanes; ++l) sum[l] += v[l];
-                    }
-                for (int l = 0; l < lanes; ++l) to[c + l] = sum[l] * share;
-            });
-        }
+    with_type(x.type, [&]<class T>(T) {
+        const T* from = numbers<T>(x);
+        T* all = numbers<T>(y);
+        cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
+            const int n = task / y.H, p = task % y.H;
+            const int h0 = area_begin(p, y.H, x.H), h1 = area_end(p, y.H, x.H);
+            for (int q = 0; q < y.W; ++q) {
+                const int w0 = area_begin(q, y.W, x.W), w1 = area_end(q, y.W, x.W);
+                const float share = 1.0f / float((h1 - h0) * (w1 - w0));
+                T* to = all + (ptrdiff_t(task) * y.W + q) * y.C;
+                over_channels(x.C, [&](int c, auto lanes) {
+                    float sum[kLanes] = {};
+                    for (int h = h0; h < h1; ++h)
+                        for (int w = w0; w < w1; ++w) {
+                            const T* v = from + ((ptrdiff_t(n) * x.H + h) * x.W + w) * x.C + c;
+                            for (int l = 0; l < lanes; ++l) sum[l] += v[l];
+                        }
+                    for (int l = 0; l < lanes; ++l) to[c + l] = sum[l] * share;
+                });
+            }
+        });
     });
 }
 
 void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     check_avg_pool(dx, dy);
-    const float* all = dy.floats();
-    float* rows = dx.floats();
     const int P = dy.H, Q = dy.W;
-    cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
-        const int n = task / dx.H, h = task % dx.H;
-        // Outputs whose area holds h: p·H/P ≤ h < (p+1)·H/P, both ends rounded outwards.
-        const int p0 = area_begin(h, dx.H, P), p1 = area_end(h, dx.H, P);
-        for (int w = 0; w < dx.W; ++w) {
-            const int q0 = area_begin(w, dx.W, Q), q1 = area_end(w, dx.W, Q);
-            float* to = rows + (ptrdiff_t(task) * dx.W + w) * dx.C;
-            std::fill_n(to, dx.C, 0.0f);
-            for (int p = p0; p < p1; ++p)
-                for (int q = q0; q < q1; ++q) {
-                    const int rows = area_end(p, P, dx.H) - area_begin(p, P, dx.H);
-                    const int cols = area_end(q, Q, dx.W) - area_begin(q, Q, dx.W);
-                    const float share = 1.0f / float(rows * cols);
-                    const float* from = all + ((ptrdiff_t(n) * P + p) * Q + q) * dy.C;
-                    for (int c = 0; c < dx.C; ++c) to[c] += from[c] * share;
-                }
-        }
+    float* const* scratch = cpu_.for_threads(size_t(dx.C));
+    with_type(dx.type, [&]<class T>(T) {
+        const T* all = numbers<T>(dy);
+        T* rows = numbers<T>(dx);
+        cpu_.pool.for_each(dx.N * dx.H, [&](int task, int thread) {
+            const int n = task / dx.H, h = task % dx.H;
+            // Outputs whose area holds h: p·H/P ≤ h < (p+1)·H/P, both ends rounded outwards.
+            const int p0 = area_begin(h, dx.H, P), p1 = area_end(h, dx.H, P);
+            for (int w = 0; w < dx.W; ++w) {
+                const int q0 = area_begin(w, dx.W, Q), q1 = area_end(w, dx.W, Q);
+                T* row = rows + (ptrdiff_t(task) * dx.W + w) * dx.C;
+                float* to = sums_of(row, scratch[thread]);
+                std::fill_n(to, dx.C, 0.0f);
+                for (int p = p0; p < p1; ++p)
+                    for (int q = q0; q < q1; ++q) {
+                        const int rows = area_end(p, P, dx.H) - area_begin(p, P, dx.H);
+                        const int cols = area_end(q, Q, dx.W) - area_begin(q, Q, dx.W);
+                        const float share = 1.0f / float(rows * cols);
+                        const T* from = all + ((ptrdiff_t(n) * P + p) * Q + q) * dy.C;
+                        for (int c = 0; c < dx.C; ++c) to[c] += from[c] * share;
+                    }
+                round_sums(to, dx.C, row);
+            }
+        });
     });
 }
 

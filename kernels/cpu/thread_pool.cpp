@@ -28,7 +28,7 @@ void wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : shares_(size_t(threads)) {
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
 
@@ -45,6 +45,7 @@ void ThreadPool::run(int n, Call call, void* fn) {
         for (int task = 0; task < n; ++task) call(fn, task, 0);
         return;
     }
+    for (Share& share : shares_) share.taken.store(0, std::memory_order_relaxed);
     finished_.store(0, std::memory_order_relaxed);
     started_.fetch_add(1, std::memory_order_release);
     started_.notify_all();
@@ -56,8 +57,14 @@ void ThreadPool::run(int n, Call call, void* fn) {
 
 void ThreadPool::do_share(int thread) {
     const int64_t n = n_, threads = size();
-    for (int64_t task = n * thread / threads; task < n * (thread + 1) / threads; ++task)
-        call_(fn_, int(task), thread);
+    for (int64_t i = 0; i < threads; ++i) {
+        const int64_t owner = (thread + i) % threads, end = n * (owner + 1) / threads;
+        const auto next = [&] {
+            return n * owner / threads +
+                   shares_[size_t(owner)].taken.fetch_add(1, std::memory_order_relaxed);
+        };
+        for (int64_t task = next(); task < end; task = next()) call_(fn_, int(task), thread);
+    }
 }
 
 void ThreadPool::work(int thread) {

@@ -2,11 +2,13 @@
 //
 //   for_each(n, fn)   calls fn(task, thread) for task 0 … n−1 and returns when all are done
 //
-// The partition is static: thread t of T gets the tasks [t·n/T, (t+1)·n/T). So the same number of
-// threads gives the same bits, and a thread finds the rows of the last op in its own cache.
-// The caller is thread 0. Workers wait for the next op with a short spin (ops of one step follow
-// each other within microseconds), then sleep: decoding and the network share these processors.
-// One caller at a time; pools are independent, so two backends may live in one process.
+// Thread t of T begins with the tasks [t·n/T, (t+1)·n/T), so it finds the rows of the last op in
+// its own cache; then it takes what is left of others' shares, for a processor may be taken away
+// for milliseconds. What a task gives must not depend on its thread: then the same number of
+// threads gives the same bits. The caller is thread 0. Workers wait for the next op with a short
+// spin (ops of one step follow each other within microseconds), then sleep: decoding and the
+// network share these processors. One caller at a time; pools are independent, so two backends may
+// live in one process.
 #pragma once
 
 #include <atomic>
@@ -34,12 +36,13 @@ class ThreadPool {
             const_cast<void*>(static_cast<const void*>(&fn)));
     }
 
-    // fn(begin, end) on one contiguous range a thread, cut at multiples of `grain`; ranges of less
-    // than `grain` are not worth waking a thread for.
+    // fn(begin, end) on contiguous ranges, cut at multiples of `grain`, a few a thread; ranges of
+    // less than `grain` are not worth waking a thread for.
     template <class Fn>
     void for_ranges(size_t n, size_t grain, Fn&& fn) {
         const size_t grains = (n + grain - 1) / grain;
-        const int parts = int(grains < size_t(size()) ? grains : size_t(size()));
+        const size_t most = size() > 1 ? size_t(size()) * 4 : 1;
+        const int parts = int(grains < most ? grains : most);
         for_each(parts, [&](int task, int) {
             const size_t begin = grains * task / parts * grain;
             const size_t end = grains * (task + 1) / parts * grain;
@@ -53,6 +56,11 @@ class ThreadPool {
     void work(int thread);
     void do_share(int thread);
 
+    struct alignas(64) Share {
+        std::atomic<int> taken{0};  // tasks of it
+    };
+
+    std::vector<Share> shares_;
     std::vector<std::thread> workers_;
     // The job; written by the caller before started_ is raised, read by workers after.
     Call call_ = nullptr;

@@ -10,7 +10,8 @@
 //   across  is made by each thread that needs it, and never stored. An input row counts for
 //           about two output rows, so most of it is made twice: that saves a second pass over
 //           memory, a barrier, and room for images of any height.
-//   bytes   the pixels, and tables of a few KB an image, read (again and again from the cache);
+//   bytes   (of RGB) the pixels, and tables of a few KB an image, read (again and again from the
+//   cache);
 //           12·P·Q written (6·P·Q of bf16). From 250x250 to 224x224 a place takes 2 to 3 others of
 //           each axis: about 8 multiply-adds a number, for 5 bytes. Not measured on a GPU.
 //   exact   integers, then a table: the same bits as data/resize.cpp, in any order; as bf16
@@ -32,6 +33,7 @@ struct Sum {
     __device__ uint32_t byte() const { return min(sum >> Picture::kWeightBits, 255u); }
 };
 
+template <int kC>
 __global__ void resize_kernel(const uint8_t* __restrict__ packed, const Picture* pictures,
                               const float* __restrict__ values, int P, int Q, size_t pixels,
                               Numbers y) {
@@ -46,16 +48,16 @@ __global__ void resize_kernel(const uint8_t* __restrict__ packed, const Picture*
         const int column_first = column[0], column_count = column[1];
         const int row_first = row[0], row_count = row[1];
 
-        Sum down[3];
+        Sum down[kC];
         for (int r = 0; r < row_count; ++r) {
             const size_t h = size_t(row_first + r);
-            const uint8_t* from = packed + picture.pixels + (h * picture.W + column_first) * 3;
-            Sum across[3];
-            for (int k = 0; k < column_count; ++k, from += 3)
-                for (int c = 0; c < 3; ++c) across[c].add(column[2 + k], from[c]);
-            for (int c = 0; c < 3; ++c) down[c].add(row[2 + r], across[c].byte());
+            const uint8_t* from = packed + picture.pixels + (h * picture.W + column_first) * kC;
+            Sum across[kC];
+            for (int k = 0; k < column_count; ++k, from += kC)
+                for (int c = 0; c < kC; ++c) across[c].add(column[2 + k], from[c]);
+            for (int c = 0; c < kC; ++c) down[c].add(row[2 + r], across[c].byte());
         }
-        for (int c = 0; c < 3; ++c) y.set(i * 3 + c, values[c * 256 + down[c].byte()]);
+        for (int c = 0; c < kC; ++c) y.set(i * kC + c, values[c * 256 + down[c].byte()]);
     }
 }
 
@@ -65,10 +67,11 @@ void CudaBackend::resize(std::span<const uint8_t> packed, std::span<const Pictur
                          const float* values, Tensor y) {
     check_resize(packed.size(), pictures, y);
     const Picture* pictures_there = memory_.pass(pictures, stream_);
-    const float* values_there = memory_.pass(std::span(values, 3 * 256), stream_);
+    const float* values_there = memory_.pass(std::span(values, size_t(y.C) * 256), stream_);
     const size_t pixels = size_t(y.N) * y.H * y.W;
-    resize_kernel<<<blocks_for(pixels), kThreads, 0, stream_>>>(packed.data(), pictures_there,
-                                                                values_there, y.H, y.W, pixels, y);
+    const auto kernel = y.C == 1 ? resize_kernel<1> : resize_kernel<3>;
+    kernel<<<blocks_for(pixels), kThreads, 0, stream_>>>(packed.data(), pictures_there,
+                                                         values_there, y.H, y.W, pixels, y);
     CUDA_LAUNCHED();
 }
 

@@ -38,18 +38,24 @@ __device__ double log_sum_exp(const float* x, int C, int lane) {
     return double(top) + log(warp_sum(sum));
 }
 
-__global__ void cross_entropy_kernel(const float* logits, const int32_t* labels, int N, int C,
-                                     double own, double other, Numbers dlogits, double* losses,
-                                     int* ranks) {
+// second_labels, first_parts: null where labels are not mixed.
+__global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
+                                     const int32_t* second_labels, const float* first_parts, int N,
+                                     int C, double whole, double spread, Numbers dlogits,
+                                     double* losses, int* ranks) {
     const int n = blockIdx.x * kWarps + threadIdx.y, lane = threadIdx.x;
     if (n >= N) return;  // a whole warp
     const float* x = logits + size_t(n) * C;
-    const int label = labels[n];
+    const int first = labels[n], second = second_labels ? second_labels[n] : first;
+    const double part = second_labels ? double(first_parts[n]) : 1;
+    const int label = part < 0.5 ? second : first;
     const double log_sum = log_sum_exp(x, C, lane);
     double loss = 0;
     int above = 0;  // classes that rank before the label's
     for (int c = lane; c < C; c += 32) {
-        const double log_p = double(x[c]) - log_sum, target = c == label ? own : other;
+        const double log_p = double(x[c]) - log_sum;
+        const double hot = (c == first ? part : 0) + (c == second ? 1 - part : 0);
+        const double target = hot * whole + spread;
         if (target != 0) loss -= target * log_p;
         // Not "greater": beside a NaN nothing has rank 1.
         above += c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label));
@@ -90,16 +96,21 @@ __global__ void softmax_kernel(const float* x, int N, int C, float* y) {
 }  // namespace
 
 void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
-                                        float smoothing, Tensor dlogits, float* sums) {
-    check_loss(logits, labels, dlogits);
+                                        float smoothing, Tensor dlogits, float* sums,
+                                        const MixedLabels& mixed) {
+    check_loss(logits, labels, dlogits, mixed);
     const int N = logits.N, C = logits.C;
     if (N == 0) return;
-    const double other = double(smoothing) / C, own = 1 - double(smoothing) + other;
+    const double spread = double(smoothing) / C, whole = 1 - double(smoothing);
     const int32_t* labels_there = memory_.pass(labels, stream_);
+    const bool mixing = !mixed.second.empty();
+    const int32_t* second_there = mixing ? memory_.pass(mixed.second, stream_) : nullptr;
+    const float* parts_there = mixing ? memory_.pass(mixed.first_part, stream_) : nullptr;
     auto* losses = memory_.scratch<double>(kSlotSums, size_t(N) * 2);
     int* ranks = reinterpret_cast<int*>(losses + N);
     cross_entropy_kernel<<<ceil_div(N, kWarps), dim3(32, kWarps), 0, stream_>>>(
-        logits.floats(), labels_there, N, C, own, other, dlogits, losses, ranks);
+        logits.floats(), labels_there, second_there, parts_there, N, C, whole, spread, dlogits,
+        losses, ranks);
     CUDA_LAUNCHED();
     loss_sums_kernel<<<1, 256, 0, stream_>>>(losses, ranks, N, sums);
     CUDA_LAUNCHED();

@@ -16,17 +16,6 @@ namespace convoy::CONVOY_DEVICE {
 
 using bf16 = __nv_bfloat16;
 
-template <class T>
-constexpr Type kTypeOf = sizeof(T) == sizeof(float) ? Type::kFloat32 : Type::kBfloat16;
-
-// The numbers of a tensor that must hold this type; null where there is no tensor.
-template <class T>
-T* numbers(Tensor x) {
-    ENSURE(!x || x.type == kTypeOf<T>, "a tensor ", x.shape().text(), " of ", name_of(x.type),
-           " among others of ", name_of(kTypeOf<T>));
-    return static_cast<T*>(x.data);
-}
-
 // f(float()) or f(bf16()): what a kernel is launched for.
 template <class F>
 void with_type(Type type, F&& f) {

@@ -7,8 +7,9 @@ namespace convoy {
 
 // Offsets are in bytes from the beginning of the block, and multiples of four:
 //
-//   pixels   H·W·3 bytes  RGB, rows without padding: only the part of the image that is read
-//   columns  int32        for each column of the result: the first pixel of a row that it takes,
+//   pixels   H·W·C bytes  RGB or grey, as the result has C, rows without padding: only the part of
+//   the image that is read columns  int32        for each column of the result: the first pixel of
+//   a row that it takes,
 //                         how many, and `column_taps` weights, of which the rest are 0
 //   rows     int32        the same for each row of the result, with `row_taps` weights
 struct Picture {

@@ -41,6 +41,11 @@ enum Purpose : uint16_t {
     kTest = 6,
     kBench = 7,
     kSplit = 8,
+    kJitter = 16,
+    kPolicy = 17,
+    kErase = 18,
+    kTranslate = 19,
+    kMix = 20,
     kLayer = 1024,
 };
 

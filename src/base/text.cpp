@@ -2,6 +2,7 @@
 #include "src/base/text.h"
 
 #include <algorithm>
+#include <cctype>
 #include <numeric>
 
 namespace convoy {
@@ -46,6 +47,14 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
         if (distance < best_distance) best = candidate, best_distance = distance;
     }
     return best;
+}
+
+std::string printable(std::string_view text) {
+    std::string all;
+    for (const char c : text)
+        all += std::iscntrl(static_cast<unsigned char>(c)) ? fmt::format("\\x{:02x}", uint8_t(c))
+                                                           : std::string(1, c);
+    return all;
 }
 
 bool is_utf8(std::string_view text) {

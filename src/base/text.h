@@ -26,6 +26,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 
 // Whether the bytes are UTF-8 (RFC 3629): no stray or missing continuation, no overlong form.
 bool is_utf8(std::string_view text);
+// Control characters as \xNN: for names from outside in what people read.
+std::string printable(std::string_view text);
 
 std::string clock_text(double seconds);  // "3:10" (minutes), "2:05:07" (hours)
 std::string count_text(double n);        // "57.0 M", "4.2 k", "316"

@@ -4,8 +4,7 @@
 
 #include <memory>
 
-#include "data/augment.h"
-#include "data/source.h"
+#include "data/loader.h"
 #include "net/communicator.h"
 #include "src/base/clock.h"
 #include "src/base/table.h"
@@ -30,16 +29,20 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
 //   algorithm  bytes / median
 //   bus        algorithm · 2(world-1)/world: what each rank really sends (and receives); the
 //              figure to compare with the link, whatever the world
+//   CPU        seconds of processors, user and system, for each 10^9 bytes that rank 0 sends and
+//              receives
 //   link       what the slowest edge of the ring carries in one direction
 void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop);
 // The same with config.world processes of this machine (2 if it is 0), joined over loopback. It
 // forks: this process must have one thread.
-void bench_allreduce_local(const Config& config);
+void bench_allreduce_local(const Config& config, const Access& access);
 
-// Times each stage of the input pipeline on one thread: read, decode, validation, training with
-// floats or with packed pixels for the device. Then the loader on 1, 2, 4 … up to `threads`
-// threads, `packed` or not. About `seconds` each.
-void bench_data(std::shared_ptr<const Source> source, const Preprocess& how, bool packed,
-                int threads, double seconds, Table& table);
+// Times each stage of the input pipeline on one thread, in turns: read, decode, validation,
+// training with floats or with packed pixels for the device; beside them the floor, what libjpeg
+// alone needs for the crops of training. Then the loader on 1, 2, 4 … up to `options.threads`
+// threads, and, if there are `cache_bytes`, once more with decoded images kept. About `seconds`
+// each.
+void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
+                const LoaderOptions& options, size_t cache_bytes, double seconds, Table& table);
 
 }  // namespace convoy

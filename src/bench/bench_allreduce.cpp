@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "src/base/clock.h"
 #include "src/base/text.h"
@@ -51,7 +52,11 @@ void bench_allreduce(Communicator& communicator, const Config& config, const Sto
         link = std::min(link, edge.bytes_per_second * 8 / 1e9);
     Table table(config.json);
     for (const size_t bytes : parse_sizes(config)) {
+        const std::clock_t cpu_before = std::clock();  // user and system, of all threads
+        const double sent_before = double(communicator.bytes_sent());
         const std::vector<double> times = time_sums(communicator, bytes, stop);
+        const double cpu = double(std::clock() - cpu_before) / CLOCKS_PER_SEC;
+        const double sent = double(communicator.bytes_sent()) - sent_before;
         const auto [least, most] = std::ranges::minmax(times);
         const double algorithm = double(bytes) * 8 / 1e9 / median(times);
         const double bus = algorithm * 2 * (world - 1) / world;
@@ -59,6 +64,7 @@ void bench_allreduce(Communicator& communicator, const Config& config, const Sto
         table.row({{"bench", "allreduce"},
                    {"world", world},
                    {"wire", get_option(config, "wire")},
+                   {"encrypted", config.token.empty() && config.token_file.empty() ? 0 : 1},
                    {"bytes", bytes},
                    {"", size_text(bytes), "size", "{:>6}"},
                    {"sums", times.size(), "sums", "{:4}"},
@@ -67,12 +73,13 @@ void bench_allreduce(Communicator& communicator, const Config& config, const Sto
                    {"max_us", 1e6 * most},
                    {"algorithm_gbps", algorithm, "alg Gbit/s", "{:.3f}"},
                    {"bus_gbps", bus, "bus Gbit/s", "{:.3f}"},
+                   {"cpu_s_per_gb", 1e9 * cpu / sent, "CPU s/GB", "{:.2f}"},
                    {"link_gbps", link, "link Gbit/s", "{:.3f}"},
                    {"", 100 * bus / link, "of link", "{:.0f} %"}});
     }
 }
 
-void bench_allreduce_local(const Config& config) {
+void bench_allreduce_local(const Config& config, const Access& access) {
     parse_sizes(config);  // fails before there are other processes
     const int world = config.world > 0 ? config.world : 2;
     // Rank 0, this process, knows the coordinator's port; the others read it from a pipe.
@@ -88,6 +95,7 @@ void bench_allreduce_local(const Config& config) {
     close(port_pipe[rank == 0 ? 0 : 1]);
     try {
         JoinOptions how;
+        how.access = access;
         how.host = "127.0.0.1", how.rank = rank, how.world = world;
         how.bf16_wire = config.wire == WireType::kBf16;
         how.join_timeout = std::chrono::seconds(30);

@@ -1,7 +1,10 @@
 // bench_data.cpp — the stages one by one, then together.
 #include <algorithm>
+#include <functional>
 
 #include "data/decode.h"
+#include "data/decoded_cache.h"
+#include "data/jpeg.h"
 #include "data/loader.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -16,27 +19,40 @@ struct Speed {
     double bytes;   // of an image as it is copied to the device; 0: before that stage
 };
 
-// Calls `one` for sample after sample, round and round; it returns its image's bytes. The first 64
-// samples are not timed: they fill caches and size buffers.
-template <class One>
-Speed time_stage(size_t samples, double seconds, One one) {
-    for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i) one(i);
-    const auto begin = Clock::now();
+// A stage for one sample; it returns its image's bytes.
+struct Stage {
+    const char* name;
+    std::function<double(size_t)> one;
+    double seconds = 0, bytes = 0;
+};
+
+// Times all stages sample after sample, in turns, so that a disturbance hits them alike. The first
+// 64 samples are not timed: they fill caches and size buffers.
+std::vector<Speed> time_stages(std::vector<Stage>& stages, size_t samples, double seconds) {
+    for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i)
+        for (Stage& stage : stages) stage.one(i);
     size_t done = 0;
-    double bytes = 0;
-    do bytes += one(done++ % samples);
-    while (seconds_since(begin) < seconds);
-    return {double(done) / seconds_since(begin), bytes / double(done)};
+    for (const auto begin = Clock::now(); done == 0 || seconds_since(begin) < seconds; ++done)
+        for (Stage& stage : stages) {
+            const auto start = Clock::now();
+            stage.bytes += stage.one(done % samples);
+            stage.seconds += seconds_since(start);
+        }
+    std::vector<Speed> speeds;
+    for (const Stage& stage : stages)
+        speeds.push_back({double(done) / stage.seconds, stage.bytes / double(done)});
+    return speeds;
 }
 
 double row_bytes(const Preprocess& how) { return double(slot_elems(1, how.size, false)) * 4; }
 
-Speed time_loader(std::shared_ptr<const Source> source, const Preprocess& how, bool packed,
-                  int threads, double seconds) {
-    const int64_t batch = std::min<int64_t>(32, int64_t(source->size()));
-    const size_t elems = slot_elems(batch, how.size, packed);
+Speed time_loader(std::shared_ptr<const Source> source, const Preprocess& how,
+                  LoaderOptions options, double seconds) {
+    const bool packed = options.packed;
+    options.batch = std::min<int64_t>(32, int64_t(source->size())), options.shares = {1};
+    const size_t elems = slot_elems(options.batch, how.size, packed);
     std::vector<float> memory(3 * elems);
-    Loader loader(std::move(source), how, {batch, {1}, 0, threads, true, packed},
+    Loader loader(std::move(source), how, options,
                   {memory.data(), memory.data() + elems, memory.data() + 2 * elems});
     uint32_t epoch = 0;
     loader.start(epoch, 0);
@@ -58,16 +74,16 @@ Speed time_loader(std::shared_ptr<const Source> source, const Preprocess& how, b
     return {double(images) / seconds_since(begin), bytes / double(std::max<int64_t>(images, 1))};
 }
 
-// limit: what `threads` threads could do without the loader; 0: not known.
-void print_row(Table& table, const char* stage, int threads, Speed speed, double limit = 0) {
-    const double percent = limit > 0 ? 100 * speed.images / limit : 0;
+// floor: images a second that libjpeg alone decodes on one thread; 0: not known.
+void print_row(Table& table, const char* stage, int threads, Speed speed, double floor) {
+    const double percent = floor > 0 ? 100 * speed.images / (floor * threads) : 0;
     table.row({{"event", "bench_data"},
-               {"stage", stage, "stage", "{:<29}"},
+               {"stage", stage, "stage", "{:<30}"},
                {"threads", threads, "threads"},
                {"images_per_second", speed.images, "images/s", "{:8.1f}"},
                {"per_thread", speed.images / threads, "per thread", "{:.1f}"},
-               {"percent_of_limit", percent},
-               {"", percent > 0 ? fmt::format("{:.0f} %", percent) : "", "of limit", "{:>8}"},
+               {"percent_of_floor", percent},
+               {"", percent > 0 ? fmt::format("{:.0f} %", percent) : "", "of floor", "{:>8}"},
                {"bytes_per_image", speed.bytes},
                {"", speed.bytes > 0 ? fmt::format("{:.0f}", speed.bytes / 1000) : "", "KB/image",
                 "{:>8}"}});
@@ -75,16 +91,17 @@ void print_row(Table& table, const char* stage, int threads, Speed speed, double
 
 }  // namespace
 
-void bench_data(std::shared_ptr<const Source> source, const Preprocess& how, bool packed,
-                int threads, double seconds, Table& table) {
-    ENSURE(threads >= 1 && source->size() > 0, threads, " threads, ", source->size(), " images");
+void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
+                const LoaderOptions& options, size_t cache_bytes, double seconds, Table& table) {
+    ENSURE(options.threads >= 1 && source->size() > 0, options.threads, " threads, ",
+           source->size(), " images");
     std::vector<uint8_t> bytes;
-    Decoder decoder;
+    Decoder decoder(how.size.C, options.max_pixels);
     Image image;
-    Resizer resizer;
-    std::vector<float> row(size_t(how.size) * size_t(how.size) * 3);
+    RowBuffers buffers;
+    std::vector<float> row(how.size.elems());
     Preprocess validation = how;
-    validation.augment = Augment::none;
+    validation.augment = Augment::none, validation.changes = {};
     const auto open = [&](size_t i) {
         source->read(i, bytes);
         decoder.open(bytes, source->name(i));
@@ -93,44 +110,66 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how, boo
         open(i);
         decoder.read(input_crop(decoder.H(), decoder.W(), how, 0, i), image);
     };
-    const auto time = [&](const char* stage, auto one) {
-        const Speed speed = time_stage(source->size(), seconds, one);
-        print_row(table, stage, 1, speed);
-        return speed.images;
-    };
-    time("read", [&](size_t i) {
-        source->read(i, bytes);
-        return 0;
-    });
-    time("read, decode", [&](size_t i) {
-        open(i);
-        decoder.read(image);
-        return 0;
-    });
-    time("read, decode, validation row", [&](size_t i) {
-        open(i);
-        decoder.read(image);
-        input_row(image, validation, 0, i, resizer, row.data());
-        return row_bytes(how);
-    });
-    const double as_floats = time("read, decode, training row", [&](size_t i) {
-        open_crop(i);
-        input_row(image, how, 0, i, resizer, row.data());
-        return row_bytes(how);
-    });
+    std::vector<Stage> stages;
+    stages.push_back({"read", [&](size_t i) {
+                          source->read(i, bytes);
+                          return 0;
+                      }});
+    JpegReader jpeg;
+    source->read(0, bytes);
+    const auto is_jpeg = [&] { return bytes.size() > 2 && bytes[0] == 0xFF && bytes[1] == 0xD8; };
+    const bool has_floor = is_jpeg();
+    if (has_floor)
+        stages.push_back({"floor: libjpeg alone, the crop", [&](size_t i) {
+                              if (!is_jpeg()) return 0;  // as the stage before read it
+                              jpeg.open(bytes, source->name(i));
+                              jpeg.skim(input_crop(jpeg.H(), jpeg.W(), how, 0, i));
+                              return 0;
+                          }});
+    stages.push_back({"read, decode", [&](size_t i) {
+                          open(i);
+                          decoder.read(image);
+                          return 0;
+                      }});
+    stages.push_back({"read, decode, validation row", [&](size_t i) {
+                          open(i);
+                          decoder.read(image);
+                          input_row(image, validation, 0, i, buffers, row.data());
+                          return row_bytes(how);
+                      }});
+    stages.push_back({"read, decode, training row", [&](size_t i) {
+                          open_crop(i);
+                          input_row(image, how, 0, i, buffers, row.data());
+                          return row_bytes(how);
+                      }});
     Packer packer;
     std::vector<uint8_t> block(packed_image_bytes(how.size));
-    const double as_pixels = time("read, decode, training pixels", [&](size_t i) {
-        open_crop(i);
-        const auto packed_bytes =
-            packer.prepare(view(image), input_resizing(image.H, image.W, how, 0, i));
-        packer.write(block.data(), 0);
-        return double(packed_bytes);
-    });
-    for (int t = 1; t <= threads; t = t < threads ? std::min(2 * t, threads) : t + 1)
-        print_row(table, packed ? "loader, training, pixels" : "loader, training", t,
-                  time_loader(source, how, packed, t, seconds),
-                  (packed ? as_pixels : as_floats) * t);
+    stages.push_back({"read, decode, training pixels", [&](size_t i) {
+                          open_crop(i);
+                          const auto packed_bytes = packer.prepare(
+                              view(image), input_resizing(image.H, image.W, how, 0, i));
+                          packer.write(block.data(), 0);
+                          return double(packed_bytes);
+                      }});
+    const std::vector<Speed> speeds = time_stages(stages, source->size(), seconds);
+    const double floor = has_floor ? speeds[1].images : 0;
+    for (size_t i = 0; i < stages.size(); ++i)
+        print_row(table, stages[i].name, 1, speeds[i], i > 0 ? floor : 0);
+
+    const auto time_loaders = [&](const char* name, std::shared_ptr<const Source> from) {
+        LoaderOptions some = options;
+        for (int t = 1; t <= options.threads;
+             t = t < options.threads ? std::min(2 * t, options.threads) : t + 1) {
+            some.threads = t;
+            print_row(table, name, t, time_loader(from, how, some, seconds), floor);
+        }
+    };
+    time_loaders(options.packed ? "loader, pixels" : "loader", source);
+    if (cache_bytes == 0) return;
+    const auto room = std::make_shared<std::atomic<int64_t>>(int64_t(cache_bytes));
+    const auto kept = keep_decoded(source, how.size.C, room);
+    for (size_t i = 0; i < kept->size(); ++i) kept->read(i, bytes);
+    time_loaders(options.packed ? "loader, decoded cache, pixels" : "loader, decoded cache", kept);
 }
 
 }  // namespace convoy

@@ -2,6 +2,8 @@
 #include "src/bench/bench_kernels.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -31,7 +33,8 @@ class RowTimer {
 
     // The limit, and cuBLAS, are measured after each run, so that other load on the machine weighs
     // on all alike.
-    void time(const KernelRow& row) {
+    // layers: how many of the model are such a row.
+    void time(const KernelRow& row, int layers) {
         const bool beside = cublas_ && row.by_cublas;
         const double work = row.flops > 0 ? row.flops : row.bytes;
         std::vector<double> times, parts, theirs;
@@ -52,6 +55,7 @@ class RowTimer {
             {"model", row.model, "model", "{:<8}"},
             {"op", row.op, "op", "{:<21}"},
             {"shapes", row.shapes, "shapes", "{:<41}"},
+            {"layers", layers, "layers", "{:6}"},
             {"milliseconds", seconds * 1e3, "ms", "{:9.3f}"},
             {"rate", work / seconds / 1e9, "rate", "{:7.1f}"},
             {"unit", row.flops > 0 ? "GFLOP/s" : "GB/s", "", "{:<7}"},
@@ -64,9 +68,27 @@ class RowTimer {
                                "{:.0f} %");
         }
         table_.row(cells);
+        Sum& sum = sums_[row.op];
+        sum.layers += layers;
+        sum.seconds += layers * seconds;
+        sum.at_limit += layers * seconds * median(parts);
+    }
+
+    // Of all layers by op, what a step spends most on first.
+    void print_sums(const std::string& model, std::FILE* out) const {
+        std::vector<std::pair<std::string, Sum>> all(sums_.begin(), sums_.end());
+        std::ranges::sort(all, std::greater(), [](const auto& one) { return one.second.seconds; });
+        for (const auto& [op, sum] : all)
+            fmt::print(out, "{:<8}  {:<21}  {:<41}  {:6}  {:9.3f} ms  {:.0f} %\n", model, op,
+                       "all layers", sum.layers, 1e3 * sum.seconds,
+                       100 * sum.at_limit / sum.seconds);
     }
 
  private:
+    struct Sum {
+        int layers = 0;
+        double seconds = 0, at_limit = 0;
+    };
     // Operations, or bytes, a second that the machine can do.
     double limit(const KernelRow& row) {
         if (row.flops > 0) return backend_.measure_peak_gflops() * 1e9;
@@ -89,6 +111,7 @@ class RowTimer {
     Backend* cublas_;
     const double seconds_;
     Table& table_;
+    std::map<std::string, Sum> sums_;
     Tensor a_, b_;
 };
 
@@ -114,16 +137,20 @@ int bench_kernels(const Config& config, double seconds, std::FILE* out, const Ma
                        backend->description(), backend->measure_peak_gflops());
             if (!why_none.empty()) fmt::print(out, "no cuBLAS to compare with: {}\n", why_none);
         }
+        std::map<std::string, int> layers;
+        const auto count = [&](const std::string& name) { return ++layers[name], false; };
+        for_each_row(model, batch, *backend, count, {});
         std::set<std::string> seen;
         const auto wanted = [&](const std::string& name) {
             return name.find(config.filter) != std::string::npos && !seen.count(name);
         };
         RowTimer timer(*backend, cublas.get(), seconds, table);
         for_each_row(model, batch, *backend, wanted, [&](const KernelRow& row) {
-            timer.time(row);
+            timer.time(row, layers[row.name()]);
             seen.insert(row.name());
             ++rows;
         });
+        if (!config.json && seen.size() > 1) timer.print_sums(model, out);
     }
     return rows;
 }

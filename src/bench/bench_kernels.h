@@ -5,6 +5,8 @@
 //
 //   GFLOP/s  counted as direct convolution; Winograd's method does fewer, so it may exceed 100 %
 //   GB/s     the least that the op must read and write
+//   layers   of the model that are such a row. After the rows their sums by op: where a step's time
+//            goes (conv2d_moments is the conv2d that a batch norm follows)
 #pragma once
 
 #include <cstdio>

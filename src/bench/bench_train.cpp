@@ -45,12 +45,10 @@ class Work {
 class Sleeper : public Work {
  public:
     Sleeper(const Config& config, Model& model, Backend& backend, Communicator& communicator,
-            const std::vector<double>& shares)
+            const Batch& batch)
         : model_(model),
-          reducer_(model.params(), backend, communicator, reducer_options(config, model, shares)),
+          reducer_(model.params(), backend, communicator, reducer_options(config, model, batch)),
           forward_seconds_(config.compute / 3) {
-        for (int rank = 0; rank < communicator.world(); ++rank)
-            images_.push_back(share_of(config.batch, shares, rank).size());
         const auto linear =
             choose_factors(model.params(), config.batch, communicator.world(), FactorMode::kOff);
         int widest = 1;
@@ -68,7 +66,7 @@ class Sleeper : public Work {
         std::fill_n(model_.params().counters(), StepCounters::kSize, 0.0f);
         wake_ = Clock::now();
         sleep(forward_seconds_);
-        reducer_.start(images_);
+        reducer_.start(batch.wanted_by);
         for (const Part& part : parts_) {
             const Shape w = part.weights->shape;
             const bool taken = reducer_.take_factors(*part.weights, {x_.data(), batch.n, 1, 1, w.C},
@@ -89,10 +87,10 @@ class Sleeper : public Work {
         double seconds;
     };
     static ReducerOptions reducer_options(const Config& config, const Model& model,
-                                          const std::vector<double>& shares) {
+                                          const Batch& batch) {
         ReducerOptions options = TrainerOptions(config).reducer;
-        options.slept_flop_seconds = config.compute / 3 / model.forward_flops() /
-                                     double(largest_share(config.batch, shares));
+        options.slept_flop_seconds =
+            config.compute / 3 / model.forward_flops() / double(std::ranges::max(batch.wanted_by));
         return options;
     }
     // Sleeps until a point in time, not for a duration, so that late wake-ups do not add up.
@@ -104,7 +102,6 @@ class Sleeper : public Work {
 
     Model& model_;
     GradReducer reducer_;
-    std::vector<int64_t> images_;  // of each rank
     double forward_seconds_;
     std::vector<Part> parts_;  // in backward order
     Clock::time_point wake_;
@@ -135,13 +132,13 @@ class Forward : public Work {
 class Training : public Work {
  public:
     Training(const Config& config, Model& model, Backend& backend, Communicator& communicator,
-             const std::vector<double>& shares, const Stop& stop)
+             const Stop& stop)
         : optimizer_(config, model.params(), backend),
-          trainer_(config, backend, communicator, model, optimizer_, shares, stop) {}
+          trainer_(config, backend, communicator, model, optimizer_, stop) {}
     void step(const Batch& batch, int64_t number, bool last) override {
         const Position at{0, 0, number};
         trainer_.step(batch, at, 1e-4, &batch);
-        if (trainer_.local() && last) trainer_.average(at);
+        if (trainer_.local() && last) trainer_.gather(at);
     }
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }
@@ -209,7 +206,7 @@ void print_result(const Config& config, const Measured& m, const Model& model, B
         .row({{"bench", "train"},
               {"model", config.model, "model"},
               {"batch", config.batch, "batch"},
-              {"size", model.size(), "size"},
+              {"size", input_size_text(model.input()), "size"},
               {"classes", class_count(config)},
               {"world", communicator.world(), "ranks"},
               {"threads", backend.threads()},
@@ -246,18 +243,18 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
                                : why_no_graph(*backend, world);
     Model model(model_text(config.model), model_options(config, classes), *backend);
     const std::vector<double> shares(size_t(world), 1.0);
-    const Range share = share_of(config.batch, shares, communicator.rank());
-    model.plan(std::max(int(share.size()), 1), /*training=*/!config.forward);
-    const Batch batch =
-        random_batch(*backend, share, config.batch, model.size(), classes, uint64_t(config.seed));
+    const int64_t share = share_of(config.batch, shares, communicator.rank()).size();
+    model.plan(std::max(int(share), 1), /*training=*/!config.forward);
+    const Batch batch = random_batch(*backend, config.batch, shares, communicator.rank(),
+                                     model.input(), classes, uint64_t(config.seed));
 
     std::unique_ptr<Work> work;
     if (config.forward)
         work = std::make_unique<Forward>(model, *backend);
     else if (config.compute > 0)
-        work = std::make_unique<Sleeper>(config, model, *backend, communicator, shares);
+        work = std::make_unique<Sleeper>(config, model, *backend, communicator, batch);
     else
-        work = std::make_unique<Training>(config, model, *backend, communicator, shares, stop);
+        work = std::make_unique<Training>(config, model, *backend, communicator, stop);
     // A step is recorded when it comes to its place of the input for the second time, of two
     // places.
     const int warm_up = no_graph.empty() ? 4 : 1;
@@ -267,7 +264,7 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
     if (config.graph == GraphMode::kOn && !config.json && !no_graph.empty())
         log.notice("--graph on: steps run op by op nevertheless, ", no_graph);
 
-    print_result(config, m, model, *backend, communicator, share.size(), no_graph.empty());
+    print_result(config, m, model, *backend, communicator, share, no_graph.empty());
     return 0;
 }
 

@@ -290,7 +290,8 @@ void for_each_row(const std::string& model, int batch, Backend& backend, const W
                   const MeasureRow& measure) {
     const ModelText text = parse_model(model_text(model), model);
     Walk walk(backend, model, wanted, measure);
-    const Shape images{batch, text.input, text.input, 3};
+    const InputSize input = text.input.or_channels(3);
+    const Shape images{batch, input.H, input.W, input.C};
     walk.loss(walk.layers(text.layers, images));
     walk.optimizer();
     walk.images(images);

@@ -2,9 +2,6 @@
 #include "src/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
-// The plain functions: EVP would bring all of libcrypto, 3 MB, into the static binary.
-#define OPENSSL_API_COMPAT 0x10100000L
-#include <openssl/sha.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
+#include "src/base/random.h"
+#include "src/base/sha256.h"
 #include "src/checkpoint/weights.h"
 
 namespace convoy {
@@ -23,19 +22,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // ---- files -----------------------------------------------------------------------------------
-
-static std::string sha256_of_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) fail("cannot read ", path, ": ", std::strerror(errno));
-    SHA256_CTX digest;
-    SHA256_Init(&digest);
-    std::vector<char> block(1 << 20);
-    while (file.read(block.data(), std::streamsize(block.size())), file.gcount() > 0)
-        SHA256_Update(&digest, block.data(), size_t(file.gcount()));
-    unsigned char hash[SHA256_DIGEST_LENGTH];
-    SHA256_Final(hash, &digest);
-    return fmt::format("{:02x}", fmt::join(hash, ""));
-}
 
 // `name` in folder `run` points to `target` from now on; the swap is one rename.
 static void swap_link(const fs::path& run, const std::string& name, const std::string& target) {
@@ -62,7 +48,7 @@ std::map<std::string, std::string> card_to_metadata(const ModelCard& card) {
     return {{"format", "convoy"},
             {"model", card.model_name},
             {"model_text", card.model_text},
-            {"size", cat(card.size)},
+            {"size", input_size_text(card.size)},
             {"classes", json(card.classes).dump()},
             {"mean", json(card.mean).dump()},
             {"std", json(card.std).dump()}};
@@ -74,7 +60,7 @@ ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
         ModelCard card;
         card.model_name = metadata.at("model");
         card.model_text = metadata.at("model_text");
-        card.size = std::stoi(metadata.at("size"));
+        card.size = parse_input_size(metadata.at("size")).value().or_channels(3);
         card.classes = json::parse(metadata.at("classes")).get<std::vector<std::string>>();
         if (card.classes.empty()) fail("no classes");
         json::parse(metadata.at("mean")).get_to(card.mean);
@@ -119,19 +105,28 @@ static SafeTensors optimizer_state(Model& model, Optimizer& optimizer, Backend& 
     return content;
 }
 
+// Of all that meta.json says but the checksum itself.
+static std::string checksum_of(json content) {
+    content.erase("checksum");
+    return fmt::format("{:016x}", hash_bytes(content.dump()));
+}
+
 static json meta_to_json(const CheckpointMeta& meta, const std::string& folder) {
-    return {{"format", 1},
-            {"program", "convoy"},
-            {"epoch", meta.position.epoch},
-            {"samples_consumed", meta.position.consumed},
-            {"step", meta.position.step},
-            {"optimizer_steps", meta.optimizer_steps},
-            {"best_top1", meta.best_top1},
-            {"data_fingerprint", fmt::format("{:016x}", meta.data_fingerprint)},
-            {"options", meta.settings},
-            {"sha256",
-             {{"model.safetensors", sha256_of_file(folder + "/model.safetensors")},
-              {"optim.safetensors", sha256_of_file(folder + "/optim.safetensors")}}}};
+    json content = {{"format", 2},
+                    {"program", "convoy"},
+                    {"epoch", meta.position.epoch},
+                    {"samples_consumed", meta.position.consumed},
+                    {"step", meta.position.step},
+                    {"optimizer_steps", meta.optimizer_steps},
+                    {"best_top1", meta.best_top1},
+                    {"data_fingerprint", fmt::format("{:016x}", meta.data_fingerprint)},
+                    {"order", meta.order},
+                    {"options", meta.settings},
+                    {"sha256",
+                     {{"model.safetensors", sha256_of_file(folder + "/model.safetensors")},
+                      {"optim.safetensors", sha256_of_file(folder + "/optim.safetensors")}}}};
+    content["checksum"] = checksum_of(content);
+    return content;
 }
 
 static void remove_old(const fs::path& run, const std::string& newest, int keep) {
@@ -142,7 +137,11 @@ static void remove_old(const fs::path& run, const std::string& newest, int keep)
             fs::remove_all(entry.path(), ignored);  // left by a process that was killed in between
     int kept = 0;
     for (const std::string& name : list_checkpoints(run))
-        if (name != newest && name != best && ++kept >= keep) fs::remove_all(run / name, ignored);
+        if (name != newest && name != best && ++kept >= keep) {
+            const fs::path gone = run / (name + ".writing-old");  // half a folder is no checkpoint
+            fs::rename(run / name, gone, ignored);
+            fs::remove_all(gone, ignored);
+        }
 }
 
 std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
@@ -187,21 +186,25 @@ static Checkpoint read_checkpoint(const std::string& folder) {
     Checkpoint checkpoint;
     checkpoint.folder = folder;
     CheckpointMeta& meta = checkpoint.meta;
-    json hashes;
+    std::map<std::string, std::string> hashes;  // by file name
     try {
         const json content = json::parse(file);
+        // Format 1, that of version 0.1.0, has no checksum.
+        if (content.at("format") != 1 && content.at("checksum") != checksum_of(content))
+            fail("it was changed or cut short after it was written");
         meta.position = {content.at("epoch"), content.at("samples_consumed"), content.at("step")};
         meta.optimizer_steps = content.at("optimizer_steps");
         meta.best_top1 = content.at("best_top1");
         meta.data_fingerprint =
             std::stoull(content.at("data_fingerprint").get<std::string>(), nullptr, 16);
+        meta.order = content.value("order", "");
         meta.settings = content.at("options").get<std::map<std::string, std::string>>();
-        hashes = content.at("sha256");
+        content.at("sha256").get_to(hashes);
     } catch (const std::exception& error) {
         fail(folder, "/meta.json is not what a checkpoint holds: ", error.what());
     }
     for (const char* name : {"model.safetensors", "optim.safetensors"})
-        if (sha256_of_file(cat(folder, "/", name)) != hashes.value(name, ""))
+        if (sha256_of_file(cat(folder, "/", name)) != hashes[name])
             fail(folder, "/", name, " was changed or cut short after it was written");
     checkpoint.model = read_safetensors(folder + "/model.safetensors");
     checkpoint.optimizer = read_safetensors(folder + "/optim.safetensors");
@@ -226,6 +229,9 @@ void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, B
     import_weights(checkpoint.model, model, backend, /*partial=*/false);
     for (const auto& [name, param, data] : state_slices(model, optimizer)) {
         const auto found = checkpoint.optimizer.tensors.find(name);
+        const bool begins =
+            found == checkpoint.optimizer.tensors.end() && name.starts_with(cat(kOuterState, "/"));
+        if (begins) continue;  // --outer from here on
         if (found == checkpoint.optimizer.tensors.end() ||
             found->second.values.size() != param->shape.elems())
             fail(checkpoint.folder, " holds no ", name,

@@ -26,9 +26,9 @@ namespace convoy {
 // What turns pixels into classes, beside the weights: enough to use a model without its run.
 struct ModelCard {
     std::string model_name, model_text;
-    int size = 0;
+    InputSize size;
     std::vector<std::string> classes;
-    std::array<float, 3> mean = Preprocess().mean, std = Preprocess().std;
+    std::array<float, 3> mean = Preprocess(size).mean, std = Preprocess(size).std;
 
     ModelOptions options() const {
         return {.name = model_name, .classes = int(classes.size()), .size = size};
@@ -47,6 +47,8 @@ struct CheckpointMeta {
     int64_t optimizer_steps = 0;
     uint64_t data_fingerprint = 0;
     std::map<std::string, std::string> settings;  // job settings of the run
+    std::string order =
+        {};  // along which position counts (JobSetup::order); "": an older version's
 };
 
 struct Checkpoint {

@@ -80,17 +80,41 @@ std::vector<char> read_bytes(std::ifstream& file, uint64_t n, uint64_t& left) {
     return bytes;
 }
 
-json parse_header(const std::vector<char>& text) {
-    std::set<std::string> names;
-    const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > kMaxDepth) fail("its header is nested too deeply");
-        if (event == json::parse_event_t::key && depth == 1 &&
-            !names.insert(parsed.get<std::string>()).second)
-            fail("its header names '", parsed.get<std::string>(), "' twice");
+// Refuses what the parsed header would no longer show, or what parsing it would cost too much.
+struct HeaderCheck final : json::json_sax_t {
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(int64_t) override { return true; }
+    bool number_unsigned(uint64_t) override { return true; }
+    bool number_float(double, const std::string&) override { return true; }
+    bool string(std::string&) override { return true; }
+    bool binary(json::binary_t&) override { return true; }
+    bool start_object(size_t) override { return enter(); }
+    bool start_array(size_t) override { return enter(); }
+    bool end_object() override { return --depth_, true; }
+    bool end_array() override { return --depth_, true; }
+    bool key(std::string& name) override {
+        if (depth_ == 1 && !names_.insert(name).second) fail("its header names '", name, "' twice");
         return true;
-    };
+    }
+    bool parse_error(size_t, const std::string&, const json::exception& problem) override {
+        fail("its header is not valid JSON: ", problem.what());
+    }
+
+ private:
+    bool enter() {
+        if (++depth_ > kMaxDepth) fail("its header is nested too deeply");
+        return true;
+    }
+    int depth_ = 0;
+    std::set<std::string> names_;
+};
+
+json parse_header(const std::vector<char>& text) {
     try {
-        json header = json::parse(text, check);
+        HeaderCheck check;
+        json::sax_parse(text, &check);
+        json header = json::parse(text);
         if (!header.is_object()) fail("its header is not a JSON object");
         return header;
     } catch (const json::exception& problem) {

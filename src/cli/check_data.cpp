@@ -1,104 +1,161 @@
-// check_data.cpp — one pass over all files by several threads, then a report in the files' order.
+// check_data.cpp — one pass over all images by several threads, then a report in their order.
 #include "src/cli/check_data.h"
 
 #include <algorithm>
-#include <atomic>
-#include <future>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "data/decode.h"
+#include "data/parallel.h"
+#include "data/shard_writer.h"
+#include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
 
 namespace convoy {
 namespace {
 
+using nlohmann::json;
+
 struct Finding {
-    int64_t H = 0, W = 0;
-    uint64_t hash = 0;  // of the file's bytes
-    std::string fault;  // "" when it decoded
+    int32_t H = 0, W = 0;
+    uint64_t hash = 0;      // of the encoded bytes
+    std::string extension;  // that the bytes deserve
+    std::string fault;      // "" when it decoded
 };
 
-std::vector<Finding> decode_all(const Source& source, int threads) {
+std::vector<Finding> decode_all(const Source& source, const std::string& part, int threads,
+                                int64_t max_pixels, Log& log) {
     std::vector<Finding> findings(source.size());
-    std::atomic<size_t> next = 0;
-    const auto work = [&] {
-        std::vector<uint8_t> bytes;
-        Decoder decoder;
-        Image image;
-        for (size_t i; (i = next++) < findings.size();) try {
-                source.read(i, bytes);
-                findings[i].hash =
-                    hash_bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-                decoder.open(bytes, source.name(i));
-                decoder.read(image);
-                findings[i].H = image.H, findings[i].W = image.W;
-            } catch (const Error& error) {
-                findings[i].fault = error.what();
-            }
-    };
-    std::vector<std::future<void>> workers;
-    for (int t = 0; t < threads; ++t) workers.push_back(std::async(std::launch::async, work));
-    for (std::future<void>& worker : workers) worker.get();
+    ProgressBar progress(log, cat("checking ", findings.size(), " images for ", part),
+                         findings.size());
+    for_each_parallel(findings.size(), threads, [&](size_t i) {
+        thread_local std::vector<uint8_t> bytes;
+        thread_local Decoder decoder(3, max_pixels);
+        thread_local Image image;
+        Finding& one = findings[i];
+        try {
+            source.read(i, bytes);
+            one.hash = hash_bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+            one.extension = image_extension(bytes);
+            decoder.open(bytes, source.name(i));
+            decoder.read(image);
+            one.H = image.H, one.W = image.W;
+        } catch (const Unreachable&) {  // no image is to blame
+            throw;
+        } catch (const Error& error) {
+            one.fault = error.what();
+        }
+        progress.add(1);
+    });
     return findings;
 }
 
-// Prints the bad files, a table of the classes, and the range of sizes. Returns how many are bad.
-int64_t report(const char* part, const Source& source, const std::vector<Finding>& findings,
-               std::FILE* out) {
-    std::vector<int64_t> images(source.classes().size()), bad(source.classes().size());
+// Bad images, the classes, formats and sizes of one part.
+json describe(const Source& source, const std::vector<Finding>& findings) {
+    const size_t K = source.classes().size();
+    std::vector<int64_t> images(K), bad(K);
+    std::map<std::string, int64_t> formats;
     const Finding *smallest = nullptr, *largest = nullptr;
-    int64_t all_bad = 0;
-    const auto area = [](const Finding* one) { return one->H * one->W; };
+    json faults = json::array(), classes = json::object();
     for (size_t i = 0; i < findings.size(); ++i) {
-        const Finding* one = &findings[i];
+        const Finding& one = findings[i];
         ++images[size_t(source.label(i))];
-        if (!one->fault.empty()) {
-            ++bad[size_t(source.label(i))], ++all_bad;
-            fmt::print(out, "bad: {}\n", one->fault);
+        if (!one.fault.empty()) {
+            ++bad[size_t(source.label(i))];
+            faults.push_back(one.fault);
             continue;
         }
-        if (!smallest || area(one) < area(smallest)) smallest = one;
-        if (!largest || area(one) > area(largest)) largest = one;
+        ++formats[one.extension];
+        const auto area = [](const Finding& x) { return int64_t(x.H) * x.W; };
+        if (!smallest || area(one) < area(*smallest)) smallest = &one;
+        if (!largest || area(one) > area(*largest)) largest = &one;
     }
-    fmt::print(out, "{}: {} images, {} bad\n", part, findings.size(), all_bad);
+    for (size_t k = 0; k < K; ++k)
+        classes[source.classes()[k]] = {{"images", images[k]}, {"bad", bad[k]}};
+    json part = {{"images", findings.size()},
+                 {"bad", faults},
+                 {"left_out_of_shards", source.damaged()},
+                 {"left_out", source.faults()},
+                 {"classes", classes},
+                 {"formats", formats}};
+    if (smallest) {
+        part["smallest"] = {smallest->W, smallest->H};
+        part["largest"] = {largest->W, largest->H};
+    }
+    const auto [few, many] = std::ranges::minmax_element(images);
+    if (*few > 0) part["largest_class_to_smallest"] = double(*many) / double(*few);
+    return part;
+}
+
+void print(const std::string& name, const json& part, const std::vector<std::string>& order,
+           std::FILE* out) {
+    for (const auto& fault : part["bad"]) fmt::print(out, "bad: {}\n", fault.get<std::string>());
+    for (const auto& fault : part["left_out"])
+        fmt::print(out, "left out: {}\n", fault.get<std::string>());
+    if (const uint64_t all = part["left_out_of_shards"]; all > part["left_out"].size())
+        fmt::print(out, "left out: {} records in all\n", all);
+    fmt::print(out, "{}: {} images, {} bad\n", name, part["images"].get<int64_t>(),
+               part["bad"].size());
     size_t width = 5;
-    for (const std::string& name : source.classes()) width = std::max(width, name.size());
+    for (const std::string& one : order) width = std::max(width, one.size());
     fmt::print(out, "  {:{}}  {:>8}  {:>6}\n", "class", width, "images", "bad");
-    for (size_t k = 0; k < images.size(); ++k)
-        fmt::print(out, "  {:{}}  {:>8}  {:>6}\n", source.classes()[k], width, images[k], bad[k]);
-    if (smallest)
-        fmt::print(out, "  sizes from {}x{} to {}x{} pixels\n", smallest->W, smallest->H,
-                   largest->W, largest->H);
-    return all_bad;
+    for (const std::string& one : order)
+        fmt::print(out, "  {:{}}  {:>8}  {:>6}\n", one, width,
+                   part["classes"][one]["images"].get<int64_t>(),
+                   part["classes"][one]["bad"].get<int64_t>());
+    if (part.contains("largest_class_to_smallest"))
+        fmt::print(out, "  the largest class has {:.1f} times the images of the smallest\n",
+                   part["largest_class_to_smallest"].get<double>());
+    if (!part.contains("smallest")) return;
+    std::string formats;
+    for (const auto& [extension, count] : part["formats"].items())
+        formats += cat(formats.empty() ? "" : ", ", count.get<int64_t>(), " ", extension);
+    fmt::print(out, "  {}; sizes from {}x{} to {}x{} pixels\n", formats,
+               part["smallest"][0].get<int>(), part["smallest"][1].get<int>(),
+               part["largest"][0].get<int>(), part["largest"][1].get<int>());
 }
 
 }  // namespace
 
-int64_t check_data(const DataSet& set, int threads, std::FILE* out) {
+int64_t check_data(const DataSet& set, int threads, int64_t max_pixels, bool as_json,
+                   std::FILE* out, Log& log) {
     ENSURE(threads >= 1, threads, " threads");
     std::map<uint64_t, std::pair<const Source*, size_t>> seen;  // by hash
     int64_t bad = 0, harmless = 0;
+    json report = {{"event", "check"}};
+    json apart = json::array(), leaks = json::array();
     for (const auto& [part, source] : {std::pair{"training", set.train}, {"validation", set.val}}) {
         if (!source) continue;
-        const std::vector<Finding> findings = decode_all(*source, threads);
-        bad += report(part, *source, findings, out);
+        const std::vector<Finding> findings = decode_all(*source, part, threads, max_pixels, log);
+        report[part] = describe(*source, findings);
+        bad += int64_t(report[part]["bad"].size() + source->damaged());
+        if (!as_json) print(part, report[part], source->classes(), out);
         for (size_t i = 0; i < findings.size(); ++i) {
             if (!findings[i].fault.empty()) continue;
             const auto [first, is_new] = seen.try_emplace(findings[i].hash, source.get(), i);
-            const auto [other, at] = first->second;
             if (is_new) continue;
-            const bool apart = other->label(at) != source->label(i);
-            if (!apart && other == source.get())
+            const auto [other, at] = first->second;
+            const bool differ = other->label(at) != source->label(i);
+            if (!differ && other == source.get())
                 ++harmless;
             else
-                fmt::print(out, "in {}: {} = {}\n",
-                           apart ? "two classes" : "training and validation", other->name(at),
-                           source->name(i));
+                (differ ? apart : leaks).push_back({other->name(at), source->name(i)});
         }
     }
-    if (harmless) fmt::print(out, "{} more files repeat another of their class\n", harmless);
+    report["in_two_classes"] = apart, report["in_training_and_validation"] = leaks;
+    report["repeated_in_their_class"] = harmless;
+    if (as_json) {
+        fmt::print(out, "{}\n", report.dump(-1, ' ', false, json::error_handler_t::replace));
+        return bad;
+    }
+    for (const auto& [what, pairs] :
+         {std::pair{"two classes", &apart}, {"training and validation", &leaks}})
+        for (const auto& pair : *pairs)
+            fmt::print(out, "in {}: {} = {}\n", what, pair[0].get<std::string>(),
+                       pair[1].get<std::string>());
+    if (harmless) fmt::print(out, "{} more images repeat another of their class\n", harmless);
     return bad;
 }
 

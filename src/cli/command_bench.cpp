@@ -35,7 +35,7 @@ static int bench_allreduce_in_job(JobSession& job) {
 
 static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop) {
     if (!line.config.coord.empty()) return run_in_job(line, log, stop, bench_allreduce_in_job);
-    bench_allreduce_local(line.config);
+    bench_allreduce_local(line.config, access_of(line.config));
     return 0;
 }
 
@@ -48,14 +48,14 @@ static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
 
 static int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
-    Preprocess how;
-    how.size = config.size > 0 ? config.size : 224;
-    how.augment = config.augment;
+    const Preprocess how =
+        training_preprocess(config, (config.size.H ? config.size : 224).or_channels(3));
     const DataSet data = open_data(data_options(config), log);
-    const int threads = config.decode_threads > 0 ? config.decode_threads : available_cpus();
-    if (!config.json) fmt::print("{}, size {}\n", data.description, how.size);
+    LoaderOptions options = loader_options(config, {1}, 0);
+    if (config.decode_threads == 0) options.threads = available_cpus();
+    if (!config.json) fmt::print("{}, size {}\n", data.description, input_size_text(how.size));
     Table table(config.json);
-    bench_data(data.train, how, config.augment_on == AugmentOn::kDevice, threads, 2.0, table);
+    bench_data(data.train, how, options, config.cache_decoded.bytes, 4.0, table);
     return 0;
 }
 

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/loader.h"
+#include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/checkpoint/checkpoint.h"
@@ -22,9 +23,10 @@ static void take_data_options(const CommandLine& line, Config& config) {
     const std::map<std::string, std::string> trained =
         settings_beside(find_model_file(config.from));
     const auto data = trained.find("data");
-    if (data == trained.end() || (line.given.contains("data") && config.data != data->second))
+    if (data == trained.end() ||
+        (line.given.contains("data") && public_name(config.data) != data->second))
         return;
-    for (const char* name : {"data", "val", "val-split", "generated", "seed"})
+    for (const char* name : {"data", "val", "val-split", "label-offset", "generated", "seed"})
         if (!line.given.contains(name) && trained.contains(name))
             set_option(config, name, trained.at(name));
 }
@@ -34,9 +36,11 @@ static std::shared_ptr<const Source> open_images(JobSession& job,
                                                  const std::vector<std::string>& classes) {
     const Config& config = job.config;
     std::shared_ptr<const Source> source;
-    // A folder for this model may lack some of its classes; a split or the generated set may not.
-    if (!config.data.empty() && config.val.empty() && config.val_split == 0) {
-        source = open_for_classes(config.data, classes);
+    // A set for this model may lack some of its classes; a split or the generated set may not.
+    if (!config.data.empty() && config.val_split == 0) {
+        DataOptions options = data_options(config);
+        if (!config.val.empty()) options.train = config.val;
+        source = open_for_classes(options, classes, job.log);
     } else {
         const DataSet data = open_data(data_options(config, classes), job.log);
         source = data.val ? data.val : data.train;
@@ -83,7 +87,7 @@ static int eval_in_job(JobSession& job) {
     Evaluator evaluator(*trained.model, *trained.backend, job.communicator(), job.stop,
                         options.packed);
     const auto begin = Clock::now();
-    const Sums sums = evaluator.run(loader, int64_t(source->size()), 0);
+    const Sums sums = evaluator.run(loader, 0);
     const double seconds = seconds_since(begin);
     for (const std::string& reason : loader.take_bad_reasons())
         job.log.notice("left out: ", reason);
@@ -91,9 +95,9 @@ static int eval_in_job(JobSession& job) {
     if (evaluator.stopped()) return 128 + evaluator.stopped();
     if (job.rank() != 0) return 0;
     print_result(sums, seconds, trained.card.classes.size(), config.json);
-    if (double(sums.skipped) > config.max_bad * double(source->size()))
-        fail(sums.skipped, " images did not decode, more than --max-bad ", config.max_bad,
-             " allows");
+    const uint64_t bad = uint64_t(sums.skipped) + source->damaged();
+    if (double(bad) > config.max_bad * double(source->size()))
+        fail(bad, " images did not decode, more than --max-bad ", config.max_bad, " allows");
     return 0;
 }
 

@@ -144,6 +144,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         line.given[name] = is_typed ? option : variable;
         set_option(line.config, name, is_typed ? text : environment.at(variable), line.given[name]);
     }
+    if (environment.contains("CONVOY_TOKEN")) line.config.token = environment.at("CONVOY_TOKEN");
     // Crops would cut the generated shapes off.
     if (!line.given.contains("augment") && line.config.data.empty())
         line.config.augment = Augment::resize;

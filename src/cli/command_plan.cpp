@@ -24,11 +24,9 @@ void rehearse(const Config& config, Backend& backend, Communicator& communicator
         return;
     TrainerOptions options(config);
     options.reducer.bucket_bytes = report.timing.bucket_bytes;
-    Trainer trainer(options, backend, communicator, model, optimizer, report.shares,
-                    [] { return 0; });
-    const Range part = share_of(config.batch, report.shares, communicator.rank());
-    const Batch batch = random_batch(backend, part, config.batch, model.size(), class_count(config),
-                                     uint64_t(config.seed));
+    Trainer trainer(options, backend, communicator, model, optimizer, [] { return 0; });
+    const Batch batch = random_batch(backend, config.batch, report.shares, communicator.rank(),
+                                     model.input(), class_count(config), uint64_t(config.seed));
 
     report.real_setting = setting_of(config, report.timing);
     const Prediction prediction =

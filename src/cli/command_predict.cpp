@@ -32,25 +32,19 @@ static void print_prediction(const std::string& name, std::span<const float> pro
     fmt::print("{}{}\n", as_json ? "" : name, text);
 }
 
-static int command_predict(const CommandLine& line, Log&, const Stop& stop) {
-    const Config& config = line.config;
-    if (line.files.empty()) fail("predict needs images: trainer predict --from RUN FILE|DIR...");
-    const std::shared_ptr<const Source> source = open_files(line.files);
-    LoaderOptions options = loader_options(config, {1.0}, 0);
-    options.batch = std::clamp<int64_t>(int64_t(source->size()), 1, 16);
-    options.training = false;
-    TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch));
+// Prints a line for each image. Returns whether all could be read, or a signal came.
+static bool predict_all(const Config& config, std::shared_ptr<const Source> source,
+                        TrainedModel& trained, const LoaderOptions& options, const Stop& stop) {
     Backend& backend = *trained.backend;
     Model& model = *trained.model;
+    const size_t classes = trained.card.classes.size();
     Loader loader(source, preprocess_of(trained.card), options,
                   lend_slots(backend, model, 2, options.packed));
-
-    const size_t classes = trained.card.classes.size();
     std::vector<float> probabilities(size_t(options.batch) * classes);
     Input input(backend, model, options.packed);
     loader.start(0, 0);
     while (Batch* batch = loader.next()) {
-        if (stop()) return 128 + stop();
+        if (stop()) return false;
         const Tensor logits = model.forward(input.take(*batch), {false, {}, batch->samples, {}});
         backend.softmax(logits, logits);
         backend.download(probabilities.data(), logits.data, logits.elems() * sizeof(float));
@@ -62,7 +56,25 @@ static int command_predict(const CommandLine& line, Log&, const Stop& stop) {
     }
     const std::vector<std::string> bad = loader.take_bad_reasons();
     for (const std::string& reason : bad) fmt::print(stderr, "error: {}\n", reason);
-    return bad.empty() ? 0 : 1;
+    return bad.empty();
+}
+
+static int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
+    const Config& config = line.config;
+    if (line.files.empty()) fail("predict needs images: trainer predict --from RUN FILE|DIR...");
+    const auto sources = open_images(line.files, data_options(config), log);
+    LoaderOptions options = loader_options(config, {1.0}, 0);
+    options.batch = 1;
+    for (const auto& source : sources)
+        options.batch = std::clamp<int64_t>(int64_t(source->size()), options.batch, 16);
+    options.training = false;
+    TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch));
+    bool is_good = true;
+    for (const auto& source : sources) {
+        is_good = predict_all(config, source, trained, options, stop) && is_good;
+        if (stop()) return 128 + stop();
+    }
+    return is_good ? 0 : 1;
 }
 
 const CommandRow kPredictRow =

@@ -1,33 +1,66 @@
-// command_tools.cpp — the small commands: check, coordinator, health, models, export,
+// command_tools.cpp — the small commands: check, pack, coordinator, health, models, export,
 // import.
 #include <filesystem>
 
 #include "net/health.h"
+#include "net/tls.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/check_data.h"
 #include "src/cli/commands.h"
+#include "src/cli/pack_data.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
 
 namespace convoy {
 
+// Nothing else runs meanwhile.
+static int all_threads(const Config& config) {
+    return config.decode_threads > 0 ? config.decode_threads : available_cpus();
+}
+
 static int command_check(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
-    if (line.files.size() > 1) fail("check takes one folder, not ", line.files.size());
+    if (line.files.size() > 1) fail("check takes one data set, not ", line.files.size());
+    if (!line.files.empty() && line.given.contains("data"))
+        fail("check takes the data set as a word or by ", line.given.at("data"), ", not both");
     if (!line.files.empty()) config.data = line.files[0];
-    if (config.data.empty()) fail("check needs a folder: trainer check DIR");
-    const DataSet data = open_data(data_options(config), log);
-    return check_data(data, decode_threads(config), stdout) > 0 ? 1 : 0;
+    if (config.data.empty()) fail("check needs a data set: trainer check PATH");
+    if (config.json) log.set_quiet(true);
+    DataOptions options = data_options(config);
+    options.tell_faults = false;  // the report has them all
+    const DataSet data = open_data(options, log);
+    return check_data(data, all_threads(config), config.max_pixels, config.json, stdout, log) > 0;
+}
+
+static int command_pack(const CommandLine& line, Log& log, const Stop&) {
+    Config config = line.config;
+    if (line.files.size() != 2 || line.given.contains("data"))
+        fail("pack takes a data set and a folder, and no --data: trainer pack SRC OUT");
+    config.data = line.files[0];
+    pack_data(
+        open_data(data_options(config), log),
+        {.out = line.files[1],
+         .format = config.format == PackFormat::kTar ? ShardFormat::tar : ShardFormat::tfrecord,
+         .shard_bytes = config.shard_size.bytes,
+         .max_side = config.max_side,
+         .quality = config.quality,
+         .max_pixels = config.max_pixels,
+         .keep_order = config.keep_order,
+         .seed = uint64_t(config.seed),
+         .threads = all_threads(config),
+         .max_bad = config.max_bad},
+        log);
+    return 0;
 }
 
 static int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
     const Config& config = line.config;
     if (config.coord.empty()) fail("coordinator needs --coord HOST:PORT to listen at");
     const auto [host, port] = coordinator_address(config.coord);
-    serve_coordinator(host, port, config.world, log, stop);
+    serve_coordinator(host, port, config.world, log, stop, {}, access_of(config));
     return stop() ? 128 + stop() : 0;
 }
 
@@ -36,7 +69,8 @@ static int command_health(const CommandLine& line, Log&, const Stop&) {
     const uint16_t default_port =
         coordinator_address(config.coord.empty() ? "localhost" : config.coord).second;
     const uint16_t port = config.port > 0 ? uint16_t(config.port) : default_port;
-    HealthReport report = ask_health(port, std::chrono::milliseconds(1'500));
+    HealthReport report =
+        ask_health(port, std::chrono::milliseconds(1'500), access_of(config).token);
     if (report.none_is_there && config.port == 0 && config.coord.empty())
         report = {true, false,
                   cat("no rank listens on port ", port,
@@ -47,13 +81,18 @@ static int command_health(const CommandLine& line, Log&, const Stop&) {
     return 0;
 }
 
+static int command_token(const CommandLine&, Log&, const Stop&) {
+    fmt::print("{}\n", make_token());
+    return 0;
+}
+
 static int command_models(const CommandLine& line, Log&, const Stop&) {
     if (!line.files.empty()) {
         fmt::print("{}", model_text(line.files[0]));
         return 0;
     }
     for (const std::string& name : built_in_models())
-        fmt::print("{:<10} input {}\n", name, model_input_size(model_text(name)));
+        fmt::print("{:<10} input {}\n", name, input_size_text(model_input_size(model_text(name))));
     fmt::print(
         "\n`trainer models NAME` prints a network's text: a start for a --model FILE of your "
         "own.\n");
@@ -83,34 +122,36 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
     if (line.files.size() != 1) fail("import takes one weights file, not ", line.files.size());
     if (config.out.empty()) fail("import needs --out FILE.safetensors");
     if (config.classes.empty()) fail("import needs --classes A,B,C: the names behind the outputs");
-    ModelCard card;
-    card.model_name = config.model;
-    card.model_text = model_text(config.model);
-    card.size = config.size > 0 ? config.size : model_input_size(card.model_text);
-    card.classes = split(config.classes, ',');
+    const std::string text = model_text(config.model);
+    const std::vector<std::string> classes = split(config.classes, ',');
     const auto backend = make_backend("cpu");
-    Model model(card.model_text, card.options(), *backend);
+    Model model(text, model_options(config, int(classes.size())), *backend);
     const SafeTensors content = read_safetensors(line.files[0]);
     const ImportReport report = import_weights(content, model, *backend, /*partial=*/true);
     if (!report.fresh.empty())
-        fail(line.files[0], " does not fill a ", config.model, " with ", card.classes.size(),
+        fail(line.files[0], " does not fill a ", config.model, " with ", classes.size(),
              " classes: ", report.text(), "; to train what is missing use --init");
     SafeTensors out = export_weights(model, *backend);
-    out.metadata = card_to_metadata(card);
+    out.metadata = card_to_metadata({config.model, text, model.input(), classes});
     write_safetensors(config.out, out);
     log.info("wrote ", config.out, ": ", report.text());
     return 0;
 }
 
 const CommandRow kCheckRow =
-    with_files({"check", kCheck, "DIR", "decode every image of a data set and name those that fail",
-                command_check});
+    with_files({"check", kCheck, "PATH",
+                "decode every image of a data set and name those that fail", command_check});
+const CommandRow kPackRow = with_files(
+    {"pack", kPack, "SRC OUT", "write any data set as shards, with their index", command_pack});
 const CommandRow kCoordinatorRow = {
     "coordinator", kCoordinator, "--coord HOST:PORT --world W",
     "only the meeting point, for jobs whose rank 0 should not serve it", command_coordinator};
 const CommandRow kHealthRow = {
     "health", kHealth, "[--coord HOST:PORT | --port P]",
     "ask the rank that runs on this machine how it is; exit status 0 or 1", command_health};
+const CommandRow kTokenRow = {"token", kToken, "> FILE",
+                              "make the secret that lets ranks into a job, for --token-file",
+                              command_token};
 const CommandRow kModelsRow =
     with_files({"models", kModels, "[NAME]", "list the built-in networks, or print the text of one",
                 command_models});

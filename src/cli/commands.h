@@ -26,16 +26,16 @@ constexpr CommandRow with_files(CommandRow row) {
     return row;
 }
 
-extern const CommandRow kTrainRow, kPlanRow, kEvalRow, kPredictRow, kCheckRow, kCoordinatorRow,
-    kHealthRow, kModelsRow, kExportRow, kImportRow, kBenchTrainRow, kBenchKernelsRow,
-    kBenchAllreduceRow, kBenchDataRow, kManRow, kCompletionRow;
+extern const CommandRow kTrainRow, kPlanRow, kEvalRow, kPredictRow, kCheckRow, kPackRow,
+    kCoordinatorRow, kHealthRow, kTokenRow, kModelsRow, kExportRow, kImportRow, kBenchTrainRow,
+    kBenchKernelsRow, kBenchAllreduceRow, kBenchDataRow, kManRow, kCompletionRow;
 
 // Every command, in the order of --help; the first is the default.
 inline constexpr const CommandRow* kCommands[] = {
-    &kTrainRow,          &kPlanRow,        &kEvalRow,       &kPredictRow,
-    &kCheckRow,          &kCoordinatorRow, &kHealthRow,     &kModelsRow,
-    &kExportRow,         &kImportRow,      &kBenchTrainRow, &kBenchKernelsRow,
-    &kBenchAllreduceRow, &kBenchDataRow,   &kManRow,        &kCompletionRow,
+    &kTrainRow,     &kPlanRow,        &kEvalRow,       &kPredictRow,      &kCheckRow,
+    &kPackRow,      &kCoordinatorRow, &kHealthRow,     &kTokenRow,        &kModelsRow,
+    &kExportRow,    &kImportRow,      &kBenchTrainRow, &kBenchKernelsRow, &kBenchAllreduceRow,
+    &kBenchDataRow, &kManRow,         &kCompletionRow,
 };
 
 // An option's help, with its default in brackets.

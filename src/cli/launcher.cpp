@@ -1,7 +1,7 @@
 // launcher.cpp — options from the environment variables that launchers set.
-#include <charconv>
 
 #include "src/base/check.h"
+#include "src/base/number.h"
 #include "src/cli/commands.h"
 
 namespace convoy {
@@ -48,9 +48,8 @@ static std::string first_host(const std::string& list) {
 
 // Slots count from 1: "4" → "3".
 static std::string rank_of_slot(const std::string& slot) {
-    int number = 0;
-    const auto [stop, error] = std::from_chars(slot.data(), slot.data() + slot.size(), number);
-    if (error != std::errc() || *stop != 0 || number < 1)
+    const int number = to_number<int>(slot).value_or(0);
+    if (number < 1)
         fail("SWARM_TASK_SLOT cannot be '", slot,
              "': slots are numbers from 1; it takes "
              "\"{{.Task.Slot}}\", in a service with replicas");

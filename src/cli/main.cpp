@@ -1,10 +1,12 @@
 // main.cpp — from the arguments to the exit status. The one place where errors are printed.
 //
 //   0 done   1 error, one sentence on stderr   128+n after signal n, with a checkpoint
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 
 #include "src/cli/commands.h"
@@ -13,7 +15,7 @@
 using namespace convoy;
 
 // Signals belong to the process: the one piece of global state.
-static volatile sig_atomic_t caught = 0;
+static std::atomic<int> caught = 0;  // threads ask too
 
 static void on_signal(int number) {
     if (caught) _exit(128 + number);  // the second one ends the process at once
@@ -30,7 +32,7 @@ static int stop_signal() {
         return sigaction(SIGINT, &action, nullptr) == 0 &&
                sigaction(SIGTERM, &action, nullptr) == 0;
     }();
-    return installed ? caught : 0;
+    return installed ? caught.load() : 0;
 }
 
 // The first process of a container has no default action for signals: without a handler the kernel
@@ -52,6 +54,9 @@ static Environment environment() {
 }
 
 int main(int argc, char** argv) {
+    // A standard stream that the caller has closed: its number must not go to the next file opened.
+    for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+        if (fcntl(stream, F_GETFD) == -1) open("/dev/null", O_RDWR);
     Log log;
     try {
         const std::vector<std::string> words(argv + 1, argv + argc);
@@ -67,7 +72,8 @@ int main(int argc, char** argv) {
         const CommandRow& row = **std::ranges::find(kCommands, line.command, &CommandRow::command);
         log.set_quiet(line.config.quiet || line.config.json);
         if (getpid() == 1) end_on_signals();
-        signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error of the write
+        // A closed pipe or socket, and a limit on the size of files, are errors of the write.
+        for (int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
         return row.run(line, log, stop_signal);
     } catch (const std::exception& error) {
         std::fflush(stdout);

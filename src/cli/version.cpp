@@ -1,6 +1,11 @@
 // version.cpp — see version.h.
 #include "src/cli/version.h"
 
+#include <archive.h>
+#include <curl/curlver.h>
+#include <openssl/opensslv.h>
+#include <zlib.h>
+
 #include <CLI/Version.hpp>
 #include <nlohmann/json.hpp>
 #include <opencv2/core/version.hpp>
@@ -20,7 +25,9 @@ std::string version_text() {
                CV_VERSION, ", fmt ", FMT_VERSION / 10000, ".", FMT_VERSION / 100 % 100, ".",
                FMT_VERSION % 100, ", CLI11 ", CLI11_VERSION, ", nlohmann-json ",
                NLOHMANN_JSON_VERSION_MAJOR, ".", NLOHMANN_JSON_VERSION_MINOR, ".",
-               NLOHMANN_JSON_VERSION_PATCH, "\n");
+               NLOHMANN_JSON_VERSION_PATCH, ",\n           libcurl ", LIBCURL_VERSION, ", OpenSSL ",
+               OPENSSL_VERSION_STR, ", libarchive ", ARCHIVE_VERSION_ONLY_STRING, ", zlib ",
+               ZLIB_VERSION, "\n");
 }
 
 }  // namespace convoy

@@ -2,11 +2,11 @@
 #include "src/config/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "net/wire.h"
 #include "src/base/check.h"
+#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -17,39 +17,83 @@ static constexpr unsigned kSteps = kTrain | kBenchTrain | kPlan;
 static constexpr unsigned kModel = kTrain | kBenchTrain | kImport | kPlan;
 static constexpr unsigned kCompute =
     kTrain | kEval | kPredict | kBenchTrain | kBenchKernels | kPlan;
-static constexpr unsigned kSets = kTrain | kEval | kCheck | kBenchData;
+static constexpr unsigned kSets = kTrain | kEval | kCheck | kPack | kBenchData;
 
 using C = Config;
 static constexpr Limits kAny;
 
 static const Option kOptions[] = {
-    {"data", "Data", &C::data, "DIR", kSets, kFollows | kFirst, kAny,
+    {"data", "Data", &C::data, "PATH", kSets, kFollows | kFirst, kAny,
      "folder of class folders, or of train/ and val/ (or validation/, test/) that hold them; "
-     "default: generated images of three shapes"},
-    {"val", "Data", &C::val, "DIR", kTrain | kEval | kCheck, kFollows, kAny,
-     "folder of the validation set"},
-    {"val-split", "Data", &C::val_split, "F", kTrain | kEval | kCheck, kJob, from(0, 0.9),
+     "folder or pattern of tar, TFRecord, CIFAR or IDX shards; list of path, tab, label; default: "
+     "generated images of three shapes"},
+    {"val", "Data", &C::val, "PATH", kTrain | kEval | kCheck | kPack, kFollows, kAny,
+     "the validation set, as --data"},
+    {"val-split", "Data", &C::val_split, "F", kTrain | kEval | kCheck | kPack, kJob, from(0, 0.9),
      "fraction of each class held back for validation"},
     {"classes", "Data", &C::classes, "A,B,C", kSets | kModel, kJob, kAny,
      "class folders to use, in this order; for import: the names of the classes"},
+    {"label-offset", "Data", &C::label_offset, "N", kSets, kJob, from(-1e6, 1e6),
+     "number of the first class in the labels of shards and lists; 1 for TFRecords of ImageNet"},
+    {"cache", "Data", &C::cache, "DIR", kSets | kPredict, 0, kAny,
+     "folder for blocks of remote shards, and for indexes of shards that lie where nothing can be "
+     "written; default: none, and ~/.cache/convoy"},
+    {"cache-size", "Data", &C::cache_size, "SIZE", kSets | kPredict, 0, kAny,
+     "bytes of remote shards that --cache may hold, such as 500M or 20G"},
     {"generated", "Data", &C::generated, "N", kSets, kJob, from(24, 1e6),
      "number of generated images; a sixth is for validation"},
+    {"shards", "Data", &C::shards, "all|mine|peers", kTrain, kJob, kAny,
+     "all: every rank sees the same files; mine: each rank's --data holds its own part of the set; "
+     "peers: likewise, but every rank trains on all of it and fetches what it lacks (256 MB in "
+     "memory)"},
+    {"samples", "Data", &C::samples, "N[:M]", kTrain, kFollows, kAny,
+     "images of an epoch, where --data is a pipe (a FIFO, the NAME of FIFOs NAME_0, NAME_1, …, or "
+     "-) that carries tar or TFRecord; M: of --val, if that is one"},
+    {"shuffle", "Data", &C::shuffle, "full|window=N", kTrain | kBenchData, kJob, kAny,
+     "order of an epoch: full: a permutation of all images; window=N: shards in another order each "
+     "epoch, shuffled among N images at a time"},
     {"augment", "Data", &C::augment, "crop|resize|none", kTrain | kBenchData, kJob, kAny,
      "crop: random resized crop and flip; resize: whole image and flip (the default for generated "
      "images)"},
+    {"flip", "Data", &C::flip, "random|alternating|off", kTrain | kBenchData, kJob, kAny,
+     "mirror images left to right: by a coin each epoch; by a coin in the first epoch and then "
+     "every other epoch; or never"},
+    {"translate", "Data", &C::translate, "N", kTrain | kBenchData, kJob, from(0, 8192),
+     "move images by up to N pixels each way, mirrored at the edge"},
+    {"jitter", "Data", &C::jitter, "B,C,S,H", kTrain | kBenchData, kJob, kAny,
+     "change brightness, contrast and saturation by factors up to 1 ± B, C, S and the hue by up to "
+     "H (at most 0.5) turns, in any order; one number is B, C and S"},
+    {"auto-augment", "Data", &C::auto_augment, "off|randaugment|trivial", kTrain | kBenchData, kJob,
+     kAny,
+     "RandAugment (2 operations, magnitude 9 of 30) or TrivialAugmentWide, with torchvision's "
+     "operations"},
+    {"erase", "Data", &C::erase, "P", kTrain | kBenchData, kJob, from(0, 1),
+     "probability of erasing a random part of an image"},
+    {"mixup", "Data", &C::mixup, "A", kTrain | kBenchData, kJob, from(0, 1000),
+     "blend each image and its label with another's, by a part drawn from Beta(A, A)"},
+    {"cutmix", "Data", &C::cutmix, "A", kTrain | kBenchData, kJob, from(0, 1000),
+     "paste a part of another image into each image and mix the labels alike; with --mixup too: "
+     "one or the other"},
     {"augment-on", "Data", &C::augment_on, "cpu|device", kTrain | kEval | kPredict | kBenchData, 0,
      kAny,
      "where images are resized, flipped and normalised: in the decode threads, or on --device; "
      "same result"},
-    {"max-bad", "Data", &C::max_bad, "F", kTrain | kEval, kJob, from(0, 1),
+    {"max-bad", "Data", &C::max_bad, "F", kTrain | kEval | kPack, kJob, from(0, 1),
      "fraction of the images that may fail to decode before the run stops"},
+    {"max-pixels", "Data", &C::max_pixels, "N", kSets | kPredict, kJob, from(1, 1e9),
+     "pixels of the largest image that is decoded; one that claims more is bad"},
     {"decode-threads", "Data", &C::decode_threads, "D", kSets | kPredict, 0, from(0, 1024),
      "threads that decode images; 0: half as many as processors"},
+    {"decode", "Data", &C::decode, "exact|fast", kTrain | kEval | kPredict | kBenchData, kJob, kAny,
+     "fast: JPEGs much larger than the input are halved while they are decoded, which changes "
+     "pixels a little"},
+    {"cache-decoded", "Data", &C::cache_decoded, "SIZE", kTrain | kBenchData, 0, kAny,
+     "memory, such as 2G, for images that are kept decoded after their first use; 0: none"},
 
     {"model", "Model", &C::model, "NAME|FILE", kModel, kJob | kFirst, kAny,
      "tiny, alexnet, vgg16, resnet18, resnet34, resnet50, or a text file (see `trainer models`)"},
-    {"size", "Model", &C::size, "S", kModel | kBenchData, kJob | kFirst, from(0, 4096),
-     "input height and width; 0: the model's own"},
+    {"size", "Model", &C::size, "HxWxC", kModel | kBenchData, kJob | kFirst, kAny,
+     "input size: 224 (square), 80x64 (height x width), 28x28x1 (grey); 0: the model's own"},
     {"bn-group", "Model", &C::bn_group, "G", kSteps, kJob, from(0, 1e6),
      "images in a batch norm group; 0: all of a rank's share"},
     {"init", "Model", &C::init, "FILE", kTrain, 0, kAny,
@@ -95,8 +139,8 @@ static const Option kOptions[] = {
     {"conv", "Device", &C::conv, "auto|winograd|direct", kCompute, 0, kAny,
      "algorithm of 3x3 and 5x5 convolutions"},
     {"precision", "Device", &C::precision, "fp32|tf32|bf16", kCompute, 0, kAny,
-     "number format of products on a GPU; tf32 and bf16 use tensor cores and sum in fp32; bf16 "
-     "also halves the memory of activations"},
+     "number format of products; tf32 (GPUs) and bf16 use tensor cores, bf16 on a CPU its tile "
+     "unit (AMX), and sum in fp32; bf16 also halves the memory of activations"},
     {"gemm", "Device", &C::gemm, "own|cublas", kCompute, 0, kAny,
      "matrix products of linear layers on a GPU: own kernels, or cuBLAS where it is installed"},
     {"graph", "Device", &C::graph, "auto|on|off", kTrain | kBenchTrain, 0, kAny,
@@ -117,6 +161,12 @@ static const Option kOptions[] = {
      "address for the other ranks; default: the one that the coordinator sees"},
     {"iface", "Ranks", &C::iface, "NAME|ADDRESS|CIDR", kRanked, 0, kAny,
      "interface, address or network to use; default: the route to the coordinator"},
+    {"token-file", "Ranks", &C::token_file, "FILE", kRanked | kCoordinator | kHealth, 0, kAny,
+     "let in only ranks that have the token in FILE, and encrypt all that ranks send; `trainer "
+     "token` prints one; default: the token in CONVOY_TOKEN, or none"},
+    {"open", "Ranks", &C::open, "", kRanked | kCoordinator, 0, kAny,
+     "without a token, let ranks on other machines in: whoever reaches the port can join and read "
+     "the model"},
     {"join-timeout", "Ranks", &C::join_timeout, "S", kRanked, 0, from(0.1, 1e7),
      "seconds to wait for the coordinator and the other ranks"},
     {"share", "Ranks", &C::share, "W|A:B:C|auto", kTrain | kPlan, 0, kAny,
@@ -131,18 +181,40 @@ static const Option kOptions[] = {
     {"factors", "Ranks", &C::factors, "auto|on|off", kSteps, kJob, kAny,
      "send the two factors of a linear layer's gradient instead of the gradient; auto: where that "
      "is fewer bytes"},
+    {"sync", "Ranks", &C::sync, "ring|server|async", kTrain, kJob, kAny,
+     "sum gradients on a ring; or send them to servers that update the weights: once a step, or "
+     "(async) for each rank at its own pace"},
+    {"servers", "Ranks", &C::servers, "S", kTrain, kJob, from(1, wire::kMaxWorld),
+     "with --sync server or async: ranks that serve, each a part of the weights, and train too"},
+    {"staleness", "Ranks", &C::staleness, "K|none", kTrain, kJob, kAny,
+     "with --sync async: steps that a rank may be ahead of the slowest; 0: as --sync server"},
     {"sync-every", "Ranks", &C::sync_every, "H", kSteps, kJob, from(1, 1e9),
      "train H steps on each rank alone, then average weights and momentum; 1: sum the gradients of "
      "every step"},
+    {"outer", "Ranks", &C::outer, "off|sgd|nesterov", kTrain, kJob, kAny,
+     "with --sync-every: take the mean movement of the weights as a gradient, with momentum of its "
+     "own (nesterov is DiLoCo); off: go to the mean"},
+    {"outer-lr", "Ranks", &C::outer_lr, "LR", kTrain, kJob, from(0, 100),
+     "learning rate of --outer"},
+    {"outer-momentum", "Ranks", &C::outer_momentum, "M", kTrain, kJob, from(0, 0.9999),
+     "momentum of --outer"},
     {"stall", "Ranks", &C::stall, "S", kRanked, 0, from(0.1, 1e7),
      "seconds without progress after which every log names the rank that all wait for"},
+    {"elastic", "Ranks", &C::elastic, "on|off", kTrain, 0, kAny,
+     "on rank 0: go on with the ranks that are left when one is lost; off: end with a checkpoint"},
+    {"join", "Ranks", &C::join, "", kTrain, 0, kAny,
+     "take part in a job that trains, from the end of a step on, as one more rank"},
+    {"min-world", "Ranks", &C::min_world, "N", kTrain, 0, from(1, wire::kMaxWorld),
+     "on rank 0: end with a checkpoint where fewer than N ranks are left"},
+    {"alone", "Ranks", &C::alone, "", kTrain, 0, kAny,
+     "on rank 0: go on even where most of the ranks do not answer and may be training together, as "
+     "when a network is cut in two"},
 
     {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport, kFirst, kAny,
      "run folder (default: runs/<time>), or the file to write"},
     {"resume", "Output", &C::resume, "DIR", kTrain, 0, kAny,
      "continue from the newest valid checkpoint of a run folder; with the same --out: or start "
-     "there "
-     "if it holds none"},
+     "there if it holds none"},
     {"from", "Output", &C::from, "PATH", kEval | kPredict | kExport, 0, kAny,
      "run folder, checkpoint or .safetensors file of the model to use"},
     {"save-every", "Output", &C::save_every, "E", kTrain, kJob, from(0, 1e6),
@@ -153,10 +225,21 @@ static const Option kOptions[] = {
     {"quiet", "Output", &C::quiet, "", kTrain | kEval | kPredict | kCoordinator, 0, kAny,
      "print only errors and notices"},
     {"json", "Output", &C::json, "",
-     kEval | kPredict | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData | kPlan, 0, kAny,
-     "print one JSON object a line"},
+     kEval | kPredict | kCheck | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData | kPlan,
+     0, kAny, "print one JSON object a line"},
     {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},
+
+    {"format", "Pack", &C::format, "tar|tfrecord", kPack, 0, kAny,
+     "WebDataset's tar files, or TFRecords of tf.train.Example"},
+    {"shard-size", "Pack", &C::shard_size, "SIZE", kPack, 0, kAny,
+     "bytes of images after which a new shard begins; counted before --max-side makes them "
+     "smaller"},
+    {"max-side", "Pack", &C::max_side, "S", kPack, 0, from(0, 65535),
+     "images with a longer side become JPEGs with a side of S; 0: all stay as they are"},
+    {"quality", "Pack", &C::quality, "Q", kPack, 0, from(1, 100), "quality of these JPEGs"},
+    {"keep-order", "Pack", &C::keep_order, "", kPack, 0, kAny,
+     "write images class by class, as they lie; default: permuted by --seed"},
 
     {"price-per-hour", "Cost", &C::price_per_hour, "P", kTrain, 0, from(0, 1e9),
      "price of an hour of this rank's machine, in any currency, for the summary; 0: not given"},
@@ -199,6 +282,8 @@ std::string get_option(const Config& config, const std::string& name) {
                 return value ? "1" : "0";
             else if constexpr (std::is_same_v<T, ByteSize>)
                 return cat(value.bytes);
+            else if constexpr (std::is_same_v<T, InputSize>)
+                return input_size_text(value);
             else
                 return cat(value);
         },
@@ -206,32 +291,25 @@ std::string get_option(const Config& config, const std::string& name) {
 }
 
 ByteSize parse_size(const std::string& text, const std::string& who) {
-    size_t number = 0;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, number);
-    const std::string unit(stop, end);
-    const int shift = unit.empty()  ? 0
-                      : unit == "K" ? 10
-                      : unit == "M" ? 20
-                      : unit == "G" ? 30
-                                    : -1;
-    if (error != std::errc() || shift < 0 || number > SIZE_MAX >> shift)
+    const size_t unit = text.find_first_of("KMG");
+    const auto number = to_number<size_t>(text.substr(0, unit));
+    const size_t shift =
+        unit == text.npos ? 0 : 10 * (1 + std::string_view("KMG").find(text[unit]));
+    if (!number || *number > SIZE_MAX >> shift || (shift > 0 && unit + 1 != text.size()))
         fail(who, " cannot be '", text, "': it takes a size in bytes, such as 512K or 4M");
-    return {number << shift};
+    return {*number << shift};
 }
 
 template <class T>
 static T parse_number(const Option& option, const std::string& text, const std::string& who) {
-    T value{};
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, value);
-    if (error != std::errc() || stop != end || !std::isfinite(double(value)))
+    const std::optional<T> value = to_number<T>(text);
+    if (!value || !std::isfinite(double(*value)))
         fail(who, " cannot be '", text, "': it takes ",
              std::is_integral_v<T> ? "a whole number" : "a number", " (", option.help, ")");
-    if (double(value) < option.limits.low || double(value) > option.limits.high)
+    if (double(*value) < option.limits.low || double(*value) > option.limits.high)
         fail(who, " cannot be ", text, ": it must be between ", option.limits.low, " and ",
              option.limits.high, " (", option.help, ")");
-    return value;
+    return *value;
 }
 
 template <class T>
@@ -253,6 +331,11 @@ static T parse_value(const Option& option, const std::string& text, const std::s
         if (size.bytes > 0 && size.bytes < 1024)
             fail(who, " cannot be ", text, ": it must be 0 or at least 1K (", option.help, ")");
         return size;
+    } else if constexpr (std::is_same_v<T, InputSize>) {
+        if (text == "0") return InputSize(0, 0, 0);
+        const std::optional<InputSize> size = parse_input_size(text);
+        if (!size) fail(who, " cannot be '", text, "': it takes ", kInputSizeForms);
+        return *size;
     } else {
         return parse_number<T>(option, text, who);
     }
@@ -262,6 +345,7 @@ void set_option(Config& config, const std::string& name, const std::string& text
                 const std::string& who) {
     const Option& option = option_named(name);
     const std::string source = who.empty() ? "--" + name : who;
+    if (!is_utf8(text)) fail(source, " '", text, "' is not UTF-8");
     std::visit(
         [&]<class T>(T Config::*field) { config.*field = parse_value<T>(option, text, source); },
         option.field);

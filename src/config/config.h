@@ -12,22 +12,32 @@
 #include <variant>
 #include <vector>
 
+#include "data/decode.h"
+#include "src/base/input_size.h"
+
 namespace convoy {
 
 // The choices of some options. The table of options has their names, in the
 // same order.
 enum class AugmentOn { kCpu, kDevice };
+enum class DecodeMode { kExact, kFast };
 enum class OptimizerKind { kSgd, kAdamw };
 enum class Schedule { kConstant, kStep, kCosine };
 enum class GraphMode { kAuto, kOn, kOff };
 enum class WireType { kFp32, kBf16 };
 enum class FactorMode { kAuto, kOn, kOff };
+enum class SyncKind { kRing, kServer, kAsync };
+enum class OuterKind { kOff, kSgd, kNesterov };
 enum class Toggle { kOn, kOff };
+enum class ShardMode { kAll, kMine, kPeers };
 enum class WeightLayout { kOihw, kKrsc };
-enum class Augment;     // data/augment.h
-enum class ConvMethod;  // kernels/backend.h
-enum class Precision;   // "
-enum class Gemm;        // "
+enum class PackFormat { kTar, kTfrecord };
+enum class Augment;      // data/augment.h
+enum class Flip;         // "
+enum class AutoAugment;  // data/policy.h
+enum class ConvMethod;   // kernels/backend.h
+enum class Precision;    // "
+enum class Gemm;         // "
 
 struct ByteSize {
     size_t bytes = 0;
@@ -38,15 +48,29 @@ struct Config {
     std::string data, val;
     double val_split = 0;
     std::string classes;  // "a,b,c"
+    int label_offset = 0;
+    std::string cache;
+    ByteSize cache_size{10ull << 30};
     int generated = 3000;
+    ShardMode shards = ShardMode::kAll;
+    std::string samples;  // "N" or "N:M"
+    std::string shuffle = "full";
     Augment augment{};  // crop; without --data the command line makes it resize
+    Flip flip{};        // random
+    int translate = 0;
+    std::string jitter;
+    AutoAugment auto_augment{};  // off
+    double erase = 0, mixup = 0, cutmix = 0;
     AugmentOn augment_on = AugmentOn::kCpu;
     double max_bad = 0.01;
+    int64_t max_pixels = kMaxPixels;
     int decode_threads = 0;
+    DecodeMode decode = DecodeMode::kExact;
+    ByteSize cache_decoded;
 
     // model
     std::string model = "tiny";
-    int size = 0;
+    InputSize size{0, 0, 0};
     int bn_group = 32;
     std::string init, freeze;
 
@@ -78,12 +102,24 @@ struct Config {
     int rank = -1, world = 0, local_rank = -1;
     int port = 0;
     std::string advertise, iface, share;
+    std::string token_file,
+        token;  // token: from CONVOY_TOKEN, not from a command line, which ps shows
+    bool open = false;
     double join_timeout = 600;
     ByteSize bucket;
     WireType wire = WireType::kFp32;
     FactorMode factors = FactorMode::kAuto;
+    SyncKind sync = SyncKind::kRing;
+    int servers = 1;
+    std::string staleness = "3";
     int sync_every = 1;
+    OuterKind outer = OuterKind::kOff;
+    double outer_lr = 0.7, outer_momentum = 0.9;
     double stall = 30;
+    Toggle elastic = Toggle::kOn;
+    int min_world = 1;
+    bool alone = false;
+    bool join = false;
     Toggle preflight = Toggle::kOn;
 
     // output
@@ -102,6 +138,12 @@ struct Config {
     bool forward = false;
     std::string filter;
     WeightLayout layout = WeightLayout::kOihw;
+
+    // pack
+    PackFormat format = PackFormat::kTar;
+    ByteSize shard_size{size_t(128) << 20};
+    int max_side = 0, quality = 90;
+    bool keep_order = false;
 };
 
 // Commands, as bits: which options a command takes.
@@ -122,6 +164,8 @@ enum Command : unsigned {
     kHealth = 8192,
     kMan = 16384,
     kCompletion = 32768,
+    kPack = 65536,
+    kToken = 131072,
 };
 
 enum OptionFlag : unsigned {
@@ -138,10 +182,13 @@ struct Option {
     const char* name;   // "batch": --batch, CONVOY_BATCH
     const char* group;  // heading in --help
     std::variant<bool Config::*, int Config::*, int64_t Config::*, double Config::*,
-                 std::string Config::*, Augment Config::*, AugmentOn Config::*,
-                 OptimizerKind Config::*, Schedule Config::*, ConvMethod Config::*,
-                 Precision Config::*, Gemm Config::*, GraphMode Config::*, WireType Config::*,
-                 FactorMode Config::*, Toggle Config::*, WeightLayout Config::*, ByteSize Config::*>
+                 std::string Config::*, Augment Config::*, Flip Config::*, AutoAugment Config::*,
+                 AugmentOn Config::*, OptimizerKind Config::*, Schedule Config::*,
+                 ConvMethod Config::*, Precision Config::*, Gemm Config::*, GraphMode Config::*,
+                 WireType Config::*, FactorMode Config::*, OuterKind Config::*, SyncKind Config::*,
+                 Toggle Config::*, ShardMode Config::*, WeightLayout Config::*,
+                 PackFormat Config::*, ByteSize Config::*, InputSize Config::*,
+                 DecodeMode Config::*>
         field;
     const char* value;  // placeholder in --help: "B"; of an enumeration its
                         // names, in order

@@ -88,7 +88,7 @@ void choose_device(JobSession& job) {
                            counted(gpus, "GPU"),
                            "; --device cuda:N on each rank lets them share GPUs");
     }
-    if (job.world() == 1) return;
+    if (job.world() == 1 || job.is_newcomer()) return;
     const std::string& device = job.config.device;
     compare_devices(
         job.communicator(),

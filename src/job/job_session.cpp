@@ -1,6 +1,8 @@
 // job_session.cpp — see job_session.h.
 #include "src/job/job_session.h"
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
@@ -14,8 +16,25 @@ std::pair<std::string, uint16_t> coordinator_address(const std::string& coord) {
     return address;
 }
 
-static Job join_job(const CommandLine& line, Log& log, const Stop& stop) {
+Access access_of(const Config& config) {
+    const std::string& file = config.token_file;
+    if (file.empty()) return {config.token, config.open};
+    std::ifstream in(file);
+    Access access{"", config.open};
+    if (!(in >> access.token)) fail("--token-file ", file, " cannot be read, or is empty");
+    const auto others = std::filesystem::perms::others_all;
+    if ((std::filesystem::status(file).permissions() & others) != std::filesystem::perms::none)
+        fail("--token-file ", file, " can be read by every user of this machine: chmod 600 ", file);
+    return access;
+}
+
+static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
+                    const std::function<void(JoinOptions&)>& adjust) {
     const Config& config = line.config;
+    if (config.join && (config.coord.empty() || config.world > 1 || config.rank >= 0))
+        fail(
+            "--join needs --coord HOST:PORT, the coordinator or a rank of the job, and neither "
+            "--rank nor --world: it becomes the last rank");
     if (config.coord.empty()) {
         if (config.world > 1 || config.rank > 0)
             fail(line.given.at(config.world > 1 ? "world" : "rank"),
@@ -29,30 +48,41 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop) {
     options.listen_port = uint16_t(config.port);
     options.advertise = config.advertise;
     options.iface = config.iface;
+    options.access = access_of(config);
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
     options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
     options.bf16_wire = config.wire == WireType::kBf16;
+    // Images that one rank alone holds are lost with it, and so are the weights of a server.
+    options.elastic = line.command == kTrain && config.elastic == Toggle::kOn &&
+                      config.shards == ShardMode::kAll && config.sync == SyncKind::kRing;
+    options.min_world = config.min_world;
+    options.alone = config.alone;
+    options.newcomer = config.join;
     // The coordinator refuses a rank whose options differ from rank 0's, before the job begins.
     // Settings that rank 0 takes from a checkpoint are compared after joining.
     const bool decides = config.rank == 0 && config.resume.empty();
     for (const auto& [name, value] : job_settings(config, line.command))
         if ((find_option(name)->flags & kJob) && (decides || line.given.contains(name)))
             options.settings[name] = value;
+    if (adjust) adjust(options);
     return join(options, log, stop);
 }
 
-JobSession::JobSession(const CommandLine& command_line, Log& its_log, Stop its_stop)
+JobSession::JobSession(const CommandLine& command_line, Log& its_log, Stop its_stop,
+                       const std::function<void(JoinOptions&)>& adjust)
     : line(command_line),
       log(its_log),
       stop(std::move(its_stop)),
       config(line.config),
-      job_(join_job(line, log, stop)) {
+      job_(join_job(line, log, stop, adjust)) {
     if (world() > 1) log.set_prefix(cat("[rank ", rank(), "] "));
 }
 
 void JobSession::take_settings_of_rank0() {
-    const auto settings = broadcast_json(communicator(), job_settings(config, line.command))
-                              .get<std::map<std::string, std::string>>();
+    const auto settings =
+        (is_newcomer() ? offered("settings")
+                       : broadcast_json(communicator(), job_settings(config, line.command)))
+            .get<std::map<std::string, std::string>>();
     if (rank() == 0) return;
     apply_settings(config, settings);
     for (const auto& [name, who] : line.given) {
@@ -63,6 +93,18 @@ void JobSession::take_settings_of_rank0() {
         set_option(config, name, given);  // its own --data
     }
     if (line.given.contains("data")) config.val = line.config.val;
+}
+
+nlohmann::json JobSession::offered(const char* name) const {
+    return nlohmann::json::parse(job_.what).at(name);
+}
+
+std::vector<int> JobSession::regroup(int64_t step, bool planned, std::string& why) {
+    Ranks ranks = communicator().regroup(step, planned);
+    job_.peers = std::move(ranks.peers);
+    why = std::move(ranks.why);
+    log.set_prefix(cat("[rank ", rank(), "] "));
+    return ranks.before;
 }
 
 void JobSession::finish() {

@@ -1,13 +1,19 @@
 // job_setup.cpp — see job_setup.h.
 #include "src/job/job_setup.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "data/order.h"
+#include "data/storage.h"
 #include "src/base/check.h"
+#include "src/base/number.h"
+#include "src/base/random.h"
 #include "src/base/text.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
+#include "src/train/server_sync.h"
 
 namespace convoy {
 
@@ -22,11 +28,59 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     if (classes.empty() && !config.classes.empty()) options.classes = split(config.classes, ',');
     options.generated = config.generated;
     options.seed = uint64_t(config.seed);
+    options.label_offset = config.label_offset;
+    if (config.cache.empty() && config.cache_size.bytes != Config{}.cache_size.bytes)
+        fail("--cache-size bounds what --cache DIR may hold: give that too");
+    options.cache = config.cache;
+    options.cache_bytes = config.cache_size.bytes;
+    options.threads = config.decode_threads > 0 ? config.decode_threads : available_cpus();
+    options.window = parse_shuffle(config.shuffle);
+    if (!config.samples.empty()) {
+        const std::vector<std::string> counts = split(config.samples, ':');
+        const auto number = [&](size_t i) -> uint32_t {
+            if (i >= counts.size()) return 0;
+            if (const uint32_t n = to_number<uint32_t>(counts[i]).value_or(0)) return n;
+            fail("--samples cannot be '", counts[i],
+                 "': it is an epoch's number of images, or N:M");
+        };
+        options.samples = number(0), options.val_samples = number(1);
+    }
+    options.part = config.shards == ShardMode::kMine;
+    if (config.shards != ShardMode::kAll && config.data.empty())
+        fail("--shards ", get_option(config, "shards"),
+             " needs --data: every rank can draw the whole generated set");
     return options;
+}
+
+std::map<std::string, std::string> public_settings(const Config& config) {
+    std::map<std::string, std::string> settings = job_settings(config, kTrain);
+    for (const char* name : {"data", "val"}) settings[name] = public_name(settings[name]);
+    return settings;
 }
 
 ModelOptions model_options(const Config& config, int classes) {
     return {config.model, classes, config.size, uint64_t(config.seed), config.freeze};
+}
+
+Preprocess training_preprocess(const Config& config, InputSize size) {
+    Preprocess how(size);
+    how.augment = config.augment;
+    how.seed = uint64_t(config.seed);
+    how.changes = {config.flip,         config.translate, parse_jitter(config.jitter),
+                   config.auto_augment, config.erase,     config.mixup,
+                   config.cutmix};
+    if (config.translate >= std::min(size.H, size.W))
+        fail("--translate ", config.translate, " is too far for images of ", size.H, "x", size.W,
+             ": it must be less than their height and width");
+    if (config.flip == Flip::alternating && config.augment == Augment::none)
+        fail("--flip alternating mirrors nothing with --augment none: leave one of them out");
+    std::vector<std::string> on_cpu;
+    for (const char* name : {"translate", "jitter", "auto-augment", "erase", "mixup", "cutmix"})
+        if (get_option(config, name) != get_option({}, name)) on_cpu.push_back(cat("--", name));
+    if (config.augment_on == AugmentOn::kDevice && !on_cpu.empty())
+        fail("--augment-on device crops, resizes, flips and normalises, no more: leave it out, or ",
+             join_text(on_cpu, " and "));
+    return how;
 }
 
 LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank) {
@@ -34,7 +88,10 @@ LoaderOptions loader_options(const Config& config, const std::vector<double>& sh
             .shares = shares,
             .rank = rank,
             .threads = decode_threads(config),
-            .packed = config.augment_on == AugmentOn::kDevice};
+            .max_pixels = config.max_pixels,
+            .fast = config.decode == DecodeMode::kFast,
+            .packed = config.augment_on == AugmentOn::kDevice,
+            .window = parse_shuffle(config.shuffle)};
 }
 
 // The options that a checkpoint fixes: with another value it would be another run.
@@ -45,9 +102,34 @@ static void refuse_on_resume(const std::string& name, const std::string& was,
                               "bn-group", "optimizer", "freeze"})
         if (name == bound && was != now)
             fail("--", name, " was ", was.empty() ? "not given" : was,
-                 " in the run to resume and "
-                 "cannot become ",
-                 now, "; `--init` starts a new run from its weights");
+                 " in the run to resume and cannot become ", now,
+                 "; `--init` starts a new run from its weights");
+}
+
+static void check_sync(const Config& config) {
+    const auto is_given = [&](const char* name) {
+        return get_option(config, name) != get_option({}, name);
+    };
+    const bool outer = config.outer != OuterKind::kOff, serves = config.sync != SyncKind::kRing;
+    if (outer && config.sync_every == 1 && !serves)
+        fail("--outer ", get_option(config, "outer"),
+             " works on averages: it needs --sync-every above 1, such as --sync-every 50");
+    for (const char* name : {"outer-lr", "outer-momentum"})
+        if (!outer && is_given(name))
+            fail("--", name, " has no effect without --outer sgd or nesterov");
+    (void)parse_staleness(config.staleness);
+    if (!serves && is_given("servers"))
+        fail("--servers has no effect without --sync server or async");
+    if (config.sync != SyncKind::kAsync && is_given("staleness"))
+        fail("--staleness has no effect without --sync async");
+    if (!serves) return;
+    for (const char* name : {"sync-every", "outer", "wire", "factors"})
+        if (is_given(name))
+            fail("--", name, " ", get_option(config, name), " does not go with --sync ",
+                 get_option(config, "sync"), ", which sends every gradient as it is: leave it out");
+    if (config.shards == ShardMode::kPeers)
+        fail("--shards peers does not go with --sync ", get_option(config, "sync"),
+             ": both need the connections beside the ring");
 }
 
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.
@@ -60,6 +142,9 @@ static void decide(JobSetup& setup) {
         setup.resumed = load_checkpoint(config.resume, setup.job.log);
         // Not part of what was trained; older versions wrote megabytes.
         setup.resumed->meta.settings.erase("bucket");
+        // Which ranks a job can lose is decided before it begins, so by the command line.
+        for (const char* name : {"sync", "servers", "staleness"})
+            setup.resumed->meta.settings.erase(name);
         apply_settings(config, setup.resumed->meta.settings);
         if (line.given.contains("data")) config.val = "";
         for (const auto& [name, who] : line.given) {
@@ -77,9 +162,9 @@ static void decide(JobSetup& setup) {
     } else {
         setup.model_text = model_text(config.model);
     }
-    setup.data = open_data(data_options(config, setup.classes), setup.job.log);
-    setup.classes = setup.data.train->classes();
-    if (config.size == 0) config.size = model_input_size(setup.model_text);
+    if (config.size.H == 0) config.size = model_input_size(setup.model_text);
+    (void)training_preprocess(config, config.size);  // throws where it would do so later
+    check_sync(config);
 }
 
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log) {
@@ -105,32 +190,144 @@ Shares gather_shares(Communicator& communicator, const std::string& mine, Log& l
     return {parse_shares(join_text(each, ":"), world), false};
 }
 
+double newcomer_share(const Config& config) {
+    return config.share.empty() ? 1 : parse_shares(config.share, 1)[0];
+}
+
+static json fingerprints(const DataSet& data) {
+    return {fmt::format("{:016x}", data.train->fingerprint()),
+            data.val ? fmt::format("{:016x}", data.val->fingerprint()) : "", data.description};
+}
+
+static json model_json(const JobSetup& setup) {
+    return {{"text", setup.model_text}, {"classes", setup.classes}};
+}
+
+std::string offer_text(const JobSetup& setup, size_t bucket_bytes) {
+    return json{{"settings", job_settings(setup.config, kTrain)},
+                {"model", model_json(setup)},
+                {"data", fingerprints(setup.data)},
+                {"bucket", bucket_bytes}}
+        .dump();
+}
+
 void compare_data(JobSession& job, const DataSet& data) {
-    const json mine = {fmt::format("{:016x}", data.train->fingerprint()),
-                       data.val ? fmt::format("{:016x}", data.val->fingerprint()) : "",
-                       data.description};
-    const std::vector<json> all = gather_json(job.communicator(), mine);
+    const json mine = fingerprints(data);
+    const std::vector<json> all = job.is_newcomer() ? std::vector<json>{job.offered("data"), mine}
+                                                    : gather_json(job.communicator(), mine);
     for (size_t rank = 1; rank < all.size(); ++rank)
         if (all[rank][0] != all[0][0] || all[rank][1] != all[0][1])
-            fail("rank ", rank, " sees other images than rank 0: ", all[rank][2].get<std::string>(),
-                 " against ", all[0][2].get<std::string>(),
+            fail(job.is_newcomer() ? "this rank" : cat("rank ", rank),
+                 " sees other images than rank 0: ", all[rank][2].get<std::string>(), " against ",
+                 all[0][2].get<std::string>(),
                  "; names, sizes and classes must be the same on all ranks");
+}
+
+// For other ranks' shards: what is expected in the next seconds, and much of a small set.
+constexpr size_t kPeerCacheBytes = 256 << 20;
+
+static void open_set(JobSetup& setup) {
+    DataOptions options = data_options(setup.config, setup.classes);
+    options.stop = setup.job.stop;
+    if (setup.peers)
+        options.complete = [peers = setup.peers](auto& shards) { peers->complete(shards); };
+    setup.data = open_data(options, setup.job.log);
+    if (setup.config.shards != ShardMode::kMine) setup.classes = setup.data.train->classes();
+}
+
+// The classes of all parts: sorted, unless all parts have the same ones already.
+static std::vector<std::string> united(const std::vector<json>& parts) {
+    auto all = parts[0].get<std::vector<std::string>>();
+    if (std::ranges::count(parts, parts[0]) == std::ssize(parts)) return all;
+    for (const json& part : parts)
+        for (const std::string name : part) all.push_back(name);
+    const bool numbers = std::ranges::all_of(all, [](const std::string& name) {
+        return name.find_first_not_of("0123456789") == std::string::npos;
+    });
+    std::ranges::sort(all, [&](const std::string& a, const std::string& b) {
+        return numbers && a.size() != b.size() ? a.size() < b.size() : a < b;
+    });
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+}
+
+// Stands for the sizes of a source's shards, by which --shuffle window=N orders it.
+static std::string sizes_text(const Source& source) {
+    return fmt::format("{:016x}", hash_bytes(join_text(source.shard_sizes(), ":")));
+}
+
+// --shards mine: unites the ranks' classes and counts their images. Collective.
+static void join_parts(JobSetup& setup) {
+    JobSession& job = setup.job;
+    setup.classes = united(gather_json(job.communicator(), setup.data.train->classes()));
+    if (setup.classes.size() < 2)
+        fail("only one class, '", setup.classes[0],
+             "', in the data of all ranks: a classifier needs two or more");
+    if (setup.classes != setup.data.train->classes()) {
+        Log told_already;
+        told_already.set_quiet(true);
+        setup.data = open_data(data_options(job.config, setup.classes), told_already);
+    }
+    const auto& [train, val, _] = setup.data;
+    const json mine = {train->size(), val ? int64_t(val->size()) : -1,
+                       fmt::format("{:016x}", train->fingerprint()), sizes_text(*train)};
+    setup.fingerprint = hash_bytes("parts");
+    for (const json& part : gather_json(job.communicator(), mine)) {
+        setup.train_parts.push_back(part[0]);
+        setup.val_parts.push_back(part[1]);
+        setup.fingerprint = hash_bytes(part.dump(), setup.fingerprint);
+    }
+    setup.shares.weights.assign(setup.train_parts.begin(), setup.train_parts.end());
+    const int64_t all = std::accumulate(setup.train_parts.begin(), setup.train_parts.end(), 0l);
+    setup.data.description += cat("; ", all, " for training on all ranks together");
+    const auto lacks = std::ranges::find(setup.val_parts, -1);
+    if (lacks == setup.val_parts.end()) return;
+    if (std::ranges::count(setup.val_parts, -1) != job.world())
+        fail("rank ", lacks - setup.val_parts.begin(),
+             " has no validation images, other ranks have: with --shards mine give each rank its "
+             "part of them, by --val or --val-split");
+    setup.val_parts.clear();
 }
 
 JobSetup set_up_job(JobSession& job) {
     JobSetup setup{job};
     if (job.rank() == 0) decide(setup);
     job.take_settings_of_rank0();
-    const json model = broadcast_json(job.communicator(),
-                                      {{"text", setup.model_text}, {"classes", setup.classes}});
-    if (job.rank() != 0) {
-        setup.model_text = model.at("text");
-        setup.classes = model.at("classes").get<std::vector<std::string>>();
-        setup.data = open_data(data_options(job.config, setup.classes), job.log);
+    const ShardMode shards = job.config.shards;
+    const bool opens_first = job.rank() == 0 && shards == ShardMode::kAll;
+    if (opens_first) open_set(setup);
+    const json model = job.is_newcomer() ? job.offered("model")
+                                         : broadcast_json(job.communicator(), model_json(setup));
+    setup.model_text = model.at("text");
+    setup.classes = model.at("classes").get<std::vector<std::string>>();
+    if (shards == ShardMode::kPeers && job.world() > 1)
+        setup.peers = std::make_shared<PeerShards>(job.communicator(), kPeerCacheBytes);
+    if (!opens_first) open_set(setup);
+    if (setup.data.train->is_stream()) {
+        if (job.world() > 1 && shards != ShardMode::kMine)
+            fail("a pipe is read once: each rank needs one of its own, with --shards mine");
+        if (job.config.shuffle == "full") job.config.shuffle = cat("window=", kPipeWindow);
     }
-    compare_data(job, setup.data);
-    setup.shares = gather_shares(job.communicator(), job.config.share, job.log);
+    setup.order = "feistel " + job.config.shuffle;
+    if (shards == ShardMode::kMine) {
+        if (!job.config.share.empty())
+            fail("--share does not go with --shards mine, where a rank trains the images it holds");
+        join_parts(setup);
+        setup.order += fmt::format(" mine {:016x}", setup.fingerprint);
+    } else {
+        compare_data(job, setup.data);
+        setup.fingerprint = setup.data.train->fingerprint();
+        if (parse_shuffle(job.config.shuffle) > 0)
+            setup.order += " of shards " + sizes_text(*setup.data.train);
+        if (job.is_newcomer())
+            setup.shares.weights.assign(size_t(job.world()), newcomer_share(job.config));
+        else
+            setup.shares = gather_shares(job.communicator(), job.config.share, job.log);
+    }
     choose_device(job);
+    if (job.config.servers > job.world())
+        fail("--servers ", job.config.servers,
+             " are more than the ranks of the job: ", job.world());
     if (job.config.batch < job.world())
         fail("--batch ", job.config.batch, " cannot be divided among ", job.world(),
              " ranks: it counts the images of a step over all ranks");

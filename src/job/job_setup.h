@@ -1,6 +1,7 @@
 // job_setup.h — what is trained, on which images and by which shares: agreed on before step 1.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "data/source.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_session.h"
+#include "src/job/peer_shards.h"
 
 namespace convoy {
 
@@ -29,6 +31,11 @@ struct JobSetup {
     std::vector<std::string> classes = {};
     Shares shares = {};
     DataSet data = {};
+    std::shared_ptr<PeerShards> peers = {};  // --shards peers, of several ranks
+    // --shards mine: images that each rank holds; else empty.
+    std::vector<int64_t> train_parts = {}, val_parts = {};
+    uint64_t fingerprint = 0;  // of the training set, over all ranks
+    std::string order = {};  // names the order of an epoch: in another one a position means nothing
     std::optional<Checkpoint> resumed = {};  // on rank 0, where --resume was given
 
     Communicator& communicator() const { return job.communicator(); }
@@ -41,15 +48,25 @@ struct JobSetup {
 // where an option of another rank does not agree or its images are not the same.
 JobSetup set_up_job(JobSession& job);
 
+// --share of a newcomer: its own weight. Throws Error where it is more.
+double newcomer_share(const Config& config);
+// What a newcomer must know of the job (JobSession::offer); bucket_bytes: its reducers'.
+std::string offer_text(const JobSetup& setup, size_t bucket_bytes);
+
 // Collective. Throws Error on all ranks where one sees other images than rank 0.
 void compare_data(JobSession& job, const DataSet& data);
 
 // What to open, from --data, --val, --val-split, --generated and --seed. classes: in place of
 // --classes, if there are any.
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes = {});
+// The settings of a training job as they are logged and saved: URLs without their passwords.
+std::map<std::string, std::string> public_settings(const Config& config);
 
 // The network that is trained; its text comes from rank 0.
 ModelOptions model_options(const Config& config, int classes);
+
+// How images are prepared for training at `size`. Throws Error where options do not go together.
+Preprocess training_preprocess(const Config& config, InputSize size);
 
 // --batch, --decode-threads and --augment-on, for rank `rank` of those with these shares.
 LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank);

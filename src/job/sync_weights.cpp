@@ -17,7 +17,11 @@ static std::span<float> on_host(float* values, size_t n, Backend& backend,
 
 bool equal_on_all_ranks(float* values, size_t n, Backend& backend, Communicator& communicator) {
     std::vector<float> copy;
-    const uint64_t sum = checksum(on_host(values, n, backend, copy));
+    return equal_on_all_ranks(on_host(values, n, backend, copy), communicator);
+}
+
+bool equal_on_all_ranks(std::span<const float> values, Communicator& communicator) {
+    const uint64_t sum = checksum(values);
     const auto sums = communicator.allgather(std::as_bytes(std::span(&sum, 1)));
     return std::all_of(sums.begin(), sums.end(), [&](const auto& one) { return one == sums[0]; });
 }

@@ -6,9 +6,9 @@
 
 namespace convoy {
 
-// Collective, blocking. `n` floats of the device's memory; the same n on every rank.
-//
-// Whether all ranks hold the same bits. Only a checksum travels.
+// All collective, blocking. Whether all ranks hold the same bits. Only a checksum travels.
+bool equal_on_all_ranks(std::span<const float> values, Communicator& communicator);
+// Likewise, of `n` floats of the device's memory; the same n on every rank.
 bool equal_on_all_ranks(float* values, size_t n, Backend& backend, Communicator& communicator);
 // values = rank 0's.
 void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator);

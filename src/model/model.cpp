@@ -10,17 +10,15 @@
 
 namespace convoy {
 
-static constexpr int kMaxSize = 8192;  // rows and columns of an image
-
 Model::Model(const std::string& text, const ModelOptions& options, Backend& backend)
     : backend_(backend), plan_(!options.plain, backend.activations()) {
     const std::string origin = options.name.empty() ? "model" : options.name;
     const ModelText parsed = parse_model(text, origin);
-    size_ = options.size ? options.size : parsed.input;
-    if (size_ < 1 || size_ > kMaxSize)
-        fail("--size cannot be ", size_, ": expected 1 to ", kMaxSize);
+    // A model is for RGB unless its text or --size says something else.
+    const int channels = parsed.input.or_channels(3).C;
+    input_ = (options.size.H ? options.size : parsed.input).or_channels(channels);
     ENSURE(options.classes > 0 && options.classes <= 1 << 20, options.classes, " classes");
-    layers_ = Builder(parsed, options, size_, params_, lines_, backend).build();
+    layers_ = Builder(parsed, options, input_, params_, lines_, backend).build();
     params_.allocate(backend, options.seed);
 }
 
@@ -29,7 +27,8 @@ size_t Model::plan(int max_batch, bool training) {
     ENSURE(max_batch > 0, "a batch of ", max_batch);
     max_batch_ = max_batch;
     training_ = training;
-    const Value input{nullptr, {max_batch, size_, size_, 3}, Keep::kValues, plan_.type()};
+    const Value input{
+        nullptr, {max_batch, input_.H, input_.W, input_.C}, Keep::kValues, plan_.type()};
     const Value logits = layers_.plan_forward(input, plan_, training);
     plan_.op({logits});
     if (logits.type != Type::kFloat32) {
@@ -46,7 +45,7 @@ size_t Model::plan(int max_batch, bool training) {
 
 Tensor Model::forward(Tensor x, const Pass& pass) {
     ENSURE(x.N <= max_batch_, "a batch of ", x.N, ", planned for ", max_batch_);
-    ENSURE(x.shape() == (Shape{x.N, size_, size_, 3}), "images of ", x.shape().text());
+    ENSURE(x.shape() == (Shape{x.N, input_.H, input_.W, input_.C}), "images of ", x.shape().text());
     ENSURE(x.type == plan_.type(), "images of ", name_of(x.type));
     ENSURE(training_ || !pass.training, "planned for evaluation only");
     params_.refresh(backend_);
@@ -99,7 +98,7 @@ std::string Model::table() const {
     const auto commas = [](size_t n) { return n ? fmt::format("{}", fmt::group_digits(n)) : ""; };
     const auto gflop = [](double n) { return n > 0 ? fmt::format("{:.3f}", n / 1e9) : ""; };
     add("layer", "", "output", "parameters", "GFLOP");
-    add("input", "", image_text({1, size_, size_, 3}), "", "");
+    add("input", "", image_text({1, input_.H, input_.W, input_.C}), "", "");
     for (const LayerLine& line : lines_)
         add(line.name, cat(line.what, line.frozen ? ", frozen" : ""), image_text(line.output),
             commas(line.params), gflop(line.flops));
@@ -109,6 +108,6 @@ std::string Model::table() const {
     return text;
 }
 
-int model_input_size(const std::string& text) { return parse_model(text, "model").input; }
+InputSize model_input_size(const std::string& text) { return parse_model(text, "model").input; }
 
 }  // namespace convoy

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/input_size.h"
 #include "src/model/layer.h"
 
 namespace convoy {
@@ -14,7 +15,7 @@ namespace convoy {
 struct ModelOptions {
     std::string name = {};  // built-in name or path of a file
     int classes = 3;
-    int size = 0;  // input height and width; 0: the model's own
+    InputSize size{0, 0, 0};  // height 0: the model's own; channels 0: the model's own
     uint64_t seed = 0;
     std::string freeze = {};  // "" | first N layers with parameters | prefixes of names, by commas
     bool plain = false;       // no fusion, no sharing of memory, nothing in place (to test against)
@@ -37,7 +38,7 @@ class Model {
     // line and word, and what was expected.
     Model(const std::string& text, const ModelOptions& options, Backend& backend);
 
-    int size() const { return size_; }  // input height and width
+    InputSize input() const { return input_; }
     // Whether any batch norm has statistics that are not frozen.
     bool has_batch_norm() const { return params_.updated_size > params_.trained_size; }
     Params& params() { return params_; }
@@ -46,9 +47,9 @@ class Model {
     // training: with backward pass. Returns the bytes of activations.
     size_t plan(int max_batch, bool training);
 
-    // x: N×size×size×3 in device memory, N ≤ max_batch, of Backend::activations(); it must stay
-    // until the backward pass is over. Returns the logits N×1×1×classes: floats, good until the
-    // backward pass.
+    // x: N×H×W×C, as input() says, in device memory, N ≤ max_batch, of Backend::activations(); it
+    // must stay until the backward pass is over. Returns the logits N×1×1×classes: floats, good
+    // until the backward pass.
     Tensor forward(Tensor x, const Pass& pass);
     int max_batch() const { return max_batch_; }  // as planned
     Tensor dlogits(int N);  // planned buffer for the gradient of the logits, an activation
@@ -70,7 +71,8 @@ class Model {
     Layers layers_;
     std::vector<LayerLine> lines_;
     MemoryPlan plan_;
-    int size_ = 0, max_batch_ = 0;
+    InputSize input_;
+    int max_batch_ = 0;
     bool training_ = false;
     Value logits_, dlogits_;  // logits_: a copy as floats, where the last layer makes bf16
 };
@@ -78,7 +80,7 @@ class Model {
 // Text of a built-in model, or of the file `name`; throws Error listing the names there are.
 std::string model_text(const std::string& name);
 std::vector<std::string> built_in_models();
-// Input size that the text names ("input 224").
-int model_input_size(const std::string& text);
+// Input size that the text names ("input 224"); channels are 0 where it names none.
+InputSize model_input_size(const std::string& text);
 
 }  // namespace convoy

@@ -11,11 +11,11 @@ namespace convoy {
 static constexpr size_t kMaxActivation = size_t(1) << 28;  // numbers of one image after one layer
 static constexpr size_t kMaxParams = size_t(1) << 31;
 
-Builder::Builder(const ModelText& text, const ModelOptions& options, int size, Params& params,
-                 std::vector<LayerLine>& lines, Backend& backend)
+Builder::Builder(const ModelText& text, const ModelOptions& options, InputSize input,
+                 Params& params, std::vector<LayerLine>& lines, Backend& backend)
     : backend(backend),
       fuses(!options.plain),
-      shape{1, size, size, 3},
+      shape{1, input.H, input.W, input.C},
       text_(text),
       options_(options),
       params_(params),

@@ -30,8 +30,8 @@ inline std::string image_text(Shape x) { return cat(x.H, "x", x.W, "x", x.C); }
 
 class Builder {
  public:
-    // size: height and width of the images. Adds to params and to lines, the table.
-    Builder(const ModelText& text, const ModelOptions& options, int size, Params& params,
+    // input: of the images, complete. Adds to params and to lines, the table.
+    Builder(const ModelText& text, const ModelOptions& options, InputSize input, Params& params,
             std::vector<LayerLine>& lines, Backend& backend);
 
     // The whole network. Throws Error naming the line that does not fit those before it.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxText = 1 << 20;  // bytes
 constexpr int kMaxLayers = 4096, kMaxDepth = 16;
-constexpr int kMaxInput = 8192, kMaxOut = 1 << 17, kMaxWindow = 1024;
+constexpr int kMaxOut = 1 << 17, kMaxWindow = 1024;
 constexpr size_t kMaxName = 100;
 
 using Words = std::vector<std::string>;
@@ -97,6 +97,12 @@ struct Line {
             parse(first, rows) && parse(x == word.npos ? first : word.substr(x + 1), columns);
         if (!numbers || std::min(rows, columns) < low || std::max(rows, columns) > high)
             error_of(what, word, expected);
+    }
+    InputSize take_input() {
+        const std::string& word = take("input", kInputSizeForms);
+        const std::optional<InputSize> size = parse_input_size(word);
+        if (!size) error_of("input", word, kInputSizeForms);
+        return *size;
     }
     float take_float(const std::string& what, const std::string& expected, float high) {
         const std::string& word = take(what, expected);
@@ -199,7 +205,7 @@ class Parser {
         ModelText model{.origin = origin_};
         Line& line = lines_[at_++];
         ++line.at;
-        model.input = line.take_int("input", 1, kMaxInput);
+        model.input = line.take_input();
         line.expect_end("input");
         model.layers = parse_layers(0);
         if (at_ < lines_.size())

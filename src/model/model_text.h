@@ -1,7 +1,8 @@
 // model_text.h — the little language that networks are written in, and its parser.
 //
 //   # a comment, to the end of the line
-//   input 64                                    height and width of the images, first of all
+//   input 64                                    height and width of the images, first of all; or
+//                                               80x64; or with channels: 28x28x1 (1 grey, 3 RGB)
 //   conv2d NAME out COUNT size W [stride W] [pad W] [bias yes|no] [init INIT]
 //   linear NAME out COUNT [bias yes|no] [init INIT]
 //   batchnorm NAME
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "src/base/input_size.h"
 
 namespace convoy {
 
@@ -46,8 +48,8 @@ struct LayerText {
 };
 
 struct ModelText {
-    std::string origin;  // for messages: "model.txt"
-    int input = 0;       // height and width
+    std::string origin;    // for messages: "model.txt"
+    InputSize input = {};  // channels 0: the text names none
     std::vector<LayerText> layers = {};
 };
 

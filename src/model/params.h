@@ -34,6 +34,7 @@ struct StepCounters {
         kSkipped = 4,  // images that did not decode
         kSigint = 5,   // ranks asked to stop by SIGINT
         kSigterm = 6,  // … by SIGTERM
+        kNewRing = 7,  // … to form a new ring after this step
         kSize = 16,    // one cache line
     };
 };

@@ -1,6 +1,7 @@
 #include "src/plan/preflight.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/order.h"
 #include "src/base/check.h"
@@ -41,6 +42,7 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
     lines.push_back(fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms",
                                 slowest.from, slowest.to, mbit_per_second(slowest),
                                 1e3 * slowest.latency_seconds));
+    if (config.sync != SyncKind::kRing) return lines;  // what follows is about the ring
     if (config.sync_every == 1)
         lines.back() +=
             fmt::format("; buckets of {:.1f} MB", double(timing.bucket_bytes) / (1 << 20));
@@ -68,6 +70,7 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
 
 Preflight run_preflight(JobSetup& setup) {
     const Config& config = setup.config;
+    if (setup.job.is_newcomer()) return {setup.job.offered("bucket"), {}};
     if (setup.world() > 1 && setup.shares.fair && config.preflight == Toggle::kOff)
         fail("--share auto measures the ranks before training; it cannot go with --preflight off");
     if (setup.world() == 1 || config.preflight == Toggle::kOff)

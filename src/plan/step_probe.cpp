@@ -36,11 +36,12 @@ StepProbe::StepProbe(const Config& config, Backend& backend, Model& model, Optim
     // With these settings each gradient is handed over by itself as soon as it is ready.
     TrainerOptions options(config);
     options.reducer = {.bucket_bytes = 1};
-    options.sync_every = 1;
-    trainer_ = std::make_unique<Trainer>(options, backend, *recorder_, model, optimizer,
-                                         std::vector<double>{1, 0}, [] { return 0; });
-    const Range all{0, model.max_batch()};
-    batch_ = random_batch(backend, all, all.end, model.size(), classes, uint64_t(config.seed));
+    options.sync = SyncKind::kRing, options.sync_every = 1;
+    trainer_ =
+        std::make_unique<Trainer>(options, backend, *recorder_, model, optimizer, [] { return 0; });
+    const double shares[] = {1, 0};
+    batch_ = random_batch(backend, model.max_batch(), shares, 0, model.input(), classes,
+                          uint64_t(config.seed));
 
     const auto linear = choose_factors(model.params(), 1, 2, FactorMode::kOff);
     size_t end = model.params().trained_size;
@@ -138,7 +139,7 @@ size_t StepProbe::exact_floats() const {
 
 size_t StepProbe::average_floats() const {
     const Params& params = model_.params();
-    return params.updated_size + optimizer_.state().size() * params.trained_size;
+    return params.updated_size + optimizer_.inner().size() * params.trained_size;
 }
 
 }  // namespace convoy

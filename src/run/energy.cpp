@@ -4,12 +4,12 @@
 #include <dlfcn.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "src/base/check.h"
+#include "src/base/number.h"
 
 namespace convoy {
 
@@ -20,12 +20,9 @@ static uint64_t read_number(const fs::path& path) {
     std::string line;
     if (!std::getline(std::ifstream(path), line))
         fail("cannot read ", path.string(), ": ", errno ? std::strerror(errno) : "it is empty");
-    const char* end = line.data() + line.size();
-    uint64_t number = 0;
-    const auto [stop, error] = std::from_chars(line.data(), end, number);
-    if (error != std::errc() || stop != end)
-        fail(path.string(), " holds '", line, "' instead of a whole number");
-    return number;
+    const auto number = to_number<uint64_t>(line);
+    if (!number) fail(path.string(), " holds '", line, "' instead of a whole number");
+    return *number;
 }
 
 // One zone a package: intel-rapl:0. Its parts (intel-rapl:0:0, "core" or "dram"), the platform

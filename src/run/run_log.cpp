@@ -37,7 +37,12 @@ RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int
       begin_(Clock::now()),
       drawn_(begin_),
       epoch_begin_(begin_) {
-    if (folder.empty()) return;
+    become(rank, folder);
+}
+
+void RunLog::become(int rank, const std::string& folder) {
+    rank_ = rank;
+    if (file_ || folder.empty()) return;
     path_ = folder + "/log.jsonl";
     file_ = std::fopen(path_.c_str(), "a");
     if (!file_) fail("cannot write ", path_, ": ", std::strerror(errno));

@@ -44,6 +44,9 @@ class RunLog {
     // Any other event, with its fields: {"event": "error", "cause": …}.
     void event(const char* name, const nlohmann::json& fields);
 
+    // This rank has another number; from now on events go to `folder`, if it is not "".
+    void become(int rank, const std::string& folder);
+
     double images_per_second() const;  // of the whole run so far
     double seconds() const;
 

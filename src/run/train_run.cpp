@@ -16,21 +16,8 @@
 namespace convoy {
 
 TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations)
-    : setup_(setup), expectations_(std::move(expectations)), backend_(make_backend(config_)) {
-    model_ = std::make_unique<Model>(setup_.model_text,
-                                     model_options(config_, int(setup_.classes.size())), *backend_);
-    sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
-    const int max_batch = int(std::max<int64_t>(Loader::max_share(sharing_), 1));
-    activation_bytes_ = model_->plan(max_batch, /*training=*/true);
-    optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
-    loader_ = make_loader(setup_.data.train, true, 3);
-    if (setup_.data.val) val_loader_ = make_loader(setup_.data.val, false, 2);
-    TrainerOptions options(config_);
-    options.reducer.bucket_bytes = bucket_bytes;
-    trainer_ = std::make_unique<Trainer>(options, *backend_, communicator_, *model_, *optimizer_,
-                                         setup_.shares.weights, setup_.job.stop);
-    evaluator_ = std::make_unique<Evaluator>(*model_, *backend_, communicator_, setup_.job.stop,
-                                             sharing_.packed);
+    : setup_(setup), bucket_bytes_(bucket_bytes), expectations_(std::move(expectations)) {
+    build();
     steps_per_epoch_ = loader_->steps();
     if (config_.save_every > 0)
         save_steps_ =
@@ -42,51 +29,108 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
                                         !config_.quiet && isatty(STDOUT_FILENO));
 }
 
+// What depends on this rank's share of a batch.
+void TrainRun::build() {
+    backend_ = make_backend(config_);
+    model_ = std::make_unique<Model>(setup_.model_text,
+                                     model_options(config_, int(setup_.classes.size())), *backend_);
+    sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
+    sharing_.parts = setup_.train_parts;
+    LoaderOptions validating = sharing_;
+    validating.parts = setup_.val_parts;
+    const int max_batch =
+        int(std::max<int64_t>({Loader::max_share(sharing_), Loader::max_share(validating), 1}));
+    activation_bytes_ = model_->plan(max_batch, /*training=*/true);
+    optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
+    if (!train_source_) open_sources();
+    loader_ = make_loader(train_source_, true, 3);
+    if (val_source_) val_loader_ = make_loader(val_source_, false, 2);
+    TrainerOptions options(config_);
+    options.reducer.bucket_bytes = bucket_bytes_;
+    trainer_ = std::make_unique<Trainer>(options, *backend_, communicator_, *model_, *optimizer_,
+                                         [this] { return wish(); });
+    evaluator_ = std::make_unique<Evaluator>(
+        *model_, *backend_, communicator_, [this] { return wish(); }, sharing_.packed);
+}
+
+void TrainRun::open_sources() {
+    room_ = std::make_shared<std::atomic<int64_t>>(int64_t(config_.cache_decoded.bytes));
+    const auto keep = [&](std::shared_ptr<const Source> source) {
+        if (!source || *room_ <= 0) return source;
+        if (source->is_stream()) {
+            log_.notice(
+                "--cache-decoded keeps nothing of a pipe, which brings other images each time");
+            return source;
+        }
+        decoded_bytes_ += decoded_bytes(*source, model_->input().C);
+        return keep_decoded(std::move(source), model_->input().C, room_);
+    };
+    train_source_ = keep(setup_.data.train);
+    val_source_ = keep(setup_.data.val);
+}
+
 std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> source, bool training,
                                               int slots) {
-    Preprocess how;
-    how.size = model_->size();
-    how.augment = config_.augment;
-    how.seed = uint64_t(config_.seed);
     LoaderOptions options = sharing_;
     options.training = training;
-    return std::make_unique<Loader>(std::move(source), how, options,
+    if (!training) options.parts = setup_.val_parts;
+    return std::make_unique<Loader>(std::move(source),
+                                    training_preprocess(config_, model_->input()), options,
                                     lend_slots(*backend_, *model_, slots, options.packed));
 }
 
 Clocks TrainRun::clocks() const {
-    return {loader_->waited_seconds(), trainer_->seconds_waited_for_network(),
+    return {clocks_before_.data_wait + loader_->waited_seconds(),
+            clocks_before_.net_wait + trainer_->seconds_waited_for_network(),
             communicator_.seconds_busy()};
 }
 
 int TrainRun::run() {
     try {
         start_weights();
-        count_steps();
-        if (setup_.rank() == 0) print_start();
-        run_log_->event("start", job_settings(config_, kTrain));
-        return train();
+        if (setup_.job.is_newcomer()) go_on();  // into the job, at its place
+        for (;;) {
+            try {
+                if (!agreed_) start_together();
+                if (!costs_) begin();
+                return train();
+            } catch (const RingBroken&) {
+                go_on();
+            }
+        }
+    } catch (const Left&) {
+        return 0;
     } catch (const std::exception& error) {
         communicator_.abort(error.what());
-        save_after_failure();
+        save_after_failure(error);
         run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
         throw;
     }
 }
 
-int TrainRun::train() {
+void TrainRun::begin() {
+    count_steps();
+    if (setup_.rank() == 0) print_start();
+    run_log_->event("start", public_settings(config_));
     const int64_t epochs = config_.steps > 0
                                ? (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_
                                : config_.epochs;
     run_log_->plan(epochs, steps_per_epoch_, total_steps_, at_.step, clocks());
     costs_ = std::make_unique<CostMeter>(setup_.job);
-    while (!over()) {
+    communicator_.offer(offer_text(setup_, bucket_bytes_));
+}
+
+int TrainRun::train() {
+    go_to(at_);
+    while (!over() || epoch_done()) {  // done: a rank was lost before the epoch was closed
         train_epoch();
         if (epoch_done()) {
             keep_weights_equal();
-            run_log_->epoch(at_, costs_->of_job(run_log_->seconds()));
+            const JobCost cost = costs_->of_job(run_log_->seconds());
+            if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, cost);
+            logged_epoch_ = at_.epoch;
             if (val_loader_ && !stopped_) validate();
-            at_ = {at_.epoch + 1, 0, at_.step};
+            go_to({at_.epoch + 1, 0, at_.step});
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
@@ -96,8 +140,22 @@ int TrainRun::train() {
     return finish(cost);
 }
 
+void TrainRun::go_to(const Position& at) {
+    if (at.epoch != at_.epoch) epoch_sums_ = {};
+    at_ = committed_ = at;
+}
+
+// The sums of a step that is done, or of this rank's part of it.
+void TrainRun::count(const Sums& sums, bool local, double lr) {
+    const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
+    run_log_->step(at_, step_in_epoch, sums, local, lr, clocks());
+    if (local) return;
+    committed_ = at_;
+    step_sums_ = sums, step_lr_ = lr;
+    epoch_sums_ += sums;  // the same on every rank: all check it
+}
+
 void TrainRun::train_epoch() {
-    epoch_sums_ = {};
     loader_->start(uint32_t(at_.epoch), at_.consumed);
     while (Batch* batch = loader_->next()) {
         // By position rather than by steps done, which a change of --batch would shift.
@@ -113,49 +171,61 @@ void TrainRun::train_epoch() {
         ++at_.step;
         loader_->release(batch);
         bool local = trainer_->local();
-        if (local && averages_now()) sums = trainer_->average(at_), local = false;
+        if (trainer_->gathers() && gathers_now()) {
+            const Sums all = trainer_->gather(at_);
+            if (local) sums = all, local = false;
+            if (const auto figures = trainer_->sync().measured(); !figures.empty())
+                run_log_->event("sync", {{"step", at_.step}, {"figures", figures}});
+        }
         if (local) tell_when_it_stops();
         for (const std::string& reason : loader_->take_bad_reasons())
             log_.notice("left out: ", reason);
-        const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
-        run_log_->step(at_, step_in_epoch, sums, local, lr, clocks());
+        count(sums, local, lr);
         if (at_.step % config_.log_every == 0) costs_->read();
-        stopped_ = trainer_->stop_agreed();
-        if (!local) epoch_sums_ += sums;  // the same on every rank: all check it
-        check_bad(epoch_sums_.skipped, *setup_.data.train, "images of this epoch");
+        const int agreed = trainer_->stop_agreed();
+        if (agreed != kNewRing) stopped_ = agreed;
+        check_bad(epoch_sums_.skipped + int64_t(setup_.data.train->damaged()), loader_->samples(),
+                  "images of this epoch");
         if (over()) return;
         if (save_is_due() && !epoch_done()) try_to_save(at_, false);
+        if (agreed == kNewRing) part();
         communicator_.set_progress(at_.step, Phase::kData);
     }
 }
 
-// With --sync-every: after every H steps, and wherever the weights are about to be used.
-bool TrainRun::averages_now() const {
-    return at_.step % config_.sync_every == 0 || at_.step >= total_steps_ || epoch_done() ||
-           save_is_due();
+// With --sync-every: after every H steps. Wherever the weights are about to be used.
+bool TrainRun::gathers_now() const {
+    return (config_.sync_every > 1 && at_.step % config_.sync_every == 0) ||
+           at_.step >= total_steps_ || epoch_done() || save_is_due();
 }
 
 // Ranks agree on a signal when they sum, so in local steps it waits for the next average.
 void TrainRun::tell_when_it_stops() {
     if (told_to_wait_ || !setup_.job.stop()) return;
     told_to_wait_ = true;
-    log_.notice("stopping after the next average: within ", config_.sync_every, " steps of step ",
-                at_.step, "; a second signal ends at once, without a checkpoint");
+    log_.notice("stopping ",
+                config_.sync == SyncKind::kAsync
+                    ? std::string("at the next checkpoint or end of an epoch")
+                    : cat("after the next average: within ", config_.sync_every, " steps of step ",
+                          at_.step),
+                "; a second signal ends at once, without a checkpoint");
 }
 
-void TrainRun::check_bad(int64_t skipped, const Source& source, const char* what) const {
-    if (double(skipped) > config_.max_bad * double(source.size()))
-        fail(skipped, " of ", source.size(), " ", what, " did not decode, more than --max-bad ",
+void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) const {
+    if (double(skipped) > config_.max_bad * double(samples))
+        fail(skipped, " of ", samples, " ", what, " did not decode, more than --max-bad ",
              config_.max_bad, " allows; `trainer check` names them all");
 }
 
 void TrainRun::validate() {
-    const Sums sums = evaluator_->run(*val_loader_, int64_t(setup_.data.val->size()), at_.step);
+    const Sums sums = evaluator_->run(*val_loader_, at_.step);
     for (const std::string& reason : val_loader_->take_bad_reasons())
         log_.notice("left out of the validation: ", reason);
+    if (evaluator_->stopped() == kNewRing) part();
     stopped_ = evaluator_->stopped();
     if (stopped_) return;
-    check_bad(sums.skipped, *setup_.data.val, "validation images");
+    check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), val_loader_->samples(),
+              "validation images");
     last_val_ = sums;
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();

@@ -3,13 +3,17 @@
 //   train_run.cpp        the loop: epochs, steps, validations
 //   train_run_start.cpp  before step 1: weights, and what is printed
 //   train_run_save.cpp   the run folder and its checkpoints
+//   train_run_again.cpp  after a rank was lost or has left: the same state, other shares
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "data/decoded_cache.h"
 #include "data/loader.h"
+#include "src/base/clock.h"
 #include "src/job/job_setup.h"
 #include "src/run/run_log.h"
 #include "src/train/evaluate.h"
@@ -31,58 +35,89 @@ class TrainRun {
     int run();
 
  private:
+    void build();
+    void open_sources();
     std::unique_ptr<Loader> make_loader(std::shared_ptr<const Source> source, bool training,
                                         int slots);
+    void begin();
     int train();
     void train_epoch();
-    bool averages_now() const;
+    bool gathers_now() const;
     void tell_when_it_stops();
+    void count(const Sums& sums, bool local, double lr);
+    void go_to(const Position& at);
     void validate();
-    void check_bad(int64_t skipped, const Source& source, const char* what) const;
+    void check_bad(int64_t skipped, int64_t samples, const char* what) const;
     int finish(const JobCost& cost);
     Clocks clocks() const;
     bool over() const { return stopped_ || at_.step >= total_steps_; }
-    bool epoch_done() const { return at_.consumed >= int64_t(setup_.data.train->size()); }
+    bool epoch_done() const { return at_.consumed >= loader_->samples(); }
+
+    struct Left {};  // thrown where this rank has left the job, which goes on
+    int wish();
+    void part();
+    struct State;
+    void go_on();
+    State snapshot();
+    void start_together();
+    void agree(State& state);
+    void take_up(const State& state);
+    void cut_shares(const std::vector<int>& before);
 
     void start_weights();
-    void take_state_of_rank0();
     void keep_weights_equal();
     void count_steps();
     void print_start() const;
     void print_settings() const;
     void print_ranks() const;
     std::string memory_text() const;
+    size_t averaged_floats() const;  // with --sync-every
+    std::string server_text() const;
+    std::string traffic() const;  // what a rank sends, for people
     std::vector<FactorChoice> factor_choices() const;
 
     // --save-every: whether a checkpoint of this step is wanted.
     bool save_is_due() const { return save_steps_ > 0 && at_.step % save_steps_ == 0; }
     void save(const Position& at, bool is_best);
     void try_to_save(const Position& at, bool is_best);
-    void save_after_failure();
+    void save_after_failure(const std::exception& failure);
 
     JobSetup& setup_;
     const Config& config_ = setup_.config;
     Log& log_ = setup_.job.log;
     Communicator& communicator_ = setup_.communicator();
+    const size_t bucket_bytes_;
     const std::vector<std::string> expectations_;
+    std::shared_ptr<const Source> train_source_, val_source_;  // with decoded images kept
     std::unique_ptr<Backend> backend_;
     std::unique_ptr<Model> model_;
-    LoaderOptions sharing_;  // batch, shares and rank: of every loader
-    std::string folder_;     // the run's, on the rank that saves
+    Room room_;                  // of --cache-decoded
+    int64_t decoded_bytes_ = 0;  // of all images, where some are kept; about
+    Clocks clocks_before_;       // of what was rebuilt since
+    LoaderOptions sharing_;      // batch, shares and rank: of every loader; parts: of training
+    std::string folder_;         // the run's, on the rank that saves
     std::unique_ptr<Optimizer> optimizer_;
     std::unique_ptr<Trainer> trainer_;
     std::unique_ptr<Evaluator> evaluator_;
     std::unique_ptr<Loader> loader_, val_loader_;
     std::unique_ptr<RunLog> run_log_;
     std::unique_ptr<CostMeter> costs_;
-    Position at_;
+    // Where all ranks are; at_ is ahead of it in local steps.
+    Position at_, committed_;
     double base_lr_ = 0, best_top1_ = -1;
-    Sums last_val_, epoch_sums_;
+    Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
+    double step_lr_ = 0;
+    int64_t logged_epoch_ = -1;
+    bool agreed_ = false;  // all ranks have had the same state
+    const int first_rank_ = setup_.rank();
     int64_t steps_per_epoch_ = 0, total_steps_ = 0;
     int64_t save_steps_ = 0, saved_step_ = -1;  // steps between checkpoints; step of the newest
     size_t activation_bytes_ = 0;
-    int stopped_ = 0;            // the signal that all ranks stop for
-    bool told_to_wait_ = false;  // that a signal waits for the next average
+    int stopped_ = 0;                         // the signal that all ranks stop for
+    int wish_ = 0;                            // of this rank, as it went into the last sums
+    std::optional<Clock::time_point> asked_;  // to leave, since when
+    bool planned_ = false;                    // the ring ends by part()
+    bool told_to_wait_ = false;               // that a signal waits for the next average
 };
 
 }  // namespace convoy

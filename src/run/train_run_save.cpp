@@ -43,9 +43,13 @@ void TrainRun::save(const Position& at, bool is_best) {
     if (saved_step_ == at.step || folder_.empty()) return;
     saved_step_ = at.step;
     communicator_.set_progress(at.step, Phase::kCheckpoint);
-    const CheckpointMeta meta{at, best_top1_, optimizer_->steps_done,
-                              setup_.data.train->fingerprint(), job_settings(config_, kTrain)};
-    const ModelCard card{config_.model, setup_.model_text, model_->size(), setup_.classes};
+    const CheckpointMeta meta{at,
+                              best_top1_,
+                              optimizer_->steps_done,
+                              setup_.fingerprint,
+                              public_settings(config_),
+                              setup_.order};
+    const ModelCard card{config_.model, setup_.model_text, model_->input(), setup_.classes};
     const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,
                                                is_best, config_.keep);
     run_log_->event("checkpoint", {{"step", at.step}, {"folder", folder}});
@@ -64,12 +68,14 @@ void TrainRun::try_to_save(const Position& at, bool is_best) {
 
 // Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or
 // rank 1 if rank 0 is lost. Does not throw: the first failure is the one that is reported.
-void TrainRun::save_after_failure() {
-    if (at_.step == 0 || saved_step_ == at_.step) return;
+void TrainRun::save_after_failure(const std::exception& failure) {
+    if (at_.step <= 0 || saved_step_ == at_.step) return;
+    if (config_.sync != SyncKind::kRing) return;            // momentum is where the servers are
+    if (dynamic_cast<const LeftBehind*>(&failure)) return;  // the others save
     const bool replaces_rank0 = setup_.rank() == 1 && communicator_.lost_rank() == 0;
     if (setup_.rank() != 0 && !replaces_rank0) return;
     try {
-        if (folder_.empty()) folder_ = open_run_folder(config_, setup_.rank());
+        if (folder_.empty()) folder_ = open_run_folder(config_, std::max(first_rank_, 1));
         save(at_, false);
         log_.notice("saved the state after step ", at_.step,
                     config_.sync_every > 1 ? " of this rank; what the other ranks have trained "

@@ -6,7 +6,6 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/weights.h"
-#include "src/job/exchange.h"
 #include "src/job/sync_weights.h"
 #include "src/run/train_run.h"
 
@@ -15,11 +14,23 @@ namespace convoy {
 void TrainRun::start_weights() {
     if (setup_.resumed) {
         const CheckpointMeta& meta = setup_.resumed->meta;
-        if (meta.data_fingerprint != setup_.data.train->fingerprint())
+        const bool parts = (meta.order + setup_.order).find(" mine ") != std::string::npos;
+        if (meta.data_fingerprint != setup_.fingerprint && !parts)
             fail("--resume: the training set is not that of the checkpoint ",
                  setup_.resumed->folder, ", so its position in the data has no meaning");
         restore(*setup_.resumed, *model_, *optimizer_, *backend_);
         at_ = meta.position;
+        if (setup_.data.train->is_stream()) {
+            log_.notice("a pipe cannot be wound back: the run goes on at the beginning of epoch ",
+                        at_.epoch + 1, ", with what the pipe brings first");
+            at_.consumed = 0;
+        } else if (at_.consumed > 0 && meta.order != setup_.order) {
+            log_.notice("epoch ", at_.epoch + 1, " begins again: the checkpoint is ", at_.consumed,
+                        " images into it, in the order ",
+                        meta.order.empty() ? "of an older version" : "'" + meta.order + "'",
+                        "; the order is '", setup_.order, "' now");
+            at_.consumed = 0;
+        }
         // A new --out folder holds no best checkpoint yet.
         best_top1_ = std::filesystem::exists(folder_ + "/best") ? meta.best_top1 : -1;
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",
@@ -30,24 +41,8 @@ void TrainRun::start_weights() {
             import_weights(read_safetensors(config_.init), *model_, *backend_, /*partial=*/true);
         log_.notice("weights from ", config_.init, ": ", report.text());
     }
-    if (setup_.world() > 1) take_state_of_rank0();
-}
-
-// Ranks that start afresh have drawn the same weights from the same seed: then only a checksum
-// travels.
-void TrainRun::take_state_of_rank0() {
-    using nlohmann::json;
-    const json rank0 = broadcast_json(
-        communicator_, {at_.epoch, at_.consumed, at_.step, optimizer_->steps_done, best_top1_});
-    at_ = {rank0[0], rank0[1], rank0[2]};
-    optimizer_->steps_done = rank0[3];
-    best_top1_ = rank0[4];
-    const Params& params = model_->params();
-    if (!equal_on_all_ranks(params.weights, params.weights_size, *backend_, communicator_))
-        broadcast_from_rank0(params.weights, params.weights_size, *backend_, communicator_);
-    if (at_.step > 0)  // else it is zero everywhere
-        for (float* state : optimizer_->state())
-            broadcast_from_rank0(state, params.trained_size, *backend_, communicator_);
+    if (setup_.rank() != 0) at_.step = -1;  // it has no state yet: see agree()
+    go_to(at_);
 }
 
 // Sums over the ring have the same bits on every rank. What each rank forms from factors has them
@@ -93,18 +88,32 @@ void TrainRun::print_settings() const {
     log_.info("Convoy: training ", config_.model, " on ", setup_.classes.size(), " classes");
     row("data", setup_.data.description);
     row("classes", join_text(setup_.classes));
-    row("model", config_.model, ", input ", model_->size(), "x", model_->size(), ", ",
+    row("model", config_.model, ", input ", input_size_text(model_->input()), ", ",
         count_text(double(model_->params().model_elems())), " parameters, ",
         fmt::format("{:.2f} GFLOP forward an image", model_->forward_flops() / 1e9));
     row("device", backend_->description());
     row("memory", memory_text());
+    if (decoded_bytes_ > 0)
+        row("decoded", fmt::format("about {:.1f} MB of images on each rank, of which {:.1f} MB are "
+                                   "kept after their first use",
+                                   double(decoded_bytes_) / 1e6,
+                                   std::min(double(decoded_bytes_), double(*room_)) / 1e6));
     row("threads", backend_->threads(), " compute, ", sharing_.threads, " decode");
     row("batch", config_.batch, " images a step over ", counted(world, "rank"), ", ",
         steps_per_epoch_, " steps an epoch, ", total_steps_, " in all");
     row("optimizer", get_option(config_, "optimizer"),
         fmt::format(", lr {:g} for the global batch, ", base_lr_), get_option(config_, "schedule"),
         fmt::format(" schedule, {:g} epochs of warm-up", config_.warmup));
-    row("augment", get_option(config_, "augment"), sharing_.packed ? ", on the device" : "");
+    if (sharing_.window > 0 && !loader_->is_stream())
+        row("shuffle", counted(setup_.data.train->shard_sizes().size(), "shard"),
+            " in another order each epoch, then among ", sharing_.window, " images of ",
+            setup_.data.train->size());
+    std::string changes = get_option(config_, "augment");
+    for (const char* name :
+         {"flip", "translate", "jitter", "auto-augment", "erase", "mixup", "cutmix"})
+        if (get_option(config_, name) != get_option({}, name))
+            changes += cat(", ", name, " ", get_option(config_, name));
+    row("augment", changes, sharing_.packed ? ", on the device" : "");
     row("seed", config_.seed);
     row("output", folder_);
     if (const std::string why = why_no_graph(*backend_, world);
@@ -112,9 +121,9 @@ void TrainRun::print_settings() const {
         log_.notice("--graph on: steps run op by op nevertheless, ", why);
 }
 
-// How the linear layers' gradients travel; empty with --sync-every, where none does.
+// How the linear layers' gradients travel; empty where only a ring could send factors.
 std::vector<FactorChoice> TrainRun::factor_choices() const {
-    if (config_.sync_every > 1) return {};
+    if (config_.sync_every > 1 || config_.sync != SyncKind::kRing) return {};
     return choose_factors(model_->params(), config_.batch, setup_.world(), config_.factors);
 }
 
@@ -135,23 +144,56 @@ std::string TrainRun::memory_text() const {
     if (params.copies_bytes() > 0) factors += factors / 2;  // bf16 copies as well
     if (factors > 0) text += fmt::format(", {:.0f} MB factors of all ranks", mb(factors));
     if (config_.sync_every > 1 && setup_.world() > 1)
-        text += fmt::format(", {:.0f} MB weights of the last average", mb(params.updated_size));
+        text += fmt::format(", {:.0f} MB of the last average", mb(averaged_floats()));
+    return text;
+}
+
+size_t TrainRun::averaged_floats() const {
+    const Params& params = model_->params();
+    return params.updated_size + optimizer_->inner().size() * params.trained_size;
+}
+
+std::string TrainRun::server_text() const {
+    const int W = setup_.world(), S = config_.servers;
+    const double mb = 4e-6 * double(model_->params().updated_size);
+    std::string text =
+        fmt::format("{} of {} ranks {}; a rank sends {:.2f} MB of gradients a step", S, W,
+                    S == 1 ? "serves" : "serve", mb * (S == W ? double(W - 1) / W : 1));
+    if (S < W) text += fmt::format(", one that serves {:.2f}", mb * (S - 1) / S);
+    text += fmt::format(", and each server {:.2f} MB of weights (a ring: {:.2f} MB)",
+                        mb * (W - 1) / S, 2 * mb * (W - 1) / W);
+    if (config_.sync == SyncKind::kAsync) text += "; --staleness " + config_.staleness;
+    return text + "; a lost rank ends the job: --elastic works with --sync ring";
+}
+
+std::string TrainRun::traffic() const {
+    const Params& params = model_->params();
+    const bool bf16 = config_.wire == WireType::kBf16;
+    if (config_.sync != SyncKind::kRing) return server_text();
+    if (config_.sync_every == 1)
+        return traffic_text(params, factor_choices(), setup_.world(), bf16);
+    const double mb = 2.0 * (setup_.world() - 1) / setup_.world() * double(averaged_floats()) *
+                      (bf16 ? 2e-6 : 4e-6);
+    std::string text = fmt::format(
+        "weights and optimizer state averaged every {} steps: {:.2f} MB a rank and step, for "
+        "gradients it would be {:.2f}",
+        config_.sync_every, mb / config_.sync_every,
+        mb * double(params.grads_size) / double(averaged_floats()));
+    if (config_.outer != OuterKind::kOff)
+        text += fmt::format("; --outer {}, lr {:g}, momentum {:g}", get_option(config_, "outer"),
+                            config_.outer_lr, config_.outer_momentum);
     return text;
 }
 
 void TrainRun::print_ranks() const {
-    log_.info("  network    ", config_.sync_every > 1
-                                   ? cat("weights and optimizer state averaged every ",
-                                         config_.sync_every, " steps; no gradients are sent")
-                                   : traffic_text(model_->params(), factor_choices(),
-                                                  setup_.world(), config_.wire == WireType::kBf16));
+    log_.info("  network    ", traffic());
     log_.info("rank  share  address                host");
     const std::vector<double>& shares = setup_.shares.weights;
     for (const Peer& peer : setup_.job.peers())
         log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank, shares[size_t(peer.rank)],
                               peer.address, peer.host));
     for (const std::string& line : expectations_) log_.info(line);
-    if (config_.bn_group == 0 || !model_->has_batch_norm()) return;
+    if (config_.bn_group == 0 || !model_->has_batch_norm() || !sharing_.parts.empty()) return;
     for (int rank = 0; rank + 1 < setup_.world(); ++rank) {
         const int64_t cut = share_of(config_.batch, shares, rank).end;
         if (cut % config_.bn_group != 0)

@@ -40,8 +40,7 @@ TrainedModel load_trained_model(const Config& config, Communicator& communicator
 }
 
 Preprocess preprocess_of(const ModelCard& card) {
-    Preprocess how;
-    how.size = card.size;
+    Preprocess how(card.size);
     how.augment = Augment::none;
     how.mean = card.mean, how.std = card.std;
     return how;

@@ -14,7 +14,7 @@ Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
       sums_(backend.alloc(StepCounters::kSize)),
       input_(backend, model, packed) {}
 
-Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
+Sums Evaluator::run(Loader& loader, int64_t step) {
     Sums total;
     stopped_ = 0;
     loader.start(0, 0);
@@ -31,11 +31,11 @@ Sums Evaluator::run(Loader& loader, int64_t samples, int64_t step) {
         loader.release(batch);
         communicator_.allreduce_sum(counters).get();
         total += sums_of(counters);
-        stopped_ = stop_signal(counters);
+        stopped_ = agreed_wish(counters, communicator_.world(), communicator_.min_world());
         if (stopped_) return total;
     }
-    ENSURE(total.count + total.skipped == samples, "evaluated ", total.count, " and skipped ",
-           total.skipped, " of ", samples);
+    ENSURE(total.count + total.skipped == loader.samples() || loader.is_stream(), "evaluated ",
+           total.count, " and skipped ", total.skipped, " of ", loader.samples());
     return total;
 }
 

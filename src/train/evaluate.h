@@ -19,9 +19,10 @@ class Evaluator {
 
     // Evaluates all samples of `loader`, which must not be a training one; the model must be
     // planned for its batches. Each sample counts once: asserts that the counts add up to
-    // `samples`. Blocks; returns the same sums on all ranks. A signal on any rank ends all at the
-    // same batch: then stopped() is that signal, and the sums are partial.
-    Sums run(Loader& loader, int64_t samples, int64_t step);
+    // loader.samples(), unless they come as a stream, which may end early. Blocks; returns the same
+    // sums on all ranks. A signal on any rank ends all at the same batch: then stopped() is that
+    // signal, and the sums are partial.
+    Sums run(Loader& loader, int64_t step);
     int stopped() const { return stopped_; }
 
  private:

@@ -121,7 +121,7 @@ void GradReducer::wait_for(Bucket& bucket) {
     waited_ += seconds_since(begin);
 }
 
-void GradReducer::finish() {
+bool GradReducer::finish() {
     for (Bucket& bucket : buckets_) bucket.left = 0;
     send_complete();
     if (staged_)
@@ -140,6 +140,7 @@ void GradReducer::finish() {
                 backend_.to_device(arena_ + bucket.begin, params_.grads + bucket.begin,
                                    bucket.end - bucket.begin);
         }
+    return true;
 }
 
 }  // namespace convoy

@@ -20,8 +20,8 @@
 #include <memory>
 #include <vector>
 
-#include "src/model/layer.h"
 #include "src/train/factors.h"
+#include "src/train/sync.h"
 
 namespace convoy {
 
@@ -34,7 +34,7 @@ struct ReducerOptions {
     double slept_flop_seconds = 0;
 };
 
-class GradReducer final : public GradListener {
+class GradReducer final : public Sync {
  public:
     // All three must outlive the reducer.
     GradReducer(Params& params, Backend& backend, Communicator& communicator,
@@ -43,18 +43,16 @@ class GradReducer final : public GradListener {
     // until then.
     ~GradReducer() override;
 
-    // A step begins: statistics and counters are complete, no gradient is. images: how many each
-    // rank has at most, the same list on every rank; may be empty where nothing travels as factors.
-    void start(std::span<const int64_t> images = {});
+    void start(std::span<const int64_t> images = {}) override;
     // From the backward pass. Sends each bucket that this completes; does not wait for the network.
     void ready(const Param& param) override;
     bool take_factors(const Param& w, Tensor x, Tensor dy) override;
     // Sends the rest (params that were never ready as they are) and waits until every sum has
     // arrived. Throws the communicator's or the backend's Error; the gradients are then
     // undefined, and sums may be under way.
-    void finish();
+    bool finish() override;
 
-    double seconds_waited() const { return waited_; }  // in finish(): time not hidden by compute
+    double seconds_waited() const override { return waited_; }  // in finish()
 
  private:
     struct Bucket {

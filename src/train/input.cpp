@@ -7,21 +7,20 @@
 
 namespace convoy {
 
-size_t slot_elems(int64_t batch, int size, bool packed) {
+size_t slot_elems(int64_t batch, InputSize size, bool packed) {
     if (packed) return size_t(batch) * packed_image_bytes(size) / sizeof(float);  // whole words
-    return size_t(batch) * size_t(size) * size_t(size) * 3;
+    return size_t(batch) * size.elems();
 }
 
 Input::Input(Backend& backend, const Model& model, bool packed, bool ahead)
-    : backend_(backend), size_(model.size()) {
+    : backend_(backend), size_(model.input()) {
     const int batch = model.max_batch();
     const Type type = backend.activations();
     size_t slot = slot_elems(batch, size_, false);
     if (packed) slot = std::max(slot, slot_elems(batch, size_, true));
     if (!backend.host_visible()) copies_[0] = backend.alloc(slot);
     if (!backend.host_visible() && ahead) copies_[1] = backend.alloc(slot);
-    if (packed || type != Type::kFloat32)
-        tensor_ = backend.alloc(Shape{batch, size_, size_, 3}, type);
+    if (packed || type != Type::kFloat32) tensor_ = backend.alloc(images(batch), type);
     if (copies_[1]) backend.synchronize();  // start_upload() does not wait for alloc() to zero it
 }
 
@@ -35,7 +34,7 @@ static std::span<const float> content(const Batch& batch, Shape shape) {
 void Input::fetch_ahead(const Batch& next) {
     ENSURE(!ahead_, "a batch is being copied already");
     if (!copies_[1]) return;
-    const auto slot = content(next, {next.n, size_, size_, 3});
+    const auto slot = content(next, images(next.n));
     backend_.start_upload(slot.data(), copies_[1 - turn_], slot.size());
     ahead_ = &next, ahead_number_ = next.number;
 }
@@ -52,7 +51,7 @@ const float* Input::on_device(const Batch& batch, Shape shape) {
 }
 
 Tensor Input::take(const Batch& batch) {
-    const Shape shape{batch.n, size_, size_, 3};
+    const Shape shape = images(batch.n);
     ENSURE(tensor_ || !batch.packed, "a packed batch where finished ones were expected");
     const float* there = on_device(batch, shape);
     // Layers only read their input; Tensor has no read-only form.
@@ -71,7 +70,7 @@ Tensor Input::take(const Batch& batch) {
 std::vector<float*> lend_slots(Backend& backend, const Model& model, int count, bool packed) {
     std::vector<float*> slots;
     for (int i = 0; i < count; ++i)
-        slots.push_back(backend.alloc_host(slot_elems(model.max_batch(), model.size(), packed)));
+        slots.push_back(backend.alloc_host(slot_elems(model.max_batch(), model.input(), packed)));
     return slots;
 }
 

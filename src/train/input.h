@@ -34,9 +34,10 @@ class Input {
 
  private:
     const float* on_device(const Batch& batch, Shape shape);
+    Shape images(int N) const { return {N, size_.H, size_.W, size_.C}; }
 
     Backend& backend_;
-    const int size_;
+    const InputSize size_;
     float* copies_[2] = {};         // on the device, where it does not read the host's memory
     int turn_ = 0;                  // the copy that was taken last
     Tensor tensor_;                 // the result, for packed batches and for bf16
@@ -44,8 +45,8 @@ class Input {
     uint64_t ahead_number_ = 0;
 };
 
-// Floats of host memory that a loader's slot needs for `batch` images of size×size.
-size_t slot_elems(int64_t batch, int size, bool packed);
+// Floats of host memory that a loader's slot needs for `batch` images.
+size_t slot_elems(int64_t batch, InputSize size, bool packed);
 
 // Host memory for a loader: slots for batches as large as the model is planned for.
 std::vector<float*> lend_slots(Backend& backend, const Model& model, int count, bool packed);

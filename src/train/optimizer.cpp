@@ -1,6 +1,7 @@
 // optimizer.cpp — see optimizer.h.
 #include "src/train/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace convoy {
@@ -11,7 +12,8 @@ OptimizerOptions::OptimizerOptions(const Config& config)
     : adamw(config.optimizer == OptimizerKind::kAdamw),
       momentum(float(config.momentum)),
       nesterov(config.nesterov),
-      weight_decay(float(config.weight_decay)) {}
+      weight_decay(float(config.weight_decay)),
+      outer(config.outer != OuterKind::kOff) {}
 
 Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& backend)
     : options_(options), params_(params), backend_(backend) {
@@ -31,39 +33,51 @@ Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& b
 }
 
 std::vector<std::string> Optimizer::state_names() const {
-    if (options_.adamw) return {"mean", "square"};
-    return {"momentum"};
+    std::vector<std::string> names = {"momentum"};
+    if (options_.adamw) names = {"mean", "square"};
+    if (options_.outer) names.push_back(kOuterState);
+    return names;
 }
 
-StepState Optimizer::next(double lr) const {
+StepState Optimizer::next(double lr, int64_t steps) const {
     StepState state;
     state.lr = float(lr);
-    state.bias1 = float(1 - std::pow(double(options_.momentum), steps_done + 1));
-    state.bias2 = float(1 - std::pow(double(kBeta2), steps_done + 1));
+    state.bias1 = float(1 - std::pow(double(options_.momentum), steps + 1));
+    state.bias2 = float(1 - std::pow(double(kBeta2), steps + 1));
     return state;
 }
 
 void Optimizer::update() {
-    const StepState* state = &params_.block()->state;
+    update(backend_,
+           {0, params_.updated_size, params_.weights, params_.grads, state_, params_.block()});
+}
+
+void Optimizer::update(Backend& backend, const Part& part) {
+    StepState* state = &part.block->state;
     // Also of the statistics and the counters, which follow the gradients.
-    backend_.check_finite(params_.grads, params_.grads_size,
-                          params_.counters() + StepCounters::kCount, &params_.block()->state);
-    for (const Segment& s : segments_) {
-        float* w = params_.weights + s.begin;
-        const float* g = params_.grads + s.begin;
-        const size_t n = s.end - s.begin;
-        const float decay = s.decay ? options_.weight_decay : 0;
+    backend.check_finite(part.grads, part.end - part.begin + StepCounters::kSize,
+                         part.block->counters + StepCounters::kCount, state);
+    const auto each = [&](const std::vector<Segment>& segments, const auto& op) {
+        for (const Segment& s : segments) {
+            const size_t begin = std::max(s.begin, part.begin), end = std::min(s.end, part.end);
+            const size_t at = begin - part.begin;
+            if (begin < end)
+                op(part.weights + at, part.grads + at, at, end - begin,
+                   s.decay ? options_.weight_decay : 0);
+        }
+    };
+    each(segments_, [&](float* w, const float* g, size_t at, size_t n, float decay) {
         if (options_.adamw)
-            backend_.adamw(w, g, state_[0] + s.begin, state_[1] + s.begin, n, state,
-                           options_.momentum, kBeta2, 1e-8f, decay);
+            backend.adamw(w, g, part.state[0] + at, part.state[1] + at, n, state, options_.momentum,
+                          kBeta2, 1e-8f, decay);
         else
-            backend_.sgd(w, g, state_[0] + s.begin, n, state, options_.momentum, decay,
-                         options_.nesterov);
-    }
+            backend.sgd(w, g, part.state[0] + at, n, state, options_.momentum, decay,
+                        options_.nesterov);
+    });
     constexpr float kPart = 0.1f;  // of a step in running statistics, as in PyTorch
-    for (const Segment& s : running_)
-        backend_.moving_mean(params_.weights + s.begin, params_.grads + s.begin, s.end - s.begin,
-                             state, kPart);
+    each(running_, [&](float* w, const float* g, size_t, size_t n, float) {
+        backend.moving_mean(w, g, n, state, kPart);
+    });
 }
 
 }  // namespace convoy

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,25 +17,44 @@ struct OptimizerOptions {
     float momentum;  // of adamw: beta 1
     bool nesterov;
     float weight_decay;
+    bool outer;  // --outer: a momentum of the averages beside
 };
+
+constexpr const char* kOuterState = "outer";
 
 class Optimizer {
  public:
-    // Allocates the state (one arena for sgd, two for adamw), all zeros. The backend and the
-    // parameters must outlive the optimizer.
+    // Allocates the state (one arena for sgd, two for adamw, one more for --outer), all zeros. The
+    // backend and the parameters must outlive the optimizer.
     Optimizer(const OptimizerOptions& options, Params& params, Backend& backend);
 
-    // The state of the next step, to be written after its counters (params.h) before update().
-    StepState next(double lr) const;
+    // The state of the step after `steps`, to be written after its counters (params.h) before
+    // update().
+    StepState next(double lr, int64_t steps) const;
+    StepState next(double lr) const { return next(lr, steps_done); }
     // The gradient arena holds sums over the images that the counters count. Frozen params keep
     // their values. So do all params if a sum is not finite or there was no image: the state of
     // the step then has scale 0. Does not wait.
     void update();
+    // The same for a part of the arenas, elsewhere: floats [begin, end) of weights, of state, and
+    // of sums, which the counters follow.
+    struct Part {
+        size_t begin, end;
+        float *weights, *grads;         // of float `begin`
+        std::span<float* const> state;  // likewise
+        StepBlock* block;               // counters, and the state of the step
+    };
+    void update(Backend& backend, const Part& part);
 
     int64_t steps_done = 0;  // AdamW's t: the trainer counts steps that changed the weights
     // The state arenas, each as long as the trained part of the weights, and their names.
     const std::vector<float*>& state() const { return state_; }
     std::vector<std::string> state_names() const;
+    // Of these the momentum of --outer, which weight_average.h updates, or null; and all others.
+    float* outer() const { return options_.outer ? state_.back() : nullptr; }
+    std::span<float* const> inner() const {
+        return {state_.data(), state_.size() - options_.outer};
+    }
 
  private:
     struct Segment {  // neighbouring params with the same decay

@@ -6,14 +6,17 @@
 
 namespace convoy {
 
-Batch random_batch(Backend& backend, Range part, int64_t global, int size, int classes,
-                   uint64_t seed) {
-    const size_t image = Shape{1, size, size, 3}.elems();
+Batch random_batch(Backend& backend, int64_t global, std::span<const double> shares, int rank,
+                   InputSize size, int classes, uint64_t seed) {
+    const Range part = share_of(global, shares, rank);
+    const size_t image = size.elems();
     float* pixels = backend.alloc_host(size_t(std::max<int64_t>(part.size(), 1)) * image);
     Batch batch;
     batch.x = pixels;
     batch.n = batch.wanted = int(part.size());
     batch.global_wanted = global;
+    for (int r = 0; r < int(shares.size()); ++r)
+        batch.wanted_by.push_back(share_of(global, shares, r).size());
     for (int64_t i = part.begin; i < part.end; ++i) {
         Random random(seed, 0, uint64_t(i), kBench);
         batch.samples.push_back(uint64_t(i));

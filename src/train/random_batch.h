@@ -6,9 +6,9 @@
 
 namespace convoy {
 
-// The images `part` of a global batch of `global` ones: always the same for the same seed. The
-// pixels are the backend's, for as long as it lives.
-Batch random_batch(Backend& backend, Range part, int64_t global, int size, int classes,
-                   uint64_t seed);
+// Rank's part of a global batch of `global` images, by its share: always the same for the same
+// seed. The pixels are the backend's, for as long as it lives.
+Batch random_batch(Backend& backend, int64_t global, std::span<const double> shares, int rank,
+                   InputSize size, int classes, uint64_t seed);
 
 }  // namespace convoy

@@ -38,19 +38,27 @@ inline Sums sums_of(const Counters& counters) {
             int64_t(counters[StepCounters::kSkipped])};
 }
 
-// Before a step: a rank's own counters, without loss and hits. signal: SIGINT, SIGTERM or 0.
-inline void set_counters(Counters& counters, const Batch& batch, int signal) {
+// Added to a rank's signal: it wants a new ring, without the ranks that have SIGTERM.
+constexpr int kNewRing = 256;
+
+// Before a step: a rank's own counters, without loss and hits. wish: SIGINT, SIGTERM or 0, perhaps
+// with kNewRing.
+inline void set_counters(Counters& counters, const Batch& batch, int wish) {
     std::fill(std::begin(counters), std::end(counters), 0.0f);
     counters[StepCounters::kCount] = float(batch.n);
     counters[StepCounters::kSkipped] = float(batch.wanted - batch.n);
-    counters[StepCounters::kSigint] = signal == SIGINT;
-    counters[StepCounters::kSigterm] = signal == SIGTERM;
+    counters[StepCounters::kSigint] = wish % kNewRing == SIGINT;
+    counters[StepCounters::kSigterm] = wish % kNewRing == SIGTERM;
+    counters[StepCounters::kNewRing] = wish >= kNewRing;
 }
 
-// The signal with which a rank was asked to stop: SIGTERM, SIGINT or 0.
-inline int stop_signal(const Counters& counters) {
-    if (counters[StepCounters::kSigterm] > 0) return SIGTERM;
-    return counters[StepCounters::kSigint] > 0 ? SIGINT : 0;
+// What all ranks do after these sums: the signal with which they stop, kNewRing, or 0. A job that
+// goes on with `min_world` ranks (0: with all or none) stops where fewer are without SIGTERM.
+inline int agreed_wish(const Counters& counters, int world, int min_world) {
+    const int leaving = int(counters[StepCounters::kSigterm]);
+    if (leaving > 0 && (min_world == 0 || world - leaving < min_world)) return SIGTERM;
+    if (counters[StepCounters::kSigint] > 0) return SIGINT;
+    return counters[StepCounters::kNewRing] > 0 ? kNewRing : 0;
 }
 
 }  // namespace convoy

@@ -9,40 +9,48 @@ TrainerOptions::TrainerOptions(const Config& config)
     : seed(uint64_t(config.seed)),
       bn_group(config.bn_group),
       label_smoothing(float(config.label_smoothing)),
+      sync(config.sync),
       sync_every(config.sync_every),
+      outer(config),
+      servers(config),
       graph(config.graph),
       packed(config.augment_on == AugmentOn::kDevice),
       reducer{config.bucket.bytes > 0 ? config.bucket.bytes : kDefaultBucketBytes, config.batch,
               config.factors} {}
 
+static std::unique_ptr<Sync> make_sync(const TrainerOptions& options, Backend& backend,
+                                       Communicator& communicator, Params& params,
+                                       Optimizer& optimizer) {
+    if (options.sync != SyncKind::kRing)
+        return std::make_unique<ServerSync>(options.servers, options.reducer.bucket_bytes, params,
+                                            optimizer, backend, communicator);
+    if (options.sync_every > 1 && communicator.world() > 1)
+        return std::make_unique<WeightAverage>(options.outer, options.reducer, params, optimizer,
+                                               backend, communicator);
+    return std::make_unique<GradReducer>(params, backend, communicator, options.reducer);
+}
+
 Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
-                 Model& model, Optimizer& optimizer, std::vector<double> shares,
-                 std::function<int()> stop)
+                 Model& model, Optimizer& optimizer, std::function<int()> stop)
     : options_(options),
       backend_(backend),
       communicator_(communicator),
       model_(model),
       optimizer_(optimizer),
-      shares_(std::move(shares)),
-      average_(
-          options.sync_every > 1 && communicator.world() > 1
-              ? std::make_unique<WeightAverage>(model.params(), optimizer, backend, communicator)
-              : nullptr),
-      alone_(make_single_rank()),
-      reducer_(model.params(), backend, local() ? *alone_ : communicator, options.reducer),
+      sync_(make_sync(options, backend, communicator, model.params(), optimizer)),
       stop_(std::move(stop)),
       input_(backend, model, options.packed, /*ahead=*/true),
       graph_(backend, why_no_graph(backend, communicator.world()).empty() ? options.graph
                                                                           : GraphMode::kOff) {
-    ENSURE(int(shares_.size()) == communicator.world(), shares_.size(), " shares");
     // Recorded steps read them at these addresses: they must not move.
     const size_t most = size_t(model.max_batch());
     labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);
+    second_labels_.reserve(most), first_parts_.reserve(most);
 }
 
 Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batch* next) {
     communicator_.set_progress(at.step, Phase::kForward);
-    if (average_) average_->begin();
+    sync_->begin(batch);
     Params& params = model_.params();
     StepBlock block{{}, optimizer_.next(lr)};
     set_counters(block.counters, batch, stop_());
@@ -50,6 +58,7 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batc
 
     const Tensor input = input_.take(batch);
     labels_ = batch.labels, samples_ = batch.samples;
+    second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
     group_bounds(batch.positions, options_.bn_group, groups_);
     pass_ = {true, {options_.seed, uint32_t(at.epoch)}, samples_, groups_};
     // Replayed, or recorded, or run op by op. Where recording fails, the loop runs twice.
@@ -59,16 +68,17 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batc
             const Tensor logits = model_.forward(input, pass_);
             const Tensor dlogits = model_.dlogits(batch.n);
             backend_.softmax_cross_entropy(logits, labels_, options_.label_smoothing, dlogits,
-                                           params.counters() + StepCounters::kLoss);
+                                           params.counters() + StepCounters::kLoss,
+                                           {second_labels_, first_parts_});
 
             communicator_.set_progress(at.step, Phase::kBackward);
-            reducer_.start(images_of_ranks(batch.global_wanted));
-            if (batch.n > 0) model_.backward(dlogits, pass_, reducer_);
+            sync_->start(batch.wanted_by);
+            if (batch.n > 0) model_.backward(dlogits, pass_, *sync_);
 
             communicator_.set_progress(at.step, Phase::kReduce);
-            reducer_.finish();
+            const bool summed = sync_->finish();
             communicator_.set_progress(at.step, Phase::kUpdate);
-            optimizer_.update();
+            if (summed) optimizer_.update();
             graph_.end();
             done = true;
         } catch (const Error& error) {
@@ -80,27 +90,22 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batc
     backend_.download(&block, params.block(), sizeof block);  // the one time that the host waits
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
     if (block.state.scale > 0) ++optimizer_.steps_done;
-    if (average_)
-        average_->add(block.counters);
+    if (local())
+        sync_->add(block.counters);
     else
-        stop_agreed_ = stop_signal(block.counters);
+        stop_agreed_ =
+            agreed_wish(block.counters, communicator_.world(), communicator_.min_world());
     return sums_of(block.counters);
 }
 
-Sums Trainer::average(const Position& at) {
-    ENSURE(average_, "--sync-every is 1");
+Sums Trainer::gather(const Position& at) {
+    ENSURE(gathers(), "nothing is apart");
     communicator_.set_progress(at.step, Phase::kAverage);
-    Counters counters;
-    average_->run(counters);
-    stop_agreed_ = stop_signal(counters);
+    Counters counters = {};
+    sync_->gather(counters);
+    if (local())
+        stop_agreed_ = agreed_wish(counters, communicator_.world(), communicator_.min_world());
     return sums_of(counters);
-}
-
-std::span<const int64_t> Trainer::images_of_ranks(int64_t images) {
-    images_of_ranks_.clear();
-    for (int rank = 0; rank < communicator_.world(); ++rank)
-        images_of_ranks_.push_back(share_of(images, shares_, rank).size());
-    return images_of_ranks_;
 }
 
 void Trainer::fail_at(size_t bad, const Position& at) {

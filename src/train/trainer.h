@@ -7,9 +7,9 @@
 #include "net/communicator.h"
 #include "src/config/config.h"
 #include "src/model/model.h"
-#include "src/train/grad_reducer.h"
 #include "src/train/input.h"
 #include "src/train/optimizer.h"
+#include "src/train/server_sync.h"
 #include "src/train/step_counters.h"
 #include "src/train/step_graph.h"
 #include "src/train/weight_average.h"
@@ -21,7 +21,10 @@ struct TrainerOptions {
     uint64_t seed;
     int bn_group;  // images in a batch norm group; 0: all that a rank has of a batch
     float label_smoothing;
+    SyncKind sync;
     int sync_every;
+    OuterOptions outer;
+    ServerOptions servers;
     GraphMode graph;
     bool packed;  // so are the loader's batches
     ReducerOptions reducer;
@@ -29,12 +32,10 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-    // Takes a planned model (with backward pass). `shares`: one weight a rank, as the loader's.
-    // `stop` is polled once a step; the signal that any rank saw reaches all ranks with the sums of
-    // the step. All must outlive the trainer.
+    // Takes a planned model (with backward pass). `stop` is polled once a step; the signal that any
+    // rank saw reaches all ranks with the sums of the step. All must outlive the trainer.
     Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
-            Model& model, Optimizer& optimizer, std::vector<double> shares,
-            std::function<int()> stop);
+            Model& model, Optimizer& optimizer, std::function<int()> stop);
 
     // One step over this rank's part of a batch, which may be empty. Blocks until the weights are
     // updated. Returns the sums of all ranks; of this rank alone where steps are local(). Throws
@@ -42,23 +43,25 @@ class Trainer {
     // the step. next: the batch of the next step, or null: it is copied to the device meanwhile.
     Sums step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr);
 
-    // --sync-every above 1, several ranks: each trains on its own from one average() to the next.
-    bool local() const { return average_ != nullptr; }
-    // In the same step on every rank: weights and optimizer state become the mean over the ranks.
-    // Returns the sums of all ranks since the last time. Blocks. Throws Error when a peer is lost:
-    // the weights are then this rank's own, or the mean.
-    Sums average(const Position& at);
+    // Sync::is_local, gathers: with --sync-every above 1 each rank trains on its own from one
+    // gather() to the next.
+    bool local() const { return sync_->is_local(); }
+    bool gathers() const { return sync_->gathers(); }
+    // In the same step on every rank: weights and optimizer state become equal. Returns, where
+    // steps are local, the sums of all ranks since the last time. Blocks. Throws Error when a peer
+    // is lost: weights are then this rank's own, or equal.
+    Sums gather(const Position& at);
+    // Undoes what this rank has done since the last average.
+    void rewind() { sync_->rewind(); }
+    const Sync& sync() const { return *sync_; }
 
-    // SIGINT or SIGTERM if any rank was asked to stop, as of the last sums of all ranks; else 0.
+    // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
     // Why steps are no longer recorded, though --graph auto began so; once, then "".
     std::string take_graph_failure() { return graph_.take_failure(); }
-    double seconds_waited_for_network() const {
-        return reducer_.seconds_waited() + (average_ ? average_->seconds() : 0);
-    }
+    double seconds_waited_for_network() const { return sync_->seconds_waited(); }
 
  private:
-    std::span<const int64_t> images_of_ranks(int64_t images);
     // `bad`: place in the gradient arena of the first number that is not finite.
     [[noreturn]] void fail_at(size_t bad, const Position& at);
 
@@ -67,20 +70,17 @@ class Trainer {
     Communicator& communicator_;
     Model& model_;
     Optimizer& optimizer_;
-    const std::vector<double> shares_;
-    std::unique_ptr<WeightAverage> average_;  // where steps are local
-    std::unique_ptr<Communicator> alone_;     // the reducer's communicator then
-    GradReducer reducer_;
+    const std::unique_ptr<Sync> sync_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
     Input input_;
     StepGraph graph_;
     // Of the current batch; a recorded step reads them at these addresses.
     Pass pass_;
-    std::vector<int32_t> labels_;
+    std::vector<int32_t> labels_, second_labels_;
+    std::vector<float> first_parts_;
     std::vector<uint64_t> samples_;
     std::vector<int> groups_;  // bounds of the batch norm groups
-    std::vector<int64_t> images_of_ranks_;
 };
 
 // Bounds of the batch norm groups in a rank's part of a batch: images whose places in the global

@@ -9,14 +9,26 @@
 
 namespace convoy {
 
-WeightAverage::WeightAverage(Params& params, Optimizer& optimizer, Backend& backend,
+OuterOptions::OuterOptions(const Config& config)
+    : nesterov(config.outer == OuterKind::kNesterov),
+      lr(float(config.outer_lr)),
+      momentum(float(config.outer_momentum)) {}
+
+WeightAverage::WeightAverage(const OuterOptions& outer, const ReducerOptions& reducer,
+                             Params& params, Optimizer& optimizer, Backend& backend,
                              Communicator& communicator)
-    : params_(params),
+    : outer_(outer),
+      params_(params),
       optimizer_(optimizer),
       backend_(backend),
       communicator_(communicator),
-      host_(backend.host_visible() ? nullptr : backend.alloc_host(params.grads_size)),
-      shared_(backend.alloc(params.updated_size)) {}
+      nobody_(make_single_rank()),
+      alone_(params, backend, *nobody_, reducer),
+      host_(backend.host_visible() ? nullptr : backend.alloc_host(params.grads_size)) {
+    for (float* state : optimizer.inner())
+        arenas_.push_back({state, backend.alloc(params.trained_size), params.trained_size});
+    arenas_.push_back({params.weights, backend.alloc(params.updated_size), params.updated_size});
+}
 
 void WeightAverage::sum(std::span<float> values) {
     const auto begin = Clock::now();
@@ -24,54 +36,78 @@ void WeightAverage::sum(std::span<float> values) {
     seconds_ += seconds_since(begin);
 }
 
-void WeightAverage::begin() {
+void WeightAverage::begin(const Batch&) {
     if (begun_) return;
     begun_ = true;
-    backend_.copy(shared_, params_.weights, params_.updated_size);
+    keep();
 }
 
-// values = mean over the ranks, in which this rank has `weight`. shared: what all ranks had before,
-// becomes the mean; null: unknown. The gradient arena is used as scratch memory.
-void WeightAverage::average(float* values, float* shared, size_t n, float weight) {
+void WeightAverage::keep() {
+    for (const Arena& arena : arenas_) backend_.copy(arena.kept, arena.values, arena.size);
+    kept_steps_ = optimizer_.steps_done;
+}
+
+void WeightAverage::rewind() {
+    if (!begun_) return;
+    for (const Arena& arena : arenas_) backend_.copy(arena.values, arena.kept, arena.size);
+    optimizer_.steps_done = kept_steps_;
+}
+
+// The values become their mean over the ranks, in which this rank has `weight`. The gradient arena
+// is used as scratch memory.
+void WeightAverage::average(const Arena& arena, float weight) {
+    const auto [values, kept, n] = arena;
     float* scratch = params_.grads;
     backend_.axpby(weight, values, 0, scratch, n);
-    if (shared) backend_.axpby(-weight, shared, 1, scratch, n);
+    backend_.axpby(-weight, kept, 1, scratch, n);
     if (host_)
         backend_.download(host_, scratch, n * sizeof(float));
     else
         backend_.synchronize();
     sum({host_ ? host_ : scratch, n});
     if (host_) backend_.to_device(host_, scratch, n);
-    if (shared) {
-        backend_.axpby(1, scratch, 1, shared, n);
-        scratch = shared;
-    }
-    backend_.copy(values, scratch, n);
+    backend_.copy(values, kept, n);
+    size_t stepped = 0;
+    if (values == params_.weights && optimizer_.outer()) step_outer(stepped = params_.trained_size);
+    backend_.axpby(1, scratch + stepped, 1, values + stepped, n - stepped);
+}
+
+// With the mean movement d of the first n weights in the gradient arena:
+//   v = momentum·v + d; w += lr·(nesterov ? d + momentum·v : v)
+void WeightAverage::step_outer(size_t n) {
+    const auto [nesterov, lr, momentum] = outer_;
+    float *d = params_.grads, *v = optimizer_.outer();
+    backend_.axpby(1, d, momentum, v, n);
+    backend_.axpby(nesterov ? lr * momentum : lr, v, 1, params_.weights, n);
+    if (nesterov) backend_.axpby(lr, d, 1, params_.weights, n);
 }
 
 void WeightAverage::add(const Counters& counters) {
-    for (int i = 0; i < StepCounters::kSize; ++i) sums_[i] += counters[i];
+    for (int i = 0; i < StepCounters::kSize; ++i)
+        sums_[i] = counters[i] + (i < StepCounters::kSigint ? sums_[i] : 0);  // a wish counts once
 }
 
-void WeightAverage::run(Counters& counters) {
+void WeightAverage::gather(Counters& counters) {
     std::copy(std::begin(sums_), std::end(sums_), counters);
     std::fill(std::begin(sums_), std::end(sums_), 0.0f);
     const float mine = counters[StepCounters::kCount];
     sum(counters);
-    if (counters[StepCounters::kCount] > 0) {
-        const float weight = mine / counters[StepCounters::kCount];
-        average(params_.weights, shared_, params_.updated_size, weight);
-        for (float* state : optimizer_.state())
-            average(state, nullptr, params_.trained_size, weight);
-    }
     // A rank without images takes no steps. AdamW corrects its means by the number of steps.
-    const auto& own = optimizer_.steps_done;
+    const int64_t own = optimizer_.steps_done;
+    int64_t most = own;
     for (const auto& bytes : communicator_.allgather(std::as_bytes(std::span(&own, 1)))) {
-        auto steps = own;
+        int64_t steps = 0;
         ENSURE(bytes.size() == sizeof steps, bytes.size(), " bytes");
         std::memcpy(&steps, bytes.data(), sizeof steps);
-        optimizer_.steps_done = std::max(own, steps);
+        most = std::max(most, steps);
     }
+    // The weights come last: what rewind() does not undo, --outer's momentum, changes with them.
+    if (counters[StepCounters::kCount] > 0) {
+        const float weight = mine / counters[StepCounters::kCount];
+        for (const Arena& arena : arenas_) average(arena, weight);
+    }
+    optimizer_.steps_done = most;
+    keep();
 }
 
 }  // namespace convoy

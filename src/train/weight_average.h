@@ -6,45 +6,70 @@
 //
 // Local SGD: Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019); momentum is
 // averaged like the weights: Yu, Jin, Yang (ICML 2019). Not the same training as H = 1. Ranks send
-// the change of their weights since the last average, so a bf16 wire rounds the change and not the
-// weights; every rank ends with the same bits.
+// the change since the last average, so a bf16 wire rounds the change and not the weights; every
+// rank ends with the same bits. What was then is kept, so that the steps since can be redone.
+// --outer: the mean movement is a gradient with momentum of its own (outer.md).
 #pragma once
 
 #include "net/communicator.h"
 #include "src/model/params.h"
+#include "src/train/grad_reducer.h"
 #include "src/train/optimizer.h"
-#include "src/train/step_counters.h"
 
 namespace convoy {
 
-class WeightAverage {
+struct OuterOptions {
+    OuterOptions(const Config& config);
+    bool nesterov;
+    float lr, momentum;
+};
+
+class WeightAverage final : public Sync {
  public:
     // All must outlive this.
-    WeightAverage(Params& params, Optimizer& optimizer, Backend& backend,
-                  Communicator& communicator);
+    WeightAverage(const OuterOptions& outer, const ReducerOptions& reducer, Params& params,
+                  Optimizer& optimizer, Backend& backend, Communicator& communicator);
 
-    // Before each step. The first call keeps the weights, which must be equal on all ranks.
-    void begin();
-    // After a local step, with its counters.
-    void add(const Counters& counters);
-    // Blocks until weights and optimizer state are the mean over the ranks, weighted by the images
-    // trained since the last time, and steps_done is the largest of the ranks'; counters = the sums
-    // of all ranks since then. Throws the communicator's Error: weights and each optimizer state
-    // are then either this rank's own or the mean, not a mixture.
-    void run(Counters& counters);
+    bool is_local() const override { return true; }
+    bool gathers() const override { return true; }
+    // The first call keeps weights and optimizer state, which must be equal on
+    // all ranks.
+    void begin(const Batch&) override;
+    // A step is that of a rank alone.
+    void start(std::span<const int64_t> images) override { alone_.start(images); }
+    void ready(const Param& param) override { alone_.ready(param); }
+    bool finish() override { return alone_.finish(); }
+    void add(const Counters& counters) override;
+    // Blocks until weights (without --outer) and optimizer state are the mean over the ranks,
+    // weighted by the images trained since the last time, and steps_done is the largest of the
+    // ranks'; counters = the sums of all ranks since then. Throws the communicator's Error: weights
+    // and each optimizer state are then either this rank's own or the mean, not a mixture.
+    void gather(Counters& counters) override;
+    // Weights and optimizer state become those after the last complete average.
+    void rewind() override;
 
-    double seconds() const { return seconds_; }  // spent waiting for sums
+    double seconds_waited() const override { return seconds_; }  // for sums
 
  private:
     void sum(std::span<float> values);
-    void average(float* values, float* shared, size_t n, float weight);
+    void keep();
+    struct Arena {
+        float *values, *kept;  // kept: after the last average, equal on all ranks
+        size_t size;
+    };
+    void average(const Arena& arena, float weight);
+    void step_outer(size_t n);
 
+    const OuterOptions outer_;
     Params& params_;
     Optimizer& optimizer_;
     Backend& backend_;
     Communicator& communicator_;
-    float* host_;    // what travels, where the network cannot read the device's memory; else null
-    float* shared_;  // the weights after the last average, equal on all ranks
+    const std::unique_ptr<Communicator> nobody_;
+    GradReducer alone_;
+    float* host_;  // what travels, where the network cannot read the device's memory; else null
+    std::vector<Arena> arenas_;  // optimizer state, weights
+    int64_t kept_steps_ = 0;
     bool begun_ = false;
     Counters sums_ = {};
     double seconds_ = 0;

@@ -2,7 +2,7 @@
 """Writes tests/golden_images.h: small images of awkward kinds, and what Pillow makes of pictures.
 
     python3 -m venv env && env/bin/pip install pillow numpy
-    env/bin/python tools/make_goldens.py > tests/golden_images.h
+    env/bin/python tests/make_goldens.py > tests/golden_images.h
 
 Run once, with Pillow 13.0 and libjpeg-turbo 3.2; the tests need neither Python nor Pillow.
 Resizing is done in two calls, first the width and then the height: in this order every Pillow
@@ -43,14 +43,16 @@ def encoded(name, image, comment, **options):
     expected = image if options["format"] == "PNG" else Image.open(file)
     if expected.mode.startswith("I;16"):  # Pillow would cut at 255; the high byte is meant
         expected = Image.fromarray((np.asarray(expected) >> 8).astype(np.uint8))
-    emit(name + "Pixels", expected.convert("RGB").tobytes(), "what it holds, as RGB")
+    rgb = expected.convert("RGB")
+    emit(name + "Pixels", rgb.tobytes(), "what it holds, as RGB")
+    emit(name + "Grey", rgb.convert("L").tobytes(), "and as grey")
 
 
 def resized(image, W, H):
     return image.resize((W, image.height), Image.BILINEAR).resize((W, H), Image.BILINEAR)
 
 
-print("""// golden_images.h — made by tools/make_goldens.py with Pillow 13.0; bytes as hexadecimal digits.
+print("""// golden_images.h — made by tests/make_goldens.py with Pillow 13.0; bytes as hexadecimal digits.
 #pragma once
 
 // clang-format off
@@ -102,5 +104,14 @@ for H, W in [(30, 47), (47, 30), (16, 16), (5, 9), (61, 20)]:
     image = resized(image, nW, nH)
     top, left = int(round((nH - 14) / 2.0)), int(round((nW - 14) / 2.0))
     part = image.crop((left, top, left + 14, top + 14))
+    print(f"    {{{H}, {W},\n{text(part.tobytes())}}},")
+print("};\n")
+
+print("""// The grey picture(H, W) at 14x7: torchvision's Grayscale(), Resize((16, 8)), CenterCrop((14, 7)).
+constexpr Validated kValidatedGrey[] = {""")
+for H, W in [(30, 47), (47, 30), (16, 8), (5, 9), (61, 20)]:
+    image = resized(Image.fromarray(picture(H, W)).convert("L"), 8, 16)
+    left = int(round((8 - 7) / 2.0))
+    part = image.crop((left, 1, left + 7, 1 + 14))
     print(f"    {{{H}, {W},\n{text(part.tobytes())}}},")
 print("};\n\n}  // namespace golden")

@@ -1,0 +1,100 @@
+// decoded_cache.cpp — see decoded_cache.h.
+#include "data/decoded_cache.h"
+
+#include <algorithm>
+
+#include "data/decode.h"
+#include "src/base/check.h"
+
+namespace convoy {
+namespace {
+
+class DecodedSource final : public Source {
+ public:
+    DecodedSource(std::shared_ptr<const Source> source, int channels, Room room)
+        : source_(std::move(source)),
+          channels_(channels),
+          room_(std::move(room)),
+          kept_(new std::atomic<Bytes*>[source_->size()]()) {
+        classes_ = source_->classes();
+        for (size_t i = 0; i < source_->size(); ++i) labels_.push_back(source_->label(i));
+        shard_begins_ = source_->shard_begins(), damaged_ = source_->damaged();
+    }
+    ~DecodedSource() override {
+        for (size_t i = 0; i < size(); ++i) delete kept_[i].load();
+    }
+    std::string name(size_t i) const override { return source_->name(i); }
+    uint64_t fingerprint() const override { return source_->fingerprint(); }
+    uint64_t key(size_t i) const override { return source_->key(i); }
+    uint64_t bytes(size_t i) const override { return source_->bytes(i); }
+    void expect(size_t i) const override {
+        if (!kept_[i]) source_->expect(i);
+    }
+    void read(size_t i, std::vector<uint8_t>& bytes) const override {
+        if (const Bytes* kept = kept_[i]) {
+            bytes.assign(kept->begin(), kept->end());
+            return;
+        }
+        source_->read(i, bytes);
+        if (*room_ > 0) keep(i, bytes);
+    }
+
+ private:
+    using Bytes = std::vector<uint8_t>;
+
+    // Puts the pixels in place of `bytes` too, so that the caller does not decode once more.
+    void keep(size_t i, Bytes& bytes) const {
+        try {
+            Decoder decoder(channels_);
+            decoder.open(bytes, "");
+            const std::string header =
+                cat(channels_ == 1 ? "P5 " : "P6 ", decoder.W(), " ", decoder.H(), " 255\n");
+            const int64_t size =
+                int64_t(header.size()) + int64_t(decoder.H()) * decoder.W() * channels_;
+            if (room_->fetch_sub(size) < size) {
+                room_->fetch_add(size);
+                return;
+            }
+            Image image;
+            decoder.read(image);
+            bytes.resize(size_t(size));
+            std::copy(header.begin(), header.end(), bytes.begin());
+            std::copy(image.pixels.begin(), image.pixels.end(),
+                      bytes.begin() + long(header.size()));
+            auto kept = std::make_unique<Bytes>(bytes);
+            Bytes* none = nullptr;
+            if (kept_[i].compare_exchange_strong(none, kept.get()))
+                kept.release();
+            else
+                room_->fetch_add(size);  // another thread was first
+        } catch (const Error&) {}
+    }
+
+    const std::shared_ptr<const Source> source_;
+    const int channels_;
+    const Room room_;
+    const std::unique_ptr<std::atomic<Bytes*>[]> kept_;  // of each sample, null: not yet
+};
+
+}  // namespace
+
+std::shared_ptr<const Source> keep_decoded(std::shared_ptr<const Source> source, int channels,
+                                           Room room) {
+    return std::make_shared<DecodedSource>(std::move(source), channels, std::move(room));
+}
+
+int64_t decoded_bytes(const Source& source, int channels) {
+    std::vector<uint8_t> bytes;
+    Decoder decoder(channels);
+    double pixels = 0;
+    int64_t images = 0;
+    for (size_t i = 0, n = std::min<size_t>(source.size(), 32); i < n; ++i) try {
+            source.read(i * source.size() / n, bytes);
+            decoder.open(bytes, "");
+            pixels += double(decoder.H()) * decoder.W(), ++images;
+        } catch (const Error&) {  // its turn to be named comes
+        }
+    return images ? int64_t(pixels * channels / double(images) * double(source.size())) : 0;
+}
+
+}  // namespace convoy

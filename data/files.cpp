@@ -1,0 +1,128 @@
+// files.cpp — finds the image files of a folder by the rules of torchvision's ImageFolder, and
+// reads them.
+#include "data/files.h"
+
+#include <strings.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "data/records.h"
+#include "data/storage.h"
+#include "src/base/check.h"
+#include "src/base/random.h"
+#include "src/base/text.h"
+
+namespace convoy {
+namespace fs = std::filesystem;
+
+static constexpr const char* kExtensions[] = {".jpg", ".jpeg", ".png",  ".ppm", ".bmp",
+                                              ".pgm", ".tif",  ".tiff", ".webp"};
+
+static bool is_hidden(const fs::path& path) { return path.filename().native().starts_with('.'); }
+
+bool has_image_name(const fs::path& path) {
+    const std::string extension = path.extension().native();
+    return std::ranges::any_of(
+        kExtensions, [&](const char* known) { return strcasecmp(known, extension.c_str()) == 0; });
+}
+
+std::string within(const std::string& root, const std::string& name) {
+    return root + (root.empty() || root.ends_with('/') ? "" : "/") + name;
+}
+
+// Names of the folders in `root`, sorted, hidden ones left out.
+Names folders_in(const std::string& root) {
+    if (!fs::exists(root)) fail("data folder '", root, "': there is no such folder");
+    if (!fs::is_directory(root)) fail("data folder '", root, "' is a file, not a folder");
+    Names names;
+    try {
+        for (const fs::directory_entry& entry : fs::directory_iterator(root))
+            if (entry.is_directory() && !is_hidden(entry.path()))
+                names.push_back(entry.path().filename().native());
+    } catch (const fs::filesystem_error& error) {
+        fail("data folder '", root, "' cannot be listed: ", error.code().message());
+    }
+    std::ranges::sort(names);
+    for (const std::string& name : names)
+        if (const std::string shown = printable(name); !is_utf8(name) || shown != name)
+            fail("data folder '", root, "': the name of the class folder '", shown,
+                 "' is not UTF-8 or holds control characters; rename it");
+    return names;
+}
+
+using Inode = std::pair<dev_t, ino_t>;
+
+static Inode inode_of(const fs::path& path) {
+    struct stat status = {};
+    ::stat(path.c_str(), &status);
+    return {status.st_dev, status.st_ino};
+}
+
+std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
+                                    int32_t label) {
+    std::vector<ImageFile> files;
+    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+    std::string at = within(root, folder);      // where it is, for an error
+    std::vector<Inode> above = {inode_of(at)};  // the folders from there down to this one
+    try {
+        for (fs::recursive_directory_iterator it(at, kFollow), end; it != end; ++it) {
+            at = it->path().native();
+            if (is_hidden(it->path())) {
+                it.disable_recursion_pending();
+            } else if (it->is_directory()) {
+                above.resize(size_t(it.depth()) + 1);
+                above.push_back(inode_of(at));
+                if (std::ranges::count(above, above.back()) > 1)
+                    it.disable_recursion_pending();   // a link to a folder that it lies in
+            } else if (has_image_name(it->path())) {  // what is no file is bad when it is read
+                files.push_back({it->path().lexically_relative(root).generic_string(), label,
+                                 it->is_regular_file() ? uint64_t(it->file_size()) : 0});
+            }
+        }
+    } catch (const fs::filesystem_error& error) {
+        fail("folder '", at, "' cannot be listed: ", error.code().message());
+    }
+    std::ranges::sort(files, {}, &ImageFile::path);
+    return files;
+}
+
+std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack) {
+    std::vector<ImageFile> files;
+    for (size_t label = 0; label < classes.size(); ++label) {
+        const std::string folder = within(root, classes[label]);
+        if (may_lack && !fs::is_directory(folder)) continue;
+        const std::vector<ImageFile> some = images_below(root, classes[label], int32_t(label));
+        if (some.empty() && !may_lack)
+            fail("class '", classes[label], "' has no images in '", folder, "'");
+        files.insert(files.end(), some.begin(), some.end());
+    }
+    return files;
+}
+
+FileSource::FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files)
+    : root_(root), files_(std::move(files)), fingerprint_(hash_bytes("files")) {
+    classes_ = classes;
+    for (const std::string& name : classes_) fingerprint_ = hash_bytes(name + '\n', fingerprint_);
+    for (const auto& [path, label, bytes] : files_) {
+        labels_.push_back(label);
+        fingerprint_ = hash_bytes(cat(path, '\n', label, ' ', bytes, '\n'), fingerprint_);
+    }
+}
+
+std::string FileSource::path(size_t i) const {
+    const std::string& path = files_[i].path;
+    return path.starts_with('/') ? path : within(root_, path);
+}
+std::string FileSource::name(size_t i) const { return printable(path(i)); }
+uint64_t FileSource::key(size_t i) const { return hash_bytes(files_[i].path); }
+
+void FileSource::read(size_t i, std::vector<uint8_t>& bytes) const {
+    const StoragePtr file = open_local(path(i));
+    if (file->size() > kMaxSample)
+        fail(name(i), ": ", file->size(), " bytes; the limit is ", kMaxSample);
+    bytes.resize(file->size());
+    file->read(0, bytes);
+}
+
+}  // namespace convoy

@@ -1,0 +1,466 @@
+// open_data.cpp — makes a training and a validation set of what --data, --val, --val-split and
+// --classes name.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "data/class_names.h"
+#include "data/files.h"
+#include "data/generated.h"
+#include "data/order.h"
+#include "data/pipe_source.h"
+#include "data/places.h"
+#include "data/shard_source.h"
+#include "src/base/check.h"
+#include "src/base/number.h"
+#include "src/base/random.h"
+#include "src/base/text.h"
+
+namespace convoy {
+namespace fs = std::filesystem;
+namespace {
+
+using SourcePtr = std::shared_ptr<const Source>;
+
+// "a, b, c" for messages; after the 20th only how many more there are.
+std::string listed(Names names) {
+    const size_t all = names.size(), most = std::min<size_t>(all, 20);
+    names.resize(most);
+    return join_text(names) + (all > most ? cat(" and ", all - most, " more") : "");
+}
+
+// The first of `names` that `known` lacks, or null.
+const std::string* first_not_in(const Names& names, const Names& known) {
+    const std::set<std::string_view> all(known.begin(), known.end());
+    const auto at =
+        std::ranges::find_if(names, [&](const auto& one) { return !all.contains(one); });
+    return at == names.end() ? nullptr : &*at;
+}
+
+// A set whose classes are known, but not yet chosen.
+struct Listing {
+    std::string where;  // for people
+    Names known;
+    // The samples of these classes; each must have some unless they may lack. Call once.
+    std::function<SourcePtr(const Names& classes, bool may_lack)> open;
+};
+
+Remote remote_of(const DataOptions& options, Log& log) {
+    return {{.cache = options.cache, .cache_bytes = options.cache_bytes}, log};
+}
+
+// ---- the three kinds of sets ----
+
+Listing list_folders(const std::string& folder) {
+    return {folder, folders_in(folder), [folder](const Names& classes, bool may_lack) {
+                return std::make_shared<FileSource>(folder, classes,
+                                                    files_of(folder, classes, may_lack));
+            }};
+}
+
+// The class of each label among those chosen, or -1.
+std::map<Label, int32_t> class_numbers(const ClassNames& names, const Names& classes) {
+    std::map<std::string, int32_t> number_of;
+    for (const std::string& name : classes) number_of.try_emplace(name, int32_t(number_of.size()));
+    std::map<Label, int32_t> numbers = {{Label{}, -1}};
+    for (const auto& [label, name] : names.name_of) {
+        const auto at = number_of.find(name);
+        numbers[label] = at == number_of.end() ? -1 : at->second;
+    }
+    return numbers;
+}
+
+// Samples without a label are left out, as damaged ones are.
+void leave_out_unlabelled(ShardIndex& index) {
+    const auto none = std::ranges::find(index.labels, Label{});
+    const auto number = uint32_t(none - index.labels.begin());
+    const char* why = index.format == ShardFormat::tar
+                          ? "no label: neither .cls, nor .json with one, nor a folder"
+                          : "no label: neither image/class/label nor image/class/text";
+    for (size_t i = 0; i < index.size(); ++i)
+        if (index.label_of[i] == number && ++index.fault_count <= kMaxFaults)
+            index.faults.push_back({index.offsets[i], why});
+}
+
+void tell_faults(const std::vector<Shard>& shards, Log& log) {
+    uint64_t all = 0, told = 0;
+    for (const Shard& shard : shards) {
+        all += shard.index.fault_count;
+        for (const ShardFault& fault : shard.index.faults)
+            if (++told <= 10)
+                log.notice("left out: ", shard.name, ", byte ", fault.offset, ": ", fault.why);
+    }
+    if (all > told || told > 10) log.notice("left out: ", all, " damaged records in all");
+}
+
+// The class names that lie beside the shards of this rank.
+Names names_beside(const Place& place, const Remote& remote) {
+    if (place.shards.empty()) return {};
+    return class_names_in(split_path(place.shards[0]).first, remote);
+}
+
+Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
+                    const Remote& remote, Log& log) {
+    auto shards = std::make_shared<std::vector<Shard>>(
+        open_shards(place.shards, {options.cache, options.threads, remote}, log));
+    if (options.complete) options.complete(*shards);
+    if (shards->empty()) return {};
+    std::set<Label> labels;
+    for (Shard& shard : *shards) {
+        leave_out_unlabelled(shard.index);
+        labels.insert(shard.index.labels.begin(), shard.index.labels.end());
+    }
+    labels.erase(Label{});
+    if (options.tell_faults) tell_faults(*shards, log);
+    if (labels.empty()) {
+        const auto& faults = shards->front().index.faults;
+        fail("'", place.name, "': no sample with a label in ",
+             counted(int64_t(shards->size()), "shard"),
+             faults.empty() ? "" : "; the first: " + faults.front().why);
+    }
+    const ClassNames names =
+        name_classes(labels, names_beside(place, remote), base, options.label_offset, place.name);
+    return {place.name, names.names, [shards, names](const Names& classes, bool) {
+                const std::map<Label, int32_t> numbers = class_numbers(names, classes);
+                std::vector<std::vector<int32_t>> class_of;
+                for (const Shard& shard : *shards) {
+                    class_of.emplace_back();
+                    for (const Label& label : shard.index.labels)
+                        class_of.back().push_back(numbers.at(label));
+                }
+                return std::make_shared<ShardSource>(std::move(*shards), classes, class_of);
+            }};
+}
+
+// Lines of path, tab, label.
+struct FileList {
+    std::string folder;  // where paths begin: that of the list
+    std::vector<ImageFile> files = {};
+    std::vector<Label> labels =
+        {};  // each that occurs, once; the label of a file is its place here
+};
+
+FileList read_list(const std::string& path) {
+    FileList list{split_path(path).first};
+    const std::vector<uint8_t> bytes = read_all(*open_local(path), 1ull << 32);
+    std::map<Label, int32_t> seen;
+    int64_t number = 0;
+    for (std::string line :
+         split({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, '\n')) {
+        ++number;
+        if (line.ends_with('\r')) line.pop_back();
+        if (line.empty()) continue;
+        const size_t tab = line.rfind('\t');
+        if (tab == std::string::npos || tab == 0 || tab + 1 == line.size() || !is_utf8(line))
+            fail("data '", path, "', line ", number,
+                 ": neither a shard nor a list of path, tab, label");
+        const Label label = parse_label(line.substr(tab + 1));
+        const auto [at, is_new] = seen.try_emplace(label, int32_t(list.labels.size()));
+        if (is_new) list.labels.push_back(label);
+        line.resize(tab);
+        std::error_code missing;  // found when it is read
+        const std::string file = line.starts_with('/') ? line : within(list.folder, line);
+        const uintmax_t size = fs::file_size(file, missing);
+        list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
+    }
+    if (list.files.empty()) fail("data '", path, "' is empty");
+    return list;
+}
+
+Listing list_lines(const std::string& path, const Names& base, const DataOptions& options,
+                   const Remote& remote) {
+    const auto list = std::make_shared<FileList>(read_list(path));
+    const ClassNames names =
+        name_classes({list->labels.begin(), list->labels.end()},
+                     class_names_in(list->folder, remote), base, options.label_offset, path);
+    return {path, names.names, [list, names](const Names& classes, bool) {
+                const std::map<Label, int32_t> numbers = class_numbers(names, classes);
+                std::vector<ImageFile> kept;
+                for (ImageFile& file : list->files) {
+                    file.label = numbers.at(list->labels[size_t(file.label)]);
+                    if (file.label >= 0) kept.push_back(std::move(file));
+                }
+                return std::make_shared<FileSource>(list->folder, classes, std::move(kept));
+            }};
+}
+
+// base: the classes of the training set, for a validation set.
+Listing list_place(const Place& place, const Names& base, const DataOptions& options,
+                   const Remote& remote, Log& log) {
+    const bool is_loose = place.is_list || (place.shards.empty() && !place.is_none());
+    if (options.complete && is_loose)
+        fail("--shards peers shares shards, not loose files: `trainer pack ", place.name,
+             " OUT` makes shards of '", place.name, "'");
+    if (place.is_list) return list_lines(place.name, base, options, remote);
+    if (options.complete || !place.shards.empty())
+        return list_shards(place, base, options, remote, log);
+    return list_folders(place.name);
+}
+
+// ---- classes, and parts of a set ----
+
+// The classes to use of those `there`, in the order of `wanted` if any are.
+Names choose_classes(const Names& there, const Names& wanted, const std::string& where, bool part) {
+    if (const std::string* other = first_not_in(wanted, there); other && !part)
+        fail("no class '", *other, "' in ", where, "; there are: ", listed(there));
+    Names sorted = wanted;
+    std::ranges::sort(sorted);
+    if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end())
+        fail("class '", *twice, "' is named twice");
+    const Names& classes = wanted.empty() ? there : wanted;
+    if (classes.size() == 1 && !part)
+        fail("only one class, '", classes[0], "', in ", where, ": a classifier needs two or more");
+    return classes;
+}
+
+// Some samples of a source, in its order.
+class PartSource final : public Source {
+ public:
+    PartSource(SourcePtr whole, std::vector<uint32_t> samples, uint64_t damaged)
+        : whole_(std::move(whole)), samples_(std::move(samples)) {
+        classes_ = whole_->classes();
+        damaged_ = damaged;
+        labels_.reserve(samples_.size());
+        for (const uint32_t i : samples_) labels_.push_back(whole_->label(i));
+        for (const uint64_t begin : whole_->shard_begins())
+            shard_begins_.push_back(
+                size_t(std::ranges::lower_bound(samples_, begin) - samples_.begin()));
+        fingerprint_ = hash_bytes(
+            {reinterpret_cast<const char*>(samples_.data()), samples_.size() * sizeof(uint32_t)},
+            whole_->fingerprint());
+    }
+    std::string name(size_t i) const override { return whole_->name(samples_[i]); }
+    void read(size_t i, std::vector<uint8_t>& bytes) const override {
+        whole_->read(samples_[i], bytes);
+    }
+    void expect(size_t i) const override { whole_->expect(samples_[i]); }
+    uint64_t fingerprint() const override { return fingerprint_; }
+    std::vector<std::string> faults() const override {
+        return damaged_ > 0 ? whole_->faults() : std::vector<std::string>();
+    }
+    uint64_t bytes(size_t i) const override { return whole_->bytes(samples_[i]); }
+    uint64_t key(size_t i) const override { return whole_->key(samples_[i]); }
+
+ private:
+    const SourcePtr whole_;
+    const std::vector<uint32_t> samples_;
+    uint64_t fingerprint_;
+};
+
+// Holds back round(part · n) images of each class, at least one and not all. Which ones depends on
+// (seed, key) alone: a new image leaves the others in their place. Returns {training, held back}.
+std::pair<SourcePtr, SourcePtr> split_off(const SourcePtr& whole, float part, uint64_t seed) {
+    if (!(part > 0 && part < 1)) fail("--val-split ", part, " is not between 0 and 1");
+    if (whole->size() > UINT32_MAX) fail("--val-split of more than ", UINT32_MAX, " images");
+    std::map<int32_t, std::vector<std::pair<uint64_t, uint32_t>>> drawn;  // by label: draw, sample
+    for (size_t i = 0; i < whole->size(); ++i)
+        drawn[whole->label(i)].emplace_back(Random(seed, 0, whole->key(i), kSplit).bits64(),
+                                            uint32_t(i));
+    std::vector<char> is_held(whole->size());
+    for (auto& [label, draws] : drawn) {
+        std::ranges::sort(draws);
+        const long wanted = std::max(std::lround(part * float(draws.size())), 1l);
+        draws.resize(std::min(draws.size() - 1, size_t(wanted)));
+        for (const auto& [draw, i] : draws) is_held[i] = true;
+    }
+    std::vector<uint32_t> parts[2];
+    for (size_t i = 0; i < is_held.size(); ++i) parts[size_t(is_held[i])].push_back(uint32_t(i));
+    if (parts[1].empty()) fail("--val-split: no class has two images");
+    return {std::make_shared<PartSource>(whole, std::move(parts[0]), whole->damaged()),
+            std::make_shared<PartSource>(whole, std::move(parts[1]), 0)};
+}
+
+DataSet open_generated(const DataOptions& options) {
+    if (!options.val.empty()) fail("--val needs --data: the generated set brings its own");
+    if (options.label_offset != 0) fail("--label-offset needs --data: generated images have names");
+    const Names classes =
+        choose_classes(GeneratedSource::all_classes(), options.classes, "the generated set", false);
+    if (options.val_split < 0 || options.val_split >= 1)
+        fail("--val-split ", options.val_split, " is not between 0 and 1");
+    const size_t n = size_t(std::max(options.generated, 0));
+    const size_t held = options.val_split > 0 ? size_t(float(n) * options.val_split) : n / 6;
+    if (held < 1 || n - held < classes.size()) fail(n, " generated images are too few");
+    return {std::make_shared<GeneratedSource>(classes, options.seed, 0, n - held),
+            std::make_shared<GeneratedSource>(classes, options.seed, n - held, held),
+            cat("generated set: ", classes.size(), " classes (", listed(classes), "), ", n - held,
+                " images for training, ", held, " for validation")};
+}
+
+// `known`: of training. A class among them that --classes leaves out is left out here too.
+SourcePtr open_validation(const Listing& listing, const Names& known, const Names& classes) {
+    if (const std::string* other = first_not_in(listing.known, known))
+        fail("validation set '", listing.where, "' has a class '", *other,
+             "' that training does not know; there are: ", listed(known));
+    SourcePtr source = listing.open(classes, true);
+    if (source->size() == 0) fail("validation set '", listing.where, "' has no images");
+    return source;
+}
+
+}  // namespace
+
+// The sets that come through pipes: all that is known before is what the options say.
+static DataSet open_pipes(const DataOptions& options, Log& log) {
+    if (options.samples < 1)
+        fail("'", options.train, "' is a pipe: --samples N must say how many samples an epoch has");
+    if (options.val_split != 0) fail("--val-split cannot hold back a part of a pipe: give --val");
+    Names classes = options.classes;
+    if (classes.size() == 1 && classes[0].find_first_not_of("0123456789") == std::string::npos) {
+        const int count = classes[0].size() < 8 ? to_number<int>(classes[0]).value_or(0) : 0;
+        classes.clear();
+        for (int k = 0; k < count; ++k) classes.push_back(cat(k));
+    }
+    if (classes.size() < 2)
+        fail("'", options.train,
+             "' is a pipe: --classes must name its classes, such as a,b,c, or "
+             "say how many there are, if they are numbers");
+    const auto open = [&](const std::string& name, int64_t samples, uint64_t window) {
+        return std::make_shared<PipeSource>(
+            PipeSource::Options{name, samples, window, classes, options.label_offset, options.stop},
+            log);
+    };
+    DataSet set;
+    const uint64_t window = options.window > 0 ? options.window : kPipeWindow;
+    set.train = open(options.train, options.samples, window);
+    if (is_pipe(options.val)) {
+        if (options.val_samples < 1)
+            fail("'", options.val,
+                 "' is a pipe: --samples N:M must say how many samples it has, M");
+        set.val = open(options.val, options.val_samples, 1);
+    } else if (!options.val.empty()) {
+        DataOptions there = options;
+        there.train = options.val;
+        set.val = open_for_classes(there, classes, log);
+    }
+    set.description =
+        cat("pipe ", options.train, ": ", classes.size(), " classes, ", options.samples,
+            " images an epoch, shuffled among ", window,
+            set.val ? cat("; ", set.val->size(), " for validation (", options.val, ")")
+                    : "; none for validation");
+    return set;
+}
+
+DataSet open_data(const DataOptions& options, Log& log) {
+    if (options.train.empty()) return open_generated(options);
+    if (is_pipe(options.train)) return open_pipes(options, log);
+    const Remote remote = remote_of(options, log);
+    Places places = find_places(options.train, remote);
+    if (options.label_offset != 0 && places.train.shards.empty() && !places.train.is_list)
+        fail("--label-offset is of the numbers in shards and lists; '", places.train.name,
+             "' has class folders");
+    const Listing train = list_place(places.train, {}, options, remote, log);
+    if (train.known.empty())
+        fail("'", train.where,
+             "' has neither class folders, one with images for each class, nor shards");
+    Place& val = places.val;
+    if (!options.val.empty()) {
+        const Places other = find_places(options.val, remote);
+        val = other.val.is_none() ? other.train : other.val;
+    } else if (places.val_is_test && options.val_split != 0) {
+        val = {};
+    }
+    if (options.val_split != 0 && !val.is_none())
+        fail("--val-split with a validation set already there, '", val.name, "': drop one");
+    Listing held;
+    const bool is_test = !val.is_none() && options.val.empty() && places.val_is_test;
+    std::string unfit;  // why a test set cannot validate
+    try {
+        if (!val.is_none() || options.complete)
+            held = list_place(val, train.known, options, remote, log);
+        if (held.known.empty() || first_not_in(held.known, train.known))
+            unfit = "its classes are not those of " + train.where;
+    } catch (const Unreachable&) {
+        throw;
+    } catch (const Error& error) {
+        if (!is_test) throw;
+        unfit = error.what();
+    }
+    if (val.is_none() && !held.known.empty()) val.name = held.where = "on other ranks";
+    if (is_test && unfit.empty())
+        log.info("validation set: '", val.name, "', as there is no val/ beside train/");
+    if (is_test && !unfit.empty()) {
+        log.info("'", val.name, "' is not used: ", unfit);
+        val = {};
+    }
+
+    const Names classes =
+        choose_classes(train.known, options.classes, "'" + train.where + "'", options.part);
+    DataSet set;
+    set.train = train.open(classes, options.part);
+    std::vector<char> has_images(classes.size());
+    for (size_t i = 0; i < set.train->size(); ++i) has_images[size_t(set.train->label(i))] = true;
+    Names empty;
+    for (size_t k = 0; k < classes.size(); ++k)
+        if (!has_images[k]) empty.push_back(classes[k]);
+    if (!empty.empty() && !options.part)
+        log.notice("no image of class ", listed(empty), " in '", train.where, "'");
+    if (options.val_split != 0) {
+        std::tie(set.train, set.val) = split_off(set.train, options.val_split, options.seed);
+        val.name = cat(options.val_split * 100, " % of each class");
+    } else if (!val.is_none()) {
+        set.val = open_validation(held, options.part ? held.known : train.known, classes);
+    } else {
+        log.info("no validation set: name one with --val DIR, or hold back a part of '",
+                 train.where, "' with --val-split F");
+    }
+    set.description = cat(
+        train.where, ": ", classes.size(), " classes, ", set.train->size(),
+        " images for training, ",
+        set.val ? cat(set.val->size(), " for validation (", val.name, ")") : "none for validation");
+    return set;
+}
+
+std::shared_ptr<const Source> open_for_classes(const DataOptions& options, const Names& classes,
+                                               Log& log) {
+    if (is_pipe(options.train))
+        fail("'", options.train, "' is a pipe, which only training reads: name files or shards");
+    const Remote remote = remote_of(options, log);
+    const Places places = find_places(options.train, remote);
+    const Place& place = places.val.is_none() ? places.train : places.val;
+    return open_validation(list_place(place, classes, options, remote, log), classes, classes);
+}
+
+std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
+                                   const DataOptions& options, Log& log) {
+    const Remote remote = remote_of(options, log);
+    std::vector<SourcePtr> all;
+    std::vector<ImageFile> files;  // of the source that comes next
+    const auto end_files = [&] {
+        if (!files.empty())
+            all.push_back(std::make_shared<FileSource>("", Names(), std::exchange(files, {})));
+    };
+    for (const std::string& path : paths) {
+        const size_t before = files.size();
+        const bool is_list = path.ends_with(".txt") || path.ends_with(".tsv");
+        if (fs::is_directory(path))
+            for (const ImageFile& file : images_below(path, "", -1))
+                files.push_back({within(path, file.path), -1, 0});
+        else if (fs::exists(path) && (has_image_name(path) ||
+                                      (fs::is_regular_file(path) && !is_shard(path) && !is_list)))
+            files.push_back({path, -1, 0});
+        if (files.size() > before) continue;
+        if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads");
+        end_files();
+        const Place place = find_places(path, remote).train;
+        if (place.is_list) {
+            FileList list = read_list(path);
+            all.push_back(
+                std::make_shared<FileSource>(list.folder, Names(), std::move(list.files)));
+            continue;
+        }
+        if (place.shards.empty()) fail("folder '", path, "' has no images");
+        std::vector<Shard> shards =
+            open_shards(place.shards, {options.cache, options.threads, remote}, log);
+        std::vector<std::vector<int32_t>> class_of;
+        for (const Shard& shard : shards) class_of.emplace_back(shard.index.labels.size());
+        all.push_back(std::make_shared<ShardSource>(std::move(shards), Names(), class_of));
+    }
+    end_files();
+    return all;
+}
+
+}  // namespace convoy

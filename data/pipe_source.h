@@ -1,0 +1,83 @@
+// pipe_source.h — samples that come through a pipe, an epoch a stream of tar or TFRecord.
+//
+//   feeder ─► pipe ─► reader thread: scan_records ─► held samples ─► read(), by the order's window
+//
+// The name is a FIFO, opened again after each stream; or NAME of the FIFOs NAME_0, NAME_1, …, one
+// an epoch (as SageMaker's pipe mode gives them); or "-", standard input, which carries all epochs
+// one after the other. Nobody can count a stream before its end, so --samples says what an epoch
+// has. A stream that has fewer makes the epoch's last steps short. What it has more is left out of
+// NAME_N; in a FIFO it begins the next epoch, for two writers of which the second comes before the
+// reader saw that the first has gone are one stream.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "data/records.h"
+#include "data/source.h"
+#include "src/base/check.h"
+
+namespace convoy {
+
+bool is_pipe(const std::string& name);
+
+class PipeSource final : public Source {
+ public:
+    struct Options {
+        std::string name;
+        int64_t samples = 0;  // of an epoch
+        uint64_t window = 1;  // of the order: how far apart samples are asked for
+        std::vector<std::string> classes = {};
+        int64_t label_offset = 0;        // subtracted from numbers of classes
+        std::function<int()> stop = {};  // other than 0: a stream that is silent has ended
+        double silence = 10;  // seconds; then the log names the pipe, again after twice that
+        uint64_t most_bytes = 1ull << 30;  // of samples that wait, unless one is asked for
+    };
+    // `log` must outlive the source: it hears of streams that are silent, short or long.
+    PipeSource(Options options, Log& log);
+    ~PipeSource() override;
+
+    std::string name(size_t i) const override { return cat(options_.name, ", sample ", i); }
+    // Blocks until the sample has come. Throws NoSample where the stream ended before.
+    void read(size_t i, std::vector<uint8_t>& bytes) const override;
+    void begin_epoch() const override;
+    bool is_stream() const override { return true; }
+    uint64_t fingerprint() const override;
+
+ private:
+    class Stream;
+    struct Sample {
+        std::vector<uint8_t> bytes;
+        int32_t label;
+    };
+    void run();  // the reader thread
+    void read_stream(int64_t number);
+    void take(const Record& record);
+    void end_stream(const std::string& path);
+    int32_t class_of(const Label& label) const;  // or -1
+    // Under the lock: whether the reader shall wait before it keeps sample `number`.
+    bool is_full(uint64_t number) const;
+
+    const Options options_;
+    Log& log_;
+    const bool is_continuous_;  // epochs follow each other in a stream: "-" or a FIFO
+    std::map<std::string, int32_t> class_of_name_;
+    mutable std::mutex mutex_;  // guards what follows
+    mutable std::condition_variable changed_;
+    mutable std::map<uint64_t, Sample> held_;  // by number in the stream
+    mutable uint64_t held_bytes_ = 0;
+    mutable uint64_t wanted_ = 0;  // number behind the last one that was asked for
+    mutable uint64_t first_ = 0;   // number of the epoch's sample 0 in the stream
+    mutable int64_t epochs_ = 0;   // begun
+    mutable bool ended_ = false;   // the stream of this epoch
+    uint64_t count_ = 0;           // samples so far; of the epoch's stream, if not continuous
+    uint64_t stream_first_ = 0;    // count_ as the stream began
+    int64_t faults_ = 0;           // told
+    bool stopping_ = false;
+    mutable std::exception_ptr failure_;
+    std::thread thread_;  // last
+};
+
+}  // namespace convoy

@@ -1,0 +1,211 @@
+// records.cpp — streams, the recognition of formats, and those that hold raw pixels.
+#include "data/records.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <memory>
+
+#include "src/base/check.h"
+#include "src/base/number.h"
+
+namespace convoy {
+
+StorageStream::StorageStream(StoragePtr storage, size_t block)
+    : ByteStream(storage->name()), storage_(std::move(storage)), block_(block) {}
+
+std::span<const uint8_t> StorageStream::next() {
+    const uint64_t n = std::min<uint64_t>(block_, storage_->size() - at_);
+    bytes_.resize(n);
+    storage_->read(at_, bytes_);
+    at_ += n;
+    storage_->expect(at_, std::min<uint64_t>(8 * block_, storage_->size() - at_));
+    return bytes_;
+}
+
+void Pieces::take(uint64_t n, std::vector<uint8_t>& out) {
+    out.clear();
+    while (out.size() < n) {
+        if (left_.empty() && (left_ = stream_.next()).empty()) return;
+        const size_t some = std::min<uint64_t>(n - out.size(), left_.size());
+        out.insert(out.end(), left_.begin(), left_.begin() + ptrdiff_t(some));
+        left_ = left_.subspan(some), offset_ += some;
+    }
+}
+
+Label parse_label(std::string_view text) {
+    const auto is_blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+    if (const auto number = to_number<int64_t>(text)) return {number, ""};
+    return {{}, std::string(text)};
+}
+
+namespace {
+
+constexpr size_t kCifarPixels = 32 * 32 * 3;
+constexpr size_t kIdxHeader = 16, kIdxLabelsHeader = 8;
+constexpr uint32_t kIdxImages = 0x803, kIdxLabels = 0x801;
+
+uint32_t big32(std::span<const uint8_t> bytes, size_t at) {
+    uint32_t value;
+    std::memcpy(&value, bytes.data() + at, 4);
+    return __builtin_bswap32(value);
+}
+
+// A header's checksum: the sum of its 512 bytes, those of the checksum itself as blanks.
+// An archive of nothing is empty blocks, up to a record of 20.
+bool begins_tar(std::span<const uint8_t> head, uint64_t size) {
+    if (head.size() < 512) return false;
+    if (head[0] == 0)
+        return size <= 20 * 512 && std::ranges::count(head, 0) == ptrdiff_t(head.size());
+    int64_t sum = 0, claimed = 0;
+    for (size_t i = 0; i < 512; ++i) sum += i >= 148 && i < 156 ? ' ' : head[i];
+    size_t i = 148;
+    while (i < 156 && head[i] == ' ') ++i;
+    for (; i < 156 && head[i] >= '0' && head[i] <= '7'; ++i) claimed = claimed * 8 + head[i] - '0';
+    return sum == claimed;
+}
+
+bool holds_cifar(std::span<const uint8_t> head, uint64_t size, size_t label_bytes) {
+    const size_t record = label_bytes + kCifarPixels;
+    if (size == 0 || size % record != 0) return false;
+    for (size_t at = 0; at + label_bytes <= head.size(); at += record)
+        if (label_bytes == 1 ? head[at] >= 10 : head[at] >= 20 || head[at + 1] >= 100) return false;
+    return true;
+}
+
+// Records of one size: `skip` bytes of header, then label bytes, of which the last counts
+// (CIFAR-100 has the coarse label first), then pixels. IDX has its labels elsewhere.
+void scan_raw(ByteStream& stream, const Findings& findings, size_t label_bytes, size_t pixels,
+              Pieces& pieces, const std::span<const uint8_t>* labels, uint64_t count) {
+    std::vector<uint8_t> bytes;
+    for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t at = pieces.offset();
+        pieces.take(label_bytes + pixels, bytes);
+        if (bytes.empty() && !labels) return;
+        if (bytes.size() < label_bytes + pixels)
+            return findings.fault(at, cat("truncated: ", stream.name(), " ends in image ", i));
+        const int64_t label = labels ? (*labels)[i] : bytes[label_bytes - 1];
+        findings.record({at + label_bytes, std::span(bytes).subspan(label_bytes), {label, ""}});
+    }
+}
+
+void scan_idx(ByteStream& stream, const Findings& findings, std::span<const uint8_t> labels) {
+    Pieces pieces(stream);
+    std::vector<uint8_t> header;
+    pieces.take(kIdxHeader, header);
+    if (header.size() < kIdxHeader || big32(header, 0) != kIdxImages)
+        return findings.fault(0, "no header of IDX images");
+    const uint64_t count = big32(header, 4);
+    const size_t pixels = RawShape{big32(header, 8), big32(header, 12), 1}.bytes();
+    if (pixels == 0 || pixels > kMaxSample) return findings.fault(0, "no size that an image has");
+    if (count != labels.size())
+        return findings.fault(0, cat(count, " images and ", labels.size(), " labels"));
+    scan_raw(stream, findings, 0, pixels, pieces, &labels, count);
+}
+
+}  // namespace
+
+bool is_gzip(std::span<const uint8_t> head) {
+    return head.size() > 2 && head[0] == 0x1F && head[1] == 0x8B && head[2] == 8;
+}
+
+ShardFormat shard_format(std::span<const uint8_t> head, uint64_t size) {
+    if (begins_tar(head, size)) return ShardFormat::tar;
+    if (begins_tfrecord(head) || size == 0) return ShardFormat::tfrecord;
+    if (head.size() >= kIdxHeader && big32(head, 0) == kIdxImages) return ShardFormat::idx;
+    if (holds_cifar(head, size, 1)) return ShardFormat::cifar10;
+    if (holds_cifar(head, size, 2)) return ShardFormat::cifar100;
+    return ShardFormat::unknown;
+}
+
+RawShape raw_shape(ShardFormat format, const Storage& storage) {
+    if (format == ShardFormat::cifar10 || format == ShardFormat::cifar100) return {32, 32, 3};
+    if (format != ShardFormat::idx) return {};
+    std::vector<uint8_t> header(kIdxHeader);
+    storage.read(0, header);
+    const RawShape shape{big32(header, 8), big32(header, 12), 1};
+    if (shape.H < 1 || shape.W < 1 || shape.H > 1 << 16 || shape.W > 1 << 16)
+        fail(storage.name(), ": damaged: images of ", shape.W, "x", shape.H, " pixels");
+    return shape;
+}
+
+void scan_records(ShardFormat format, ByteStream& stream, const Findings& findings,
+                  std::span<const uint8_t> labels) {
+    Pieces pieces(stream);
+    switch (format) {
+        case ShardFormat::tar: return scan_tar(stream, findings);
+        case ShardFormat::tfrecord: return scan_tfrecord(stream, findings);
+        case ShardFormat::cifar10:
+        case ShardFormat::cifar100:
+            return scan_raw(stream, findings, format == ShardFormat::cifar10 ? 1 : 2, kCifarPixels,
+                            pieces, nullptr, UINT64_MAX);
+        case ShardFormat::idx: return scan_idx(stream, findings, labels);
+        case ShardFormat::unknown: break;
+    }
+    findings.fault(0, "no tar, TFRecord, CIFAR or IDX file");
+}
+
+std::vector<uint8_t> read_idx_labels(const Storage& storage) {
+    std::vector<uint8_t> bytes = read_all(storage, UINT32_MAX);
+    if (bytes.size() < kIdxLabelsHeader || big32(bytes, 0) != kIdxLabels)
+        fail(storage.name(), ": not a file of IDX labels");
+    if (big32(bytes, 4) != bytes.size() - kIdxLabelsHeader)
+        fail(storage.name(), ": says ", big32(bytes, 4), " labels and holds ",
+             bytes.size() - kIdxLabelsHeader);
+    bytes.erase(bytes.begin(), bytes.begin() + kIdxLabelsHeader);
+    return bytes;
+}
+
+std::vector<uint8_t> inflate(const Storage& storage, uint64_t limit) {
+    z_stream z = {};
+    ENSURE(inflateInit2(&z, 15 + 16) == Z_OK, "zlib");  // 16: gzip
+    const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, inflateEnd);
+    std::vector<uint8_t> in(1 << 16), part(1 << 18), out;
+    uint64_t at = 0;
+    for (int state = Z_OK;;) {
+        if (z.avail_in == 0) {
+            in.resize(std::min<uint64_t>(in.size(), storage.size() - at));
+            if (in.empty() && state == Z_STREAM_END) return out;
+            if (in.empty()) fail(storage.name(), ": truncated: the gzip stream has no end");
+            storage.read(at, in);
+            at += in.size(), z.next_in = in.data(), z.avail_in = uInt(in.size());
+        }
+        if (state == Z_STREAM_END) inflateReset(&z);  // files one after the other are one
+        z.next_out = part.data(), z.avail_out = uInt(part.size());
+        state = ::inflate(&z, Z_NO_FLUSH);
+        if (state != Z_OK && state != Z_STREAM_END && state != Z_BUF_ERROR)
+            fail(storage.name(), ": damaged gzip data before byte ", at);
+        out.insert(out.end(), part.begin(), part.end() - z.avail_out);
+        if (out.size() > limit)
+            fail(storage.name(), ": inflates to more than ", limit, " bytes: unpack it on disk");
+    }
+}
+
+std::vector<uint8_t> inflate_head(std::span<const uint8_t> head) {
+    z_stream z = {};
+    ENSURE(inflateInit2(&z, 15 + 16) == Z_OK, "zlib");
+    const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, inflateEnd);
+    std::vector<uint8_t> out(kHeadBytes);
+    z.next_in = const_cast<uint8_t*>(head.data()), z.avail_in = uInt(head.size());  // only read
+    z.next_out = out.data(), z.avail_out = uInt(out.size());
+    ::inflate(&z, Z_NO_FLUSH);  // an error leaves what came before it
+    out.resize(out.size() - z.avail_out);
+    return out;
+}
+
+void raw_to_pnm(RawShape shape, std::span<const uint8_t> planes, std::vector<uint8_t>& out) {
+    ENSURE(planes.size() == shape.bytes() && (shape.C == 1 || shape.C == 3), planes.size(),
+           " bytes, ", shape.C, " channels");
+    const std::string header = cat(shape.C == 1 ? "P5 " : "P6 ", shape.W, " ", shape.H, " 255\n");
+    out.resize(header.size() + planes.size());
+    uint8_t* to = std::copy(header.begin(), header.end(), out.data());
+    const size_t plane = size_t(shape.H) * shape.W;
+    for (size_t c = 0; c < shape.C; ++c)
+        for (size_t i = 0; i < plane; ++i) to[i * shape.C + c] = planes[c * plane + i];
+}
+
+}  // namespace convoy

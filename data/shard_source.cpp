@@ -1,0 +1,104 @@
+// shard_source.cpp — see shard_source.h.
+#include "data/shard_source.h"
+
+#include <algorithm>
+
+#include "data/crc32c.h"
+#include "src/base/check.h"
+#include "src/base/random.h"
+
+namespace convoy {
+namespace {
+
+// Keeps the samples of a shard that have a class, and appends their classes to `labels`.
+void keep_classes(ShardIndex& index, const std::vector<int32_t>& class_of,
+                  std::vector<int32_t>& labels) {
+    size_t n = 0;
+    for (size_t i = 0; i < index.size(); ++i) {
+        const int32_t label = class_of[index.label_of[i]];
+        if (label < 0) continue;
+        labels.push_back(label);
+        index.offsets[n] = index.offsets[i], index.lengths[n] = index.lengths[i];
+        index.checksums[n++] = index.checksums[i];
+    }
+    index.offsets.resize(n), index.lengths.resize(n), index.checksums.resize(n);
+    index.label_of = {};
+}
+
+}  // namespace
+
+ShardSource::ShardSource(std::vector<Shard> shards, std::vector<std::string> classes,
+                         const std::vector<std::vector<int32_t>>& class_of)
+    : shards_(std::move(shards)), fingerprint_(hash_bytes("shards")) {
+    classes_ = std::move(classes);
+    for (const std::string& name : classes_) fingerprint_ = hash_bytes(name + '\n', fingerprint_);
+    size_t all = 0;
+    for (const Shard& shard : shards_) all += shard.index.size();
+    labels_.reserve(all);
+    for (size_t s = 0; s < shards_.size(); ++s) {
+        ShardIndex& index = shards_[s].index;
+        shard_begins_.push_back(labels_.size());
+        keep_classes(index, class_of[s], labels_);
+        damaged_ += index.fault_count;
+        for (const auto* column : {&index.lengths, &index.checksums})
+            fingerprint_ = hash_bytes(
+                {reinterpret_cast<const char*>(column->data()), column->size() * 4}, fingerprint_);
+    }
+    fingerprint_ = hash_bytes({reinterpret_cast<const char*>(labels_.data()), labels_.size() * 4},
+                              fingerprint_);
+}
+
+std::vector<std::string> ShardSource::faults() const {
+    std::vector<std::string> all;
+    for (const Shard& shard : shards_)
+        for (const ShardFault& fault : shard.index.faults)
+            all.push_back(cat(shard.name, ", byte ", fault.offset, ": ", fault.why));
+    return all;
+}
+
+ShardSource::Place ShardSource::place(size_t i) const {
+    const size_t shard =
+        size_t(std::ranges::upper_bound(shard_begins_, i) - shard_begins_.begin()) - 1;
+    return {shard, i - shard_begins_[shard]};
+}
+
+std::string ShardSource::name(size_t i) const {
+    const auto [shard, sample] = place(i);
+    return cat(shards_[shard].name, ", byte ", shards_[shard].index.offsets[sample]);
+}
+
+void ShardSource::read(size_t i, std::vector<uint8_t>& bytes) const {
+    const auto [shard, sample] = place(i);
+    const auto& [file, storage, index] = shards_[shard];
+    const uint64_t offset = index.offsets[sample], length = index.lengths[sample];
+    if (offset > storage->size() || length > storage->size() - offset)
+        fail(name(i), ": ends before ", offset, " + ", length);
+    const bool is_raw = index.shape.C > 0;
+    thread_local std::vector<uint8_t> planes;
+    std::vector<uint8_t>& to = is_raw ? planes : bytes;
+    to.resize(length);
+    storage->read(offset, to);
+    if (crc32c(to) != index.checksums[sample])
+        fail(name(i), ": damaged: it is not what its index says; remove ", kIndexName,
+             " beside it if the shard was changed on purpose");
+    if (is_raw) raw_to_pnm(index.shape, planes, bytes);
+}
+
+void ShardSource::expect(size_t i) const {
+    const auto [shard, sample] = place(i);
+    const ShardIndex& index = shards_[shard].index;
+    shards_[shard].storage->expect(index.offsets[sample], index.lengths[sample]);
+}
+
+uint64_t ShardSource::bytes(size_t i) const {
+    const auto [shard, sample] = place(i);
+    return shards_[shard].index.lengths[sample];
+}
+
+uint64_t ShardSource::key(size_t i) const {
+    const auto [shard, sample] = place(i);
+    const ShardIndex& index = shards_[shard].index;
+    return uint64_t(index.lengths[sample]) << 32 | index.checksums[sample];
+}
+
+}  // namespace convoy

@@ -1,0 +1,40 @@
+// shard_source.h — a source whose samples lie in shards: an index, and bytes at an offset.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/index.h"
+#include "data/source.h"
+
+namespace convoy {
+
+class ShardSource final : public Source {
+ public:
+    // class_of[s][k]: class of the samples of shards[s] with its label number k, or -1: left out.
+    ShardSource(std::vector<Shard> shards, std::vector<std::string> classes,
+                const std::vector<std::vector<int32_t>>& class_of);
+
+    std::string name(size_t i) const override;  // "train-000.tar, byte 1536"
+    // The bytes are compared with the checksum of the index.
+    void read(size_t i, std::vector<uint8_t>& bytes) const override;
+    void expect(size_t i) const override;
+    uint64_t fingerprint() const override { return fingerprint_; }
+    uint64_t bytes(size_t i) const override;
+    uint64_t key(size_t i) const override;
+    std::vector<std::string> faults() const override;
+
+    const std::vector<Shard>& shards() const { return shards_; }
+    // The shard of sample i, and which of its samples it is.
+    struct Place {
+        size_t shard, sample;
+    };
+    Place place(size_t i) const;
+
+ private:
+    std::vector<Shard> shards_;  // their label_of is empty: labels_ has it
+    uint64_t fingerprint_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,159 @@
+// shard_writer.cpp — see shard_writer.h; tfrecord.cpp has TFRecord's layout.
+#include "data/shard_writer.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "data/crc32c.h"
+#include "src/base/check.h"
+
+namespace convoy {
+namespace {
+
+class OutputFile {
+ public:
+    explicit OutputFile(const std::string& path)
+        : path_(path), file_(std::fopen(path.c_str(), "wbe"), std::fclose) {
+        if (!file_) fail(path, ": cannot be written: ", std::strerror(errno));
+    }
+    void write(std::span<const uint8_t> bytes) {
+        if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) fail_now();
+    }
+    void sync() {
+        if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0) fail_now();
+    }
+
+ private:
+    [[noreturn]] void fail_now() { fail(path_, ": cannot be written: ", std::strerror(errno)); }
+    const std::string path_;
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+};
+
+class TarWriter final : public ShardWriter {
+ public:
+    explicit TarWriter(const std::string& path)
+        : path_(path), file_(path), tar_(archive_write_new(), archive_write_free) {
+        check(archive_write_set_format_ustar(tar_.get()));
+        check(archive_write_set_bytes_in_last_block(tar_.get(), 1));
+        check(archive_write_open(tar_.get(), this, nullptr, write_block, nullptr));
+    }
+    void add(const std::string& key, const std::string& extension, std::span<const uint8_t> image,
+             int32_t label, const std::string&) override {
+        member(cat(key, ".", extension), image);
+        const std::string text = cat(label);
+        member(key + ".cls", {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+    }
+    void close() override {
+        check(archive_write_close(tar_.get()));
+        file_.sync();
+    }
+
+ private:
+    static la_ssize_t write_block(archive* tar, void* client, const void* bytes, size_t size) try {
+        static_cast<TarWriter*>(client)->file_.write({static_cast<const uint8_t*>(bytes), size});
+        return la_ssize_t(size);
+    } catch (const Error& error) {
+        archive_set_error(tar, errno, "%s", error.what());
+        return -1;
+    }
+    void check(int state) {
+        if (state >= ARCHIVE_WARN) return;
+        const char* why = archive_error_string(tar_.get());
+        fail(path_, ": cannot be written: ", why ? why : "unknown cause");
+    }
+    void member(const std::string& name, std::span<const uint8_t> bytes) {
+        const std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(archive_entry_new(),
+                                                                             archive_entry_free);
+        archive_entry_set_pathname(entry.get(), name.c_str());
+        archive_entry_set_size(entry.get(), la_int64_t(bytes.size()));
+        archive_entry_set_filetype(entry.get(), AE_IFREG);
+        archive_entry_set_perm(entry.get(), 0644);
+        check(archive_write_header(tar_.get(), entry.get()));
+        if (archive_write_data(tar_.get(), bytes.data(), bytes.size()) != la_ssize_t(bytes.size()))
+            check(ARCHIVE_FATAL);
+    }
+
+    const std::string path_;
+    OutputFile file_;
+    const std::unique_ptr<archive, int (*)(archive*)> tar_;
+};
+
+class TfrecordWriter final : public ShardWriter {
+ public:
+    explicit TfrecordWriter(const std::string& path) : file_(path) {}
+
+    void add(const std::string& key, const std::string& extension, std::span<const uint8_t> image,
+             int32_t label, const std::string& name) override {
+        const auto text = [](std::string_view value) { return field(1, field(1, value)); };
+        std::string format = extension == "jpg" ? "JPEG" : extension;
+        for (char& c : format) c = char(std::toupper(static_cast<unsigned char>(c)));
+        std::string number;
+        append_varint(number, uint64_t(label));
+        const std::string_view bytes{reinterpret_cast<const char*>(image.data()), image.size()};
+        // In the order of their names, as protobuf's deterministic output has them.
+        write(field(1, entry("image/class/label", field(3, field(1, number))) +
+                           entry("image/class/text", text(name)) +
+                           entry("image/encoded", text(bytes)) +
+                           entry("image/filename", text(cat(key, ".", extension))) +
+                           entry("image/format", text(format))));
+    }
+    void close() override { file_.sync(); }
+
+ private:
+    static void append_varint(std::string& out, uint64_t value) {
+        for (; value >= 0x80; value >>= 7) out += char(value | 0x80);
+        out += char(value);
+    }
+    // A field of bytes.
+    static std::string field(int number, std::string_view bytes) {
+        std::string out(1, char(number << 3 | 2));
+        append_varint(out, bytes.size());
+        return out.append(bytes);
+    }
+    static std::string entry(const char* name, const std::string& feature) {
+        return field(1, field(1, name) + field(2, feature));
+    }
+    void write(const std::string& data) {
+        const std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(data.data()),
+                                             data.size()};
+        uint8_t header[12], footer[4];
+        const uint64_t length = data.size();
+        std::memcpy(header, &length, 8);
+        const uint32_t of_length = masked_crc32c({header, 8}), of_data = masked_crc32c(bytes);
+        std::memcpy(header + 8, &of_length, 4);
+        std::memcpy(footer, &of_data, 4);
+        file_.write(header), file_.write(bytes), file_.write(footer);
+    }
+
+    OutputFile file_;
+};
+
+}  // namespace
+
+std::unique_ptr<ShardWriter> make_shard_writer(ShardFormat format, const std::string& path) {
+    if (format == ShardFormat::tfrecord) return std::make_unique<TfrecordWriter>(path);
+    ENSURE(format == ShardFormat::tar, "format ", int(format));
+    return std::make_unique<TarWriter>(path);
+}
+
+std::string image_extension(std::span<const uint8_t> bytes) {
+    const auto has = [&](size_t at, std::string_view text) {
+        return at + text.size() <= bytes.size() &&
+               std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
+    };
+    if (has(0, "\xFF\xD8\xFF")) return "jpg";
+    if (has(0, "\x89PNG")) return "png";
+    if (has(0, "RIFF") && has(8, "WEBP")) return "webp";
+    if (has(0, "BM")) return "bmp";
+    if (has(0, {"II*\0", 4}) || has(0, {"MM\0*", 4})) return "tif";
+    if (has(0, "P1") || has(0, "P2") || has(0, "P4") || has(0, "P5")) return "pgm";
+    if (has(0, "P3") || has(0, "P6")) return "ppm";
+    return "";
+}
+
+}  // namespace convoy

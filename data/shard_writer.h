@@ -1,0 +1,29 @@
+// shard_writer.h — writes shards that WebDataset or TensorFlow read as well.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "data/records.h"
+
+namespace convoy {
+
+// A file of samples. The same samples give the same bytes, on every machine and at any time.
+class ShardWriter {
+ public:
+    virtual ~ShardWriter() = default;
+    // key: unique in the set, without a dot. extension: "jpg". Throws Error.
+    virtual void add(const std::string& key, const std::string& extension,
+                     std::span<const uint8_t> image, int32_t label, const std::string& name) = 0;
+    // Ends the file: all of it is on the disk. Throws Error.
+    virtual void close() = 0;
+};
+
+// format: tar or tfrecord.
+std::unique_ptr<ShardWriter> make_shard_writer(ShardFormat format, const std::string& path);
+
+// "jpg", "png" …: of encoded bytes, by their signature; "" for none that is known.
+std::string image_extension(std::span<const uint8_t> bytes);
+
+}  // namespace convoy

@@ -1,0 +1,67 @@
+// storage.h — bytes that can be read at any offset: a file here, at a URL, or on another rank.
+//
+// Sources of sharded data read through this alone, so where a shard lies is no concern of its
+// format.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+// The storage as a whole is at fault, such as a server that is gone or a disk that fails: no sample
+// is to blame, and the run ends.
+struct Unreachable : Error {
+    using Error::Error;
+};
+// There is no such object, or it may not be read: S3 answers alike where it may not be listed.
+struct Missing : Unreachable {
+    using Unreachable::Unreachable;
+};
+
+class Storage {
+ public:
+    explicit Storage(std::string name) : name_(std::move(name)) {}
+    virtual ~Storage() = default;
+
+    const std::string& name() const { return name_; }  // path or URL, for people
+    virtual uint64_t size() const = 0;                 // in bytes
+    // A number that is another one when the content has changed (the time of the last change);
+    // 0: not known.
+    virtual uint64_t stamp() const { return 0; }
+    // Fills `bytes` from `offset` on; blocks until they are there. Throws Error that names the
+    // storage and the offset where they cannot be read, or the end comes first. May be called by
+    // many threads at once.
+    virtual void read(uint64_t offset, std::span<uint8_t> bytes) const = 0;
+    // A hint that this part will be read soon, so that what is far away can be fetched meanwhile.
+    // Neither blocks nor throws.
+    virtual void expect(uint64_t /*offset*/, uint64_t /*length*/) const {}
+
+ private:
+    const std::string name_;
+};
+
+using StoragePtr = std::shared_ptr<const Storage>;
+
+// A file of this machine. Throws Error where it cannot be opened or is not a file.
+StoragePtr open_local(const std::string& path);
+
+// A path, or a URL (remote.h). Throws Error for a file that cannot be opened, and for what is no
+// URL; nobody is contacted.
+StoragePtr open_storage(const std::string& name, const class Remote& remote);
+bool is_url(const std::string& name);  // http://, https://, s3://
+// A path or URL as people may see it: without password and query.
+std::string public_name(const std::string& name);
+
+// Bytes that are here already.
+StoragePtr in_memory(std::string name, std::vector<uint8_t> bytes);
+
+// All bytes of a small storage. Throws Error where it holds more than `limit`.
+std::vector<uint8_t> read_all(const Storage& storage, uint64_t limit);
+
+}  // namespace convoy

@@ -1,0 +1,178 @@
+// tfrecord.cpp — TFRecord's framing, and the three fields of tf.train.Example that hold an image.
+//
+//   offset  size  type
+//        0     8  u64    length n of the data, little-endian
+//        8     4  u32    checksum of these 8 bytes: CRC-32C, rotated right by 15, plus 0xA282EAD8
+//       12     n  data   Example { features = 1: { feature = 1: map from name to Feature } }
+//   12 + n     4  u32    checksum of the data
+//
+//   Feature { bytes_list = 1: { value = 1 }   float_list = 2   int64_list = 3: { value = 1 } }
+//
+// By hand, not by protobuf's library: an index needs to know where in the file the image begins.
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "data/crc32c.h"
+#include "data/records.h"
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+namespace {
+
+using Bytes = std::span<const uint8_t>;
+
+template <class T>
+T little(Bytes bytes, size_t at) {
+    T value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    return value;
+}
+
+struct Damaged {};  // within a message; caught below
+
+// One field of a protobuf message: its number, and its bytes or its varint.
+struct Field {
+    uint32_t number = 0;
+    bool is_bytes = false;
+    Bytes bytes;
+    uint64_t varint = 0;
+};
+
+uint64_t take_varint(Bytes& rest) {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+        if (rest.empty()) throw Damaged();
+        const uint8_t byte = rest[0];
+        rest = rest.subspan(1);
+        value |= uint64_t(byte & 0x7F) << shift;
+        if (byte < 0x80) return value;
+    }
+    throw Damaged();
+}
+
+Bytes take_bytes(Bytes& rest, uint64_t n) {
+    if (n > rest.size()) throw Damaged();
+    const Bytes bytes = rest.first(n);
+    rest = rest.subspan(n);
+    return bytes;
+}
+
+Field take_field(Bytes& rest) {
+    const uint64_t key = take_varint(rest);
+    Field field;
+    field.number = uint32_t(key >> 3);
+    switch (key & 7) {
+        case 0: field.varint = take_varint(rest); return field;
+        case 1: take_bytes(rest, 8); return field;
+        case 2:
+            field.is_bytes = true, field.bytes = take_bytes(rest, take_varint(rest));
+            return field;
+        case 5: take_bytes(rest, 4); return field;
+        default: throw Damaged();
+    }
+}
+
+// The last field of this number that holds bytes, as protobuf has it.
+std::optional<Bytes> find(Bytes message, uint32_t number) {
+    std::optional<Bytes> found;
+    while (!message.empty())
+        if (const Field field = take_field(message); field.number == number && field.is_bytes)
+            found = field.bytes;
+    return found;
+}
+
+std::string_view text(Bytes bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The first number of an Int64List: packed (one run of bytes) or not.
+std::optional<int64_t> first_number(Bytes list) {
+    while (!list.empty()) {
+        Field field = take_field(list);
+        if (field.number != 1) continue;
+        if (!field.is_bytes) return int64_t(field.varint);
+        if (!field.bytes.empty()) return int64_t(take_varint(field.bytes));
+    }
+    return {};
+}
+
+struct Example {
+    std::optional<Bytes> image;
+    Label label;
+};
+
+Example parse_example(Bytes message) {
+    Example example;
+    while (!message.empty()) {
+        const Field outer = take_field(message);
+        if (outer.number != 1 || !outer.is_bytes) continue;
+        for (Bytes features = outer.bytes; !features.empty();) {
+            const Field entry = take_field(features);
+            if (entry.number != 1 || !entry.is_bytes) continue;
+            const std::string_view name = text(find(entry.bytes, 1).value_or(Bytes()));
+            const Bytes feature = find(entry.bytes, 2).value_or(Bytes());
+            if (name == "image/class/label") {
+                if (const auto list = find(feature, 3)) example.label.number = first_number(*list);
+            } else if (name == "image/encoded" || name == "image/class/text") {
+                const Bytes value = find(find(feature, 1).value_or(Bytes()), 1).value_or(Bytes());
+                if (name == "image/encoded")
+                    example.image = value;
+                else
+                    example.label.name = text(value);
+            }
+        }
+    }
+    return example;
+}
+
+// Reports the image of one Example whose bytes lie at `offset`.
+void take_example(Bytes data, uint64_t offset, const Findings& findings) {
+    Example example;
+    try {
+        example = parse_example(data);
+    } catch (const Damaged&) {
+        return findings.fault(offset, "damaged: not a tf.train.Example");
+    }
+    if (!example.image || example.image->empty())
+        return findings.fault(offset, "no image/encoded in it");
+    if (!is_utf8(example.label.name))
+        return findings.fault(offset, "image/class/text is not UTF-8");
+    findings.record(
+        {offset + size_t(example.image->data() - data.data()), *example.image, example.label});
+}
+
+}  // namespace
+
+bool begins_tfrecord(Bytes head) {
+    return head.size() >= 12 && little<uint32_t>(head, 8) == masked_crc32c(head.first(8));
+}
+
+void scan_tfrecord(ByteStream& stream, const Findings& findings) {
+    Pieces pieces(stream);
+    std::vector<uint8_t> header, data, checksum;
+    for (;;) {
+        const uint64_t at = pieces.offset();
+        pieces.take(12, header);
+        if (header.empty()) return;
+        if (header.size() < 12) return findings.fault(at, "truncated in the header of a record");
+        const uint64_t length = little<uint64_t>(header, 0);
+        if (!begins_tfrecord(header))
+            return findings.fault(at,
+                                  "the checksum of a record's length is wrong: the rest of the "
+                                  "file is left out");
+        if (length > kMaxSample)
+            return findings.fault(at,
+                                  cat("a record of ", length, " bytes; the limit is ", kMaxSample));
+        pieces.take(length, data);
+        pieces.take(4, checksum);
+        if (checksum.size() < 4) return findings.fault(at, "truncated within a record");
+        if (little<uint32_t>(checksum, 0) != masked_crc32c(data))
+            findings.fault(at, "the checksum of the record is wrong");
+        else
+            take_example(data, at + 12, findings);
+    }
+}
+
+}  // namespace convoy

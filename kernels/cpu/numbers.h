@@ -1,0 +1,27 @@
+// numbers.h — numbers that are floats in registers, and floats or bf16 in memory.
+// Twin: kernels/cuda/numbers.h
+#pragma once
+
+#include "kernels/tensor.h"
+#include "src/base/bf16.h"
+
+namespace convoy {
+
+// Rounded to the nearest, ties to even, as it is stored; loops over it become vectors.
+struct Bf16 {
+    uint16_t bits;
+    Bf16() = default;
+    Bf16(float value) : bits(to_bf16(value)) {}
+    operator float() const { return from_bf16(bits); }
+};
+
+// f(float()) or f(Bf16()): what an op on activations is compiled for.
+template <class F>
+void with_type(Type type, F&& f) {
+    if (type == Type::kBfloat16)
+        f(Bf16());
+    else
+        f(float());
+}
+
+}  // namespace convoy

@@ -1,0 +1,99 @@
+// tile_body.h — the twin of the tile unit, and what surrounds its products. Included by
+// micro_body.h, so compiled for each width of vectors. See tiles.h.
+namespace convoy {
+namespace {
+
+unsigned begin_tiles() {
+#ifdef __x86_64__
+    const unsigned state = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(state | 0x8040);  // small numbers are 0, as inputs and as results
+    return state;
+#else
+    return 0;
+#endif
+}
+void end_tiles([[maybe_unused]] unsigned state) {
+#ifdef __x86_64__
+    __builtin_ia32_ldmxcsr(state);
+#endif
+}
+
+constexpr int kTwinRows = kWidth == 16 ? 8 : 4;  // divides 16; two sums a row in registers
+
+// kTwinRows rows × kWidth columns of one product of tiles; a's pairs apart, as floats.
+inline void multiply_pairs(const float (*even)[16], const float (*odd)[16], const Bf16* b,
+                           float* sums) {
+    Vec low[kTwinRows] = {}, high[kTwinRows] = {};
+    for (int p = 0; p < 16; ++p) {
+        const Words pairs = load_words(b + p * 32);
+        const Vec first = reinterpret_cast<Vec>(pairs << 16);
+        const Vec second = reinterpret_cast<Vec>(pairs & 0xFFFF0000);
+#pragma GCC unroll 8
+        for (int i = 0; i < kTwinRows; ++i) {
+            low[i] += even[i][p] * first;
+            high[i] += odd[i][p] * second;
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kTwinRows; ++i)
+        store(sums + i * 32, load(sums + i * 32) + (low[i] + high[i]));
+}
+
+void multiply_tiles(const TileBlock& block) {
+    const int rows = 16 * block.row_tiles, cols = 16 * block.column_tiles;
+    float even[32][16], odd[32][16];
+    for (int i = 0; i < 32 * 32 && !block.add; i += kWidth) store(block.sums + i, Vec{});
+    for (int t = 0; t < block.steps; ++t) {
+        const Bf16* a = block.a + (block.a_at ? block.a_at[t] : block.a_step * t);
+        for (int i = 0; i < rows; ++i)
+            for (int p = 0; p < 16; p += kWidth) {
+                const Words pairs =
+                    load_words(a + i / 16 * block.a_half + i % 16 * block.a_row + 2 * p);
+                store(even[i] + p, reinterpret_cast<Vec>(pairs << 16));
+                store(odd[i] + p, reinterpret_cast<Vec>(pairs & 0xFFFF0000));
+            }
+        const Bf16* b = block.b + t * block.b_step;
+        for (int j = 0; j < cols; j += kWidth)
+            for (int i = 0; i < rows; i += kTwinRows)
+                multiply_pairs(even + i, odd + i, b + j / 16 * block.b_half + j % 16 * 2,
+                               block.sums + i * 32 + j);
+    }
+}
+
+template <class T>
+void store_tiles(const float* sums, const TileRows<T>& out) {
+    for (int i = 0; i < out.count; ++i, sums += 32) {
+        if (!out.rows[i]) continue;
+        T* row = out.rows[i] + out.first;
+        over_vectors(out.cols, [&](int j, auto n) {
+            Vec v = load(sums + j);
+            if (out.accumulate) v += get(row + j, n);
+            if (out.bias) v += get(out.bias + j, n);
+            if (out.relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
+            if (out.mask) v = get(row + out.mask + j, n) <= 0 ? Vec{} : v;
+            put(row + j, v, n);
+        });
+    }
+}
+
+void pair_rows(const Bf16* first, const Bf16* second, int n, Bf16* to, ptrdiff_t step) {
+    for (int c = 0; c < n; c += 16) {
+        Bf16* out = to + c / 16 * step;
+        if (n - c >= 16) {
+            for (int j = 0; j < 16; j += kWidth)
+                *reinterpret_cast<WordsAnywhere*>(out + 2 * j) =
+                    load_halves(first + c + j) | load_halves(second + c + j) << 16;
+            continue;
+        }
+        for (int j = 0; j < 16; ++j) {
+            out[2 * j].bits = c + j < n ? first[c + j].bits : 0;
+            out[2 * j + 1].bits = c + j < n ? second[c + j].bits : 0;
+        }
+    }
+}
+
+constexpr TileUnit kTileTwin{begin_tiles,        end_tiles,         multiply_tiles,
+                             store_tiles<float>, store_tiles<Bf16>, pair_rows};
+
+}  // namespace
+}  // namespace convoy

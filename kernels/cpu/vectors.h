@@ -1,0 +1,102 @@
+// vectors.h — vectors of kWidth floats, from floats and from bf16. Included by micro_*.cpp, each of
+// which sets kWidth.
+//
+// Everything is in an anonymous namespace and calls no inline function of another header: the
+// linker must not take an AVX-512 copy of shared code for the whole program.
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+namespace convoy {
+namespace {
+
+typedef float Vec __attribute__((vector_size(kWidth * 4)));
+typedef float VecAnywhere __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+typedef int Ints __attribute__((vector_size(kWidth * 4)));
+typedef unsigned Words __attribute__((vector_size(kWidth * 4)));
+typedef unsigned WordsAnywhere __attribute__((vector_size(kWidth * 4), aligned(2), may_alias));
+typedef unsigned short Halves __attribute__((vector_size(kWidth * 2)));
+typedef unsigned short HalvesAnywhere
+    __attribute__((vector_size(kWidth * 2), aligned(2), may_alias));
+typedef unsigned char Bytes __attribute__((vector_size(kWidth)));
+typedef unsigned char BytesAnywhere __attribute__((vector_size(kWidth), aligned(1), may_alias));
+
+// In AVX-512 by intrinsics: compilers convert such vectors by halves, or number by number.
+inline Words load_halves(const Bf16* p) {
+#ifdef __AVX512F__
+    return (Words)_mm512_cvtepu16_epi32(*reinterpret_cast<const __m256i_u*>(p));
+#else
+    return __builtin_convertvector(*reinterpret_cast<const HalvesAnywhere*>(p), Words);
+#endif
+}
+inline Ints load_bytes(const unsigned char* p) {
+#ifdef __AVX512F__
+    return (Ints)_mm512_cvtepu8_epi32(*reinterpret_cast<const __m128i_u*>(p));
+#elif defined(__AVX2__)
+    return (Ints)_mm256_cvtepu8_epi32(_mm_loadu_si64(p));
+#else
+    return __builtin_convertvector(*reinterpret_cast<const BytesAnywhere*>(p), Ints);
+#endif
+}
+inline Words load_words(const Bf16* p) { return *reinterpret_cast<const WordsAnywhere*>(p); }
+
+inline Vec load(const float* p) { return *reinterpret_cast<const VecAnywhere*>(p); }
+inline Vec load(const Bf16* p) { return reinterpret_cast<Vec>(load_halves(p) << 16); }
+inline void store(float* p, Vec v) { *reinterpret_cast<VecAnywhere*>(p) = v; }
+// Rounds as to_bf16() does, but for numbers below 2⁻¹²⁶, which become 0.
+inline void store(Bf16* p, Vec v) {
+#ifdef __AVX512BF16__
+    *reinterpret_cast<__m256i_u*>(p) = (__m256i)_mm512_cvtneps_pbh(v);
+#else
+    const Words bits = reinterpret_cast<Words>(v), size = bits & 0x7FFFFFFF;
+    const Words rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    const Words number = size < 0x800000 ? bits >> 31 << 15 : rounded;
+    const Words all = size > 0x7F800000 ? Words{} + 0x7FFF : number;
+#ifdef __AVX512F__
+    *reinterpret_cast<__m256i_u*>(p) = _mm512_cvtepi32_epi16((__m512i)all);
+#else
+    *reinterpret_cast<HalvesAnywhere*>(p) = __builtin_convertvector(all, Halves);
+#endif
+#endif
+}
+// The first n < kWidth; the rest is 0.
+template <class T>
+inline Vec load_few(const T* p, int n) {
+    T few[kWidth];
+    for (int i = 0; i < kWidth; ++i) few[i] = p[i < n ? i : 0];
+    return load(few);
+}
+template <class T>
+inline void store_few(T* p, Vec v, int n) {
+    T few[kWidth];
+    store(few, v);
+    for (int i = 0; i < n; ++i) p[i] = few[i];
+}
+
+// f(first, count) for n numbers: whole vectors, whose count is the type All, and what is left.
+typedef std::integral_constant<int, kWidth> All;
+template <class F>
+inline void over_vectors(int n, F&& f) {
+    int i = 0;
+    for (; i + kWidth <= n; i += kWidth) f(i, All());
+    if (i < n) f(i, n - i);
+}
+template <class T>
+inline Vec get(const T* p, All) {
+    return load(p);
+}
+template <class T>
+inline Vec get(const T* p, int n) {
+    return load_few(p, n);
+}
+template <class T>
+inline void put(T* p, Vec v, All) {
+    store(p, v);
+}
+template <class T>
+inline void put(T* p, Vec v, int n) {
+    store_few(p, v, n);
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,93 @@
+// regroup.h — who goes on after the ring broke: messages and time in, a verdict out. No sockets.
+//
+//              REJOIN                       a rank is, until the verdict:
+//   waited for ──────────────────► back     waited for   it may still compute; heard of lately
+//     │   ▲                                 silent       no sign of life for kSilence
+//     │   └── sign of life ── silent ◄──┐   back         it has left the broken ring
+//     │        3 s without one ─────────┘   gone         for certain: its address refuses
+//     └── refused, another process,                      connections, another process answers
+//         or it has left in order ────► gone             there, or it said good-bye
+//
+// The verdict comes when nobody is waited for. Where all others are gone for certain, any number
+// goes on. Where some are only silent, they may be the other half of a cut network: then more than
+// half of those who are not gone go on, or exactly half of them with the lowest of their ranks. So
+// two groups never both go on: what is gone for one group is gone indeed, so the halves that both
+// count cannot sum up to more than all who live. A process that was stopped for some time itself
+// may have been left behind by ranks that have ended since: to it nobody is gone for certain.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "net/wire.h"
+#include "src/base/clock.h"
+
+namespace convoy {
+
+constexpr std::chrono::milliseconds kSilence{3'000};
+
+// Whether this process itself was stopped lately (SIGSTOP, a suspended machine), by a clock that is
+// read every second or more often.
+class Pause {
+ public:
+    // Returns whether it was stopped since the last call.
+    bool note(Clock::time_point now) {
+        const bool stopped = now - last_ > kSilence * 3 / 5;
+        if (stopped) stopped_at_ = now;
+        last_ = now;
+        return stopped;
+    }
+    bool lately(Clock::time_point now) {
+        note(now);
+        return now - stopped_at_ < 2 * kSilence;
+    }
+
+ private:
+    Clock::time_point last_ = Clock::now(), stopped_at_ = last_ - 2 * kSilence;
+};
+
+class Regroup {
+ public:
+    Regroup() = default;
+    // The members of the ring that broke, all waited for. `why` it broke.
+    Regroup(std::vector<std::string> names, const wire::Rules& rules, std::string why,
+            Clock::time_point now);
+
+    void heard(int rank, Clock::time_point now) { ranks_[size_t(rank)].heard = now; }
+    void cut(int rank, const std::string& why);  // its connection is; it may come back by another
+    // planned: it has done these steps with all others, and nothing broke.
+    void back(int rank, int64_t steps, bool planned = false);
+    void gone(int rank, const std::string& why);
+    void left(int rank) { ranks_[size_t(rank)].state = State::left; }
+    // `name` has asked to be taken in: it counts from the next ring on.
+    void joins(const std::string& name) { newcomers_.push_back(name); }
+    bool waits_for(int rank) const { return ranks_[size_t(rank)].state == State::waited_for; }
+    // This process itself was stopped: nobody was silent meanwhile, and it may have been left
+    // behind.
+    void doubt(Clock::time_point now);
+
+    // end: `why` says what is missing. behind: the others may have gone on without this process.
+    enum class Verdict { wait, form, end, behind };
+    Verdict verdict(Clock::time_point now, std::string& why) const;
+    std::vector<int> members() const;  // who is back, ascending; without newcomers
+    // "rank 2 (10.0.0.7:29401) lost: connection closed, redial refused; 3 ranks, step 812 redone",
+    // "rank 2 (10.0.0.7:29401) left; rank 3 (10.0.0.8:29400) joined; 4 ranks go on from step 813"
+    std::string news() const;
+    std::string waiting_text() const;  // "waiting for rank 1 (…), rank 3 (…)"
+
+ private:
+    enum class State { waited_for, back, gone, left };
+    struct Rank {
+        std::string name, why = {};
+        State state = State::waited_for;
+        Clock::time_point heard;
+    };
+    std::vector<Rank> ranks_;
+    std::vector<std::string> newcomers_;
+    wire::Rules rules_;
+    std::string why_;
+    bool doubts_ = false, planned_ = false;
+    int64_t steps_ = 0;
+};
+
+}  // namespace convoy

@@ -1,0 +1,178 @@
+// rejoin.cpp — how a rank goes from a ring that broke to the next one.
+//
+//   REJOIN to the coordinator ──► it decides who goes on (regroup.h) ──► WELCOME ──► edges ──►
+//   READY
+//     │ its connection broke
+//     └─► dial it again, then each rank in order: the first that lives serves a coordinator, and so
+//         does this rank when its own turn comes
+#include <set>
+
+#include "net/rendezvous.h"
+
+namespace convoy {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kDialPatience{1'000};
+constexpr milliseconds kPause{20};       // before those in front are asked again
+constexpr milliseconds kNobody{15'000};  // with no coordinator found
+
+class Rejoin {
+ public:
+    Rejoin(Membership& membership, tcp::endpoint first, Addresses from, int64_t step, bool planned)
+        : m_(membership),
+          first_(std::move(first)),
+          from_(std::move(from)),
+          step_(step),
+          planned_(planned) {}
+    asio::awaitable<Connected> run();
+
+ private:
+    asio::awaitable<void> until_welcome();
+    asio::awaitable<void> find_coordinator();
+    asio::awaitable<bool> ask(int candidate);
+    asio::awaitable<Socket> dial_candidate(int candidate);
+    asio::awaitable<void> look_around();
+
+    Membership& m_;
+    const tcp::endpoint first_;
+    const Addresses from_;
+    const int64_t step_;
+    const bool planned_;
+    Clock::time_point begin_;
+    std::set<int> gone_;
+};
+
+asio::awaitable<Connected> Rejoin::run() {
+    for (;;) {
+        m_.leave_ring();
+        co_await until_welcome();
+        try {
+            const wire::Welcome welcome = m_.welcome();
+            Connected connected;
+            connected.welcome = welcome;
+            connected.links = co_await open_edges(m_, welcome, first_, from_);
+            m_.listener().on_edge = nullptr;  // all edges are here
+            co_return connected;
+        } catch (const RingBroken&) {
+            // Another rank is lost: once more.
+        }
+    }
+}
+
+asio::awaitable<void> Rejoin::until_welcome() {
+    while (!m_.is_welcome()) {
+        if (m_.connected())
+            m_.send(wire::encode(m_.rejoin_message(step_, planned_)));
+        else
+            co_await find_coordinator();
+        while (m_.connected() && !m_.is_welcome()) {
+            co_await m_.wait_for_news(milliseconds(1'000));
+            m_.status().throw_if_ended();
+        }
+        m_.status().throw_if_ended();
+    }
+}
+
+// Leaves the membership with a connection on which REJOIN was accepted.
+asio::awaitable<void> Rejoin::find_coordinator() {
+    begin_ = Clock::now();
+    gone_.clear();
+    for (; Clock::now() - begin_ < kNobody; co_await sleep_for(kPause)) {
+        if (m_.welcome().ring.empty()) co_await look_around();
+        const wire::Welcome& last = m_.welcome();
+        if (!m_.coordinator_is_silent() && co_await ask(last.server)) co_return;
+        if (!m_.coordinator_is_silent() && !gone_.contains(last.server)) continue;
+        for (int rank = 0; rank < last.world; ++rank) {
+            if (rank == last.server) continue;
+            if (rank == last.rank && !last.ring.empty()) m_.succeed(first_);
+            if (co_await ask(rank)) co_return;
+            // It lives, and finds out soon that it is its turn.
+            if (!gone_.contains(rank) && Clock::now() - begin_ < kSilence) break;
+        }
+    }
+    fail(
+        "the coordinator was lost, and none of the other ranks that it could reach serves one "
+        "within ",
+        kNobody.count() / 1000, " s");
+}
+
+// While a newcomer prepared itself, other ranks may have come and gone.
+asio::awaitable<void> Rejoin::look_around() {
+    const wire::Welcome last = m_.welcome();
+    for (int rank = 0; rank < last.rank; ++rank) {
+        try {
+            const auto offer =
+                co_await ask_for_offer(last.peers[size_t(rank)].address, first_, from_, m_.tls());
+            if (offer.job != last.job)
+                m_.status().end("the job has ended", -1, wire::End::membership);
+            else
+                m_.visit(as_newcomer(offer, last.peers.back()));
+            break;
+        } catch (const Error&) {
+            // Gone, or it says another time.
+        } catch (const std::system_error&) {}
+    }
+    m_.status().throw_if_ended();
+}
+
+// Whether `candidate` (a rank, or -1: a coordinator in a process of its own) serves a coordinator
+// and takes this rank.
+asio::awaitable<bool> Rejoin::ask(int candidate) {
+    if (gone_.contains(candidate)) co_return false;
+    try {
+        Socket socket = co_await dial_candidate(candidate);
+        auto connection = std::make_shared<Connection>(std::move(socket));
+        connection->send(wire::encode(m_.rejoin_message(step_, planned_)));
+        Message answer;
+        co_await connection->read(answer, kDialPatience);
+        if (answer.header.type == wire::Type::status) {
+            m_.use(std::move(connection));
+            co_return true;
+        }
+        const auto refusal = wire::decode<wire::Refuse>(answer.body);
+        if (!refusal.again) m_.status().end(refusal.why, -1, wire::End::membership);
+    } catch (const Error& e) {
+        if (std::string(e.what()).find("connection refused") != std::string::npos)
+            gone_.insert(candidate);
+    } catch (const std::system_error&) {
+        // It hung up, or dies.
+    }
+    m_.status().throw_if_ended();
+    co_return false;
+}
+
+asio::awaitable<Socket> Rejoin::dial_candidate(int candidate) {
+    const wire::Welcome& last = m_.welcome();
+    if (candidate < 0) {
+        std::vector<tcp::endpoint> endpoints{first_};
+        co_return co_await dial(endpoints, from_, m_.tls(), kDialPatience);
+    }
+    const auto [host, port] = reachable(last.peers[size_t(candidate)].address, first_);
+    co_return co_await dial(host, port, from_, m_.tls(), kDialPatience);
+}
+
+asio::awaitable<void> run_rejoin(std::shared_ptr<Rejoin> rejoin,
+                                 std::shared_ptr<std::promise<Connected>> outcome) {
+    try {
+        outcome->set_value(co_await rejoin->run());
+    } catch (const std::exception&) {
+        outcome->set_exception(std::current_exception());
+    }
+}
+
+}  // namespace
+
+std::future<Connected> rejoin(Membership& membership, tcp::endpoint first, Addresses from,
+                              int64_t step, bool planned) {
+    const auto outcome = std::make_shared<std::promise<Connected>>();
+    spawn(membership.io().get_executor(),
+          run_rejoin(std::make_shared<Rejoin>(membership, std::move(first), std::move(from), step,
+                                              planned),
+                     outcome));
+    return outcome->get_future();
+}
+
+}  // namespace convoy

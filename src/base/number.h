@@ -1,0 +1,19 @@
+// number.h — numbers out of text.
+#pragma once
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+namespace convoy {
+
+// All of `text` as a number; none where it is anything else.
+template <class T>
+std::optional<T> to_number(std::string_view text) {
+    T value{};
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || stop != text.data() + text.size()) return {};
+    return value;
+}
+
+}  // namespace convoy

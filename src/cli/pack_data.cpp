@@ -1,0 +1,266 @@
+// pack_data.cpp — divides the images among shards by their sizes, writes each under a temporary
+// name, and reads all of them back for the index.
+#include "src/cli/pack_data.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <opencv2/imgcodecs.hpp>
+#include <opencv2/imgproc.hpp>
+#include <set>
+
+#include "data/decode.h"
+#include "data/index.h"
+#include "data/order.h"
+#include "data/parallel.h"
+#include "data/resize.h"
+#include "data/shard_writer.h"
+#include "src/base/check.h"
+#include "src/base/random.h"
+#include "src/base/sha256.h"
+#include "src/base/text.h"
+
+namespace convoy {
+namespace fs = std::filesystem;
+using nlohmann::json;
+namespace {
+
+constexpr const char* kPlanName = "pack.plan";  // of what is not complete yet
+
+// Images too large for --max-side become smaller; the others stay as they are. For one thread.
+class Shrinker {
+ public:
+    explicit Shrinker(const PackOptions& options)
+        : max_side_(options.max_side), quality_(options.quality), decoder_(3, options.max_pixels) {}
+
+    void run(std::vector<uint8_t>& bytes, const std::string& name) {
+        decoder_.open(bytes, name);
+        const int H = decoder_.H(), W = decoder_.W(), side = std::max(H, W);
+        if (max_side_ == 0 || side <= max_side_) return;
+        decoder_.read(image_);
+        const auto scaled = [&](int n) {
+            return std::max(1, int((int64_t(n) * max_side_ + side / 2) / side));
+        };
+        const int h = scaled(H), w = scaled(W);
+        const float one[] = {1, 1, 1}, none[] = {0, 0, 0};
+        pixels_.resize(size_t(h) * size_t(w) * 3);
+        resizer_.run(view(image_), {h, w, {0, 0, h, w}, false}, one, none, pixels_.data());
+        cv::Mat rgb(h, w, CV_8UC3), bgr;
+        std::ranges::copy(pixels_, rgb.data);  // whole numbers from 0 to 255
+        cv::cvtColor(rgb, bgr, cv::COLOR_RGB2BGR);
+        cv::imencode(".jpg", bgr, bytes, {cv::IMWRITE_JPEG_QUALITY, quality_});
+    }
+
+ private:
+    const int max_side_, quality_;
+    Decoder decoder_;
+    Image image_;
+    Resizer resizer_;
+    std::vector<float> pixels_;
+};
+
+// One part of the set: its images in the order in which they are written, and where shards begin.
+struct Part {
+    std::string name;  // "train"
+    std::shared_ptr<const Source> source;
+    std::vector<uint64_t> begins;  // positions; the last is the number of images
+    Permutation order;
+    bool keep_order;
+
+    uint64_t sample(uint64_t position) const { return keep_order ? position : order(position); }
+    size_t shards() const { return begins.size() - 1; }
+};
+
+Part plan_part(const std::string& name, std::shared_ptr<const Source> source,
+               const PackOptions& options) {
+    const uint64_t n = source->size();
+    Part part{name, std::move(source), {0}, Permutation(n, options.seed), options.keep_order};
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < n; ++i) {
+        bytes += part.source->bytes(part.sample(i)) + 2048;  // headers and padding of two members
+        if (bytes < options.shard_bytes && i + 1 < n) continue;
+        part.begins.push_back(i + 1);
+        bytes = 0;
+    }
+    return part;
+}
+
+std::string extension(const PackOptions& options) {
+    return options.format == ShardFormat::tar ? "tar" : "tfrecord";
+}
+
+struct ShardTask {
+    const Part* part;
+    size_t number;
+    std::string path;
+};
+
+struct Losses {  // what cannot be read
+    std::mutex mutex;
+    std::set<std::string> reasons;
+};
+
+void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar& progress,
+                 Losses& losses) {
+    const Part& part = *task.part;
+    const std::string temporary = task.path + ".part";
+    const auto writer = make_shard_writer(options.format, temporary);
+    Shrinker shrinker(options);
+    std::vector<uint8_t> bytes;
+    for (uint64_t i = part.begins[task.number]; i < part.begins[task.number + 1]; ++i) {
+        const uint64_t sample = part.sample(i);
+        const int32_t label = part.source->label(sample);
+        try {
+            part.source->read(sample, bytes);
+            shrinker.run(bytes, part.source->name(sample));
+        } catch (const Unreachable&) {  // no image is to blame
+            throw;
+        } catch (const Error& error) {
+            std::lock_guard lock(losses.mutex);
+            losses.reasons.insert(error.what());
+            bytes.clear();
+        }
+        if (!bytes.empty())
+            writer->add(fmt::format("{:09}", i), image_extension(bytes), bytes, label,
+                        part.source->classes()[size_t(label)]);
+        progress.add(1);
+    }
+    writer->close();
+    fs::rename(temporary, task.path);
+}
+
+// All that decides the bytes.
+std::string plan_of(const DataSet& set, const PackOptions& options) {
+    const json plan = {set.train->classes(),
+                       set.train->fingerprint(),
+                       set.val ? set.val->fingerprint() : 0,
+                       int(options.format),
+                       options.shard_bytes,
+                       options.max_side,
+                       options.max_side ? options.quality : 0,
+                       options.max_pixels,
+                       options.keep_order,
+                       options.keep_order ? 0 : options.seed};
+    return fmt::format("{:016x}", hash_bytes(plan.dump()));
+}
+
+std::string text_of(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_text(const std::string& path, const std::string& text) {
+    std::ofstream file(path + ".part");
+    file << text;
+    file.close();
+    if (!file) fail(path, ": cannot be written");
+    fs::rename(path + ".part", path);
+}
+
+// Makes the folder, or finds in it what an earlier run with the same plan has left.
+void claim_folder(const std::string& out, const std::string& plan) {
+    std::error_code error;
+    fs::create_directories(out, error);
+    if (error) fail("--out '", out, "' cannot be made: ", error.message());
+    const json done = json::parse(text_of(out + "/dataset.json"), nullptr, false);
+    const bool is_same = text_of(out + "/" + kPlanName) == plan ||
+                         (done.is_object() && done.value("plan", json()) == json(plan));
+    if (!fs::is_empty(out) && !is_same)
+        fail("'", out,
+             "' holds something else, or a set packed with other options or from other "
+             "images: name an empty folder");
+    write_text(out + "/" + kPlanName, plan);
+}
+
+// What dataset.json says of one part. `shards`: those of this part.
+json describe(const Part& part, std::span<const Shard> shards,
+              std::span<const std::string> checksums) {
+    std::vector<uint64_t> of_class(part.source->classes().size());
+    uint64_t images = 0;
+    json list = json::array();
+    for (size_t s = 0; s < shards.size(); ++s) {
+        const ShardIndex& index = shards[s].index;
+        for (const uint32_t label : index.label_of) {
+            const int64_t number = index.labels[label].number.value_or(-1);
+            ENSURE(number >= 0 && size_t(number) < of_class.size(), shards[s].name);
+            ++of_class[size_t(number)];
+        }
+        images += index.size();
+        list.push_back({{"name", split_path(shards[s].name).second},
+                        {"images", index.size()},
+                        {"bytes", index.bytes},
+                        {"sha256", checksums[s]}});
+    }
+    return {{"images", images}, {"images_of_class", of_class}, {"shards", list}};
+}
+
+}  // namespace
+
+void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
+    const std::string plan = plan_of(set, options);
+    claim_folder(options.out, plan);
+    std::vector<Part> parts;
+    parts.push_back(plan_part("train", set.train, options));
+    if (set.val) parts.push_back(plan_part("val", set.val, options));
+
+    std::vector<ShardTask> all, todo;
+    uint64_t images = 0, wanted = 0;
+    for (const Part& part : parts)
+        for (size_t s = 0; s < part.shards(); ++s) {
+            all.push_back(
+                {&part, s,
+                 fmt::format("{}/{}-{:06}.{}", options.out, part.name, s, extension(options))});
+            wanted += part.begins[s + 1] - part.begins[s];
+            if (fs::exists(all.back().path)) continue;
+            todo.push_back(all.back());
+            images += part.begins[s + 1] - part.begins[s];
+        }
+    if (todo.size() < all.size())
+        log.info(counted(int64_t(all.size() - todo.size()), "shard"), " of ", all.size(),
+                 " are there already");
+    Losses losses;
+    ProgressBar progress(log, cat("packing ", images, " images"), images);
+    for_each_parallel(todo.size(), options.threads,
+                      [&](size_t i) { write_shard(todo[i], options, progress, losses); });
+    size_t told = 0;
+    for (const std::string& reason : losses.reasons)
+        if (++told <= 20) log.notice("left out: ", reason);
+    if (told > 20) log.notice("left out: ", told, " images in all");
+
+    std::vector<std::string> names, checksums(all.size());
+    for (const ShardTask& task : all) names.push_back(task.path);
+    const std::vector<Shard> shards =
+        open_shards(names, {"", options.threads, Remote({}, log)}, log);
+    for_each_parallel(names.size(), options.threads,
+                      [&](size_t i) { checksums[i] = sha256_of_file(names[i]); });
+    uint64_t packed = 0, bytes = 0;
+    for (const Shard& shard : shards) {
+        if (shard.index.fault_count > 0)
+            fail(shard.name, ", byte ", shard.index.faults[0].offset, ": ",
+                 shard.index.faults[0].why, ": remove it and pack again");
+        packed += shard.index.size(), bytes += shard.index.bytes;
+    }
+    if (double(wanted - packed) > options.max_bad * double(wanted))
+        fail(wanted - packed, " of ", wanted, " images cannot be read, more than --max-bad ",
+             options.max_bad, " allows; `trainer check` names them all");
+
+    json about = {
+        {"format", extension(options)}, {"plan", plan}, {"classes", set.train->classes()}};
+    size_t first = 0;
+    for (const Part& part : parts) {
+        about[part.name] = describe(part, std::span(shards).subspan(first, part.shards()),
+                                    std::span(checksums).subspan(first, part.shards()));
+        first += part.shards();
+    }
+    write_text(options.out + "/dataset.json",
+               about.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+    fs::remove(options.out + "/" + kPlanName);
+    log.info("wrote ", options.out, ": ", packed, " images in ",
+             counted(int64_t(shards.size()), "shard"), ", ", count_text(double(bytes)), "B",
+             wanted > packed ? cat("; ", wanted - packed, " left out") : "",
+             "   try: trainer --data ", options.out);
+}
+
+}  // namespace convoy

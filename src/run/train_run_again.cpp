@@ -1,0 +1,213 @@
+// train_run_again.cpp — a training run goes on after a rank was lost or has left.
+//
+//   RingBroken ─► snapshot    the state to the host; what depends on shares goes
+//              ─► regroup     a ring of those that are left   ◄─┐ another one lost
+//              ─► agree       the state of who is furthest     ─┘
+//              ─► build, take_up, and train() goes on
+//
+// A rank does a step only with all sums of it, and gives sums to the next one only then: so ranks
+// differ by one step at most, and whoever lacks that step takes the state of one who has done it.
+// If none has, all redo it, on the same samples. In local steps (--sync-every) that holds for the
+// averages. SIGTERM on some ranks is agreed on with the sums of a step, so none is redone (part).
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "src/base/check.h"
+#include "src/base/clock.h"
+#include "src/job/exchange.h"
+#include "src/job/sync_weights.h"
+#include "src/run/train_run.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+struct TrainRun::State {
+    Position at;
+    int64_t optimizer_steps;
+    std::vector<std::vector<float>> arenas;  // weights, optimizer state
+};
+
+// What this rank tells the others with its next sums.
+int TrainRun::wish() {
+    wish_ = setup_.job.stop();
+    bool new_ring = communicator_.newcomer_waits();
+    if (wish_ == SIGTERM && communicator_.min_world() > 0) {
+        if (!asked_) asked_ = Clock::now();
+        new_ring |= seconds_since(*asked_) >= setup_.job.notice_seconds;
+    }
+    return wish_ += new_ring ? kNewRing : 0;
+}
+
+// All ranks have agreed on it with the sums of a step: those with SIGTERM leave, the others form a
+// ring of their own. The barrier makes sure that every rank has those sums.
+void TrainRun::part() {
+    planned_ = true;
+    if (wish_ % kNewRing != SIGTERM) {
+        communicator_.barrier();
+        throw RingBroken("ranks come or go");
+    }
+    if (!folder_.empty()) try_to_save(at_, false);
+    try {
+        communicator_.barrier();
+    } catch (const RingBroken&) {
+        // Those that stay have seen it too.
+    }
+    communicator_.leave();
+    run_log_->event("leave", {{"step", at_.step}});
+    log_.notice("this rank has left the job after step ", at_.step,
+                ", because of SIGTERM; the others go on",
+                folder_.empty() ? "" : cat(". What it saved is in ", folder_));
+    throw Left();
+}
+
+void TrainRun::go_on() {
+    const auto begin = Clock::now();
+    trainer_->rewind();
+    at_ = committed_;
+    State state = snapshot();
+    const Clocks now = clocks();
+    clocks_before_ = {now.data_wait, now.net_wait, 0};
+    trainer_.reset(), evaluator_.reset();
+    loader_.reset(), val_loader_.reset();
+    optimizer_.reset(), model_.reset(), backend_.reset();
+    const bool planned = std::exchange(planned_, false);
+    std::string why;
+    std::exception_ptr failure;
+    for (bool done = false; !done && !failure;) {
+        try {
+            cut_shares(setup_.job.regroup(state.at.step, planned, why));
+            agree(state);
+            done = true;
+        } catch (const RingBroken&) {
+            // once more
+        } catch (const std::exception&) {
+            failure = std::current_exception();
+        }
+    }
+    build();
+    take_up(state);
+    if (failure) std::rethrow_exception(failure);
+    const bool is_heir = setup_.rank() == 0 && folder_.empty();
+    if (is_heir) {
+        folder_ = open_run_folder(config_, std::max(first_rank_, 1));
+        if (!std::filesystem::exists(folder_ + "/best")) best_top1_ = -1;
+        log_.notice("checkpoints and log of the run are in ", folder_, " on this rank from now on");
+    }
+    run_log_->become(setup_.rank(), folder_);
+    if (is_heir && at_.step > 0 && !planned)  // the last one may have died before it wrote it down
+        run_log_->event("step", {{"epoch", at_.epoch},
+                                 {"step", at_.step},
+                                 {"loss", step_sums_.mean_loss()},
+                                 {"top1", step_sums_.top1_part()},
+                                 {"images", step_sums_.count},
+                                 {"lr", step_lr_}});
+    log_.notice(why, fmt::format(", {:.2f} s", seconds_since(begin)));
+    run_log_->event("regroup", {{"step", at_.step},
+                                {"ranks", setup_.world()},
+                                {"why", why},
+                                {"seconds", seconds_since(begin)}});
+}
+
+// Before step 1 rank 0 alone has a state that counts. Ranks that start afresh have drawn the same
+// weights from the same seed: then only a checksum travels.
+void TrainRun::start_together() {
+    if (setup_.world() > 1) {
+        State state = snapshot();
+        agree(state);
+        take_up(state);
+    }
+    agreed_ = true;
+}
+
+TrainRun::State TrainRun::snapshot() {
+    State state{at_, optimizer_->steps_done, {}};
+    const auto copy = [&](const float* values, size_t n) {
+        backend_->download(state.arenas.emplace_back(n).data(), values, n * sizeof(float));
+    };
+    copy(model_->params().weights, model_->params().weights_size);
+    for (const float* arena : optimizer_->state()) copy(arena, model_->params().trained_size);
+    return state;
+}
+
+void TrainRun::cut_shares(const std::vector<int>& before) {
+    const std::vector<double>& had = setup_.shares.weights;
+    const double mean = std::accumulate(had.begin(), had.end(), 0.0) / double(had.size());
+    std::vector<double> weights;  // a newcomer has no number from before
+    for (const int rank : before)
+        weights.push_back(size_t(rank) < had.size() ? had[size_t(rank)] : mean);
+    if (std::ranges::count(weights, 0) == std::ssize(weights)) weights.assign(weights.size(), 1);
+    setup_.shares.weights = std::move(weights);
+}
+
+// Collective: all have the state of the rank that has done the most steps; of those the one whose
+// epoch is not closed yet, so that its validation is repeated. Where it throws, `state` is as it
+// was.
+void TrainRun::agree(State& state) {
+    const auto sums_json = [](const Sums& s) {
+        return json{s.loss, s.correct, s.top5, s.count, s.skipped};
+    };
+    const auto sums_from = [](const json& j) { return Sums{j[0], j[1], j[2], j[3], j[4]}; };
+    const bool says_share = !agreed_ && setup_.job.is_newcomer() && !config_.share.empty();
+    const double own_share = says_share ? newcomer_share(config_) : 0;
+    json sizes;
+    for (const std::vector<float>& arena : state.arenas) sizes.push_back(arena.size());
+    const auto all = gather_json(communicator_, {{"step", state.at.step},
+                                                 {"sizes", sizes},
+                                                 {"shares", setup_.shares.weights},
+                                                 {"share", own_share},
+                                                 {"epoch", state.at.epoch},
+                                                 {"consumed", state.at.consumed},
+                                                 {"optimizer", state.optimizer_steps},
+                                                 {"best", best_top1_},
+                                                 {"lr", step_lr_},
+                                                 {"sums", sums_json(step_sums_)},
+                                                 {"epoch_sums", sums_json(epoch_sums_)}});
+    const auto root = std::ranges::max_element(all, {}, [](const json& one) {
+        return std::pair(one["step"].get<int64_t>(), -one["epoch"].get<int64_t>());
+    });
+    if ((*root)["step"] < 0)
+        fail("rank 0 was lost before the other ranks had the weights to start from; start again");
+    if ((*root)["sizes"] != sizes)
+        fail(
+            "this rank has the model in another layout than the others: run the same build on all "
+            "machines");
+    setup_.shares.weights = (*root)["shares"].get<std::vector<double>>();
+    for (size_t rank = 0; rank < all.size(); ++rank)
+        if (const double share = all[rank]["share"]; share > 0) setup_.shares.weights[rank] = share;
+    std::vector<std::vector<float>> arenas = state.arenas;
+    for (std::vector<float>& arena : arenas)
+        if (!equal_on_all_ranks(arena, communicator_))
+            communicator_.broadcast(std::as_writable_bytes(std::span(arena)),
+                                    int(root - all.begin()));
+    state.arenas = std::move(arenas);
+    state.optimizer_steps = (*root)["optimizer"];
+    const bool is_behind = state.at.step >= 0 && state.at.step < (*root)["step"];
+    state.at = {(*root)["epoch"], (*root)["consumed"], (*root)["step"]};
+    at_ = state.at;
+    best_top1_ = (*root)["best"];
+    if (is_behind) {  // the step that it takes over instead of doing it
+        step_sums_ = sums_from((*root)["sums"]), step_lr_ = (*root)["lr"];
+        const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
+        run_log_->step(at_, step_in_epoch, step_sums_, false, step_lr_, clocks_before_);
+    }
+    epoch_sums_ = sums_from((*root)["epoch_sums"]);
+    agreed_ = true;
+}
+
+void TrainRun::take_up(const State& state) {
+    auto copy = [&, i = size_t(0)](float* values) mutable {
+        const std::vector<float>& arena = state.arenas[i++];
+        backend_->upload(values, arena.data(), arena.size() * sizeof(float));
+    };
+    copy(model_->params().weights);
+    for (float* arena : optimizer_->state()) copy(arena);
+    optimizer_->steps_done = state.optimizer_steps;
+    go_to(state.at);
+}
+
+}  // namespace convoy

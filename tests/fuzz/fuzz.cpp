@@ -1,0 +1,221 @@
+// fuzz.cpp — libFuzzer on everything that reads a stranger's bytes: `make fuzz` runs each target
+// for a bounded time. The environment's FUZZ_TARGET says which; findings become tests.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "data/crc32c.h"
+#include "data/decode.h"
+#include "data/index.h"
+#include "data/source.h"
+#include "net/wire.h"
+#include "src/base/check.h"
+#include "src/checkpoint/safetensors.h"
+#include "tests/golden.h"
+#include "tests/golden_images.h"
+#include "tests/golden_shards.h"
+
+using namespace convoy;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+// What a scanner reports must lie within the stream and have bytes.
+void scan(ShardFormat format, const Bytes& bytes, std::span<const uint8_t> labels = {}) {
+    const Findings findings{[&](const Record& record) {
+                                if (record.offset > bytes.size() || record.bytes.empty() ||
+                                    record.bytes.size() > bytes.size() - record.offset ||
+                                    std::memcmp(bytes.data() + record.offset, record.bytes.data(),
+                                                record.bytes.size()) != 0)
+                                    __builtin_trap();
+                            },
+                            [](uint64_t, const std::string&) {}};
+    StorageStream stream(in_memory("fuzz", bytes), 777);
+    scan_records(format, stream, findings, labels);
+}
+
+void fuzz_tar(Bytes bytes) { scan(ShardFormat::tar, bytes); }
+
+// The bytes as they are, and as the data of a record with right checksums.
+void fuzz_tfrecord(Bytes bytes) {
+    scan(ShardFormat::tfrecord, bytes);
+    const uint64_t length = bytes.size();
+    Bytes record(12 + length + 4);
+    std::memcpy(record.data(), &length, 8);
+    uint32_t crc = masked_crc32c(std::span(record).first(8));
+    std::memcpy(record.data() + 8, &crc, 4);
+    std::copy(bytes.begin(), bytes.end(), record.begin() + 12);
+    crc = masked_crc32c(bytes);
+    std::memcpy(record.data() + 12 + length, &crc, 4);
+    scan(ShardFormat::tfrecord, record);
+}
+
+void fuzz_idx(Bytes bytes) {
+    const StoragePtr storage = in_memory("fuzz", bytes);
+    shard_format(bytes, bytes.size());
+    try {
+        raw_shape(ShardFormat::idx, *storage);
+    } catch (const Error&) {}
+    scan(ShardFormat::idx, bytes, Bytes(bytes.size() > 7 ? bytes[7] : 0));
+    scan(ShardFormat::cifar100, bytes);
+    read_idx_labels(*storage);
+}
+
+void fuzz_gzip(Bytes bytes) { inflate(*in_memory("fuzz", bytes), 1 << 20); }
+
+// With a checksum that fits, or no mutation would come past it.
+void fuzz_index(Bytes bytes) {
+    if (bytes.size() < 12) return;
+    const uint32_t crc = crc32c(std::span(bytes).subspan(12));
+    std::memcpy(bytes.data() + 8, &crc, 4);
+    unpack_index(bytes);
+}
+
+// A path whose file has these bytes.
+std::string file_of(const Bytes& bytes) {
+    static const int file = memfd_create("fuzz", 0);
+    if (ftruncate(file, 0) != 0 ||
+        pwrite(file, bytes.data(), bytes.size(), 0) != ssize_t(bytes.size()))
+        fail("no memory for a file");
+    return cat("/proc/self/fd/", file);
+}
+
+void fuzz_list(Bytes bytes) {
+    static std::FILE* const nowhere = std::fopen("/dev/null", "w");
+    Log log(nowhere);
+    open_data({.train = file_of(bytes), .val_split = 0.5f}, log);
+}
+
+void fuzz_safetensors(Bytes bytes) {
+    for (const auto& [name, tensor] : read_safetensors(file_of(bytes)).tensors)
+        if (tensor.values.size() * 2 > bytes.size()) __builtin_trap();  // bf16: 2 bytes each
+}
+
+// A body of each kind of message: what is taken must be what is sent again. The first bytes are a
+// header as well.
+template <class... M>
+void fuzz_messages(std::string_view body) {
+    const auto one = [&]<class N>(N*) {
+        try {
+            const N message = wire::decode<N>(body, 7);
+            if (wire::encode(message).substr(wire::kHeaderBytes) != body) __builtin_trap();
+        } catch (const Error&) {}
+    };
+    (one(static_cast<M*>(nullptr)), ...);
+}
+void fuzz_wire(Bytes bytes) {
+    const std::string_view body(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    fuzz_messages<wire::Join, wire::Refuse, wire::Welcome, wire::Edge, wire::Request,
+                  wire::Heartbeat, wire::Abort, wire::Rejoin, wire::Offer, wire::Health>(body);
+    if (bytes.size() >= wire::kHeaderBytes)
+        wire::decode(std::as_bytes(std::span(bytes)).first<wire::kHeaderBytes>(), 1 << 20);
+}
+
+void fuzz_image(Bytes bytes) {
+    Decoder decoder;
+    Image image;
+    decoder.open(bytes, "fuzz");
+    if (int64_t(decoder.H()) * decoder.W() > 1 << 20) return;  // allowed, but slow
+    decoder.read(image);
+    if (image.pixels.size() != size_t(decoder.H()) * size_t(decoder.W()) * 3) __builtin_trap();
+}
+
+Bytes unzipped(const char* digits) {
+    return inflate(*in_memory("golden", from_hex(digits)), 1 << 20);
+}
+Bytes text(std::string_view letters) { return {letters.begin(), letters.end()}; }
+Bytes index_file() {
+    const ShardIndex index =
+        scan_shard(in_memory("", unzipped(golden::kTarUstar)), ShardFormat::tar);
+    return pack_index(std::vector<NamedIndex>{{"a.tar", &index}});
+}
+
+struct Target {
+    void (*run)(Bytes);
+    std::vector<Bytes> (*seeds)();
+};
+const std::map<std::string, Target> kTargets = {
+    {"tar",
+     {fuzz_tar,
+      [] {
+          return std::vector<Bytes>{unzipped(golden::kTarUstar), unzipped(golden::kTarPax),
+                                    unzipped(golden::kTarGnu)};
+      }}},
+    {"tfrecord",
+     {fuzz_tfrecord,
+      [] {
+          const Bytes one = unzipped(golden::kTfrecord);
+          uint64_t length;
+          std::memcpy(&length, one.data(), 8);
+          return std::vector<Bytes>{one,
+                                    Bytes(one.begin() + 12, one.begin() + 12 + ptrdiff_t(length))};
+      }}},
+    {"idx",
+     {fuzz_idx,
+      [] {
+          return std::vector<Bytes>{unzipped(golden::kIdxImages), unzipped(golden::kIdxLabels)};
+      }}},
+    {"gzip", {fuzz_gzip, [] { return std::vector<Bytes>{from_hex(golden::kIdxImages)}; }}},
+    {"index", {fuzz_index, [] { return std::vector<Bytes>{index_file()}; }}},
+    {"list",
+     {fuzz_list,
+      [] {
+          return std::vector<Bytes>{text("a/1.jpg\t0\nb.png\t1\n"), text("x\that\r\ny\tshoe\n")};
+      }}},
+    {"wire",
+     {fuzz_wire,
+      [] {
+          std::vector<Bytes> seeds;
+          for (const std::string& message :
+               {wire::encode(wire::Join{.host = "a", .address = "b", .settings = {{"c", "d"}}}),
+                wire::encode(wire::Welcome{.peers = {{"a", "b", 1}}, .ring = {0}}),
+                wire::encode(wire::Offer{.peers = {{"a", "b", 1}}, .what = "{}"}),
+                wire::encode(wire::Abort{}), wire::encode(wire::Heartbeat{})}) {
+              seeds.push_back(text(message));
+              seeds.push_back(text(std::string_view(message).substr(wire::kHeaderBytes)));
+          }
+          return seeds;
+      }}},
+    {"safetensors",
+     {fuzz_safetensors,
+      [] {
+          const std::string header = R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
+          return std::vector<Bytes>{
+              text(cat(char(header.size()), std::string(7, 0), header, "abcd"))};
+      }}},
+    {"image",
+     {fuzz_image,
+      [] {
+          return std::vector<Bytes>{from_hex(golden::kColourJpeg), text("P5 2 2 255\nabcd"),
+                                    text("BM")};
+      }}},
+};
+
+const Target* target = nullptr;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+    const char* name = std::getenv("FUZZ_TARGET");
+    target = &kTargets.at(name ? name : "");
+    if (const char* folder = std::getenv("FUZZ_SEEDS")) {
+        int number = 0;
+        for (const Bytes& seed : target->seeds())
+            std::ofstream(cat(folder, "/golden", number++), std::ios::binary)
+                .write(reinterpret_cast<const char*>(seed.data()), std::streamsize(seed.size()));
+    }
+    return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    try {
+        target->run(Bytes(data, data + size));
+    } catch (const Error&) {  // the answer to damaged bytes
+    }
+    return 0;
+}

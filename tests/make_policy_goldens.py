@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Writes tests/golden_policy.h: what torchvision's augmentations and PyTorch's loss give.
+
+    python3 -m venv env && env/bin/pip install torch torchvision
+    env/bin/python tests/make_policy_goldens.py > tests/golden_policy.h
+
+Run once, with torchvision 0.29, Pillow 13.0 and PyTorch 2.15; the tests need none of them.
+"""
+import numpy as np
+import torch
+import torchvision.transforms.functional as F
+from PIL import Image
+from torchvision.transforms import InterpolationMode, RandAugment, TrivialAugmentWide
+from torchvision.transforms.autoaugment import _apply_op
+
+FACTORS = ("Brightness", "Color", "Contrast", "Sharpness")
+
+
+def picture(H, W, C):
+    """The same formula as picture() in tests/pictures.h; grey is its red."""
+    h, w, c = np.meshgrid(np.arange(H), np.arange(W), np.arange(3), indexing="ij")
+    rgb = ((h * 5 + w * 3 + c * 60 + (h * w * (c + 1)) % 41 * 4) % 256).astype(np.uint8)
+    return Image.fromarray(rgb if C == 3 else rgb[:, :, 0])
+
+
+def fnv(data):
+    value = 0xcbf29ce484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001b3 % 2**64
+    return value
+
+
+def changed(name, image, magnitude):
+    if name == "Hue":
+        return F.adjust_hue(image, magnitude)
+    return _apply_op(image, name, magnitude, InterpolationMode.NEAREST, None)
+
+
+def amount(name, magnitude):
+    """What _apply_op makes of a magnitude before it calls the operation."""
+    return 1 + magnitude if name in FACTORS else int(magnitude) if "Translate" in name else magnitude
+
+
+print("""// golden_policy.h — made by tests/make_policy_goldens.py with torchvision 0.29, Pillow 13.0, PyTorch 2.15.
+#pragma once
+
+// clang-format off
+namespace golden {
+
+// picture(H, W), or its red channel, after one operation (its place in PixelOp): hash_bytes() of it.
+struct Changed {
+    int op;
+    double amount;
+    int H, W, C;
+    unsigned long long hash;
+};
+constexpr Changed kChanged[] = {""")
+names = list(TrivialAugmentWide()._augmentation_space(31)) + ["Hue"]
+both = {"Rotate": [4.5, 90.0, 135.0], "Hue": [0.1, 0.5], "TranslateX": [9.6], "TranslateY": [32.0]}
+one = {"Identity": [0], "Posterize": [2, 4, 7], "Solarize": [0.0, 76.5, 178.5, 255.0],
+       "AutoContrast": [0], "Equalize": [0]}
+for number, name in enumerate(names):
+    some = both.get(name, [0.09, 0.99])
+    for magnitude in one.get(name, some + [-m for m in some]):
+        for H, W, C in [(37, 53, 3), (40, 40, 3), (37, 53, 1), (2, 5, 3)]:
+            pixels = changed(name, picture(H, W, C), magnitude).tobytes()
+            print(f"    {{{number}, {amount(name, magnitude)!r}, {H}, {W}, {C}, {fnv(pixels):#x}}},")
+print("};\n")
+
+print("""// Amounts at the 31 magnitudes for an image of 60 rows and 83 columns, with both signs where
+// torchvision draws one.
+struct Magnitudes {
+    int op;
+    bool signs;
+    double positive[31], negative[31];
+};""")
+spaces = {"kRandAugment": RandAugment()._augmentation_space(31, (60, 83)),
+          "kTrivial": TrivialAugmentWide()._augmentation_space(31)}
+for table, space in spaces.items():
+    print(f"constexpr Magnitudes {table}[] = {{")
+    for number, (name, (values, signs)) in enumerate(space.items()):
+        values = values.tolist() if values.ndim else [0.0] * 31
+        rows = [", ".join(repr(amount(name, s * v)) for v in values) for s in (1, -1 if signs else 1)]
+        print(f"    {{{number}, {str(signs).lower()},\n     {{{rows[0]}}},\n     {{{rows[1]}}}}},")
+    print("};\n")
+
+print("// Cross-entropy of three images with mixed labels: sum of the losses, gradient of the logits.")
+logits = torch.tensor([[1.5, -0.25, 3, 0.5, -2], [0, 0, 0, 0, 0.125], [-4, 8, 7.5, 1, 0.0]],
+                      dtype=torch.float64, requires_grad=True)
+first, second, part = [2, 0, 1], [0, 4, 1], torch.tensor([0.75, 0.375, 0.5]).double()[:, None]
+target = sum(p * torch.nn.functional.one_hot(torch.tensor(t), 5)
+             for p, t in ((part, first), (1 - part, second)))
+loss = torch.nn.functional.cross_entropy(logits, target, label_smoothing=0.1, reduction="sum")
+loss.backward()
+flat = lambda values: ", ".join(repr(v) for v in values)
+print(f"constexpr float kLogits[] = {{{flat(logits.flatten().tolist())}}};")
+print(f"constexpr int kFirst[] = {{{flat(first)}}}, kSecond[] = {{{flat(second)}}};")
+print(f"constexpr float kParts[] = {{{flat(part.flatten().tolist())}}};")
+print(f"constexpr double kMixedLoss = {loss.item()!r};")
+print(f"constexpr double kMixedGrad[] = {{{flat(logits.grad.flatten().tolist())}}};")
+print("\n}  // namespace golden")

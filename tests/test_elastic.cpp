@@ -1,0 +1,436 @@
+// Jobs that lose ranks and go on. Ranks are processes that are really killed, at a chosen socket
+// operation of the ring; what the job has trained in the end is compared with an undisturbed run.
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "net/tls.h"
+#include "src/checkpoint/safetensors.h"
+#include "src/run/train_run.h"
+#include "tests/process.h"
+
+using namespace convoy;
+using nlohmann::json;
+
+namespace {
+
+constexpr int kWorld = 3;
+
+struct Cut {
+    int rank = -1;
+    int operation = 0;  // of those of its ring sockets
+    bool half = false;  // that one moves half of its bytes, the next one does not happen
+    int signal = SIGKILL;
+    std::map<int, int> leave = {};  // rank → the step from which on it has SIGTERM
+    bool joins = false;             // rank 2 is none yet: it joins the others in their second step
+    std::vector<std::string> own = {};  // its options
+};
+
+// A rank in a process of its own. Its log goes to folder/rank<N>.out.
+pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& cut,
+                 const std::vector<std::string>& more) {
+    const pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid != 0) return pid;
+    std::FILE* out = std::fopen(cat(folder, "/rank", rank, ".out").c_str(), "w");
+    Log log(out);
+    int status = 1;
+    std::atomic<int> operations{-1};  // -1: not training yet
+    try {
+        CommandLine line;
+        std::vector<std::pair<std::string, std::string>> words = {
+            {"coord", cat("127.0.0.1:", port)},
+            {"rank", std::to_string(rank)},
+            {"world", std::to_string(kWorld)},
+            {"generated", "57"},
+            {"batch", "12"},
+            {"size", "16"},
+            {"epochs", "1"},
+            {"warmup", "0"},
+            {"threads", "1"},
+            {"decode-threads", "1"},
+            {"log-every", "1"},
+            {"augment", "resize"},
+            {"bn-group", "2"},
+            {"save-every", "0.5"},
+            {"out", cat(folder, "/run", rank)},
+            {"preflight", "off"}};
+        for (const std::string& word : more)
+            words.emplace_back(word.substr(0, word.find('=')), word.substr(word.find('=') + 1));
+        for (const auto& [name, value] : words) {
+            set_option(line.config, name, value);
+            if (rank == 0 || name == "coord" || name == "rank" || name == "out")
+                line.given[name] = "--" + name;
+        }
+        if (cut.joins) set_option(line.config, "world", std::to_string(kWorld - 1));
+        if (cut.joins && rank == 2) {
+            Config config;
+            for (const char* name : {"coord", "out", "threads", "decode-threads"})
+                set_option(config, name, get_option(line.config, name));
+            line.config = config;
+            line.config.join = true;
+            line.given.clear();
+            for (const std::string& word : cut.own)
+                set_option(line.config, word.substr(0, word.find('=')),
+                           word.substr(word.find('=') + 1)),
+                    line.given[word.substr(0, word.find('='))] = word;
+        }
+        JobSession* session = nullptr;
+        int polls = 0;  // one a step, later one a batch of the validation
+        const auto stop = [&] {
+            const auto leave = cut.leave.find(rank);
+            const auto begin = std::chrono::steady_clock::now();
+            if (cut.joins && cut.operation >= 0 && rank == 0 && operations >= 0 && ++polls == 2)
+                while (!session->communicator().newcomer_waits() &&
+                       read_file(folder + "/rank2.out").find("error: ") == std::string::npos &&
+                       std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
+                    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            return operations >= 0 && leave != cut.leave.end() && ++polls >= leave->second ? SIGTERM
+                                                                                           : 0;
+        };
+        JobSession job(line, log, stop, [&](JoinOptions& options) {
+            options.join_timeout = std::chrono::seconds(20);
+            options.limit = [&](size_t bytes) {
+                if (operations < 0) return bytes;
+                ++operations;
+                if (rank != cut.rank || operations < cut.operation) return bytes;
+                if (cut.half && operations == cut.operation && bytes > 1) return bytes / 2;
+                if (operations <= cut.operation + 1) kill(getpid(), cut.signal);
+                return bytes;
+            };
+        });
+        session = &job;
+        job.notice_seconds = 0;
+        if (cut.joins && rank == cut.rank && cut.operation < 0) kill(getpid(), cut.signal);
+        JobSetup setup = set_up_job(job);
+        operations = 0;
+        status = TrainRun(setup, 16 << 10, {}).run();
+        log.notice("operations: ", operations.load());
+    } catch (const std::exception& error) {
+        log.notice("error: ", error.what());
+    }
+    std::fclose(out);
+    _exit(status);
+}
+
+struct Outcome {
+    std::map<int64_t, double> losses;  // by step
+    std::map<std::string, std::vector<float>> weights;
+    std::vector<int> status = std::vector<int>(kWorld);
+    int operations = 0;  // of rank 1
+    int64_t images = 0;  // of the epoch
+    double val_loss = -1;
+    std::set<int> saved;  // ranks whose folders hold a checkpoint
+    std::string logs;
+};
+
+Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool resume = false) {
+    TempDir folder;
+    const uint16_t port = free_port();
+    std::vector<pid_t> pids;
+    for (int rank = 0; rank < kWorld; ++rank)
+        pids.push_back(start_rank(folder.path(), rank, port, cut, more));
+    Outcome outcome;
+    std::set<int> left;
+    for (int rank = 0; rank < kWorld; ++rank) left.insert(rank);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto reap = [&](int flags) {
+        for (const int rank : std::set(left)) {
+            int status = 0;
+            if (waitpid(pids[size_t(rank)], &status, flags) == 0) continue;
+            outcome.status[size_t(rank)] =
+                WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            left.erase(rank);
+        }
+    };
+    bool late = false;
+    while (!left.empty() && !late) {
+        reap(WNOHANG);
+        if (resume && left == std::set{cut.rank}) kill(pids[size_t(cut.rank)], SIGCONT);
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        late = std::chrono::steady_clock::now() - begin > std::chrono::seconds(60);
+    }
+    for (const int rank : left) kill(pids[size_t(rank)], SIGKILL);
+    reap(0);
+    for (int rank = 0; rank < kWorld; ++rank) {
+        const std::string text = read_file(cat(folder.path().string(), "/rank", rank, ".out"));
+        outcome.logs += cat("--- rank ", rank, "\n", text);
+        if (rank == 1 && text.find("operations: ") != std::string::npos)
+            outcome.operations = std::stoi(text.substr(text.find("operations: ") + 12));
+        const std::string run = cat(folder.path().string(), "/run", rank);
+        std::ifstream file(run + "/log.jsonl");
+        for (std::string line; std::getline(file, line);) {
+            const json event = json::parse(line);
+            if (event["event"] == "step")
+                outcome.losses[event["step"].get<int64_t>()] = event["loss"];
+            if (event["event"] == "epoch") outcome.images = event["images"];
+            if (event["event"] == "val") outcome.val_loss = event["loss"];
+        }
+        if (std::filesystem::exists(run + "/latest")) outcome.saved.insert(rank);
+        if (outcome.status[size_t(rank)] == 0 && std::filesystem::exists(run + "/latest"))
+            for (const auto& [name, tensor] :
+                 read_safetensors(run + "/latest/model.safetensors").tensors)
+                outcome.weights[name] = tensor.values;
+    }
+    CHECK_MESSAGE(!late, "the job did not end:\n", outcome.logs);
+    return outcome;
+}
+
+void check_equal(const Outcome& got, const Outcome& want) {
+    INFO(got.logs);
+    REQUIRE(got.losses.size() == want.losses.size());
+    for (const auto& [step, loss] : want.losses)
+        // Sums in another order, through batch norms over few values; an image more or less would
+        // be a hundred times as much.
+        CHECK(std::abs(got.losses.at(step) - loss) < 1e-4);
+    CHECK(std::abs(got.val_loss - want.val_loss) < 1e-4);
+    REQUIRE(got.weights.size() == want.weights.size());
+    for (const auto& [name, values] : want.weights) CHECK_CLOSE(got.weights.at(name), values, 2e-4);
+}
+
+int stride() {
+    const char* text = std::getenv("CONVOY_TEST_STRIDE");
+    return text ? std::atoi(text) : 67;
+}
+
+}  // namespace
+
+TEST_CASE("elastic: a rank killed at any socket operation, the others end as if nothing had been") {
+    const Outcome whole = run_job({});
+    INFO(whole.logs);
+    REQUIRE(whole.losses.size() == 4);
+    REQUIRE(whole.operations > 50);
+    for (int rank = 0; rank < kWorld; ++rank)
+        for (int i = 1 + rank; i < whole.operations; i += stride()) {
+            const Cut cut{rank, i, (i / stride()) % 2 == 1, SIGKILL};
+            CAPTURE(cut.rank);
+            CAPTURE(cut.operation);
+            CAPTURE(cut.half);
+            const Outcome outcome = run_job(cut);
+            if (rank == 0 && outcome.losses.empty()) {  // it alone had the state to start from
+                CHECK(outcome.logs.find("rank 0 was lost before the other ranks had the weights") !=
+                      std::string::npos);
+                CHECK(i < whole.operations / 4);
+                continue;
+            }
+            for (int other = 0; other < kWorld; ++other)
+                if (other != rank) {
+                    INFO(outcome.logs);
+                    CHECK(outcome.status[size_t(other)] == 0);
+                }
+            if (outcome.status[size_t(rank)] == 128 + SIGKILL) check_equal(outcome, whole);
+        }
+}
+
+#ifndef __SANITIZE_THREAD__  // which does not see how OpenSSL orders its threads
+TEST_CASE("elastic: over TLS too, a killed rank leaves a job that ends as if nothing had been") {
+    const TempDir folder;
+    const std::string file = folder / "token";
+    std::ofstream(file) << make_token() << "\n";
+    REQUIRE(chmod(file.c_str(), 0600) == 0);
+    const std::vector<std::string> more = {"token-file=" + file};
+    const Outcome whole = run_job({}, more);
+    INFO(whole.logs);
+    REQUIRE(whole.operations > 50);
+    check_equal(whole, run_job({}));
+    for (const int rank : {0, 1, 2}) {
+        const Outcome outcome = run_job({rank, whole.operations / 2 + rank, false, SIGKILL}, more);
+        CAPTURE(rank);
+        INFO(outcome.logs);
+        CHECK(outcome.status[size_t(rank)] == 128 + SIGKILL);
+        CHECK(outcome.status[size_t((rank + 1) % kWorld)] == 0);
+        CHECK(outcome.logs.find("2 ranks, step ") != std::string::npos);
+        check_equal(outcome, whole);
+    }
+}
+#endif
+
+TEST_CASE("elastic: a stopped rank is left behind after 3 s, and is told so when it comes back") {
+    const Outcome whole = run_job({});
+    for (const int rank : {0, 2}) {
+        const Outcome outcome =
+            run_job({rank, whole.operations / 2, false, SIGSTOP}, {}, /*resume=*/true);
+        INFO(outcome.logs);
+        for (int other = 0; other < kWorld; ++other)
+            CHECK(outcome.status[size_t(other)] == (other == rank ? 1 : 0));
+        CHECK(outcome.logs.find("no sign of life for 3") != std::string::npos);
+        CHECK(outcome.logs.find("2 ranks, step ") != std::string::npos);
+        const size_t error = outcome.logs.find("error: ");
+        REQUIRE(error != std::string::npos);
+        CHECK(outcome.logs.find("without", error) != std::string::npos);
+        check_equal(outcome, whole);
+    }
+}
+
+TEST_CASE("elastic: --sync-every goes back to the last average, and every image counts once") {
+    const std::vector<std::string> more = {"sync-every=2", "outer=nesterov"};
+    const Outcome whole = run_job({}, more);
+    REQUIRE(whole.images == 48);
+    for (int i = whole.operations / 5; i < whole.operations; i += whole.operations / 5)
+        for (const int rank : {0, 1}) {
+            const Outcome outcome = run_job({rank, i, false, SIGKILL}, more);
+            CAPTURE(rank);
+            CAPTURE(i);
+            INFO(outcome.logs);
+            if (outcome.logs.find("before the other ranks had the weights") != std::string::npos)
+                continue;
+            CHECK(outcome.status[2] == 0);
+            if (outcome.status[size_t(rank)] == 0) continue;
+            CHECK(outcome.status[size_t(1 - rank)] == 0);
+            if (rank != 0) CHECK(outcome.images == 48);  // rank 0 wrote the log from the beginning
+            CHECK(outcome.losses.rbegin()->first == 4);
+        }
+}
+
+TEST_CASE("elastic: fewer ranks than --min-world save and end in a sentence") {
+    for (const int rank : {0, 1}) {
+        const Outcome outcome = run_job({rank, 150, false, SIGKILL}, {"min-world=3"});
+        INFO(outcome.logs);
+        CHECK(outcome.status[2] == 1);
+        CHECK(outcome.status[size_t(1 - rank)] == 1);
+        CHECK(outcome.logs.find("2 ranks are left, fewer than --min-world 3") != std::string::npos);
+        CHECK(outcome.saved.contains(1 - rank));
+    }
+}
+
+static bool said(const Outcome& outcome, const std::string& text) {
+    return outcome.logs.find(text) != std::string::npos;
+}
+
+TEST_CASE("elastic: a rank with SIGTERM leaves after its step, and the others redo none") {
+    const Outcome whole = run_job({});
+    for (int rank = 0; rank < kWorld; ++rank)
+        for (int step = 1; step <= 5; step += 2) {  // the fifth batch is one of the validation
+            const Outcome outcome = run_job({.leave = {{rank, step}}});
+            CAPTURE(rank);
+            CAPTURE(step);
+            INFO(outcome.logs);
+            CHECK(outcome.status == std::vector{0, 0, 0});
+            CHECK(said(outcome, cat("this rank has left the job after step ", std::min(step, 4))));
+            CHECK(said(outcome, cat("rank ", rank, " (127.0.0.1:")));
+            CHECK(said(outcome,
+                       cat(" left; 2 ranks go on from step ", std::min(step, 4) + 1, ", 0.")));
+            CHECK(!said(outcome, "lost"));
+            CHECK(!said(outcome, "redone"));
+            CHECK(outcome.saved == (rank == 0 ? std::set{0, 1} : std::set{0}));
+            check_equal(outcome, whole);
+        }
+}
+
+TEST_CASE("elastic: ranks that leave together, one after the other, and between local averages") {
+    const Outcome whole = run_job({});
+    for (const std::map<int, int>& leave : {std::map<int, int>{{0, 2}, {1, 2}}, {{2, 1}, {0, 2}}}) {
+        const Outcome outcome = run_job({.leave = leave});
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{0, 0, 0});
+        CHECK(said(outcome, "1 rank goes on from step 3"));
+        check_equal(outcome, whole);
+    }
+    const Outcome local = run_job({.leave = {{1, 1}}}, {"sync-every=2"});
+    INFO(local.logs);
+    CHECK(local.status == std::vector{0, 0, 0});
+    CHECK(said(local, "2 ranks go on from step 3"));
+    CHECK(local.images == 48);
+}
+
+TEST_CASE("elastic: SIGTERM on all ranks, or on more than --min-world allows, ends the job saved") {
+    const std::map<int, int> all = {{0, 2}, {1, 2}, {2, 2}};
+    for (const bool is_all : {true, false}) {
+        const Outcome outcome =
+            is_all ? run_job({.leave = all}) : run_job({.leave = {{1, 2}}}, {"min-world=3"});
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{143, 143, 143});
+        CHECK(outcome.saved == std::set{0});
+        CHECK(outcome.losses.size() == 2);
+        CHECK(said(outcome, "stopped by signal 15 after step 2"));
+    }
+    const Outcome fixed = run_job({.leave = {{1, 2}}}, {"elastic=off"});
+    CHECK(fixed.status == std::vector{143, 143, 143});
+}
+
+TEST_CASE("elastic: one leaves while another is killed, at any socket operation") {
+    const Outcome whole = run_job({});
+    for (const auto& [killed, leaves] : {std::pair(1, 2), {2, 0}, {0, 1}})
+        for (int i = whole.operations / 3 + killed; i < whole.operations; i += stride() / 2) {
+            const Outcome outcome =
+                run_job({.rank = killed, .operation = i, .leave = {{leaves, 2}}});
+            CAPTURE(killed);
+            CAPTURE(i);
+            INFO(outcome.logs);
+            CHECK(outcome.status[size_t(3 - killed - leaves)] == 0);
+            CHECK(outcome.status[size_t(leaves)] == 0);
+            if (outcome.status[size_t(killed)] == 128 + SIGKILL) check_equal(outcome, whole);
+        }
+}
+
+TEST_CASE("elastic: a job of two gains a third between two steps, and trains what three train") {
+    const Outcome whole = run_job({});
+    for (const std::vector<std::string>& own : {std::vector<std::string>{}, {"share=4"}}) {
+        const Outcome outcome = run_job({.joins = true, .own = own}, {"share=1"});
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{0, 0, 0});
+        CHECK(said(outcome, "rank 2 (127.0.0.1:"));
+        CHECK(said(outcome, ") joined; 3 ranks go on from step "));
+        CHECK(!said(outcome, "redone"));
+        CHECK(outcome.logs.find("generation 3") == std::string::npos);
+        check_equal(outcome, whole);
+    }
+    const Outcome local = run_job({.joins = true}, {"sync-every=2"});
+    INFO(local.logs);
+    CHECK(local.status == std::vector{0, 0, 0});
+    CHECK(said(local, ") joined; 3 ranks go on from step 3"));
+    CHECK(local.images == 48);
+}
+
+TEST_CASE("elastic: a newcomer killed at any socket operation, or before it asks, costs no step") {
+    const Outcome whole = run_job({});
+    const Outcome joined = run_job({.joins = true});
+    REQUIRE(whole.losses.size() == 4);
+    for (int i = -1; i < joined.operations; i += std::max(stride() / 2, 1)) {
+        const Outcome outcome =
+            run_job({.rank = 2, .operation = i, .half = i % 2 == 0, .joins = true});
+        CAPTURE(i);
+        INFO(outcome.logs);
+        CHECK(outcome.status[0] == 0);
+        CHECK(outcome.status[1] == 0);
+        if (i < 0) CHECK(outcome.logs.find("generation 2") == std::string::npos);
+        CHECK(outcome.logs.find("generation 4") == std::string::npos);
+        check_equal(outcome, whole);
+    }
+}
+
+TEST_CASE("elastic: a newcomer stays while the coordinator, or another rank, is killed") {
+    const Outcome whole = run_job({});
+    for (const int rank : {0, 1})
+        for (int i = whole.operations / 3; i < whole.operations; i += stride()) {
+            const Outcome outcome = run_job({.rank = rank, .operation = i, .joins = true});
+            CAPTURE(rank);
+            CAPTURE(i);
+            INFO(outcome.logs);
+            CHECK(outcome.status[size_t(1 - rank)] == 0);
+            CHECK((outcome.status[2] == 0 || said(outcome, "error: ")));
+            if (outcome.status[size_t(rank)] == 128 + SIGKILL) check_equal(outcome, whole);
+        }
+}
+
+TEST_CASE("elastic: a newcomer is refused in a sentence, and the job goes on") {
+    const struct {
+        std::vector<std::string> job, own;
+        const char* sentence;
+    } cases[] = {
+        {{"elastic=off"}, {}, "the job takes in nobody: its rank 0 says --elastic off"},
+        {{}, {"batch=99"}, "rank 2 says --batch 99, rank 0 says --batch 12"},
+        {{"batch=2"}, {}, "--batch 2 cannot be divided among 3 ranks"},
+        {{}, {"generated=60"}, "rank 2 says --generated 60"},
+        {{}, {"share=1:2"}, "share"},
+    };
+    for (const auto& [job, own, sentence] : cases) {
+        const Outcome outcome = run_job({.joins = true, .own = own}, job);
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{0, 0, 1});
+        CHECK(said(outcome, sentence));
+    }
+}

@@ -1,0 +1,206 @@
+// test_pack_data.cpp — `trainer pack`: the same images as folders, lists, tar and TFRecord.
+#include "src/cli/pack_data.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <opencv2/imgcodecs.hpp>
+#include <set>
+
+#include "data/decode.h"
+#include "data/generated.h"
+#include "tests/process.h"
+#include "tests/support.h"
+
+using namespace convoy;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+// n pictures a class, in class folders, and a list that names them in the folders' order.
+void write_set(const std::string& folder, size_t n) {
+    const GeneratedSource pictures({"square", "circle"}, 3, 0, 2 * n);
+    std::ofstream list;
+    for (const char* name : {"circle", "square"}) {
+        fs::create_directories(cat(folder, "/", name));
+        for (size_t i = 0; i < 2 * n; ++i) {
+            if (pictures.classes()[size_t(pictures.label(i))] != name) continue;
+            std::vector<uint8_t> bytes;
+            pictures.read(i, bytes);
+            const std::string file = fmt::format("{}/{:03}.jpg", name, i);
+            std::ofstream(folder + "/" + file, std::ios::binary)
+                .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+            std::ofstream(folder + "/all.txt", std::ios::app) << file << '\t' << name << '\n';
+        }
+    }
+}
+
+struct Quiet {
+    std::FILE* file = std::fopen("/dev/null", "w");
+    Log log{file};
+    ~Quiet() { std::fclose(file); }
+};
+
+DataSet open(const std::string& path, float val_split = 0) {
+    Quiet quiet;
+    return open_data({.train = path, .val_split = val_split, .seed = 5}, quiet.log);
+}
+void pack(const DataSet& set, PackOptions options) {
+    Quiet quiet;
+    if (options.shard_bytes == 0) options.shard_bytes = 40'000;
+    pack_data(set, options, quiet.log);
+}
+
+// Each image's bytes with the name of its class, in the order of the source.
+using Content = std::vector<std::pair<std::string, std::vector<uint8_t>>>;
+Content content(const Source& source) {
+    Content all;
+    for (size_t i = 0; i < source.size(); ++i) {
+        all.emplace_back(source.classes()[size_t(source.label(i))], std::vector<uint8_t>());
+        source.read(i, all.back().second);
+    }
+    return all;
+}
+
+std::map<std::string, std::string> files_in(const std::string& folder) {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::directory_iterator(folder))
+        if (entry.path().filename() != "convoy.index")  // it has times of change
+            files[entry.path().filename()] = read_file(entry.path());
+    return files;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "pack: tar and TFRecord hold the same bytes and classes, in the folders' order or shuffled") {
+    TempDir dir;
+    write_set(dir / "set", 12);
+    const DataSet set = open(dir / "set");
+    const Content want = content(*set.train);
+    for (const ShardFormat format : {ShardFormat::tar, ShardFormat::tfrecord}) {
+        const std::string kept = dir / cat("kept", int(format)),
+                          mixed = dir / cat("mixed", int(format));
+        pack(set, {.out = kept, .format = format, .keep_order = true});
+        pack(set, {.out = mixed, .format = format, .seed = 1});
+        CHECK(content(*open(kept).train) == want);
+        Content other = content(*open(mixed).train);
+        CHECK(other != want);
+        CHECK(std::multiset<Content::value_type>(other.begin(), other.end()) ==
+              std::multiset<Content::value_type>(want.begin(), want.end()));
+        const json about = json::parse(read_file(kept + "/dataset.json"));
+        CHECK(about["classes"] == json({"circle", "square"}));
+        CHECK(about["train"]["images"] == 24);
+        CHECK(about["train"]["images_of_class"] == json({12, 12}));
+        CHECK(about["train"]["shards"].size() > 1);
+        for (const json& shard : about["train"]["shards"]) {
+            const std::string path = cat(kept, "/", shard["name"].get<std::string>());
+            CHECK(shard["bytes"] == fs::file_size(path));
+            // The system's own tool agrees.
+            CHECK(std::system(cat("echo ", shard["sha256"].get<std::string>(), " ' ", path,
+                                  "' | sha256sum -c --status")
+                                  .c_str()) == 0);
+        }
+    }
+}
+
+TEST_CASE("pack: the same bytes with any number of threads, and after it was interrupted") {
+    TempDir dir;
+    write_set(dir / "set", 15);
+    const DataSet set = open(dir / "set", 0.2f);
+    pack(set, {.out = dir / "one", .threads = 1});
+    pack(set, {.out = dir / "four", .threads = 4});
+    const auto want = files_in(dir / "one");
+    CHECK(want == files_in(dir / "four"));
+    CHECK(want.contains("val-000000.tar"));
+    CHECK(want.contains("train-000001.tar"));
+    CHECK(open(dir / "one").val->size() == set.val->size());
+
+    // Interrupted: no description yet, a shard missing, another half written.
+    const std::string last = dir / "one/train-000001.tar";
+    const auto finished = fs::last_write_time(dir / "one/train-000000.tar");
+    const std::string plan = json::parse(want.at("dataset.json"))["plan"];
+    fs::remove(dir / "one/dataset.json"), fs::remove(last);
+    std::ofstream(last + ".part") << "half";
+    std::ofstream(dir / "one/pack.plan") << plan;
+    pack(set, {.out = dir / "one"});
+    CHECK(files_in(dir / "one") == want);
+    CHECK(fs::last_write_time(dir / "one/train-000000.tar") == finished);
+
+    // Other options or another set do not mix with it.
+    Quiet quiet;
+    CHECK_THROWS_WITH_AS(pack_data(set, {.out = dir / "one", .shard_bytes = 50'000}, quiet.log),
+                         doctest::Contains("holds something else"), Error);
+    CHECK_THROWS_WITH_AS(pack_data(set, {.out = dir / "set", .shard_bytes = 40'000}, quiet.log),
+                         doctest::Contains("holds something else"), Error);
+    CHECK(files_in(dir / "one") == want);
+}
+
+TEST_CASE(
+    "pack: --max-side shrinks what is larger and nothing else; unreadable images are left out") {
+    TempDir dir;
+    write_set(dir / "set", 3);
+    cv::imwrite(dir / "set/circle/large.png", cv::Mat(60, 300, CV_8UC3, cv::Scalar(10, 200, 90)));
+    const DataSet set = open(dir / "set");
+    pack(set, {.out = dir / "small", .max_side = 150, .keep_order = true});
+    const Content before = content(*set.train), after = content(*open(dir / "small").train);
+    REQUIRE(after.size() == 7);
+    int changed = 0;
+    for (size_t i = 0; i < after.size(); ++i) {
+        if (after[i] == before[i]) continue;
+        ++changed;
+        Decoder decoder;
+        Image image;
+        decoder.open(after[i].second, "small"), decoder.read(image);
+        CHECK((image.W == 150 && image.H == 30));
+        CHECK(std::abs(image.pixels[0] - 90) <= 2);  // red; JPEG rounds
+        CHECK(std::abs(image.pixels[2] - 10) <= 2);
+    }
+    CHECK(changed == 1);
+
+    std::ofstream(dir / "set/square/empty.jpg");
+    Quiet quiet;
+    const DataSet bad = open(dir / "set");
+    CHECK_THROWS_WITH_AS(
+        pack_data(bad, {.out = dir / "bad", .shard_bytes = 40'000, .max_bad = 0.1}, quiet.log),
+        doctest::Contains("1 of 8 images cannot be read"), Error);
+    pack(bad, {.out = dir / "bad", .max_bad = 0.2});
+    CHECK(open(dir / "bad").train->size() == 7);
+
+    // One that would be a shard of its own: the shard is empty, and still a shard.
+    std::ofstream(dir / "set/circle/000000.jpg") << std::string(50'000, 'x');
+    for (const ShardFormat format : {ShardFormat::tar, ShardFormat::tfrecord}) {
+        const std::string out = dir / cat("empty", int(format));
+        pack(open(dir / "set"),
+             {.out = out, .format = format, .max_side = 0, .keep_order = true, .max_bad = 0.3});
+        CHECK(open(out).train->size() == 7);
+    }
+}
+
+TEST_CASE(
+    "program: the same set from folders, a list, tar and TFRecord trains to the same losses") {
+    TempDir dir;
+    write_set(dir / "set", 16);
+    for (const std::vector<std::string>& more : {std::vector<std::string>{"tar"}, {"tfrecord"}}) {
+        const auto [status, text] = run_trainer({"pack", dir / "set", dir / more[0], "--format",
+                                                 more[0], "--keep-order", "--shard-size", "50K"});
+        INFO(text);
+        REQUIRE(status == 0);
+    }
+    std::vector<std::vector<double>> losses;
+    for (const char* data : {"set", "set/all.txt", "tar", "tfrecord"}) {
+        const std::string run = cat(dir / "run-", losses.size());
+        const auto [status, text] =
+            run_trainer({"--data", dir / data, "--batch", "8", "--size", "32", "--epochs", "2",
+                         "--log-every", "1", "--threads", "1", "--out", run});
+        INFO(text);
+        REQUIRE(status == 0);
+        losses.emplace_back();
+        std::ifstream file(run + "/log.jsonl");
+        for (std::string line; std::getline(file, line);)
+            if (const json event = json::parse(line); event["event"] == "step")
+                losses.back().push_back(event["loss"]);
+        CHECK(losses.back().size() == 8);
+        CHECK(losses.back() == losses.front());
+    }
+}

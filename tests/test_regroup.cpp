@@ -1,0 +1,169 @@
+// Who goes on after a ring broke, in virtual time: no sockets, no clock.
+#include "net/regroup.h"
+
+#include <random>
+
+#include "tests/support.h"
+
+using namespace convoy;
+using Verdict = Regroup::Verdict;
+
+static const Clock::time_point kStart{};
+
+static Regroup members(int world, wire::Rules rules = {}) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < world; ++rank) names.push_back(cat("rank ", rank));
+    return {names, rules, "the ring broke", kStart};
+}
+
+static Verdict at(const Regroup& group, double seconds, std::string* why = nullptr) {
+    std::string text;
+    const auto then = kStart + std::chrono::milliseconds(int64_t(seconds * 1000));
+    return group.verdict(then, why ? *why : text);
+}
+
+TEST_CASE(
+    "regroup: certain death needs no patience, silence 3 s, and signs of life are waited for") {
+    Regroup group = members(3);
+    group.back(0, 811);
+    group.back(1, 810);
+    CHECK(at(group, 2.9) == Verdict::wait);
+    Regroup certain = group;
+    certain.cut(2, "connection closed");
+    CHECK(at(certain, 0) == Verdict::wait);
+    certain.gone(2, "redial refused");
+    CHECK(at(certain, 0) == Verdict::form);
+    CHECK(certain.members() == std::vector{0, 1});
+    CHECK(certain.news() ==
+          "rank 2 lost: connection closed, redial refused; 2 ranks, step 812 redone");
+    CHECK(at(group, 3) == Verdict::form);
+    CHECK(group.news() == "rank 2 lost: no sign of life for 3 s; 2 ranks, step 812 redone");
+    group.heard(2, kStart + std::chrono::seconds(2));
+    CHECK(at(group, 4.9) == Verdict::wait);
+    CHECK(at(group, 5) == Verdict::form);
+    group.doubt(kStart + std::chrono::seconds(60));  // this process itself was stopped
+    CHECK(at(group, 62) == Verdict::wait);
+    group.back(2, 811);
+    CHECK(at(group, 62) == Verdict::form);
+    CHECK(group.news() == "the ring broke; 3 ranks, step 812 redone");
+    group.cut(2, "connection closed");  // again, before the others were back
+    CHECK(at(group, 62) == Verdict::wait);
+}
+
+TEST_CASE("regroup: a process that was stopped takes no death for certain") {
+    Regroup group = members(3);
+    group.doubt(kStart);
+    group.back(0, 4);
+    group.gone(1, "redial refused");
+    CHECK(at(group, 0) == Verdict::wait);
+    Regroup most = group;
+    most.back(2, 4);
+    CHECK(at(most, 0) == Verdict::form);
+    group.gone(2, "redial refused");
+    std::string why;
+    CHECK(at(group, 0, &why) == Verdict::behind);
+    CHECK(why.find("this process was stopped for a while; only 1 rank of 3 answers") == 0);
+    Pause pause;
+    const auto now = Clock::now();
+    CHECK(!pause.note(now + std::chrono::seconds(1)));
+    CHECK(!pause.lately(now + std::chrono::seconds(2)));
+    CHECK(pause.lately(now + std::chrono::seconds(5)));
+    CHECK(pause.lately(now + std::chrono::seconds(6)));
+}
+
+TEST_CASE("regroup: a rank that left in order is not waited for, nor counted as lost") {
+    Regroup group = members(3);
+    group.left(0);
+    group.back(1, 9);
+    group.gone(2, "redial refused");
+    CHECK(at(group, 0) == Verdict::form);
+    CHECK(group.news() == "rank 0 left; rank 2 lost: redial refused; 1 rank, step 10 redone");
+}
+
+TEST_CASE("regroup: where all agreed to it after a step, none is redone, whoever is lost besides") {
+    Regroup group = members(4);
+    group.left(2);
+    group.back(0, 812, true);
+    group.back(1, 812, true);
+    CHECK(at(group, 0) == Verdict::wait);
+    Regroup lost = group;
+    group.back(3, 811);  // lacks the sums of the step, and takes its result from the others
+    CHECK(at(group, 0) == Verdict::form);
+    CHECK(group.members() == std::vector{0, 1, 3});
+    CHECK(group.news() == "rank 2 left; 3 ranks go on from step 813");
+    lost.cut(3, "connection closed");
+    lost.gone(3, "redial refused");
+    CHECK(at(lost, 0) == Verdict::form);
+    CHECK(lost.news() ==
+          "rank 2 left; rank 3 lost: connection closed, redial refused; 2 ranks go on from step "
+          "813");
+}
+
+TEST_CASE("regroup: a newcomer counts in the next ring, and not in the verdict") {
+    Regroup group = members(2);
+    group.joins("rank 2");
+    group.back(0, 812, true);
+    CHECK(at(group, 0) == Verdict::wait);
+    group.back(1, 812, true);
+    CHECK(at(group, 0) == Verdict::form);
+    CHECK(group.members() == std::vector{0, 1});
+    CHECK(group.news() == "rank 2 joined; 3 ranks go on from step 813");
+    Regroup broken = members(2, {.min_world = 2});
+    broken.back(0, 812);
+    broken.left(1);
+    broken.joins("rank 1");
+    CHECK(broken.news() == "rank 1 left; rank 1 joined; 2 ranks, step 813 redone");
+    CHECK(at(broken, 0) == Verdict::end);
+}
+
+TEST_CASE("regroup: fewer than --min-world end the job in a sentence") {
+    Regroup group = members(3, {.min_world = 3});
+    group.back(0, 4);
+    group.back(1, 4);
+    group.gone(2, "redial refused");
+    std::string why;
+    CHECK(at(group, 0, &why) == Verdict::end);
+    CHECK(why == "rank 2 lost: redial refused; 2 ranks are left, fewer than --min-world 3");
+}
+
+// Every way in which up to six ranks are dead (which each side may know or not) or on either side
+// of a cut network: never do both sides go on, and a side that has the majority always does.
+TEST_CASE("regroup: two halves of a cut network never both go on") {
+    for (int world = 2; world <= 6; ++world) {
+        int ways = 1;
+        for (int rank = 0; rank < world; ++rank) ways *= 5;
+        for (int way = 0; way < ways; ++way) {
+            Regroup sides[2] = {members(world), members(world)};
+            int alive[2] = {0, 0}, unknown_dead[2] = {0, 0};
+            for (int rank = 0, rest = way; rank < world; ++rank, rest /= 5) {
+                const int fate = rest % 5;  // side 0, side 1, dead and known to neither, 0, both
+                if (fate < 2) ++alive[fate], sides[fate].back(rank, 1);
+                for (int side = 0; side < 2; ++side) {
+                    const bool known = fate == 4 || (fate == 3 && side == 0);
+                    if (known) sides[side].gone(rank, "redial refused");
+                    unknown_dead[side] += fate >= 2 && !known;
+                }
+            }
+            int going_on = 0;
+            for (int side = 0; side < 2; ++side) {
+                const bool goes_on = at(sides[side], 3) == Verdict::form;
+                going_on += goes_on;
+                if (alive[side] > alive[1 - side] + unknown_dead[side]) CHECK(goes_on);
+                if (alive[1 - side] + unknown_dead[side] == 0 && alive[side] > 0) CHECK(goes_on);
+            }
+            if (going_on == 2) {
+                CAPTURE(world);
+                CAPTURE(way);
+                CHECK(going_on < 2);
+            }
+        }
+    }
+    Regroup minority = members(3);
+    minority.back(2, 1);
+    std::string why;
+    CHECK(at(minority, 3, &why) == Verdict::end);
+    CHECK(why.find("only 1 rank of 3 answers, and the others may be training together") == 0);
+    Regroup alone = members(3, {.alone = true});
+    alone.back(2, 1);
+    CHECK(at(alone, 3) == Verdict::form);
+}

@@ -1,0 +1,588 @@
+// test_shard_modes.cpp — which rank reads what (--shards), by the real binary and by its loaders:
+// every sample once an epoch, and a run that stops goes on with exactly the samples that are left.
+#include <sys/stat.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <opencv2/imgcodecs.hpp>
+
+#include "data/generated.h"
+#include "data/loader.h"
+#include "data/pipe_source.h"
+#include "src/base/check.h"
+#include "src/base/text.h"
+#include "src/train/input.h"
+#include "tests/net_support.h"
+#include "tests/process.h"
+
+using namespace convoy;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+namespace {
+
+// A source of n samples in shards of 7; that of a rank that holds a part of a set.
+struct Part final : Source {
+    explicit Part(size_t n) : from(GeneratedSource::all_classes(), 1, 0, n) {
+        classes_ = from.classes();
+        for (size_t i = 0; i < n; ++i) labels_.push_back(from.label(i));
+        for (size_t i = 0; i < n; i += 7) shard_begins_.push_back(i);
+    }
+    std::string name(size_t i) const override { return from.name(i); }
+    void read(size_t i, std::vector<uint8_t>& bytes) const override { from.read(i, bytes); }
+    uint64_t fingerprint() const override { return 0; }
+    GeneratedSource from;
+};
+
+struct Cut {  // an epoch's steps of `batch` samples from `begin` on, until `steps` are done
+    int64_t begin = 0, batch = 5, steps = 1000;
+};
+
+// Trains a cut on every rank; counts how often each sample is seen, and checks each slice.
+void train(const LoaderOptions& how, int world, Cut cut, std::map<uint64_t, int>& seen) {
+    struct Rank {
+        std::vector<float> slot;
+        std::unique_ptr<Loader> loader;
+    };
+    std::vector<Rank> ranks(static_cast<size_t>(world));
+    int64_t all = 0;
+    for (int r = 0; r < world; ++r) {
+        LoaderOptions options = how;
+        options.rank = r, options.batch = cut.batch;
+        const size_t n = size_t(how.parts.empty() ? 53 : how.parts[size_t(r)]);
+        Preprocess small;
+        small.size = 8, small.seed = 4;
+        Rank& rank = ranks[size_t(r)];
+        rank.slot.resize(slot_elems(std::max<int64_t>(1, Loader::max_share(options)), 8, false));
+        rank.loader = std::make_unique<Loader>(std::make_shared<Part>(n), small, options,
+                                               std::vector<float*>{rank.slot.data()});
+        rank.loader->start(2, cut.begin);
+        all = rank.loader->samples();
+        CHECK(all == 53);
+    }
+    for (int64_t step = 0; step < cut.steps; ++step) {
+        const int64_t size = std::min(cut.batch, all - cut.begin - step * cut.batch);
+        int32_t position = 0;
+        for (int r = 0; r < world; ++r) {
+            Batch* batch = ranks[size_t(r)].loader->next();
+            REQUIRE((batch != nullptr) == (size > 0));
+            if (!batch) continue;
+            CHECK(batch->global_wanted == size);
+            REQUIRE(batch->wanted_by.size() == size_t(world));
+            CHECK(batch->wanted_by[size_t(r)] == batch->wanted);
+            CHECK(batch->n == batch->wanted);
+            for (size_t i = 0; i < batch->samples.size(); ++i) {
+                ++seen[batch->samples[i]];
+                CHECK(batch->positions[i] == position++);
+            }
+            ranks[size_t(r)].loader->release(batch);
+        }
+        if (size <= 0) return;
+        CHECK(position == size);
+    }
+}
+
+std::string at(uint16_t port) { return cat("127.0.0.1:", port); }
+
+// One folder a class of small pictures, each of its own colours.
+void write_class(const std::string& folder, int first, int count) {
+    std::filesystem::create_directories(folder);
+    for (int i = first; i < first + count; ++i)
+        cv::imwrite(cat(folder, "/", 100 + i, ".png"),
+                    cv::Mat(24, 24, CV_8UC3, cv::Scalar(5 * i, 255 - 4 * i, 90 + 3 * i)));
+}
+
+struct Run {
+    std::vector<double> losses;  // of the steps
+    int64_t images = 0;          // of the last epoch that ended
+    std::string output, output1;
+};
+
+// Ranks with data of their own train to the end.
+Run train_ranks(const TempDir& folder, const std::string& run, const Words& data,
+                const Words& more) {
+    const uint16_t port = free_port();
+    Words words = {"--data",           data[0], "--size",      "16",  "--threads",   "1",
+                   "--batch",          "7",     "--warmup",    "0",   "--log-every", "1",
+                   "--save-every",     "0",     "--preflight", "off", "--bn-group",  "1",
+                   "--decode-threads", "2",     "--out",       run};
+    std::unique_ptr<Process> rank1;
+    if (data.size() > 1) {
+        rank1 = std::make_unique<Process>(
+            folder, "rank1",
+            Words{"--coord", at(port), "--rank", "1", "--threads", "1", "--data", data[1]});
+        for (const std::string& word : {std::string("--coord"), at(port), std::string("--rank"),
+                                        std::string("0"), std::string("--world"), std::string("2")})
+            words.push_back(word);
+    }
+    words.insert(words.end(), more.begin(), more.end());
+    Process rank0(folder, "rank0", words);
+    Run result;
+    const int status0 = rank0.wait(), status1 = rank1 ? rank1->wait() : 0;
+    result.output = rank0.output(), result.output1 = rank1 ? rank1->output() : "";
+    CAPTURE(result.output);
+    CAPTURE(result.output1);
+    CHECK(status0 == 0);
+    CHECK(status1 == 0);
+    std::ifstream log(run + "/log.jsonl");
+    for (std::string line; std::getline(log, line);) {
+        const json event = json::parse(line);
+        if (event["event"] == "step" || event["event"] == "val")
+            result.losses.push_back(event["loss"]);
+        if (event["event"] == "epoch") result.images = event["images"];
+    }
+    return result;
+}
+
+bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+// Pictures of two classes in a tar whose folders name the classes.
+void write_tar(const std::string& tar, int first, int count) {
+    TempDir folder;
+    write_class(folder / "a", first, count / 2);
+    write_class(folder / "b", first + count / 2, count - count / 2);
+    const std::string command =
+        cat("mkdir -p $(dirname '", tar, "') && tar --format=ustar --sort=name -C '",
+            folder.path().string(), "' -cf '", tar, "' a b");
+    REQUIRE(std::system(command.c_str()) == 0);
+}
+
+// A shell command that runs until it ends or this does.
+class Shell {
+ public:
+    explicit Shell(const std::string& command) : pid_(fork()) {
+        if (pid_ != 0) return;
+        execl("/bin/sh", "sh", "-c", ("exec " + command).c_str(), nullptr);
+        _exit(127);
+    }
+    ~Shell() { ::kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0); }
+    Shell(const Shell&) = delete;
+
+ private:
+    pid_t pid_;
+};
+
+}  // namespace
+
+TEST_CASE("every sample once an epoch for each mode, world, window, batch and place of resuming") {
+    const std::vector<LoaderOptions> modes = {
+        {.shares = {1}},
+        {.shares = {5, 3, 2, 0}},
+        {.shares = {}, .parts = {53}},
+        {.shares = {}, .parts = {20, 33}},
+        {.shares = {}, .parts = {0, 1, 50, 0, 2}},
+        {.shares = {}, .parts = {11, 10, 11, 10, 11}},
+    };
+    for (LoaderOptions how : modes)
+        for (const uint64_t window : {0, 1, 10}) {
+            how.window = window;
+            const int world = int(std::max(how.shares.size(), how.parts.size()));
+            CAPTURE(world);
+            CAPTURE(window);
+            for (const int64_t batch : {1, 4, 60}) {
+                CAPTURE(batch);
+                std::map<uint64_t, int> seen;
+                train(how, world, {0, 5, 3}, seen);
+                // The shards mode `all` goes on with another number of ranks.
+                LoaderOptions after = how;
+                if (how.parts.empty()) after.shares = {1, 1, 1};
+                train(after, how.parts.empty() ? 3 : world, {15, batch}, seen);
+                CHECK(seen.size() == 53);
+                for (const auto& [sample, times] : seen) CHECK(times == 1);
+                CHECK(seen.rbegin()->first == 52);
+            }
+        }
+}
+
+TEST_CASE("validation over parts sees every sample once, in the order of each source") {
+    std::map<uint64_t, int> seen;
+    train({.shares = {}, .training = false, .parts = {20, 30, 3}}, 3, {}, seen);
+    CHECK(seen.size() == 53);
+}
+
+TEST_CASE("--shards mine: two ranks with a part each see every image once an epoch") {
+    TempDir folder;
+    // Rank 0 lacks class c, rank 1 class a: 30 images and 20.
+    write_class(folder / "one/a", 0, 18), write_class(folder / "one/b", 18, 12);
+    write_class(folder / "two/b", 30, 11), write_class(folder / "two/c", 41, 9);
+    const std::string one = folder / "one", two = folder / "two";
+    const auto run = [&](const char* name, const Words& more) {
+        Words words = {"--shards", "mine", "--val-split", "0.2"};
+        words.insert(words.end(), more.begin(), more.end());
+        return train_ranks(folder, folder / name, {one, two}, words);
+    };
+    const Run whole = run("whole", {"--epochs", "2"});
+    CAPTURE(whole.output);
+    // 18·0.2, 12·0.2, 11·0.2, 9·0.2 are held back: 4 + 2 + 2 + 2.
+    CHECK(whole.output.find("40 for training on all ranks together") != std::string::npos);
+    CHECK(whole.output.find("a, b, c") != std::string::npos);
+    CHECK(whole.images == 40);
+    REQUIRE(whole.losses.size() == 14);  // 40/7 = 6 steps an epoch, and a validation
+    const json meta = json::parse(read_file((folder / "whole") + "/latest/meta.json"));
+    CHECK(meta["samples_consumed"] == 0);
+
+    SUBCASE("a run that stops in mid-epoch goes on with the same losses") {
+        run("cut", {"--steps", "8", "--schedule", "constant"});
+        const Run rest = train_ranks(folder, folder / "cut", {one, two},
+                                     {"--resume", folder / "cut", "--steps", "12"});
+        const Run straight = run("straight", {"--steps", "12", "--schedule", "constant"});
+        CAPTURE(rest.output);
+        CHECK(rest.output.find("epoch 2, 14 images into it, step 8") != std::string::npos);
+        CHECK(rest.losses == straight.losses);
+    }
+    SUBCASE("with other parts the epoch begins again, and the log says so") {
+        run("cut", {"--steps", "8"});
+        const Run rest = train_ranks(folder, folder / "cut", {two, one},
+                                     {"--resume", folder / "cut", "--steps", "15"});
+        CAPTURE(rest.output);
+        CHECK(rest.output.find("epoch 2 begins again: the checkpoint is 14 images into it") !=
+              std::string::npos);
+        CHECK(rest.images == 40);
+    }
+}
+
+TEST_CASE("--shards mine: what does not go together is refused in a sentence") {
+    TempDir folder;
+    write_class(folder / "one/a", 0, 5), write_class(folder / "one/b", 5, 5);
+    const auto refused = [&](const Words& words, const char* why) {
+        const auto [status, output] = run_trainer(words);
+        CAPTURE(output);
+        CHECK(status == 1);
+        CHECK(has(output, why));
+    };
+    refused({"--shards", "mine"}, "--shards mine needs --data");
+    refused({"--shards", "mine", "--data", folder / "one", "--share", "2"},
+            "--share does not go with --shards mine");
+    write_class(folder / "two/a", 0, 5);
+    refused({"--shards", "mine", "--data", folder / "two"}, "only one class, 'a', in the data of");
+    refused({"--shards", "both"}, "there are all, mine, peers");
+}
+
+TEST_CASE(
+    "--shards peers: two ranks with half the shards each train as one set does, step by step") {
+    TempDir folder;
+    const std::string all = folder / "all", one = folder / "one", two = folder / "two";
+    for (int i = 0; i < 4; ++i) {
+        const std::string name = cat("/train-", i, ".tar");
+        write_tar(all + name, 12 * i, 9 + i);
+        std::filesystem::create_directories(one), std::filesystem::create_directories(two);
+        for (const std::string& part : {one, two})  // both have train-1.tar
+            if (i == 1 || (i < 2) == (part == one))
+                std::filesystem::copy_file(all + name, part + name);
+    }
+    write_tar(all + "/val-0.tar", 50, 10);
+    std::filesystem::copy_file(all + "/val-0.tar", two + "/val-0.tar");
+    for (const char* shuffle : {"full", "window=8"}) {
+        CAPTURE(shuffle);
+        const Words more = {"--epochs", "2", "--shuffle", shuffle, "--schedule", "constant"};
+        const auto with = [&](Words words) {
+            words.insert(words.end(), more.begin(), more.end());
+            return words;
+        };
+        const Run whole = train_ranks(folder, folder / cat("whole", shuffle), {all, all}, more);
+        const Run peers = train_ranks(folder, folder / cat("peers", shuffle), {one, two},
+                                      with({"--shards", "peers"}));
+        CAPTURE(peers.output);
+        CHECK(peers.images == 42);
+        CHECK(peers.losses.size() == 14);
+        CHECK(peers.losses == whole.losses);
+        // Stopped in mid-epoch with peers, it goes on with one rank that has everything, and back.
+        const std::string cut = folder / cat("cut", shuffle);
+        const Words now = {"--steps", "8", "--shuffle", shuffle, "--schedule", "constant"};
+        Words mode = {"--shards", "peers"};
+        mode.insert(mode.end(), now.begin(), now.end());
+        train_ranks(folder, cut, {one, two}, mode);
+        train_ranks(folder, cut, {all}, {"--resume", cut, "--steps", "10", "--shards", "all"});
+        const Run rest = train_ranks(folder, cut, {two, one},
+                                     {"--resume", cut, "--steps", "12", "--shards", "peers"});
+        CAPTURE(rest.output);
+        CHECK(has(rest.output, "epoch 2, 28 images into it, step 10"));
+        CHECK(!has(rest.output, "begins again"));
+        REQUIRE(rest.losses.size() >= 13);
+        for (size_t i = 0; i < 13; ++i)
+            CHECK(rest.losses[i] == doctest::Approx(whole.losses[i]).epsilon(1e-4));
+    }
+}
+
+TEST_CASE("--shards peers: a rank that is killed while others read from it is named") {
+    TempDir folder;
+    write_tar((folder / "one") + "/train-0.tar", 0, 20);
+    write_tar((folder / "two") + "/train-1.tar", 20, 30);
+    const uint16_t port = free_port();
+    Process rank1(folder, "rank1",
+                  {"--coord", at(port), "--rank", "1", "--threads", "1", "--data", folder / "two"});
+    Process rank0(
+        folder, "rank0",
+        {"--coord",  at(port),  "--rank",       "0",        "--world",     "2",      "--threads",
+         "1",        "--data",  folder / "one", "--shards", "peers",       "--size", "16",
+         "--epochs", "1000000", "--log-every",  "1",        "--preflight", "off",    "--batch",
+         "8",        "--out",   folder / "run"});
+    REQUIRE(rank0.wait_for("epoch 2/"));
+    rank1.kill(SIGKILL);
+    CHECK(rank0.wait(20) == 1);
+    CAPTURE(rank0.output());
+    CHECK(has(rank0.output(), "error: rank 1 ("));
+    CHECK(has(rank0.output(), "to continue: trainer --resume"));
+}
+
+TEST_CASE("--shards peers: loose files and different shards of one name are refused") {
+    TempDir folder;
+    write_class((folder / "loose") + "/a", 0, 4), write_class((folder / "loose") + "/b", 4, 4);
+    write_tar((folder / "one") + "/train-0.tar", 0, 20);
+    write_tar((folder / "two") + "/train-0.tar", 20, 20);
+    const auto refused = [&](const std::string& data1, const char* why) {
+        const uint16_t port = free_port();
+        Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--data", data1});
+        Process rank0(folder, "rank0",
+                      {"--coord", at(port), "--rank", "0", "--world", "2", "--data", folder / "one",
+                       "--shards", "peers", "--out", folder / "run"});
+        CHECK(rank0.wait() == 1);
+        CHECK(rank1.wait() == 1);
+        CAPTURE(rank1.output());
+        CHECK(has(rank1.output(), why));
+    };
+    refused(folder / "loose", "--shards peers shares shards, not loose files: `trainer pack");
+    refused(folder / "two", "have different samples");
+}
+
+TEST_CASE(
+    "pipes: FIFOs, one for all epochs or one each, and standard input train as the tar does") {
+    TempDir folder;
+    const std::string tar = folder / "train.tar", fifo = folder / "fifo";
+    write_tar(tar, 0, 40);
+    const Words how = {"--epochs", "3", "--shuffle", "window=10"};
+    const Run file = train_ranks(folder, folder / "file", {tar}, how);
+    REQUIRE(file.losses.size() == 18);
+    const auto piped = [&](const std::string& data) {
+        Words words = how;
+        for (const char* word : {"--samples", "40", "--classes", "a,b"}) words.push_back(word);
+        const Run run = train_ranks(folder, folder / "piped", {data}, words);
+        CAPTURE(run.output);
+        CHECK(run.losses == file.losses);
+        CHECK(run.images == 40);
+    };
+    SUBCASE("one FIFO, opened for each epoch") {
+        REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+        const Shell feeder(cat("sh -c 'for i in 1 2 3; do cat ", tar, " >", fifo, "; done'"));
+        piped(fifo);
+    }
+    SUBCASE("a FIFO whose next writer comes before the reader saw that the first has gone") {
+        REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+        const Shell feeder(
+            cat("sh -c 'cat ", tar, " ", tar, " >", fifo, "; cat ", tar, " >", fifo, "'"));
+        piped(fifo);
+    }
+    SUBCASE("NAME_0, NAME_1, …: the next is made when the one before is done") {
+        REQUIRE(mkfifo((fifo + "_0").c_str(), 0600) == 0);
+        const Shell feeder(cat("sh -c 'for i in 0 1 2; do test -p ", fifo, "_$i || mkfifo ", fifo,
+                               "_$i; cat ", tar, " >", fifo, "_$i; done'"));
+        piped(fifo);
+    }
+    SUBCASE("TFRecords") {
+        TempDir packed;
+        REQUIRE(run_trainer({"pack", tar, packed / "set", "--format", "tfrecord", "--keep-order"})
+                    .first == 0);
+        const std::string record = packed / "set/train-000000.tfrecord";
+        REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+        const Shell feeder(cat("sh -c 'for i in 1 2 3; do cat ", record, " >", fifo, "; done'"));
+        piped(fifo);  // the same pictures in the same order
+    }
+    SUBCASE("standard input carries the epochs one after the other") {
+        const std::string run = folder / "stdin";
+        const std::string command = cat(
+            "cat ", tar, " ", tar, " ", tar, " | ", trainer_path(),
+            " --data - --samples 40 --classes a,b --epochs 3 --shuffle window=10 --size 16"
+            " --threads 1 --batch 7 --warmup 0 --log-every 1 --save-every 0 --bn-group 1 --out ",
+            run, " >", run, ".out 2>&1");
+        CHECK(std::system(command.c_str()) == 0);
+        CAPTURE(read_file(run + ".out"));
+        std::vector<double> losses;
+        std::ifstream log(run + "/log.jsonl");
+        for (std::string line; std::getline(log, line);)
+            if (const json event = json::parse(line); event["event"] == "step")
+                losses.push_back(event["loss"]);
+        CHECK(losses == file.losses);
+    }
+}
+
+TEST_CASE(
+    "pipes: two feed two ranks, streams may be short or long, and a resumed run says what it "
+    "does") {
+    TempDir folder;
+    write_tar(folder / "short.tar", 0, 20), write_tar(folder / "long.tar", 20, 35);
+    for (const char* name : {"p_0", "p_1", "q_0", "q_1"})
+        REQUIRE(mkfifo((folder / name).c_str(), 0600) == 0);
+    const auto feed = [&](const char* tar, const char* name) {
+        return cat("sh -c 'for i in 0 1; do cat ", folder / tar, " >", folder / name, "_$i; done'");
+    };
+    const Words how = {"--samples", "25", "--classes", "a,b", "--shards", "mine"};
+    const auto run = [&](Words words) {
+        const Shell one(feed("short.tar", "p")), two(feed("long.tar", "q"));
+        words.insert(words.end(), how.begin(), how.end());
+        return train_ranks(folder, folder / "run", {folder / "p", folder / "q"}, words);
+    };
+    const Run both = run({"--epochs", "2"});
+    CAPTURE(both.output);
+    CAPTURE(both.output1);
+    CHECK(both.images == 45);  // 20 and 25
+    CHECK(has(both.output, "p_0 ended after 20 of 25 samples"));
+    CHECK(has(both.output1, "q_0: 10 samples more than --samples 25 were left out"));
+    CHECK(has(both.output, "shuffled among 2048"));
+    const Run again = run({"--resume", folder / "run", "--epochs", "3"});
+    CHECK(has(again.output, "a pipe cannot be wound back"));
+    CHECK(again.images == 45);
+}
+
+TEST_CASE("pipes: what is missing or wrong is said in a sentence, and nobody waits in silence") {
+    TempDir folder;
+    const std::string fifo = folder / "fifo";
+    REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+    const auto refused = [&](const Words& more, const char* why, const std::string& feed = "true") {
+        const Shell feeder(cat("sh -c '", feed, "'"));
+        Words words = {"--data", fifo, "--size", "16", "--out", folder / "run"};
+        words.insert(words.end(), more.begin(), more.end());
+        const auto [status, output] = run_trainer(words);
+        CAPTURE(output);
+        CHECK(status == 1);
+        CHECK(has(output, why));
+    };
+    refused({}, "--samples N must say how many samples an epoch has");
+    refused({"--samples", "many"}, "--samples cannot be 'many'");
+    refused({"--samples", "9"}, "--classes must name its classes");
+    const Words good = {"--samples", "9", "--classes", "2"};
+    refused({"--samples", "9", "--classes", "2", "--val-split", "0.1"},
+            "--val-split cannot hold back");
+    refused(good, "carries neither tar nor TFRecord", cat("head -c 9999 /dev/zero >", fifo));
+    refused(good, "ended without a sample", cat("true >", fifo));
+}
+
+TEST_CASE("pipes: Ctrl-C ends a run whose feeder is silent, with a checkpoint") {
+    TempDir folder;
+    const std::string tar = folder / "train.tar", fifo = folder / "fifo";
+    write_tar(tar, 0, 12);
+    REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+    const std::string run = folder / "run";
+    Process trainer(
+        folder, "trainer",
+        {"--data",    fifo, "--samples", "40",       "--classes",   "a,b", "--size",   "16",
+         "--batch",   "4",  "--shuffle", "window=1", "--log-every", "1",   "--warmup", "0",
+         "--threads", "1",  "--out",     run});
+    const int feeder = open(fifo.c_str(), O_WRONLY);  // stays open, and writes no more
+    REQUIRE(feeder >= 0);
+    const std::string bytes = read_file(tar);
+    REQUIRE(write(feeder, bytes.data(), bytes.size()) == ssize_t(bytes.size()));
+    CHECK(trainer.wait_for("step 2/10"));
+    trainer.kill(SIGINT);
+    CHECK(trainer.wait() == 128 + SIGINT);
+    close(feeder);
+    CAPTURE(trainer.output());
+    CHECK(has(trainer.output(), "stopped by signal 2 after step"));
+    CHECK(std::filesystem::exists(run + "/latest/meta.json"));
+}
+
+TEST_CASE("eval and predict take what training takes: folders, tar, TFRecord, lists") {
+    TempDir folder;
+    write_class(folder / "set/a", 0, 9), write_class(folder / "set/b", 20, 9);
+    const std::string run = folder / "run", set = folder / "set";
+    const auto [status, trained] =
+        run_trainer({"--data", set, "--size", "16", "--batch", "6", "--epochs", "1", "--threads",
+                     "1", "--warmup", "0", "--out", run});
+    CAPTURE(trained);
+    REQUIRE(status == 0);
+    for (const char* format : {"tar", "tfrecord"})
+        REQUIRE(run_trainer({"pack", set, folder / format, "--format", format}).first == 0);
+    std::ofstream list(folder / "list.tsv");
+    for (int i = 0; i < 9; ++i)
+        list << "set/b/" << 120 + i << ".png\tb\nset/a/" << 100 + i << ".png\ta\n";
+    list.close();
+    const auto eval = [&](const std::string& data) {
+        const std::string output =
+            run_trainer({"eval", "--from", run, "--data", data, "--json", "--threads", "1"}).second;
+        CAPTURE(output);
+        return json::parse(output);
+    };
+    const json want = eval(set);
+    CHECK(want["images"] == 18);
+    const auto images = [&](const std::string& data) {
+        const auto [status, output] = run_trainer({"predict", "--from", run, data, "--json"});
+        CAPTURE(output);
+        CHECK(status == 0);
+        std::vector<double> of_a;  // what is predicted for it, whatever the name
+        for (const std::string& line : split(output, '\n')) {
+            if (line.empty()) continue;
+            const json one = json::parse(line);
+            for (const json& guess : one["top5"])
+                if (guess["class"] == "a") of_a.push_back(guess["probability"]);
+        }
+        std::ranges::sort(of_a);
+        return of_a;
+    };
+    const auto predicted = images(set);
+    CHECK(predicted.size() == 18);
+    for (const char* name : {"tar", "tfrecord", "tar/train-000000.tar", "list.tsv"}) {
+        CAPTURE(name);
+        const json got = eval(folder / name);
+        CHECK(got["correct"] == want["correct"]);
+        CHECK(got["images"] == 18);
+        CHECK(got["loss"].get<double>() == doctest::Approx(want["loss"].get<double>()));
+        const auto found = images(folder / name);
+        REQUIRE(found.size() == predicted.size());
+        for (size_t i = 0; i < found.size(); ++i)  // another place in the batch rounds otherwise
+            CHECK(found[i] == doctest::Approx(predicted[i]).epsilon(1e-5));
+    }
+    // Of a URL with secrets the settings keep only what may be shown.
+    const std::string meta = run + "/latest/meta.json";
+    json content = json::parse(read_file(meta));
+    content["options"]["data"] = "https://…@host/x.tar";
+    std::ofstream(meta) << content;
+    const auto [refused, why] = run_trainer({"eval", "--from", run + "/latest"});
+    CHECK(refused == 1);
+    CHECK(has(why, "is not kept: give it again, by --data"));
+}
+
+TEST_CASE("pipes: one that is silent is named, with how many samples have come; then it goes on") {
+    TempDir folder;
+    const std::string tar = folder / "train.tar", fifo = folder / "fifo";
+    write_tar(tar, 0, 12);
+    const std::string bytes = read_file(tar);
+    REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+    Diary diary;
+    const PipeSource pipe({.name = fifo, .samples = 12, .classes = {"a", "b"}, .silence = 0.1},
+                          diary.log());
+    pipe.begin_epoch();
+    std::vector<uint8_t> image;
+    const auto reader = std::async(std::launch::async, [&] { pipe.read(0, image); });
+    const auto heard = [&](const std::string& text) {
+        while (!has(diary.text(), text)) std::this_thread::yield();
+    };
+    heard("no bytes for 0.1 s; 0 of 12 samples have come");
+    std::ofstream feeder(fifo, std::ios::binary);
+    feeder.write(bytes.data(), 6 * 1024).flush();  // 1 KB for each small picture
+    reader.wait();
+    CHECK(!image.empty());
+    CHECK(pipe.label(0) == 0);
+    auto second = std::async(std::launch::async, [&] { pipe.read(11, image); });
+    heard("of 12 samples have come, and training waits for whoever feeds it");
+    feeder.write(bytes.data() + 6 * 1024, std::streamsize(bytes.size()) - 6 * 1024);
+    feeder.close();
+    second.get();
+    CHECK(pipe.label(11) == 1);
+}
+
+TEST_CASE("pipes: a window that takes more memory than it may is an error that says what to do") {
+    TempDir folder;
+    const std::string tar = folder / "train.tar", fifo = folder / "fifo";
+    write_tar(tar, 0, 12);
+    REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+    Diary diary;
+    const PipeSource pipe(
+        {.name = fifo, .samples = 12, .window = 12, .classes = {"a", "b"}, .most_bytes = 100},
+        diary.log());
+    const Shell feeder(cat("sh -c 'cat ", tar, " >", fifo, "'"));
+    pipe.begin_epoch();
+    std::vector<uint8_t> image;
+    CHECK_THROWS_WITH_AS(pipe.read(11, image), doctest::Contains("a smaller one by --shuffle"),
+                         std::runtime_error);
+}

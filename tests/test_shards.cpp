@@ -1,0 +1,522 @@
+// test_shards.cpp — shards of every format, made by other tools (golden_shards.h) or damaged by us,
+// their index, and how --data finds them.
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "data/crc32c.h"
+#include "data/decode.h"
+#include "data/places.h"
+#include "data/shard_source.h"
+#include "golden.h"
+#include "golden_shards.h"
+#include "src/cli/check_data.h"
+#include "support.h"
+
+using namespace convoy;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+Bytes golden_shard(const char* digits) {
+    return inflate(*in_memory("golden", from_hex(digits)), 1 << 20);
+}
+
+void put(const std::string& path, const Bytes& bytes) {
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+}
+void put(const std::string& path, const std::string& text) {
+    put(path, Bytes(text.begin(), text.end()));
+}
+
+struct Quiet {
+    std::FILE* file = std::tmpfile();
+    Log log{file};
+    ~Quiet() { std::fclose(file); }
+    std::string text() {
+        std::string all(size_t(std::ftell(file)), ' ');
+        std::rewind(file);
+        CHECK(std::fread(all.data(), 1, all.size(), file) == all.size());
+        return all;
+    }
+};
+
+DataSet open(const DataOptions& options, std::string* logged = nullptr) {
+    Quiet quiet;
+    DataSet set = open_data(options, quiet.log);
+    if (logged) *logged = quiet.text();
+    return set;
+}
+void refuses(const DataOptions& options, const std::string& why) {
+    Quiet quiet;
+    CHECK_THROWS_WITH_AS(open_data(options, quiet.log), doctest::Contains(why.c_str()), Error);
+}
+
+// What a scanner finds: labels as "3", "hat" or "3 hat", and faults.
+struct Found {
+    std::vector<std::string> labels, faults;
+    std::vector<uint64_t> offsets;
+    std::vector<Bytes> images;
+};
+Found scan(const Bytes& bytes, ShardFormat format, std::span<const uint8_t> idx_labels = {}) {
+    Found found;
+    const Findings findings{
+        [&](const Record& record) {
+            std::string label = record.label.number ? cat(*record.label.number) : "";
+            if (!record.label.name.empty()) label += (label.empty() ? "" : " ") + record.label.name;
+            found.labels.push_back(label), found.offsets.push_back(record.offset);
+            found.images.emplace_back(record.bytes.begin(), record.bytes.end());
+        },
+        [&](uint64_t at, const std::string& why) {
+            found.faults.push_back(cat("byte ", at, ": ", why));
+        }};
+    // A block of 1,000 bytes: nothing fits into one.
+    StorageStream stream(in_memory("shard", bytes), 1000);
+    scan_records(format, stream, findings, idx_labels);
+    return found;
+}
+Found scan(const Bytes& bytes) {
+    return scan(bytes, shard_format(std::span(bytes).first(std::min(bytes.size(), kHeadBytes)),
+                                    bytes.size()));
+}
+
+// The number of a golden picture: its colour says it.
+int picture_of(const Bytes& png) {
+    Decoder decoder;
+    Image image;
+    decoder.open(png, "golden");
+    decoder.read(image);
+    return image.pixels[0] / 20;
+}
+std::vector<int> pictures_of(const Found& found) {
+    std::vector<int> numbers;
+    for (const Bytes& image : found.images) numbers.push_back(picture_of(image));
+    return numbers;
+}
+
+using Texts = std::vector<std::string>;
+
+// A header and `bytes` zeros; size: as octal digits.
+Bytes member(const std::string& name, const std::string& size, size_t bytes) {
+    Bytes block(512 + (bytes + 511) / 512 * 512);
+    std::copy(name.begin(), name.end(), block.begin());
+    std::copy(size.begin(), size.end(), block.begin() + 124);
+    block[156] = '0';
+    std::copy_n("ustar\00000", 8, block.begin() + 257);
+    std::fill_n(block.begin() + 148, 8, ' ');
+    unsigned sum = 0;
+    for (size_t i = 0; i < 512; ++i) sum += block[i];
+    const std::string digits = fmt::format("{:06o}", sum);
+    std::copy(digits.begin(), digits.end(), block.begin() + 148);
+    block[154] = 0;
+    return block;
+}
+
+}  // namespace
+
+TEST_CASE("crc32c gives the published values, in one piece and in several") {
+    const std::string digits = "123456789";
+    const Bytes bytes(digits.begin(), digits.end());
+    CHECK(crc32c(bytes) == 0xE3069283);
+    CHECK(crc32c(Bytes(32, 0)) == 0x8A9136AA);  // RFC 3720, B.4
+    CHECK(crc32c(std::span(bytes).subspan(4), crc32c(std::span(bytes).first(4))) == 0xE3069283);
+    CHECK(crc32c({}) == 0);
+}
+
+TEST_CASE("tar: WebDataset's samples, with offsets as Python's tarfile has them") {
+    const Found ustar = scan(golden_shard(golden::kTarUstar));
+    CHECK(ustar.labels == Texts{"3", "0", "1"});
+    CHECK(ustar.faults.empty());
+    CHECK(std::ranges::equal(ustar.offsets, golden::kTarUstarOffsets));
+    CHECK(pictures_of(ustar) == std::vector<int>{1, 2, 3});
+    const Found pax = scan(golden_shard(golden::kTarPax)),
+                gnu = scan(golden_shard(golden::kTarGnu));
+    CHECK(pax.labels == Texts{"Mütze", "hat"});
+    CHECK(std::ranges::equal(pax.offsets, golden::kTarPaxOffsets));
+    CHECK(pictures_of(pax) == std::vector<int>{4, 5});
+    CHECK(gnu.labels == Texts{"Mütze", "hat"});
+    CHECK(std::ranges::equal(gnu.offsets, golden::kTarGnuOffsets));
+}
+
+TEST_CASE("TFRecord: protobuf's Examples; a record without an image is a fault") {
+    const Found found = scan(golden_shard(golden::kTfrecord));
+    CHECK(found.labels == Texts{"3 hat", "1 shoe", "3 hat"});
+    CHECK(pictures_of(found) == std::vector<int>{1, 2, 3});
+    REQUIRE(found.faults.size() == 1);
+    CHECK(found.faults[0].ends_with("no image/encoded in it"));
+}
+
+TEST_CASE("CIFAR and IDX: labels, and pixels that the decoder reads as they are") {
+    for (const char* digits : {golden::kCifar10, golden::kCifar100}) {
+        const Found found = scan(golden_shard(digits));
+        const bool ten = digits == golden::kCifar10;
+        CHECK(found.labels == (ten ? Texts{"9", "2"} : Texts{"99", "5"}));
+        Bytes ppm;
+        raw_to_pnm({32, 32, 3}, found.images[1], ppm);
+        Decoder decoder;
+        Image image;
+        decoder.open(ppm, "cifar"), decoder.read(image);
+        REQUIRE((image.H == 32 && image.W == 32));
+        for (int h = 0; h < 32; ++h)
+            for (int w = 0; w < 32; ++w)
+                for (int c = 0; c < 3; ++c)
+                    REQUIRE(image.pixels[size_t(h * 32 + w) * 3 + size_t(c)] ==
+                            (3072 + c * 1024 + h * 32 + w) * 7 % 251);
+    }
+    const Bytes labels = read_idx_labels(*in_memory("labels", golden_shard(golden::kIdxLabels)));
+    const Found found = scan(golden_shard(golden::kIdxImages), ShardFormat::idx, labels);
+    CHECK(found.labels == Texts{"7", "0", "1"});
+    Bytes pgm;
+    raw_to_pnm({5, 4, 1}, found.images[2], pgm);
+    CHECK(std::string(pgm.begin(), pgm.begin() + 11) == "P5 4 5 255\n");
+    CHECK(pgm[11] == 40);
+    CHECK(scan(golden_shard(golden::kIdxImages), ShardFormat::idx, std::span(labels).first(2))
+              .faults == Texts{"byte 0: 3 images and 2 labels"});
+}
+
+TEST_CASE("a shard that ends early gives what is before the end, and one fault that says where") {
+    for (const char* digits : {golden::kTarUstar, golden::kTarPax, golden::kTfrecordFromOne}) {
+        const Bytes whole = golden_shard(digits);
+        const ShardFormat format = shard_format(whole, whole.size());
+        const Found all = scan(whole, format);
+        for (size_t size = 0; size < whole.size(); size += 61) {
+            CAPTURE(size);
+            const Found found = scan(Bytes(whole.begin(), whole.begin() + ptrdiff_t(size)), format);
+            CHECK(found.faults.size() <= 1);
+            REQUIRE(found.labels.size() <= all.labels.size());
+            for (size_t i = 0; i < found.images.size(); ++i)
+                CHECK(found.images[i] == all.images[i]);
+            for (size_t i = 0; i < all.offsets.size();
+                 ++i)  // the first that is not there is missed
+                if (i + 1 < all.offsets.size() && all.offsets[i + 1] + 600 < size)
+                    CHECK(found.images.size() > i);
+        }
+    }
+}
+
+TEST_CASE("a damaged record of a TFRecord is left out; a damaged length ends the file") {
+    Bytes bytes = golden_shard(golden::kTfrecordFromOne);
+    const Found good = scan(bytes);
+    REQUIRE(good.labels == Texts{"1", "2", "3"});
+    bytes[good.offsets[1]] ^= 1;
+    const Found one = scan(bytes);
+    CHECK(one.labels == Texts{"1", "3"});
+    REQUIRE(one.faults.size() == 1);
+    CHECK(one.faults[0].ends_with("the checksum of the record is wrong"));
+    uint64_t length;
+    std::memcpy(&length, bytes.data(), 8);
+    bytes[size_t(length) + 16] ^= 1;  // of the second record
+    const Found cut = scan(bytes);
+    CHECK(cut.labels == Texts{"1"});
+    REQUIRE(cut.faults.size() == 1);
+    CHECK(cut.faults[0].starts_with(
+        cat("byte ", length + 16, ": the checksum of a record's length")));
+}
+
+TEST_CASE("lengths that no file has, odd names and endless JSON are faults, not crashes") {
+    // TFRecord: 2^63 with a right checksum.
+    Bytes record(12 + 64);
+    const uint64_t huge = 1ull << 63;
+    std::memcpy(record.data(), &huge, 8);
+    const uint32_t masked = masked_crc32c(std::span(record).first(8));
+    std::memcpy(record.data() + 8, &masked, 4);
+    CHECK(scan(record).faults ==
+          Texts{cat("byte 0: a record of ", huge, " bytes; the limit is ", kMaxSample)});
+
+    // tar: names with "..", absolute ones, and a size of 2^62 in base 256.
+    Bytes tar = member("../../etc/0001.png", "00000000010", 8);
+    const Bytes absolute = member("/root/0002.jpg", "00000000010", 8);
+    const Bytes endless =
+        member("big/0003.png", std::string("\x80\0\0\0\x40\0\0\0\0\0\0\0", 12), 0);
+    tar.insert(tar.end(), absolute.begin(), absolute.end());
+    tar.insert(tar.end(), endless.begin(), endless.end());
+    const Found found = scan(tar);
+    CHECK(found.labels == Texts{"etc", "root"});  // names of classes, never paths that are opened
+    REQUIRE(found.faults.size() == 1);
+    CHECK(found.faults[0].find("tar") != std::string::npos);
+
+    Bytes json = member("a/1.json", "00030000000", 030000000);
+    std::fill(json.begin() + 512, json.end(), uint8_t('['));
+    // A key ends at the first dot: the mask belongs to the image and is none itself.
+    Bytes masked_image = member("k/1.mask.png", "00000000010", 8);
+    const Bytes image = member("k/1.png", "00000000010", 8);
+    masked_image.insert(masked_image.end(), image.begin(), image.end());
+    CHECK(scan(masked_image).labels == Texts{"k"});
+    CHECK(scan(masked_image).offsets == std::vector<uint64_t>{1536});
+
+    CHECK(scan(member("k/1.png", "00000000000", 0)).faults ==
+          Texts{"byte 512: 'k/1': an empty image"});
+
+    const Bytes end = member("a/2.png", "00000000010", 8);
+    json.insert(json.end(), end.begin(), end.end());
+    const Found after = scan(json);
+    CHECK(after.labels == Texts{"a"});
+    REQUIRE(after.faults.size() == 1);
+    CHECK(after.faults[0].find("'a/1': more than 1048576 bytes") != std::string::npos);
+}
+
+TEST_CASE("a gzip bomb stops at the limit, a cut one says so") {
+    // 1 MB of zeros in 1,032 bytes or so: deflate's best.
+    const Bytes shard = golden_shard(golden::kTarUstar), gz = from_hex(golden::kTarUstar);
+    CHECK_THROWS_WITH_AS(inflate(*in_memory("bomb", gz), shard.size() - 1),
+                         doctest::Contains("inflates to more than"), Error);
+    CHECK(inflate(*in_memory("fits", gz), shard.size()) == shard);
+    CHECK_THROWS_WITH_AS(inflate(*in_memory("cut", Bytes(gz.begin(), gz.end() - 9)), 1 << 20),
+                         doctest::Contains("cut: truncated"), Error);
+    Bytes bad = gz;
+    bad[30] ^= 0xFF;
+    CHECK_THROWS_WITH_AS(inflate(*in_memory("bad", bad), 1 << 20),
+                         doctest::Contains("bad: damaged"), Error);
+}
+
+TEST_CASE("an index survives the way to its file; a damaged one is refused at every byte") {
+    const Bytes bytes = golden_shard(golden::kTarUstar);
+    const StoragePtr storage = in_memory("shard", bytes);
+    const ShardIndex index = scan_shard(storage, ShardFormat::tar);
+    const NamedIndex both[] = {{"a.tar", &index}, {"b.tar", &index}};
+    const Bytes packed = pack_index(both);
+    const auto read = unpack_index(packed);
+    REQUIRE(read.size() == 2);
+    const ShardIndex& back = read.at("b.tar");
+    CHECK((back.bytes == bytes.size() && back.format == ShardFormat::tar));
+    CHECK(back.offsets == index.offsets);
+    CHECK((back.lengths == index.lengths && back.checksums == index.checksums));
+    CHECK((back.labels == index.labels && back.label_of == index.label_of));
+    for (size_t i = 0; i < packed.size(); ++i) {
+        Bytes bad = packed;
+        bad[i] ^= 0x10;
+        CHECK_THROWS_AS(unpack_index(bad), Error);
+        CHECK_THROWS_AS(unpack_index(std::span(packed).first(i)), Error);
+        // The same with a checksum that fits: whatever it says, no crash and no large memory.
+        const uint32_t crc = crc32c(std::span(bad).subspan(12));
+        std::memcpy(bad.data() + 8, &crc, 4);
+        try {
+            unpack_index(bad);
+        } catch (const Error&) {}
+    }
+}
+
+TEST_CASE("a folder of shards: train and val by name, classes by number, the same in every order") {
+    TempDir dir;
+    const Bytes tar = golden_shard(golden::kTarUstar), tfrecord = golden_shard(golden::kTfrecord);
+    put(dir / "set/train-000.tar", tar), put(dir / "set/train-001.tar", tar);
+    put(dir / "set/val-000.tar", tar), put(dir / "set/README.txt", "not a shard");
+    std::string log;
+    const DataSet set = open({.train = dir / "set", .threads = 2}, &log);
+    CHECK(set.train->classes() == Texts{"0", "1", "2", "3"});
+    REQUIRE((set.train->size() == 6 && set.val->size() == 3));
+    CHECK(set.train->label(3) == 3);
+    CHECK(set.train->name(4) ==
+          cat(dir / "set/train-001.tar", ", byte ", golden::kTarUstarOffsets[1]));
+    CHECK(set.train->shard_begins() == std::vector<uint64_t>{0, 3});
+    Bytes bytes;
+    set.train->read(4, bytes);
+    CHECK(picture_of(bytes) == 2);
+    CHECK(fs::exists(dir / "set/convoy.index"));
+    const uint64_t print = set.train->fingerprint();
+
+    // Elsewhere, by a pattern, and with names of the classes.
+    fs::rename(dir / "set", dir / "moved");
+    put(dir / "moved/dataset.json", R"({"classes": ["ant", "bee", "cat", "dog", "eel"]})");
+    const DataSet named =
+        open({.train = dir / "moved/train-{000..001}.tar", .val = dir / "moved/v*.tar"});
+    CHECK(named.train->classes() == Texts{"ant", "bee", "cat", "dog", "eel"});
+    CHECK(named.val->label(0) == 3);
+    CHECK(open({.train = dir / "moved", .classes = {"bee", "dog"}}).train->size() == 4);
+    fs::remove(dir / "moved/dataset.json");
+    CHECK(open({.train = dir / "moved"}).train->fingerprint() == print);
+
+    // A split goes by content: the copies in two shards stay together.
+    const DataSet parts = open({.train = dir / "moved/train-*.tar", .val_split = 0.5f});
+    CHECK((parts.train->size() == 3 && parts.val->size() == 3));
+    CHECK(parts.train->shard_begins().size() == 2);
+    // TFRecords bring the names with them, and the fault is told and counted.
+    put(dir / "tf/train-00000-of-00001", tfrecord);
+    const DataSet records = open({.train = dir / "tf", .label_offset = 1}, &log);
+    CHECK(records.train->classes() == Texts{"shoe", "1", "hat"});
+    CHECK(records.train->damaged() == 1);
+    CHECK(log.find("no image/encoded in it") != std::string::npos);
+}
+
+TEST_CASE("an index is used while it fits its shards, and made anew when it does not") {
+    TempDir dir;
+    const std::string shard = dir / "s/a.tar", index = dir / "s/convoy.index";
+    const Bytes tar = golden_shard(golden::kTarUstar);
+    put(shard, tar);
+    open({.train = dir / "s"});
+    const auto written = fs::last_write_time(shard);
+
+    // Other bytes behind the index's back, at the same time of change: reading notices.
+    Bytes other = tar;
+    other[golden::kTarUstarOffsets[0] + 20] ^= 1;
+    put(shard, other), fs::last_write_time(shard, written);
+    const DataSet stale = open({.train = dir / "s"});
+    Bytes bytes;
+    CHECK_THROWS_WITH_AS(stale.train->read(0, bytes), doctest::Contains("not what its index says"),
+                         Error);
+    stale.train->read(1, bytes);
+
+    // Another size: scanned again. The same with a damaged index, and with one of another shard.
+    other = golden_shard(golden::kTarPax);
+    put(shard, other);
+    CHECK(open({.train = dir / "s"}).train->classes() == Texts{"Mütze", "hat"});
+    Bytes content = read_all(*open_local(index), 1 << 20);
+    content[content.size() / 2] ^= 1;
+    put(index, content);
+    std::string log;
+    CHECK(open({.train = dir / "s"}, &log).train->size() == 2);
+    CHECK(log.find("convoy.index' is not used: damaged") != std::string::npos);
+    open({.train = dir / "s"}, &log);
+    CHECK(log.find("not used") == std::string::npos);
+
+    // It fits: not written again.
+    fs::last_write_time(index, written);
+    open({.train = dir / "s"});
+    CHECK(fs::last_write_time(index) == written);
+
+    // Another label, though size and images are the same: scanned again.
+    put(shard, tar);
+    const Texts before = open({.train = dir / "s"}).train->classes();
+    other = tar;
+    const std::string cls = ".cls";
+    const size_t at = size_t(std::ranges::search(other, cls).begin() - other.begin());
+    other[at / 512 * 512 + 512] ^= 1;
+    put(shard, other);
+    CHECK(open({.train = dir / "s"}).train->classes() != before);
+}
+
+TEST_CASE("CIFAR and MNIST folders as their authors pack them") {
+    TempDir dir;
+    const Bytes cifar = golden_shard(golden::kCifar10);
+    put(dir / "c/data_batch_1.bin", cifar), put(dir / "c/test_batch.bin", cifar);
+    put(dir / "c/batches.meta.txt",
+        "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n\n");
+    put(dir / "c/readme.html", "<html>");
+    std::string log;
+    const DataSet c = open({.train = dir / "c"}, &log);
+    CHECK(c.train->classes()[9] == "truck");
+    CHECK((c.train->size() == 2 && c.train->label(0) == 9 && c.val->size() == 2));
+    CHECK(log.find("validation set") != std::string::npos);
+
+    put(dir / "m/train-images-idx3-ubyte.gz", from_hex(golden::kIdxImages));
+    put(dir / "m/train-labels-idx1-ubyte.gz", from_hex(golden::kIdxLabels));
+    put(dir / "m/t10k-images-idx3-ubyte", golden_shard(golden::kIdxImages));
+    put(dir / "m/t10k-labels-idx1-ubyte", golden_shard(golden::kIdxLabels));
+    const DataSet m = open({.train = dir / "m"});
+    REQUIRE((m.train->size() == 3 && m.val->size() == 3));
+    CHECK(m.train->classes().size() == 8);
+    for (const auto& source : {m.train, m.val}) {
+        Bytes pgm;
+        source->read(1, pgm);
+        CHECK((pgm.size() == 31 && pgm[11] == 20));
+    }
+    Bytes relabelled = golden_shard(golden::kIdxLabels);
+    relabelled.back() ^= 1;
+    put(dir / "m/t10k-labels-idx1-ubyte", relabelled);
+    CHECK(open({.train = dir / "m"}).val->label(2) == (m.val->label(2) ^ 1));
+    fs::remove(dir / "m/t10k-labels-idx1-ubyte");
+    fs::remove(dir / "m/convoy.index");
+    CHECK(open({.train = dir / "m"}, &log).val == nullptr);
+    CHECK(log.find("t10k-labels-idx1-ubyte', are not beside it") != std::string::npos);
+}
+
+TEST_CASE("samples without a label are left out of training, and a test set of them is not used") {
+    TempDir dir;
+    const Bytes one = member("1.png", "00000000010", 8), two = member("x/2.png", "00000000010", 8);
+    Bytes both = one;
+    both.insert(both.end(), two.begin(), two.end());
+    put(dir / "set/train-0.tar", golden_shard(golden::kTarUstar));
+    put(dir / "set/test-0.tar", one);
+    std::string log;
+    const DataSet set = open({.train = dir / "set"}, &log);
+    CHECK(set.val == nullptr);
+    CHECK(log.find("(test)' is not used: ") != std::string::npos);
+    CHECK(log.find("no sample with a label in 1 shard; the first: no label: neither .cls") !=
+          std::string::npos);
+    refuses({.train = dir / "set", .val = dir / "set/test-0.tar"}, "no sample with a label");
+    put(dir / "set/train-1.tar", both);
+    const auto train = open({.train = dir / "set/train-1.tar", .part = true}).train;
+    CHECK((train->size() == 1 && train->damaged() == 1));
+    CHECK(train->faults() ==
+          Texts{cat(dir / "set/train-1.tar",
+                    ", byte 512: no label: neither .cls, nor .json with one, nor a folder")});
+    // `check` names each, not the first ones.
+    Bytes many = both;
+    for (int i = 0; i < 30; ++i) many.insert(many.end(), both.begin(), both.end());
+    put(dir / "many.tar", many);
+    Quiet quiet, report;
+    check_data(open({.train = dir / "many.tar", .part = true, .tell_faults = false}), 1, kMaxPixels,
+               /*as_json=*/true, report.file, quiet.log);
+    const auto found = nlohmann::json::parse(report.text())["training"];
+    CHECK(found["left_out"].size() == 31);
+    CHECK(found["left_out"][30] ==
+          cat(dir / "many.tar", ", byte ", 30 * 2048 + 512,
+              ": no label: neither .cls, nor .json with one, nor a folder"));
+    const auto images = open_images({dir / "set/test-0.tar", dir / "set"}, {}, quiet.log);
+    REQUIRE(images.size() == 2);  // for predict
+    CHECK(images[0]->size() == 1);
+    CHECK(images[1]->size() > 2);
+}
+
+TEST_CASE("a list file: paths beside it or whole, labels by name or number") {
+    TempDir dir;
+    put(dir / "x/1.png", "one"), put(dir / "x/2.png", "two2"), put(dir / "elsewhere.png", "three");
+    put(dir / "train.txt",
+        "x/1.png\tshoe\r\nx/2.png\that\n\n" + (dir / "elsewhere.png") + "\that\n");
+    const DataSet set = open({.train = dir / "train.txt"});
+    CHECK(set.train->classes() == Texts{"hat", "shoe"});
+    REQUIRE(set.train->size() == 3);
+    CHECK((set.train->label(0) == 1 && set.train->label(1) == 0));
+    CHECK((set.train->name(0) == dir / "x/1.png" && set.train->name(2) == dir / "elsewhere.png"));
+    Bytes bytes;
+    set.train->read(1, bytes);
+    CHECK(bytes.size() == 4);
+    put(dir / "bad.txt", "x/1.png\tshoe\nx/2.png hat\n");
+    refuses({.train = dir / "bad.txt"}, "bad.txt', line 2: neither a shard nor a list");
+    put(dir / "far.txt", "x/1.png\t0\nx/2.png\t900000\n");
+    refuses({.train = dir / "far.txt"}, "a label of 900000, but only 2 different ones");
+    put(dir / "mixed.txt", "x/1.png\tshoe\nx/2.png\t3\n");
+    refuses({.train = dir / "mixed.txt"}, "some labels are numbers (3), others only names (shoe)");
+    // The validation set takes the classes of training.
+    put(dir / "val.txt", "x/2.png\tshoe\n");
+    CHECK(open({.train = dir / "train.txt", .val = dir / "val.txt"}).val->label(0) == 1);
+    put(dir / "val.txt", "x/2.png\tcoat\n");
+    refuses({.train = dir / "train.txt", .val = dir / "val.txt"}, "has a class 'coat'");
+}
+
+TEST_CASE("labels that begin at 1 are explained, and --label-offset makes them begin at 0") {
+    TempDir dir;
+    put(dir / "train.tfrecord", golden_shard(golden::kTfrecordFromOne));
+    refuses({.train = dir / "train.tfrecord"}, "labels run from 1 to 3 and none is 0");
+    refuses({.train = dir / "train.tfrecord"}, "--label-offset 1");
+    const DataSet set = open({.train = dir / "train.tfrecord", .label_offset = 1});
+    CHECK(set.train->classes() == Texts{"0", "1", "2"});
+    CHECK(set.train->label(2) == 2);
+    refuses({.train = dir / "train.tfrecord", .label_offset = 2},
+            "a label of 1 with --label-offset 2");
+    // ... and names that a file gives are for numbers from 0 on.
+    put(dir / "classes.txt", "ant\nbee\n");
+    refuses({.train = dir / "train.tfrecord"}, "class number 3, but only 2 classes have names");
+    put(dir / "classes.txt", "ant\nbee\ncat\n");
+    refuses({.train = dir / "train.tfrecord"}, "labels run from 1 to 3 and none is 0");
+    CHECK(open({.train = dir / "train.tfrecord", .label_offset = 1}).train->classes()[2] == "cat");
+}
+
+TEST_CASE("names with braces stand for many, and those that match nothing are refused") {
+    CHECK(expand_braces("a{08..10}.tar") == Texts{"a08.tar", "a09.tar", "a10.tar"});
+    CHECK(expand_braces("{x,y}-{1..2}") == Texts{"x-1", "x-2", "y-1", "y-2"});
+    CHECK(expand_braces("plain") == Texts{"plain"});
+    CHECK_THROWS_AS(expand_braces("{2..1}"), Error);
+    CHECK_THROWS_AS(expand_braces("{0..99999999999}"), Error);
+    CHECK_THROWS_AS(expand_braces("{1..x}"), Error);
+    CHECK_THROWS_AS(expand_braces("{1..9999}{1..9999}"), Error);
+    TempDir dir;
+    refuses({.train = dir / "no-{0..1}.tar"}, "no-0.tar: cannot be opened");
+    refuses({.train = dir / "no-*.tar"}, "no file matches");
+    put(dir / "text.tar", "not a tar");
+    refuses({.train = dir / "{text,text}.tar"}, "text.tar: neither tar, TFRecord");
+}

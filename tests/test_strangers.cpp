@@ -1,0 +1,133 @@
+// What strangers at the port may do: nothing that a rank would notice.
+#include "tests/fake_rank.h"
+
+namespace convoy {
+
+using std::chrono::milliseconds;
+
+static JoinOptions options_for(int rank, uint16_t port) {
+    JoinOptions options;
+    options.host = "127.0.0.1";
+    options.port = port;
+    options.rank = rank;
+    options.world = 2;
+    options.heartbeat = milliseconds(100);
+    options.join_timeout = milliseconds(20'000);
+    return options;
+}
+
+// Two ranks of a coordinator join, sum and leave.
+static void run_two_ranks(uint16_t port, Log& log) {
+    const auto run = [&](int rank) {
+        Job job = join(options_for(rank, port), log);
+        std::vector<float> one{1};
+        job.communicator->allreduce_sum(one).get();
+        CHECK(one[0] == 2);
+        job.communicator->barrier();
+        job.communicator->leave();
+    };
+    std::thread other([&] { run(1); });
+    run(0);
+    other.join();
+}
+
+// Whether the other end has closed the connection; waits for it, or for bytes.
+static bool is_closed(tcp::socket& socket) {
+    char byte;
+    std::error_code error;
+    asio::read(socket, asio::buffer(&byte, 1), error);
+    return bool(error);
+}
+
+TEST_CASE("of many silent connections the oldest are closed, and ranks still get in") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    asio::io_context io;
+    std::vector<tcp::socket> silent;
+    for (int i = 0; i < 100; ++i) {
+        silent.emplace_back(io);
+        silent.back().connect({asio::ip::make_address("127.0.0.1"), coordinator.port()});
+    }
+    for (int i = 0; i < 84; ++i) CHECK(is_closed(silent[size_t(i)]));  // 16 of one address stay
+    for (size_t i = 84; i < 100; ++i) {
+        silent[i].non_blocking(true);
+        char byte;
+        std::error_code error;
+        silent[i].read_some(asio::buffer(&byte, 1), error);
+        CHECK(error == asio::error::would_block);
+    }
+    run_two_ranks(coordinator.port(), diary.log());
+}
+
+TEST_CASE("nobody without a rank may announce a long message, or leave") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    FakeRank longwinded(1, coordinator.port()), early(1, coordinator.port());
+    longwinded.join(2);
+    longwinded.await(wire::Type::status);
+    std::string header(wire::kHeaderBytes, '\0');
+    wire::encode({wire::Type::notice, 0, 0, wire::kGuestLimit + 1},
+                 std::as_writable_bytes(std::span(header)).first<wire::kHeaderBytes>());
+    longwinded.send(header);
+    CHECK_THROWS_AS(longwinded.await(wire::Type::welcome), std::system_error);
+    early.join(2, "127.0.0.1:10");
+    early.await(wire::Type::status);
+    early.send(wire::encode_empty(wire::Type::leave));
+    CHECK_THROWS_AS(early.await(wire::Type::welcome), std::system_error);
+    run_two_ranks(coordinator.port(), diary.log());
+}
+
+TEST_CASE("a JOIN with a stall time of 0 does not make the coordinator deaf") {
+    Diary diary;
+    LoneCoordinator coordinator(1, diary.log());
+    wire::Join join;
+    join.world = 1;
+    join.rules.stall_ms = 0;
+    join.address = "127.0.0.1:9";
+    FakeRank rank(0, coordinator.port());
+    rank.send(wire::encode(join));
+    rank.await_welcome();
+    rank.ready();
+    wire::Heartbeat waiting;
+    waiting.begun = 1;  // a collective that does not move
+    rank.beat(waiting);
+    CHECK(wire::decode_text(rank.await(wire::Type::notice).body).find("no byte has moved") !=
+          std::string::npos);
+}  // and the coordinator ends when it is told to
+
+TEST_CASE("a stranger's JOIN writes no lines of its own into the log") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    FakeRank forger(1, coordinator.port());
+    forger.join(2, "x\nerror: rank 7\x1b[31m was lost");
+    forger.await(wire::Type::status);
+    forger.die();
+    FakeRank longwinded(1, coordinator.port());
+    longwinded.join(2, std::string(256, 'x'));
+    CHECK_THROWS_AS(longwinded.await(wire::Type::status), std::system_error);
+    run_two_ranks(coordinator.port(), diary.log());
+    const std::string text = diary.text();
+    CHECK(text.find("\nerror") == std::string::npos);
+    CHECK(text.find('\x1b') == std::string::npos);
+    CHECK(text.find("x?error: rank 7?[31m was lost") != std::string::npos);
+    CHECK(text.find("an address of more than 255 bytes") != std::string::npos);
+}
+
+TEST_CASE("a peer that does not read loses the connection after 1 MB") {
+    asio::io_context io;
+    tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
+    tcp::socket deaf(io);
+    deaf.connect(acceptor.local_endpoint());
+    const auto connection = std::make_shared<Connection>(acceptor.accept());
+    size_t sent = 0;
+    for (; connection->is_open() && sent < (64 << 20); sent += 100'000) {
+        connection->send(std::string(100'000, 'x'));
+        io.restart();
+        io.poll();  // as much as the kernel takes
+    }
+    CHECK_FALSE(connection->is_open());
+    CHECK(sent > 1'000'000);
+    connection->send("nothing more");
+}
+
+}  // namespace convoy

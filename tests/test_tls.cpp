@@ -1,0 +1,609 @@
+// Who is let in by a token and who is not, played by OpenSSL itself; and collectives over TLS.
+#include "net/tls.h"
+
+#include <fcntl.h>
+#include <openssl/kdf.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+
+#include <cstring>
+
+#include "net/health.h"
+#include "src/base/clock.h"
+#include "src/cli/commands.h"
+#include "tests/fake_rank.h"
+#include "tests/process.h"
+
+namespace convoy {
+
+using std::chrono::milliseconds;
+using Bytes = std::vector<unsigned char>;
+
+// --- tokens ---
+
+static constexpr std::string_view kDigits = "0123456789abcdefghjkmnpqrstvwxyz";
+
+TEST_CASE("a token has 256 random bits; any wrong character and any swap of neighbours is named") {
+    const std::string token = make_token();
+    CHECK(token.size() == 53);
+    CHECK(make_token() != token);
+    CHECK(make_tls(token) != nullptr);
+    CHECK(make_tls("") == nullptr);
+    int tried = 0;
+    for (size_t i = 0; i < token.size(); ++i) {
+        std::string other = token;
+        for (const char digit : kDigits) {
+            other[i] = digit;
+            if (digit == token[i]) continue;
+            CHECK_THROWS_AS(make_tls(other), AccessError);
+            ++tried;
+        }
+        other = token;
+        if (i == 0 || token[i] == token[i - 1]) continue;
+        std::swap(other[i], other[i - 1]);
+        CHECK_THROWS_WITH_AS(make_tls(other), doctest::Contains("two are swapped"), AccessError);
+    }
+    CHECK(tried == 53 * 31);
+    CHECK_THROWS_WITH_AS(make_tls(token.substr(1)), doctest::Contains("has 52 characters"),
+                         AccessError);
+    CHECK_THROWS_WITH_AS(make_tls("U" + token.substr(1)), doctest::Contains("character 1 is none"),
+                         AccessError);
+}
+
+// --- one connection: ours against OpenSSL's ---
+
+// The key of a token, by other means than the code under test.
+static Bytes key_of(const std::string& token) {
+    Bytes bits, raw(32, 0), key(32);
+    for (size_t i = 0; i < 52; ++i)
+        for (int bit = 4; bit >= 0; --bit) bits.push_back(kDigits.find(token[i]) >> bit & 1);
+    for (size_t i = 0; i < 256; ++i) raw[i / 8] = raw[i / 8] << 1 | bits[i];
+    EVP_PKEY_CTX* ctx = EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr);
+    size_t size = key.size();
+    const char info[] = "convoy psk 1";
+    REQUIRE(
+        (EVP_PKEY_derive_init(ctx) > 0 && EVP_PKEY_CTX_set_hkdf_md(ctx, EVP_sha256()) > 0 &&
+         EVP_PKEY_CTX_set1_hkdf_key(ctx, raw.data(), 32) > 0 &&
+         EVP_PKEY_CTX_add1_hkdf_info(ctx, reinterpret_cast<const unsigned char*>(info), 12) > 0 &&
+         EVP_PKEY_derive(ctx, key.data(), &size) > 0));
+    EVP_PKEY_CTX_free(ctx);
+    return key;
+}
+
+// Somebody at the other end of a connection, who does as the fields say.
+struct Stranger {
+    std::string identity = "convoy1";
+    Bytes key = {};  // empty: none
+    std::string suites = "TLS_AES_128_GCM_SHA256";
+    Bytes suite = {0x13, 0x01};  // that of the key
+    int most_version = TLS1_3_VERSION;
+    bool certificate = false;
+    std::map<int, int> messages = {};  // handshake messages received, by type
+    std::vector<std::string> alerts = {};
+
+    static Stranger* of(const SSL* ssl) { return static_cast<Stranger*>(SSL_get_app_data(ssl)); }
+    static SSL_SESSION* session(SSL* ssl) {
+        const Stranger* self = of(ssl);
+        SSL_SESSION* session = SSL_SESSION_new();
+        SSL_SESSION_set1_master_key(session, self->key.data(), self->key.size());
+        SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, self->suite.data()));
+        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION);
+        return session;
+    }
+    SSL* connection(int socket, bool dials) {
+        SSL_CTX* ctx = SSL_CTX_new(TLS_method());
+        SSL_CTX_set_max_proto_version(ctx, most_version);
+        REQUIRE(SSL_CTX_set_ciphersuites(ctx, suites.c_str()));
+        if (certificate) add_certificate(ctx);
+        SSL* ssl = SSL_new(ctx);
+        SSL_CTX_free(ctx);
+        SSL_set_app_data(ssl, this);
+        SSL_set_fd(ssl, socket);
+        if (!key.empty()) {
+            SSL_set_psk_use_session_callback(
+                ssl, [](SSL* s, const EVP_MD*, const unsigned char** id, size_t* size,
+                        SSL_SESSION** found) {
+                    *id = reinterpret_cast<const unsigned char*>(of(s)->identity.data());
+                    *size = of(s)->identity.size();
+                    *found = session(s);
+                    return 1;
+                });
+            SSL_set_psk_find_session_callback(
+                ssl, [](SSL* s, const unsigned char*, size_t, SSL_SESSION** found) {
+                    *found = session(s);
+                    return 1;
+                });
+        }
+        SSL_set_msg_callback(
+            ssl, [](int sends, int, int type, const void* bytes, size_t size, SSL* s, void*) {
+                const auto* message = static_cast<const unsigned char*>(bytes);
+                if (sends || size < 2) return;
+                if (type == SSL3_RT_HANDSHAKE) ++of(s)->messages[message[0]];
+                if (type == SSL3_RT_ALERT)
+                    of(s)->alerts.push_back(SSL_alert_desc_string_long(message[1]));
+            });
+        dials ? SSL_set_connect_state(ssl) : SSL_set_accept_state(ssl);
+        return ssl;
+    }
+    static void add_certificate(SSL_CTX* ctx) {
+        EVP_PKEY* pair = EVP_EC_gen("P-256");
+        X509* paper = X509_new();
+        X509_gmtime_adj(X509_getm_notBefore(paper), -60);
+        X509_gmtime_adj(X509_getm_notAfter(paper), 3600);
+        X509_NAME_add_entry_by_txt(X509_get_subject_name(paper), "CN", MBSTRING_ASC,
+                                   reinterpret_cast<const unsigned char*>("rank0"), -1, -1, 0);
+        X509_set_issuer_name(paper, X509_get_subject_name(paper));
+        X509_set_pubkey(paper, pair);
+        X509_sign(paper, pair, EVP_sha256());
+        REQUIRE((SSL_CTX_use_certificate(ctx, paper) && SSL_CTX_use_PrivateKey(ctx, pair)));
+        X509_free(paper);
+        EVP_PKEY_free(pair);
+    }
+};
+
+// Two ends of a connection, which wait for nothing.
+struct Wire {
+    int ends[2];
+    Wire() { REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0); }
+    ~Wire() { close(ends[0]), close(ends[1]); }
+};
+
+struct Meeting {
+    bool ours = false, refused = false;  // we are done; we have refused
+    bool theirs = false;
+};
+static Meeting meet(Tls& ours, SSL* theirs) {
+    Meeting m;
+    for (int i = 0; i < 20; ++i) {
+        if (!m.ours && !m.refused) {
+            const ssize_t done = ours.handshake();
+            m.ours = done == 1;
+            m.refused = done < 0 && errno == EPROTO;
+        }
+        m.theirs = SSL_do_handshake(theirs) == 1 || m.theirs;
+    }
+    char byte;
+    SSL_read(theirs, &byte, 1);  // what comes after the handshake
+    return m;
+}
+
+TEST_CASE("the holder of the token is let in, from both sides, by the one suite, without tickets") {
+    const std::string token = make_token();
+    for (const bool we_dial : {true, false}) {
+        Wire wire;
+        Tls ours(make_tls(token), wire.ends[0], we_dial);
+        Stranger holder{.key = key_of(token)};
+        SSL* theirs = holder.connection(wire.ends[1], !we_dial);
+        const Meeting m = meet(ours, theirs);
+        CHECK((m.ours && m.theirs));
+        CHECK(SSL_version(theirs) == TLS1_3_VERSION);
+        CHECK(SSL_get_cipher_name(theirs) == std::string("TLS_AES_128_GCM_SHA256"));
+        CHECK(SSL_session_reused(theirs));
+        CHECK(SSL_get_negotiated_group(theirs) == NID_X25519);  // never the key alone
+        CHECK(holder.messages[SSL3_MT_NEWSESSION_TICKET] == 0);
+        CHECK(holder.messages[SSL3_MT_CERTIFICATE] == 0);
+        CHECK(holder.alerts.empty());
+        SSL_free(theirs);
+    }
+}
+
+TEST_CASE("nobody else is let in, and learns no more than one alert") {
+    const std::string token = make_token();
+    const Bytes key = key_of(token), sha384(48, 7);
+    struct {
+        std::string what;
+        Stranger stranger;
+        bool we_dial;
+    } cases[] = {
+        {"an impostor with a certificate",
+         {.suites = "TLS_AES_128_GCM_SHA256", .certificate = true},
+         true},
+        {"no key", {}, false},
+        {"no key, but a certificate", {.certificate = true}, false},
+        {"another key", {.key = key_of(make_token())}, false},
+        {"another key, which listens", {.key = key_of(make_token())}, true},
+        {"an identity that names no key", {.identity = "convoy2", .key = key}, false},
+        {"another hash",
+         {.key = sha384, .suites = "TLS_AES_256_GCM_SHA384", .suite = {0x13, 0x02}},
+         false},
+        {"another hash beside the right one",
+         {.key = sha384,
+          .suites = "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256",
+          .suite = {0x13, 0x02}},
+         false},
+        {"another cipher",
+         {.key = key, .suites = "TLS_CHACHA20_POLY1305_SHA256", .suite = {0x13, 0x03}},
+         false},
+        {"another cipher, which listens",
+         {.key = key, .suites = "TLS_CHACHA20_POLY1305_SHA256", .suite = {0x13, 0x03}},
+         true},
+        {"TLS 1.2", {.most_version = TLS1_2_VERSION}, false},
+        {"TLS 1.2 with a certificate, which listens",
+         {.most_version = TLS1_2_VERSION, .certificate = true},
+         true},
+    };
+    for (auto& [what, stranger, we_dial] : cases) {
+        CAPTURE(what);
+        Wire wire;
+        Tls ours(make_tls(token), wire.ends[0], we_dial);
+        SSL* theirs = stranger.connection(wire.ends[1], !we_dial);
+        const Meeting m = meet(ours, theirs);
+        CHECK_FALSE(m.ours);
+        CHECK(m.refused);
+        CHECK_FALSE(m.theirs);
+        CHECK(stranger.alerts.size() <= 1);
+        if (!we_dial) CHECK(stranger.alerts.size() == 1);
+        SSL_free(theirs);
+    }
+}
+
+// Two ends that have met: ours, which dialled, and OpenSSL's.
+struct Pair {
+    const std::string token = make_token();
+    Wire wire;
+    Tls ours{make_tls(token), wire.ends[0], true};
+    Stranger holder{.key = key_of(token)};
+    SSL* theirs = holder.connection(wire.ends[1], false);
+    Pair() { REQUIRE(meet(ours, theirs).ours); }
+    ~Pair() { SSL_free(theirs); }
+};
+
+TEST_CASE("the key is changed after so many records, and no byte is lost by it") {
+    Pair pair;
+    Tls::records_per_key = 3;
+    for (unsigned char i = 0; i < 10; ++i) {
+        const std::byte sent{i};
+        unsigned char got = 99;
+        CHECK(pair.ours.write(std::span(&sent, 1)) == 1);
+        CHECK(SSL_read(pair.theirs, &got, 1) == 1);
+        CHECK(got == i);
+    }
+    Tls::records_per_key = 1 << 23;
+    CHECK(pair.holder.messages[SSL3_MT_KEY_UPDATE] == 3);  // before records 4, 7 and 10
+}
+
+TEST_CASE("a byte that was changed on the way is an error, not data") {
+    Pair pair;
+    Wire aside;  // the record passes through our hands
+    SSL_set_fd(pair.theirs, aside.ends[0]);
+    REQUIRE(SSL_write(pair.theirs, "gradient", 8) == 8);
+    char record[64];
+    const ssize_t size = recv(aside.ends[1], record, sizeof record, 0);
+    REQUIRE(size == 8 + 1 + 16 + 5);
+    record[6] ^= 1;
+    REQUIRE(send(pair.wire.ends[1], record, size_t(size), 0) == size);
+    std::byte got[8];
+    CHECK(pair.ours.read(got) == -1);
+    CHECK(errno == EPROTO);
+}
+
+// --- ranks ---
+
+static JoinOptions options_for(int rank, uint16_t port, const std::string& token) {
+    JoinOptions options;
+    options.host = "127.0.0.1";
+    options.port = port;
+    options.rank = rank;
+    options.world = 2;
+    options.access.token = token;
+    options.heartbeat = milliseconds(100);
+    options.join_timeout = milliseconds(20'000);
+    return options;
+}
+
+// What each rank of a job ends with, after a few collectives of every kind.
+static std::vector<std::vector<float>> results(int world, const std::string& token, bool bf16) {
+    std::vector<std::vector<float>> all(static_cast<size_t>(world));
+    run_ranks(
+        world,
+        [&](JoinOptions& options) {
+            options.access.token = token;
+            options.bf16_wire = bf16;
+        },
+        [&](Job& job) {
+            Communicator& c = *job.communicator;
+            std::vector<float>& mine = all[size_t(c.rank())];
+            for (const size_t n : {0, 1, 7, 4096, 4097, 300'001, 3'000'000}) {
+                std::vector<float> data = random_floats(n, uint64_t(c.rank()) + 1);
+                c.allreduce_sum(data).get();
+                mine.insert(mine.end(), data.begin(), data.end());
+            }
+            std::vector<float> block = random_floats(70'000, 9);
+            c.broadcast(std::as_writable_bytes(std::span(block)), world - 1);
+            mine.insert(mine.end(), block.begin(), block.end());
+            for (const auto& text : allgather_text(c, std::string(size_t(c.rank()) * 40'000, 'x')))
+                mine.push_back(float(text.size()));
+            c.measure_edges();
+        });
+    return all;
+}
+
+TEST_CASE("collectives of 2, 3 and 4 ranks over TLS give the bits of the plain ones") {
+    const std::string token = make_token();
+    Tls::records_per_key = 5;  // the keys change all the time
+    for (const int world : {2, 3, 4})
+        for (const bool bf16 : {false, true}) {
+            CAPTURE(world);
+            const auto plain = results(world, "", bf16), encrypted = results(world, token, bf16);
+            for (size_t rank = 0; rank < plain.size(); ++rank) {
+                REQUIRE(plain[rank].size() == encrypted[rank].size());
+                CHECK(std::memcmp(plain[rank].data(), encrypted[rank].data(),
+                                  plain[rank].size() * sizeof(float)) == 0);
+            }
+        }
+    Tls::records_per_key = 1 << 23;
+}
+
+// A relay that counts, and shows, what passes.
+class Relay {
+ public:
+    explicit Relay(std::function<uint16_t()> to) : to_(std::move(to)) {
+        acceptor_ = {io_, tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0)};
+        thread_ = std::thread([this] {
+            asio::co_spawn(io_, accept(), [](std::exception_ptr) {});
+            io_.run();
+        });
+    }
+    ~Relay() {
+        io_.stop();
+        thread_.join();
+    }
+    uint16_t port() { return acceptor_.local_endpoint().port(); }
+    std::string passed() {
+        std::lock_guard lock(mutex_);
+        return passed_;
+    }
+
+ private:
+    asio::awaitable<void> accept() {
+        for (;;) {
+            const auto in = std::make_shared<tcp::socket>(io_),
+                       out = std::make_shared<tcp::socket>(io_);
+            co_await acceptor_.async_accept(*in, asio::use_awaitable);
+            co_await out->async_connect({asio::ip::make_address("127.0.0.1"), to_()},
+                                        asio::use_awaitable);
+            spawn(io_.get_executor(), pass(in, out));
+            spawn(io_.get_executor(), pass(out, in));
+        }
+    }
+    asio::awaitable<void> pass(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to) {
+        std::string buffer(1 << 16, '\0');
+        try {
+            for (;;) {
+                const size_t n =
+                    co_await from->async_read_some(asio::buffer(buffer), asio::use_awaitable);
+                {
+                    std::lock_guard lock(mutex_);
+                    passed_ += buffer.substr(0, n);
+                }
+                co_await asio::async_write(*to, asio::buffer(buffer.data(), n),
+                                           asio::use_awaitable);
+            }
+        } catch (const std::system_error&) {
+            std::error_code ignored;
+            to->close(ignored);
+        }
+    }
+
+    std::function<uint16_t()> to_;
+    asio::io_context io_{1};
+    tcp::acceptor acceptor_{io_};
+    std::mutex mutex_;
+    std::string passed_;
+    std::thread thread_;
+};
+
+TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of its sums") {
+    const std::string needle = "needle-in-the-settings";
+    const std::string sums(4096, 'N');  // floats whose bytes are all 'N'
+    for (const std::string& token : {std::string(), make_token()}) {
+        Diary diary;
+        LoneCoordinator coordinator(2, diary.log(), {token});
+        Relay control([&] { return coordinator.port(); });
+        const uint16_t port0 = free_port();
+        Relay edge([&] { return port0; });
+        const auto run = [&](int rank) {
+            JoinOptions options = options_for(rank, control.port(), token);
+            options.settings["data"] = needle;
+            if (rank == 0) options.listen_port = port0;
+            if (rank == 0) options.advertise = cat("127.0.0.1:", edge.port());
+            options.access.open = true;  // --advertise listens everywhere
+            Job job = join(options, diary.log());
+            std::vector<float> data(sums.size() / sizeof(float), 0);
+            if (rank == 0) std::memcpy(data.data(), sums.data(), sums.size());
+            job.communicator->allreduce_sum(data).get();
+            CHECK(std::memcmp(data.data(), sums.data(), sums.size()) == 0);
+            job.communicator->barrier();
+            job.communicator->leave();
+        };
+        std::thread other([&] { run(1); });
+        run(0);
+        other.join();
+        const bool plain = token.empty();
+        CHECK((control.passed().find(needle) != std::string::npos) == plain);
+        CHECK((edge.passed().find(sums.substr(0, 64)) != std::string::npos) == plain);
+        CHECK((edge.passed().find("CNVY") != std::string::npos) == plain);
+    }
+}
+
+TEST_CASE("an edge that somebody bends to another rank than was meant is refused") {
+    const std::string token = make_token();
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log(), {token});
+    std::thread rank0([&] {
+        CHECK_THROWS_AS(join(options_for(0, coordinator.port(), token), diary.log()), Error);
+    });
+    const TlsContext tls = make_tls(token);
+    int refused = 0;
+    // The test is rank 1.
+    const auto run = [&]() -> asio::awaitable<void> {
+        Socket control =
+            co_await dial("127.0.0.1", coordinator.port(), {}, tls, milliseconds(5'000));
+        wire::Join join_message;
+        join_message.rank = 1, join_message.address = "127.0.0.1:9";
+        co_await write_message(control, wire::encode(join_message));
+        Message message;
+        while (message.header.type != wire::Type::welcome)
+            co_await read_message(control, wire::kControlLimit, message);
+        const auto welcome = wire::decode<wire::Welcome>(message.body, message.header.generation);
+        const auto [host, port] = split_address(welcome.peers[0].address, "peer");
+        // From the rank to itself, from another one, to another one, of another job; then the right
+        // one.
+        const wire::Edge edges[] = {{welcome.job, 0, 0, welcome.generation},
+                                    {welcome.job, 2, 0, welcome.generation},
+                                    {welcome.job, 1, 1, welcome.generation},
+                                    {welcome.job ^ 1, 1, 0, welcome.generation},
+                                    {welcome.job, 1, 0, welcome.generation}};
+        for (const wire::Edge& edge : edges) {
+            Socket socket = co_await dial(host, port, {}, tls, milliseconds(5'000));
+            co_await write_message(socket, wire::encode(edge));
+            try {
+                co_await read_message(socket, wire::kJoinLimit, message);
+                const auto answer = wire::decode<wire::Edge>(message.body);
+                CHECK((answer.job == welcome.job && answer.from == 0 && answer.to == 1));
+                CHECK(refused == 4);
+            } catch (const std::system_error&) {
+                ++refused;
+            }
+        }
+    };
+    asio::io_context io;
+    std::exception_ptr failure;
+    asio::co_spawn(io, run(), [&](std::exception_ptr error) { failure = error; });
+    io.run();
+    rank0.join();
+    if (failure) std::rethrow_exception(failure);
+    CHECK(refused == 4);
+}
+
+TEST_CASE("a token on one side only, or another one, ends both sides' wait with one sentence") {
+    const std::string token = make_token();
+    const std::pair<std::string, std::string> sides[] = {
+        {token, ""}, {"", token}, {token, make_token()}};
+    for (const auto& [served, given] : sides) {
+        CAPTURE(served.empty());
+        CAPTURE(given.empty());
+        Diary diary;
+        LoneCoordinator coordinator(2, diary.log(), {served});
+        CHECK_THROWS_WITH_AS(
+            join(options_for(1, coordinator.port(), given), diary.log()),
+            doctest::Contains("refused: the token differs or the other side has none"), Error);
+        const std::string text = diary.text();
+        CHECK(text.find("refused 127.0.0.1:") != std::string::npos);
+        if (!token.empty()) CHECK(text.find(token) == std::string::npos);
+    }
+}
+
+TEST_CASE("health is told to those who hold the token, and to all where there is none") {
+    const std::string token = make_token();
+    Diary diary;
+    LoneCoordinator secret(3, diary.log(), {token}), plain(3, diary.log());
+    const auto ask = [](uint16_t port, const std::string& with) {
+        return ask_health(port, milliseconds(5'000), with);
+    };
+    CHECK(ask(secret.port(), token).text == "coordinator: 0 of 3 joined, missing rank 0, 1, 2");
+    CHECK(ask(secret.port(), token).healthy);
+    CHECK(ask(plain.port(), "").healthy);
+    for (const auto& report :
+         {ask(secret.port(), ""), ask(secret.port(), make_token()), ask(plain.port(), token)}) {
+        CAPTURE(report.text);
+        CHECK_FALSE(report.healthy);
+        CHECK_FALSE(report.none_is_there);
+        CHECK(report.text.find("missing rank") == std::string::npos);
+        CHECK(report.text.find("the token differs or the other side has none") !=
+              std::string::npos);
+    }
+}
+
+// The bytes that the other end sends until it closes.
+static std::string rest_of(tcp::socket& socket) {
+    std::string bytes;
+    std::error_code error;
+    asio::read(socket, asio::dynamic_buffer(bytes), error);
+    return bytes;
+}
+
+TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest are closed") {
+    const std::string token = make_token(), alert(kTlsAlert, sizeof kTlsAlert);
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log(), {token});
+    asio::io_context io;
+    const tcp::endpoint at(asio::ip::make_address("127.0.0.1"), coordinator.port());
+    wire::Join join_message;
+    join_message.world = 2;
+    join_message.address = "sneaked in";
+    const std::string garbage[] = {"GET / HTTP/1.1\r\n\r\n", wire::encode(join_message),
+                                   std::string(400, '\xff'), "SSH-2.0-OpenSSH_9.2\r\n"};
+    for (const std::string& bytes : garbage) {
+        tcp::socket stranger(io);
+        stranger.connect(at);
+        asio::write(stranger, asio::buffer(bytes));
+        CHECK(rest_of(stranger) == alert);
+    }
+    // A record of a handshake that claims 16 KB, of which ten bytes come.
+    std::vector<tcp::socket> slow;
+    for (int i = 0; i < 100; ++i) {
+        slow.emplace_back(io);
+        slow.back().connect(at);
+        asio::write(slow.back(), asio::buffer("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03", 10));
+    }
+    for (size_t i = 0; i < 84; ++i) CHECK(rest_of(slow[i]).size() <= alert.size());
+    const auto run = [&](int rank) {
+        Job job = join(options_for(rank, coordinator.port(), token), diary.log());
+        job.communicator->barrier();
+        job.communicator->leave();
+    };
+    std::thread other([&] { run(1); });
+    run(0);
+    other.join();
+    const std::string text = diary.text();
+    CHECK(text.find("sneaked in") == std::string::npos);
+    CHECK(text.find("its token differs, or it has none") != std::string::npos);
+}
+
+TEST_CASE("without a token nothing listens where other machines are, unless --open is given") {
+    Diary diary;
+    const auto serve = [&](const Access& access) {
+        serve_coordinator(
+            "0.0.0.0", 0, 1, diary.log(), [] { return 1; }, {}, access);
+    };
+    CHECK_THROWS_WITH_AS(serve({}), doctest::Contains("without a token it does not listen at"),
+                         AccessError);
+    CHECK_NOTHROW(serve({"", true}));
+    CHECK_NOTHROW(serve({make_token(), false}));
+    JoinOptions options = options_for(0, 0, "");
+    options.advertise = "127.0.0.1:1";  // of another machine, for all it knows
+    options.listen_port = free_port();
+    const auto begin = Clock::now();
+    CHECK_THROWS_WITH_AS(join(options, diary.log()), doctest::Contains("--token-file"), Error);
+    CHECK(seconds_since(begin) < 10);  // it does not wait for the coordinator
+}
+
+TEST_CASE("program: token, --token-file and CONVOY_TOKEN; a file that others can read is refused") {
+    const TempDir folder;
+    const auto [status, output] = run_trainer({"token"});
+    CHECK(status == 0);
+    const std::string token = output.substr(0, output.find('\n')), file = folder / "token";
+    CHECK(make_tls(token) != nullptr);
+    std::ofstream(file) << token << "\n";
+    const auto bench = [&](const std::string& given) {
+        return run_trainer(
+            {"bench", "allreduce", "--bytes", "1K", "--json", "--token-file", given});
+    };
+    chmod(file.c_str(), 0644);
+    CHECK(bench(file).first == 1);
+    CHECK(bench(file).second.find("chmod 600") != std::string::npos);
+    chmod(file.c_str(), 0600);
+    CHECK(bench(file).first == 0);
+    CHECK(bench(file).second.find("\"encrypted\":1") != std::string::npos);
+    const auto line = parse_command_line({"health"}, {{"CONVOY_TOKEN", token}});
+    CHECK(access_of(line.config).token == token);
+    const auto both = parse_command_line({"health", "--token-file", file}, {{"CONVOY_TOKEN", "x"}});
+    CHECK(access_of(both.config).token == token);
+    CHECK(bench(folder / "none").second.find("cannot be read") != std::string::npos);
+    std::ofstream(file) << token.substr(2) << "\n";
+    CHECK(bench(file).second.find("the token is damaged: it has 51 characters") !=
+          std::string::npos);
+}
+
+}  // namespace convoy
