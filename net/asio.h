@@ -23,6 +23,7 @@
 #endif
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
+#include <asio/dispatch.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/network_v4.hpp>

@@ -224,8 +224,11 @@ TEST_CASE("a way between two ranks that is not the one meant is named; one that 
     Process rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
     Process rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
     Process rank2(hosts, 3, options_for(2, "10.77.0.1"), sum_and_tell);
-    for (Process* rank : {&rank0, &rank1, &rank2})
-        CHECK(contains(rank->await("error:"), "cannot reach rank 1 (10.77.0.2:29400)"));
+    for (Process* rank : {&rank0, &rank1, &rank2}) {
+        const std::string error = rank->await("error:");
+        CAPTURE(error);
+        CHECK(contains(error, "cannot reach rank 1 (10.77.0.2:29400)"));
+    }
 }
 
 TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one end the job") {
