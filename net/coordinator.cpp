@@ -4,9 +4,7 @@
 #include <random>
 
 #include "net/communicator.h"
-#include "net/health.h"
 #include "net/listener.h"
-#include "net/rendezvous.h"
 
 namespace convoy {
 
@@ -17,13 +15,7 @@ namespace {
 constexpr std::chrono::seconds kFormerPatience{60};  // for ranks of earlier jobs to hang up
 constexpr std::chrono::seconds kRefusedPatience{5};  // for those that were refused
 constexpr size_t kStallText = 500;                   // bytes of it in a heartbeat
-constexpr milliseconds kProbe{1'000};                // for a rank to say that it lives
 constexpr size_t kRefusalText = 1'000;               // bytes of it in a REFUSE and in the log
-
-std::string left_behind(uint32_t generation) {
-    return cat("the job went on without this rank, in generation ", generation,
-               ": it was not heard of for too long; started again with --join it takes part again");
-}
 
 }  // namespace
 
@@ -59,6 +51,7 @@ Coordinator::Coordinator(asio::io_context& io, Options options, Log& log, const 
     welcome_ = last;
     pause_ = options.pause;
     break_ring(-1, why);
+    if (options.cut_off) regroup_.doubt(Clock::now());
     for (int rank = 0; rank < welcome_.world; ++rank) {
         if (rank == welcome_.server)
             options.server_left ? regroup_.left(rank) : regroup_.cut(rank, why);
@@ -251,174 +244,6 @@ std::vector<std::string> Coordinator::names() const {
     for (int rank = 0; rank < welcome_.world; ++rank)
         names.push_back(rank_name(rank, welcome_.peers[size_t(rank)].address));
     return names;
-}
-
-// From here on the ring of this generation is no more, and its ranks are asked to come back.
-void Coordinator::break_ring(int lost, const std::string& why) {
-    log(cat("generation ", generation_, " ends: ", lost < 0 ? "" : cat(names()[size_t(lost)], ": "),
-            why));
-    stage_ = Stage::regrouping;
-    regroup_ = Regroup(names(), welcome_.rules, why, Clock::now());
-    for (const ClientPtr& client : clients_) {
-        regroup_.heard(client->rank, client->heard);
-        if (client->left) regroup_.left(client->rank);
-    }
-    if (pause_.lately(Clock::now())) regroup_.doubt(Clock::now());
-    broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
-}
-
-void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
-    auto client = std::make_shared<Client>();
-    client->id = next_id_++;
-    client->heard = Clock::now();
-    client->connection = std::make_shared<Connection>(std::move(socket));
-    const auto member = std::ranges::find(welcome_.peers, rejoin.process, &wire::Member::process);
-    const bool is_new = member == welcome_.peers.end() && !rejoin.address.empty();
-    const bool is_full = is_new && welcome_.world + int(newcomers_.size()) >= wire::kMaxWorld;
-    if (!elastic() || rejoin.job != job_ || is_full ||
-        (!is_new && member == welcome_.peers.end())) {
-        former_.push_back(client);
-        return client->connection->send(wire::encode(wire::Refuse{
-            false, is_full  ? cat("the job has ", wire::kMaxWorld, " ranks, the most there can be")
-                   : is_new ? "the job that it asked for has ended"
-                            : left_behind(generation_)}));
-    }
-    if (is_new) {
-        for (const ClientPtr& c : std::vector(newcomers_))  // by a connection that broke
-            if (c->join.process == rejoin.process)
-                c->connection->close(), std::erase(newcomers_, c);
-        client->job = job_;
-        client->join.host = rejoin.host, client->join.address = rejoin.address;
-        client->join.process = rejoin.process;
-        newcomers_.push_back(client);
-        client->connection->send(wire::encode_text(
-            wire::Type::status, "the ranks take this one in after the step that they do now"));
-        spawn(io_.get_executor(), serve(client));
-        return call_for_newcomers();
-    }
-    client->rank = int(member - welcome_.peers.begin());
-    client->job = job_;
-    client->join.host = member->host, client->join.address = member->address;
-    for (const ClientPtr& c : std::vector(clients_))
-        if (c->rank == client->rank) c->connection->close(), remove(*c);
-    clients_.push_back(client);
-    client->connection->send(wire::encode_text(wire::Type::status, "back in the job"));
-    spawn(io_.get_executor(), serve(client));
-    back(*client, rejoin);
-}
-
-void Coordinator::back(Client& client, const wire::Rejoin& rejoin) {
-    const bool planned = rejoin.why.empty() && rejoin.step >= 0;
-    if (stage_ != Stage::regrouping)
-        break_ring(-1, planned ? "as its ranks agreed" : cat(client.name(), ": ", rejoin.why));
-    generation_ = std::max(generation_, rejoin.generation);
-    regroup_.back(client.rank, rejoin.step, planned);
-    decide();
-}
-
-void Coordinator::decide() {
-    std::string why;
-    if (pause_.note(Clock::now())) regroup_.doubt(Clock::now());
-    const Regroup::Verdict verdict = regroup_.verdict(Clock::now(), why);
-    if (verdict == Regroup::Verdict::behind) stop_job(-1, why, wire::End::membership);
-    if (verdict == Regroup::Verdict::end) stop_job(regroup_.members().front() == 0 ? -1 : 0, why);
-    if (verdict == Regroup::Verdict::form && !own_rank_left()) form_again();
-}
-
-// Then this process ends soon, and the next rank serves the coordinator.
-bool Coordinator::own_rank_left() const {
-    return std::ranges::any_of(clients_, [&](const ClientPtr& c) {
-        return options_.process != 0 && c->left &&
-               welcome_.peers[size_t(c->rank)].process == options_.process;
-    });
-}
-
-// The ring of those who are back, in the order that they had.
-void Coordinator::form_again() {
-    const wire::Welcome last = std::move(welcome_);
-    ++generation_;
-    welcome_ = {};
-    welcome_.job = job_, welcome_.rules = last.rules;
-    const std::vector<int> members = regroup_.members();
-    welcome_.world = int(members.size());
-    for (int rank : members) {
-        welcome_.peers.push_back(last.peers[size_t(rank)]);
-        if (options_.process != 0 && last.peers[size_t(rank)].process == options_.process)
-            welcome_.server = int(welcome_.peers.size()) - 1;
-    }
-    for (const ClientPtr& client : std::vector(clients_)) {
-        const auto at = std::ranges::find(members, client->rank);
-        if (at == members.end())
-            client->left        ? former_.push_back(client),
-                remove(*client) : leave_behind(*client, "it gave no sign of life for 3 s");
-        else
-            client->rank = int(at - members.begin());
-    }
-    take_in_newcomers();
-    welcome_.why = regroup_.news();
-    welcome_.ring = ring_order(welcome_.peers);
-    log(cat("generation ", generation_, ": ", welcome_.why));
-    welcome_all();
-}
-
-// Those that are heard of get the ranks after the others'.
-void Coordinator::take_in_newcomers() {
-    for (const ClientPtr& client : std::exchange(newcomers_, {})) {
-        if (Clock::now() - client->heard > kSilence) {
-            client->connection->close();
-            continue;
-        }
-        client->rank = welcome_.world++;
-        welcome_.peers.push_back({client->join.host, client->join.address, client->join.process});
-        regroup_.joins(client->name());
-        clients_.push_back(client);
-    }
-}
-
-void Coordinator::call_for_newcomers() {
-    if (stage_ == Stage::running && !newcomers_.empty())
-        broadcast(wire::encode_empty(wire::Type::newcomer, generation_));
-}
-
-void Coordinator::leave_behind(Client& client, const std::string& why) {
-    client.connection->send(wire::encode(wire::Abort{
-        client.rank,
-        cat(client.name(), " was left behind: ", why,
-            ", and the job goes on without it; started again with --join it takes part again"),
-        wire::End::membership}));
-    former_.push_back(*std::ranges::find(clients_, client.id, [](auto& c) { return c->id; }));
-    remove(client);
-}
-
-// Whether the process of a rank that is not connected lives, asked at its own port.
-asio::awaitable<void> Coordinator::probe(int rank, uint32_t generation) {
-    const wire::Member member = welcome_.peers[size_t(rank)];
-    const auto matters = [&] {
-        return stage_ == Stage::regrouping && generation_ == generation && regroup_.waits_for(rank);
-    };
-    for (; matters(); co_await sleep_for(milliseconds(100))) {
-        wire::Health health;
-        std::string why;
-        try {
-            const auto [host, port] = reachable(member.address, options_.first);
-            Socket socket = co_await dial(host, port, {}, options_.tls, kProbe);
-            co_await within(kProbe, socket, ask_health(socket, health));
-        } catch (const Error& e) {
-            why = e.what();
-        } catch (const std::system_error&) {
-            // It hung up: it has too many guests, or dies.
-        }
-        if (!matters()) co_return;
-        if (health.process == member.process && health.generation > generation_)
-            stop_job(-1, left_behind(health.generation), wire::End::membership);
-        else if (health.process == member.process)
-            regroup_.heard(rank, Clock::now());
-        else if (health.process != 0)
-            regroup_.gone(rank, "another process is at its address");
-        else if (why.find("connection refused") != std::string::npos)
-            regroup_.gone(rank, "redial refused");
-        if (stage_ == Stage::regrouping) decide();
-    }
 }
 
 void Coordinator::stop_job(int lost, const std::string& why, wire::End end) {

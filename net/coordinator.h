@@ -7,8 +7,8 @@
 //       │                        └── survivors back ── regrouping (--elastic)                  │
 //       └──────────────────────────────── the next job ────────────────────────────────────────┘
 //
-// Who goes on after a loss is decided in regroup.h. If this process is lost, the lowest surviving
-// rank serves a coordinator that begins in `regrouping`.
+// What follows a loss is in coordinator_again.cpp; who goes on is decided in regroup.h. If this
+// process is lost, the lowest surviving rank serves a coordinator that begins in `regrouping`.
 //
 // It runs on an io_context of one thread, in the process of rank 0 or in its own (`./trainer
 // coordinator`).
@@ -45,6 +45,7 @@ class Coordinator {
         Pause pause = {};
         TlsContext tls = {};
         bool server_left = false;  // the coordinator before was not lost: its rank has left
+        bool cut_off = false;      // it was silent: perhaps this process is what was lost
     };
     Coordinator(asio::io_context& io, Options options, Log& log);
     // Succeeds a coordinator that was lost, in a job that was as `last` says.

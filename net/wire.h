@@ -47,12 +47,12 @@
 //   NEWCOMER    coordinator → rank   no body: one waits; the header has the generation
 //   LEAVE       both ways            no body: the sender has finished and will hang up
 //   HEALTH      anybody → rank or coordinator   no body: how are you?
-//               answer               u8 healthy, u64 process, text rank, world, step, phase, or
-//               what is
-//                                    wrong; the header has the generation
-//   REQUEST     rank → rank          u32 file, u32 length, u64 offset: send me these bytes
-//   (fetch.h) BYTES       the answer           the bytes; or REFUSE SUM, BROADCAST, GATHER,
-//   BARRIER, PROBE   rank → rank: a collective; its data (ring.h)
+//               answer               u8 healthy, u64 process, text rank, world, step and phase, or
+//                                    what is wrong; the header has the generation
+//   REQUEST     rank → rank          u32 file, u32 length, u64 offset: send me these (fetch.h)
+//   BYTES       the answer           the bytes; or REFUSE
+//   SUM, BROADCAST, GATHER, BARRIER, PROBE
+//               rank → rank          data of a collective (ring.h)
 //
 // Nothing that arrives is trusted: lengths are compared with a limit before anything is allocated,
 // counts with the bytes that are left, and every error says what was wrong. Control characters in a
