@@ -121,7 +121,7 @@ class Communicator {
     // have done them, and nothing broke. Blocks while any of them computes. Throws Error where the
     // job cannot go on.
     virtual Ranks regroup(int64_t step, bool planned) = 0;
-    // With how few ranks the job goes on when others leave it; 0: it does not (--elastic off).
+    // With how few ranks the job trains when others have left; 0: with none (--elastic off).
     virtual int min_world() const { return 0; }
     // Newcomers are told `what`, from now on.
     virtual void offer(std::string what) { (void)what; }
@@ -184,8 +184,9 @@ struct JoinOptions {
     // Rank 0's value. When no byte has moved for this long, every log names the rank to blame.
     std::chrono::milliseconds stall{30'000};
     // Rank 0's values: send sums above 16 KB and gathers as bf16; where a rank is lost, collectives
-    // throw RingBroken, and regroup() goes on with those that are left, if they are at least
-    // `min_world`. `alone`: even if only few of them answer and the others may be alive.
+    // throw RingBroken, and regroup() goes on with those that are left. min_world: what
+    // min_world() says there. `alone`: go on even if only few of them answer and the others may be
+    // alive.
     bool bf16_wire = false, elastic = false, alone = false;
     int min_world = 1;
 

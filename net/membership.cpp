@@ -72,8 +72,9 @@ void Membership::admit() {
 void Membership::succeed(const tcp::endpoint& first) {
     if (coordinator_) return;
     pause_.note(Clock::now());
-    const Coordinator::Options options{0,     heartbeat_, false, process_,
-                                       first, pause_,     tls(), server_left_};
+    const Coordinator::Options options{0,        heartbeat_,   false,
+                                       process_, first,        pause_,
+                                       tls(),    server_left_, coordinator_is_silent()};
     coordinator_ = std::make_unique<Coordinator>(io_, options, log_, welcome_, broken_by_);
     admit();
 }
@@ -263,7 +264,9 @@ void Membership::send(std::string message) {
 }
 
 void Membership::send_abort(int lost, const std::string& why) noexcept {
-    asio::post(io_, [this, message = wire::encode(wire::Abort{lost, why})]() mutable {
+    // At once where this is Asio's own thread: what it posts may come after what another posts
+    // later, and that may be flush().
+    asio::dispatch(io_, [this, message = wire::encode(wire::Abort{lost, why})]() mutable {
         answer_due_ = connection_->is_open();
         connection_->send(std::move(message));
     });

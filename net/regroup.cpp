@@ -50,17 +50,14 @@ Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) const
     if (back == 0) return Verdict::wait;
     const bool has_lowest = ranks_[size_t(lowest)].state == State::back;
     if (silent > 0 && !rules_.alone && (has_lowest ? back < silent : back <= silent)) {
-        why = cat(doubts_ ? "this process was stopped for a while; " : "", "only ",
+        why = cat(doubts_ ? "this process was stopped or cut off for a while; " : "", "only ",
                   counted(back, "rank"), " of ", back + silent, " ",
                   back == 1 ? "answers" : "answer", ", and the others may ",
                   doubts_ ? "have gone on without it" : "be training together", ": this ",
                   doubts_ ? "process" : "part of the job", " ends; --alone would let it go on");
         return doubts_ ? Verdict::behind : Verdict::end;
     }
-    if (back >= int(rules_.min_world)) return Verdict::form;
-    why = cat(news().substr(0, news().find("; ")), "; ", counted(back, "rank"),
-              back == 1 ? " is" : " are", " left, fewer than --min-world ", rules_.min_world);
-    return Verdict::end;
+    return Verdict::form;
 }
 
 std::vector<int> Regroup::members() const {

@@ -12,8 +12,9 @@
 // goes on. Where some are only silent, they may be the other half of a cut network: then more than
 // half of those who are not gone go on, or exactly half of them with the lowest of their ranks. So
 // two groups never both go on: what is gone for one group is gone indeed, so the halves that both
-// count cannot sum up to more than all who live. A process that was stopped for some time itself
-// may have been left behind by ranks that have ended since: to it nobody is gone for certain.
+// count cannot sum up to more than all who live. A process that was stopped for some time itself,
+// or heard nothing, may have been left behind by ranks that have ended since: to it nobody is gone
+// for certain.
 #pragma once
 
 #include <string>
@@ -62,8 +63,8 @@ class Regroup {
     // `name` has asked to be taken in: it counts from the next ring on.
     void joins(const std::string& name) { newcomers_.push_back(name); }
     bool waits_for(int rank) const { return ranks_[size_t(rank)].state == State::waited_for; }
-    // This process itself was stopped: nobody was silent meanwhile, and it may have been left
-    // behind.
+    // This process itself was stopped or cut off: nobody was silent meanwhile, and it may have been
+    // left behind.
     void doubt(Clock::time_point now);
 
     // end: `why` says what is missing. behind: the others may have gone on without this process.
