@@ -11,7 +11,8 @@
 
 namespace convoy {
 
-// Runs work(i) for each i below n on several threads; throws what the first failure threw.
+// Runs work(i) for each i below n on several threads; throws what the failing one with the
+// lowest i threw.
 void for_each_parallel(size_t n, int threads, const std::function<void(size_t)>& work);
 
 // "indexing 1000 shards: 37 %, 1:10 left": a bar on a terminal, else a line every ten seconds.
