@@ -33,7 +33,12 @@ CXXFLAGS    := -std=c++20 $(OPTIMISE) -g1 -Wall -Wextra -I. -isystem $(INCLUDE)/
 CXXFLAGS    += $(if $(CROSS),-isystem $(INCLUDE))
 CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas -Wno-missing-braces)
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-LDLIBS      := -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcurl -larchive -lz \
+# A stack or a buffer of the C library that overflows ends the process; so it does not in kernels,
+# which strangers' bytes do not reach.
+HARDENED    := $(if $(SAN)$(TSAN),,-fstack-protector-strong -fstack-clash-protection -D_FORTIFY_SOURCE=2)
+CXXFLAGS    += $(HARDENED)
+KERNELFLAGS += $(if $(HARDENED),-fno-stack-protector -fno-stack-clash-protection)
+LDLIBS      := -Wl,-z,relro,-z,now -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcurl -larchive -lz \
                -lssl -lcrypto -lpthread -Wl,--as-needed -lboost_context
 
 CUDA ?= $(if $(SAN)$(TSAN)$(CROSS),0,$(if $(shell command -v nvcc),1,0))
@@ -213,7 +218,8 @@ barriers: $(BUILD)/run_tests
 FUZZ_SECONDS := 20
 FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% pack% policy% pixel_ops% resize% decoded%),\
               $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp \
-            src/checkpoint/safetensors.cpp tests/fuzz/fuzz.cpp
+            src/checkpoint/safetensors.cpp src/config/config.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
+            tests/fuzz/fuzz.cpp
 FUZZ_OBJ := $(FUZZ_SRC:%=build/fuzz/%.o)
 build/fuzz/%.o: % Makefile | $(READY)
 	@mkdir -p $(@D)
@@ -223,7 +229,7 @@ build/fuzz/fuzz: $(FUZZ_OBJ)
 	clang++ -fsanitize=fuzzer,address,undefined $^ -o $@ $(LDLIBS)
 fuzz: $(if $(shell command -v clang++),build/fuzz/fuzz)
 	@$(if $^,:,echo "fuzz: left out, as there is no clang++ (apt-get install clang)"; exit 0); \
-	for target in tar tfrecord idx gzip index list image wire safetensors; do \
+	for target in tar tfrecord idx gzip index list image wire safetensors model options; do \
 	  mkdir -p build/fuzz/corpus/$$target && echo "fuzz: $$target" && \
 	  FUZZ_TARGET=$$target FUZZ_SEEDS=build/fuzz/corpus/$$target $< -max_total_time=$(FUZZ_SECONDS) \
 	    -max_len=8192 -rss_limit_mb=2048 -timeout=10 -print_final_stats=0 -verbosity=0 -close_fd_mask=1 \
@@ -292,7 +298,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 40700
+BUDGET := 41100
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \

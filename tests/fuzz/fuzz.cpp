@@ -14,7 +14,10 @@
 #include "data/source.h"
 #include "net/wire.h"
 #include "src/base/check.h"
+#include "src/base/text.h"
 #include "src/checkpoint/safetensors.h"
+#include "src/config/config.h"
+#include "src/model/model_text.h"
 #include "tests/golden.h"
 #include "tests/golden_images.h"
 #include "tests/golden_shards.h"
@@ -24,6 +27,10 @@ using namespace convoy;
 namespace {
 
 using Bytes = std::vector<uint8_t>;
+
+std::string_view view(const Bytes& bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 // What a scanner reports must lie within the stream and have bytes.
 void scan(ShardFormat format, const Bytes& bytes, std::span<const uint8_t> labels = {}) {
@@ -96,24 +103,45 @@ void fuzz_safetensors(Bytes bytes) {
         if (tensor.values.size() * 2 > bytes.size()) __builtin_trap();  // bf16: 2 bytes each
 }
 
-// A body of each kind of message: what is taken must be what is sent again. The first bytes are a
-// header as well.
+// A body of each kind of message: what is taken (control characters are '?' then) must be as
+// long, and be taken as it is when it is sent again. The first bytes are a header as well.
 template <class... M>
 void fuzz_messages(std::string_view body) {
     const auto one = [&]<class N>(N*) {
         try {
-            const N message = wire::decode<N>(body, 7);
-            if (wire::encode(message).substr(wire::kHeaderBytes) != body) __builtin_trap();
+            const std::string sent = wire::encode(wire::decode<N>(body, 7));
+            const std::string_view taken = std::string_view(sent).substr(wire::kHeaderBytes);
+            const auto again = [&]() noexcept { return wire::encode(wire::decode<N>(taken, 7)); };
+            if (taken.size() != body.size() || again() != sent) __builtin_trap();
         } catch (const Error&) {}
     };
     (one(static_cast<M*>(nullptr)), ...);
 }
 void fuzz_wire(Bytes bytes) {
-    const std::string_view body(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     fuzz_messages<wire::Join, wire::Refuse, wire::Welcome, wire::Edge, wire::Request,
-                  wire::Heartbeat, wire::Abort, wire::Rejoin, wire::Offer, wire::Health>(body);
+                  wire::Heartbeat, wire::Abort, wire::Rejoin, wire::Offer, wire::Health>(
+        view(bytes));
     if (bytes.size() >= wire::kHeaderBytes)
         wire::decode(std::as_bytes(std::span(bytes)).first<wire::kHeaderBytes>(), 1 << 20);
+}
+
+void fuzz_model(Bytes bytes) { parse_model(std::string(view(bytes)), "fuzz"); }
+
+// Lines "name=value", as rank 0 or a checkpoint sends them: what is taken is taken again as it is
+// printed.
+void fuzz_options(Bytes bytes) {
+    Config config;
+    for (const std::string& line : split(std::string(view(bytes)), '\n')) {
+        const size_t at = line.find('=');
+        if (at == std::string::npos || !find_option(line.substr(0, at))) continue;
+        try {
+            set_option(config, line.substr(0, at), line.substr(at + 1));
+        } catch (const Error&) {}
+    }
+    const auto settings = job_settings(config, kTrain);
+    Config again;
+    apply_settings(again, settings);
+    if (job_settings(again, kTrain) != settings) __builtin_trap();
 }
 
 void fuzz_image(Bytes bytes) {
@@ -187,6 +215,24 @@ const std::map<std::string, Target> kTargets = {
           const std::string header = R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
           return std::vector<Bytes>{
               text(cat(char(header.size()), std::string(7, 0), header, "abcd"))};
+      }}},
+    {"model",
+     {fuzz_model,
+      [] {
+          return std::vector<Bytes>{
+              text("input 28x28x1\nconv2d a out 8 size 3x5 stride 2 pad 1 bias no init he\nrelu\n"
+                   "residual b\nbatchnorm c\nshortcut\nconv2d d out 8 size 1\nend\ndropout 0.5\n"
+                   "avgpool 1\nflatten\nlinear f out classes init 0.01  # end\n")};
+      }}},
+    {"options",
+     {fuzz_options,
+      [] {
+          std::string lines;
+          for (const auto& [name, value] : job_settings({}, kTrain))
+              lines += name + "=" + value + "\n";
+          return std::vector<Bytes>{
+              text(lines), text("size=80x64\nbatch=12\ncache-size=3 GB\njitter=0.1,0.2,0.3\n"
+                                "shuffle=window=9\nauto-augment=trivial\nlr=1e-3\n")};
       }}},
     {"image",
      {fuzz_image,
