@@ -7,6 +7,7 @@
 #include "tests/device.h"
 #include "tests/net_support.h"
 #include "tests/process.h"
+#include "tests/relay.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -515,6 +516,40 @@ TEST_CASE("program: --join with other images, or with a rank, is refused in a se
         CHECK(output.find(message) != std::string::npos);
     }
     for (auto& rank : job.ranks) CHECK(rank->wait(180) == 0);
+}
+
+TEST_CASE("program: data damaged on its way is found by --check-every, and all go on as equals") {
+    TempDir folder;
+    const uint16_t port = free_port(), port0 = free_port();
+    std::atomic<int> pieces{0}, damaged{0};
+    // In the middle of every fifth large piece: of a sum, or of what came of it.
+    Relay relay([&] { return port0; },
+                [&](std::span<char> piece) {
+                    if (piece.size() < 8192 || ++pieces % 5 != 0) return;
+                    piece[piece.size() / 2] ^= 1;
+                    ++damaged;
+                });
+    Words words = small({"--world", "2", "--epochs", "10", "--check-every", "1", "--factors", "off",
+                         "--preflight", "off", "--save-every", "0", "--open"});
+    words.insert(words.end(), {"--coord", at(port), "--rank", "0", "--out", folder / "run",
+                               "--port", cat(port0), "--advertise", at(relay.port())});
+    Process rank0(folder, "rank0", words);
+    Process rank1(folder, "rank1",
+                  {"--coord", at(port), "--rank", "1", "--threads", "1", "--open"});
+    CHECK(rank0.wait(60) == 0);
+    CHECK(rank1.wait(60) == 0);
+    CAPTURE(rank0.output());
+    REQUIRE(damaged > 0);
+    CHECK(rank0.output().find(" rank 1 held other weights than rank 0, whose all take; the first "
+                              "was ") != std::string::npos);
+    int found = 0;
+    for (const json& event : read_log(folder / "run"))
+        if (event["event"] == "unequal") {
+            ++found;
+            CHECK(event["ranks"] == std::vector{1});
+            CHECK(event["root"] == 0);
+        }
+    CHECK(found > 0);
 }
 
 TEST_CASE("program: SIGTERM to all three ranks ends the job with a checkpoint") {

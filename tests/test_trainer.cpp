@@ -759,26 +759,25 @@ TEST_CASE("a signal that one rank saw is agreed on with the sums of the step") {
     CHECK(trainer.stop_agreed() == SIGTERM);
 }
 
-TEST_CASE("ranks with SIGTERM leave once one of them asks for it, if --min-world are left") {
-    const auto agreed = [](std::vector<int> wishes, int min_world) {
+TEST_CASE("ranks with SIGTERM leave once one of them asks for it, if any are left") {
+    const auto agreed = [](std::vector<int> wishes, bool elastic = true) {
         Counters sums = {};
         for (const int wish : wishes) {
             Counters own;
             set_counters(own, {}, wish);
             for (int i = 0; i < StepCounters::kSize; ++i) sums[i] += own[i];
         }
-        return agreed_wish(sums, int(wishes.size()), min_world);
+        return agreed_wish(sums, int(wishes.size()), elastic);
     };
     constexpr int kLeave = SIGTERM + kNewRing;
-    CHECK(agreed({0, 0, 0}, 1) == 0);
-    CHECK(agreed({0, SIGTERM, 0}, 1) == 0);  // the others may get it too
-    CHECK(agreed({0, kLeave, 0}, 1) == kNewRing);
-    CHECK(agreed({SIGTERM, kLeave, 0}, 1) == kNewRing);
-    CHECK(agreed({SIGTERM, SIGTERM, SIGTERM}, 1) == SIGTERM);
-    CHECK(agreed({0, SIGTERM, 0}, 3) == SIGTERM);
-    CHECK(agreed({0, SIGTERM, 0}, 0) == SIGTERM);  // --elastic off
-    CHECK(agreed({0, kLeave, SIGINT}, 1) == SIGINT);
-    CHECK(agreed({SIGTERM}, 1) == SIGTERM);
+    CHECK(agreed({0, 0, 0}) == 0);
+    CHECK(agreed({0, SIGTERM, 0}) == 0);  // the others may get it too
+    CHECK(agreed({0, kLeave, 0}) == kNewRing);
+    CHECK(agreed({SIGTERM, kLeave, 0}) == kNewRing);
+    CHECK(agreed({SIGTERM, SIGTERM, SIGTERM}) == SIGTERM);
+    CHECK(agreed({0, SIGTERM, 0}, false) == SIGTERM);
+    CHECK(agreed({0, kLeave, SIGINT}) == SIGINT);
+    CHECK(agreed({SIGTERM}) == SIGTERM);
 }
 
 TEST_CASE("batch norm groups are cut from the global slice") {

@@ -1,4 +1,5 @@
 // command_train.cpp — train: set up the job, measure it, run it.
+#include "src/base/check.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
 #include "src/plan/preflight.h"
@@ -6,10 +7,20 @@
 
 namespace convoy {
 
-static int train_in_job(JobSession& job) {
-    JobSetup setup = set_up_job(job);
-    const Preflight preflight = run_preflight(setup);
-    return TrainRun(setup, preflight.bucket_bytes, preflight.report).run();
+int train_in_job(JobSession& job) {
+    for (;; job.config = job.line.config) {
+        try {
+            JobSetup setup = set_up_job(job);
+            const Preflight preflight = run_preflight(setup);
+            return TrainRun(setup, preflight.bucket_bytes, preflight.report).run();
+        } catch (const RingBroken&) {
+            regroup_before_start(job);
+        } catch (const SetUpAgain&) {}
+        if (job.lost_rank0())
+            fail(
+                "rank 0 was lost before training began, and it alone knew the settings; start "
+                "again");
+    }
 }
 
 static int command_train(const CommandLine& line, Log& log, const Stop& stop) {

@@ -38,6 +38,9 @@ inline constexpr const CommandRow* kCommands[] = {
     &kBenchDataRow, &kManRow,         &kCompletionRow,
 };
 
+// train, in a job that was joined; also for tests. Blocks; returns the exit status; throws Error.
+int train_in_job(JobSession& job);
+
 // An option's help, with its default in brackets.
 std::string help_text(const Option& option);
 

@@ -118,6 +118,7 @@ struct Config {
     double stall = 30;
     Toggle elastic = Toggle::kOn;
     int min_world = 1;
+    int64_t check_every = 100;
     bool alone = false;
     bool join = false;
     Toggle preflight = Toggle::kOn;

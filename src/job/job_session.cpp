@@ -103,6 +103,7 @@ std::vector<int> JobSession::regroup(int64_t step, bool planned, std::string& wh
     Ranks ranks = communicator().regroup(step, planned);
     job_.peers = std::move(ranks.peers);
     why = std::move(ranks.why);
+    lost_rank0_ |= ranks.before.front() != 0;
     log.set_prefix(cat("[rank ", rank(), "] "));
     return ranks.before;
 }

@@ -27,6 +27,7 @@ class JobSession {
     void take_settings_of_rank0();
     // Communicator::regroup. Returns the old ranks of those that are left; `why`: for the log.
     std::vector<int> regroup(int64_t step, bool planned, std::string& why);
+    bool lost_rank0() const { return lost_rank0_; }  // the one that the job began with
     // Waits for all ranks and says good-bye. Losing this rank is no failure any more.
     void finish();
 
@@ -48,6 +49,7 @@ class JobSession {
 
  private:
     Job job_;
+    bool lost_rank0_ = false;
 };
 
 // Joins, runs `command`, and returns its exit status. If it throws, the other ranks get the cause

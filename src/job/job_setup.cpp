@@ -163,6 +163,7 @@ static void decide(JobSetup& setup) {
         setup.model_text = model_text(config.model);
     }
     if (config.size.H == 0) config.size = model_input_size(setup.model_text);
+    setup.fresh = !setup.resumed && config.init.empty();
     (void)training_preprocess(config, config.size);  // throws where it would do so later
     check_sync(config);
 }
@@ -190,24 +191,21 @@ Shares gather_shares(Communicator& communicator, const std::string& mine, Log& l
     return {parse_shares(join_text(each, ":"), world), false};
 }
 
-double newcomer_share(const Config& config) {
-    return config.share.empty() ? 1 : parse_shares(config.share, 1)[0];
-}
-
 static json fingerprints(const DataSet& data) {
     return {fmt::format("{:016x}", data.train->fingerprint()),
             data.val ? fmt::format("{:016x}", data.val->fingerprint()) : "", data.description};
 }
 
 static json model_json(const JobSetup& setup) {
-    return {{"text", setup.model_text}, {"classes", setup.classes}};
+    return {{"text", setup.model_text}, {"classes", setup.classes}, {"fresh", setup.fresh}};
 }
 
 std::string offer_text(const JobSetup& setup, size_t bucket_bytes) {
     return json{{"settings", job_settings(setup.config, kTrain)},
                 {"model", model_json(setup)},
                 {"data", fingerprints(setup.data)},
-                {"bucket", bucket_bytes}}
+                {"bucket", bucket_bytes},
+                {"speed", setup.shares.speed}}
         .dump();
 }
 
@@ -299,6 +297,7 @@ JobSetup set_up_job(JobSession& job) {
     const json model = job.is_newcomer() ? job.offered("model")
                                          : broadcast_json(job.communicator(), model_json(setup));
     setup.model_text = model.at("text");
+    setup.fresh = model.at("fresh");
     setup.classes = model.at("classes").get<std::vector<std::string>>();
     if (shards == ShardMode::kPeers && job.world() > 1)
         setup.peers = std::make_shared<PeerShards>(job.communicator(), kPeerCacheBytes);
@@ -319,9 +318,12 @@ JobSetup set_up_job(JobSession& job) {
         setup.fingerprint = setup.data.train->fingerprint();
         if (parse_shuffle(job.config.shuffle) > 0)
             setup.order += " of shards " + sizes_text(*setup.data.train);
-        if (job.is_newcomer())
-            setup.shares.weights.assign(size_t(job.world()), newcomer_share(job.config));
-        else
+        if (job.is_newcomer()) {
+            setup.shares.weights.assign(size_t(job.world()), 1);
+            setup.shares.speed = job.offered("speed");
+            if (!job.config.share.empty())
+                setup.shares.newcomer = parse_shares(job.config.share, 1)[0];
+        } else
             setup.shares = gather_shares(job.communicator(), job.config.share, job.log);
     }
     choose_device(job);

@@ -18,6 +18,8 @@ namespace convoy {
 struct Shares {
     std::vector<double> weights;  // one a rank
     bool fair = false;            // --share auto: equal until the ranks are measured
+    double speed = 0;             // of them all, images a second for a weight of 1; 0: not measured
+    double newcomer = 0;          // this newcomer's weight: --share, or measured; 0: the mean
 };
 // From what each rank's --share says: rank 0's list or `auto`, else one weight of each. Where rank
 // 0 decides for all, a rank that gave something else logs it on `log`. Collective.
@@ -36,6 +38,7 @@ struct JobSetup {
     std::vector<int64_t> train_parts = {}, val_parts = {};
     uint64_t fingerprint = 0;  // of the training set, over all ranks
     std::string order = {};  // names the order of an epoch: in another one a position means nothing
+    bool fresh = true;       // neither --init nor --resume: every rank can draw the start weights
     std::optional<Checkpoint> resumed = {};  // on rank 0, where --resume was given
 
     Communicator& communicator() const { return job.communicator(); }
@@ -48,8 +51,6 @@ struct JobSetup {
 // where an option of another rank does not agree or its images are not the same.
 JobSetup set_up_job(JobSession& job);
 
-// --share of a newcomer: its own weight. Throws Error where it is more.
-double newcomer_share(const Config& config);
 // What a newcomer must know of the job (JobSession::offer); bucket_bytes: its reducers'.
 std::string offer_text(const JobSetup& setup, size_t bucket_bytes);
 

@@ -1,7 +1,9 @@
 #include "src/plan/preflight.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "data/order.h"
 #include "src/base/check.h"
@@ -20,7 +22,8 @@ int images_for(const Model& model, int64_t part) {
 }
 
 // With a small copy of the model, which is gone afterwards.
-JobTiming time_copy(const JobSetup& setup) {
+JobTiming time_copy(const JobSetup& setup, Communicator& communicator,
+                    const std::vector<double>& shares) {
     const Config& config = setup.config;
     const auto backend = make_backend(config);
     const int classes = int(setup.classes.size());
@@ -29,8 +32,7 @@ JobTiming time_copy(const JobSetup& setup) {
                /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
     StepProbe probe(config, *backend, model, optimizer, classes);
-    return time_job(setup.communicator(), probe, config, setup.shares.weights, /*brief=*/true,
-                    setup.job.stop);
+    return time_job(communicator, probe, config, shares, /*brief=*/true, setup.job.stop);
 }
 
 // What to expect of the job as configured, and what would be faster.
@@ -66,19 +68,38 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
     return lines;
 }
 
+// --share auto: this rank's weight, by its speed on a part of the batch as large as the mean.
+void measure_newcomer(JobSetup& setup) {
+    const auto alone = make_single_rank();
+    const JobTiming timing = time_copy(setup, *alone, {1});
+    const double speed =
+        compute_speeds(timing, std::max<int64_t>(1, setup.config.batch / setup.world()), {1})[0];
+    setup.shares.newcomer = std::max(0.01, std::round(100 * speed / setup.shares.speed) / 100);
+    setup.job.log.notice(
+        fmt::format("{:.1f} img/s here, {:.1f} for a weight of 1 among the others: --share {:g}",
+                    speed, setup.shares.speed, setup.shares.newcomer));
+}
+
 }  // namespace
 
 Preflight run_preflight(JobSetup& setup) {
     const Config& config = setup.config;
-    if (setup.job.is_newcomer()) return {setup.job.offered("bucket"), {}};
+    if (setup.job.is_newcomer()) {
+        if (setup.shares.newcomer == 0 && setup.shares.speed > 0) measure_newcomer(setup);
+        return {setup.job.offered("bucket"), {}};
+    }
     if (setup.world() > 1 && setup.shares.fair && config.preflight == Toggle::kOff)
         fail("--share auto measures the ranks before training; it cannot go with --preflight off");
     if (setup.world() == 1 || config.preflight == Toggle::kOff)
         return {TrainerOptions(config).reducer.bucket_bytes, {}};
 
-    const JobTiming timing = time_copy(setup);
-    if (setup.shares.fair)
-        setup.shares.weights = fair_shares(setup.communicator(), timing, config.batch);
+    const JobTiming timing = time_copy(setup, setup.communicator(), setup.shares.weights);
+    if (Shares& shares = setup.shares; shares.fair) {
+        shares.weights = fair_shares(setup.communicator(), timing, config.batch);
+        const auto speeds = compute_speeds(timing, config.batch, shares.weights);
+        shares.speed = std::accumulate(speeds.begin(), speeds.end(), 0.0) /
+                       std::accumulate(shares.weights.begin(), shares.weights.end(), 0.0);
+    }
     if (setup.rank() != 0) return {timing.bucket_bytes, {}};
     for (const std::string& warning :
          plan_warnings(timing, setup.job.peers(), config.batch, setup.shares.weights))

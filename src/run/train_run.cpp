@@ -10,6 +10,7 @@
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/device_choice.h"
+#include "src/job/sync_weights.h"
 #include "src/train/input.h"
 #include "src/train/learning_rate.h"
 
@@ -93,6 +94,7 @@ int TrainRun::run() {
             try {
                 if (!agreed_) start_together();
                 if (!costs_) begin();
+                wait_for_ranks();
                 return train();
             } catch (const RingBroken&) {
                 go_on();
@@ -171,7 +173,8 @@ void TrainRun::train_epoch() {
         ++at_.step;
         loader_->release(batch);
         bool local = trainer_->local();
-        if (trainer_->gathers() && gathers_now()) {
+        const bool gathers = trainer_->gathers() && gathers_now();
+        if (gathers) {
             const Sums all = trainer_->gather(at_);
             if (local) sums = all, local = false;
             if (const auto figures = trainer_->sync().measured(); !figures.empty())
@@ -181,6 +184,9 @@ void TrainRun::train_epoch() {
         for (const std::string& reason : loader_->take_bad_reasons())
             log_.notice("left out: ", reason);
         count(sums, local, lr);
+        if (config_.check_every > 0 && at_.step - checked_step_ >= config_.check_every &&
+            gathers == trainer_->gathers())
+            keep_weights_equal();
         if (at_.step % config_.log_every == 0) costs_->read();
         const int agreed = trainer_->stop_agreed();
         if (agreed != kNewRing) stopped_ = agreed;
@@ -191,6 +197,32 @@ void TrainRun::train_epoch() {
         if (agreed == kNewRing) part();
         communicator_.set_progress(at_.step, Phase::kData);
     }
+}
+
+// Sums over the ring have the same bits on every rank. What each rank forms from factors has them
+// too, unless the machines' kernels add in another order: then weights drift apart by roundings.
+void TrainRun::keep_weights_equal() {
+    checked_step_ = at_.step;
+    if (setup_.world() == 1) return;
+    const auto found =
+        take_majority(model_->params(), optimizer_->state(), *backend_, communicator_);
+    if (!found) return;
+    trainer_->sync().changed();
+    std::vector<std::string> ranks;
+    for (const int rank : found->ranks) ranks.push_back(std::to_string(rank));
+    log_.notice(
+        "after step ", at_.step, " rank ", join_text(ranks, " and "),
+        " held other weights than rank ", found->root, ", whose all take; the first was ",
+        found->tensor, ". ",
+        std::ranges::any_of(factor_choices(), &FactorChoice::use)
+            ? "Processors that add in another order differ by roundings; --factors off keeps all "
+              "equal"
+            : "Data was damaged in a memory or on its way; a token (--token-file) protects the "
+              "way");
+    run_log_->event("unequal", {{"step", at_.step},
+                                {"ranks", found->ranks},
+                                {"root", found->root},
+                                {"tensor", found->tensor}});
 }
 
 // With --sync-every: after every H steps. Wherever the weights are about to be used.

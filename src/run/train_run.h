@@ -26,12 +26,19 @@ namespace convoy {
 // where another run is in it, or it cannot be written to.
 std::string open_run_folder(const Config& config, int rank);
 
+// Thrown where a rank was lost before training began: some of the others have no state yet. To all
+// of them it happens, so each begins again with set_up_job().
+struct SetUpAgain {};
+// After RingBroken out of what precedes TrainRun::run(): waits for the ring of those that are left.
+void regroup_before_start(JobSession& job);
+
 class TrainRun {
  public:
     // expectations: lines of the pre-flight for the log. `setup` must outlive the run.
     TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations);
     // Trains to the end, or to the step at which all ranks agree to stop. Returns the exit status.
-    // When it fails, the other ranks get the cause and the last whole step is saved.
+    // When it fails, the other ranks get the cause and the last whole step is saved. Throws
+    // SetUpAgain.
     int run();
 
  private:
@@ -47,6 +54,7 @@ class TrainRun {
     void count(const Sums& sums, bool local, double lr);
     void go_to(const Position& at);
     void validate();
+    void keep_weights_equal();
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
     int finish(const JobCost& cost);
     Clocks clocks() const;
@@ -56,6 +64,7 @@ class TrainRun {
     struct Left {};  // thrown where this rank has left the job, which goes on
     int wish();
     void part();
+    void wait_for_ranks();
     struct State;
     void go_on();
     State snapshot();
@@ -65,7 +74,6 @@ class TrainRun {
     void cut_shares(const std::vector<int>& before);
 
     void start_weights();
-    void keep_weights_equal();
     void count_steps();
     void print_start() const;
     void print_settings() const;
@@ -107,7 +115,7 @@ class TrainRun {
     double base_lr_ = 0, best_top1_ = -1;
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;
-    int64_t logged_epoch_ = -1;
+    int64_t logged_epoch_ = -1, checked_step_ = 0;
     bool agreed_ = false;  // all ranks have had the same state
     const int first_rank_ = setup_.rank();
     int64_t steps_per_epoch_ = 0, total_steps_ = 0;

@@ -3,7 +3,7 @@
 //   RingBroken ─► snapshot    the state to the host; what depends on shares goes
 //              ─► regroup     a ring of those that are left   ◄─┐ another one lost
 //              ─► agree       the state of who is furthest     ─┘
-//              ─► build, take_up, and train() goes on
+//              ─► build, take_up, and train() goes on, or waits for --min-world ranks
 //
 // A rank does a step only with all sums of it, and gives sums to the next one only then: so ranks
 // differ by one step at most, and whoever lacks that step takes the state of one who has done it.
@@ -15,9 +15,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <thread>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/base/text.h"
 #include "src/job/exchange.h"
 #include "src/job/sync_weights.h"
 #include "src/run/train_run.h"
@@ -65,9 +67,40 @@ void TrainRun::part() {
     throw Left();
 }
 
+// Fewer than --min-world train no step. That some join, or a signal comes, all learn from sums.
+void TrainRun::wait_for_ranks() {
+    if (setup_.world() >= communicator_.min_world() || over()) return;
+    if (at_.step > 0) try_to_save(at_, false);
+    log_.notice(counted(size_t(setup_.world()), "rank"), setup_.world() == 1 ? " is" : " are",
+                " left, fewer than --min-world ", communicator_.min_world(),
+                ": waiting for ranks that --join, or for a signal");
+    run_log_->event("wait", {{"step", at_.step}, {"ranks", setup_.world()}});
+    for (int agreed = 0; agreed == 0;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        Counters counters;
+        set_counters(counters, {}, wish());
+        communicator_.allreduce_sum(counters).get();
+        agreed = agreed_wish(counters, setup_.world(), true);
+        if (agreed == kNewRing) part();
+        stopped_ = agreed;
+    }
+}
+
+void regroup_before_start(JobSession& job) {
+    for (std::string why;;) {
+        try {
+            job.regroup(-1, false, why);
+            (void)gather_json(job.communicator(), nullptr);  // see agree()
+            return job.log.notice(why, "; nothing was trained yet, so they set up the job again");
+        } catch (const RingBroken&) {
+            // once more
+        }
+    }
+}
+
 void TrainRun::go_on() {
     const auto begin = Clock::now();
-    trainer_->rewind();
+    trainer_->sync().rewind();
     at_ = committed_;
     State state = snapshot();
     const Clocks now = clocks();
@@ -113,8 +146,8 @@ void TrainRun::go_on() {
                                 {"seconds", seconds_since(begin)}});
 }
 
-// Before step 1 rank 0 alone has a state that counts. Ranks that start afresh have drawn the same
-// weights from the same seed: then only a checksum travels.
+// Ranks that start afresh have drawn the same weights from the same seed: then only a checksum
+// travels. Else rank 0 alone has a state that counts.
 void TrainRun::start_together() {
     if (setup_.world() > 1) {
         State state = snapshot();
@@ -152,8 +185,7 @@ void TrainRun::agree(State& state) {
         return json{s.loss, s.correct, s.top5, s.count, s.skipped};
     };
     const auto sums_from = [](const json& j) { return Sums{j[0], j[1], j[2], j[3], j[4]}; };
-    const bool says_share = !agreed_ && setup_.job.is_newcomer() && !config_.share.empty();
-    const double own_share = says_share ? newcomer_share(config_) : 0;
+    const double own_share = agreed_ ? 0 : setup_.shares.newcomer;
     json sizes;
     for (const std::vector<float>& arena : state.arenas) sizes.push_back(arena.size());
     const auto all = gather_json(communicator_, {{"step", state.at.step},
@@ -167,11 +199,14 @@ void TrainRun::agree(State& state) {
                                                  {"lr", step_lr_},
                                                  {"sums", sums_json(step_sums_)},
                                                  {"epoch_sums", sums_json(epoch_sums_)}});
+    if (std::ranges::any_of(all, [](const json& one) { return one.is_null(); })) throw SetUpAgain();
     const auto root = std::ranges::max_element(all, {}, [](const json& one) {
         return std::pair(one["step"].get<int64_t>(), -one["epoch"].get<int64_t>());
     });
     if ((*root)["step"] < 0)
-        fail("rank 0 was lost before the other ranks had the weights to start from; start again");
+        fail(
+            "rank 0 was lost before the other ranks had the weights of --init or --resume; start "
+            "again");
     if ((*root)["sizes"] != sizes)
         fail(
             "this rank has the model in another layout than the others: run the same build on all "
@@ -208,6 +243,7 @@ void TrainRun::take_up(const State& state) {
     for (float* arena : optimizer_->state()) copy(arena);
     optimizer_->steps_done = state.optimizer_steps;
     go_to(state.at);
+    checked_step_ = at_.step + 1 - config_.check_every;  // after the next step
 }
 
 }  // namespace convoy

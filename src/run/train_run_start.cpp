@@ -6,7 +6,6 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/weights.h"
-#include "src/job/sync_weights.h"
 #include "src/run/train_run.h"
 
 namespace convoy {
@@ -41,24 +40,9 @@ void TrainRun::start_weights() {
             import_weights(read_safetensors(config_.init), *model_, *backend_, /*partial=*/true);
         log_.notice("weights from ", config_.init, ": ", report.text());
     }
-    if (setup_.rank() != 0) at_.step = -1;  // it has no state yet: see agree()
+    const bool has_state = setup_.rank() == 0 || (setup_.fresh && !setup_.job.is_newcomer());
+    if (!has_state) at_.step = -1;  // see agree()
     go_to(at_);
-}
-
-// Sums over the ring have the same bits on every rank. What each rank forms from factors has them
-// too, unless the machines' kernels add in another order: then weights drift apart by roundings,
-// and once an epoch rank 0's are taken.
-void TrainRun::keep_weights_equal() {
-    const Params& params = model_->params();
-    if (setup_.world() == 1 ||
-        equal_on_all_ranks(params.weights, params.weights_size, *backend_, communicator_))
-        return;
-    log_.notice(
-        "the ranks' weights differ by roundings, because their processors add in another order; "
-        "all take rank 0's (--factors off keeps them equal at every step)");
-    broadcast_from_rank0(params.weights, params.weights_size, *backend_, communicator_);
-    for (float* state : optimizer_->state())
-        broadcast_from_rank0(state, params.trained_size, *backend_, communicator_);
 }
 
 // The steps that are left of this epoch, and those of the epochs after it.

@@ -31,7 +31,7 @@ Sums Evaluator::run(Loader& loader, int64_t step) {
         loader.release(batch);
         communicator_.allreduce_sum(counters).get();
         total += sums_of(counters);
-        stopped_ = agreed_wish(counters, communicator_.world(), communicator_.min_world());
+        stopped_ = agreed_wish(counters, communicator_.world(), communicator_.min_world() > 0);
         if (stopped_) return total;
     }
     ENSURE(total.count + total.skipped == loader.samples() || loader.is_stream(), "evaluated ",

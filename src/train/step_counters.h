@@ -41,8 +41,8 @@ inline Sums sums_of(const Counters& counters) {
 // Added to a rank's signal: it wants a new ring, without the ranks that have SIGTERM.
 constexpr int kNewRing = 256;
 
-// Before a step: a rank's own counters, without loss and hits. wish: SIGINT, SIGTERM or 0, perhaps
-// with kNewRing.
+// Before a step: a rank's own counters, without loss and hits; none of images: by an empty batch.
+// wish: SIGINT, SIGTERM or 0, perhaps with kNewRing.
 inline void set_counters(Counters& counters, const Batch& batch, int wish) {
     std::fill(std::begin(counters), std::end(counters), 0.0f);
     counters[StepCounters::kCount] = float(batch.n);
@@ -52,11 +52,11 @@ inline void set_counters(Counters& counters, const Batch& batch, int wish) {
     counters[StepCounters::kNewRing] = wish >= kNewRing;
 }
 
-// What all ranks do after these sums: the signal with which they stop, kNewRing, or 0. A job that
-// goes on with `min_world` ranks (0: with all or none) stops where fewer are without SIGTERM.
-inline int agreed_wish(const Counters& counters, int world, int min_world) {
+// What all ranks do after these sums: the signal with which they stop, kNewRing, or 0. An elastic
+// job goes on while any rank is without SIGTERM.
+inline int agreed_wish(const Counters& counters, int world, bool elastic) {
     const int leaving = int(counters[StepCounters::kSigterm]);
-    if (leaving > 0 && (min_world == 0 || world - leaving < min_world)) return SIGTERM;
+    if (leaving > 0 && (!elastic || leaving == world)) return SIGTERM;
     if (counters[StepCounters::kSigint] > 0) return SIGINT;
     return counters[StepCounters::kNewRing] > 0 ? kNewRing : 0;
 }

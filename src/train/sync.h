@@ -41,6 +41,8 @@ class Sync : public GradListener {
     virtual void gather(Counters&) {}
     // Undoes what this rank has done since then, where that can be undone.
     virtual void rewind() {}
+    // The weights and the optimizer state were replaced; the same on every rank.
+    virtual void changed() {}
     // Figures for the log, of all ranks, as of the last gather().
     virtual std::map<std::string, double> measured() const { return {}; }
 };

@@ -94,7 +94,7 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batc
         sync_->add(block.counters);
     else
         stop_agreed_ =
-            agreed_wish(block.counters, communicator_.world(), communicator_.min_world());
+            agreed_wish(block.counters, communicator_.world(), communicator_.min_world() > 0);
     return sums_of(block.counters);
 }
 
@@ -104,7 +104,7 @@ Sums Trainer::gather(const Position& at) {
     Counters counters = {};
     sync_->gather(counters);
     if (local())
-        stop_agreed_ = agreed_wish(counters, communicator_.world(), communicator_.min_world());
+        stop_agreed_ = agreed_wish(counters, communicator_.world(), communicator_.min_world() > 0);
     return sums_of(counters);
 }
 

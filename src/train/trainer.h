@@ -51,9 +51,7 @@ class Trainer {
     // steps are local, the sums of all ranks since the last time. Blocks. Throws Error when a peer
     // is lost: weights are then this rank's own, or equal.
     Sums gather(const Position& at);
-    // Undoes what this rank has done since the last average.
-    void rewind() { sync_->rewind(); }
-    const Sync& sync() const { return *sync_; }
+    Sync& sync() { return *sync_; }
 
     // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }

@@ -47,6 +47,7 @@ class WeightAverage final : public Sync {
     void gather(Counters& counters) override;
     // Weights and optimizer state become those after the last complete average.
     void rewind() override;
+    void changed() override { begun_ = false; }
 
     double seconds_waited() const override { return seconds_; }  // for sums
 

@@ -1,0 +1,64 @@
+// Whether all ranks hold the same weights, and whose all take where they do not.
+#include "src/job/sync_weights.h"
+
+#include "tests/device.h"
+#include "tests/net_support.h"
+
+using namespace convoy;
+
+namespace {
+
+struct Change {
+    int rank;
+    int arena;  // 0: weights; 1: the optimizer's first state
+    size_t at;
+    float value;
+};
+
+// What each rank finds; afterwards all hold the values of `root`.
+void check_majority(int world, const std::vector<Change>& changes, int root,
+                    const std::vector<int>& differ, const std::string& tensor) {
+    CAPTURE(world);
+    CAPTURE(tensor);
+    run_ranks(
+        world, [](JoinOptions&) {},
+        [&](Job& job) {
+            const int rank = job.communicator->rank();
+            const auto backend = make_backend("cpu");
+            Params params;
+            params.add({.name = "first", .shape = {1, 1, 1, 5}});
+            params.add({.name = "second", .shape = {1, 1, 1, 40}});
+            params.allocate(*backend, 7);
+            const auto values = [&](int of) {
+                std::vector<float> weights(params.weights_size), state(params.trained_size);
+                for (size_t i = 0; i < weights.size(); ++i) weights[i] = float(i);
+                for (size_t i = 0; i < state.size(); ++i) state[i] = float(i) / 2;
+                for (const Change& c : changes)
+                    if (c.rank == of) (c.arena == 0 ? weights : state)[c.at] = c.value;
+                return std::pair(weights, state);
+            };
+            auto [weights, state] = values(rank);
+            std::ranges::copy(weights, params.weights);
+            const auto found = take_majority(params, {state.data()}, *backend, *job.communicator);
+            weights.assign(params.weights, params.weights + params.weights_size);
+            CHECK(std::pair(weights, state) == values(root));
+            REQUIRE(found.has_value() == !differ.empty());
+            if (!found) return;
+            CHECK(found->root == root);
+            CHECK(found->ranks == differ);
+            CHECK(found->tensor == tensor);
+        });
+}
+
+}  // namespace
+
+TEST_CASE("take_majority: what most ranks hold, or the lowest of as many; the first tensor named") {
+    check_majority(3, {}, 0, {}, "");
+    check_majority(1, {}, 0, {}, "");
+    check_majority(3, {{2, 0, 20, -1}}, 0, {2}, "second");
+    check_majority(3, {{0, 0, 20, -1}, {0, 0, 3, -1}}, 1, {0}, "first");
+    check_majority(3, {{1, 1, 17, -1}}, 0, {1}, "state 0 of second");
+    check_majority(2, {{0, 1, 2, -1}}, 0, {1}, "state 0 of first");
+    check_majority(4, {{1, 0, 0, -0.0f}, {3, 0, 0, -0.0f}}, 0, {1, 3}, "first");  // bits count
+    check_majority(4, {{0, 0, 1, 9}, {1, 0, 2, 9}}, 2, {0, 1}, "first");
+}
