@@ -552,6 +552,24 @@ TEST_CASE("program: data damaged on its way is found by --check-every, and all g
     CHECK(found > 0);
 }
 
+TEST_CASE("program: where rank 0 says --share auto, a newcomer's share is measured too") {
+    TempDir folder;
+    const uint16_t port = free_port();
+    Process rank0(folder, "rank0",
+                  {"--coord", at(port),       "--rank",       "0",    "--world",   "2",
+                   "--out",   folder / "run", "--generated",  "48",   "--batch",   "12",
+                   "--size",  "32",           "--epochs",     "4000", "--threads", "1",
+                   "--share", "auto",         "--save-every", "0"});
+    Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
+    REQUIRE(rank0.wait_for("epoch 2/"));
+    Process rank2(folder, "rank2", {"--join", "--coord", at(port), "--threads", "1"});
+    CHECK(rank2.wait_for(" for a weight of 1 among the others: --share ", 30));
+    CHECK(rank0.wait_for(") joined; 3 ranks go on from step ", 30));
+    rank0.kill(SIGINT);
+    for (Process* rank : {&rank0, &rank1, &rank2}) CHECK(rank->wait(30) == 130);
+    CAPTURE(rank2.output());
+}
+
 TEST_CASE("program: SIGTERM to all three ranks ends the job with a checkpoint") {
     ThreeRanks job;
     REQUIRE(job.ranks[0]->wait_for("epoch 3/"));

@@ -185,7 +185,7 @@ void TrainRun::train_epoch() {
             log_.notice("left out: ", reason);
         count(sums, local, lr);
         if (config_.check_every > 0 && at_.step - checked_step_ >= config_.check_every &&
-            gathers == trainer_->gathers())
+            gathers == trainer_->gathers() && !drift_)
             keep_weights_equal();
         if (at_.step % config_.log_every == 0) costs_->read();
         const int agreed = trainer_->stop_agreed();
@@ -208,13 +208,14 @@ void TrainRun::keep_weights_equal() {
         take_majority(model_->params(), optimizer_->state(), *backend_, communicator_);
     if (!found) return;
     trainer_->sync().changed();
+    drift_ = std::ranges::any_of(factor_choices(), &FactorChoice::use);
     std::vector<std::string> ranks;
     for (const int rank : found->ranks) ranks.push_back(std::to_string(rank));
     log_.notice(
         "after step ", at_.step, " rank ", join_text(ranks, " and "),
         " held other weights than rank ", found->root, ", whose all take; the first was ",
         found->tensor, ". ",
-        std::ranges::any_of(factor_choices(), &FactorChoice::use)
+        drift_
             ? "Processors that add in another order differ by roundings; --factors off keeps all "
               "equal"
             : "Data was damaged in a memory or on its way; a token (--token-file) protects the "

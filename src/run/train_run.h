@@ -117,6 +117,7 @@ class TrainRun {
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
     bool agreed_ = false;  // all ranks have had the same state
+    bool drift_ = false;   // the ranks' weights differ by roundings: compared once an epoch
     const int first_rank_ = setup_.rank();
     int64_t steps_per_epoch_ = 0, total_steps_ = 0;
     int64_t save_steps_ = 0, saved_step_ = -1;  // steps between checkpoints; step of the newest

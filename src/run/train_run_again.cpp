@@ -244,6 +244,7 @@ void TrainRun::take_up(const State& state) {
     optimizer_->steps_done = state.optimizer_steps;
     go_to(state.at);
     checked_step_ = at_.step + 1 - config_.check_every;  // after the next step
+    drift_ = false;
 }
 
 }  // namespace convoy
