@@ -69,14 +69,14 @@ void TrainRun::try_to_save(const Position& at, bool is_best) {
 // Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or
 // rank 1 if rank 0 is lost. Does not throw: the first failure is the one that is reported.
 void TrainRun::save_after_failure(const std::exception& failure) {
-    if (at_.step <= 0 || saved_step_ == at_.step) return;
+    if (at_.step <= 0) return;
     if (config_.sync != SyncKind::kRing) return;            // momentum is where the servers are
     if (dynamic_cast<const LeftBehind*>(&failure)) return;  // the others save
     const bool replaces_rank0 = setup_.rank() == 1 && communicator_.lost_rank() == 0;
     if (setup_.rank() != 0 && !replaces_rank0) return;
     try {
         if (folder_.empty()) folder_ = open_run_folder(config_, std::max(first_rank_, 1));
-        save(at_, false);
+        save(at_, false);  // unless it is saved already
         log_.notice("saved the state after step ", at_.step,
                     config_.sync_every > 1 ? " of this rank; what the other ranks have trained "
                                              "since the last average is lost"
