@@ -1,0 +1,21 @@
+#!/bin/bash
+# A few rounds of tools/chaos, one for each kind of what happens: no step may be lost. Hosts are gone
+# afterwards. Needs root, for network namespaces; about half a minute.
+set -eu
+cd "$(dirname "$0")/.."
+# shellcheck source=tests/shell_support
+. tests/shell_support
+need ip:iproute2 python3:python3
+[ -x trainer ] || make -s trainer
+if [ "$(id -u)" -ne 0 ] || ! CONVOY_HOSTS=try$$ tools/hosts up 1 2>/dev/null; then
+    echo "chaos: left out, as network namespaces cannot be made here"
+    exit 0
+fi
+CONVOY_HOSTS=try$$ tools/hosts down
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+tools/chaos --rounds 5 --seed 22 >"$log" || fail "a round was lost" "$log"
+for what in kill stop cable "one way" term join; do holds "$what" "$log" "rounds"; done
+holds '^5 rounds, 0 lost' "$log" "the summary"
+[ -z "$(ip netns list | grep chaos || true)" ] || fail "hosts are left"
+grep '^round' "$log"
