@@ -35,7 +35,8 @@ CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas -Wno-missing
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 # A stack or a buffer of the C library that overflows ends the process; so it does not in kernels,
 # which strangers' bytes do not reach.
-HARDENED    := $(if $(SAN)$(TSAN),,-fstack-protector-strong -fstack-clash-protection -D_FORTIFY_SOURCE=2)
+HARDENED    := $(if $(SAN)$(TSAN),,-fstack-protector-strong -fstack-clash-protection \
+                 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
 CXXFLAGS    += $(HARDENED)
 KERNELFLAGS += $(if $(HARDENED),-fno-stack-protector -fno-stack-clash-protection)
 LDLIBS      := -Wl,-z,relro,-z,now -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcurl -larchive -lz \
