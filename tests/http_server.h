@@ -87,11 +87,12 @@ class HttpServer {
             if (end == input.npos) continue;
             const Reply reply = handler_(parse(input.substr(0, end + 4)));
             input.erase(0, end + 4);
+            sent_ += reply.bytes.size();  // first: whoever has it all finds it counted
             size_t at = 0;
             for (ssize_t m = 0; at < reply.bytes.size() && m >= 0;
                  at += size_t(std::max<ssize_t>(m, 0)))
                 m = send(socket, reply.bytes.data() + at, reply.bytes.size() - at, MSG_NOSIGNAL);
-            sent_ += at;
+            sent_ -= reply.bytes.size() - at;
             if (reply.stall) wait(socket);  // until the client gives up
             if (reply.close || reply.stall) break;
         }

@@ -132,7 +132,7 @@ void TrainRun::go_on() {
         log_.notice("checkpoints and log of the run are in ", folder_, " on this rank from now on");
     }
     run_log_->become(setup_.rank(), folder_);
-    if (is_heir && at_.step > 0 && !planned)  // the last one may have died before it wrote it down
+    if (is_heir && at_.step > 0)  // the last one may have died before it wrote it down
         run_log_->event("step", {{"epoch", at_.epoch},
                                  {"step", at_.step},
                                  {"loss", step_sums_.mean_loss()},
