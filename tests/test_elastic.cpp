@@ -178,11 +178,17 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
             if (event["event"] == "val") outcome.val_loss = event["loss"];
         }
         if (std::filesystem::exists(run + "/latest")) outcome.saved.insert(rank);
-        if (outcome.status[size_t(rank)] == 0 && std::filesystem::exists(run + "/latest"))
-            for (const auto& [name, tensor] :
-                 read_safetensors(run + "/latest/model.safetensors").tensors)
-                outcome.weights[name] = tensor.values;
     }
+    // First of those that were killed, so what they have counts where nobody else saved: they may
+    // have been killed while they said good-bye.
+    for (const bool ended_well : {false, true})
+        for (const int rank : outcome.saved)
+            if ((outcome.status[size_t(rank)] == 0) == ended_well)
+                for (const auto& [name, tensor] :
+                     read_safetensors(
+                         cat(folder.path().string(), "/run", rank, "/latest/model.safetensors"))
+                         .tensors)
+                    outcome.weights[name] = tensor.values;
     CHECK_MESSAGE(!late, "the job did not end:\n", outcome.logs);
     return outcome;
 }
