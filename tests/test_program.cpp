@@ -540,8 +540,8 @@ TEST_CASE("program: data damaged on its way is found by --check-every, and all g
     CHECK(rank1.wait(60) == 0);
     CAPTURE(rank0.output());
     REQUIRE(damaged > 0);
-    CHECK(rank0.output().find(" rank 1 held other weights than rank 0, whose all take; the first "
-                              "was ") != std::string::npos);
+    CHECK(rank0.output().find(" rank 1 held other weights than rank 0; all have those of rank 0 "
+                              "now. The first tensor that differed was ") != std::string::npos);
     int found = 0;
     for (const json& event : read_log(folder / "run"))
         if (event["event"] == "unequal") {

@@ -205,7 +205,7 @@ static const Option kOptions[] = {
     {"join", "Ranks", &C::join, "", kTrain, 0, kAny,
      "take part in a job that trains, from the end of a step on, as one more rank"},
     {"min-world", "Ranks", &C::min_world, "N", kTrain, 0, from(1, wire::kMaxWorld),
-     "on rank 0: where fewer than N ranks are left, save and wait for some that --join"},
+     "on rank 0: where fewer than N ranks are left, save and wait until others --join"},
     {"check-every", "Ranks", &C::check_every, "N", kTrain, kJob, from(0, 1e9),
      "steps after which a checksum tells whether all ranks hold the same weights and optimizer "
      "state; those that differ take what most hold; 0: at the end of an epoch alone"},

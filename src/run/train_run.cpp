@@ -213,8 +213,8 @@ void TrainRun::keep_weights_equal() {
     for (const int rank : found->ranks) ranks.push_back(std::to_string(rank));
     log_.notice(
         "after step ", at_.step, " rank ", join_text(ranks, " and "),
-        " held other weights than rank ", found->root, ", whose all take; the first was ",
-        found->tensor, ". ",
+        " held other weights than rank ", found->root, "; all have those of rank ", found->root,
+        " now. The first tensor that differed was ", found->tensor, ". ",
         drift_
             ? "Processors that add in another order differ by roundings; --factors off keeps all "
               "equal"
