@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "net/fetch.h"
@@ -27,7 +28,68 @@ std::vector<Peer> peers_of(const wire::Welcome& welcome) {
     return peers;
 }
 
+// all[r] = rank r's bytes; `data` are those of `rank`.
+void gather_bytes(Ring& ring, int rank, std::span<const std::byte> data,
+                  std::vector<std::vector<std::byte>>& all) {
+    if (data.size() > kGatherLimit)
+        fail("a rank may send ", kGatherLimit, " bytes in an all-gather, not ", data.size());
+    // First every length, so that all ranks have room; then the bytes.
+    std::vector<uint64_t> lengths(all.size(), 0);
+    lengths[size_t(rank)] = data.size();
+    std::vector<std::span<std::byte>> blocks;
+    for (uint64_t& length : lengths)
+        blocks.push_back(std::as_writable_bytes(std::span(&length, 1)));
+    ring.gather(blocks, false);
+    for (size_t r = 0; r < all.size(); ++r) {
+        if (lengths[r] > kGatherLimit)
+            throw PeerMistake(int(r), cat("rank ", r, " announces ", lengths[r],
+                                          " bytes; the limit is ", kGatherLimit));
+        all[r].resize(lengths[r]);
+    }
+    std::copy(data.begin(), data.end(), all[size_t(rank)].begin());
+    std::copy(all.begin(), all.end(), blocks.begin());
+    ring.gather(blocks, false);
+}
+
 class RingCommunicator final : public Communicator {
+    // Some of the ranks, with a ring of their own, in the same queue.
+    class Group final : public NullCommunicator {
+     public:
+        Group(RingCommunicator& all, Ring& ring, std::vector<int> ranks, int rank)
+            : NullCommunicator(rank, int(ranks.size())),
+              all_(all),
+              ring_(ring),
+              ranks_(std::move(ranks)) {}
+        std::future<void> allreduce_sum(std::span<float> data) override {
+            return submit([this, data] { ring_.sum(data); });
+        }
+        void broadcast(std::span<std::byte> data, int root) override {
+            submit([this, data, root] { ring_.broadcast(data, root); }).get();
+        }
+        std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
+            std::vector<std::vector<std::byte>> all(ranks_.size());
+            submit([&] { gather_bytes(ring_, rank(), data, all); }).get();
+            return all;
+        }
+        void barrier() override {
+            submit([this] { ring_.barrier(); }).get();
+        }
+
+     private:
+        std::future<void> submit(std::function<void()> run) {
+            return all_.submit([this, run = std::move(run)] {
+                try {
+                    run();
+                } catch (const PeerMistake& e) {
+                    throw PeerMistake(ranks_[size_t(e.rank)], e.what());
+                }
+            });
+        }
+        RingCommunicator& all_;
+        Ring& ring_;
+        const std::vector<int> ranks_;
+    };
+
  public:
     RingCommunicator(std::unique_ptr<Membership> membership, Connected connected)
         : membership_(std::move(membership)),
@@ -72,27 +134,8 @@ class RingCommunicator final : public Communicator {
         submit([this, data, root] { ring_->broadcast(data, root); }).get();
     }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
-        if (data.size() > kGatherLimit)
-            fail("a rank may send ", kGatherLimit, " bytes in an all-gather, not ", data.size());
         std::vector<std::vector<std::byte>> all(static_cast<size_t>(world_));
-        submit([&] {
-            // First every length, so that all ranks have room; then the bytes.
-            std::vector<uint64_t> lengths(all.size(), 0);
-            lengths[size_t(rank_)] = data.size();
-            std::vector<std::span<std::byte>> blocks;
-            for (uint64_t& length : lengths)
-                blocks.push_back(std::as_writable_bytes(std::span(&length, 1)));
-            ring_->gather(blocks, false);
-            for (size_t r = 0; r < all.size(); ++r) {
-                if (lengths[r] > kGatherLimit)
-                    throw PeerMistake(int(r), cat("rank ", r, " announces ", lengths[r],
-                                                  " bytes; the limit is ", kGatherLimit));
-                all[r].resize(lengths[r]);
-            }
-            std::copy(data.begin(), data.end(), all[size_t(rank_)].begin());
-            std::copy(all.begin(), all.end(), blocks.begin());
-            ring_->gather(blocks, false);
-        }).get();
+        submit([&] { gather_bytes(*ring_, rank_, data, all); }).get();
         return all;
     }
     void barrier() override {
@@ -128,6 +171,20 @@ class RingCommunicator final : public Communicator {
         membership_->status().on_end([this] { shut_ring(), fetcher_->shut(); });
         return *fetcher_;
     }
+    std::unique_ptr<Communicator> open_group(const std::vector<int>& ranks) override {
+        ENSURE(fetcher_ && !group_ring_, "a group needs a fetcher, and there is one of them");
+        const int rank = int(std::ranges::find(ranks, rank_) - ranks.begin());
+        std::vector<int> order(ranks.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::vector<Link> links(ranks.size());
+        for (const int peer : neighbours(rank, order))
+            (links[size_t(peer)] = fetcher_->group_link(ranks[size_t(peer)])).set_limit(limit_);
+        std::lock_guard lock(ring_mutex_);
+        group_ring_ = std::make_unique<Ring>(rank, order, std::move(links), me_.generation,
+                                             me_.rules.bf16, membership_->progress().moved);
+        if (membership_->status().ended()) group_ring_->shut();
+        return std::make_unique<Group>(*this, *group_ring_, ranks, rank);
+    }
     std::vector<EdgeTiming> measure_edges() override {
         std::vector<EdgeTiming> timings;
         submit([&] { timings = ring_->measure_edges(); }).get();
@@ -144,7 +201,8 @@ class RingCommunicator final : public Communicator {
     void leave() noexcept override { membership_->leave(); }
     int lost_rank() const override { return membership_->status().lost_rank(); }
     uint64_t bytes_sent() const override {
-        return sent_before_ + (ring_ ? ring_->bytes_sent() : 0);
+        return sent_before_ + (ring_ ? ring_->bytes_sent() : 0) +
+               (group_ring_ ? group_ring_->bytes_sent() : 0);
     }
     double seconds_busy() const override { return busy_seconds_; }
 
@@ -212,6 +270,7 @@ class RingCommunicator final : public Communicator {
     void shut_ring() noexcept {
         std::lock_guard lock(ring_mutex_);
         if (ring_) ring_->shut();
+        if (group_ring_) group_ring_->shut();
     }
     bool closing() {
         std::lock_guard lock(mutex_);
@@ -222,7 +281,7 @@ class RingCommunicator final : public Communicator {
     int rank_, world_;
     std::mutex ring_mutex_;  // another ring takes the place of one that broke
     const std::function<size_t(size_t)> limit_;
-    std::unique_ptr<Ring> ring_;
+    std::unique_ptr<Ring> ring_, group_ring_;
     uint64_t sent_before_ = 0;
     const tcp::endpoint first_;
     const Addresses from_;

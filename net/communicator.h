@@ -132,6 +132,11 @@ class Communicator {
     // A barrier after it makes sure of the others. Valid as long as the communicator.
     virtual Fetcher& open_fetcher(ServeBytes serve) = 0;
 
+    // The sums, gathers and barriers of some of the ranks, ascending, this one among them; all of
+    // them call it. `ranks`: by their numbers here, in the group 0, 1, …; its collectives run in
+    // order with those of this communicator. After open_fetcher(); blocks. Must not outlive this.
+    virtual std::unique_ptr<Communicator> open_group(const std::vector<int>& ranks) = 0;
+
     // Times both directions of every edge of the ring, one after the other. Collective; blocks, in
     // order with the sums, about 0.1 s an edge. Every rank returns the same list: two entries an
     // edge. Empty where there is no edge.

@@ -187,7 +187,8 @@ asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire
 }
 
 asio::awaitable<Link> dial_edge(Membership& membership, wire::Welcome welcome,
-                                tcp::endpoint coordinator, Addresses from, int rank) {
+                                tcp::endpoint coordinator, Addresses from, int rank, bool group) {
+    if (group) welcome.generation |= wire::kGroupEdge;
     Edges edges(membership, welcome, std::move(coordinator), from);
     co_await edges.dial_peer(rank);
     co_return std::move(edges.take()[size_t(rank)]);

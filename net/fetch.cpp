@@ -9,8 +9,9 @@ namespace convoy {
 
 namespace {
 
-constexpr size_t kInFlight = 16;    // requests to one rank whose answers have not come
-constexpr size_t kMostServed = 16;  // connections that ask, beside two of each rank
+constexpr size_t kInFlight = 16;                // requests to one rank whose answers have not come
+constexpr std::chrono::seconds kGroupEdge{30};  // until the ranks of a group have dialled
+constexpr size_t kMostServed = 16;              // connections that ask, beside two of each rank
 constexpr std::chrono::milliseconds kFirstCause{2'000};  // for the coordinator to name it
 
 // Reads a message's header. The body is left for the caller.
@@ -98,13 +99,7 @@ struct RankFetcher::Asker {
         return closing;
     }
     void connect(RankFetcher& fetcher, int rank) {
-        const auto dialled = std::make_shared<std::promise<Link>>();
-        asio::co_spawn(fetcher.membership_.io(), fetcher.dial_(rank),
-                       [dialled](std::exception_ptr error, Link edge) {
-                           error ? dialled->set_exception(error)
-                                 : dialled->set_value(std::move(edge));
-                       });
-        Link edge = dialled->get_future().get();
+        Link edge = fetcher.dial(rank, false);
         std::lock_guard lock(mutex);
         link = std::move(edge);
         if (closing) fail("the job has ended");
@@ -167,6 +162,7 @@ void RankFetcher::set_on_edge(std::function<void(Socket, wire::Edge)> on_edge) {
 void RankFetcher::shut() noexcept {
     std::lock_guard lock(mutex_);
     shut_ = true;
+    group_changed_.notify_all();
     for (auto& [rank, asker] : askers_) asker->close();
     for (auto& server : servers_) server->link.shut();
 }
@@ -185,15 +181,48 @@ std::future<void> RankFetcher::fetch(int rank, uint32_t file, uint64_t offset,
     return asker->ask({{file, uint32_t(bytes.size()), offset}, bytes, {}});
 }
 
+Link RankFetcher::dial(int rank, bool group) {
+    const auto dialled = std::make_shared<std::promise<Link>>();
+    asio::co_spawn(membership_.io(), dial_(rank, group),
+                   [dialled](std::exception_ptr error, Link edge) {
+                       error ? dialled->set_exception(error) : dialled->set_value(std::move(edge));
+                   });
+    return dialled->get_future().get();
+}
+
+// The higher rank dials, as for the ring of all.
+Link RankFetcher::group_link(int rank) {
+    if (rank < me_.rank) return dial(rank, true);
+    std::unique_lock lock(mutex_);
+    group_changed_.wait_for(lock, kGroupEdge, [&] { return shut_ || group_.contains(rank); });
+    membership_.status().throw_if_ended();
+    if (!group_.contains(rank))
+        fail(rank_name(rank, me_.peers[size_t(rank)].address), " did not dial within ",
+             kGroupEdge.count(), " s of the start");
+    return std::move(group_.extract(rank).mapped());
+}
+
 void RankFetcher::accept(Socket socket, const wire::Edge& edge) {
     std::lock_guard lock(mutex_);
-    if (shut_ || edge.job != me_.job || edge.generation != me_.generation || edge.to != me_.rank ||
+    const bool group = edge.generation == (me_.generation | wire::kGroupEdge);
+    if (shut_ || edge.job != me_.job || (edge.generation != me_.generation && !group) ||
+        edge.to != me_.rank || (group && (group_.contains(edge.from) || edge.from <= me_.rank)) ||
         edge.from < 0 || edge.from >= me_.world ||
         servers_.size() >= kMostServed + 2 * size_t(me_.world)) {
         membership_.log().notice("refused to serve rank ", edge.from, " of another job");
         return;
     }
     const std::string peer = rank_name(edge.from, me_.peers[size_t(edge.from)].address);
+    if (group) {
+        Link link(socket.release(), peer, std::move(socket.tls));
+        try {
+            send(link, wire::encode(wire::Edge{edge.job, edge.to, edge.from, edge.generation}));
+            group_.emplace(edge.from, std::move(link));
+        } catch (const LinkLost&) {
+            // It dials again.
+        }
+        return group_changed_.notify_all();
+    }
     auto server = std::make_unique<Server>();
     server->link = Link(socket.release(), peer, std::move(socket.tls));
     server->thread = std::thread([this, edge, to = server.get()] { answer(to->link, edge); });

@@ -9,6 +9,7 @@
 // Each connection has a thread at both ends, so neither the ring nor heartbeats wait for it.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,7 +25,7 @@ namespace convoy {
 
 class RankFetcher final : public Fetcher {
  public:
-    using Dial = std::function<asio::awaitable<Link>(int rank)>;
+    using Dial = std::function<asio::awaitable<Link>(int rank, bool group)>;
     // Answers requests from now on. Rank, world and job are those of `me`; `dial` runs on the
     // control thread. The membership must outlive the fetcher.
     RankFetcher(Membership& membership, const wire::Welcome& me, Dial dial, ServeBytes serve);
@@ -32,6 +33,8 @@ class RankFetcher final : public Fetcher {
 
     std::future<void> fetch(int rank, uint32_t file, uint64_t offset, std::span<std::byte> bytes,
                             int line) override;
+    // An edge to another rank of a group, both of which call this. Blocks; throws Error.
+    Link group_link(int rank);
     void shut() noexcept;  // every request fails from now on; any thread
     void close();          // ends its threads; before it is destroyed
 
@@ -41,6 +44,7 @@ class RankFetcher final : public Fetcher {
         Link link;
         std::thread thread;
     };
+    Link dial(int rank, bool group);
     void accept(Socket socket, const wire::Edge& edge);
     void answer(Link& link, const wire::Edge& edge);
     void set_on_edge(std::function<void(Socket, wire::Edge)> on_edge);
@@ -53,6 +57,8 @@ class RankFetcher final : public Fetcher {
     bool shut_ = false;
     std::map<std::pair<int, int>, std::unique_ptr<Asker>> askers_;  // by rank and line
     std::vector<std::unique_ptr<Server>> servers_;
+    std::map<int, Link> group_;  // that others have dialled
+    std::condition_variable group_changed_;
 };
 
 }  // namespace convoy

@@ -24,6 +24,9 @@ class NullCommunicator : public Communicator {
     }
     void barrier() override { status_.throw_if_ended(); }
     Fetcher& open_fetcher(ServeBytes) override { fail("no other rank holds anything"); }
+    std::unique_ptr<Communicator> open_group(const std::vector<int>&) override {
+        fail("there is no other rank");
+    }
     std::vector<EdgeTiming> measure_edges() override { return {}; }
     void set_progress(int64_t, Phase) override {}
     void abort(const std::string& why) noexcept override { status_.end(why, rank_); }

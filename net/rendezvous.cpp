@@ -114,8 +114,9 @@ asio::awaitable<Connected> Rendezvous::join() {
         co_return connected;
     }
     connected.dial = [&membership = membership_, welcome = welcome_,
-                      coordinator = connection_->remote_endpoint(), from = from_](int rank) {
-        return dial_edge(membership, welcome, coordinator, from, rank);
+                      coordinator = connection_->remote_endpoint(),
+                      from = from_](int rank, bool group) {
+        return dial_edge(membership, welcome, coordinator, from, rank, group);
     };
     connected.links =
         co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_);

@@ -14,9 +14,10 @@ namespace convoy {
 struct Connected {
     wire::Welcome welcome;
     std::vector<Link> links;  // by rank; closed where this rank has no edge
-    std::function<asio::awaitable<Link>(int rank)> dial;  // another edge; on the control thread
-    tcp::endpoint first;                                  // the coordinator
-    Addresses from;                                       // of --iface
+    std::function<asio::awaitable<Link>(int rank, bool group)>
+        dial;             // another edge; on the control thread
+    tcp::endpoint first;  // the coordinator
+    Addresses from;       // of --iface
     std::function<size_t(size_t)> limit;
     std::string what = {};  // of a newcomer, which has no ring yet: wire::Offer::what
     std::string error;      // why it failed (time up, refused, an edge that did not open), or ""
@@ -48,8 +49,8 @@ std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::e
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
                                               tcp::endpoint coordinator, const Addresses& from);
 
-// One more edge, once the ring is open; any pair of ranks. Throws Error.
+// One more edge, once the ring is open; any pair of ranks. group: of its ring. Throws Error.
 asio::awaitable<Link> dial_edge(Membership& membership, wire::Welcome welcome,
-                                tcp::endpoint coordinator, Addresses from, int rank);
+                                tcp::endpoint coordinator, Addresses from, int rank, bool group);
 
 }  // namespace convoy

@@ -173,9 +173,10 @@ struct Edge {
     static constexpr Type kType = Type::edge;
     uint64_t job = 0;
     int from = 0, to = 0;
-    uint32_t generation = 0;  // travels in the header
+    uint32_t generation = 0;  // travels in the header; with kGroupEdge of the ring of a group
     void fields(auto& body) { body(job, from, to); }
 };
+constexpr uint32_t kGroupEdge = uint32_t(1) << 31;
 struct Request {
     static constexpr Type kType = Type::request;
     uint32_t file = 0, length = 0;

@@ -116,6 +116,56 @@ TEST_CASE("fetch: a rank that dies while it serves is named, in every request th
     CHECK_THROWS_WITH_AS(run(), doctest::Contains("rank 1"), Error);
 }
 
+TEST_CASE(
+    "groups: some of the ranks sum, gather and wait on a ring of their own, beside that of all") {
+    for (const int groups : {1, 2, 3})
+        run_ranks(
+            6, [](JoinOptions&) {},
+            [&](Job& job) {
+                Communicator& all = *job.communicator;
+                all.open_fetcher(serve(all.rank()));
+                all.barrier();
+                std::vector<int> ranks;
+                float want = 0;
+                for (int r = all.rank() % groups; r < 6; r += groups)
+                    ranks.push_back(r), want += float(r);
+                const auto group = all.open_group(ranks);
+                REQUIRE(group->world() == 6 / groups);
+                CHECK(ranks[size_t(group->rank())] == all.rank());
+                std::vector<float> large(1 << 18, float(all.rank())), small(9, 1);
+                auto first = group->allreduce_sum(large), second = all.allreduce_sum(small);
+                first.get(), second.get();
+                CHECK(std::ranges::count(large, want) == std::ssize(large));
+                CHECK(std::ranges::count(small, 6) == 9);
+                const auto texts = allgather_text(*group, std::to_string(all.rank()));
+                for (size_t i = 0; i < ranks.size(); ++i)
+                    CHECK(texts[i] == std::to_string(ranks[i]));
+                CHECK(broadcast_text(*group, texts[0]) == std::to_string(ranks[0]));
+                group->barrier();
+            });
+}
+
+TEST_CASE("groups: a rank that fails is named in the group of others as well") {
+    const auto run = [] {
+        run_ranks(
+            4, [](JoinOptions&) {},
+            [](Job& job) {
+                Communicator& all = *job.communicator;
+                all.open_fetcher(serve(all.rank()));
+                all.barrier();
+                const int first = all.rank() % 2;
+                const auto group = all.open_group({first, first + 2});
+                std::vector<float> values(1 << 16, 1);
+                if (all.rank() == 3) {
+                    all.abort("it has had enough");
+                    fail("it has had enough");
+                }
+                for (;;) group->allreduce_sum(values).get();
+            });
+    };
+    CHECK_THROWS_WITH_AS(run(), doctest::Contains("rank 3 (127.0.0.1"), Error);
+}
+
 TEST_CASE("fetch: hostile requests are refused or end the connection, and the job goes on") {
     Port port;
     Diary diary;
