@@ -30,6 +30,7 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
     ENSURE(options_.threads >= 1 && !slots.empty() && options_.batch >= 1, options_.threads,
            " threads, ", slots.size(), " slots, batch ", options_.batch);
     if (!options_.training) how_.augment = Augment::none, how_.changes = {};
+    if (!options_.pixels) how_.changes = {};
     ENSURE(!options_.packed ||
                !(how_.changes.to_bytes() || how_.changes.erase > 0 || how_.changes.mix()),
            "packed images cannot be changed");
@@ -239,7 +240,8 @@ void Loader::expect_steps() {
     for (const int64_t end = std::min(steps(consumed_), opened_ + ahead_); expected_ < end;
          ++expected_) {
         const Slice step = slice(expected_);
-        for (int64_t i = 0; i < rows(step); ++i) source_->expect(sample_of(step, i));
+        for (int64_t i = 0; i < rows(step) && options_.pixels; ++i)
+            source_->expect(sample_of(step, i));
     }
 }
 
@@ -268,6 +270,7 @@ void Loader::make_row(Buffers& buffers, Slot& slot, size_t row) {
     Image& image = buffers.image;
     const uint64_t sample = slot.batch.samples[row];
     const size_t place = sample - uint64_t(first_sample_);
+    if (!options_.pixels) return;
     source_->read(place, buffers.bytes);
     slot.batch.labels[row] = source_->label(place);
     decoder.open(buffers.bytes, source_->name(place));
@@ -328,7 +331,7 @@ void Loader::finish(Slot& slot) {
     };
     if (options_.packed) {
         keep_good(batch.pictures);
-    } else {
+    } else if (options_.pixels) {
         const size_t row_elems = how_.size.elems();
         float* to = batch.x;
         for (size_t row = 0; row < slot.good.size(); ++row) {

@@ -52,6 +52,7 @@ struct LoaderOptions {
     int64_t max_pixels = kMaxPixels;  // of an image, else it is bad
     bool fast = false;                // decoding may reduce JPEGs (Decoder::read)
     bool packed = false;  // pixels and tables for a device that resizes, not finished rows
+    bool pixels = true;   // false: no image is read, and all count as good; x stays as it is
     std::vector<int64_t> parts = {};  // samples that each rank alone holds; empty: each holds all
     uint64_t window = 0;  // of the order in training (order.h); 0: one permutation of all
 };

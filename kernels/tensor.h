@@ -56,6 +56,11 @@ struct Tensor {
     // The same numbers in another shape; of the first images only.
     Tensor as(Shape shape) const { return {data, shape, type}; }
     Tensor first(int images) const { return {data, {images, H, W, C}, type}; }
+    // Images [begin, end).
+    Tensor images(int begin, int end) const {
+        const size_t skipped = size_t(begin) * shape().row_elems() * bytes_of(type);
+        return {static_cast<char*>(data) + skipped, {end - begin, H, W, C}, type};
+    }
 };
 
 // The numbers of a tensor that must hold this type; null where there is no tensor.

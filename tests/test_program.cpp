@@ -79,6 +79,10 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         {{"--outer-momentum", "0.5", "--sync-every", "4"}, "no effect without --outer"},
         {{"--outer", "adam"}, "there are off, sgd, nesterov"},
         {{"--servers", "2"}, "--servers has no effect without --sync server or async"},
+        {{"--micro", "4"}, "--micro has no effect without --pipeline 2 or more"},
+        {{"--pipeline", "2"},
+         "--pipeline 2 needs as many ranks, or a multiple of them; this job has 1"},
+        {{"--pipeline", "2", "--sync", "server"}, "--sync server does not go with --pipeline"},
         {{"--servers", "2", "--sync", "server"}, "--servers 2 are more than the ranks"},
         {{"--sync", "server", "--staleness", "2"}, "no effect without --sync async"},
         {{"--sync", "async", "--staleness", "some"}, "a number of steps, 0 or more, or none"},
@@ -707,6 +711,77 @@ TEST_CASE("program: --sync server resumed in mid-run has the same bits; async; a
         CHECK(ranks[size_t(r)]->wait(20) == 1);
         CHECK(ranks[size_t(r)]->output().find("rank 2 (") != std::string::npos);
     }
+}
+
+TEST_CASE("program: --pipeline resumed in mid-run has the same bits; a signal; a lost stage") {
+    TempDir folder;
+    const auto start = [&](Words settings, int world = 2) {
+        const uint16_t port = free_port();
+        for (const std::string& word :
+             Words{"--coord", at(port), "--rank", "0", "--world", std::to_string(world)})
+            settings.push_back(word);
+        std::vector<std::unique_ptr<Process>> ranks;
+        ranks.push_back(std::make_unique<Process>(folder, "rank0", settings));
+        for (int r = 1; r < world; ++r)
+            ranks.push_back(std::make_unique<Process>(
+                folder, cat("rank", r),
+                Words{"--coord", at(port), "--rank", std::to_string(r), "--threads", "1"}));
+        return ranks;
+    };
+    const auto train = [&](const Words& settings, int world = 2) {
+        auto ranks = start(settings, world);
+        for (const auto& rank : ranks) CHECK(rank->wait(60) == 0);
+        return ranks[0]->output();
+    };
+    const std::string run = folder / "run", again = folder / "again", alone = folder / "alone";
+    const Words pipeline = {"--pipeline", "2", "--split", "conv3", "--micro", "3"};
+    const auto with = [](Words words, const Words& more) {
+        words.insert(words.end(), more.begin(), more.end());
+        return words;
+    };
+    const std::string said = train(small(
+        with({"--save-every", "0.6", "--keep", "9", "--bn-group", "2", "--out", run}, pipeline)));
+    CAPTURE(said);
+    CHECK(said.find("stages 0 to bn3") != std::string::npos);
+    // On one rank, from the checkpoint of two.
+    train(with({"--resume", run + "/step-00000003", "--threads", "1", "--out", again}, pipeline));
+    for (const char* name : {"model.safetensors", "optim.safetensors"})
+        CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
+    Process one(folder, "one",
+                {"--resume", run + "/step-00000003", "--threads", "1", "--out", alone});
+    CHECK(one.wait(60) == 0);
+    const auto losses = [](const std::string& of) {
+        std::vector<double> all;
+        for (const json& event : read_log(of))
+            if (event["event"] == "val") all.push_back(event["loss"]);
+        return all;
+    };
+    REQUIRE(!losses(alone).empty());
+    // Two pipelines, whose first ranks hold more than their stage once it was saved.
+    const std::string four = folder / "four";
+    const std::string told = train(
+        small(with({"--save-every", "0.6", "--check-every", "1", "--bn-group", "2", "--out", four},
+                   pipeline)),
+        4);
+    CHECK(told.find("held other weights") == std::string::npos);
+    CHECK(losses(four).back() == doctest::Approx(losses(run).back()).epsilon(1e-3));
+    CHECK(losses(alone).back() == doctest::Approx(losses(run).back()).epsilon(1e-3));
+
+    const Words endless = small(with({"--epochs", "100000", "--save-every", "0", "--log-every", "1",
+                                      "--bn-group", "2", "--out", folder / "stopped"},
+                                     pipeline));
+    auto stopped = start(endless);
+    REQUIRE(stopped[0]->wait_for("epoch 2/"));
+    stopped[1]->kill(SIGTERM);
+    for (const auto& rank : stopped) CHECK(rank->wait(20) == 128 + SIGTERM);
+    CHECK(stopped[0]->output().find("to continue: trainer --resume") != std::string::npos);
+    CHECK(std::filesystem::exists(folder / "stopped/latest/model.safetensors"));
+
+    auto lost = start(with(endless, {"--out", folder / "lost"}));
+    REQUIRE(lost[0]->wait_for("epoch 2/"));
+    lost[1]->kill(SIGKILL);
+    CHECK(lost[0]->wait(20) == 1);
+    CHECK(lost[0]->output().find("rank 1 (") != std::string::npos);
 }
 
 TEST_CASE("run log: a bar without images shows no loss, the line after it does") {

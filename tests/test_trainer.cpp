@@ -15,6 +15,7 @@
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_setup.h"
 #include "src/run/run_log.h"
+#include "src/train/stages.h"
 #include "tests/device.h"
 #include "tests/process.h"
 
@@ -57,6 +58,18 @@ Config small_config() {
     return config;
 }
 
+std::vector<size_t> cuts_of(const Config& config) {
+    const auto backend = make_backend("cpu", {.threads = 1});
+    return named_cuts(config.split, Model(kNet, {"net", 3, 16, 1, ""}, *backend).outline(),
+                      config.pipeline);
+}
+
+ModelOptions of_rank(const Config& config, int rank) {
+    ModelOptions options{"net", 3, 16, uint64_t(config.seed), ""};
+    if (config.pipeline > 1) options.stage = stage_of(cuts_of(config), rank % config.pipeline);
+    return options;
+}
+
 // One rank's whole means of training; the communicator is lent.
 struct Rank {
     Config config;
@@ -77,22 +90,28 @@ struct Rank {
     std::function<void(Rank&)> before_step = [](Rank&) {};
 
     Rank(const Config& c, Communicator& comm, std::vector<double> shares)
-        : config(c),
-          communicator(comm),
-          model(kNet, {"net", 3, 16, uint64_t(c.seed), ""}, *backend) {
+        : config(c), communicator(comm), model(kNet, of_rank(c, comm.rank()), *backend) {
         Log log;
         data = open_data(data_options(config), log);
         LoaderOptions options;
-        options.batch = config.batch, options.shares = shares, options.rank = comm.rank();
+        options.batch = config.batch, options.shares = shares;
+        options.rank = comm.rank() / config.pipeline;
+        options.pixels = comm.rank() % config.pipeline == 0;
+        options.shares.resize(shares.size() / size_t(config.pipeline));
         const int share = int(std::max<int64_t>(1, Loader::max_share(options)));
-        model.plan(share, true);
+        if (config.pipeline > 1)
+            model.expect(share);
+        else
+            model.plan(share, true);
         std::vector<float*> slots;
         for (int i = 0; i < 2; ++i)
             slots.push_back(backend->alloc_host(Shape{share, 16, 16, 3}.elems()));
         loader =
             std::make_unique<Loader>(data.train, training_preprocess(config, 16), options, slots);
         optimizer = std::make_unique<Optimizer>(config, model.params(), *backend);
-        trainer = std::make_unique<Trainer>(config, *backend, communicator, model, *optimizer,
+        TrainerOptions how(config);
+        if (config.pipeline > 1) how.pipeline.cuts = cuts_of(config);
+        trainer = std::make_unique<Trainer>(how, *backend, communicator, model, *optimizer,
                                             [] { return 0; });
     }
 
@@ -108,7 +127,7 @@ struct Rank {
             const Batch* next = ahead && steps > 1 ? loader->peek() : nullptr;
             before_step(*this);
             Sums sums = trainer->step(*batch, at, 0.05 - lr_drop * double(at.step), next);
-            const bool serves = config.sync != SyncKind::kRing;
+            const bool serves = config.sync != SyncKind::kRing || config.pipeline > 1;
             const bool average = serves ? steps == 1 : (at.step + 1) % config.sync_every == 0;
             Sums all;
             if (trainer->gathers() && average) all = trainer->gather(at);
@@ -187,9 +206,13 @@ Outcome train_in_threads(
     for (const std::exception_ptr& error : errors)
         if (error) std::rethrow_exception(error);
     for (int r = 1; r < world; ++r) {
-        CHECK(outcomes[size_t(r)].weights == outcomes[0].weights);  // the same bits on all ranks
-        CHECK(outcomes[size_t(r)].momentum == outcomes[0].momentum);
-        CHECK(outcomes[size_t(r)].losses == outcomes[0].losses);
+        CHECK(outcomes[size_t(r)].losses == outcomes[0].losses);  // the same bits on all ranks
+        if (config.pipeline > 1) {
+            if (r % config.pipeline) continue;
+        } else {
+            CHECK(outcomes[size_t(r)].weights == outcomes[0].weights);
+            CHECK(outcomes[size_t(r)].momentum == outcomes[0].momentum);
+        }
         outcomes[0].samples.insert(outcomes[0].samples.end(), outcomes[size_t(r)].samples.begin(),
                                    outcomes[size_t(r)].samples.end());
     }
@@ -452,6 +475,85 @@ TEST_CASE("--sync async: no rank is ever further ahead than --staleness; none le
             CHECK(outcome.losses.back() > 0);  // the sums of all, at the end
             for (const float w : outcome.weights) REQUIRE(std::isfinite(w));
         }
+}
+
+// Rank 0's weights are then those of all stages: each is trained where it is, and nowhere else.
+TEST_CASE("--pipeline: stages and replicas train what one rank trains, in both orders") {
+    const int steps = 5;
+    const Outcome one = train_in_threads(small_config(), {1}, steps);
+    struct Case {
+        int stages, replicas, pieces;
+        PipelineOrder order;
+        const char* split;
+    };
+    constexpr auto k1f1b = PipelineOrder::k1f1b, kGpipe = PipelineOrder::kGpipe;
+    for (const auto& [stages, replicas, pieces, order, split] :
+         {Case{2, 1, 4, k1f1b, "r"}, Case{2, 1, 4, kGpipe, "r.c2"}, Case{2, 1, 1, k1f1b, "fc1"},
+          Case{3, 1, 8, k1f1b, "conv1,conv2"}, Case{4, 1, 40, kGpipe, "c1,r.c2,c3"},
+          Case{2, 2, 4, k1f1b, "c3"}, Case{3, 2, 3, kGpipe, "c1,fc1"},
+          Case{2, 4, 2, k1f1b, "c1"}}) {
+        Config config = small_config();
+        config.pipeline = stages, config.micro = pieces, config.pipeline_order = order;
+        config.split = split;
+        CAPTURE(stages);
+        CAPTURE(replicas);
+        CAPTURE(split);
+        const Outcome many =
+            train_in_threads(config, std::vector<double>(size_t(stages * replicas), 1), steps);
+        CHECK(many.samples == one.samples);
+        CHECK_CLOSE(many.losses, one.losses, 2e-5);
+        CHECK_CLOSE(many.weights, one.weights, 2e-4);
+        CHECK_CLOSE(many.momentum, one.momentum, 2e-4);
+    }
+}
+
+TEST_CASE("--pipeline on the CUDA kernels, and with bf16 between the stages" *
+          doctest::test_suite("device")) {
+    Config config = small_config();
+    const Outcome one = train_in_threads(config, {1}, 3);
+    config.pipeline = 2, config.micro = 4, config.split = "r.c2";
+    config.wire = WireType::kBf16;
+    CHECK_CLOSE(train_in_threads(config, {1, 1}, 3).losses, one.losses, 2e-2);
+    config.wire = WireType::kFp32;
+    config.device = kernel_device();
+    const Outcome simt = train_in_threads(config, {1, 1}, 3);
+    CHECK_CLOSE(simt.losses, one.losses, 2e-5);
+    CHECK_CLOSE(simt.weights, one.weights, 2e-4);
+}
+
+TEST_CASE("--pipeline: a NaN in one stage keeps all of them from updating") {
+    Config config = small_config();
+    config.pipeline = 2, config.micro = 4, config.split = "r.c2";
+    const auto spoil = [](Rank& rank) {
+        Params& params = rank.model.params();
+        if (rank.communicator.rank() == 1 && rank.at.step == 2)
+            params.weights[params.find("c3.weight")->offset] = NAN;
+    };
+    CHECK_THROWS_WITH(train_in_threads(config, {1, 1}, 5, spoil),
+                      doctest::Contains("step 2: NaN or infinity in the"));
+}
+
+TEST_CASE("stages: cut where the longest is shortest, never before a batch norm; by name") {
+    const auto backend = make_backend("cpu", {.threads = 1});
+    const Model model(kNet, {"net", 3, 16, 1, ""}, *backend);
+    const std::vector<TopLayer>& outline = model.outline();
+    REQUIRE(outline.size() == 11);
+    CHECK(outline[2].name == "r.c2");
+    std::vector<double> seconds(11, 1);
+    CHECK(balanced_cuts(outline, seconds, 2) == std::vector<size_t>{0, 5});
+    seconds[0] = 20;  // its batch norm stays with it
+    CHECK(balanced_cuts(outline, seconds, 2) == std::vector<size_t>{0, 2});
+    CHECK_THROWS_WITH(balanced_cuts(outline, seconds, 11),
+                      doctest::Contains("--pipeline 11: the model has 10 layers"));
+    CHECK(named_cuts("c1,conv2", outline, 3) == std::vector<size_t>{0, 2, 5});
+    CHECK_THROWS_WITH(named_cuts("c9", outline, 2),
+                      doctest::Contains("no such layer; there are c1, b1"));
+    CHECK_THROWS_WITH(named_cuts("c3,c1", outline, 3),
+                      doctest::Contains("in the order of the model"));
+    CHECK_THROWS_WITH(named_cuts("fc", outline, 2), doctest::Contains("leaves no layer"));
+    CHECK_THROWS_WITH(named_cuts("c1", outline, 3),
+                      doctest::Contains("makes 2 stages, --pipeline 3"));
+    CHECK(time_layers(kNet, {"net", 3, 16, 1, ""}, *backend, 4).size() == 11);
 }
 
 TEST_CASE("--sync server: a NaN on one rank ends all, and names step and layer") {

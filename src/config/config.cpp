@@ -198,6 +198,17 @@ static const Option kOptions[] = {
      "learning rate of --outer"},
     {"outer-momentum", "Ranks", &C::outer_momentum, "M", kTrain, kJob, from(0, 0.9999),
      "momentum of --outer"},
+    {"pipeline", "Ranks", &C::pipeline, "S", kTrain, kJob, from(1, 256),
+     "cut the model into S stages, each on a rank of its own; with more ranks, replicas of the "
+     "pipeline share a batch"},
+    {"micro", "Ranks", &C::micro, "M", kTrain, kJob, from(1, 1e6),
+     "with --pipeline: pieces that a batch goes through the stages in"},
+    {"pipeline-order", "Ranks", &C::pipeline_order, "1f1b|gpipe", kTrain, kJob, kAny,
+     "with --pipeline: a backward pass after each forward pass as soon as there can be one; or all "
+     "forward passes first, which takes the memory of all pieces"},
+    {"split", "Ranks", &C::split, "LAYER,…", kTrain, kJob, kAny,
+     "with --pipeline: the last layer of each stage but the last one, such as features.8, or conv4 "
+     "for the fourth convolution; default: where the longest stage is shortest, as measured"},
     {"stall", "Ranks", &C::stall, "S", kRanked, 0, from(0.1, 1e7),
      "seconds without progress after which every log names the rank that all wait for"},
     {"elastic", "Ranks", &C::elastic, "on|off", kTrain, 0, kAny,

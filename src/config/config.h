@@ -28,6 +28,7 @@ enum class WireType { kFp32, kBf16 };
 enum class FactorMode { kAuto, kOn, kOff };
 enum class SyncKind { kRing, kServer, kAsync };
 enum class OuterKind { kOff, kSgd, kNesterov };
+enum class PipelineOrder { k1f1b, kGpipe };
 enum class Toggle { kOn, kOff };
 enum class ShardMode { kAll, kMine, kPeers };
 enum class WeightLayout { kOihw, kKrsc };
@@ -115,6 +116,9 @@ struct Config {
     int sync_every = 1;
     OuterKind outer = OuterKind::kOff;
     double outer_lr = 0.7, outer_momentum = 0.9;
+    int pipeline = 1, micro = 8;
+    PipelineOrder pipeline_order = PipelineOrder::k1f1b;
+    std::string split;
     double stall = 30;
     Toggle elastic = Toggle::kOn;
     int min_world = 1;
@@ -189,7 +193,7 @@ struct Option {
                  WireType Config::*, FactorMode Config::*, OuterKind Config::*, SyncKind Config::*,
                  Toggle Config::*, ShardMode Config::*, WeightLayout Config::*,
                  PackFormat Config::*, ByteSize Config::*, InputSize Config::*,
-                 DecodeMode Config::*>
+                 DecodeMode Config::*, PipelineOrder Config::*>
         field;
     const char* value;  // placeholder in --help: "B"; of an enumeration its
                         // names, in order

@@ -52,9 +52,10 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
     options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
     options.bf16_wire = config.wire == WireType::kBf16;
-    // Images that one rank alone holds are lost with it, and so are the weights of a server.
+    // What one rank alone holds is lost with it: images, a server's weights, a stage.
     options.elastic = line.command == kTrain && config.elastic == Toggle::kOn &&
-                      config.shards == ShardMode::kAll && config.sync == SyncKind::kRing;
+                      config.shards == ShardMode::kAll && config.sync == SyncKind::kRing &&
+                      config.pipeline == 1;
     options.min_world = config.min_world;
     options.alone = config.alone;
     options.newcomer = config.join;

@@ -13,7 +13,9 @@
 #include "src/base/text.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
+#include "src/train/pipeline.h"
 #include "src/train/server_sync.h"
+#include "src/train/stages.h"
 
 namespace convoy {
 
@@ -132,6 +134,20 @@ static void check_sync(const Config& config) {
              ": both need the connections beside the ring");
 }
 
+static void check_pipeline(const Config& config) {
+    const auto is_given = [&](const char* name) {
+        return get_option(config, name) != get_option({}, name);
+    };
+    const bool on = config.pipeline > 1;
+    for (const char* name : {"micro", "pipeline-order", "split"})
+        if (!on && is_given(name)) fail("--", name, " has no effect without --pipeline 2 or more");
+    for (const char* name : {"sync", "sync-every", "factors", "share", "shards"})
+        if (on && is_given(name))
+            fail(
+                "--", name, " ", get_option(config, name),
+                " does not go with --pipeline, where ranks hold parts of the model: leave one out");
+}
+
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.
 static void decide(JobSetup& setup) {
     const CommandLine& line = setup.job.line;
@@ -143,7 +159,8 @@ static void decide(JobSetup& setup) {
         // Not part of what was trained; older versions wrote megabytes.
         setup.resumed->meta.settings.erase("bucket");
         // Which ranks a job can lose is decided before it begins, so by the command line.
-        for (const char* name : {"sync", "servers", "staleness"})
+        for (const char* name :
+             {"sync", "servers", "staleness", "pipeline", "micro", "pipeline-order", "split"})
             setup.resumed->meta.settings.erase(name);
         apply_settings(config, setup.resumed->meta.settings);
         if (line.given.contains("data")) config.val = "";
@@ -166,6 +183,7 @@ static void decide(JobSetup& setup) {
     setup.fresh = !setup.resumed && config.init.empty();
     (void)training_preprocess(config, config.size);  // throws where it would do so later
     check_sync(config);
+    check_pipeline(config);
 }
 
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log) {
@@ -287,6 +305,62 @@ static void join_parts(JobSetup& setup) {
     setup.val_parts.clear();
 }
 
+// --pipeline: rank 0 finds out where to cut the model. Collective.
+static void cut_stages(JobSetup& setup) {
+    const Config& config = setup.config;
+    const int stages = config.pipeline, world = setup.world();
+    if (world % stages != 0)
+        fail("--pipeline ", stages, " needs as many ranks, or a multiple of them; this job has ",
+             world);
+    json found;
+    if (setup.rank() == 0) {
+        const auto backend = make_backend(config);
+        ModelOptions options = model_options(config, int(setup.classes.size()));
+        options.stage = {0, 1};
+        const Model model(setup.model_text, options, *backend);
+        if (model.has_batch_norm() && config.bn_group == 0)
+            fail(
+                "--bn-group 0 takes statistics over all images that a rank has of a batch, but a "
+                "pipeline cuts it into pieces: give --bn-group N, such as 32");
+        const int images = piece_size(config, world / stages, model.has_batch_norm());
+        const auto& outline = model.outline();
+        const bool measured = config.split.empty();
+        std::vector<double> costs;
+        if (measured)
+            costs = time_layers(setup.model_text, options, *backend, images);
+        else
+            for (const TopLayer& layer : outline) costs.push_back(layer.flops);
+        const std::vector<size_t> cuts = measured ? balanced_cuts(outline, costs, stages)
+                                                  : named_cuts(config.split, outline, stages);
+        const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+        double longest = 0;
+        std::string text;
+        for (int s = 0; s < stages; ++s) {
+            const LayerRange stage = stage_of(cuts, s);
+            const size_t end = std::min(stage.end, costs.size());
+            const double part = std::accumulate(costs.begin() + ptrdiff_t(stage.first),
+                                                costs.begin() + ptrdiff_t(end), 0.0) /
+                                all;
+            longest = std::max(longest, part);
+            std::string name;
+            for (size_t i = end; i-- > stage.first && name.empty();) name = outline[i].name;
+            text += fmt::format("{}{} to {} ({:.0f} %)", s ? ", " : "", s, name, 100 * part);
+        }
+        const int64_t share = (config.batch + world / stages - 1) / (world / stages);
+        const int64_t pieces = (share + images - 1) / images;
+        const double bubble = double(pieces) / double(pieces + stages - 1);
+        text = fmt::format(
+            "stages {} of the {}; {} pieces of {} images, {}: at best {:.0f} % of {} times "
+            "one rank's speed",
+            text, measured ? "time" : "operations", pieces, images,
+            get_option(config, "pipeline-order"), 100 * bubble / (longest * stages), stages);
+        found = {{"cuts", cuts}, {"text", text}};
+    }
+    found = broadcast_json(setup.communicator(), found);
+    setup.cuts = found["cuts"].get<std::vector<size_t>>();
+    setup.stages_text = found["text"];
+}
+
 JobSetup set_up_job(JobSession& job) {
     JobSetup setup{job};
     if (job.rank() == 0) decide(setup);
@@ -333,6 +407,7 @@ JobSetup set_up_job(JobSession& job) {
     if (job.config.batch < job.world())
         fail("--batch ", job.config.batch, " cannot be divided among ", job.world(),
              " ranks: it counts the images of a step over all ranks");
+    if (job.config.pipeline > 1) cut_stages(setup);
     return setup;
 }
 

@@ -44,18 +44,24 @@ static std::vector<std::vector<uint64_t>> gather_sums(const std::vector<uint64_t
 
 std::optional<Difference> take_majority(Params& params, const std::vector<float*>& state,
                                         Backend& backend, Communicator& communicator) {
-    struct Arena {
+    struct Part {  // of an arena: what is held here
+        size_t arena, begin;
         float* device;
-        std::span<float> host;
+        std::span<float> host = {};
         std::vector<float> copy = {};
     };
-    std::vector<Arena> arenas;
+    std::vector<Part> parts;
     std::vector<uint64_t> mine;
     for (size_t i = 0; i <= state.size(); ++i) {
-        Arena& arena = arenas.emplace_back(Arena{i == 0 ? params.weights : state[i - 1], {}});
-        arena.host = on_host(arena.device, i == 0 ? params.weights_size : params.trained_size,
-                             backend, arena.copy);
-        mine.push_back(checksum(arena.host));
+        const size_t size = i == 0 ? params.weights_size : params.trained_size;
+        for (const Params::Range& range :
+             params.is_whole() ? std::vector{Params::Range{0, size}} : params.owned) {
+            if (range.end > size) continue;
+            Part& part = parts.emplace_back(
+                Part{i, range.begin, (i == 0 ? params.weights : state[i - 1]) + range.begin});
+            part.host = on_host(part.device, range.end - range.begin, backend, part.copy);
+            mine.push_back(checksum(part.host));
+        }
     }
     const auto all = gather_sums(mine, communicator);
     if (std::ranges::count(all, all[0]) == std::ssize(all)) return std::nullopt;
@@ -67,20 +73,21 @@ std::optional<Difference> take_majority(Params& params, const std::vector<float*
         if (all[rank] != *root) found.ranks.push_back(int(rank));
     std::vector<uint64_t> tensors;
     std::vector<std::string> names;
-    for (size_t i = 0; i < arenas.size(); ++i)
+    for (const Part& part : parts)
         for (const Param* param : params.all()) {
-            const size_t n = param->shape.elems();
-            if (param->offset + n > arenas[i].host.size()) continue;
-            tensors.push_back(checksum(arenas[i].host.subspan(param->offset, n)));
-            names.push_back(i == 0 ? param->name : cat("state ", i - 1, " of ", param->name));
+            const size_t n = param->shape.elems(), at = param->offset - part.begin;
+            if (param->offset < part.begin || at + n > part.host.size()) continue;
+            tensors.push_back(checksum(part.host.subspan(at, n)));
+            names.push_back(part.arena == 0 ? param->name
+                                            : cat("state ", part.arena - 1, " of ", param->name));
         }
     const auto sums = gather_sums(tensors, communicator);
     for (size_t t = names.size(); t-- > 0;)
         if (sums[size_t(found.ranks[0])][t] != sums[size_t(found.root)][t]) found.tensor = names[t];
-    for (const Arena& arena : arenas) {
-        communicator.broadcast(std::as_writable_bytes(arena.host), found.root);
-        if (!arena.copy.empty())
-            backend.upload(arena.device, arena.copy.data(), arena.copy.size() * sizeof(float));
+    for (const Part& part : parts) {
+        communicator.broadcast(std::as_writable_bytes(part.host), found.root);
+        if (!part.copy.empty())
+            backend.upload(part.device, part.copy.data(), part.copy.size() * sizeof(float));
     }
     return found;
 }

@@ -17,6 +17,7 @@ struct Pass {
     Draws draws;                        // of dropout; a recorded Pass must keep its address
     std::span<const uint64_t> samples;  // N sample numbers (dropout)
     std::span<const int> groups;        // bounds of the batch norm groups
+    bool refresh = true;                // the weights may have changed since the last pass
 };
 
 // Follows the gradients while the backward pass forms them. The base class does nothing.

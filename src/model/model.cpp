@@ -10,16 +10,36 @@
 
 namespace convoy {
 
-Model::Model(const std::string& text, const ModelOptions& options, Backend& backend)
-    : backend_(backend), plan_(!options.plain, backend.activations()) {
+Model::Model(const std::string& text, const ModelOptions& options, Backend& backend,
+             std::shared_ptr<Params> params)
+    : text_(text),
+      options_(options),
+      backend_(backend),
+      params_(params ? params : std::make_shared<Params>()),
+      plan_(!options.plain, backend.activations()) {
     const std::string origin = options.name.empty() ? "model" : options.name;
     const ModelText parsed = parse_model(text, origin);
     // A model is for RGB unless its text or --size says something else.
     const int channels = parsed.input.or_channels(3).C;
     input_ = (options.size.H ? options.size : parsed.input).or_channels(channels);
     ENSURE(options.classes > 0 && options.classes <= 1 << 20, options.classes, " classes");
-    layers_ = Builder(parsed, options, input_, params_, lines_, backend).build();
-    params_.allocate(backend, options.seed);
+    Builder builder(parsed, options, input_, *params_, lines_, backend);
+    layers_ = builder.build();
+    outline_ = std::move(builder.outline);
+    auto& [first, end] = options_.stage;
+    end = std::min(end, layers_.size());
+    ENSURE(first < end, "layers ", first, " to ", end);
+    layers_.erase(layers_.begin() + ptrdiff_t(end), layers_.end());
+    layers_.erase(layers_.begin(), layers_.begin() + ptrdiff_t(first));
+    if (params) return;
+    for (Param* param : params_->all()) param->own = param->layer >= first && param->layer < end;
+    params_->allocate(backend, options.seed);
+}
+
+std::unique_ptr<Model> Model::twin(LayerRange stage) const {
+    ModelOptions options = options_;
+    options.stage = stage;
+    return std::make_unique<Model>(text_, options, backend_, params_);
 }
 
 size_t Model::plan(int max_batch, bool training) {
@@ -27,17 +47,18 @@ size_t Model::plan(int max_batch, bool training) {
     ENSURE(max_batch > 0, "a batch of ", max_batch);
     max_batch_ = max_batch;
     training_ = training;
-    const Value input{
-        nullptr, {max_batch, input_.H, input_.W, input_.C}, Keep::kValues, plan_.type()};
+    Shape shape = outline_[options_.stage.first].input;
+    shape.N = max_batch;
+    const Value input{nullptr, shape, Keep::kValues, plan_.type()};
     const Value logits = layers_.plan_forward(input, plan_, training);
     plan_.op({logits});
-    if (logits.type != Type::kFloat32) {
+    if (ends() && logits.type != Type::kFloat32) {
         logits_ = plan_.make(logits.shape, Type::kFloat32);
         plan_.op({logits_});
     }
     if (training) {
         dlogits_ = plan_.make(logits.shape);
-        layers_.plan_backward(dlogits_, plan_, false);
+        layers_.plan_backward(dlogits_, plan_, options_.stage.first > 0);
     }
     plan_.place(backend_);
     return plan_.block_bytes();
@@ -45,10 +66,12 @@ size_t Model::plan(int max_batch, bool training) {
 
 Tensor Model::forward(Tensor x, const Pass& pass) {
     ENSURE(x.N <= max_batch_, "a batch of ", x.N, ", planned for ", max_batch_);
-    ENSURE(x.shape() == (Shape{x.N, input_.H, input_.W, input_.C}), "images of ", x.shape().text());
+    Shape shape = outline_[options_.stage.first].input;
+    shape.N = x.N;
+    ENSURE(x.shape() == shape, "images of ", x.shape().text());
     ENSURE(x.type == plan_.type(), "images of ", name_of(x.type));
     ENSURE(training_ || !pass.training, "planned for evaluation only");
-    params_.refresh(backend_);
+    if (pass.refresh) params_->refresh(backend_);
     for (auto& layer : layers_) x = layer->forward(x, pass);
     if (!logits_) return x;
     const Tensor logits = logits_.first(x.N);
@@ -61,10 +84,11 @@ Tensor Model::dlogits(int N) {
     return dlogits_.first(N);
 }
 
-void Model::backward(Tensor dy, const Pass& pass, GradListener& listener) {
+Tensor Model::backward(Tensor dy, const Pass& pass, GradListener& listener) {
     ENSURE(training_ && pass.training, "a backward pass in evaluation");
     for (size_t i = layers_.size(); i-- > layers_.lowest;)
         dy = layers_[i]->backward(dy, pass, listener);
+    return options_.stage.first > 0 ? dy : Tensor();
 }
 
 double Model::forward_flops() const {
@@ -102,7 +126,7 @@ std::string Model::table() const {
     for (const LayerLine& line : lines_)
         add(line.name, cat(line.what, line.frozen ? ", frozen" : ""), image_text(line.output),
             commas(line.params), gflop(line.flops));
-    const size_t all = params_.model_elems(), trained = params_.trained_elems();
+    const size_t all = params_->model_elems(), trained = params_->trained_elems();
     add("total", all == trained ? "" : commas(trained) + " trained", "", commas(all),
         gflop(forward_flops()));
     return text;

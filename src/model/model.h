@@ -4,6 +4,7 @@
 // written in it (models.cpp).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,11 @@
 
 namespace convoy {
 
+// A stretch of the layers of the outline: what one rank of a pipeline runs (pipeline.h).
+struct LayerRange {
+    size_t first = 0, end = SIZE_MAX;
+};
+
 struct ModelOptions {
     std::string name = {};  // built-in name or path of a file
     int classes = 3;
@@ -19,6 +25,7 @@ struct ModelOptions {
     uint64_t seed = 0;
     std::string freeze = {};  // "" | first N layers with parameters | prefixes of names, by commas
     bool plain = false;       // no fusion, no sharing of memory, nothing in place (to test against)
+    LayerRange stage = {};
 };
 
 // A line of the table of the network.
@@ -31,31 +38,51 @@ struct LayerLine {
     bool frozen = false;
 };
 
+// A layer that is not part of another one.
+struct TopLayer {
+    std::string kind, name;  // name: of the first of its lines that has one; else empty
+    Shape input;             // of one image
+    bool may_begin;          // whether a stage may begin with it
+    double flops = 0;        // of one image forward
+};
+
 class Model {
  public:
     // Parses and checks the text, adds the params, allocates and fills the arenas. `text` is what
     // the coordinator hands to the ranks: the same text gives the same model. Throws Error naming
-    // line and word, and what was expected.
-    Model(const std::string& text, const ModelOptions& options, Backend& backend);
+    // line and word, and what was expected. A model of a stage has the arenas of the whole one, but
+    // touches no more than its own part of them. params: those of another model of the same text
+    // and options, in place of new ones.
+    Model(const std::string& text, const ModelOptions& options, Backend& backend,
+          std::shared_ptr<Params> params = nullptr);
+    // With the same params and activations of its own: of the same stage, or of another one.
+    std::unique_ptr<Model> twin() const { return twin(options_.stage); }
+    std::unique_ptr<Model> twin(LayerRange stage) const;
 
     InputSize input() const { return input_; }
     // Whether any batch norm has statistics that are not frozen.
-    bool has_batch_norm() const { return params_.updated_size > params_.trained_size; }
-    Params& params() { return params_; }
+    bool has_batch_norm() const { return params_->updated_size > params_->trained_size; }
+    Params& params() { return *params_; }
+    const std::vector<TopLayer>& outline() const { return outline_; }    // of the whole model
+    bool ends() const { return options_.stage.end == outline_.size(); }  // whether it makes logits
 
     // Plans memory for batches of up to max_batch images; once, before the first pass.
     // training: with backward pass. Returns the bytes of activations.
     size_t plan(int max_batch, bool training);
+    // In place of plan(), where only twins make passes: for the size of inputs.
+    void expect(int max_batch) { max_batch_ = max_batch; }
 
-    // x: N×H×W×C, as input() says, in device memory, N ≤ max_batch, of Backend::activations(); it
-    // must stay until the backward pass is over. Returns the logits N×1×1×classes: floats, good
-    // until the backward pass.
+    // x: N×H×W×C, as input() says (of a later stage: as the outline does), in device memory,
+    // N ≤ max_batch, of Backend::activations(); it must stay until the backward pass is over.
+    // Returns the logits N×1×1×classes: floats, good until the backward pass; of a stage before the
+    // last one: what it makes, good until the next pass.
     Tensor forward(Tensor x, const Pass& pass);
     int max_batch() const { return max_batch_; }  // as planned
-    Tensor dlogits(int N);  // planned buffer for the gradient of the logits, an activation
+    // Planned buffer for the gradient of what forward() returns, an activation.
+    Tensor dlogits(int N);
     // From dlogits to the gradients; listener.ready(param) in backward order, once for each that is
-    // trained.
-    void backward(Tensor dlogits, const Pass& pass, GradListener& listener);
+    // trained. Returns dx of a later stage than the first, else an empty Tensor.
+    Tensor backward(Tensor dlogits, const Pass& pass, GradListener& listener);
 
     // The table of the network: a line a layer with shapes and GFLOP, and the totals.
     std::string table() const;
@@ -66,9 +93,12 @@ class Model {
     std::string layer_of(const Param& param) const;  // "fc (linear 1000)", for messages
 
  private:
+    const std::string text_;
+    ModelOptions options_;
     Backend& backend_;
-    Params params_;
-    Layers layers_;
+    const std::shared_ptr<Params> params_;
+    Layers layers_;  // of the stage
+    std::vector<TopLayer> outline_;
     std::vector<LayerLine> lines_;
     MemoryPlan plan_;
     InputSize input_;

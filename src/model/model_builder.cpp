@@ -30,12 +30,16 @@ Layers Builder::build() {
 }
 
 Layers Builder::build(std::span<const LayerText> texts) {
+    ++depth_;
     Layers layers;
     bool after_relu = false;  // x came out of a relu, perhaps through layers that keep the sign
     for (size_t i = 0; i < texts.size(); ++i) {
         const LayerText& text = texts[i];
         const LayerKind& kind = *find_kind(text.kind);
         const bool last = i + 1 == texts.size();
+        const size_t line = lines_.size();
+        // A batch norm may take its statistics from the layer before.
+        if (depth_ == 1) outline.push_back({kind.name, "", shape, &kind != &kBatchNorm});
         Fusion fusion{.floats = prefix.empty() && last};
         if (fuses) {
             fusion.before = layers.empty() ? nullptr : layers.back().get();
@@ -50,7 +54,13 @@ Layers Builder::build(std::span<const LayerText> texts) {
         if (shape.elems() > kMaxActivation)
             error(text, "the output of '", text.kind, "' is ", image_text(shape), ", more than ",
                   kMaxActivation, " numbers an image");
+        if (depth_ > 1) continue;
+        for (const LayerLine& made : std::span(lines_).subspan(line)) {
+            outline.back().flops += made.flops;
+            if (outline.back().name.empty()) outline.back().name = made.name;
+        }
     }
+    --depth_;
     return layers;
 }
 
@@ -86,6 +96,7 @@ Param& Builder::add(const LayerText& layer, const char* part, Param param) {
     if (line_.name != name) line_.name = name, line_.frozen = freeze_.freezes(name);
     param.name = cat(name, ".", part);
     param.frozen = line_.frozen;
+    param.layer = outline.size() - 1;
     elems_ += param.shape.elems();
     if (!param.running) line_.params += param.shape.elems();
     if (elems_ > kMaxParams)

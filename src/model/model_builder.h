@@ -48,6 +48,7 @@ class Builder {
     int flat_line = 0;   // the line of that flatten
     int dropouts = 0;    // so far
     std::string prefix;  // of names: "layer1.0." in that residual block
+    std::vector<TopLayer> outline;  // of the layers so far
 
     template <class... Parts>
     [[noreturn]] void error(const LayerText& layer, const Parts&... parts) const {
@@ -75,6 +76,7 @@ class Builder {
     Params& params_;
     std::vector<LayerLine>& lines_;
     LayerLine line_;  // of the current layer
+    int depth_ = 0;   // of build() in build()
     size_t elems_ = 0;
     const LayerText* last_out_ = nullptr;
     std::map<std::string, int> line_of_;  // each parameter's name

@@ -25,8 +25,12 @@ uint64_t checksum(std::span<const float> values) {
 }
 
 Param& Params::add(Param param) {
-    if (find(param.name)) fail("two parameters are named '", param.name, "'");
-    ENSURE(!weights, "param ", param.name, " comes after allocate");
+    Param* const found = find(param.name);
+    if (weights) {
+        ENSURE(found && found->shape == param.shape, "another model has no param ", param.name);
+        return *found;
+    }
+    if (found) fail("two parameters are named '", param.name, "'");
     params_.push_back(std::make_unique<Param>(std::move(param)));
     return *params_.back();
 }
@@ -50,6 +54,18 @@ void Params::allocate(Backend& backend, uint64_t seed) {
     }
     updated_size = std::max(updated_size, trained_size);
     grads_size = updated_size + StepCounters::kSize;
+    owned = {{0, updated_size}};
+    if (!std::ranges::all_of(params_, &Param::own, [](auto& p) -> Param& { return *p; })) {
+        owned.clear();
+        for (const Part part : {kTrained, kRunning}) {
+            Range range{SIZE_MAX, 0};
+            for (auto& param : params_)
+                if (param->own && part_of(*param) == part)
+                    range = {std::min(range.begin, param->offset),
+                             aligned(param->offset + param->shape.elems())};
+            if (range.end > 0) owned.push_back(range);
+        }
+    }
     ENSURE(weights_size <= INT_MAX, weights_size, " weights");
     weights = backend.alloc(weights_size);
     grads = backend.alloc(updated_size + sizeof(StepBlock) / sizeof(float));
@@ -64,6 +80,7 @@ void Params::allocate(Backend& backend, uint64_t seed) {
                               param->shape, type};
         if (!param->frozen) param->grad = Tensor(grads + param->offset, param->shape);
         const size_t n = param->shape.elems();
+        if (!param->own) continue;
         if (param->init.kind == Init::kConstant) {
             if (param->init.value != 0) backend.fill(param->value.floats(), n, param->init.value);
             continue;
@@ -78,7 +95,14 @@ void Params::allocate(Backend& backend, uint64_t seed) {
 }
 
 void Params::refresh(Backend& backend) {
-    if (copies_) backend.copy(copies_, Tensor(weights, copies_.shape()));
+    if (!copies_) return;
+    if (is_whole()) return backend.copy(copies_, Tensor(weights, copies_.shape()));
+    for (auto& param : params_)
+        if (param->own && param->dims > 1) backend.copy(param->operand, param->value);
+}
+
+void Params::clear_grads(Backend& backend) {
+    for (const Range& range : owned) backend.fill(grads + range.begin, range.end - range.begin, 0);
 }
 
 std::vector<Param*> Params::all() {
@@ -89,7 +113,8 @@ std::vector<Param*> Params::all() {
 
 std::vector<Param*> Params::backward_order() {
     std::vector<Param*> order = all();
-    std::erase_if(order, [](const Param* param) { return param->running || param->frozen; });
+    std::erase_if(
+        order, [](const Param* param) { return param->running || param->frozen || !param->own; });
     std::reverse(order.begin(), order.end());
     return order;
 }

@@ -65,6 +65,8 @@ struct Param {
     bool frozen = false;   // --freeze: keeps its value, has no gradient
     bool joined = false;   // directly after the param before it, without padding
     int dims = 1;          // of the tensor in files: 4 of a conv, 2 of a linear, 1 of a vector
+    size_t layer = 0;      // the top-level layer that has it (Model::outline)
+    bool own = true;       // else another rank trains it: here it is never touched (pipeline.h)
     Shape flat = {};       // after a flatten: the H×W×C in which its C inputs lie (else N = 0)
     size_t offset = 0;     // in floats, in both arenas
     // Views, set by Params::allocate; grad is empty where frozen. operand: what products read of a
@@ -82,11 +84,14 @@ uint64_t checksum(std::span<const float> values);
 
 class Params {
  public:
-    // A new param; the reference stays valid. Throws Error if the name is taken.
+    // A new param; the reference stays valid. Throws Error if the name is taken. Once allocated:
+    // the param of that name, for another model of the same text.
     Param& add(Param param);
     // Allocates the arenas (params aligned to 64 bytes, in the order drawn above), sets all views,
-    // and gives each param its start value. Once, after the last add.
+    // and gives each of its own params its start value. Once, after the last add.
     void allocate(Backend& backend, uint64_t seed);
+    // All gradients and sums of own params = 0.
+    void clear_grads(Backend& backend);
 
     // Where products read copies: makes them from the weights as they are now. Part of each pass,
     // so that code which changes weights (start values, updates, checkpoints, other ranks) need not
@@ -96,7 +101,7 @@ class Params {
     size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }
 
     std::vector<Param*> all();  // in arena order (before allocate: in the order of the adds)
-    std::vector<Param*> backward_order();  // the trained ones, as the backward pass completes them
+    std::vector<Param*> backward_order();  // own trained ones, as the backward pass completes them
     Param* find(const std::string& name);  // or null
     size_t model_elems() const;    // parameters as people count them: no statistics, no padding
     size_t trained_elems() const;  // of these, what is not frozen
@@ -108,6 +113,14 @@ class Params {
     size_t weights_size = 0;  // … of the whole weight arena
     size_t grads_size = 0;    // updated_size + StepCounters::kSize
     float* counters() { return grads + updated_size; }
+    // What has a gradient here: [begin, end) in both arenas; all of it, or that of own params.
+    struct Range {
+        size_t begin, end;
+    };
+    std::vector<Range> owned;
+    bool is_whole() const {
+        return owned.size() == 1 && owned[0].begin == 0 && owned[0].end == updated_size;
+    }
     // Device memory, as grads.
     StepBlock* block() { return reinterpret_cast<StepBlock*>(counters()); }
 

@@ -90,7 +90,7 @@ Preflight run_preflight(JobSetup& setup) {
     }
     if (setup.world() > 1 && setup.shares.fair && config.preflight == Toggle::kOff)
         fail("--share auto measures the ranks before training; it cannot go with --preflight off");
-    if (setup.world() == 1 || config.preflight == Toggle::kOff)
+    if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1)
         return {TrainerOptions(config).reducer.bucket_bytes, {}};
 
     const JobTiming timing = time_copy(setup, setup.communicator(), setup.shares.weights);

@@ -33,25 +33,38 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
 // What depends on this rank's share of a batch.
 void TrainRun::build() {
     backend_ = make_backend(config_);
-    model_ = std::make_unique<Model>(setup_.model_text,
-                                     model_options(config_, int(setup_.classes.size())), *backend_);
+    ModelOptions of_model = model_options(config_, int(setup_.classes.size()));
     sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
     sharing_.parts = setup_.train_parts;
+    const int stages = config_.pipeline;
+    if (stages > 1) {  // its first stage reads the images
+        of_model.stage = stage_of(setup_.cuts, setup_.rank() % stages);
+        sharing_.shares.assign(size_t(setup_.world() / stages), 1);
+        sharing_.rank = setup_.rank() / stages;
+        sharing_.pixels = of_model.stage.first == 0;
+    }
+    model_ = std::make_unique<Model>(setup_.model_text, of_model, *backend_);
     LoaderOptions validating = sharing_;
     validating.parts = setup_.val_parts;
     const int max_batch =
         int(std::max<int64_t>({Loader::max_share(sharing_), Loader::max_share(validating), 1}));
-    activation_bytes_ = model_->plan(max_batch, /*training=*/true);
+    if (stages > 1)
+        model_->expect(max_batch);
+    else
+        activation_bytes_ = model_->plan(max_batch, /*training=*/true);
     optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
     if (!train_source_) open_sources();
     loader_ = make_loader(train_source_, true, 3);
     if (val_source_) val_loader_ = make_loader(val_source_, false, 2);
     TrainerOptions options(config_);
     options.reducer.bucket_bytes = bucket_bytes_;
+    options.pipeline.cuts = setup_.cuts;
     trainer_ = std::make_unique<Trainer>(options, *backend_, communicator_, *model_, *optimizer_,
                                          [this] { return wish(); });
     evaluator_ = std::make_unique<Evaluator>(
-        *model_, *backend_, communicator_, [this] { return wish(); }, sharing_.packed);
+        *model_, *backend_, communicator_, [this] { return wish(); }, sharing_.packed,
+        trainer_->pipeline());
+    if (stages > 1) activation_bytes_ = trainer_->pipeline()->activation_bytes();
 }
 
 void TrainRun::open_sources() {
@@ -75,9 +88,10 @@ std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> sour
     LoaderOptions options = sharing_;
     options.training = training;
     if (!training) options.parts = setup_.val_parts;
-    return std::make_unique<Loader>(std::move(source),
-                                    training_preprocess(config_, model_->input()), options,
-                                    lend_slots(*backend_, *model_, slots, options.packed));
+    return std::make_unique<Loader>(
+        std::move(source), training_preprocess(config_, model_->input()), options,
+        options.pixels ? lend_slots(*backend_, *model_, slots, options.packed)
+                       : std::vector<float*>(size_t(slots), nullptr));
 }
 
 Clocks TrainRun::clocks() const {
@@ -203,9 +217,10 @@ void TrainRun::train_epoch() {
 // too, unless the machines' kernels add in another order: then weights drift apart by roundings.
 void TrainRun::keep_weights_equal() {
     checked_step_ = at_.step;
-    if (setup_.world() == 1) return;
-    const auto found =
-        take_majority(model_->params(), optimizer_->state(), *backend_, communicator_);
+    Pipeline* const pipeline = trainer_->pipeline();
+    Communicator& equals = pipeline ? pipeline->replicas() : communicator_;
+    if (equals.world() == 1) return;
+    const auto found = take_majority(model_->params(), optimizer_->state(), *backend_, equals);
     if (!found) return;
     trainer_->sync().changed();
     drift_ = std::ranges::any_of(factor_choices(), &FactorChoice::use);
@@ -229,7 +244,8 @@ void TrainRun::keep_weights_equal() {
 // With --sync-every: after every H steps. Wherever the weights are about to be used.
 bool TrainRun::gathers_now() const {
     return (config_.sync_every > 1 && at_.step % config_.sync_every == 0) ||
-           at_.step >= total_steps_ || epoch_done() || save_is_due();
+           at_.step >= total_steps_ || epoch_done() || save_is_due() ||
+           (!trainer_->local() && trainer_->stop_agreed() != 0);
 }
 
 // Ranks agree on a signal when they sum, so in local steps it waits for the next average.

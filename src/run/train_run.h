@@ -18,6 +18,7 @@
 #include "src/run/run_log.h"
 #include "src/train/evaluate.h"
 #include "src/train/factors.h"
+#include "src/train/stages.h"
 #include "src/train/trainer.h"
 
 namespace convoy {

@@ -149,7 +149,16 @@ void TrainRun::go_on() {
 // Ranks that start afresh have drawn the same weights from the same seed: then only a checksum
 // travels. Else rank 0 alone has a state that counts.
 void TrainRun::start_together() {
-    if (setup_.world() > 1) {
+    if (Pipeline* const pipeline = trainer_->pipeline()) {
+        const json state = broadcast_json(communicator_, {{"epoch", at_.epoch},
+                                                          {"consumed", at_.consumed},
+                                                          {"step", at_.step},
+                                                          {"optimizer", optimizer_->steps_done},
+                                                          {"best", best_top1_}});
+        go_to({state["epoch"], state["consumed"], state["step"]});
+        optimizer_->steps_done = state["optimizer"], best_top1_ = state["best"];
+        if (!setup_.fresh) pipeline->scatter();
+    } else if (setup_.world() > 1) {
         State state = snapshot();
         agree(state);
         take_up(state);

@@ -70,7 +70,8 @@ void TrainRun::try_to_save(const Position& at, bool is_best) {
 // rank 1 if rank 0 is lost. Does not throw: the first failure is the one that is reported.
 void TrainRun::save_after_failure(const std::exception& failure) {
     if (at_.step <= 0) return;
-    if (config_.sync != SyncKind::kRing) return;            // momentum is where the servers are
+    // What servers or other stages hold is not here.
+    if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return;
     if (dynamic_cast<const LeftBehind*>(&failure)) return;  // the others save
     const bool replaces_rank0 = setup_.rank() == 1 && communicator_.lost_rank() == 0;
     if (setup_.rank() != 0 && !replaces_rank0) return;

@@ -107,7 +107,8 @@ void TrainRun::print_settings() const {
 
 // How the linear layers' gradients travel; empty where only a ring could send factors.
 std::vector<FactorChoice> TrainRun::factor_choices() const {
-    if (config_.sync_every > 1 || config_.sync != SyncKind::kRing) return {};
+    if (config_.sync_every > 1 || config_.sync != SyncKind::kRing || config_.pipeline > 1)
+        return {};
     return choose_factors(model_->params(), config_.batch, setup_.world(), config_.factors);
 }
 
@@ -154,6 +155,9 @@ std::string TrainRun::traffic() const {
     const Params& params = model_->params();
     const bool bf16 = config_.wire == WireType::kBf16;
     if (config_.sync != SyncKind::kRing) return server_text();
+    if (config_.pipeline > 1)
+        return setup_.stages_text +
+               "; a lost rank ends the job: --elastic works without --pipeline";
     if (config_.sync_every == 1)
         return traffic_text(params, factor_choices(), setup_.world(), bf16);
     const double mb = 2.0 * (setup_.world() - 1) / setup_.world() * double(averaged_floats()) *

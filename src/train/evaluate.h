@@ -6,6 +6,7 @@
 #include "data/loader.h"
 #include "net/communicator.h"
 #include "src/train/input.h"
+#include "src/train/pipeline.h"
 #include "src/train/step_counters.h"
 
 namespace convoy {
@@ -13,9 +14,9 @@ namespace convoy {
 class Evaluator {
  public:
     // Takes a planned model. `stop` is polled once a batch. packed: so are the loader's batches.
-    // All must outlive the evaluator.
+    // pipeline: makes the passes, if there is one. All must outlive the evaluator.
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
-              bool packed = false);
+              bool packed = false, Pipeline* pipeline = nullptr);
 
     // Evaluates all samples of `loader`, which must not be a training one; the model must be
     // planned for its batches. Each sample counts once: asserts that the counts add up to
@@ -32,6 +33,7 @@ class Evaluator {
     std::function<int()> stop_;
     float* sums_;  // device memory
     Input input_;
+    Pipeline* const pipeline_;
     int stopped_ = 0;
 };
 

@@ -39,6 +39,7 @@ void GradReducer::cut(const ReducerOptions& options) {
     const std::vector<Param*> params = params_.backward_order();
     std::vector<TravelParam> sizes;
     size_t end = params_.trained_size;
+    if (!params.empty()) end = std::min(end, params_.owned[0].end);
     for (const Param* param : params) {
         const FactorChoice* layer = choice_of(choices, param);
         const bool as_factors = layer && layer->use;

@@ -20,7 +20,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& b
     for (size_t i = 0; i < state_names().size(); ++i)
         state_.push_back(backend.alloc(std::max<size_t>(params.trained_size, 1)));
     for (Param* param : params.all()) {
-        if (param->frozen) continue;
+        if (param->frozen || !param->own) continue;
         std::vector<Segment>& list = param->running ? running_ : segments_;
         const size_t end = param->offset + param->shape.elems();
         // A segment may span the padding between params, which is zero in weights and gradients.

@@ -4,6 +4,7 @@
 //   ring       GradReducer     gradients are summed, and every rank updates   (grad_reducer.h)
 //   averages   WeightAverage   each rank updates alone, for H steps           (weight_average.h)
 //   servers    ServerSync      gradients go to servers, weights come back     (server_sync.h)
+//   pipeline   Pipeline        each rank has a stretch of the layers          (pipeline.h)
 //
 //   Trainer::step   begin ─ forward ─ loss ─ start ─ backward: ready, ready, … ─ finish ─ update
 #pragma once

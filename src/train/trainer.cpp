@@ -13,14 +13,19 @@ TrainerOptions::TrainerOptions(const Config& config)
       sync_every(config.sync_every),
       outer(config),
       servers(config),
+      pipeline(config),
       graph(config.graph),
       packed(config.augment_on == AugmentOn::kDevice),
       reducer{config.bucket.bytes > 0 ? config.bucket.bytes : kDefaultBucketBytes, config.batch,
               config.factors} {}
 
 static std::unique_ptr<Sync> make_sync(const TrainerOptions& options, Backend& backend,
-                                       Communicator& communicator, Params& params,
+                                       Communicator& communicator, Model& model,
                                        Optimizer& optimizer) {
+    Params& params = model.params();
+    if (options.pipeline.stages > 1)
+        return std::make_unique<Pipeline>(options.pipeline, options.reducer, model, optimizer,
+                                          backend, communicator);
     if (options.sync != SyncKind::kRing)
         return std::make_unique<ServerSync>(options.servers, options.reducer.bucket_bytes, params,
                                             optimizer, backend, communicator);
@@ -37,7 +42,8 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       communicator_(communicator),
       model_(model),
       optimizer_(optimizer),
-      sync_(make_sync(options, backend, communicator, model.params(), optimizer)),
+      sync_(make_sync(options, backend, communicator, model, optimizer)),
+      pipeline_(dynamic_cast<Pipeline*>(sync_.get())),
       stop_(std::move(stop)),
       input_(backend, model, options.packed, /*ahead=*/true),
       graph_(backend, why_no_graph(backend, communicator.world()).empty() ? options.graph
@@ -48,15 +54,18 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
     second_labels_.reserve(most), first_parts_.reserve(most);
 }
 
-Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batch* next) {
+Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch* next) {
     communicator_.set_progress(at.step, Phase::kForward);
+    const Batch& batch = pipeline_ ? pipeline_->take(own) : own;
     sync_->begin(batch);
     Params& params = model_.params();
     StepBlock block{{}, optimizer_.next(lr)};
     set_counters(block.counters, batch, stop_());
+    if (pipeline_) pipeline_->keep_own(block.counters);
     backend_.upload(params.block(), &block, sizeof block);
 
-    const Tensor input = input_.take(batch);
+    const bool has_images = !pipeline_ || pipeline_->stage() == 0;
+    const Tensor input = has_images ? input_.take(batch) : Tensor();
     labels_ = batch.labels, samples_ = batch.samples;
     second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
     group_bounds(batch.positions, options_.bn_group, groups_);
@@ -64,16 +73,20 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batc
     // Replayed, or recorded, or run op by op. Where recording fails, the loop runs twice.
     for (bool done = graph_.replay(pass_, input); !done;) {
         try {
-            backend_.fill(params.grads, params.updated_size, 0);
-            const Tensor logits = model_.forward(input, pass_);
-            const Tensor dlogits = model_.dlogits(batch.n);
-            backend_.softmax_cross_entropy(logits, labels_, options_.label_smoothing, dlogits,
-                                           params.counters() + StepCounters::kLoss,
-                                           {second_labels_, first_parts_});
+            params.clear_grads(backend_);
+            float* const sums = params.counters() + StepCounters::kLoss;
+            if (pipeline_) {
+                pipeline_->train(input, batch, pass_, options_.label_smoothing, sums);
+            } else {
+                const Tensor logits = model_.forward(input, pass_);
+                const Tensor dlogits = model_.dlogits(batch.n);
+                backend_.softmax_cross_entropy(logits, labels_, options_.label_smoothing, dlogits,
+                                               sums, {second_labels_, first_parts_});
 
-            communicator_.set_progress(at.step, Phase::kBackward);
-            sync_->start(batch.wanted_by);
-            if (batch.n > 0) model_.backward(dlogits, pass_, *sync_);
+                communicator_.set_progress(at.step, Phase::kBackward);
+                sync_->start(batch.wanted_by);
+                if (batch.n > 0) model_.backward(dlogits, pass_, *sync_);
+            }
 
             communicator_.set_progress(at.step, Phase::kReduce);
             const bool summed = sync_->finish();
@@ -85,7 +98,8 @@ Sums Trainer::step(const Batch& batch, const Position& at, double lr, const Batc
             graph_.give_up(error);
         }
     }
-    if (next) input_.fetch_ahead(*next);  // after all that this step had to send itself
+    if (next && has_images)
+        input_.fetch_ahead(*next);  // after all that this step had to send itself
 
     backend_.download(&block, params.block(), sizeof block);  // the one time that the host waits
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);

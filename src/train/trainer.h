@@ -9,6 +9,7 @@
 #include "src/model/model.h"
 #include "src/train/input.h"
 #include "src/train/optimizer.h"
+#include "src/train/pipeline.h"
 #include "src/train/server_sync.h"
 #include "src/train/step_counters.h"
 #include "src/train/step_graph.h"
@@ -25,6 +26,7 @@ struct TrainerOptions {
     int sync_every;
     OuterOptions outer;
     ServerOptions servers;
+    PipelineOptions pipeline;
     GraphMode graph;
     bool packed;  // so are the loader's batches
     ReducerOptions reducer;
@@ -32,8 +34,9 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-    // Takes a planned model (with backward pass). `stop` is polled once a step; the signal that any
-    // rank saw reaches all ranks with the sums of the step. All must outlive the trainer.
+    // Takes a planned model (with backward pass; of a pipeline's stage: Model::expect). `stop` is
+    // polled once a step; the signal that any rank saw reaches all ranks with the sums of the step.
+    // All must outlive the trainer.
     Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
             Model& model, Optimizer& optimizer, std::function<int()> stop);
 
@@ -52,6 +55,7 @@ class Trainer {
     // is lost: weights are then this rank's own, or equal.
     Sums gather(const Position& at);
     Sync& sync() { return *sync_; }
+    Pipeline* pipeline() { return pipeline_; }  // or null
 
     // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
@@ -69,6 +73,7 @@ class Trainer {
     Model& model_;
     Optimizer& optimizer_;
     const std::unique_ptr<Sync> sync_;
+    Pipeline* const pipeline_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
     Input input_;

@@ -1,0 +1,439 @@
+// pipeline.cpp — see pipeline.h.
+#include "src/train/pipeline.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "src/base/check.h"
+#include "src/base/clock.h"
+#include "src/train/trainer.h"
+
+namespace convoy {
+
+namespace {
+// Bits of a request: file = pass and kind, offset = piece and byte.
+constexpr uint32_t kKindBits = 2;
+constexpr uint64_t kByteBits = 40;
+constexpr size_t kPart = 1 << 20;  // bytes of a request: the next one is copied meanwhile
+
+uint64_t key_of(uint32_t file, uint64_t piece) { return uint64_t(file) << 24 | piece; }
+}  // namespace
+
+PipelineOptions::PipelineOptions(const Config& config)
+    : stages(config.pipeline),
+      pieces(config.micro),
+      gpipe(config.pipeline_order == PipelineOrder::kGpipe),
+      bf16_wire(config.wire == WireType::kBf16),
+      batch(config.batch),
+      bn_group(config.bn_group) {}
+
+int piece_size(const PipelineOptions& options, int replicas, bool batch_norm) {
+    const auto divided = [](int64_t n, int64_t by) { return (n + by - 1) / by; };
+    int64_t images = divided(divided(options.batch, replicas), options.pieces);
+    if (batch_norm) images = divided(images, options.bn_group) * options.bn_group;
+    return int(images);
+}
+
+// What other ranks may read of this one, and those that are reading.
+struct Pipeline::Gate {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool closed = false;
+    int inside = 0;
+    std::map<uint64_t, std::span<const std::byte>> posted;  // by key_of()
+};
+
+Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer, Model& model,
+                   Optimizer& optimizer, Backend& backend, Communicator& communicator)
+    : options_(options),
+      model_(model),
+      optimizer_(optimizer),
+      backend_(backend),
+      communicator_(communicator),
+      stage_(communicator.rank() % options.stages),
+      replica_(communicator.rank() / options.stages),
+      replicas_(communicator.world() / options.stages),
+      piece_images_(piece_size(options, replicas_, model.has_batch_norm())),
+      wire_type_(options.bf16_wire ? Type::kBfloat16 : backend.activations()),
+      gate_(std::make_shared<Gate>()) {
+    ENSURE(communicator.world() == replicas_ * options.stages && options.stages > 1,
+           communicator.world(), " ranks");
+    fetcher_ = &communicator.open_fetcher(
+        [this, gate = gate_](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
+            {
+                std::lock_guard lock(gate->mutex);
+                if (gate->closed) fail("it no longer trains");
+                ++gate->inside;
+            }
+            std::exception_ptr error;
+            try {
+                answer(file, offset, bytes);
+            } catch (...) {
+                error = std::current_exception();
+            }
+            {
+                std::lock_guard lock(gate->mutex);
+                --gate->inside;
+            }
+            gate->changed.notify_all();
+            if (error) std::rethrow_exception(error);
+        });
+    communicator.barrier();  // every rank answers
+    if (replicas_ > 1) {
+        std::vector<int> ranks;
+        for (int r = 0; r < replicas_; ++r) ranks.push_back(r * options.stages + stage_);
+        group_ = communicator.open_group(ranks);
+    } else {
+        group_ = make_single_rank();
+    }
+    ReducerOptions summing = reducer;
+    summing.factors = FactorMode::kOff;
+    reducer_ = std::make_unique<GradReducer>(model.params(), backend, *group_, summing);
+
+    // A share that does not begin with a piece has one more.
+    most_pieces_ =
+        size_t((model.max_batch() + piece_images_ - 1) / piece_images_) + (replicas_ > 1);
+    const size_t held =
+        options.gpipe ? most_pieces_ : std::min(most_pieces_, size_t(options.stages - stage_));
+    for (size_t i = 0; i < held; ++i) {
+        models_.push_back(model.twin());
+        activation_bytes_ += models_.back()->plan(piece_images_, /*training=*/true);
+    }
+    const auto& outline = model.outline();
+    if (stage_ > 0) {
+        const Shape image = outline[options.cuts[size_t(stage_)]].input;
+        x_ = make_crossing(image), dx_ = make_crossing(image);
+        for (const Tensor& wire : x_.wire)
+            inputs_.push_back(wire.type == backend.activations()
+                                  ? wire
+                                  : backend.alloc(wire.shape(), backend.activations()));
+    }
+    if (!is_last()) {
+        const Shape image = outline[options.cuts[size_t(stage_) + 1]].input;
+        y_ = make_crossing(image), dy_ = make_crossing(image);
+    }
+    // n and `wanted`, whether labels are mixed, and five numbers an image.
+    meta_.resize(3 + 5 * size_t(model.max_batch()));
+}
+
+Pipeline::~Pipeline() {
+    {
+        std::lock_guard lock(gate_->mutex);
+        gate_->closed = true;
+    }
+    gate_->changed.notify_all();
+    std::unique_lock lock(gate_->mutex);
+    gate_->changed.wait(lock, [&] { return gate_->inside == 0; });
+    lock.unlock();
+    for (Crossing* crossing : {&x_, &dy_})
+        for (Answers& answers : crossing->on_way)
+            for (std::future<void>& part : answers)
+                if (part.valid()) part.wait();  // it is written into our memory
+}
+
+Pipeline::Crossing Pipeline::make_crossing(Shape image) {
+    Crossing crossing;
+    image.N = piece_images_;
+    for (size_t i = 0; i < most_pieces_; ++i) {
+        const Tensor wire = crossing.wire.emplace_back(backend_.alloc(image, wire_type_));
+        activation_bytes_ += wire.bytes();
+        crossing.host.push_back(reinterpret_cast<std::byte*>(
+            backend_.host_visible() ? wire.data : backend_.alloc_host((wire.bytes() + 3) / 4)));
+    }
+    crossing.on_way.resize(most_pieces_);
+    return crossing;
+}
+
+// ---- what ranks tell each other -----------------------------------------------------------------
+
+void Pipeline::post(Kind kind, size_t piece, std::span<const std::byte> bytes) {
+    {
+        std::lock_guard lock(gate_->mutex);
+        gate_->posted[key_of(uint32_t(number_ << kKindBits | kind), piece)] = bytes;
+    }
+    gate_->changed.notify_all();
+}
+
+void Pipeline::answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
+    const uint64_t piece = offset >> kByteBits;
+    const size_t begin = offset & ((uint64_t(1) << kByteBits) - 1);
+    std::span<const std::byte> from;
+    {
+        std::unique_lock lock(gate_->mutex);
+        gate_->changed.wait(lock, [&] {
+            const auto found = gate_->posted.find(key_of(file, piece));
+            if (found != gate_->posted.end()) from = found->second;
+            return gate_->closed || from.data();
+        });
+        if (!from.data()) fail("it no longer trains");
+    }
+    if (begin > from.size() || bytes.size() > from.size() - begin)
+        fail("there are no bytes ", begin, " to ", begin + bytes.size(), " of piece ", piece);
+    std::memcpy(bytes.data(), from.data() + begin, bytes.size());
+}
+
+Pipeline::Answers Pipeline::fetch(int rank, Kind kind, size_t piece, size_t begin,
+                                  std::span<std::byte> bytes) {
+    Answers answers;
+    for (size_t at = 0; at < bytes.size(); at += kPart)
+        answers.push_back(fetcher_->fetch(rank, uint32_t(number_ << kKindBits | kind),
+                                          uint64_t(piece) << kByteBits | (begin + at),
+                                          bytes.subspan(at, std::min(kPart, bytes.size() - at)),
+                                          kind == kBackward));
+    return answers;
+}
+
+void Pipeline::wait(Answers& answers) {
+    const auto start = Clock::now();
+    try {
+        for (std::future<void>& part : answers) part.get();
+    } catch (const RankLost& lost) {
+        communicator_.barrier();  // throws the first cause
+        fail(lost.what());
+    }
+    answers.clear();
+    waited_ += seconds_since(start);
+}
+
+const Batch& Pipeline::take(const Batch& batch) {
+    ++number_;
+    {
+        // Whoever is here has seen the sums of the last pass, so all it gave was taken.
+        std::lock_guard lock(gate_->mutex);
+        gate_->posted.clear();
+    }
+    const auto bytes = std::as_writable_bytes(std::span(meta_));
+    const bool is_mixed = !batch.second_labels.empty();
+    if (stage_ == 0) {
+        meta_[0] = uint64_t(batch.n), meta_[1] = uint64_t(batch.wanted), meta_[2] = is_mixed;
+        for (size_t i = 0; i < size_t(batch.n); ++i) {
+            uint64_t* const m = meta_.data() + 3 + 5 * i;
+            m[0] = batch.samples[i], m[1] = uint64_t(batch.labels[i]);
+            m[2] = uint64_t(batch.positions[i]);
+            if (!is_mixed) continue;
+            m[3] = uint64_t(batch.second_labels[i]);
+            m[4] = std::bit_cast<uint32_t>(batch.first_parts[i]);
+        }
+        post(kBatch, 0, bytes);
+        return batch;
+    }
+    Answers answers = fetch(rank_of(0), kBatch, 0, 0, bytes);
+    wait(answers);
+    batch_.n = int(meta_[0]), batch_.wanted = int(meta_[1]);
+    ENSURE(batch_.n >= 0 && batch_.n <= model_.max_batch(), batch_.n, " images");
+    batch_.global_wanted = batch.global_wanted, batch_.number = batch.number;
+    const size_t n = size_t(batch_.n), mixed = meta_[2] ? n : 0;
+    batch_.samples.resize(n), batch_.labels.resize(n), batch_.positions.resize(n);
+    batch_.second_labels.resize(mixed), batch_.first_parts.resize(mixed);
+    for (size_t i = 0; i < n; ++i) {
+        const uint64_t* const m = meta_.data() + 3 + 5 * i;
+        batch_.samples[i] = m[0], batch_.labels[i] = int32_t(m[1]);
+        batch_.positions[i] = int32_t(m[2]);
+        if (!mixed) continue;
+        batch_.second_labels[i] = int32_t(m[3]);
+        batch_.first_parts[i] = std::bit_cast<float>(uint32_t(m[4]));
+    }
+    return batch_;
+}
+
+void Pipeline::keep_own(Counters& counters) const {
+    using C = StepCounters;
+    if (!is_last()) counters[C::kCount] = 0;
+    if (stage_ > 0) counters[C::kSkipped] = 0;
+}
+
+// ---- pieces
+// ---------------------------------------------------------------------------------------
+
+void Pipeline::ask(Kind kind, Crossing& crossing, int rank) {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+        const size_t bytes = crossing.wire[i].first(pieces_[i].end - pieces_[i].begin).bytes();
+        crossing.on_way[i] = fetch(rank, kind, i, 0, {crossing.host[i], bytes});
+    }
+}
+
+void Pipeline::send(Kind kind, Crossing& crossing, size_t piece, Tensor what) {
+    const Tensor wire = crossing.wire[piece].first(what.N);
+    backend_.copy(wire, what);
+    if (backend_.host_visible())
+        backend_.synchronize();
+    else
+        backend_.download(crossing.host[piece], wire.data, wire.bytes());
+    post(kind, piece, {crossing.host[piece], wire.bytes()});
+}
+
+void Pipeline::receive(Crossing& crossing, size_t piece, Tensor to) {
+    wait(crossing.on_way[piece]);
+    const Tensor wire = crossing.wire[piece].first(to.N);
+    if (!backend_.host_visible()) backend_.upload(wire.data, crossing.host[piece], wire.bytes());
+    if (to.data != wire.data) backend_.copy(to, wire);
+}
+
+void Pipeline::begin(Tensor x, const Batch& batch, const Pass& pass) {
+    std::vector<int> bounds;
+    group_bounds(batch.positions, piece_images_, bounds);
+    if (batch.n == 0) bounds.resize(1);
+    ENSURE(bounds.size() <= most_pieces_ + 1, bounds.size() - 1, " pieces");
+    pieces_.assign(bounds.size() - 1, {});
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+        Piece& piece = pieces_[i];
+        piece.begin = bounds[i], piece.end = bounds[i + 1];
+        group_bounds({batch.positions.begin() + piece.begin, batch.positions.begin() + piece.end},
+                     options_.bn_group, piece.groups);
+        const auto samples = std::span(batch.samples).subspan(size_t(piece.begin));
+        piece.pass = {pass.training, pass.draws, samples.first(size_t(piece.end - piece.begin)),
+                      piece.groups, i == 0};
+        piece.x = stage_ == 0 ? x.images(piece.begin, piece.end)
+                              : inputs_[i].first(piece.end - piece.begin);
+    }
+    if (stage_ > 0) ask(kForward, x_, communicator_.rank() - 1);
+    if (!is_last() && pass.training) ask(kBackward, dy_, communicator_.rank() + 1);
+}
+
+void Pipeline::forward(size_t i, Model& model) {
+    Piece& piece = pieces_[i];
+    if (stage_ > 0) receive(x_, i, piece.x);
+    piece.y = model.forward(piece.x, piece.pass);
+    if (!is_last()) send(kForward, y_, i, piece.y);
+}
+
+void Pipeline::loss(size_t i, const Batch& batch, float smoothing, Tensor dlogits, float* sums) {
+    const Piece& piece = pieces_[i];
+    const auto of = [&](const auto& all) {
+        return all.empty()
+                   ? std::span(all)
+                   : std::span(all).subspan(size_t(piece.begin), size_t(piece.end - piece.begin));
+    };
+    backend_.softmax_cross_entropy(piece.y, of(batch.labels), smoothing, dlogits, sums,
+                                   {of(batch.second_labels), of(batch.first_parts)});
+}
+
+void Pipeline::backward(size_t i, const Batch& batch, float smoothing, float* sums) {
+    const Piece& piece = pieces_[i];
+    Model& model = *models_[i % models_.size()];
+    const Tensor dy = model.dlogits(piece.end - piece.begin);
+    if (is_last())
+        loss(i, batch, smoothing, dy, sums);
+    else
+        receive(dy_, i, dy);
+    // The gradients are complete with the last piece.
+    GradListener nobody;
+    const bool completes = i + 1 == pieces_.size();
+    if (completes) reducer_->start();
+    const Tensor dx =
+        model.backward(dy, piece.pass, completes ? static_cast<GradListener&>(*reducer_) : nobody);
+    if (stage_ > 0) send(kBackward, dx_, i, dx);
+}
+
+void Pipeline::train(Tensor x, const Batch& batch, const Pass& pass, float smoothing, float* sums) {
+    begin(x, batch, pass);
+    if (pieces_.empty()) reducer_->start();
+    for (size_t forwards = 0, backwards = 0; backwards < pieces_.size();)
+        if (forwards < pieces_.size() && forwards - backwards < models_.size()) {
+            forward(forwards, *models_[forwards % models_.size()]);
+            ++forwards;
+        } else {
+            backward(backwards++, batch, smoothing, sums);
+        }
+}
+
+void Pipeline::evaluate(Tensor x, const Batch& batch, float* sums) {
+    begin(x, batch, {false, {}, batch.samples, {}});
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+        forward(i, *models_[0]);
+        if (is_last()) loss(i, batch, 0, {nullptr, pieces_[i].y.shape()}, sums);
+    }
+}
+
+// ---- the end of a step --------------------------------------------------------------------------
+
+// A number that is not finite in one stage must keep all of them from updating: the loss tells.
+bool Pipeline::finish() {
+    const double waited = reducer_->seconds_waited();
+    reducer_->finish();
+    waited_ += reducer_->seconds_waited() - waited;
+    Params& params = model_.params();
+    StepBlock* const block = params.block();
+    StepBlock mine;
+    bool finite = true;
+    for (const Params::Range& range : params.owned) {
+        backend_.check_finite(params.grads + range.begin, range.end - range.begin,
+                              params.counters() + StepCounters::kCount, &block->state);
+        backend_.download(&mine, block, sizeof mine);
+        finite &= mine.state.first_bad < 0;
+    }
+    backend_.download(&mine, block, sizeof mine);
+    if (!finite) mine.counters[StepCounters::kLoss] = std::numeric_limits<float>::quiet_NaN();
+    const auto start = Clock::now();
+    communicator_.allreduce_sum(mine.counters).get();
+    // Each rank of a group has given the sums of all of it.
+    for (float& counter : mine.counters) counter /= float(replicas_);
+    waited_ += seconds_since(start);
+    backend_.upload(block->counters, mine.counters, sizeof mine.counters);
+    return true;
+}
+
+// ---- weights and optimizer state ----------------------------------------------------------------
+
+std::vector<std::span<float>> Pipeline::arenas() {
+    Params& params = model_.params();
+    std::vector<std::span<float>> all = {{params.weights, params.weights_size}};
+    for (float* state : optimizer_.state()) all.push_back({state, params.trained_size});
+    return all;
+}
+
+void Pipeline::post_arenas() {
+    const auto all = arenas();
+    for (size_t i = 0; i < all.size(); ++i) {
+        std::span<const float> values = all[i];
+        if (!backend_.host_visible()) {
+            kept_.resize(all.size());
+            kept_[i].resize(values.size());
+            backend_.download(kept_[i].data(), values.data(), values.size_bytes());
+            values = kept_[i];
+        }
+        post(kState, i, std::as_bytes(values));
+    }
+}
+
+void Pipeline::fetch_arenas(int rank, int stage) {
+    const auto all = arenas();
+    const size_t next = size_t(stage) + 1;
+    const size_t first = options_.cuts[size_t(stage)],
+                 end = next < options_.cuts.size() ? options_.cuts[next] : SIZE_MAX;
+    std::vector<float> host;
+    for (size_t i = 0; i < all.size(); ++i)
+        for (const Param* param : model_.params().all()) {
+            const size_t n = param->shape.elems();
+            if (param->layer < first || param->layer >= end || param->offset + n > all[i].size())
+                continue;
+            float* const device = all[i].data() + param->offset;
+            host.resize(n);
+            float* const to = backend_.host_visible() ? device : host.data();
+            Answers answers = fetch(rank, kState, i, param->offset * sizeof(float),
+                                    std::as_writable_bytes(std::span(to, n)));
+            wait(answers);
+            if (to != device) backend_.upload(device, to, n * sizeof(float));
+        }
+}
+
+void Pipeline::gather(Counters&) {
+    backend_.synchronize();
+    if (communicator_.rank() != 0) post_arenas();
+    if (communicator_.rank() == 0)
+        for (int stage = 1; stage < options_.stages; ++stage) fetch_arenas(rank_of(stage), stage);
+    communicator_.barrier();
+}
+
+void Pipeline::scatter() {
+    if (communicator_.rank() == 0)
+        post_arenas();
+    else
+        fetch_arenas(0, stage_);
+    communicator_.barrier();
+}
+
+}  // namespace convoy

@@ -1,0 +1,138 @@
+// pipeline.h — `--pipeline S`: each rank holds one stretch of the layers, a stage; a batch goes
+// through them in pieces, so that all stages work at once.
+//
+//   1f1b, 2 stages, 4 pieces         time ──►
+//   stage 0   F0  F1  B0  F2  B1  F3  B2      B3       F: forward of a piece, B: backward
+//   stage 1       F0  B0  F1  B1  F2  B2  F3  B3       a stage holds at most S − s pieces
+//                 │    └► gradient of what stage 0 made
+//                 └ what stage 0 made
+//
+//   ranks    replica 0: stage 0 … S−1, replica 1: stage 0 … S−1, …     rank = replica·S + stage
+//
+// gpipe: all forwards, then all backwards; it holds all pieces at once: Huang et al., "GPipe"
+// (NeurIPS 2019). 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update a step, as
+// Megatron-LM has it. Nobody sends unasked: the stage that needs a piece asks its neighbour
+// beforehand, which answers when the piece is there (net/fetch.h). The replicas of a stage sum
+// their gradients on a ring of their own. Weights and optimizer state of other stages are never
+// touched, so they take no memory on a CPU; rank 0 gets them where it saves a checkpoint. See
+// pipeline.md.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "data/loader.h"
+#include "net/communicator.h"
+#include "src/model/model.h"
+#include "src/train/grad_reducer.h"
+#include "src/train/optimizer.h"
+
+namespace convoy {
+
+struct PipelineOptions {
+    PipelineOptions(const Config& config);
+    std::vector<size_t> cuts = {};  // first layer of each stage (stages.h)
+    int stages, pieces;             // --pipeline (1: none), --micro
+    bool gpipe, bf16_wire;
+    int64_t batch;  // images of a step over all replicas
+    int bn_group;
+};
+
+// Images of a piece, at most. Pieces are cut between groups of batch norm.
+int piece_size(const PipelineOptions& options, int replicas, bool batch_norm);
+
+class Pipeline final : public Sync {
+ public:
+    // `model`: of this rank's stage, which expects batches as large as its replica's share; passes
+    // are made by twins of it. Every rank makes one, once for a communicator. All must outlive it.
+    Pipeline(const PipelineOptions& options, const ReducerOptions& reducer, Model& model,
+             Optimizer& optimizer, Backend& backend, Communicator& communicator);
+    ~Pipeline() override;
+
+    int stage() const { return stage_; }
+    Communicator& replicas() { return *group_; }  // those of this stage
+    size_t activation_bytes() const { return activation_bytes_; }
+
+    // Begins a pass: what all stages know of a batch, which the first one has read. Blocks.
+    const Batch& take(const Batch& batch);
+    // This rank's counters, as if they were counted once in the pipeline.
+    void keep_own(Counters& counters) const;
+    // Forward, loss and backward of all pieces. x: the images (first stage). Adds to the gradients
+    // and, on the last stage, to sums (BatchSums). Blocks.
+    void train(Tensor x, const Batch& batch, const Pass& pass, float smoothing, float* sums);
+    void evaluate(Tensor x, const Batch& batch, float* sums);
+
+    void start(std::span<const int64_t>) override {}
+    bool finish() override;
+    bool gathers() const override { return true; }
+    // Rank 0 gets weights and optimizer state of all stages. Collective.
+    void gather(Counters& counters) override;
+    // Each rank gets those of its stage from rank 0. Collective.
+    void scatter();
+    double seconds_waited() const override { return waited_; }  // for other stages, and replicas
+
+ private:
+    enum Kind : uint32_t { kBatch, kForward, kBackward, kState };
+    using Answers = std::vector<std::future<void>>;
+    // What crosses a cut in one direction, by piece.
+    struct Crossing {
+        std::vector<Tensor> wire = {};      // in the device's memory
+        std::vector<std::byte*> host = {};  // where the network reads or writes them
+        std::vector<Answers> on_way = {};
+    };
+    struct Gate;
+
+    int rank_of(int stage) const { return replica_ * options_.stages + stage; }
+    bool is_last() const { return stage_ + 1 == options_.stages; }
+    Crossing make_crossing(Shape image);
+    void ask(Kind kind, Crossing& crossing, int rank);
+    void send(Kind kind, Crossing& crossing, size_t piece, Tensor what);
+    void receive(Crossing& crossing, size_t piece, Tensor to);
+    Answers fetch(int rank, Kind kind, size_t piece, size_t begin, std::span<std::byte> bytes);
+    void wait(Answers& answers);
+    void post(Kind kind, size_t piece, std::span<const std::byte> bytes);
+    void answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes);
+    void begin(Tensor x, const Batch& batch, const Pass& pass);
+    void forward(size_t piece, Model& model);
+    void loss(size_t piece, const Batch& batch, float smoothing, Tensor dlogits, float* sums);
+    void backward(size_t piece, const Batch& batch, float smoothing, float* sums);
+    std::vector<std::span<float>> arenas();
+    void post_arenas();
+    void fetch_arenas(int rank, int stage);
+
+    const PipelineOptions options_;
+    Model& model_;
+    Optimizer& optimizer_;
+    Backend& backend_;
+    Communicator& communicator_;
+    const int stage_, replica_, replicas_, piece_images_;
+    size_t most_pieces_;
+    const Type wire_type_;
+    std::shared_ptr<Gate> gate_;
+    Fetcher* fetcher_ = nullptr;
+    std::unique_ptr<Communicator> group_;  // the replicas of this stage
+    std::unique_ptr<GradReducer> reducer_;
+    std::vector<std::unique_ptr<Model>> models_;  // as many pieces as this stage holds
+    Crossing x_, y_, dx_, dy_;                    // of this stage
+    size_t activation_bytes_ = 0;
+    uint64_t number_ = 0;  // of the pass
+    std::vector<uint64_t> meta_;
+    Batch batch_;  // of a later stage than the first
+
+    // of this pass
+    struct Piece {
+        int begin, end;  // images
+        std::vector<int> groups;
+        Pass pass;
+        Tensor x, y;  // of the stage
+    };
+    std::vector<Piece> pieces_;
+    std::vector<Tensor> inputs_;            // of a later stage, by piece
+    std::vector<std::vector<float>> kept_;  // arenas, where the network cannot read the device's
+    double waited_ = 0;
+};
+
+}  // namespace convoy

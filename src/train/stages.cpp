@@ -1,0 +1,108 @@
+// stages.cpp — see stages.h.
+#include "src/train/stages.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "src/base/check.h"
+#include "src/base/clock.h"
+#include "src/base/number.h"
+#include "src/base/text.h"
+
+namespace convoy {
+
+std::vector<double> time_layers(const std::string& text, const ModelOptions& options,
+                                Backend& backend, int images) {
+    ModelOptions some = options;
+    some.stage = {0, 1};
+    const Model first(text, some, backend);
+    const std::vector<TopLayer>& outline = first.outline();
+    std::vector<double> seconds(outline.size(), 0);
+    const std::vector<uint64_t> samples(size_t(images), 0);
+    const std::vector<int> groups = {0, images};
+    const Pass pass{true, {}, samples, groups};
+    GradListener nobody;
+    for (size_t begin = 0, end = 1; begin < outline.size(); begin = end++) {
+        while (end < outline.size() && !outline[end].may_begin) ++end;
+        some.stage = {begin, end};
+        const auto layers = first.twin(some.stage);
+        layers->plan(images, true);
+        Shape shape = outline[begin].input;
+        shape.N = images;
+        const Tensor floats(backend.alloc(shape.elems()), shape);
+        const Tensor x = backend.alloc(shape, backend.activations());
+        backend.fill(floats.floats(), shape.elems(), 0.5f);
+        backend.copy(x, floats);
+        double best = std::numeric_limits<double>::infinity();
+        for (int run = 0; run < 3; ++run) {
+            const auto start = Clock::now();
+            layers->forward(x, pass);
+            layers->backward(layers->dlogits(images), pass, nobody);
+            backend.synchronize();
+            best = std::min(best, seconds_since(start));
+        }
+        seconds[begin] = best;
+    }
+    return seconds;
+}
+
+std::vector<size_t> balanced_cuts(const std::vector<TopLayer>& outline,
+                                  const std::vector<double>& seconds, int stages) {
+    const size_t n = outline.size();
+    const auto places = std::ranges::count_if(outline, &TopLayer::may_begin);
+    if (places < stages)
+        fail("--pipeline ", stages, ": the model has ", places, " layers that can begin a stage");
+    // best[s][i]: the longest stage of layers [0, i) cut into s + 1 stages; the last begins at
+    // from[s][i].
+    std::vector<double> sums(n + 1, 0);
+    for (size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + seconds[i];
+    std::vector best(size_t(stages), sums);
+    std::vector from(size_t(stages), std::vector<size_t>(n + 1, 0));
+    for (size_t s = 1; s < best.size(); ++s)
+        for (size_t i = 0; i <= n; ++i) {
+            best[s][i] = std::numeric_limits<double>::infinity();
+            for (size_t cut = s; cut < i; ++cut) {
+                const double longest = std::max(best[s - 1][cut], sums[i] - sums[cut]);
+                if (outline[cut].may_begin && longest < best[s][i])
+                    best[s][i] = longest, from[s][i] = cut;
+            }
+        }
+    std::vector<size_t> cuts(size_t(stages), 0);
+    for (size_t s = cuts.size(), end = n; s-- > 1; end = cuts[s]) cuts[s] = from[s][end];
+    return cuts;
+}
+
+std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLayer>& outline,
+                               int stages) {
+    std::vector<std::string> names;
+    for (const TopLayer& layer : outline)
+        if (!layer.name.empty()) names.push_back(layer.name);
+    std::vector<size_t> cuts = {0};
+    for (const std::string& name : convoy::split(split, ',')) {
+        auto last = outline.end();
+        for (auto layer = outline.begin(); layer != outline.end(); ++layer)
+            if (layer->name == name || layer->name.starts_with(name + ".")) last = layer;
+        int left = name.starts_with("conv") ? to_number<int>(name.substr(4)).value_or(0) : 0;
+        if (last == outline.end() && left > 0)
+            last = std::ranges::find_if(
+                outline, [&](const TopLayer& layer) { return layer.kind == "conv2d" && !--left; });
+        if (last == outline.end())
+            fail("--split ", name, ": the model has no such layer; there are ", join_text(names));
+        const auto next =
+            std::find_if(last + 1, outline.end(), [](auto& l) { return l.may_begin; });
+        if (next == outline.end()) fail("--split ", name, " leaves no layer for the next stage");
+        cuts.push_back(size_t(next - outline.begin()));
+        if (cuts.back() <= cuts[cuts.size() - 2])
+            fail("--split ", split, ": name the layers in the order of the model, each once");
+    }
+    if (std::ssize(cuts) != stages)
+        fail("--split ", split, " makes ", cuts.size(), " stages, --pipeline ", stages);
+    return cuts;
+}
+
+LayerRange stage_of(const std::vector<size_t>& cuts, int s) {
+    const size_t next = size_t(s) + 1;
+    return {cuts[size_t(s)], next < cuts.size() ? cuts[next] : SIZE_MAX};
+}
+
+}  // namespace convoy

@@ -1,0 +1,33 @@
+// stages.h — where a model is cut for a pipeline (pipeline.h): the first layer of each stage.
+//
+// A stage takes its time for each piece of a batch, and the slowest one sets the pace. So the
+// layers are timed, and cut where the longest stage is as short as it can be.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/model/model.h"
+
+namespace convoy {
+
+// Seconds of each top-level layer, forward and backward, for `images` images. Each layer is planned
+// and run by itself, so that a model too large for this machine can be timed; its weights are zero.
+std::vector<double> time_layers(const std::string& text, const ModelOptions& options,
+                                Backend& backend, int images);
+
+// Into `stages` stretches with the smallest maximum of their sums. Throws Error where there are
+// fewer places to cut.
+std::vector<size_t> balanced_cuts(const std::vector<TopLayer>& outline,
+                                  const std::vector<double>& seconds, int stages);
+
+// --split: "features.8", "layer2" (all of them) or, where no name is like that, "conv4" (the fourth
+// convolution that is not in a block), by commas: a stage ends with each.
+// Throws Error that names what there is.
+std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLayer>& outline,
+                               int stages);
+
+// The top-level layers of stage s of those that begin with `cuts`.
+LayerRange stage_of(const std::vector<size_t>& cuts, int s);
+
+}  // namespace convoy
