@@ -37,15 +37,6 @@ int piece_size(const PipelineOptions& options, int replicas, bool batch_norm) {
     return int(images);
 }
 
-// What other ranks may read of this one, and those that are reading.
-struct Pipeline::Gate {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool closed = false;
-    int inside = 0;
-    std::map<uint64_t, std::span<const std::byte>> posted;  // by key_of()
-};
-
 Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer, Model& model,
                    Optimizer& optimizer, Backend& backend, Communicator& communicator)
     : options_(options),
@@ -58,29 +49,11 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
       replicas_(communicator.world() / options.stages),
       piece_images_(piece_size(options, replicas_, model.has_batch_norm())),
       wire_type_(options.bf16_wire ? Type::kBfloat16 : backend.activations()),
-      gate_(std::make_shared<Gate>()) {
+      answers_(communicator, [this](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
+          answer(file, offset, bytes);
+      }) {
     ENSURE(communicator.world() == replicas_ * options.stages && options.stages > 1,
            communicator.world(), " ranks");
-    fetcher_ = &communicator.open_fetcher(
-        [this, gate = gate_](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
-            {
-                std::lock_guard lock(gate->mutex);
-                if (gate->closed) fail("it no longer trains");
-                ++gate->inside;
-            }
-            std::exception_ptr error;
-            try {
-                answer(file, offset, bytes);
-            } catch (...) {
-                error = std::current_exception();
-            }
-            {
-                std::lock_guard lock(gate->mutex);
-                --gate->inside;
-            }
-            gate->changed.notify_all();
-            if (error) std::rethrow_exception(error);
-        });
     communicator.barrier();  // every rank answers
     if (replicas_ > 1) {
         std::vector<int> ranks;
@@ -119,21 +92,6 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
     meta_.resize(3 + 5 * size_t(model.max_batch()));
 }
 
-Pipeline::~Pipeline() {
-    {
-        std::lock_guard lock(gate_->mutex);
-        gate_->closed = true;
-    }
-    gate_->changed.notify_all();
-    std::unique_lock lock(gate_->mutex);
-    gate_->changed.wait(lock, [&] { return gate_->inside == 0; });
-    lock.unlock();
-    for (Crossing* crossing : {&x_, &dy_})
-        for (Answers& answers : crossing->on_way)
-            for (std::future<void>& part : answers)
-                if (part.valid()) part.wait();  // it is written into our memory
-}
-
 Pipeline::Crossing Pipeline::make_crossing(Shape image) {
     Crossing crossing;
     image.N = piece_images_;
@@ -150,51 +108,40 @@ Pipeline::Crossing Pipeline::make_crossing(Shape image) {
 // ---- what ranks tell each other -----------------------------------------------------------------
 
 void Pipeline::post(Kind kind, size_t piece, std::span<const std::byte> bytes) {
-    {
-        std::lock_guard lock(gate_->mutex);
-        gate_->posted[key_of(uint32_t(number_ << kKindBits | kind), piece)] = bytes;
-    }
-    gate_->changed.notify_all();
+    std::lock_guard lock(answers_.mutex);
+    posted_[key_of(uint32_t(number_ << kKindBits | kind), piece)] = bytes;
+    answers_.notify();
 }
 
 void Pipeline::answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
     const uint64_t piece = offset >> kByteBits;
     const size_t begin = offset & ((uint64_t(1) << kByteBits) - 1);
-    std::span<const std::byte> from;
-    {
-        std::unique_lock lock(gate_->mutex);
-        gate_->changed.wait(lock, [&] {
-            const auto found = gate_->posted.find(key_of(file, piece));
-            if (found != gate_->posted.end()) from = found->second;
-            return gate_->closed || from.data();
-        });
-        if (!from.data()) fail("it no longer trains");
-    }
+    std::unique_lock lock(answers_.mutex);
+    auto found = posted_.end();
+    answers_.wait(lock, [&] {
+        found = posted_.find(key_of(file, piece));
+        return found != posted_.end();
+    });
+    const std::span<const std::byte> from = found->second;
+    lock.unlock();
     if (begin > from.size() || bytes.size() > from.size() - begin)
         fail("there are no bytes ", begin, " to ", begin + bytes.size(), " of piece ", piece);
     std::memcpy(bytes.data(), from.data() + begin, bytes.size());
 }
 
-Pipeline::Answers Pipeline::fetch(int rank, Kind kind, size_t piece, size_t begin,
-                                  std::span<std::byte> bytes) {
-    Answers answers;
+OnWay Pipeline::fetch(int rank, Kind kind, size_t piece, size_t begin, std::span<std::byte> bytes) {
+    OnWay parts;
     for (size_t at = 0; at < bytes.size(); at += kPart)
-        answers.push_back(fetcher_->fetch(rank, uint32_t(number_ << kKindBits | kind),
-                                          uint64_t(piece) << kByteBits | (begin + at),
-                                          bytes.subspan(at, std::min(kPart, bytes.size() - at)),
-                                          kind == kBackward));
-    return answers;
+        parts.answers.push_back(answers_.fetcher->fetch(
+            rank, uint32_t(number_ << kKindBits | kind),
+            uint64_t(piece) << kByteBits | (begin + at),
+            bytes.subspan(at, std::min(kPart, bytes.size() - at)), kind == kBackward));
+    return parts;
 }
 
-void Pipeline::wait(Answers& answers) {
+void Pipeline::wait(OnWay& answers) {
     const auto start = Clock::now();
-    try {
-        for (std::future<void>& part : answers) part.get();
-    } catch (const RankLost& lost) {
-        communicator_.barrier();  // throws the first cause
-        fail(lost.what());
-    }
-    answers.clear();
+    answers.get();
     waited_ += seconds_since(start);
 }
 
@@ -202,8 +149,8 @@ const Batch& Pipeline::take(const Batch& batch) {
     ++number_;
     {
         // Whoever is here has seen the sums of the last pass, so all it gave was taken.
-        std::lock_guard lock(gate_->mutex);
-        gate_->posted.clear();
+        std::lock_guard lock(answers_.mutex);
+        posted_.clear();
     }
     const auto bytes = std::as_writable_bytes(std::span(meta_));
     const bool is_mixed = !batch.second_labels.empty();
@@ -220,7 +167,7 @@ const Batch& Pipeline::take(const Batch& batch) {
         post(kBatch, 0, bytes);
         return batch;
     }
-    Answers answers = fetch(rank_of(0), kBatch, 0, 0, bytes);
+    OnWay answers = fetch(rank_of(0), kBatch, 0, 0, bytes);
     wait(answers);
     batch_.n = int(meta_[0]), batch_.wanted = int(meta_[1]);
     ENSURE(batch_.n >= 0 && batch_.n <= model_.max_batch(), batch_.n, " images");
@@ -413,8 +360,8 @@ void Pipeline::fetch_arenas(int rank, int stage) {
             float* const device = all[i].data() + param->offset;
             host.resize(n);
             float* const to = backend_.host_visible() ? device : host.data();
-            Answers answers = fetch(rank, kState, i, param->offset * sizeof(float),
-                                    std::as_writable_bytes(std::span(to, n)));
+            OnWay answers = fetch(rank, kState, i, param->offset * sizeof(float),
+                                  std::as_writable_bytes(std::span(to, n)));
             wait(answers);
             if (to != device) backend_.upload(device, to, n * sizeof(float));
         }

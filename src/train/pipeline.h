@@ -18,15 +18,14 @@
 // pipeline.md.
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "data/loader.h"
 #include "net/communicator.h"
 #include "src/model/model.h"
+#include "src/train/answers.h"
 #include "src/train/grad_reducer.h"
 #include "src/train/optimizer.h"
 
@@ -50,7 +49,6 @@ class Pipeline final : public Sync {
     // are made by twins of it. Every rank makes one, once for a communicator. All must outlive it.
     Pipeline(const PipelineOptions& options, const ReducerOptions& reducer, Model& model,
              Optimizer& optimizer, Backend& backend, Communicator& communicator);
-    ~Pipeline() override;
 
     int stage() const { return stage_; }
     Communicator& replicas() { return *group_; }  // those of this stage
@@ -76,14 +74,12 @@ class Pipeline final : public Sync {
 
  private:
     enum Kind : uint32_t { kBatch, kForward, kBackward, kState };
-    using Answers = std::vector<std::future<void>>;
     // What crosses a cut in one direction, by piece.
     struct Crossing {
         std::vector<Tensor> wire = {};      // in the device's memory
         std::vector<std::byte*> host = {};  // where the network reads or writes them
-        std::vector<Answers> on_way = {};
+        std::vector<OnWay> on_way = {};
     };
-    struct Gate;
 
     int rank_of(int stage) const { return replica_ * options_.stages + stage; }
     bool is_last() const { return stage_ + 1 == options_.stages; }
@@ -91,8 +87,8 @@ class Pipeline final : public Sync {
     void ask(Kind kind, Crossing& crossing, int rank);
     void send(Kind kind, Crossing& crossing, size_t piece, Tensor what);
     void receive(Crossing& crossing, size_t piece, Tensor to);
-    Answers fetch(int rank, Kind kind, size_t piece, size_t begin, std::span<std::byte> bytes);
-    void wait(Answers& answers);
+    OnWay fetch(int rank, Kind kind, size_t piece, size_t begin, std::span<std::byte> bytes);
+    void wait(OnWay& answers);
     void post(Kind kind, size_t piece, std::span<const std::byte> bytes);
     void answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes);
     void begin(Tensor x, const Batch& batch, const Pass& pass);
@@ -111,8 +107,6 @@ class Pipeline final : public Sync {
     const int stage_, replica_, replicas_, piece_images_;
     size_t most_pieces_;
     const Type wire_type_;
-    std::shared_ptr<Gate> gate_;
-    Fetcher* fetcher_ = nullptr;
     std::unique_ptr<Communicator> group_;  // the replicas of this stage
     std::unique_ptr<GradReducer> reducer_;
     std::vector<std::unique_ptr<Model>> models_;  // as many pieces as this stage holds
@@ -133,6 +127,9 @@ class Pipeline final : public Sync {
     std::vector<Tensor> inputs_;            // of a later stage, by piece
     std::vector<std::vector<float>> kept_;  // arenas, where the network cannot read the device's
     double waited_ = 0;
+
+    std::map<uint64_t, std::span<const std::byte>> posted_;  // by key_of(); under answers_.mutex
+    Answers answers_;                                        // last: it reads posted_
 };
 
 }  // namespace convoy

@@ -31,26 +31,6 @@ ServerOptions::ServerOptions(const Config& config)
       servers(config.servers),
       staleness(async ? parse_staleness(config.staleness) : 0) {}
 
-// Requests may come before and after the time in which there is someone to answer them.
-struct ServerSync::Gate {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool closed = false;
-    int inside = 0;
-};
-
-// Answers that are written into our memory: nobody leaves before they are here.
-struct ServerSync::OnWay {
-    std::vector<std::future<void>> answers;
-    ~OnWay() {
-        for (std::future<void>& answer : answers)
-            if (answer.valid()) answer.wait();
-    }
-    void get() {
-        for (std::future<void>& answer : answers) answer.get();
-    }
-};
-
 ServerSync::ServerSync(const ServerOptions& options, size_t piece_bytes, Params& params,
                        Optimizer& optimizer, Backend& backend, Communicator& communicator)
     : options_(options),
@@ -62,44 +42,20 @@ ServerSync::ServerSync(const ServerOptions& options, size_t piece_bytes, Params&
       server_backend_(serves() ? make_backend("cpu", {.threads = backend.threads()}) : nullptr),
       order_(params.backward_order()),
       mine_(serves() ? slice_of(communicator.rank()) : Slice{0, 0}),
-      gate_(std::make_shared<Gate>()) {
+      answers_(communicator, [this](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
+          answer(file, offset, bytes);
+          std::lock_guard lock(answers_.mutex);
+          const bool in_step = (file & ((1u << kKindBits) - 1)) <= kWeights;
+          if (in_step) own_.bytes += int64_t(bytes.size());
+      }) {
     if (!backend.host_visible())
         fail("--sync server and async work on CPUs: choose --device cpu, or --sync ring");
     ENSURE(options.servers <= communicator.world(), options.servers, " servers");
-    if (communicator.world() == 1) return;
-    fetcher_ = &communicator.open_fetcher(
-        [this, gate = gate_](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
-            {
-                std::lock_guard lock(gate->mutex);
-                if (gate->closed) fail("it no longer trains");
-                ++gate->inside;
-            }
-            std::exception_ptr error;
-            try {
-                answer(file, offset, bytes);
-            } catch (...) {
-                error = std::current_exception();
-            }
-            {
-                std::lock_guard lock(gate->mutex);
-                --gate->inside;
-                const bool in_step = (file & ((1u << kKindBits) - 1)) <= kWeights;
-                if (!error && in_step) own_.bytes += int64_t(bytes.size());
-            }
-            gate->changed.notify_all();
-            if (error) std::rethrow_exception(error);
-        });
 }
 
 ServerSync::~ServerSync() {
-    {
-        std::lock_guard lock(gate_->mutex);
-        gate_->closed = true;
-    }
-    gate_->changed.notify_all();
+    answers_.close();
     for (Worker& worker : workers_) worker.thread.join();
-    std::unique_lock lock(gate_->mutex);
-    gate_->changed.wait(lock, [&] { return gate_->inside == 0; });
 }
 
 ServerSync::Slice ServerSync::slice_of(int server) const {
@@ -126,7 +82,7 @@ void ServerSync::ask(OnWay& on_way, int rank, uint32_t kind, int64_t step, Slice
         if (is_own)
             answer(file, who | begin, bytes);
         else
-            on_way.answers.push_back(fetcher_->fetch(rank, file, who | begin, bytes, line));
+            on_way.answers.push_back(answers_.fetcher->fetch(rank, file, who | begin, bytes, line));
         end = begin;
     }
 }
@@ -145,11 +101,10 @@ void ServerSync::answer(uint32_t file, uint64_t offset, std::span<std::byte> byt
          (kind - kState >= optimizer_.state().size() || is_block || end > params_.trained_size)))
         fail("there are no floats ", begin, " to ", end, " of kind ", kind);
 
-    std::unique_lock lock(gate_->mutex);
+    std::unique_lock lock(answers_.mutex);
     const auto wait_for = [&](const auto& come) {
-        gate_->changed.wait(lock, [&] { return gate_->closed || !failure_.empty() || come(); });
+        answers_.wait(lock, [&] { return !failure_.empty() || come(); });
         if (!failure_.empty()) fail(failure_);
-        if (gate_->closed) fail("it no longer trains");
     };
     if (kind == kGradient) {
         wait_for([&] {
@@ -159,7 +114,7 @@ void ServerSync::answer(uint32_t file, uint64_t offset, std::span<std::byte> byt
         std::memcpy(bytes.data(), params_.grads + begin, bytes.size());
         lock.lock();
         taken_ += bytes.size();
-        gate_->changed.notify_all();
+        answers_.notify();
         return;
     }
     const int64_t ahead = kind == kWeights ? options_.staleness : 0;
@@ -178,7 +133,7 @@ void ServerSync::begin(const Batch& batch) {
     part_ = batch.global_wanted ? double(batch.wanted) / double(batch.global_wanted) : 0;
     if (step_ < 0 && workers_.empty()) {
         communicator_.barrier();  // every rank answers
-        std::lock_guard lock(gate_->mutex);
+        std::lock_guard lock(answers_.mutex);
         own_.updates = optimizer_.steps_done;
         weights_.assign(params_.weights + mine_.begin, params_.weights + mine_.end);
         for (const float* arena : optimizer_.state())
@@ -189,17 +144,17 @@ void ServerSync::begin(const Batch& batch) {
             workers_[w].push.resize(mine_.end - mine_.begin + kBlockFloats);
             workers_[w].thread = std::thread([this, w] { collect(w); });
         }
-        gate_->changed.notify_all();
+        answers_.notify();
     }
     if (options_.async) pull(kWeights);
 }
 
 void ServerSync::start(std::span<const int64_t>) {
-    std::lock_guard lock(gate_->mutex);
+    std::lock_guard lock(answers_.mutex);
     ++step_;
     complete_from_ = params_.trained_size, counted_ = false, taken_ = 0;
     is_ready_.assign(order_.size(), false);
-    gate_->changed.notify_all();
+    answers_.notify();
 }
 
 void ServerSync::ready(const Param& param) {
@@ -208,9 +163,9 @@ void ServerSync::ready(const Param& param) {
     is_ready_[size_t(at)] = true;
     const size_t count = size_t(std::ranges::find(is_ready_, false) - is_ready_.begin());
     backend_.synchronize();
-    std::lock_guard lock(gate_->mutex);
+    std::lock_guard lock(answers_.mutex);
     if (count > 0) complete_from_ = order_[count - 1]->offset;
-    gate_->changed.notify_all();
+    answers_.notify();
 }
 
 bool ServerSync::finish() {
@@ -221,14 +176,14 @@ bool ServerSync::finish() {
     backend_.synchronize();
     if (options_.async) block->state.lr = float(block->state.lr * part_);
     const auto begin = Clock::now();
-    std::unique_lock lock(gate_->mutex);
+    std::unique_lock lock(answers_.mutex);
     counted_ = true;
-    gate_->changed.notify_all();
+    answers_.notify();
     if (options_.async) {
         const uint64_t all =
             params_.updated_size * sizeof(float) + uint64_t(options_.servers) * sizeof(StepBlock);
         const auto is_gone = [&] { return taken_ >= all || !failure_.empty(); };
-        while (!gate_->changed.wait_for(lock, std::chrono::milliseconds(200), is_gone))
+        while (!answers_.wait_for(lock, std::chrono::milliseconds(200), is_gone))
             if (communicator_.lost_rank() >= 0) {  // nobody will ask any more
                 lock.unlock();
                 communicator_.barrier();  // throws the first cause
@@ -273,7 +228,7 @@ void ServerSync::collect(size_t w) try {
             ask(on_way, int(w), kGradient, step, {updated, updated + kBlockFloats}, block);
             on_way.get();
         }
-        std::unique_lock lock(gate_->mutex);
+        std::unique_lock lock(answers_.mutex);
         ++worker.steps;
         if (options_.async) {
             const int64_t stale = own_.pushes - worker.pulled_at;
@@ -283,17 +238,16 @@ void ServerSync::collect(size_t w) try {
         } else if (slowest() > step) {  // all have come: summed in the order of ranks
             update(workers_);
         }
-        gate_->changed.notify_all();
+        answers_.notify();
         // The sum needs all pushes of a step.
-        gate_->changed.wait(lock, [&] {
-            return options_.async || slowest() > step || gate_->closed || !failure_.empty();
-        });
-        if (gate_->closed || !failure_.empty()) return;
+        answers_.wait(lock,
+                      [&] { return options_.async || slowest() > step || !failure_.empty(); });
+        if (!failure_.empty()) return;
     }
 } catch (const std::exception& error) {
-    std::lock_guard lock(gate_->mutex);
+    std::lock_guard lock(answers_.mutex);
     if (failure_.empty()) failure_ = error.what();
-    gate_->changed.notify_all();
+    answers_.notify();
 }
 
 void ServerSync::update(std::span<Worker> workers) {
@@ -343,7 +297,7 @@ void ServerSync::gather(Counters& counters) {
     on_way.get();
     Totals own;
     {
-        std::lock_guard lock(gate_->mutex);
+        std::lock_guard lock(answers_.mutex);
         own = own_;
     }
     all_ = {};

@@ -17,12 +17,11 @@
 // (NIPS 2013). See servers.md.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "net/communicator.h"
+#include "src/train/answers.h"
 #include "src/train/optimizer.h"
 #include "src/train/sync.h"
 
@@ -75,8 +74,6 @@ class ServerSync final : public Sync {
     struct Totals {
         int64_t updates, stale_sum, stale_max, pushes, ahead_max, bytes;
     };
-    struct Gate;
-    struct OnWay;
 
     Slice slice_of(int server) const;
     bool serves() const { return communicator_.rank() < options_.servers; }
@@ -98,10 +95,8 @@ class ServerSync final : public Sync {
     const std::unique_ptr<Backend> server_backend_;
     const std::vector<Param*> order_;  // as the backward pass completes them
     const Slice mine_;                 // as a server; empty on other ranks
-    Fetcher* fetcher_ = nullptr;
-    std::shared_ptr<Gate> gate_;  // its mutex guards all that follows down to the empty line
 
-    // as a worker
+    // as a worker; the mutex of answers_ guards this, and what is a server's
     int64_t step_ = -1;
     size_t complete_from_ = 0;  // floats of the gradient arena
     bool counted_ = false;      // so are the counters
@@ -119,6 +114,7 @@ class ServerSync final : public Sync {
     Counters sums_ = {};
     Totals all_ = {};
     double waited_ = 0;
+    Answers answers_;  // last: it reads all else
 };
 
 }  // namespace convoy
