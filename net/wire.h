@@ -27,7 +27,8 @@
 //                                    text address, u64 process), list of i32 ring order, text
 //                                    what became of the ring before ("": this is the first)
 //   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind. Once
-//                                    the ring is open: REQUESTs will follow
+//                                    the ring is open: REQUESTs will follow, or with the highest
+//                                    bit of the generation the ring of a group
 //   READY       rank → coordinator   no body: all edges of this rank are open
 //   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
 //   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,

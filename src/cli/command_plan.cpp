@@ -9,6 +9,7 @@
 #include "src/job/job_setup.h"
 #include "src/plan/plan_report.h"
 #include "src/train/random_batch.h"
+#include "src/train/stages.h"
 
 namespace convoy {
 
@@ -39,6 +40,37 @@ void rehearse(const Config& config, Backend& backend, Communicator& communicator
     const auto begin = Clock::now();
     for (int step = 1; step <= report.real_steps; ++step) trainer.step(batch, {0, 0, step}, 0);
     report.real_images_per_second = double(config.batch) * report.real_steps / seconds_since(begin);
+}
+
+// On rank 0, which times each layer: the model in as many stages as divide the ranks.
+std::vector<PlanPipeline> plan_pipelines(const Config& config, const std::string& text,
+                                         const JobTiming& timing) {
+    std::vector<PlanPipeline> all;
+    const int world = int(timing.ranks.size());
+    if (config.bn_group == 0 || config.compute > 0) return all;
+    for (int stages = 2; stages <= world; ++stages) {
+        if (world % stages != 0) continue;
+        const auto backend = make_backend(config);
+        const ModelOptions options = model_options(config, class_count(config));
+        PipelineOptions pipeline(config);
+        pipeline.stages = stages;
+        try {
+            const int replicas = world / stages;
+            const StagePlan plan = plan_stages(text, options, *backend, "", pipeline, replicas);
+            size_t floats = 0;
+            for (const PlanParam& param : timing.params) floats += param.floats;
+            const double round = std::max(plan.round_seconds,
+                                          double(plan.round_bytes) / timing.link.bytes_per_second);
+            const double seconds =
+                double(plan.rounds) * (round + timing.link.latency_seconds) +
+                (replicas > 1 ? sum_seconds(floats / size_t(stages), replicas, timing.link, false)
+                              : 0);
+            all.push_back({stages, plan.text, double(config.batch) / seconds});
+        } catch (const Error&) {
+            break;  // fewer layers than stages
+        }
+    }
+    return all;
 }
 
 int plan_in_job(JobSession& job) {
@@ -72,6 +104,7 @@ int plan_in_job(JobSession& job) {
                      config.sync_every, config.factors);
     rehearse(config, *backend, communicator, model, optimizer, report);
     job.finish();
+    if (job.rank() == 0) report.pipelines = plan_pipelines(config, text, timing);
     if (job.rank() == 0) print_plan(report, config.json);
     return 0;
 }

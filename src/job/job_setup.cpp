@@ -315,46 +315,13 @@ static void cut_stages(JobSetup& setup) {
     json found;
     if (setup.rank() == 0) {
         const auto backend = make_backend(config);
-        ModelOptions options = model_options(config, int(setup.classes.size()));
-        options.stage = {0, 1};
-        const Model model(setup.model_text, options, *backend);
-        if (model.has_batch_norm() && config.bn_group == 0)
-            fail(
-                "--bn-group 0 takes statistics over all images that a rank has of a batch, but a "
-                "pipeline cuts it into pieces: give --bn-group N, such as 32");
-        const int images = piece_size(config, world / stages, model.has_batch_norm());
-        const auto& outline = model.outline();
-        const bool measured = config.split.empty();
-        std::vector<double> costs;
-        if (measured)
-            costs = time_layers(setup.model_text, options, *backend, images);
-        else
-            for (const TopLayer& layer : outline) costs.push_back(layer.flops);
-        const std::vector<size_t> cuts = measured ? balanced_cuts(outline, costs, stages)
-                                                  : named_cuts(config.split, outline, stages);
-        const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
-        double longest = 0;
-        std::string text;
-        for (int s = 0; s < stages; ++s) {
-            const LayerRange stage = stage_of(cuts, s);
-            const size_t end = std::min(stage.end, costs.size());
-            const double part = std::accumulate(costs.begin() + ptrdiff_t(stage.first),
-                                                costs.begin() + ptrdiff_t(end), 0.0) /
-                                all;
-            longest = std::max(longest, part);
-            std::string name;
-            for (size_t i = end; i-- > stage.first && name.empty();) name = outline[i].name;
-            text += fmt::format("{}{} to {} ({:.0f} %)", s ? ", " : "", s, name, 100 * part);
-        }
-        const int64_t share = (config.batch + world / stages - 1) / (world / stages);
-        const int64_t pieces = (share + images - 1) / images;
-        const double bubble = double(pieces) / double(pieces + stages - 1);
-        text = fmt::format(
-            "stages {} of the {}; {} pieces of {} images, {}: at best {:.0f} % of {} times "
-            "one rank's speed",
-            text, measured ? "time" : "operations", pieces, images,
-            get_option(config, "pipeline-order"), 100 * bubble / (longest * stages), stages);
-        found = {{"cuts", cuts}, {"text", text}};
+        const StagePlan plan =
+            plan_stages(setup.model_text, model_options(config, int(setup.classes.size())),
+                        *backend, config.split, {config}, world / stages);
+        const std::string text = cat(plan.text, ", ", get_option(config, "pipeline-order"),
+                                     fmt::format(": at best {:.0f} % of {} times one rank's speed",
+                                                 100 * plan.efficiency, stages));
+        found = {{"cuts", plan.cuts}, {"text", text}};
     }
     found = broadcast_json(setup.communicator(), found);
     setup.cuts = found["cuts"].get<std::vector<size_t>>();

@@ -177,6 +177,11 @@ static void print_choices(const PlanReport& report) {
         table.row(row);
     }
     fmt::print("* best: {}\n", options_text(best_choice(choices), report.fair));
+    const double best = best_choice(choices).prediction.images_per_second;
+    for (const PlanPipeline& p : report.pipelines)
+        fmt::print("--pipeline {}: {:.1f} img/s, {}: {}\n", p.stages, p.images_per_second, p.text,
+                   p.images_per_second > best ? "faster than a ring"
+                                              : "only for what does not fit one rank's memory");
 }
 
 void print_plan(const PlanReport& report, bool json) {
@@ -207,6 +212,11 @@ void print_plan(const PlanReport& report, bool json) {
                    {"waited_ms", 1e3 * choice.prediction.waited_seconds},
                    {"best", choice.best},
                    {"options", options_text(choice, report.fair)}});
+    for (const PlanPipeline& p : report.pipelines)
+        lines.row({{"plan", "pipeline"},
+                   {"stages", p.stages},
+                   {"images_per_second", p.images_per_second},
+                   {"cut", p.text}});
     if (report.real_steps > 0)
         lines.row({{"plan", "rehearsal"},
                    {"ranks", report.timing.ranks.size()},

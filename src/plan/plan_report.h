@@ -41,6 +41,12 @@ bool is_slow(const EdgeTiming& edge, const JobTiming& timing);
 std::vector<std::string> plan_warnings(const JobTiming& timing, const std::vector<Peer>& peers,
                                        int64_t batch, const std::vector<double>& shares);
 
+struct PlanPipeline {
+    int stages;
+    std::string text;          // where it is cut
+    double images_per_second;  // predicted
+};
+
 struct PlanReport {
     const JobTiming& timing;
     const std::vector<Peer>& peers;
@@ -48,6 +54,7 @@ struct PlanReport {
     std::vector<double> shares;  // of all ranks, as they would train
     bool fair = false;           // --share auto
     std::vector<PlanChoice> choices = {};
+    std::vector<PlanPipeline> pipelines = {};
     // Real steps, to check the prediction.
     int real_steps = 0;
     PlanSetting real_setting = {};

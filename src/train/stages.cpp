@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -98,6 +101,55 @@ std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLa
     if (std::ssize(cuts) != stages)
         fail("--split ", split, " makes ", cuts.size(), " stages, --pipeline ", stages);
     return cuts;
+}
+
+StagePlan plan_stages(const std::string& text, ModelOptions options, Backend& backend,
+                      const std::string& split, const PipelineOptions& pipeline, int replicas) {
+    options.stage = {0, 1};
+    const Model model(text, options, backend);
+    if (model.has_batch_norm() && pipeline.bn_group == 0)
+        fail(
+            "--bn-group 0 takes statistics over all images that a rank has of a batch, but a "
+            "pipeline cuts it into pieces: give --bn-group N, such as 32");
+    const int images = piece_size(pipeline, replicas, model.has_batch_norm());
+    const auto& outline = model.outline();
+    std::vector<double> costs;
+    if (split.empty())
+        costs = time_layers(text, options, backend, images);
+    else
+        for (const TopLayer& layer : outline) costs.push_back(layer.flops);
+    StagePlan plan{split.empty() ? balanced_cuts(outline, costs, pipeline.stages)
+                                 : named_cuts(split, outline, pipeline.stages),
+                   "stages ",
+                   0,
+                   0,
+                   0,
+                   0};
+    const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+    double longest = 0;
+    for (int s = 0; s < pipeline.stages; ++s) {
+        const LayerRange stage = stage_of(plan.cuts, s);
+        double part = 0;
+        std::string name;
+        for (size_t i = stage.first; i < std::min(stage.end, costs.size()); ++i) {
+            part += costs[i] / all;
+            if (!outline[i].name.empty()) name = outline[i].name;
+        }
+        longest = std::max(longest, part);
+        if (s > 0)
+            plan.round_bytes = std::max(plan.round_bytes, outline[stage.first].input.row_elems() *
+                                                              size_t(images) * sizeof(float));
+        plan.text += fmt::format("{}{} to {} ({:.0f} %)", s ? ", " : "", s, name, 100 * part);
+    }
+    const int64_t share = (pipeline.batch + replicas - 1) / replicas;
+    const int64_t pieces = (share + images - 1) / images;
+    plan.text += cat(split.empty() ? " of the time; " : " of the operations; ", pieces,
+                     pieces == 1 ? " piece of " : " pieces of ", images, " images");
+    plan.efficiency =
+        double(pieces) / double(pieces + pipeline.stages - 1) / (longest * double(pipeline.stages));
+    plan.rounds = pieces + pipeline.stages - 1;
+    plan.round_seconds = split.empty() ? all * longest : 0;
+    return plan;
 }
 
 LayerRange stage_of(const std::vector<size_t>& cuts, int s) {

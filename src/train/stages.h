@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/model/model.h"
+#include "src/train/pipeline.h"
 
 namespace convoy {
 
@@ -26,6 +27,21 @@ std::vector<size_t> balanced_cuts(const std::vector<TopLayer>& outline,
 // Throws Error that names what there is.
 std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLayer>& outline,
                                int stages);
+
+struct StagePlan {
+    std::vector<size_t> cuts;  // the first layer of each stage
+    std::string
+        text;  // "stages 0 to conv3 (52 %), 1 to fc (48 %) of the time; 4 pieces of 16 images"
+    double efficiency;  // of the ranks' compute, with the bubble and the longest stage
+    // Of a step, without network: rounds = pieces + stages − 1, each as long as a piece takes the
+    // longest stage (0 with --split) and the widest cut.
+    int64_t rounds;
+    double round_seconds;
+    size_t round_bytes;
+};
+// For `replicas` pipelines. split: --split, or "": as balanced_cuts. Throws Error.
+StagePlan plan_stages(const std::string& text, ModelOptions options, Backend& backend,
+                      const std::string& split, const PipelineOptions& pipeline, int replicas);
 
 // The top-level layers of stage s of those that begin with `cuts`.
 LayerRange stage_of(const std::vector<size_t>& cuts, int s);
