@@ -750,13 +750,13 @@ TEST_CASE("program: --pipeline resumed in mid-run has the same bits; a signal; a
     Process one(folder, "one",
                 {"--resume", run + "/step-00000003", "--threads", "1", "--out", alone});
     CHECK(one.wait(60) == 0);
-    const auto losses = [](const std::string& of) {
+    const auto losses = [](const std::string& of, const char* name = "val") {
         std::vector<double> all;
         for (const json& event : read_log(of))
-            if (event["event"] == "val") all.push_back(event["loss"]);
+            if (event["event"] == name) all.push_back(event["loss"]);
+        REQUIRE(!all.empty());
         return all;
     };
-    REQUIRE(!losses(alone).empty());
     // Two pipelines, whose first ranks hold more than their stage once it was saved.
     const std::string four = folder / "four";
     const std::string told = train(
@@ -766,6 +766,23 @@ TEST_CASE("program: --pipeline resumed in mid-run has the same bits; a signal; a
     CHECK(told.find("held other weights") == std::string::npos);
     CHECK(losses(four).back() == doctest::Approx(losses(run).back()).epsilon(1e-3));
     CHECK(losses(alone).back() == doctest::Approx(losses(run).back()).epsilon(1e-3));
+
+    // A head that --init does not have starts as it does on one rank.
+    const std::string net = folder / "net";
+    std::string text = run_trainer({"models", "tiny"}).second;
+    text.replace(text.find("linear fc"), 9, "linear head");
+    std::ofstream(net) << text;
+    const Words from = {"--init",      run + "/latest/model.safetensors",
+                        "--model",     net,
+                        "--steps",     "1",
+                        "--log-every", "1",
+                        "--bn-group",  "2"};
+    train(small(with(with(from, {"--out", folder / "head"}), pipeline)));
+    Process head(folder, "head", small(with(from, {"--out", folder / "head1"})));
+    CHECK(head.wait(60) == 0);
+    const double first = losses(folder / "head1", "step")[0];
+    CHECK(losses(folder / "head", "step")[0] == doctest::Approx(first).epsilon(1e-5));
+    CHECK(std::abs(first - std::log(3.0)) > 1e-3);  // of a head of zeros
 
     const Words endless = small(with({"--epochs", "100000", "--save-every", "0", "--log-every", "1",
                                       "--bn-group", "2", "--out", folder / "stopped"},

@@ -50,13 +50,13 @@ std::vector<PlanPipeline> plan_pipelines(const Config& config, const std::string
     if (config.bn_group == 0 || config.compute > 0) return all;
     for (int stages = 2; stages <= world; ++stages) {
         if (world % stages != 0) continue;
-        const auto backend = make_backend(config);
         const ModelOptions options = model_options(config, class_count(config));
         PipelineOptions pipeline(config);
         pipeline.stages = stages;
         try {
             const int replicas = world / stages;
-            const StagePlan plan = plan_stages(text, options, *backend, "", pipeline, replicas);
+            const StagePlan plan = plan_stages(
+                text, options, [&] { return make_backend(config); }, "", pipeline, replicas);
             size_t floats = 0;
             for (const PlanParam& param : timing.params) floats += param.floats;
             const double round = std::max(plan.round_seconds,

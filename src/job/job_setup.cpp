@@ -314,10 +314,9 @@ static void cut_stages(JobSetup& setup) {
              world);
     json found;
     if (setup.rank() == 0) {
-        const auto backend = make_backend(config);
-        const StagePlan plan =
-            plan_stages(setup.model_text, model_options(config, int(setup.classes.size())),
-                        *backend, config.split, {config}, world / stages);
+        const StagePlan plan = plan_stages(
+            setup.model_text, model_options(config, int(setup.classes.size())),
+            [&] { return make_backend(config); }, config.split, {config}, world / stages);
         const std::string text = cat(plan.text, ", ", get_option(config, "pipeline-order"),
                                      fmt::format(": at best {:.0f} % of {} times one rank's speed",
                                                  100 * plan.efficiency, stages));
@@ -371,9 +370,11 @@ JobSetup set_up_job(JobSession& job) {
     if (job.config.servers > job.world())
         fail("--servers ", job.config.servers,
              " are more than the ranks of the job: ", job.world());
-    if (job.config.batch < job.world())
-        fail("--batch ", job.config.batch, " cannot be divided among ", job.world(),
-             " ranks: it counts the images of a step over all ranks");
+    const int replicas = std::max(1, job.world() / job.config.pipeline);
+    if (job.config.batch < replicas)
+        fail("--batch ", job.config.batch, " cannot be divided among ", replicas,
+             job.config.pipeline > 1 ? " pipelines:"
+                                     : " ranks: it counts the images of a step over all ranks");
     if (job.config.pipeline > 1) cut_stages(setup);
     return setup;
 }

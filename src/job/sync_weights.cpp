@@ -55,7 +55,7 @@ std::optional<Difference> take_majority(Params& params, const std::vector<float*
     for (size_t i = 0; i <= state.size(); ++i) {
         const size_t size = i == 0 ? params.weights_size : params.trained_size;
         for (const Params::Range& range :
-             params.is_whole() ? std::vector{Params::Range{0, size}} : params.owned) {
+             params.is_whole ? std::vector{Params::Range{0, size}} : params.owned) {
             if (range.end > size) continue;
             Part& part = parts.emplace_back(
                 Part{i, range.begin, (i == 0 ? params.weights : state[i - 1]) + range.begin});

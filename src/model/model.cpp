@@ -33,13 +33,7 @@ Model::Model(const std::string& text, const ModelOptions& options, Backend& back
     layers_.erase(layers_.begin(), layers_.begin() + ptrdiff_t(first));
     if (params) return;
     for (Param* param : params_->all()) param->own = param->layer >= first && param->layer < end;
-    params_->allocate(backend, options.seed);
-}
-
-std::unique_ptr<Model> Model::twin(LayerRange stage) const {
-    ModelOptions options = options_;
-    options.stage = stage;
-    return std::make_unique<Model>(text_, options, backend_, params_);
+    params_->allocate(backend, options.seed, options.draw_all);
 }
 
 size_t Model::plan(int max_batch, bool training) {

@@ -26,6 +26,7 @@ struct ModelOptions {
     std::string freeze = {};  // "" | first N layers with parameters | prefixes of names, by commas
     bool plain = false;       // no fusion, no sharing of memory, nothing in place (to test against)
     LayerRange stage = {};
+    bool draw_all = false;  // also the start values of other stages
 };
 
 // A line of the table of the network.
@@ -55,9 +56,10 @@ class Model {
     // and options, in place of new ones.
     Model(const std::string& text, const ModelOptions& options, Backend& backend,
           std::shared_ptr<Params> params = nullptr);
-    // With the same params and activations of its own: of the same stage, or of another one.
-    std::unique_ptr<Model> twin() const { return twin(options_.stage); }
-    std::unique_ptr<Model> twin(LayerRange stage) const;
+    // With the same params and activations of its own.
+    std::unique_ptr<Model> twin() const {
+        return std::make_unique<Model>(text_, options_, backend_, params_);
+    }
 
     InputSize input() const { return input_; }
     // Whether any batch norm has statistics that are not frozen.

@@ -35,7 +35,7 @@ Param& Params::add(Param param) {
     return *params_.back();
 }
 
-void Params::allocate(Backend& backend, uint64_t seed) {
+void Params::allocate(Backend& backend, uint64_t seed, bool draw_all) {
     ENSURE(!weights, "allocated twice");
     enum Part { kTrained, kRunning, kFrozen };
     const auto part_of = [](const Param& param) {
@@ -55,7 +55,8 @@ void Params::allocate(Backend& backend, uint64_t seed) {
     updated_size = std::max(updated_size, trained_size);
     grads_size = updated_size + StepCounters::kSize;
     owned = {{0, updated_size}};
-    if (!std::ranges::all_of(params_, &Param::own, [](auto& p) -> Param& { return *p; })) {
+    is_whole = std::ranges::all_of(params_, [](const auto& param) { return param->own; });
+    if (!is_whole) {
         owned.clear();
         for (const Part part : {kTrained, kRunning}) {
             Range range{SIZE_MAX, 0};
@@ -80,7 +81,7 @@ void Params::allocate(Backend& backend, uint64_t seed) {
                               param->shape, type};
         if (!param->frozen) param->grad = Tensor(grads + param->offset, param->shape);
         const size_t n = param->shape.elems();
-        if (!param->own) continue;
+        if (!param->own && !draw_all) continue;
         if (param->init.kind == Init::kConstant) {
             if (param->init.value != 0) backend.fill(param->value.floats(), n, param->init.value);
             continue;
@@ -96,7 +97,7 @@ void Params::allocate(Backend& backend, uint64_t seed) {
 
 void Params::refresh(Backend& backend) {
     if (!copies_) return;
-    if (is_whole()) return backend.copy(copies_, Tensor(weights, copies_.shape()));
+    if (is_whole) return backend.copy(copies_, Tensor(weights, copies_.shape()));
     for (auto& param : params_)
         if (param->own && param->dims > 1) backend.copy(param->operand, param->value);
 }

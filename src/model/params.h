@@ -35,6 +35,7 @@ struct StepCounters {
         kSigint = 5,   // ranks asked to stop by SIGINT
         kSigterm = 6,  // … by SIGTERM
         kNewRing = 7,  // … to form a new ring after this step
+        kBad = 8,      // ranks whose stage has gradients that are not finite
         kSize = 16,    // one cache line
     };
 };
@@ -88,8 +89,8 @@ class Params {
     // the param of that name, for another model of the same text.
     Param& add(Param param);
     // Allocates the arenas (params aligned to 64 bytes, in the order drawn above), sets all views,
-    // and gives each of its own params its start value. Once, after the last add.
-    void allocate(Backend& backend, uint64_t seed);
+    // and gives each of its own params its start value, or each param. Once, after the last add.
+    void allocate(Backend& backend, uint64_t seed, bool draw_all = false);
     // All gradients and sums of own params = 0.
     void clear_grads(Backend& backend);
 
@@ -118,9 +119,7 @@ class Params {
         size_t begin, end;
     };
     std::vector<Range> owned;
-    bool is_whole() const {
-        return owned.size() == 1 && owned[0].begin == 0 && owned[0].end == updated_size;
-    }
+    bool is_whole = true;  // all params are own
     // Device memory, as grads.
     StepBlock* block() { return reinterpret_cast<StepBlock*>(counters()); }
 

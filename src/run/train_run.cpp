@@ -39,6 +39,7 @@ void TrainRun::build() {
     const int stages = config_.pipeline;
     if (stages > 1) {  // its first stage reads the images
         of_model.stage = stage_of(setup_.cuts, setup_.rank() % stages);
+        of_model.draw_all = setup_.rank() == 0 && !setup_.fresh;  // the others take rank 0's
         sharing_.shares.assign(size_t(setup_.world() / stages), 1);
         sharing_.rank = setup_.rank() / stages;
         sharing_.pixels = of_model.stage.first == 0;
@@ -199,7 +200,7 @@ void TrainRun::train_epoch() {
             log_.notice("left out: ", reason);
         count(sums, local, lr);
         if (config_.check_every > 0 && at_.step - checked_step_ >= config_.check_every &&
-            gathers == trainer_->gathers() && !drift_)
+            (gathers == trainer_->gathers() || trainer_->pipeline()) && !drift_)
             keep_weights_equal();
         if (at_.step % config_.log_every == 0) costs_->read();
         const int agreed = trainer_->stop_agreed();
@@ -220,8 +221,13 @@ void TrainRun::keep_weights_equal() {
     Pipeline* const pipeline = trainer_->pipeline();
     Communicator& equals = pipeline ? pipeline->replicas() : communicator_;
     if (equals.world() == 1) return;
-    const auto found = take_majority(model_->params(), optimizer_->state(), *backend_, equals);
+    auto found = take_majority(model_->params(), optimizer_->state(), *backend_, equals);
     if (!found) return;
+    if (pipeline) {  // from numbers among the replicas of this stage
+        const auto number = [&](int& rank) { rank = rank * config_.pipeline + pipeline->stage(); };
+        number(found->root);
+        std::ranges::for_each(found->ranks, number);
+    }
     trainer_->sync().changed();
     drift_ = std::ranges::any_of(factor_choices(), &FactorChoice::use);
     std::vector<std::string> ranks;

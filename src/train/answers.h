@@ -26,7 +26,7 @@ class Answers {
                 });
     }
     ~Answers() { close(); }
-    // Ends all wait()s; returns when no answer is under way.
+    // Ends all wait()s, which throw; returns when no answer is under way.
     void close() {
         std::unique_lock lock(gate_->mutex);
         gate_->closed = true;
@@ -34,7 +34,6 @@ class Answers {
         gate_->changed.wait(lock, [&] { return gate_->inside == 0; });
     }
     void notify() { gate_->changed.notify_all(); }
-    bool is_closed() const { return gate_->closed; }  // under the mutex
     // Blocks until come(), under the lock; throws Error once closed.
     template <class Come>
     void wait(std::unique_lock<std::mutex>& lock, const Come& come) {

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/train/stages.h"
 #include "src/train/trainer.h"
 
 namespace convoy {
@@ -73,7 +72,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
         options.gpipe ? most_pieces_ : std::min(most_pieces_, size_t(options.stages - stage_));
     for (size_t i = 0; i < held; ++i) {
         models_.push_back(model.twin());
-        activation_bytes_ += models_.back()->plan(piece_images_, /*training=*/true);
+        activation_bytes_ += models_.back()->plan(planned_images(), /*training=*/true);
     }
     const auto& outline = model.outline();
     if (stage_ > 0) {
@@ -94,7 +93,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
 
 Pipeline::Crossing Pipeline::make_crossing(Shape image) {
     Crossing crossing;
-    image.N = piece_images_;
+    image.N = planned_images();
     for (size_t i = 0; i < most_pieces_; ++i) {
         const Tensor wire = crossing.wire.emplace_back(backend_.alloc(image, wire_type_));
         activation_bytes_ += wire.bytes();
@@ -228,6 +227,7 @@ void Pipeline::begin(Tensor x, const Batch& batch, const Pass& pass) {
     for (size_t i = 0; i < pieces_.size(); ++i) {
         Piece& piece = pieces_[i];
         piece.begin = bounds[i], piece.end = bounds[i + 1];
+        ENSURE(piece.end - piece.begin <= planned_images(), piece.end - piece.begin, " images");
         group_bounds({batch.positions.begin() + piece.begin, batch.positions.begin() + piece.end},
                      options_.bn_group, piece.groups);
         const auto samples = std::span(batch.samples).subspan(size_t(piece.begin));
@@ -297,7 +297,7 @@ void Pipeline::evaluate(Tensor x, const Batch& batch, float* sums) {
 
 // ---- the end of a step --------------------------------------------------------------------------
 
-// A number that is not finite in one stage must keep all of them from updating: the loss tells.
+// A number that is not finite in one stage keeps all of them from updating.
 bool Pipeline::finish() {
     const double waited = reducer_->seconds_waited();
     reducer_->finish();
@@ -313,9 +313,11 @@ bool Pipeline::finish() {
         finite &= mine.state.first_bad < 0;
     }
     backend_.download(&mine, block, sizeof mine);
-    if (!finite) mine.counters[StepCounters::kLoss] = std::numeric_limits<float>::quiet_NaN();
+    mine.counters[StepCounters::kBad] = !finite;
     const auto start = Clock::now();
     communicator_.allreduce_sum(mine.counters).get();
+    // Who has the number names its place, and ends the job.
+    if (mine.counters[StepCounters::kBad] > 0 && finite) communicator_.barrier();
     // Each rank of a group has given the sums of all of it.
     for (float& counter : mine.counters) counter /= float(replicas_);
     waited_ += seconds_since(start);
@@ -348,14 +350,13 @@ void Pipeline::post_arenas() {
 
 void Pipeline::fetch_arenas(int rank, int stage) {
     const auto all = arenas();
-    const size_t next = size_t(stage) + 1;
-    const size_t first = options_.cuts[size_t(stage)],
-                 end = next < options_.cuts.size() ? options_.cuts[next] : SIZE_MAX;
+    const LayerRange layers = stage_of(options_.cuts, stage);
     std::vector<float> host;
     for (size_t i = 0; i < all.size(); ++i)
         for (const Param* param : model_.params().all()) {
             const size_t n = param->shape.elems();
-            if (param->layer < first || param->layer >= end || param->offset + n > all[i].size())
+            if (param->layer < layers.first || param->layer >= layers.end ||
+                param->offset + n > all[i].size())
                 continue;
             float* const device = all[i].data() + param->offset;
             host.resize(n);
@@ -369,7 +370,7 @@ void Pipeline::fetch_arenas(int rank, int stage) {
 
 void Pipeline::gather(Counters&) {
     backend_.synchronize();
-    if (communicator_.rank() != 0) post_arenas();
+    if (replica_ == 0 && stage_ > 0) post_arenas();
     if (communicator_.rank() == 0)
         for (int stage = 1; stage < options_.stages; ++stage) fetch_arenas(rank_of(stage), stage);
     communicator_.barrier();

@@ -18,6 +18,7 @@
 // pipeline.md.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
@@ -82,6 +83,7 @@ class Pipeline final : public Sync {
     };
 
     int rank_of(int stage) const { return replica_ * options_.stages + stage; }
+    int planned_images() const { return std::min(piece_images_, model_.max_batch()); }
     bool is_last() const { return stage_ + 1 == options_.stages; }
     Crossing make_crossing(Shape image);
     void ask(Kind kind, Crossing& crossing, int rank);

@@ -14,12 +14,10 @@
 
 namespace convoy {
 
-std::vector<double> time_layers(const std::string& text, const ModelOptions& options,
-                                Backend& backend, int images) {
-    ModelOptions some = options;
-    some.stage = {0, 1};
-    const Model first(text, some, backend);
-    const std::vector<TopLayer>& outline = first.outline();
+std::vector<double> time_layers(const std::string& text, ModelOptions options,
+                                const NewBackend& new_backend, int images) {
+    options.stage = {0, 1};
+    const std::vector<TopLayer> outline = Model(text, options, *new_backend()).outline();
     std::vector<double> seconds(outline.size(), 0);
     const std::vector<uint64_t> samples(size_t(images), 0);
     const std::vector<int> groups = {0, images};
@@ -27,21 +25,22 @@ std::vector<double> time_layers(const std::string& text, const ModelOptions& opt
     GradListener nobody;
     for (size_t begin = 0, end = 1; begin < outline.size(); begin = end++) {
         while (end < outline.size() && !outline[end].may_begin) ++end;
-        some.stage = {begin, end};
-        const auto layers = first.twin(some.stage);
-        layers->plan(images, true);
+        options.stage = {begin, end};
+        const auto backend = new_backend();  // with it goes what the layer took
+        Model layers(text, options, *backend);
+        layers.plan(images, true);
         Shape shape = outline[begin].input;
         shape.N = images;
-        const Tensor floats(backend.alloc(shape.elems()), shape);
-        const Tensor x = backend.alloc(shape, backend.activations());
-        backend.fill(floats.floats(), shape.elems(), 0.5f);
-        backend.copy(x, floats);
+        const Tensor floats(backend->alloc(shape.elems()), shape);
+        const Tensor x = backend->alloc(shape, backend->activations());
+        backend->fill(floats.floats(), shape.elems(), 0.5f);
+        backend->copy(x, floats);
         double best = std::numeric_limits<double>::infinity();
         for (int run = 0; run < 3; ++run) {
             const auto start = Clock::now();
-            layers->forward(x, pass);
-            layers->backward(layers->dlogits(images), pass, nobody);
-            backend.synchronize();
+            layers.forward(x, pass);
+            layers.backward(layers.dlogits(images), pass, nobody);
+            backend->synchronize();
             best = std::min(best, seconds_since(start));
         }
         seconds[begin] = best;
@@ -82,6 +81,7 @@ std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLa
         if (!layer.name.empty()) names.push_back(layer.name);
     std::vector<size_t> cuts = {0};
     for (const std::string& name : convoy::split(split, ',')) {
+        if (name.empty()) fail("--split ", split, ": a name is missing before or after a comma");
         auto last = outline.end();
         for (auto layer = outline.begin(); layer != outline.end(); ++layer)
             if (layer->name == name || layer->name.starts_with(name + ".")) last = layer;
@@ -103,10 +103,11 @@ std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLa
     return cuts;
 }
 
-StagePlan plan_stages(const std::string& text, ModelOptions options, Backend& backend,
+StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBackend& new_backend,
                       const std::string& split, const PipelineOptions& pipeline, int replicas) {
     options.stage = {0, 1};
-    const Model model(text, options, backend);
+    const auto backend = new_backend();
+    const Model model(text, options, *backend);
     if (model.has_batch_norm() && pipeline.bn_group == 0)
         fail(
             "--bn-group 0 takes statistics over all images that a rank has of a batch, but a "
@@ -115,7 +116,7 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, Backend& ba
     const auto& outline = model.outline();
     std::vector<double> costs;
     if (split.empty())
-        costs = time_layers(text, options, backend, images);
+        costs = time_layers(text, options, new_backend, images);
     else
         for (const TopLayer& layer : outline) costs.push_back(layer.flops);
     StagePlan plan{split.empty() ? balanced_cuts(outline, costs, pipeline.stages)
@@ -130,7 +131,7 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, Backend& ba
     for (int s = 0; s < pipeline.stages; ++s) {
         const LayerRange stage = stage_of(plan.cuts, s);
         double part = 0;
-        std::string name;
+        std::string name = outline[stage.first].kind;
         for (size_t i = stage.first; i < std::min(stage.end, costs.size()); ++i) {
             part += costs[i] / all;
             if (!outline[i].name.empty()) name = outline[i].name;
@@ -144,7 +145,8 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, Backend& ba
     const int64_t share = (pipeline.batch + replicas - 1) / replicas;
     const int64_t pieces = (share + images - 1) / images;
     plan.text += cat(split.empty() ? " of the time; " : " of the operations; ", pieces,
-                     pieces == 1 ? " piece of " : " pieces of ", images, " images");
+                     pieces == 1 ? " piece of " : " pieces of ", std::min<int64_t>(images, share),
+                     " images");
     plan.efficiency =
         double(pieces) / double(pieces + pipeline.stages - 1) / (longest * double(pipeline.stages));
     plan.rounds = pieces + pipeline.stages - 1;

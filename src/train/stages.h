@@ -4,6 +4,7 @@
 // layers are timed, and cut where the longest stage is as short as it can be.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,12 @@
 
 namespace convoy {
 
+using NewBackend = std::function<std::unique_ptr<Backend>()>;
 // Seconds of each top-level layer, forward and backward, for `images` images. Each layer is planned
-// and run by itself, so that a model too large for this machine can be timed; its weights are zero.
-std::vector<double> time_layers(const std::string& text, const ModelOptions& options,
-                                Backend& backend, int images);
+// and run by itself on a backend of its own, so that a model too large for this machine can be
+// timed.
+std::vector<double> time_layers(const std::string& text, ModelOptions options,
+                                const NewBackend& new_backend, int images);
 
 // Into `stages` stretches with the smallest maximum of their sums. Throws Error where there are
 // fewer places to cut.
@@ -40,7 +43,7 @@ struct StagePlan {
     size_t round_bytes;
 };
 // For `replicas` pipelines. split: --split, or "": as balanced_cuts. Throws Error.
-StagePlan plan_stages(const std::string& text, ModelOptions options, Backend& backend,
+StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBackend& new_backend,
                       const std::string& split, const PipelineOptions& pipeline, int replicas);
 
 // The top-level layers of stage s of those that begin with `cuts`.
