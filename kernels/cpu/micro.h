@@ -71,7 +71,7 @@ struct PoolWindow {
     int row_begin, row_end, col_begin, col_end, size_w;
 };
 // The outputs whose windows contain a pixel: rows and columns of dy and argmax. In the window of
-// (p, q) it has the place  place − p·place_row − q·place_col.
+// (p, q) it has the place  place(p, q) = place − p·place_row − q·place_col.
 struct PoolGrad {
     ptrdiff_t line, pixel;
     int row_begin, row_end, col_begin, col_end;
@@ -94,11 +94,22 @@ struct Passes {
                           int C, const float* mean, const float* scale, const float* mean_dz,
                           const float* slope);
     void (*add)(T* x, const T* y, size_t count);  // x += y
+    // Row by row: to = from or to += from, the first `channels` of each.
+    void (*copy_rows)(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int64_t rows,
+                      int channels, bool add);
     // Of one output pixel, and of one pixel of dx, which is 0 where mask <= 0; mask may be null.
     void (*max_pool)(const T* x, const PoolWindow& window, int channels, T* y,
                      unsigned char* argmax);
     void (*max_pool_grad)(const T* dy, const unsigned char* argmax, const PoolGrad& window,
                           int channels, const T* mask, T* dx);
+    // One pixel of a depthwise convolution, forward or of dx; w holds the channels of each tap:
+    //   y[c] = act(bias[c] + Σ_pq x[p·line + q·pixel + c] · w[place(p, q)·channels + c])
+    // 0 where mask <= 0; bias and mask may be null.
+    void (*depthwise)(const T* x, const PoolGrad& window, const float* w, const float* bias,
+                      bool relu, const T* mask, int channels, T* y);
+    // Of one tap: dw[c] += Σ_{i < count} x[i·step + c] · dy[i·channels + c]
+    void (*depthwise_grad_w)(const T* x, ptrdiff_t step, const T* dy, int count, int channels,
+                             float* dw);
 };
 
 // tile = Σ_k a(i,k)·b(k,j), j < nr; b(k,j) at b[k·nr + j], in by_depth at b[k·step + j].

@@ -196,8 +196,46 @@ void max_pool_grad(const T* dy, const unsigned char* argmax, const PoolGrad& w, 
 }
 
 template <class T>
-constexpr Passes<T> kPasses{statistics<T>,  normalise<T>, gradient_sums<T>, gradient_rows<T>,
-                            add_numbers<T>, max_pool<T>,  max_pool_grad<T>};
+void copy_rows(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int64_t rows,
+               int channels, bool add) {
+    for (; rows > 0; --rows, to += to_step, from += from_step)
+        over_vectors(channels, [&](int c, auto n) {
+            const Vec v = get(from + c, n);
+            put(to + c, add ? get(to + c, n) + v : v, n);
+        });
+}
+
+template <class T>
+void depthwise(const T* x, const PoolGrad& w, const float* filter, const float* bias, bool relu,
+               const T* mask, int channels, T* y) {
+    over_vectors(channels, [&](int c, auto n) {
+        Vec sum = bias ? get(bias + c, n) : Vec{};
+        for (int p = w.row_begin; p < w.row_end; ++p) {
+            const T* from = x + p * w.line + w.col_begin * w.pixel + c;
+            ptrdiff_t tap = w.place - p * w.place_row - w.col_begin * w.place_col;
+            for (int q = w.col_begin; q < w.col_end; ++q, from += w.pixel, tap -= w.place_col)
+                sum += get(from, n) * get(filter + tap * channels + c, n);
+        }
+        if (relu) sum = sum < 0 ? Vec{} : sum;  // this way round a NaN stays one
+        if (mask) sum = get(mask + c, n) <= 0 ? Vec{} : sum;
+        put(y + c, sum, n);
+    });
+}
+
+template <class T>
+void depthwise_grad_w(const T* x, ptrdiff_t step, const T* dy, int count, int channels, float* dw) {
+    over_vectors(channels, [&](int c, auto n) {
+        Vec sum = get(dw + c, n);
+        for (int i = 0; i < count; ++i)
+            sum += get(x + i * step + c, n) * get(dy + ptrdiff_t(i) * channels + c, n);
+        put(dw + c, sum, n);
+    });
+}
+
+template <class T>
+constexpr Passes<T> kPasses{statistics<T>,  normalise<T>,       gradient_sums<T>, gradient_rows<T>,
+                            add_numbers<T>, copy_rows<T>,       max_pool<T>,      max_pool_grad<T>,
+                            depthwise<T>,   depthwise_grad_w<T>};
 
 }  // namespace
 }  // namespace convoy
