@@ -26,41 +26,43 @@ void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) 
     }
 }
 
-// f(a constant of kind): what a loop is compiled for.
+// f(a constant of kind): what a loop is compiled for. A relu6 is a relu with an end.
 template <class F>
 void with_kind(Rectifier rectifier, F&& f) {
     using Kind = Rectifier::Kind;
     switch (rectifier.kind) {
-        case Kind::kRelu: return f(std::integral_constant<Kind, Kind::kRelu>());
-        case Kind::kRelu6: return f(std::integral_constant<Kind, Kind::kRelu6>());
+        case Kind::kRelu:
+        case Kind::kRelu6: return f(std::integral_constant<Kind, Kind::kRelu>());
         case Kind::kLeakyRelu: return f(std::integral_constant<Kind, Kind::kLeakyRelu>());
         case Kind::kElu: return f(std::integral_constant<Kind, Kind::kElu>());
     }
 }
+float end_of(Rectifier f) { return f.kind == Rectifier::kRelu6 ? 6 : INFINITY; }
 
 template <Rectifier::Kind kKind>
-float rectified(float x, float slope) {
+float rectified(float x, float slope, float end) {
     if constexpr (kKind == Rectifier::kLeakyRelu) return x < 0 ? slope * x : x;
     if constexpr (kKind == Rectifier::kElu) return x < 0 ? slope * std::expm1(x) : x;
-    if constexpr (kKind == Rectifier::kRelu6) x = x > 6 ? 6 : x;
+    x = x > end ? end : x;
     return x < 0 ? 0.0f : x;  // in this form a NaN stays a NaN, and is noticed
 }
 template <Rectifier::Kind kKind>
-float rectified_grad(float y, float dy, float slope) {
+float rectified_grad(float y, float dy, float slope, float end) {
     if constexpr (kKind == Rectifier::kLeakyRelu) return y <= 0 ? slope * dy : dy;
     if constexpr (kKind == Rectifier::kElu) return y <= 0 ? (y + slope) * dy : dy;
-    if constexpr (kKind == Rectifier::kRelu6) dy = y >= 6 ? 0.0f : dy;
+    dy = y >= end ? 0.0f : dy;
     return y <= 0 ? 0.0f : dy;
 }
 
 }  // namespace
 
 void CpuBackend::relu(Tensor x, Rectifier f) {
+    const float end = end_of(f);
     with_kind(f, [&](auto kind) {
         with_type(x.type, [&]<class T>(T) {
             T* v = numbers<T>(x);
-            cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
-                for (size_t i = begin; i < end; ++i) v[i] = rectified<kind()>(v[i], f.slope);
+            cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t stop) {
+                for (size_t i = begin; i < stop; ++i) v[i] = rectified<kind()>(v[i], f.slope, end);
             });
         });
     });
@@ -68,14 +70,15 @@ void CpuBackend::relu(Tensor x, Rectifier f) {
 
 void CpuBackend::relu_grad(Tensor y, Tensor dy, Rectifier f) {
     check_same("y", y, "dy", dy);
+    const float end = end_of(f);
     with_kind(f, [&](auto kind) {
         with_type(dy.type, [&]<class T>(T) {
             const T* from = numbers<T>(y);
             T* to = numbers<T>(dy);
-            cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
-                for (size_t i = begin; i < end; ++i) {
+            cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t stop) {
+                for (size_t i = begin; i < stop; ++i) {
                     const float grad = to[i];  // read in any case, or there are no vectors
-                    to[i] = rectified_grad<kind()>(from[i], grad, f.slope);
+                    to[i] = rectified_grad<kind()>(from[i], grad, f.slope, end);
                 }
             });
         });

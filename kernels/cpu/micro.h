@@ -78,6 +78,19 @@ struct PoolGrad {
     int place, place_row, place_col;
 };
 
+// Pixels of a depthwise convolution that are alike: i < pixels of y (or dx) at y[i·y_step + c],
+// each under a window whose taps see x[i·x_step + tap.x + c] and multiply it by w[tap.w + c].
+struct DepthwiseTap {
+    ptrdiff_t x, w;
+};
+template <class T>
+struct DepthwiseRun {
+    const T* x;
+    ptrdiff_t x_step, y_step;
+    const DepthwiseTap* taps;
+    int tap_count, channels, pixels;
+};
+
 template <class T>
 struct Passes {
     // Mean and sum of squares around it of each channel, over rows × C numbers.
@@ -102,14 +115,11 @@ struct Passes {
                      unsigned char* argmax);
     void (*max_pool_grad)(const T* dy, const unsigned char* argmax, const PoolGrad& window,
                           int channels, const T* mask, T* dx);
-    // One pixel of a depthwise convolution, forward or of dx; w holds the channels of each tap:
-    //   y[c] = act(bias[c] + Σ_pq x[p·line + q·pixel + c] · w[place(p, q)·channels + c])
-    // 0 where mask <= 0; bias and mask may be null.
-    void (*depthwise)(const T* x, const PoolGrad& window, const float* w, const float* bias,
-                      bool relu, const T* mask, int channels, T* y);
-    // Of one tap: dw[c] += Σ_{i < count} x[i·step + c] · dy[i·channels + c]
-    void (*depthwise_grad_w)(const T* x, ptrdiff_t step, const T* dy, int count, int channels,
-                             float* dw);
+    //   y = act(bias + Σ x·w), 0 where mask <= 0, which lies as y does; bias and mask may be null
+    //   dw += x·dy of all pixels
+    void (*depthwise)(const DepthwiseRun<T>& run, const float* w, const float* bias, bool relu,
+                      const T* mask, T* y);
+    void (*depthwise_grad_w)(const DepthwiseRun<T>& run, const T* dy, float* dw);
 };
 
 // tile = Σ_k a(i,k)·b(k,j), j < nr; b(k,j) at b[k·nr + j], in by_depth at b[k·step + j].

@@ -205,30 +205,61 @@ void copy_rows(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int
         });
 }
 
+// f(kPixels, first pixel, first channel, count of channels) over all pixels and channels: four
+// pixels at a time, so that they share what is read of the filter, but for the channels left over.
+template <class T, class F>
+inline void over_pixels(const DepthwiseRun<T>& run, F&& f) {
+    const int whole = run.channels / kWidth * kWidth;
+    int i = 0;
+    for (; i + 4 <= run.pixels; i += 4)
+        for (int c = 0; c < whole; c += kWidth) f(std::integral_constant<int, 4>(), i, c, All());
+    for (; i < run.pixels; ++i)
+        for (int c = 0; c < whole; c += kWidth) f(std::integral_constant<int, 1>(), i, c, All());
+    for (i = 0; i < run.pixels && whole < run.channels; ++i)
+        f(std::integral_constant<int, 1>(), i, whole, run.channels - whole);
+}
+
 template <class T>
-void depthwise(const T* x, const PoolGrad& w, const float* filter, const float* bias, bool relu,
-               const T* mask, int channels, T* y) {
-    over_vectors(channels, [&](int c, auto n) {
-        Vec sum = bias ? get(bias + c, n) : Vec{};
-        for (int p = w.row_begin; p < w.row_end; ++p) {
-            const T* from = x + p * w.line + w.col_begin * w.pixel + c;
-            ptrdiff_t tap = w.place - p * w.place_row - w.col_begin * w.place_col;
-            for (int q = w.col_begin; q < w.col_end; ++q, from += w.pixel, tap -= w.place_col)
-                sum += get(from, n) * get(filter + tap * channels + c, n);
+void depthwise(const DepthwiseRun<T>& run, const float* filter, const float* bias, bool relu,
+               const T* mask, T* y) {
+    const DepthwiseTap* const taps_end = run.taps + run.tap_count;
+    const ptrdiff_t step = run.x_step;
+    over_pixels(run, [&](auto pixels, int first, int c, auto n) {
+        constexpr int kPixels = decltype(pixels)::value;
+        Vec sums[kPixels];
+        for (Vec& sum : sums) sum = bias ? get(bias + c, n) : Vec{};
+        const T* x = run.x + first * step + c;
+        for (const DepthwiseTap* tap = run.taps; tap != taps_end; ++tap) {
+            const Vec w = get(filter + tap->w + c, n);
+#pragma GCC unroll 4
+            for (int i = 0; i < kPixels; ++i) sums[i] += get(x + tap->x + i * step, n) * w;
         }
-        if (relu) sum = sum < 0 ? Vec{} : sum;  // this way round a NaN stays one
-        if (mask) sum = get(mask + c, n) <= 0 ? Vec{} : sum;
-        put(y + c, sum, n);
+#pragma GCC unroll 4
+        for (int i = 0; i < kPixels; ++i) {
+            const ptrdiff_t at = (first + i) * run.y_step + c;
+            Vec sum = sums[i];
+            if (relu) sum = sum < 0 ? Vec{} : sum;  // this way round a NaN stays one
+            if (mask) sum = get(mask + at, n) <= 0 ? Vec{} : sum;
+            put(y + at, sum, n);
+        }
     });
 }
 
 template <class T>
-void depthwise_grad_w(const T* x, ptrdiff_t step, const T* dy, int count, int channels, float* dw) {
-    over_vectors(channels, [&](int c, auto n) {
-        Vec sum = get(dw + c, n);
-        for (int i = 0; i < count; ++i)
-            sum += get(x + i * step + c, n) * get(dy + ptrdiff_t(i) * channels + c, n);
-        put(dw + c, sum, n);
+void depthwise_grad_w(const DepthwiseRun<T>& run, const T* dy, float* dw) {
+    const DepthwiseTap* const taps_end = run.taps + run.tap_count;
+    const ptrdiff_t step = run.x_step;
+    over_pixels(run, [&](auto pixels, int first, int c, auto n) {
+        constexpr int kPixels = decltype(pixels)::value;
+        Vec d[kPixels];
+        for (int i = 0; i < kPixels; ++i) d[i] = get(dy + (first + i) * run.y_step + c, n);
+        const T* x = run.x + first * step + c;
+        for (const DepthwiseTap* tap = run.taps; tap != taps_end; ++tap) {
+            Vec sum = get(dw + tap->w + c, n);
+#pragma GCC unroll 4
+            for (int i = 0; i < kPixels; ++i) sum += get(x + tap->x + i * step, n) * d[i];
+            put(dw + tap->w + c, sum, n);
+        }
     });
 }
 
