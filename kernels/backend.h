@@ -28,19 +28,32 @@
 
 namespace convoy {
 
-// The window of a convolution or a pool; rows and columns may differ.
-// Output rows P = ⌊(H + 2·pad_h − size_h) / stride_h⌋ + 1; columns Q likewise.
+// The window of a convolution or a pool; rows and columns may differ. Padding at the end may exceed
+// that at the beginning by `extra`.
+// Output rows P = ⌊(H + 2·pad_h + extra_h − size_h) / stride_h⌋ + 1; columns Q likewise.
 struct Window {
     int size_h = 1, size_w = 1;
     int stride_h = 1, stride_w = 1;
     int pad_h = 0, pad_w = 0;
+    int extra_h = 0, extra_w = 0;
 
     static Window square(int size, int stride = 1, int pad = 0) {
-        return {size, size, stride, stride, pad, pad};
+        return {size, size, stride, stride, pad, pad, 0, 0};
     }
-    int out_h(int H) const { return (H + 2 * pad_h - size_h) / stride_h + 1; }
-    int out_w(int W) const { return (W + 2 * pad_w - size_w) / stride_w + 1; }
+    int out_h(int H) const { return (H + 2 * pad_h + extra_h - size_h) / stride_h + 1; }
+    int out_w(int W) const { return (W + 2 * pad_w + extra_w - size_w) / stride_w + 1; }
     bool operator==(const Window&) const = default;
+};
+
+// A function that bends at 0. Its gradient follows from its output y.
+struct Rectifier {
+    enum Kind {
+        kRelu,       // max(0, x)
+        kRelu6,      // min(6, max(0, x))
+        kLeakyRelu,  // x < 0 ? slope·x : x
+        kElu,        // x < 0 ? slope·(eˣ − 1) : x
+    } kind = kRelu;
+    float slope = 0;  // not negative
 };
 
 // Batch norm takes its statistics over groups of images. Group g is images [bounds[g], bounds[g+1])
@@ -167,6 +180,8 @@ class Backend {
     // y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
     //   x N×H×W×C, w K×R×S×C, b K or null, y N×P×Q×K. act is max(0,·) if relu, else nothing.
     //   Pixels outside of x count as 0.            Cost 2·N·P·Q·K·R·S·C; x, w read, y written.
+    // Depthwise if w has one channel and x K of them: channel k of y reads channel k of x alone, in
+    // all three ops. Such a y or dx is of the type of activations. Bound by memory.
     // If of_y is given, also computes moments(y, *of_y); a GPU does so before y leaves registers.
     virtual void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                         const Moments* of_y = nullptr) = 0;
@@ -228,12 +243,15 @@ class Backend {
 
     // ---- elementwise and pooling -----------------------------------------------------------
 
-    // x = max(0, x), in place.
-    virtual void relu(Tensor x) = 0;
-    // dy = dy where y > 0, else 0, in place. y is the relu's output.
-    virtual void relu_grad(Tensor y, Tensor dy) = 0;
+    // x = f(x), in place.
+    virtual void relu(Tensor x, Rectifier f = {}) = 0;
+    // dy = dy·f'(x), in place; y = f(x) tells f'. Of max(0, x): dy where y > 0, else 0.
+    virtual void relu_grad(Tensor y, Tensor dy, Rectifier f = {}) = 0;
     // x += y, the same shape.
     virtual void add(Tensor x, Tensor y) = 0;
+    // Between two tensors of the same pixels, the narrower of which is channels
+    // [first, first + its C) of the wider:   to = from, or to += from if add.
+    virtual void copy_channels(Tensor to, Tensor from, int first, bool add = false) = 0;
 
     // y[n,p,q,c] = max of x over the window; padding never wins, and pad ≤ size/2.
     //   argmax[n,p,q,c] = r·S + s of the first maximum in row order, in a byte: R·S ≤ 256.

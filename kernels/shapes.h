@@ -43,15 +43,29 @@ inline void check_resize(size_t packed_bytes, std::span<const Picture> pictures,
                " bytes");
 }
 
+// The narrower is a part of the wider's channels.
+inline void check_channels(Tensor to, Tensor from, int first) {
+    const int narrow = std::min(to.C, from.C), wide = std::max(to.C, from.C);
+    ENSURE(to.N == from.N && to.H == from.H && to.W == from.W && first >= 0 &&
+               first <= wide - narrow && to.type == from.type,
+           "from ", from.shape().text(), " to ", to.shape().text(), ", channels from ", first);
+}
+
+// Each output channel reads one channel of x, its own.
+inline bool is_depthwise(Tensor x, Tensor w) { return w.C == 1 && x.C > 1; }
+
 inline void check_conv2d(Tensor x, Tensor w, Window window, Tensor y) {
     ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0 &&
-               window.pad_h >= 0 && window.pad_w >= 0,
+               window.pad_h >= 0 && window.pad_w >= 0 && window.extra_h >= 0 && window.extra_w >= 0,
            "window ", window.size_h, "x", window.size_w, " stride ", window.stride_h, "x",
            window.stride_w, " pad ", window.pad_h, "x", window.pad_w);
-    ENSURE(w.H == window.size_h && w.W == window.size_w && w.C == x.C && x.C > 0, "w is ",
-           w.shape().text(), ", x is ", x.shape().text(), ", window is ", window.size_h, "x",
-           window.size_w);
-    ENSURE(x.H + 2 * window.pad_h >= window.size_h && x.W + 2 * window.pad_w >= window.size_w,
+    const bool depthwise = is_depthwise(x, w);
+    ENSURE(w.H == window.size_h && w.W == window.size_w && x.C > 0 &&
+               (depthwise ? w.N : w.C) == x.C && (!depthwise || x.type == y.type),
+           "w is ", w.shape().text(), ", x is ", x.shape().text(), ", window is ", window.size_h,
+           "x", window.size_w);
+    ENSURE(x.H + 2 * window.pad_h + window.extra_h >= window.size_h &&
+               x.W + 2 * window.pad_w + window.extra_w >= window.size_w,
            "x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
     const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), w.N};
     ENSURE(y.shape() == want, "y is ", y.shape().text(), ", want ", want.text());

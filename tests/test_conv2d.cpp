@@ -54,18 +54,24 @@ Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
 Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
 
 const Case kCases[] = {
-    {{1, 1, 1, 1}, 1, Window::square(1)},           {{2, 5, 7, 3}, 5, Window::square(3, 1, 1)},
-    {{1, 6, 6, 33}, 35, Window::square(3, 1, 1)},   {{2, 9, 8, 16}, 32, Window::square(3, 1, 0)},
-    {{1, 7, 9, 5}, 4, Window::square(3, 1, 2)},     {{2, 9, 7, 17}, 19, Window::square(3, 2, 1)},
+    {{1, 1, 1, 1}, 1, Window::square(1)},
+    {{2, 5, 7, 3}, 5, Window::square(3, 1, 1)},
+    {{1, 6, 6, 33}, 35, Window::square(3, 1, 1)},
+    {{2, 9, 8, 16}, 32, Window::square(3, 1, 0)},
+    {{1, 7, 9, 5}, 4, Window::square(3, 1, 2)},
+    {{2, 9, 7, 17}, 19, Window::square(3, 2, 1)},
     {{2, 8, 8, 8}, 16, Window::square(1, 2, 0)},  // three of four pixels meet no filter
-    {{3, 6, 5, 40}, 70, Window::square(1)},         {{1, 23, 19, 3}, 24, Window::square(7, 2, 3)},
-    {{1, 35, 31, 3}, 18, Window::square(11, 4, 2)}, {{1, 9, 8, 20}, 33, Window::square(5, 1, 2)},
-    {{1, 8, 12, 6}, 7, Window{3, 5, 2, 3, 1, 0}},   // rectangular in everything
-    {{2, 6, 6, 4}, 3, Window{2, 4, 1, 2, 1, 3}},    // more padding than half the window
-    {{1, 3, 3, 4}, 6, Window::square(3, 3, 0)},     // one output
-    {{1, 10, 10, 2}, 2, Window::square(2, 5, 0)},   // gaps between the windows
-    {{1, 30, 30, 4}, 66, Window::square(3, 1, 1)},  // several blocks of rows
-    {{1, 4, 4, 300}, 34, Window::square(3, 1, 1)},  // several blocks of depth
+    {{3, 6, 5, 40}, 70, Window::square(1)},
+    {{1, 23, 19, 3}, 24, Window::square(7, 2, 3)},
+    {{1, 35, 31, 3}, 18, Window::square(11, 4, 2)},
+    {{1, 9, 8, 20}, 33, Window::square(5, 1, 2)},
+    {{1, 8, 12, 6}, 7, Window{3, 5, 2, 3, 1, 0}},       // rectangular in everything
+    {{2, 6, 6, 4}, 3, Window{2, 4, 1, 2, 1, 3}},        // more padding than half the window
+    {{1, 3, 3, 4}, 6, Window::square(3, 3, 0)},         // one output
+    {{2, 8, 7, 5}, 6, Window{4, 2, 1, 2, 1, 0, 1, 1}},  // more padding at the end
+    {{1, 10, 10, 2}, 2, Window::square(2, 5, 0)},       // gaps between the windows
+    {{1, 30, 30, 4}, 66, Window::square(3, 1, 1)},      // several blocks of rows
+    {{1, 4, 4, 300}, 34, Window::square(3, 1, 1)},      // several blocks of depth
 };
 
 }  // namespace

@@ -1,4 +1,6 @@
 #include "kernels/backend.h"
+#include "tests/device.h"
+#include "tests/reference.h"
 #include "tests/support.h"
 #include "tests/through_device.h"
 
@@ -27,6 +29,96 @@ TEST_CASE("relu, relu_grad and add change each number as their formulas say") {
     float nan = NAN;
     backend->relu({&nan, 1, 1, 1, 1});
     CHECK(std::isnan(nan));  // not hidden: it must reach the loss
+}
+
+TEST_CASE("relu6, leaky relu and elu, and their gradients from the output, match their formulas") {
+    for (Precision precision : {Precision::kFp32, Precision::kBf16}) {
+        const bool halves = precision == Precision::kBf16;
+        auto backend = std::make_unique<ThroughDevice>(
+            make_backend(kernel_device(), {.precision = precision}));
+        auto cpu = std::make_unique<ThroughDevice>(make_backend("cpu", {.precision = precision}));
+        for (int n : {1, 77, 5000})
+            for (Rectifier f : {Rectifier{Rectifier::kRelu6},
+                                {Rectifier::kLeakyRelu, 0.3f},
+                                {Rectifier::kElu, 0.7f},
+                                {Rectifier::kElu, 0}}) {
+                std::vector<float> x = random_floats(size_t(n), 1),
+                                   dy = random_floats(size_t(n), 2);
+                for (float& v : x) v = reference::rounded(9 * v, Precision::kBf16);
+                for (float& v : dy) v = reference::rounded(v, Precision::kBf16);
+                x[0] = f.kind == Rectifier::kRelu6 ? 6 : 0;
+                std::vector<double> y(x.begin(), x.end()), dx(dy.begin(), dy.end());
+                for (size_t i = 0; i < y.size(); ++i) {
+                    if (f.kind == Rectifier::kRelu6 && y[i] >= 6) y[i] = 6, dx[i] = 0;
+                    if (y[i] > 0) continue;
+                    const bool leaky = f.kind == Rectifier::kLeakyRelu;
+                    const double slope = f.kind == Rectifier::kRelu6 ? 0 : double(f.slope);
+                    dx[i] *= leaky ? slope : slope * std::exp(y[i]);
+                    y[i] = slope * (leaky ? y[i] : std::expm1(y[i]));
+                }
+                for (Backend* on :
+                     {static_cast<Backend*>(backend.get()), static_cast<Backend*>(cpu.get())}) {
+                    CAPTURE(on->name());
+                    Guarded a(x), b(dy);
+                    const Shape shape{n, 1, 1, 1};
+                    on->relu({a.data(), shape}, f);
+                    on->relu_grad({a.data(), shape}, {b.data(), shape}, f);
+                    CHECK_CLOSE(a.span(), y, halves ? 0x1p-8 * 4 : 1e-6);
+                    CHECK_CLOSE(b.span(), dx, halves ? 0x1p-7 : 1e-6);
+                    float nan = NAN;
+                    on->relu({&nan, 1, 1, 1, 1}, f);
+                    CHECK(std::isnan(nan));
+                }
+            }
+    }
+}
+
+static void check_copy_channels(Backend& backend) {
+    struct {
+        int pixels, wide, narrow, first;
+    } cases[] = {{1, 1, 1, 0},      {35, 7, 3, 4},   {64, 40, 8, 32},
+                 {1000, 33, 33, 0}, {9, 66, 33, 33}, {5, 12, 4, 2}};
+    for (const auto& c : cases) {
+        const Shape wide_shape{c.pixels, 1, 1, c.wide}, narrow_shape{c.pixels, 1, 1, c.narrow};
+        std::vector<float> wide = random_floats(wide_shape.elems(), 1);
+        std::vector<float> narrow = random_floats(narrow_shape.elems(), 2);
+        for (auto* v : {&wide, &narrow})  // with few bits, so that bf16 stores the sums exactly
+            for (float& one : *v) one = std::round(16 * one) / 16;
+        std::vector<float> want_wide = wide, want_narrow = narrow;
+        for (bool add : {false, true})
+            for (int row = 0; row < c.pixels; ++row)
+                for (int i = 0; i < c.narrow; ++i) {
+                    float& a = want_wide[row * c.wide + c.first + i];
+                    float& b = want_narrow[row * c.narrow + i];
+                    if (add) a = narrow[row * c.narrow + i] + narrow[row * c.narrow + i];
+                    if (add) b = narrow[row * c.narrow + i] + 2 * narrow[row * c.narrow + i];
+                }
+        Guarded to(wide), out(narrow);
+        const auto both = [&](Guarded& v, Shape s) { return Tensor(v.data(), s); };
+        // Into the wide one, onto it again, and from there onto the narrow one.
+        for (bool add : {false, true})
+            backend.copy_channels(both(to, wide_shape), {narrow.data(), narrow_shape}, c.first,
+                                  add);
+        backend.copy_channels(both(out, narrow_shape), both(to, wide_shape), c.first, true);
+        CHECK(std::vector<float>(to) == want_wide);
+        CHECK(std::vector<float>(out) == want_narrow);
+        Guarded fresh(narrow.size());
+        backend.copy_channels(both(fresh, narrow_shape), {wide.data(), wide_shape}, c.first);
+        for (int row = 0; row < c.pixels; ++row)
+            for (int i = 0; i < c.narrow; ++i)
+                CHECK(fresh.span()[row * c.narrow + i] == wide[row * c.wide + c.first + i]);
+    }
+}
+
+TEST_CASE("copy_channels copies a slice of channels there and back, or adds it") {
+    auto backend = each_backend(2);
+    check_copy_channels(*backend);
+    backend->copy_channels({nullptr, 0, 2, 2, 4}, {nullptr, 0, 2, 2, 3}, 1);
+}
+
+TEST_CASE("bf16: copy_channels copies a slice of channels there and back, or adds it") {
+    auto backend = each_backend(2, Precision::kBf16);
+    check_copy_channels(*backend);
 }
 
 TEST_CASE("dropout keeps exactly what the draws of Random say, for each sample by its number") {
@@ -66,6 +158,9 @@ TEST_CASE("elementwise ops refuse shapes that do not fit") {
     const std::vector<uint64_t> two{1, 2};
     CHECK_THROWS_WITH_AS(backend->add({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}),
                          doctest::Contains("x is 1x1x1x4, y is 1x1x1x3"), Error);
+    CHECK_THROWS_WITH_AS(backend->copy_channels({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}, 2),
+                         doctest::Contains("channels from 2"), Error);
+    CHECK_THROWS_AS(backend->copy_channels({data, 1, 1, 2, 4}, {data, 1, 2, 1, 2}, 0), Error);
     CHECK_THROWS_AS(backend->relu_grad({data, 1, 1, 1, 4}, {data, 2, 1, 1, 4}), Error);
     CHECK_THROWS_WITH_AS(backend->dropout({data, 1, 1, 1, 4}, 0.5f, {1, 0}, two, kLayer),
                          doctest::Contains("sample_ids has 2"), Error);

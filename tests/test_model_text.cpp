@@ -27,11 +27,11 @@ TEST_CASE("windows, options in any order, comments and branches are parsed") {
     CHECK(conv.init == LayerText::InitRule::kNormal);
     CHECK(conv.deviation == 0.5f);
     CHECK(model.layers[1].window == Window::square(2, 2));
-    CHECK(model.layers[2].main[0].name == "n");
-    CHECK(model.layers[2].shortcut[0].kind == "relu");
+    CHECK(model.layers[2].branches[0][0].name == "n");
+    CHECK(model.layers[2].branches[1][0].kind == "relu");
     CHECK(model.layers[3].rows == 1);
     CHECK(model.layers[3].columns == 2);
-    CHECK(model.layers[4].drop == 0.25f);
+    CHECK(model.layers[4].number == 0.25f);
     CHECK(model.layers[5].out == 0);
     CHECK(model.layers[5].bias);
     CHECK(model.layers[5].init == LayerText::InitRule::kHe);
@@ -68,11 +68,11 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
         {"input 8 8", "line 1: '8' is too much; expected the end of the line after 'input'"},
         {net + "input 8", "line 2: 'input' is given twice"},
         {net + "conv c out 3",
-         "line 2: 'conv' is not a layer; expected avgpool, batchnorm, conv2d"},
+         "line 2: 'conv' is not a layer; expected avgpool, batchnorm, branches, conv2d"},
         {net + "convd c out 3", "(did you mean conv2d?)"},
         {conv + "out 3 sixe 3",
          "m.txt line 2: 'sixe' is not an option of conv2d; expected out, size, "
-         "stride, pad, bias, init (did you mean size?)"},
+         "stride, pad, groups, bias, init (did you mean size?)"},
         {conv + "size 3", "line 2: 'conv2d' has no 'out', which it needs"},
         {conv + "out 3", "'conv2d' has no 'size'"},
         {conv + "out 3 size",
@@ -85,19 +85,39 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
         {conv + "out 3 size 3 size 3", "'size' is given twice"},
         {conv + "out 99999999999999999999 size 3", "'out' cannot be '99999999999999999999'"},
         {conv + "out 3 size 3 bias maybe", "'bias' cannot be 'maybe'; expected yes or no"},
-        {conv + "out 3 size 3 init nan", "'init' cannot be 'nan'; expected he, uniform, or the"},
+        {conv + "out 3 size 3 init nan",
+         "'init' cannot be 'nan'; expected he, he_in, uniform, or the"},
         {conv + "out 3 size 3 init 1e40", "'init' cannot be '1e40'"},
         {net + "conv2d out 3 size 3", "'conv2d' is followed by 'out'; expected its name first"},
         {net + "conv2d a/b out 3 size 3", "'a/b' is not a name"},
         {net + "batchnorm", "'batchnorm' ends too early; expected a name"},
         {net + "relu 3", "'3' is too much; expected the end of the line after 'relu'"},
         {net + "dropout 1", "'dropout' cannot be '1'; expected a probability"},
-        {net + "end", "line 2: 'end' without a 'residual' before it"},
+        {net + "end", "line 2: 'end' without a 'residual' or 'branches' before it"},
         {net + "residual b\nrelu\n", "line 2: 'residual' has no 'end'"},
         {net + "residual b\nend", "line 2: 'residual' has no layers"},
-        {net + "residual b\nrelu\nshortcut\nend", "line 4: 'shortcut' has no layers"},
+        {net + "residual b\nrelu\nshortcut\nend", "line 2: 'shortcut' has no layers"},
         {net + "residual b\nrelu\nshortcut\nrelu\nshortcut\nend",
-         "line 6: 'shortcut' is given twice"},
+         "line 2: 'shortcut' is given twice"},
+        {net + "residual b\nrelu\n|\nend", "line 4: '|' does not belong to 'residual' of line 2"},
+        {net + "residual b relu maybe\n", "'relu' cannot be 'maybe'; expected yes or no"},
+        {net + "branches\nrelu\n|\nrelu", "line 2: 'branches' has no 'end'"},
+        {net + "branches\nrelu\nend", "line 2: 'branches' has one branch; expected '|' before"},
+        {net + "branches\n|\nshortcut\nend",
+         "line 4: 'shortcut' does not belong to 'branches' of line 2; expected 'end'"},
+        {net + "branches 3\n|\nend", "'3' is too much"},
+        {net + "| |", "line 2: '|' without a 'residual' or 'branches' before it"},
+        {net + "leaky_relu", "'leaky_relu' ends too early; expected a slope from 0 on"},
+        {net + "leaky_relu -1", "'leaky_relu' cannot be '-1'; expected a slope from 0 on"},
+        {net + "elu nan", "'elu' cannot be 'nan'"},
+        {net + "relu6 6", "'6' is too much"},
+        {net + "batchnorm b eps 1", "'eps' cannot be '1'; expected a small number"},
+        {net + "avgpool", "'avgpool' ends too early"},
+        {net + "avgpool 1 size 2", "'size' is too much"},
+        {net + "avgpool stride 2", "'avgpool' has no 'size', which it needs"},
+        {net + "maxpool size 2 ceil 1", "'ceil' cannot be '1'; expected yes or no"},
+        {conv + "out 3 size 3 groups 0", "'groups' cannot be '0'"},
+        {conv + "out 3 size 3 pad some", "'pad' cannot be 'some'"},
         {net + "\x01\x7f", "line 2: '?\?' is not a layer"},
         // What does not fit together:
         {net + "linear fc out classes",
@@ -116,6 +136,16 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
         {net + "residual b\nconv2d c out 4 size 1\nshortcut\nmaxpool size 2\nend\n" + fc,
          "its shortcut makes 4x4x3; expected the same shape"},
         {net + "residual b\nflatten\nend\n" + fc, "'flatten' cannot stand inside of a residual"},
+        {conv + "out 4 size 1 groups 3\n" + fc,
+         "line 2: 'groups 3' of conv2d must divide its 3 input channels and its 4 output channels"},
+        {net + "avgpool size 9\n" + fc, "line 2: the input of 'avgpool' is 8x8x3, too small"},
+        {"input 99\navgpool size 17\n" + fc, "the window of avgpool has 289 pixels; at most 256"},
+        {net + "branches\nmaxpool size 2\n|\nend\n" + fc,
+         "line 2: the branches make 8x8x3 and before it 4x4; expected the same height and width"},
+        {net + "branches\nflatten\n|\navgpool 1\nend\nconv2d c out 3 size 1\n" + fc,
+         "line 7: 'conv2d' needs an image, but line 3 flattened it"},
+        {net + "residual b\nbranches\nflatten\n|\nflatten\nend\nend\n" + fc,
+         "'flatten' cannot stand inside of a residual"},
         {net, "m.txt has no layers after 'input'"},
         {net + "flatten\nlinear fc out 3",
          "line 3: the last layer with 'out' must have 'out classes'"},
@@ -140,7 +170,7 @@ TEST_CASE("a hostile model is refused before anything of its size is allocated")
     for (int i = 0; i < 5000; ++i) many += "relu\n";
     for (int i = 0; i < 1000; ++i) deep += "residual b\n";
     refused(many, "has 5001 lines with layers; at most 4096");
-    refused(deep, "more than 16 residuals in one another");
+    refused(deep, "more than 16 residuals and branches in one another");
     refused("input 8192\nconv2d c out 131072 size 1\n", "more than 268435456 numbers an image");
     refused("input 8\nconv2d c out 131072 size 1\nconv2d d out 131072 size 1\n",
             "more than 2147483648 parameters");
@@ -152,6 +182,7 @@ TEST_CASE("a hostile model is refused before anything of its size is allocated")
 TEST_CASE("a valid text with random damage is an Error or a model, never anything else") {
     const std::string good =
         "input 8\nconv2d c out 4 size 3 pad 1\nrelu\nresidual r\nconv2d c out 4 size 1\nend\n"
+        "branches\n|\nmaxpool size 3 stride 1 pad same\nend\n"
         "avgpool 1\nlinear fc out classes\n";
     auto backend = make_backend("cpu");
     CHECK_NOTHROW(Model(good, {}, *backend));

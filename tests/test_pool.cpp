@@ -14,10 +14,14 @@ struct Case {
     Window window;
 };
 const Case kCases[] = {
-    {{1, 1, 1, 1}, Window::square(1)},        {{2, 4, 6, 16}, Window::square(2, 2, 0)},
-    {{2, 7, 9, 33}, Window::square(3, 2, 1)}, {{1, 13, 13, 20}, Window::square(3, 2, 0)},
-    {{1, 5, 6, 3}, Window{2, 3, 1, 2, 1, 1}}, {{2, 5, 5, 35}, Window::square(5, 1, 2)},
-    {{1, 9, 9, 4}, Window::square(2, 3, 0)},  // pixels that no window reads
+    {{1, 1, 1, 1}, Window::square(1)},
+    {{2, 4, 6, 16}, Window::square(2, 2, 0)},
+    {{2, 7, 9, 33}, Window::square(3, 2, 1)},
+    {{1, 13, 13, 20}, Window::square(3, 2, 0)},
+    {{1, 5, 6, 3}, Window{2, 3, 1, 2, 1, 1}},
+    {{2, 5, 5, 35}, Window::square(5, 1, 2)},
+    {{1, 9, 9, 4}, Window::square(2, 3, 0)},         // pixels that no window reads
+    {{1, 6, 7, 5}, Window{3, 2, 2, 1, 0, 0, 1, 1}},  // windows that end outside
 };
 
 Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }

@@ -21,19 +21,19 @@ struct Case {
     Shape x;
     int K;
     int pad_h, pad_w;
-    int size = 3;
-    Window window() const { return {size, size, 1, 1, pad_h, pad_w}; }
+    int size = 3, extra = 0;
+    Window window() const { return {size, size, 1, 1, pad_h, pad_w, extra, extra}; }
     Shape filters() const { return {K, size, size, x.C}; }
 };
 const Case kCases[] = {
-    {{1, 3, 3, 1}, 16, 0, 0},      {{2, 5, 7, 3}, 5, 1, 1},       {{1, 13, 11, 33}, 35, 1, 1},
-    {{2, 8, 8, 16}, 32, 0, 0},     {{1, 6, 9, 20}, 14, 2, 2},     {{3, 7, 7, 64}, 70, 1, 1},
+    {{1, 3, 3, 1}, 16, 0, 0},      {{2, 5, 7, 3}, 5, 1, 1},         {{1, 13, 11, 33}, 35, 1, 1},
+    {{2, 8, 8, 16}, 32, 0, 0},     {{1, 6, 9, 20}, 14, 2, 2},       {{3, 7, 7, 64}, 70, 1, 1},
     {{1, 4, 5, 8}, 9, 5, 3},        // blocks that lie wholly in the padding
     {{2, 14, 14, 150}, 170, 1, 1},  // large sums: threads share them
     {{1, 10, 9, 300}, 40, 1, 1},    // several blocks of depth, many channels
     {{9, 14, 15, 24}, 16, 1, 1},    // several blocks of tiles a thread
-    {{1, 5, 5, 2}, 3, 0, 0, 5},    {{2, 7, 10, 19}, 33, 2, 2, 5}, {{1, 4, 3, 35}, 20, 4, 3, 5},
-    {{3, 9, 9, 40}, 24, 2, 2, 5},
+    {{1, 5, 5, 2}, 3, 0, 0, 5},    {{2, 7, 10, 19}, 33, 2, 2, 5},   {{1, 4, 3, 35}, 20, 4, 3, 5},
+    {{3, 9, 9, 40}, 24, 2, 2, 5},  {{1, 7, 9, 18}, 20, 0, 1, 3, 2},
 };
 
 enum Input { kRandom, kConstant, kLargeMean, kSpread };

@@ -112,13 +112,17 @@ class ThroughDevice final : public Backend {
         device_->batch_norm_eval_grad(c.in(y), c.in(dy), c.in(gamma, dy.C), c.in(var, dy.C), relu,
                                       eps, c.out(dx), c.out(dresidual));
     }
-    void relu(Tensor x) override {
+    void relu(Tensor x, Rectifier f) override {
         Call c(*this);
-        device_->relu(c.out(x));
+        device_->relu(c.out(x), f);
     }
-    void relu_grad(Tensor y, Tensor dy) override {
+    void relu_grad(Tensor y, Tensor dy, Rectifier f) override {
         Call c(*this);
-        device_->relu_grad(c.in(y), c.out(dy));
+        device_->relu_grad(c.in(y), c.out(dy), f);
+    }
+    void copy_channels(Tensor to, Tensor from, int first, bool add) override {
+        Call c(*this);
+        device_->copy_channels(c.out(to), c.in(from), first, add);
     }
     void add(Tensor x, Tensor y) override {
         Call c(*this);

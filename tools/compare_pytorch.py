@@ -37,7 +37,8 @@ import torchvision
 def torch_model(options):
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    return getattr(torchvision.models, options.model)(num_classes=3)
+    heads = {"aux_logits": False, "init_weights": False} if options.model == "googlenet" else {}
+    return getattr(torchvision.models, options.model)(num_classes=3, **heads)
 
 
 def torch_run(options, form):

@@ -1,5 +1,6 @@
 // conv2d.cpp — convolutions as products with the matrix of patches (gemm.h), or where that is
-// faster by Winograd's method (winograd.h). In bf16 on tiles (tiles.h), always directly.
+// faster by Winograd's method (winograd.h). In bf16 on tiles (tiles.h), always directly. Depthwise
+// ones are in depthwise.cpp.
 //
 //   conv2d         y  = patches(x) · wᵀ          rows n,p,q · depth r,s,c · columns k
 //   conv2d_grad_x  dx = patches(dy) · w          for each of the stride_h·stride_w phases:
@@ -49,6 +50,11 @@ bool CpuBackend::use_winograd(const Patches& x, int K) const {
 void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                         const Moments* of_y) {
     check_conv2d(x, w, window, y);
+    if (is_depthwise(x, w)) {
+        depthwise(x, w, b, window, relu, y);
+        if (of_y) moments(y, *of_y);
+        return;
+    }
     const ptrdiff_t row = y.C, line = row * y.W, filter = ptrdiff_t(w.H) * w.W * w.C;
     with_product_types(x, y, [&]<class X, class Y>(X, Y) {
         const auto patches = patches_of<X>(x, window, y);
@@ -70,6 +76,7 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
 void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
     check_mask(mask, dx);
+    if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
     const int step_h = window.stride_h, step_w = window.stride_w;
     const ptrdiff_t pixel = dx.C, line = pixel * dx.W, filter_row = ptrdiff_t(w.W) * w.C;
     with_product_types(dy, dx, [&]<class Y, class X>(Y, X) {
@@ -112,10 +119,13 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
 
 void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_conv2d(x, dw, window, dy);
+    const bool own = is_depthwise(x, dw);
+    if (own) depthwise_grad_w(x, dy, window, dw);
     with_product_types(x, x, [&]<class X>(X, auto) {
         const auto patches = patches_of<X>(x, window, dy);
         const X* from = numbers<X>(dy);
         if (db) add_column_sums(cpu_, from, int64_t(dy.N) * dy.H * dy.W, dy.C, db);
+        if (own) return;
         if constexpr (std::is_same_v<X, float>)
             if (use_winograd(patches, dy.C))
                 return winograd_grad_w(cpu_, from, dy.C, patches, dw.floats());

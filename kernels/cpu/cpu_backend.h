@@ -1,7 +1,8 @@
 // cpu_backend.h — the Backend of this machine's processors. Ops are done when they return.
 //
-// Each op is in the file of its family: image.cpp, conv2d.cpp, linear.cpp, batch_norm.cpp,
-// pool.cpp, elementwise.cpp, loss.cpp, optimizer.cpp; the rest is in cpu_backend.cpp.
+// Each op is in the file of its family: image.cpp, conv2d.cpp, depthwise.cpp, linear.cpp,
+// batch_norm.cpp, pool.cpp, elementwise.cpp, loss.cpp, optimizer.cpp; the rest is in
+// cpu_backend.cpp.
 #pragma once
 
 #include <vector>
@@ -36,6 +37,9 @@ class CpuBackend : public Backend {
 #include "kernels/ops.inc"
 
  private:
+    void depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y);
+    void depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx);
+    void depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw);
     bool use_winograd(const Patches& x, int K) const;
     // f(float(), float()), or in bf16 f(Bf16(), T()): of what a product of x is compiled for that
     // gives y, which may be fp32 as well.

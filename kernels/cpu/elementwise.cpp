@@ -1,6 +1,8 @@
 // elementwise.cpp — one number in, one out: bound by memory. Dropout draws its numbers anew in
 // both passes, which costs less than keeping a mask.
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/numbers.h"
@@ -24,28 +26,61 @@ void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) 
     }
 }
 
+// f(a constant of kind): what a loop is compiled for. A relu6 is a relu with an end.
+template <class F>
+void with_kind(Rectifier rectifier, F&& f) {
+    using Kind = Rectifier::Kind;
+    switch (rectifier.kind) {
+        case Kind::kRelu:
+        case Kind::kRelu6: return f(std::integral_constant<Kind, Kind::kRelu>());
+        case Kind::kLeakyRelu: return f(std::integral_constant<Kind, Kind::kLeakyRelu>());
+        case Kind::kElu: return f(std::integral_constant<Kind, Kind::kElu>());
+    }
+}
+float end_of(Rectifier f) { return f.kind == Rectifier::kRelu6 ? 6 : INFINITY; }
+
+template <Rectifier::Kind kKind>
+float rectified(float x, float slope, float end) {
+    if constexpr (kKind == Rectifier::kLeakyRelu) return x < 0 ? slope * x : x;
+    if constexpr (kKind == Rectifier::kElu) return x < 0 ? slope * std::expm1(x) : x;
+    x = x > end ? end : x;
+    return x < 0 ? 0.0f : x;  // in this form a NaN stays a NaN, and is noticed
+}
+template <Rectifier::Kind kKind>
+float rectified_grad(float y, float dy, float slope, float end) {
+    if constexpr (kKind == Rectifier::kLeakyRelu) return y <= 0 ? slope * dy : dy;
+    if constexpr (kKind == Rectifier::kElu) return y <= 0 ? (y + slope) * dy : dy;
+    dy = y >= end ? 0.0f : dy;
+    return y <= 0 ? 0.0f : dy;
+}
+
 }  // namespace
 
-void CpuBackend::relu(Tensor x) {
-    with_type(x.type, [&]<class T>(T) {
-        T* v = numbers<T>(x);
-        cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
-            // In this form a NaN stays a NaN, and is noticed.
-            for (size_t i = begin; i < end; ++i) v[i] = v[i] < 0 ? 0.0f : float(v[i]);
+void CpuBackend::relu(Tensor x, Rectifier f) {
+    const float end = end_of(f);
+    with_kind(f, [&](auto kind) {
+        with_type(x.type, [&]<class T>(T) {
+            T* v = numbers<T>(x);
+            cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t stop) {
+                for (size_t i = begin; i < stop; ++i) v[i] = rectified<kind()>(v[i], f.slope, end);
+            });
         });
     });
 }
 
-void CpuBackend::relu_grad(Tensor y, Tensor dy) {
+void CpuBackend::relu_grad(Tensor y, Tensor dy, Rectifier f) {
     check_same("y", y, "dy", dy);
-    with_type(dy.type, [&]<class T>(T) {
-        const T* from = numbers<T>(y);
-        T* to = numbers<T>(dy);
-        cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
-            for (size_t i = begin; i < end; ++i) {
-                const float grad = to[i];  // read in any case, or there are no vectors
-                to[i] = from[i] <= 0 ? 0.0f : grad;
-            }
+    const float end = end_of(f);
+    with_kind(f, [&](auto kind) {
+        with_type(dy.type, [&]<class T>(T) {
+            const T* from = numbers<T>(y);
+            T* to = numbers<T>(dy);
+            cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t stop) {
+                for (size_t i = begin; i < stop; ++i) {
+                    const float grad = to[i];  // read in any case, or there are no vectors
+                    to[i] = rectified_grad<kind()>(from[i], grad, f.slope, end);
+                }
+            });
         });
     });
 }
@@ -58,6 +93,21 @@ void CpuBackend::add(Tensor x, Tensor y) {
         cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
             cpu_.micro.passes(from).add(to + begin, from + begin, end - begin);
         });
+    });
+}
+
+void CpuBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
+    check_channels(to, from, first);
+    const int channels = std::min(to.C, from.C);
+    const size_t rows = channels ? to.elems() / size_t(to.C) : 0;
+    with_type(to.type, [&]<class T>(T) {
+        T* out = numbers<T>(to) + (to.C > channels ? first : 0);
+        const T* in = numbers<T>(from) + (from.C > channels ? first : 0);
+        cpu_.pool.for_ranges(
+            rows, kGrain / size_t(channels + 1) + 1, [&](size_t begin, size_t end) {
+                cpu_.micro.passes(in).copy_rows(out + begin * to.C, to.C, in + begin * from.C,
+                                                from.C, int64_t(end - begin), channels, add);
+            });
     });
 }
 

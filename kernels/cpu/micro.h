@@ -71,11 +71,24 @@ struct PoolWindow {
     int row_begin, row_end, col_begin, col_end, size_w;
 };
 // The outputs whose windows contain a pixel: rows and columns of dy and argmax. In the window of
-// (p, q) it has the place  place − p·place_row − q·place_col.
+// (p, q) it has the place  place(p, q) = place − p·place_row − q·place_col.
 struct PoolGrad {
     ptrdiff_t line, pixel;
     int row_begin, row_end, col_begin, col_end;
     int place, place_row, place_col;
+};
+
+// Pixels of a depthwise convolution that are alike: i < pixels of y (or dx) at y[i·y_step + c],
+// each under a window whose taps see x[i·x_step + tap.x + c] and multiply it by w[tap.w + c].
+struct DepthwiseTap {
+    ptrdiff_t x, w;
+};
+template <class T>
+struct DepthwiseRun {
+    const T* x;
+    ptrdiff_t x_step, y_step;
+    const DepthwiseTap* taps;
+    int tap_count, channels, pixels;
 };
 
 template <class T>
@@ -94,11 +107,19 @@ struct Passes {
                           int C, const float* mean, const float* scale, const float* mean_dz,
                           const float* slope);
     void (*add)(T* x, const T* y, size_t count);  // x += y
+    // Row by row: to = from or to += from, the first `channels` of each.
+    void (*copy_rows)(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int64_t rows,
+                      int channels, bool add);
     // Of one output pixel, and of one pixel of dx, which is 0 where mask <= 0; mask may be null.
     void (*max_pool)(const T* x, const PoolWindow& window, int channels, T* y,
                      unsigned char* argmax);
     void (*max_pool_grad)(const T* dy, const unsigned char* argmax, const PoolGrad& window,
                           int channels, const T* mask, T* dx);
+    //   y = act(bias + Σ x·w), 0 where mask <= 0, which lies as y does; bias and mask may be null
+    //   dw += x·dy of all pixels
+    void (*depthwise)(const DepthwiseRun<T>& run, const float* w, const float* bias, bool relu,
+                      const T* mask, T* y);
+    void (*depthwise_grad_w)(const DepthwiseRun<T>& run, const T* dy, float* dw);
 };
 
 // tile = Σ_k a(i,k)·b(k,j), j < nr; b(k,j) at b[k·nr + j], in by_depth at b[k·step + j].

@@ -196,8 +196,77 @@ void max_pool_grad(const T* dy, const unsigned char* argmax, const PoolGrad& w, 
 }
 
 template <class T>
-constexpr Passes<T> kPasses{statistics<T>,  normalise<T>, gradient_sums<T>, gradient_rows<T>,
-                            add_numbers<T>, max_pool<T>,  max_pool_grad<T>};
+void copy_rows(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int64_t rows,
+               int channels, bool add) {
+    for (; rows > 0; --rows, to += to_step, from += from_step)
+        over_vectors(channels, [&](int c, auto n) {
+            const Vec v = get(from + c, n);
+            put(to + c, add ? get(to + c, n) + v : v, n);
+        });
+}
+
+// f(kPixels, first pixel, first channel, count of channels) over all pixels and channels: four
+// pixels at a time, so that they share what is read of the filter, but for the channels left over.
+template <class T, class F>
+inline void over_pixels(const DepthwiseRun<T>& run, F&& f) {
+    const int whole = run.channels / kWidth * kWidth;
+    int i = 0;
+    for (; i + 4 <= run.pixels; i += 4)
+        for (int c = 0; c < whole; c += kWidth) f(std::integral_constant<int, 4>(), i, c, All());
+    for (; i < run.pixels; ++i)
+        for (int c = 0; c < whole; c += kWidth) f(std::integral_constant<int, 1>(), i, c, All());
+    for (i = 0; i < run.pixels && whole < run.channels; ++i)
+        f(std::integral_constant<int, 1>(), i, whole, run.channels - whole);
+}
+
+template <class T>
+void depthwise(const DepthwiseRun<T>& run, const float* filter, const float* bias, bool relu,
+               const T* mask, T* y) {
+    const DepthwiseTap* const taps_end = run.taps + run.tap_count;
+    const ptrdiff_t step = run.x_step;
+    over_pixels(run, [&](auto pixels, int first, int c, auto n) {
+        constexpr int kPixels = decltype(pixels)::value;
+        Vec sums[kPixels];
+        for (Vec& sum : sums) sum = bias ? get(bias + c, n) : Vec{};
+        const T* x = run.x + first * step + c;
+        for (const DepthwiseTap* tap = run.taps; tap != taps_end; ++tap) {
+            const Vec w = get(filter + tap->w + c, n);
+#pragma GCC unroll 4
+            for (int i = 0; i < kPixels; ++i) sums[i] += get(x + tap->x + i * step, n) * w;
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < kPixels; ++i) {
+            const ptrdiff_t at = (first + i) * run.y_step + c;
+            Vec sum = sums[i];
+            if (relu) sum = sum < 0 ? Vec{} : sum;  // this way round a NaN stays one
+            if (mask) sum = get(mask + at, n) <= 0 ? Vec{} : sum;
+            put(y + at, sum, n);
+        }
+    });
+}
+
+template <class T>
+void depthwise_grad_w(const DepthwiseRun<T>& run, const T* dy, float* dw) {
+    const DepthwiseTap* const taps_end = run.taps + run.tap_count;
+    const ptrdiff_t step = run.x_step;
+    over_pixels(run, [&](auto pixels, int first, int c, auto n) {
+        constexpr int kPixels = decltype(pixels)::value;
+        Vec d[kPixels];
+        for (int i = 0; i < kPixels; ++i) d[i] = get(dy + (first + i) * run.y_step + c, n);
+        const T* x = run.x + first * step + c;
+        for (const DepthwiseTap* tap = run.taps; tap != taps_end; ++tap) {
+            Vec sum = get(dw + tap->w + c, n);
+#pragma GCC unroll 4
+            for (int i = 0; i < kPixels; ++i) sum += get(x + tap->x + i * step, n) * d[i];
+            put(dw + tap->w + c, sum, n);
+        }
+    });
+}
+
+template <class T>
+constexpr Passes<T> kPasses{statistics<T>,  normalise<T>,       gradient_sums<T>, gradient_rows<T>,
+                            add_numbers<T>, copy_rows<T>,       max_pool<T>,      max_pool_grad<T>,
+                            depthwise<T>,   depthwise_grad_w<T>};
 
 }  // namespace
 }  // namespace convoy

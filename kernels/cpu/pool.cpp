@@ -7,19 +7,12 @@
 #include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/numbers.h"
+#include "kernels/cpu/windows.h"
 #include "kernels/shapes.h"
 
 namespace convoy {
 
 namespace {
-
-// The output positions along one axis whose windows contain input position i: [first, last].
-struct Covering {
-    int first, last;
-    Covering(int i, int size, int stride, int pad, int outputs)
-        : first(i + pad < size ? 0 : (i + pad - size) / stride + 1),
-          last(std::min((i + pad) / stride, outputs - 1)) {}
-};
 
 // Adaptive pooling: output p covers the rows [begin(p), end(p)) of H.
 int area_begin(int p, int outputs, int inputs) { return int(int64_t(p) * inputs / outputs); }
@@ -37,25 +30,15 @@ inline void round_sums(const float* sums, int n, Bf16* row) { std::copy_n(sums, 
 
 void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
-    const ptrdiff_t pixel = x.C, line = pixel * x.W;
     with_type(x.type, [&]<class T>(T) {
         const T* from = numbers<T>(x);
         T* to = numbers<T>(y);
         const auto pool = cpu_.micro.passes(from).max_pool;
         cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
-            const int n = task / y.H, h = task % y.H * window.stride_h - window.pad_h;
             for (int q = 0; q < y.W; ++q) {
-                const int w = q * window.stride_w - window.pad_w;
-                const T* corner = from + (ptrdiff_t(n) * x.H + h) * line + w * pixel;
-                const PoolWindow inside{line,
-                                        pixel,
-                                        std::max(0, -h),
-                                        std::min(window.size_h, x.H - h),
-                                        std::max(0, -w),
-                                        std::min(window.size_w, x.W - w),
-                                        window.size_w};
+                const Corner corner(task % y.H, q, window, x);
                 const ptrdiff_t at = (ptrdiff_t(task) * y.W + q) * y.C;
-                pool(corner, inside, x.C, to + at, argmax + at);
+                pool(from + corner.start(task / y.H, x), corner.inside, x.C, to + at, argmax + at);
             }
         });
     });
@@ -69,24 +52,12 @@ void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, 
         const T *signs = numbers<T>(mask), *from = numbers<T>(dy);
         T* all = numbers<T>(dx);
         const auto pool = cpu_.micro.passes(from).max_pool_grad;
-        const ptrdiff_t pixel = dy.C, line = pixel * dy.W;
         cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
-            const int n = task / dx.H, h = task % dx.H;
-            const Covering rows(h, window.size_h, window.stride_h, window.pad_h, dy.H);
+            const ptrdiff_t image = ptrdiff_t(task / dx.H) * dy.H * dy.W * dy.C;
             for (int w = 0; w < dx.W; ++w) {
-                const Covering cols(w, window.size_w, window.stride_w, window.pad_w, dy.W);
-                const PoolGrad covering{line,
-                                        pixel,
-                                        rows.first,
-                                        rows.last + 1,
-                                        cols.first,
-                                        cols.last + 1,
-                                        (h + window.pad_h) * window.size_w + w + window.pad_w,
-                                        window.stride_h * window.size_w,
-                                        window.stride_w};
-                const ptrdiff_t at = (ptrdiff_t(task) * dx.W + w) * dx.C, image = n * dy.H * line;
-                pool(from + image, argmax + image, covering, dx.C, signs ? signs + at : nullptr,
-                     all + at);
+                const ptrdiff_t at = (ptrdiff_t(task) * dx.W + w) * dx.C;
+                pool(from + image, argmax + image, covering(task % dx.H, w, window, dy), dx.C,
+                     signs ? signs + at : nullptr, all + at);
             }
         });
     });

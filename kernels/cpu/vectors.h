@@ -59,15 +59,15 @@ inline void store(Bf16* p, Vec v) {
 #endif
 #endif
 }
-// The first n < kWidth; the rest is 0.
+// The first n < kWidth; the rest is 0. Not inlined: these are long, and every pass has several.
 template <class T>
-inline Vec load_few(const T* p, int n) {
+[[gnu::noinline]] Vec load_few(const T* p, int n) {
     T few[kWidth];
     for (int i = 0; i < kWidth; ++i) few[i] = p[i < n ? i : 0];
     return load(few);
 }
 template <class T>
-inline void store_few(T* p, Vec v, int n) {
+[[gnu::noinline]] void store_few(T* p, Vec v, int n) {
     T few[kWidth];
     store(few, v);
     for (int i = 0; i < n; ++i) p[i] = few[i];

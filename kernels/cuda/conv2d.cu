@@ -13,6 +13,7 @@
 // The statistics are taken from the tiles before they are stored, wherever in a tile a group of
 // images ends. Where the depth is cut into parts (few tiles, so a small y) no tile has whole sums:
 // then y is read again, moments.cu. Either by shapes alone.
+// Depthwise ones are in depthwise.cu.
 // Mapping, bytes and order of the sums: gemm.cuh, plain and in fp32; tensor_gemm.cuh, on tensor
 // cores, of floats (rounded to tf32) or bf16.
 #include "kernels/cuda/cuda_backend.h"
@@ -161,6 +162,11 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
     check_conv2d(x, w, window, y);
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
+    if (is_depthwise(x, w)) {
+        depthwise(x, w, b, window, relu, y);
+        if (of_y) moments(y, *of_y);
+        return;
+    }
     EpilogueWithMoments epilogue{{y, b, relu}, {}};
     if (of_y)
         epilogue.strips = make_strips(
@@ -182,6 +188,7 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
     check_mask(mask, dx);
+    if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
     with_type(dy.type, [&](auto type) {
         using T = decltype(type);
         const int I = dx.N * dx.H * dx.W, J = dx.C, L = window.size_h * window.size_w * w.N;
@@ -195,6 +202,8 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
 void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_conv2d(x, dw, window, dy);
     if (dy.elems() == 0) return;
+    if (db) add_column_sums(dy, db);
+    if (is_depthwise(x, dw)) return depthwise_grad_w(x, dy, window, dw);
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         const PatchesOfTap<T> patches{patches_of<T>(x, window, dy)};
@@ -208,7 +217,6 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
             product(precision_, dy_wide && x_wide, outputs, patches, I, J, L, epilogue, memory_,
                     stream_);
     });
-    if (db) add_column_sums(dy, db);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -63,6 +63,9 @@ class CudaBackend final : public Backend {
     // Memory for statistics in strips of `height` rows of x; and the merge of filled strips.
     Strips make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot);
     void finish_moments(Tensor x, Strips strips, const Moments& to);
+    void depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y);
+    void depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx);
+    void depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw);
     // sums[c] += Σ of x over all but the channel.
     void add_column_sums(Tensor x, float* sums);
     template <class F>

@@ -1,10 +1,10 @@
 // elementwise.cu — one number in, one out.   Twin: kernels/cpu/elementwise.cpp
 //
-//   relu       x = max(0, x)             8 bytes a number, 4 where they are bf16
-//   relu_grad  dy = y > 0 ? dy : 0       12 bytes, 6
-//   add        x += y                    12 bytes, 6
-//   copy       y = x, rounded            6 bytes from float to bf16 or back
-//   dropout    x = keep ? x/(1−p) : 0    8 bytes, 4, and a Philox block for four numbers
+//   relu       x = max(0, x)             8 bytes a number, 4 where they are bf16; or what bends
+//   else relu_grad  dy = y > 0 ? dy : 0       12 bytes, 6 add        x += y                    12
+//   bytes, 6 copy_channels  y = x or y += x       8 bytes a number of the narrower, 4; 12, 6 copy
+//   y = x, rounded            6 bytes from float to bf16 or back dropout    x = keep ? x/(1−p) : 0
+//   8 bytes, 4, and a Philox block for four numbers
 //
 //   grid    blocks of 256 threads, as many as run at once. A thread takes 16 bytes, four floats or
 //           eight bf16, and then those that are a whole grid further: a warp reads 512 neighbouring
@@ -21,11 +21,25 @@ namespace convoy::CONVOY_DEVICE {
 namespace {
 
 struct Relu {
+    Rectifier f;
     // In this form a NaN stays a NaN, and is noticed.
-    __device__ float operator()(float x, float) const { return x < 0 ? 0.0f : x; }
+    __device__ float operator()(float x, float) const {
+        if (x < 0)
+            return f.kind == Rectifier::kLeakyRelu ? f.slope * x
+                   : f.kind == Rectifier::kElu     ? f.slope * expm1f(x)
+                                                   : 0.0f;
+        return f.kind == Rectifier::kRelu6 && x > 6 ? 6.0f : x;
+    }
 };
 struct ReluGrad {
-    __device__ float operator()(float dy, float y) const { return y <= 0 ? 0.0f : dy; }
+    Rectifier f;
+    __device__ float operator()(float dy, float y) const {
+        if (y <= 0)
+            return f.kind == Rectifier::kLeakyRelu ? f.slope * dy
+                   : f.kind == Rectifier::kElu     ? (y + f.slope) * dy
+                                                   : 0.0f;
+        return f.kind == Rectifier::kRelu6 && y >= 6 ? 0.0f : dy;
+    }
 };
 struct Add {
     __device__ float operator()(float x, float y) const { return x + y; }
@@ -46,6 +60,22 @@ __global__ void map_kernel(T* x, const T* y, size_t n, F f) {
     }
     for (size_t i = packs * kCount + first_index(); i < n; i += grid_width())
         store(x + i, f(load(x + i), load(y + i)));
+}
+
+// Row by row to = from or to += from, packs of the first channels of each.
+template <class T, int kWide>
+__global__ void copy_channels_kernel(T* to, int to_C, const T* from, int from_C, int channels,
+                                     size_t packs, bool add) {
+    const int wide = channels / kWide;
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const size_t row = i / wide, c = i % wide * kWide;
+        float v[kWide], sum[kWide] = {};
+        load_pack(v, from + row * from_C + c);
+        if (add) load_pack(sum, to + row * to_C + c);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) v[e] = add ? sum[e] + v[e] : v[e];
+        store_pack(to + row * to_C + c, v);
+    }
 }
 
 // to = from, n numbers.
@@ -103,11 +133,28 @@ void CudaBackend::map(Tensor x, Tensor y, F f) {
     });
 }
 
-void CudaBackend::relu(Tensor x) { map(x, x, Relu{}); }
+void CudaBackend::relu(Tensor x, Rectifier f) { map(x, x, Relu{f}); }
 
-void CudaBackend::relu_grad(Tensor y, Tensor dy) {
+void CudaBackend::relu_grad(Tensor y, Tensor dy, Rectifier f) {
     check_same("y", y, "dy", dy);
-    map(dy, y, ReluGrad{});
+    map(dy, y, ReluGrad{f});
+}
+
+void CudaBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
+    check_channels(to, from, first);
+    if (std::min(to.elems(), from.elems()) == 0) return;
+    const int channels = std::min(to.C, from.C);
+    const size_t size = bytes_of(to.type) * size_t(first);
+    Tensor out = to, in = from;  // from their first channel on
+    if (to.C > channels) out.data = static_cast<char*>(to.data) + size;
+    if (from.C > channels) in.data = static_cast<char*>(from.data) + size;
+    with_pack({out, in}, [&](auto type, auto wide) {
+        using T = decltype(type);
+        const size_t packs = to.elems() / size_t(to.C) * size_t(channels) / wide();
+        copy_channels_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
+            numbers<T>(out), to.C, numbers<T>(in), from.C, channels, packs, add);
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::add(Tensor x, Tensor y) {

@@ -16,7 +16,8 @@ namespace {
 
 // Batches with which the largest layer is a few hundred MB.
 const std::pair<const char*, int> kTimedModels[] = {
-    {"tiny", 64}, {"alexnet", 64}, {"vgg16", 8}, {"resnet18", 32}, {"resnet50", 16}};
+    {"tiny", 64},     {"alexnet", 64},   {"vgg16", 8},        {"resnet18", 32},
+    {"resnet50", 16}, {"googlenet", 16}, {"mobilenet_v2", 32}};
 
 double seconds_of(Backend& backend, const std::function<void(Backend&)>& run, int repeats = 1) {
     const auto begin = Clock::now();

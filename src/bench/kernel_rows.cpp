@@ -145,39 +145,57 @@ class Walk {
 
     Shape layer(const LayerText& text, Shape x, bool before_norm) {
         const int out = text.out ? text.out : kClasses;
-        if (text.kind == "conv2d") return conv2d(text.window, out, x, before_norm);
+        const Window window = window_of(text, x);
+        if (text.kind == "conv2d") return conv2d(window, out, text.groups, x, before_norm);
         if (text.kind == "linear") return linear(out, x);
         if (text.kind == "batchnorm") return batch_norm(x);
-        if (text.kind == "maxpool") return max_pool(text.window, x);
+        if (text.kind == "maxpool") return max_pool(window, x);
+        if (text.kind == "avgpool" && !text.rows)
+            return conv2d(window, x.C, x.C, x, false, /*trained=*/false);
         if (text.kind == "avgpool") return avg_pool({x.N, text.rows, text.columns, x.C}, x);
-        if (text.kind == "dropout") return dropout(text.drop, x);
-        if (text.kind == "relu") return relu(x);
+        if (text.kind == "dropout") return dropout(text.number, x);
+        if (text.kind == "relu") return relu(x, {});
+        if (text.kind == "relu6") return relu(x, {Rectifier::kRelu6});
+        if (text.kind == "leaky_relu") return relu(x, {Rectifier::kLeakyRelu, text.number});
+        if (text.kind == "elu") return relu(x, {Rectifier::kElu, text.number});
         if (text.kind == "flatten") return {x.N, 1, 1, int(x.row_elems())};
-        if (text.kind != "residual") return x;
-        layers(text.shortcut, x);
-        return add(layers(text.main, x));
+        std::vector<Shape> made;
+        for (const auto& branch : text.branches) made.push_back(layers(branch, x));
+        return text.kind == "residual" ? add(made[0]) : concat(made);
     }
 
-    Shape conv2d(Window window, int K, Shape xs, bool before_norm) {
+    Shape conv2d(Window window, int K, int groups, Shape xs, bool before_norm,
+                 bool trained = true) {
         const Shape ys{xs.N, window.out_h(xs.H), window.out_w(xs.W), K};
-        const Shape ws{K, window.size_h, window.size_w, xs.C};
-        params_ += ws.elems();
+        const Shape ws{K, window.size_h, window.size_w, xs.C / groups};
+        if (trained) params_ += ws.elems();
+        const bool depthwise = groups > 1 && groups == xs.C && groups == K;
+        if (groups > 1 && !depthwise) {  // as the layer does it: each group on its own
+            const Shape part{xs.N, xs.H, xs.W, xs.C / groups};
+            concat({part, {xs.N, xs.H, xs.W, xs.C - part.C}});
+            concat({{ys.N, ys.H, ys.W, K / groups}, {ys.N, ys.H, ys.W, K - K / groups}});
+            conv2d(window, K / groups, 1, part, false, /*trained=*/false);
+            return ys;
+        }
         if (!begin({"conv2d", "conv2d_moments", "conv2d_grad_x", "conv2d_grad_w"},
-                   cat(xs.text(), " to ", K, ", ", window_text(window))))
+                   cat(xs.text(), " to ", K, ", ", window_text(window),
+                       depthwise ? " depthwise" : "")))
             return ys;
         const Tensor x = buffers_.take(xs), w = buffers_.take(ws), y = buffers_.take(ys);
         const Tensor dw = buffers_.take_floats(ws), dx = buffers_.take(xs);
-        const double flops = 2.0 * double(ys.elems()) * double(ws.row_elems());
+        const double flops = depthwise ? 0 : 2.0 * double(ys.elems()) * double(ws.row_elems());
         const double bytes = bytes_of({x, w, y});
         // For cuBLAS a product of matrices of the same size: a row for each pixel of y, with what
         // its window sees. Its time leaves out how such a matrix is made of x, or dx of it.
         const Shape cs{int(ys.elems() / K), 1, 1, int(ws.row_elems())};
-        const Tensor columns = backend_.host_visible() ? Tensor() : buffers_.take(cs);
+        const bool compared = !backend_.host_visible() && !depthwise;
+        const Tensor columns = compared ? buffers_.take(cs) : Tensor();
         const Tensor rows = y.as({cs.N, 1, 1, K}), flat = w.as({K, 1, 1, cs.C});
         const Tensor flat_dw = dw.as(flat.shape());
         const auto forward = [&](Backend& b) { b.conv2d(x, w, nullptr, window, true, y); };
+        const auto beside = [&](Run run) { return compared ? run : Run(); };
         emit("conv2d", bytes, forward, flops,
-             [&](Backend& b) { b.linear(columns, flat, nullptr, false, rows); });
+             beside([&](Backend& b) { b.linear(columns, flat, nullptr, false, rows); }));
         if (before_norm) {  // with the statistics of y, as in training
             const std::vector<int> groups = groups_of(ys.N);
             const Moments of_y = moments_of(ys, groups);
@@ -187,10 +205,11 @@ class Walk {
         const auto grad_x = [&](Backend& b) { b.conv2d_grad_x(y, w, window, nullptr, dx); };
         if (xs.C > 3)  // the first layer needs none
             emit("conv2d_grad_x", bytes, grad_x, flops,
-                 [&](Backend& b) { b.linear_grad_x(rows, flat, nullptr, columns); });
+                 beside([&](Backend& b) { b.linear_grad_x(rows, flat, nullptr, columns); }));
         const auto grad_w = [&](Backend& b) { b.conv2d_grad_w(x, y, window, dw, nullptr); };
-        emit("conv2d_grad_w", bytes_of({x, y, dw}), grad_w, flops,
-             [&](Backend& b) { b.linear_grad_w(columns, rows, flat_dw, nullptr); });
+        if (trained)
+            emit("conv2d_grad_w", bytes_of({x, y, dw}), grad_w, flops,
+                 beside([&](Backend& b) { b.linear_grad_w(columns, rows, flat_dw, nullptr); }));
         return ys;
     }
     Shape linear(int K, Shape xs) {
@@ -210,11 +229,11 @@ class Walk {
         return ys;
     }
     // Alone; after a product, a batch norm or an add it is part of that op.
-    Shape relu(Shape s) {
+    Shape relu(Shape s, Rectifier f) {
         if (!begin({"relu", "relu_grad"}, s.text())) return s;
         const Tensor x = buffers_.take(s), dx = buffers_.take(s);
-        emit("relu", bytes_of({x, x}), [&](Backend& b) { b.relu(x); });
-        emit("relu_grad", bytes_of({x, dx, dx}), [&](Backend& b) { b.relu_grad(x, dx); });
+        emit("relu", bytes_of({x, x}), [&](Backend& b) { b.relu(x, f); });
+        emit("relu_grad", bytes_of({x, dx, dx}), [&](Backend& b) { b.relu_grad(x, dx, f); });
         return s;
     }
     Shape add(Shape s) {
@@ -222,6 +241,18 @@ class Walk {
         const Tensor x = buffers_.take(s), y = buffers_.take(s);
         emit("add", bytes_of({x, x, y}), [&](Backend& b) { b.add(x, y); });
         return s;
+    }
+    // A slice goes into the wide tensor, and in the gradient out of it.
+    Shape concat(const std::vector<Shape>& parts) {
+        Shape all = parts[0];
+        for (size_t i = 1; i < parts.size(); ++i) all.C += parts[i].C;
+        for (const Shape& part : parts) {
+            if (!begin({"copy_channels"}, cat(part.text(), " into ", all.C))) continue;
+            const Tensor wide = buffers_.take(all), slice = buffers_.take(part);
+            emit("copy_channels", bytes_of({slice, slice}),
+                 [&](Backend& b) { b.copy_channels(wide, slice, 0); });
+        }
+        return all;
     }
     Shape batch_norm(Shape s) {
         params_ += size_t(2) * s.C;

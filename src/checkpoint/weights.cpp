@@ -18,15 +18,18 @@ std::vector<int64_t> shape_in_files(const Param& param, bool ours) {
 
 // Between N matrices of pixels × channels, as ours are, and of channels × pixels.
 std::vector<float> transposed(std::vector<float> from, const Param& param, bool to_ours) {
-    const Shape s = param.dims == 4 ? param.shape : param.flat;
-    const size_t pixels = size_t(s.H) * size_t(s.W), channels = size_t(s.C);
-    const size_t height = to_ours ? channels : pixels, width = to_ours ? pixels : channels;
-    if (s.N == 0 || height == 1 || width == 1) return from;
+    const std::vector<Shape> parts = param.dims == 4 ? std::vector{param.shape} : param.flat;
+    if (parts.empty()) return from;
     std::vector<float> to;
     to.reserve(from.size());
-    for (const float* in = from.data(); to.size() < from.size(); in += height * width)
-        for (size_t j = 0; j < width; ++j)
-            for (size_t i = 0; i < height; ++i) to.push_back(in[i * width + j]);
+    for (const float* in = from.data(); to.size() < from.size();)
+        for (const Shape& s : parts) {
+            const size_t pixels = size_t(s.H) * size_t(s.W), channels = size_t(s.C);
+            const size_t height = to_ours ? channels : pixels, width = to_ours ? pixels : channels;
+            for (size_t j = 0; j < width; ++j)
+                for (size_t i = 0; i < height; ++i) to.push_back(in[i * width + j]);
+            in += height * width;
+        }
     return to;
 }
 

@@ -91,7 +91,8 @@ static const Option kOptions[] = {
      "memory, such as 2G, for images that are kept decoded after their first use; 0: none"},
 
     {"model", "Model", &C::model, "NAME|FILE", kModel, kJob | kFirst, kAny,
-     "tiny, alexnet, vgg16, resnet18, resnet34, resnet50, or a text file (see `trainer models`)"},
+     "tiny, alexnet, vgg16, resnet18, resnet34, resnet50, mobilenet_v2, squeezenet1_1, "
+     "densenet121, googlenet, shallow, or a text file (see `trainer models`)"},
     {"size", "Model", &C::size, "HxWxC", kModel | kBenchData, kJob | kFirst, kAny,
      "input size: 224 (square), 80x64 (height x width), 28x28x1 (grey); 0: the model's own"},
     {"bn-group", "Model", &C::bn_group, "G", kSteps, kJob, from(0, 1e6),

@@ -58,7 +58,7 @@ class Layer {
     Backend& backend_;
 };
 
-// Layers in order, each fed by the one before: a whole network, or a branch of a residual block.
+// Layers in order, each fed by the one before: a whole network, or a branch of a block.
 struct Layers : std::vector<std::unique_ptr<Layer>> {
     size_t lowest = 0;  // the first that runs backward, set by plan_backward
 
@@ -77,6 +77,14 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
         for (size_t i = size(); i-- > lowest;)
             dy = at(i)->plan_backward(dy, plan, needs_dx || i > lowest);
         return needs_dx ? dy : Value{};
+    }
+    Tensor forward(Tensor x, const Pass& pass) {
+        for (auto& layer : *this) x = layer->forward(x, pass);
+        return x;
+    }
+    Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) {
+        for (size_t i = size(); i-- > lowest;) dy = at(i)->backward(dy, pass, listener);
+        return dy;
     }
 };
 

@@ -66,7 +66,7 @@ Tensor Model::forward(Tensor x, const Pass& pass) {
     ENSURE(x.type == plan_.type(), "images of ", name_of(x.type));
     ENSURE(training_ || !pass.training, "planned for evaluation only");
     if (pass.refresh) params_->refresh(backend_);
-    for (auto& layer : layers_) x = layer->forward(x, pass);
+    x = layers_.forward(x, pass);
     if (!logits_) return x;
     const Tensor logits = logits_.first(x.N);
     backend_.copy(logits, x);
@@ -80,8 +80,7 @@ Tensor Model::dlogits(int N) {
 
 Tensor Model::backward(Tensor dy, const Pass& pass, GradListener& listener) {
     ENSURE(training_ && pass.training, "a backward pass in evaluation");
-    for (size_t i = layers_.size(); i-- > layers_.lowest;)
-        dy = layers_[i]->backward(dy, pass, listener);
+    dy = layers_.backward(dy, pass, listener);
     return options_.stage.first > 0 ? dy : Tensor();
 }
 

@@ -40,13 +40,13 @@ Layers Builder::build(std::span<const LayerText> texts) {
         const size_t line = lines_.size();
         // A batch norm may take its statistics from the layer before.
         if (depth_ == 1) outline.push_back({kind.name, "", shape, &kind != &kBatchNorm});
-        Fusion fusion{.floats = prefix.empty() && last};
+        Fusion fusion{.floats = depth_ == 1 && last};
         if (fuses) {
             fusion.before = layers.empty() ? nullptr : layers.back().get();
             fusion.mask_dx = kind.masks_dx && after_relu;
             fusion.relu = kind.takes_relu && !last && texts[i + 1].kind == kRelu.name;
             i += fusion.relu;
-            const bool ends_in_relu = fusion.relu || kind.ends_in_relu;
+            const bool ends_in_relu = fusion.relu || (kind.ends_in_relu && text.relu);
             fusion.dy_is_masked = ends_in_relu && reader_masks(texts.subspan(i + 1));
             after_relu = ends_in_relu || (after_relu && kind.keeps_sign);
         }
@@ -74,16 +74,19 @@ bool Builder::reader_masks(std::span<const LayerText> readers) const {
 }
 
 void Builder::check_image(const LayerText& layer) const {
-    if (flat.N)
+    if (!flat.empty())
         error(layer, "'", layer.kind, "' needs an image, but line ", flat_line, " flattened it");
 }
 
-void Builder::check_window(const LayerText& layer) const {
-    const Window& w = layer.window;
-    if (shape.H + 2 * w.pad_h < w.size_h || shape.W + 2 * w.pad_w < w.size_w)
+Window Builder::window_of(const LayerText& layer) const {
+    check_image(layer);
+    const Window w = convoy::window_of(layer, shape);
+    if (shape.H + 2 * w.pad_h + w.extra_h < w.size_h ||
+        shape.W + 2 * w.pad_w + w.extra_w < w.size_w)
         error(layer, "the input of '", layer.kind, "' is ", image_text(shape),
               ", too small for a window of ", w.size_h, "x", w.size_w, " with pad ",
               pair_text(w.pad_h, w.pad_w));
+    return w;
 }
 
 int Builder::out_of(const LayerText& layer) {
@@ -113,6 +116,7 @@ void Builder::add_weights(const LayerText& layer, Shape shape, int dims, Param*&
     Init weight{Init::kNormal, layer.deviation}, bias{Init::kConstant, 0};
     if (rule == Rule::kHe)
         weight.value = float(std::sqrt(2 / (double(shape.N) * shape.H * shape.W)));
+    if (rule == Rule::kHeIn) weight.value = float(std::sqrt(2 / double(shape.row_elems())));
     if (rule == Rule::kUniform)
         weight = bias = {Init::kUniform, float(1 / std::sqrt(double(shape.row_elems())))};
     w = &add(layer, "weight", {.shape = shape, .init = weight, .decay = true, .dims = dims});

@@ -36,27 +36,30 @@ class Builder {
 
     // The whole network. Throws Error naming the line that does not fit those before it.
     Layers build();
-    // Layers in order: a branch of a residual block. Updates `shape`.
+    // Layers in order: a branch of a block. Updates `shape`.
     Layers build(std::span<const LayerText> texts);
 
     // ---- for the constructors of layers ------------------------------------------------------
 
     Backend& backend;
-    const bool fuses;    // false: ModelOptions::plain
-    Shape shape;         // of one image, after the layers so far
-    Shape flat;          // what was flattened since the last linear; N is 0 if nothing was
-    int flat_line = 0;   // the line of that flatten
-    int dropouts = 0;    // so far
-    std::string prefix;  // of names: "layer1.0." in that residual block
+    const bool fuses;  // false: ModelOptions::plain
+    Shape shape;       // of one image, after the layers so far
+    // What was flattened since the last linear, H×W×C each, in the order of the row; in most cases
+    // one. Empty if nothing was.
+    std::vector<Shape> flat;
+    int flat_line = 0;              // the line of that flatten
+    int dropouts = 0;               // so far
+    std::string prefix;             // of names: "layer1.0." in that residual block
     std::vector<TopLayer> outline;  // of the layers so far
 
     template <class... Parts>
     [[noreturn]] void error(const LayerText& layer, const Parts&... parts) const {
         fail_at(text_.origin, layer.line, parts...);
     }
-    void check_image(const LayerText& layer) const;   // throws if it was flattened
-    void check_window(const LayerText& layer) const;  // throws if it exceeds the input
-    int out_of(const LayerText& layer);               // output channels
+    void check_image(const LayerText& layer) const;  // throws if it was flattened
+    // The layer's window on the current shape, an image; throws if it exceeds it.
+    Window window_of(const LayerText& layer) const;
+    int out_of(const LayerText& layer);  // output channels
 
     // Adds the parameter "prefix NAME.part", frozen where --freeze says so.
     Param& add(const LayerText& layer, const char* part, Param param);

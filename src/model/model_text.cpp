@@ -98,6 +98,11 @@ struct Line {
         if (!numbers || std::min(rows, columns) < low || std::max(rows, columns) > high)
             error_of(what, word, expected);
     }
+    bool take_yes(const std::string& what) {
+        if (take_if("yes")) return true;
+        if (!take_if("no")) error_of(what, take(what, "yes or no"), "yes or no");
+        return false;
+    }
     InputSize take_input() {
         const std::string& word = take("input", kInputSizeForms);
         const std::optional<InputSize> size = parse_input_size(word);
@@ -131,19 +136,28 @@ void take_option(Line& line, const std::string& option, LayerText& layer) {
     } else if (option == "stride") {
         line.take_pair(option, 1, kMaxWindow, window.stride_h, window.stride_w);
     } else if (option == "pad") {
-        line.take_pair(option, 0, kMaxWindow, window.pad_h, window.pad_w);
+        layer.same = line.take_if("same");
+        if (!layer.same) line.take_pair(option, 0, kMaxWindow, window.pad_h, window.pad_w);
+    } else if (option == "groups") {
+        layer.groups = line.take_int(option, 1, kMaxOut);
+    } else if (option == "eps") {
+        layer.eps = line.take_float(option, "a small number: 0.00001", 1);
     } else if (option == "bias") {
-        layer.bias = line.take_if("yes");
-        if (!layer.bias && !line.take_if("no"))
-            line.error_of(option, line.take(option, "yes or no"), "yes or no");
+        layer.bias = line.take_yes(option);
+    } else if (option == "ceil") {
+        layer.ceil = line.take_yes(option);
+    } else if (option == "relu") {
+        layer.relu = line.take_yes(option);
     } else if (line.take_if("he")) {
         layer.init = LayerText::InitRule::kHe;
+    } else if (line.take_if("he_in")) {
+        layer.init = LayerText::InitRule::kHeIn;
     } else if (line.take_if("uniform")) {
         layer.init = LayerText::InitRule::kUniform;
     } else {
         layer.init = LayerText::InitRule::kNormal;
         layer.deviation = line.take_float(
-            option, "he, uniform, or the deviation of a normal distribution (0.01)", 1000);
+            option, "he, he_in, uniform, or the deviation of a normal distribution (0.01)", 1000);
     }
 }
 
@@ -162,8 +176,13 @@ LayerText parse_layer(Line& line) {
                 options = words_of(cat(kind->needs, " ", kind->may));
     const std::string argument = kind->argument;
     if (argument == "NAME") layer.name = line.take_name(layer.kind, options);
-    if (argument == "W") line.take_pair(layer.kind, 1, kMaxWindow, layer.rows, layer.columns);
-    if (argument == "P") layer.drop = line.take_float(layer.kind, "a probability: 0 <= P < 1", 1);
+    if (argument == "[W]" && (line.done() || !contains(options, line.words[line.at]))) {
+        line.take_pair(layer.kind, 1, kMaxWindow, layer.rows, layer.columns);
+        line.expect_end(layer.kind);
+        return layer;
+    }
+    if (argument == "P") layer.number = line.take_float(layer.kind, "a probability: 0 <= P < 1", 1);
+    if (argument == "A") layer.number = line.take_float(layer.kind, "a slope from 0 on: 0.3", 1000);
 
     Words seen;
     if (options.empty()) line.expect_end(layer.kind);
@@ -209,7 +228,7 @@ class Parser {
         line.expect_end("input");
         model.layers = parse_layers(0);
         if (at_ < lines_.size())
-            lines_[at_].error(shown(first_word()), " without a 'residual' before it");
+            lines_[at_].error(shown(first_word()), " without a 'residual' or 'branches' before it");
         return model;
     }
 
@@ -217,31 +236,37 @@ class Parser {
     // Of the current line; "" at the end.
     std::string first_word() const { return at_ < lines_.size() ? lines_[at_].words[0] : ""; }
 
-    // Layers up to the end of the text, or to a "shortcut" or "end", which stays.
+    // Layers up to the end of the text, or to a mark, which stays.
     std::vector<LayerText> parse_layers(int depth) {
         std::vector<LayerText> layers;
-        for (; at_ < lines_.size() && first_word() != "shortcut" && first_word() != "end";) {
+        while (at_ < lines_.size() && !contains({"shortcut", "|", "end"}, first_word())) {
             Line& line = lines_[at_++];
             if (line.words[0] == "input") line.error("'input' is given twice");
             layers.push_back(parse_layer(line));
-            if (line.words[0] == kResidual.name) parse_block(line, layers.back(), depth + 1);
+            if (find_kind(line.words[0])->mark) parse_block(line, layers.back(), depth + 1);
         }
         return layers;
     }
 
     void parse_block(const Line& start, LayerText& block, int depth) {
-        if (depth > kMaxDepth) start.error("more than ", kMaxDepth, " residuals in one another");
-        block.main = parse_layers(depth);
-        if (block.main.empty()) start.error("'residual' has no layers; expected one at least");
-        if (take_mark("shortcut")) {
-            const Line& mark = lines_[at_ - 1];
-            block.shortcut = parse_layers(depth);
-            if (block.shortcut.empty())
-                mark.error("'shortcut' has no layers; leave it out to add the input");
+        const std::string mark = find_kind(block.kind)->mark, name = "'" + block.kind + "'";
+        if (depth > kMaxDepth)
+            start.error("more than ", kMaxDepth, " residuals and branches in one another");
+        block.branches.push_back(parse_layers(depth));
+        while (take_mark(mark)) block.branches.push_back(parse_layers(depth));
+        if (block.kind == kResidual.name) {
+            if (block.branches[0].empty())
+                start.error("'residual' has no layers; expected one at least");
+            if (block.branches.size() > 1 && block.branches[1].empty())
+                start.error("'shortcut' has no layers; leave it out to add the input");
+            if (block.branches.size() > 2) start.error("'shortcut' is given twice");
+        } else if (block.branches.size() < 2) {
+            start.error(name, " has one branch; expected '|' before each further one");
         }
-        if (first_word() == "shortcut")
-            lines_[at_].error("'shortcut' is given twice; expected 'end'");
-        if (!take_mark("end")) start.error("'residual' has no 'end'");
+        if (at_ == lines_.size()) start.error(name, " has no 'end'");
+        if (!take_mark("end"))
+            lines_[at_].error(shown(first_word()), " does not belong to ", name, " of line ",
+                              start.number, "; expected 'end'");
     }
 
     bool take_mark(const std::string& mark) {
@@ -257,7 +282,27 @@ class Parser {
     size_t at_ = 0;
 };
 
+// Padding along one axis, for `inputs`.
+void complete(const LayerText& layer, int inputs, int size, int stride, int& pad, int& extra) {
+    if (layer.same) {
+        const int all = std::max(0, (inputs - 1) / stride * stride + size - inputs);
+        pad = all / 2, extra = all % 2;
+    } else if (layer.ceil) {
+        // One window more, if it begins before the padding at the end.
+        const int rest = inputs + 2 * pad - size, beyond = rest % stride;
+        if (rest > 0 && beyond > 0 && rest - beyond + stride < inputs + pad)
+            extra = stride - beyond;
+    }
+}
+
 }  // namespace
+
+Window window_of(const LayerText& layer, Shape x) {
+    Window w = layer.window;
+    complete(layer, x.H, w.size_h, w.stride_h, w.pad_h, w.extra_h);
+    complete(layer, x.W, w.size_w, w.stride_w, w.pad_w, w.extra_w);
+    return w;
+}
 
 ModelText parse_model(const std::string& text, const std::string& origin) {
     return Parser(text, origin).parse();

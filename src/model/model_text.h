@@ -3,20 +3,29 @@
 //   # a comment, to the end of the line
 //   input 64                                    height and width of the images, first of all; or
 //                                               80x64; or with channels: 28x28x1 (1 grey, 3 RGB)
-//   conv2d NAME out COUNT size W [stride W] [pad W] [bias yes|no] [init INIT]
+//   conv2d NAME out COUNT size W [stride W] [pad PAD] [groups G] [bias yes|no] [init INIT]
 //   linear NAME out COUNT [bias yes|no] [init INIT]
-//   batchnorm NAME
-//   maxpool size W [stride W] [pad W]           stride is the size if left out
+//   batchnorm NAME [eps E]                      E is 0.00001 if left out
+//   maxpool size W [stride W] [pad PAD] [ceil yes|no]    stride is the size if left out
+//   avgpool size W [stride W] [pad PAD]         padding counts as zeros
 //   avgpool W                                   adaptive: W is the output; avgpool 1 is global
 //   dropout P                                   0 <= P < 1
-//   relu
+//   relu, relu6                                 max(0, x), at most 6
+//   leaky_relu A, elu A                         x < 0: A·x, A·(eˣ − 1)
 //   flatten                                     before a linear layer, unless there is one pixel
-//   residual NAME … [shortcut …] end            relu(first layers + shortcut), which is the input
-//                                               if left out; names inside get "NAME." in front
+//   residual NAME [relu yes|no] … [shortcut …] end    relu(first layers + shortcut), which is the
+//                                               input if left out; names get "NAME." in front
+//   branches … | … [| …] end                    the input through each of them, side by side in the
+//                                               channels of the output; no layers: the input itself
 //
 //   COUNT  output channels, or "classes": the number of classes, which the last layer must have
 //   W      N or RxC (rows x columns): size 3, size 3x5
+//   PAD    W, or "same": as many outputs as inputs, or one a stride (odd padding: more at the end)
+//   G      input and output channels are cut into so many groups, which do not see each other;
+//          as many as channels is a depthwise convolution
+//   ceil   a last window that is partly outside counts as well
 //   INIT   he       normal, deviation √(2/(out·size)); biases 0        (conv2d if left out)
+//          he_in    normal, deviation √(2/inputs); biases 0
 //          uniform  ±1/√inputs, biases too                             (linear if left out)
 //          0.01     normal with this deviation; biases 0
 //
@@ -33,19 +42,26 @@ namespace convoy {
 
 // One line of the text; what a kind does not use stays as it is here.
 struct LayerText {
-    enum class InitRule { kDefault, kHe, kUniform, kNormal };
+    enum class InitRule { kDefault, kHe, kHeIn, kUniform, kNormal };
 
     int line = 0;
     std::string kind, name;
-    int out = 0;  // 0: classes
-    Window window;
-    bool bias = true;
+    int out = 0;                      // 0: classes
+    Window window;                    // but for what window_of() adds
+    bool same = false, ceil = false;  // pad same; ceil yes
+    int groups = 1;
+    bool bias = true, relu = true;
     InitRule init = InitRule::kDefault;
-    float deviation = 0;                    // of kNormal
-    float drop = 0;                         // P
-    int rows = 1, columns = 1;              // W directly after the kind
-    std::vector<LayerText> main, shortcut;  // of residual
+    float deviation = 0;        // of kNormal
+    float eps = 1e-5f;          // of batchnorm
+    float number = 0;           // P, or A
+    int rows = 0, columns = 0;  // W directly after the kind; 0 where there is none
+    // Of residual: its layers and, if there is one, its shortcut.
+    std::vector<std::vector<LayerText>> branches;
 };
+
+// The window of a layer whose input is x, with the padding that "same" and "ceil" mean.
+Window window_of(const LayerText& layer, Shape x);
 
 struct ModelText {
     std::string origin;    // for messages: "model.txt"
@@ -73,6 +89,7 @@ inline std::string window_text(const Window& w) {
     std::string text = cat(w.size_h, "x", w.size_w);
     if (w.stride_h != 1 || w.stride_w != 1) text += " stride " + pair_text(w.stride_h, w.stride_w);
     if (w.pad_h != 0 || w.pad_w != 0) text += " pad " + pair_text(w.pad_h, w.pad_w);
+    if (w.extra_h != 0 || w.extra_w != 0) text += "+" + pair_text(w.extra_h, w.extra_w);
     return text;
 }
 

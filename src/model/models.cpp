@@ -105,6 +105,149 @@ std::string resnet(std::vector<int> blocks, bool bottleneck) {
     return text + "avgpool 1\nlinear fc out classes\n";
 }
 
+// Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks"
+// (2018). A block widens, filters each channel on its own, narrows, and is added to its input where
+// the shapes allow it, without a relu.
+std::string mobilenet_v2() {
+    const auto conv = [](const std::string& name, int out, const std::string& rest, int index,
+                         const char* relu = "  relu6\n") {
+        const std::string norm = name.substr(0, name.rfind('.') + 1);
+        return cat("  conv2d ", name, " out ", out, rest, " bias no\n  batchnorm ",
+                   norm + std::to_string(index + 1), "\n", relu);
+    };
+    std::string text = "input 224\n" + conv("features.0.0", 32, " size 3 stride 2 pad 1", 0);
+    struct {
+        int widen, out, blocks, stride;
+    } stages[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
+                  {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
+    int channels = 32, index = 1;
+    for (const auto& stage : stages)
+        for (int block = 0; block < stage.blocks; ++block, ++index) {
+            const int stride = block == 0 ? stage.stride : 1, wide = stage.widen * channels;
+            const bool adds = stride == 1 && channels == stage.out;
+            const std::string name = cat("features.", index);
+            if (adds) text += cat("residual ", name, " relu no\n");
+            const std::string at = adds ? "conv." : name + ".conv.";
+            int part = 0;  // torchvision counts the convolutions, and then the last norm
+            if (stage.widen > 1) text += conv(cat(at, part++, ".0"), wide, " size 1", 0);
+            text += conv(cat(at, part++, ".0"), wide,
+                         cat(" size 3 stride ", stride, " pad 1 groups ", wide), 0);
+            text += conv(cat(at, part), stage.out, " size 1", part, "");
+            if (adds) text += "end\n";
+            channels = stage.out;
+        }
+    return text + conv("features.18.0", 1280, " size 1", 0) +
+           "avgpool 1\ndropout 0.2\nlinear classifier.1 out classes init 0.01\n";
+}
+
+// Iandola, Han, Moskewicz, Ashraf, Dally, Keutzer, "SqueezeNet" (2016), release 1.1. torchvision's
+// start values have the same deviations, but are uniform.
+std::string squeezenet1_1() {
+    const auto conv = [](const std::string& name, int out, const char* rest) {
+        return cat("conv2d ", name, " out ", out, rest, " init he_in\nrelu\n");
+    };
+    const std::string pool = "maxpool size 3 stride 2 ceil yes\n";
+    std::string text = "input 224\n" + conv("features.0", 64, " size 3 stride 2") + pool;
+    int index = 3;  // torchvision counts pools
+    for (int squeeze : {16, 16, 0, 32, 32, 0, 48, 48, 64, 64}) {
+        const std::string fire = cat("features.", index++, ".");
+        if (squeeze)
+            text += conv(fire + "squeeze", squeeze, " size 1") + "branches\n" +
+                    conv(fire + "expand1x1", 4 * squeeze, " size 1") + "|\n" +
+                    conv(fire + "expand3x3", 4 * squeeze, " size 3 pad 1") + "end\n";
+        else
+            text += pool;
+    }
+    return text +
+           "dropout 0.5\nconv2d classifier.1 out classes size 1 init 0.01\nrelu\navgpool 1\n";
+}
+
+// Huang, Liu, van der Maaten, Weinberger, "Densely Connected Convolutional Networks" (2016). Each
+// layer's 32 channels are put behind all that came before.
+std::string densenet121() {
+    const auto norm_conv = [](const std::string& at, const char* norm, const char* conv, int out,
+                              const char* window) {
+        return cat("  batchnorm ", at, norm, "\n  relu\n  conv2d ", at, conv, " out ", out, window,
+                   " bias no init he_in\n");
+    };
+    std::string text =
+        "input 224\nconv2d features.conv0 out 64 size 7 stride 2 pad 3 bias no init he_in\n"
+        "batchnorm features.norm0\nrelu\nmaxpool size 3 stride 2 pad 1\n";
+    int channels = 64, block = 0;
+    for (int layers : {6, 12, 24, 16}) {
+        if (block++ > 0) {
+            channels /= 2;
+            text += norm_conv(cat("features.transition", block - 1, "."), "norm", "conv", channels,
+                              " size 1") +
+                    "avgpool size 2\n";
+        }
+        for (int layer = 1; layer <= layers; ++layer, channels += 32) {
+            const std::string at = cat("features.denseblock", block, ".denselayer", layer, ".");
+            text += "branches\n|\n" + norm_conv(at, "norm1", "conv1", 128, " size 1") +
+                    norm_conv(at, "norm2", "conv2", 32, " size 3 pad 1") + "end\n";
+        }
+    }
+    return text + "batchnorm features.norm5\nrelu\navgpool 1\nlinear classifier out classes\n";
+}
+
+// Szegedy et al., "Going Deeper with Convolutions" (2014), with batch norm, 3x3 in place of 5x5 as
+// torchvision has it, and the last of its three heads. torchvision's own weights expect images of
+// mean and deviation 0.5 (its transform_input makes them of the usual ones).
+std::string googlenet() {
+    const auto conv = [](const std::string& at, int out, const char* window) {
+        return cat("conv2d ", at, ".conv out ", out, window, " bias no init 0.01\nbatchnorm ", at,
+                   ".bn eps 0.001\nrelu\n");
+    };
+    const std::string pool = "maxpool size 3 stride 2 ceil yes\n";
+    std::string text = "input 224\n" + conv("conv1", 64, " size 7 stride 2 pad 3") + pool +
+                       conv("conv2", 64, " size 1") + conv("conv3", 192, " size 3 pad 1") + pool;
+    struct {
+        const char* name;
+        int one, reduce3, three, reduce5, five, after_pool;
+    } blocks[] = {
+        {"3a", 64, 96, 128, 16, 32, 32},     {"3b", 128, 128, 192, 32, 96, 64},
+        {"4a", 192, 96, 208, 16, 48, 64},    {"4b", 160, 112, 224, 24, 64, 64},
+        {"4c", 128, 128, 256, 24, 64, 64},   {"4d", 112, 144, 288, 32, 64, 64},
+        {"4e", 256, 160, 320, 32, 128, 128}, {"5a", 256, 160, 320, 32, 128, 128},
+        {"5b", 384, 192, 384, 48, 128, 128},
+    };
+    for (const auto& b : blocks) {
+        const std::string at = cat("inception", b.name, ".branch");
+        if (at == "inception4a.branch") text += pool;
+        if (at == "inception5a.branch") text += "maxpool size 2 ceil yes\n";
+        text += "branches\n" + conv(at + "1", b.one, " size 1") + "|\n" +
+                conv(at + "2.0", b.reduce3, " size 1") +
+                conv(at + "2.1", b.three, " size 3 pad 1") + "|\n" +
+                conv(at + "3.0", b.reduce5, " size 1") + conv(at + "3.1", b.five, " size 3 pad 1") +
+                "|\nmaxpool size 3 stride 1 pad 1 ceil yes\n" +
+                conv(at + "4.1", b.after_pool, " size 1") + "end\n";
+    }
+    return text + "avgpool 1\ndropout 0.2\nlinear fc out classes init 0.01\n";
+}
+
+// Schindler, Lidy, Rauber, "Comparing Shallow versus Deep Neural Network Architectures for
+// Automatic Music Genre Classification" (2016). From the paper: segments of 80 mel bands x 80
+// frames, one path whose filters and pools find what changes over time, one for what is spread over
+// frequencies, 16 filters each, leaky relus of slope 0.3, 200 units, dropout 0.1. That the dropout
+// comes after the 200 units, and that these have the same leaky relu, is our reading.
+constexpr const char* kShallow = R"(input 80x80x1
+branches
+  conv2d frequency.conv out 16 size 10x23 pad same
+  leaky_relu 0.3
+  maxpool size 1x20
+  flatten
+|
+  conv2d time.conv out 16 size 21x20 pad same
+  leaky_relu 0.3
+  maxpool size 20x1
+  flatten
+end
+linear hidden out 200
+leaky_relu 0.3
+dropout 0.1
+linear fc out classes
+)";
+
 const std::map<std::string, std::string>& built_in() {
     static const std::map<std::string, std::string> all = {
         {"tiny", tiny()},
@@ -113,6 +256,11 @@ const std::map<std::string, std::string>& built_in() {
         {"resnet18", resnet({2, 2, 2, 2}, false)},
         {"resnet34", resnet({3, 4, 6, 3}, false)},
         {"resnet50", resnet({3, 4, 6, 3}, true)},
+        {"mobilenet_v2", mobilenet_v2()},
+        {"squeezenet1_1", squeezenet1_1()},
+        {"densenet121", densenet121()},
+        {"googlenet", googlenet()},
+        {"shallow", kShallow},
     };
     return all;
 }

@@ -68,8 +68,9 @@ struct Param {
     int dims = 1;          // of the tensor in files: 4 of a conv, 2 of a linear, 1 of a vector
     size_t layer = 0;      // the top-level layer that has it (Model::outline)
     bool own = true;       // else another rank trains it: here it is never touched (pipeline.h)
-    Shape flat = {};       // after a flatten: the H×W×C in which its C inputs lie (else N = 0)
-    size_t offset = 0;     // in floats, in both arenas
+    // After a flatten: the H×W×C in which its C inputs lie, or one behind the other.
+    std::vector<Shape> flat = {};
+    size_t offset = 0;  // in floats, in both arenas
     // Views, set by Params::allocate; grad is empty where frozen. operand: what products read of a
     // conv or a linear: the value, or a copy in the type of the activations (Params::refresh).
     Tensor value = {}, grad = {}, operand = {};

@@ -1,13 +1,17 @@
 // AvgPool — adaptive average: each of P×Q outputs is the mean of its part of the image.
 //
 // Where the image has P×Q pixels already (alexnet and vgg16 at their own size) it does nothing.
+//
+// With a window, it is a depthwise convolution whose weights are all 1/(R·S).
 #include "src/model/layers/layers.h"
 
 namespace convoy {
 
+namespace {
+
 class AvgPool final : public Layer {
  public:
-    AvgPool(const LayerText& text, const Fusion&, Builder& builder)
+    AvgPool(const LayerText& text, Builder& builder)
         : Layer(builder.backend), P_(text.rows), Q_(text.columns) {
         builder.check_image(text);
         builder.add_line(cat("avgpool ", P_, "x", Q_), {1, P_, Q_, builder.shape.C});
@@ -44,6 +48,69 @@ class AvgPool final : public Layer {
     Value y_value_, dx_value_;
 };
 
-const LayerKind kAvgPool{.name = "avgpool", .argument = "W", .make = make_layer<AvgPool>};
+class WindowedAvgPool final : public Layer {
+ public:
+    WindowedAvgPool(const LayerText& text, Builder& builder)
+        : Layer(builder.backend), window_(builder.window_of(text)) {
+        const Window& w = window_;
+        const Shape x = builder.shape;
+        if (w.size_h * w.size_w > kMaxPixels)
+            builder.error(text, "the window of avgpool has ", w.size_h * w.size_w,
+                          " pixels; at most ", kMaxPixels);
+        builder.add_line(cat("avgpool ", window_text(w)), {1, w.out_h(x.H), w.out_w(x.W), x.C});
+    }
+
+    Value plan_forward(Value x, MemoryPlan& plan, bool) override {
+        const int C = x.shape.C, taps = window_.size_h * window_.size_w;
+        const Shape shape{C, window_.size_h, window_.size_w, 1};
+        const Tensor shares = backend_.alloc(shape, Type::kFloat32);
+        backend_.fill(shares.floats(), shape.elems(), 1.0f / float(taps));
+        weights_ = shares;
+        if (plan.type() != Type::kFloat32)
+            backend_.copy(weights_ = backend_.alloc(shape, plan.type()), shares);
+        plan.op({x});
+        x_shape_ = x.shape;
+        return y_value_ =
+                   plan.make({x.shape.N, window_.out_h(x.shape.H), window_.out_w(x.shape.W), C});
+    }
+    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
+        if (!needs_dx) return {};
+        plan.op({dy});
+        return dx_value_ = plan.make(x_shape_);
+    }
+
+    Tensor forward(Tensor x, const Pass&) override {
+        const Tensor y = y_value_.first(x.N);
+        backend_.conv2d(x, weights_, nullptr, window_, false, y);
+        return y;
+    }
+    Tensor backward(Tensor dy, const Pass&, GradListener&) override {
+        const Tensor dx = dx_value_.first(dy.N);
+        backend_.conv2d_grad_x(dy, weights_, window_, nullptr, dx);
+        return dx;
+    }
+
+ private:
+    static constexpr int kMaxPixels = 256;  // the weights take memory
+
+    const Window window_;
+    Shape x_shape_;
+    Tensor weights_;
+    Value y_value_, dx_value_;
+};
+
+std::unique_ptr<Layer> make(const LayerText& text, const Fusion&, Builder& builder) {
+    if (text.rows) return std::make_unique<AvgPool>(text, builder);
+    return std::make_unique<WindowedAvgPool>(text, builder);
+}
+
+}  // namespace
+
+const LayerKind kAvgPool{.name = "avgpool",
+                         .argument = "[W]",
+                         .needs = "size",
+                         .may = "stride pad",
+                         .make = make,
+                         .stride_is_size = true};
 
 }  // namespace convoy

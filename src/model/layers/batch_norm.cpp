@@ -8,8 +8,6 @@
 
 namespace convoy {
 
-static constexpr float kEps = 1e-5f;
-
 void BatchStatistics::plan(Shape x, MemoryPlan& plan, bool training) {
     if (training && !running_mean_.frozen)
         mean_rstd = plan.make({x.N, 1, 1, 2 * x.C}, Type::kFloat32);  // at most a group an image
@@ -20,7 +18,7 @@ const Moments* BatchStatistics::moments(Tensor x, const Pass& pass) {
     ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(running_mean_.name),
            " got ", x.N, " images in ", pass.groups.size(), " bounds of groups");
     // Room for both sums: the variance is joined to the mean.
-    moments_ = {pass.groups, kEps, mean_rstd.first(x.N).floats(), running_mean_.grad.floats()};
+    moments_ = {pass.groups, eps_, mean_rstd.first(x.N).floats(), running_mean_.grad.floats()};
     return &moments_;
 }
 
@@ -41,7 +39,8 @@ BatchNorm::BatchNorm(const LayerText& text, const Fusion& fusion, Builder& build
       var_(add(text, "running_var", 1, true, builder)),
       relu_{fusion.relu, fusion.dy_is_masked},
       has_addend_(fusion.addend),
-      statistics_(mean_),
+      eps_(text.eps),
+      statistics_(mean_, eps_),
       statistics_come_(fusion.before && fusion.before->take_statistics(statistics_)) {
     var_.joined = true;
     builder.add_line(cat("batchnorm", has_addend_ ? " + shortcut" : "", fusion.relu_text()),
@@ -82,7 +81,7 @@ Tensor BatchNorm::forward(Tensor x, const Pass& pass) {
         backend_.batch_norm(x, pass.groups, moments->mean_rstd, gamma, beta, addend, relu_.on, y_);
     } else {
         backend_.batch_norm_eval(x, gamma, beta, mean_.value.floats(), var_.value.floats(), addend,
-                                 relu_.on, kEps, y_);
+                                 relu_.on, eps_, y_);
     }
     return y_;
 }
@@ -96,7 +95,7 @@ Tensor BatchNorm::grad(Tensor dy, const Pass& pass) {
                                  statistics_.mean_rstd.first(dy.N).floats(), dx, addend_grad,
                                  gamma_.grad.floats(), beta_.grad.floats());
     } else {
-        backend_.batch_norm_eval_grad(y_, dy, gamma, var_.value.floats(), relu_.needs_grad(), kEps,
+        backend_.batch_norm_eval_grad(y_, dy, gamma, var_.value.floats(), relu_.needs_grad(), eps_,
                                       dx, addend_grad);
     }
     return dx;
@@ -108,7 +107,10 @@ void BatchNorm::call_ready(GradListener& listener) const {
     listener.ready(gamma_);
 }
 
-const LayerKind kBatchNorm{
-    .name = "batchnorm", .argument = "NAME", .make = make_layer<BatchNorm>, .takes_relu = true};
+const LayerKind kBatchNorm{.name = "batchnorm",
+                           .argument = "NAME",
+                           .may = "eps",
+                           .make = make_layer<BatchNorm>,
+                           .takes_relu = true};
 
 }  // namespace convoy

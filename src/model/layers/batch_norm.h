@@ -10,7 +10,8 @@ namespace convoy {
 // running statistics. The layer that makes x may take them as it stores it (take_statistics).
 class BatchStatistics {
  public:
-    explicit BatchStatistics(const Param& running_mean) : running_mean_(running_mean) {}
+    BatchStatistics(const Param& running_mean, float eps)
+        : running_mean_(running_mean), eps_(eps) {}
 
     // To be called in the tick that takes the statistics.
     void plan(Shape x, MemoryPlan& plan, bool training);
@@ -21,6 +22,7 @@ class BatchStatistics {
 
  private:
     const Param& running_mean_;
+    const float eps_;
     Moments moments_;
 };
 
@@ -51,6 +53,7 @@ class BatchNorm final : public Layer {
     Param &gamma_, &beta_, &mean_, &var_;
     const FusedRelu relu_;
     const bool has_addend_;
+    const float eps_;
     BatchStatistics statistics_;
     const bool statistics_come_;  // the layer before takes them
     Value x_value_, y_value_, dx_value_;

@@ -1,4 +1,8 @@
 // Conv2d — y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
+//
+// With groups the channels of x and of y are cut into as many parts, and k sees the c of its part
+// alone. Where each part is one channel (depthwise) that is one op; else the parts are copied out
+// of x and into y one after the other, and each is an ordinary convolution.
 #include "src/model/layers/batch_norm.h"
 #include "src/model/layers/weighted.h"
 
@@ -7,18 +11,24 @@ namespace convoy {
 class Conv2d final : public Weighted {
  public:
     Conv2d(const LayerText& text, const Fusion& fusion, Builder& builder)
-        : Weighted(fusion, builder.backend), window_(text.window) {
-        builder.check_image(text);
-        builder.check_window(text);
+        : Weighted(fusion, builder.backend), window_(builder.window_of(text)) {
         const Shape x = builder.shape;
-        const int K = builder.out_of(text);
+        const int K = builder.out_of(text), G = text.groups;
+        if (x.C % G != 0 || K % G != 0)
+            builder.error(text, "'groups ", G, "' of conv2d must divide its ", x.C,
+                          " input channels and its ", K, " output channels");
+        const bool depthwise = G == x.C && G == K;
+        parts_ = depthwise ? 1 : G;
+        floats_ &= G == 1;
         y_shape_ = {1, window_.out_h(x.H), window_.out_w(x.W), K};
-        builder.add_weights(text, {K, window_.size_h, window_.size_w, x.C}, 4, w_, b_);
-        builder.add_line(cat("conv2d ", K, " ", window_text(window_), fusion.relu_text()), y_shape_,
-                         2.0 * double(y_shape_.elems()) * double(w_->shape.row_elems()));
+        builder.add_weights(text, {K, window_.size_h, window_.size_w, x.C / G}, 4, w_, b_);
+        const std::string groups = G == 1 ? "" : depthwise ? " depthwise" : cat(" groups ", G);
+        builder.add_line(cat("conv2d ", K, " ", window_text(window_), groups, fusion.relu_text()),
+                         y_shape_, 2.0 * double(y_shape_.elems()) * double(w_->shape.row_elems()));
     }
 
     bool take_statistics(BatchStatistics& statistics) override {
+        if (parts_ > 1) return false;
         statistics_ = &statistics;
         return true;
     }
@@ -26,38 +36,84 @@ class Conv2d final : public Weighted {
     Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
         const Value y = Weighted::plan_forward(x, plan, training);
         if (statistics_) statistics_->plan(y.shape, plan, training);
+        if (parts_ > 1)
+            part_x_ = plan.make(part_of(x.shape)), part_y_ = plan.make(part_of(y.shape));
         return y;
+    }
+    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
+        if (parts_ == 1) return Weighted::plan_backward(dy, plan, needs_dx);
+        // One tick: the parts of x, dy and dx take turns.
+        plan.op({dy, x_value_});
+        dy = relu_.plan_grad(dy, y_value_, plan);
+        grad_x_ = plan.make(part_of(x_value_.shape)), grad_y_ = plan.make(part_of(dy.shape));
+        if (!needs_dx) return {};
+        grad_dx_ = plan.make(part_of(x_value_.shape));
+        return dx_value_ = plan.make(x_value_.shape);
     }
 
     Tensor forward(Tensor x, const Pass& pass) override {
         x_ = x;  // a view; the plan keeps it alive as long as backward reads it
         y_ = y_value_.first(x.N);
         const Moments* of_y = statistics_ ? statistics_->moments(y_, pass) : nullptr;
-        backend_.conv2d(x, w_->operand, bias(), window_, relu_.on, y_, of_y);
+        if (parts_ == 1) {
+            backend_.conv2d(x, w_->operand, bias(), window_, relu_.on, y_, of_y);
+            return y_;
+        }
+        const Tensor from = part_x_.first(x.N), to = part_y_.first(x.N);
+        for (int part = 0; part < parts_; ++part) {
+            backend_.copy_channels(from, x, part * from.C);
+            backend_.conv2d(from, filters(w_->operand, part), b_ ? bias() + part * to.C : nullptr,
+                            window_, relu_.on, to);
+            backend_.copy_channels(y_, to, part * to.C);
+        }
         return y_;
     }
 
     Tensor backward(Tensor dy, const Pass&, GradListener& listener) override {
         if (relu_.needs_grad()) dy = relu_.grad(dy, y_, backend_);
-        if (trained()) {
-            backend_.conv2d_grad_w(x_, dy, window_, w_->grad, bias_grad());
-            call_ready(listener);
-        }
-        if (!dx_value_) return {};
         const Tensor dx = dx_value_.first(dy.N);
-        backend_.conv2d_grad_x(dy, w_->operand, window_, mask_dx_ ? x_ : Tensor{}, dx);
+        if (parts_ == 1) {
+            if (trained()) backend_.conv2d_grad_w(x_, dy, window_, w_->grad, bias_grad());
+            if (trained()) call_ready(listener);
+            if (dx) backend_.conv2d_grad_x(dy, w_->operand, window_, mask_dx_ ? x_ : Tensor{}, dx);
+            return dx;
+        }
+        const Tensor from = grad_y_.first(dy.N), x = grad_x_.first(dy.N);
+        const Tensor to = grad_dx_.first(dy.N);
+        for (int part = 0; part < parts_; ++part) {
+            backend_.copy_channels(from, dy, part * from.C);
+            backend_.copy_channels(x, x_, part * x.C);
+            if (trained())
+                backend_.conv2d_grad_w(x, from, window_, filters(w_->grad, part),
+                                       b_ ? bias_grad() + part * from.C : nullptr);
+            if (!dx) continue;
+            backend_.conv2d_grad_x(from, filters(w_->operand, part), window_,
+                                   mask_dx_ ? x : Tensor{}, to);
+            backend_.copy_channels(dx, to, part * to.C);
+        }
+        if (trained()) call_ready(listener);
         return dx;
     }
 
  private:
+    Shape part_of(Shape s) const { return {s.N, s.H, s.W, s.C / parts_}; }
+    // Those of one part.
+    Tensor filters(Tensor w, int part) const {
+        Tensor own = w.first(w.N / parts_);
+        own.data = static_cast<char*>(w.data) + size_t(part) * own.bytes();
+        return own;
+    }
+
     const Window window_;
+    int parts_ = 1;                          // groups that are computed one after the other
     BatchStatistics* statistics_ = nullptr;  // of y, or null
+    Value part_x_, part_y_, grad_x_, grad_y_, grad_dx_;
 };
 
 const LayerKind kConv2d{.name = "conv2d",
                         .argument = "NAME",
                         .needs = "out size",
-                        .may = "stride pad bias init",
+                        .may = "stride pad groups bias init",
                         .make = make_layer<Conv2d>,
                         .takes_relu = true,
                         .masks_dx = true};

@@ -10,7 +10,7 @@ namespace convoy {
 class Dropout final : public Layer {
  public:
     Dropout(const LayerText& text, const Fusion&, Builder& builder)
-        : Layer(builder.backend), p_(text.drop), purpose_(uint16_t(kLayer + builder.dropouts++)) {
+        : Layer(builder.backend), p_(text.number), purpose_(uint16_t(kLayer + builder.dropouts++)) {
         builder.add_line(cat("dropout ", p_), builder.shape);
     }
 

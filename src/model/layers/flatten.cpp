@@ -10,7 +10,7 @@ class Flatten final : public Layer {
  public:
     Flatten(const LayerText& text, const Fusion&, Builder& builder) : Layer(builder.backend) {
         const Shape x = builder.shape;
-        if (x.H * x.W > 1) builder.flat = x, builder.flat_line = text.line;
+        if (x.H * x.W > 1) builder.flat = {x}, builder.flat_line = text.line;
         builder.add_line("flatten", {1, 1, 1, int(x.row_elems())});
     }
 

@@ -1,4 +1,5 @@
-// fused_relu.h — the relu at the end of another layer's call, and its gradient.
+// fused_relu.h — the relu at the end of another layer's call, or a rectifier on its own, and its
+// gradient.
 //
 // Forward it costs nothing: the kernel clamps as it stores. Backward, dy must be set to 0 where
 // y <= 0. Mostly the reader of y does that as it stores its dx (Fusion::mask_dx); otherwise the
@@ -12,10 +13,12 @@ namespace convoy {
 struct FusedRelu {
     bool on = false;
     bool dy_is_masked = false;  // by the reader of y
+    Rectifier f = {};           // anything but max(0, ·) is a layer of its own
 
     bool needs_grad() const { return on && !dy_is_masked; }
     Keep keep(bool training) const {
-        return training && needs_grad() ? Keep::kSign : Keep::kNothing;
+        if (!training || !needs_grad()) return Keep::kNothing;
+        return f.kind == Rectifier::kRelu ? Keep::kSign : Keep::kValues;
     }
 
     // In an op that reads dy: dy after the relu's gradient, or a copy where others still read dy.
@@ -31,7 +34,7 @@ struct FusedRelu {
             backend.copy(copy.first(dy.N), dy);
             dy = copy.first(dy.N);
         }
-        backend.relu_grad(y, dy);
+        backend.relu_grad(y, dy, f);
         return dy;
     }
 

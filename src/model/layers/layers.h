@@ -9,11 +9,13 @@ namespace convoy {
 // How a layer is written in a model's text, who makes it, and what it can do for its neighbours.
 struct LayerKind {
     const char* name;
-    const char* argument = "";  // what comes first: "NAME", "W" (rows x columns), "P", or nothing
-    const char* needs = "";     // the words that must follow, "out size"
-    const char* may = "";       // the words that may follow, "stride pad"
+    // What comes first: "NAME", "P", "A", "[W]" (rows x columns, in place of all options), nothing.
+    const char* argument = "";
+    const char* needs = "";  // the words that must follow, "out size"
+    const char* may = "";    // the words that may follow, "stride pad"
     std::unique_ptr<Layer> (*make)(const LayerText&, const Fusion&, Builder&);  // make_layer<…>
 
+    const char* mark = nullptr;   // of a block that ends with "end": what parts its branches
     bool stride_is_size = false;  // where the text has no stride (else 1)
     bool takes_relu = false;      // Fusion::relu
     bool masks_dx = false;        // Fusion::mask_dx
@@ -28,11 +30,12 @@ std::unique_ptr<Layer> make_layer(const LayerText& text, const Fusion& fusion, B
     return std::make_unique<L>(text, fusion, builder);
 }
 
-extern const LayerKind kAvgPool, kBatchNorm, kConv2d, kDropout, kFlatten, kLinear, kMaxPool, kRelu,
-    kResidual;
+extern const LayerKind kAvgPool, kBatchNorm, kBranches, kConv2d, kDropout, kElu, kFlatten,
+    kLeakyRelu, kLinear, kMaxPool, kRelu, kRelu6, kResidual;
 
 inline constexpr const LayerKind* kLayerKinds[] = {
-    &kAvgPool, &kBatchNorm, &kConv2d, &kDropout, &kFlatten, &kLinear, &kMaxPool, &kRelu, &kResidual,
+    &kAvgPool,   &kBatchNorm, &kBranches, &kConv2d, &kDropout, &kElu,      &kFlatten,
+    &kLeakyRelu, &kLinear,    &kMaxPool,  &kRelu,   &kRelu6,   &kResidual,
 };
 
 // Null if there is no such kind.

@@ -8,11 +8,9 @@ constexpr int kMaxWindow = 256;  // pixels: argmax is a byte
 class MaxPool final : public Layer {
  public:
     MaxPool(const LayerText& text, const Fusion& fusion, Builder& builder)
-        : Layer(builder.backend), window_(text.window), mask_dx_(fusion.mask_dx) {
+        : Layer(builder.backend), window_(builder.window_of(text)), mask_dx_(fusion.mask_dx) {
         const Window& w = window_;
         const Shape x = builder.shape;
-        builder.check_image(text);
-        builder.check_window(text);
         if (w.pad_h > w.size_h / 2 || w.pad_w > w.size_w / 2)
             builder.error(text, "'pad' of maxpool may be at most half of 'size', ",
                           pair_text(w.size_h / 2, w.size_w / 2));
@@ -59,7 +57,7 @@ class MaxPool final : public Layer {
 
 const LayerKind kMaxPool{.name = "maxpool",
                          .needs = "size",
-                         .may = "stride pad",
+                         .may = "stride pad ceil",
                          .make = make_layer<MaxPool>,
                          .stride_is_size = true,
                          .masks_dx = true};

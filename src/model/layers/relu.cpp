@@ -1,5 +1,5 @@
 // Relu — y = max(0, x), as a layer of its own where the layer before cannot take it into its call
-// (a pool, say). In place where nobody else reads x.
+// (a pool, say); and the other rectifiers. In place where nobody else reads x.
 #include "src/model/layers/fused_relu.h"
 #include "src/model/layers/layers.h"
 
@@ -7,9 +7,10 @@ namespace convoy {
 
 class Relu final : public Layer {
  public:
-    Relu(const LayerText&, const Fusion& fusion, Builder& builder)
-        : Layer(builder.backend), relu_{true, fusion.dy_is_masked} {
-        builder.add_line("relu", builder.shape);
+    Relu(const LayerText& text, const Fusion& fusion, Builder& builder, Rectifier::Kind kind)
+        : Layer(builder.backend), relu_{true, fusion.dy_is_masked, {kind, text.number}} {
+        const bool bends = kind == Rectifier::kLeakyRelu || kind == Rectifier::kElu;
+        builder.add_line(bends ? cat(text.kind, " ", text.number) : text.kind, builder.shape);
     }
 
     Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
@@ -28,7 +29,7 @@ class Relu final : public Layer {
     Tensor forward(Tensor x, const Pass&) override {
         y_ = x;
         if (copy_) backend_.copy(y_ = copy_.first(x.N), x);
-        backend_.relu(y_);
+        backend_.relu(y_, relu_.f);
         return y_;
     }
     Tensor backward(Tensor dy, const Pass&, GradListener&) override {
@@ -41,6 +42,15 @@ class Relu final : public Layer {
     Tensor y_;  // of the pass
 };
 
-const LayerKind kRelu{.name = "relu", .make = make_layer<Relu>, .ends_in_relu = true};
+template <Rectifier::Kind kKind>
+static std::unique_ptr<Layer> make(const LayerText& text, const Fusion& fusion, Builder& builder) {
+    return std::make_unique<Relu>(text, fusion, builder, kKind);
+}
+
+const LayerKind kRelu{.name = "relu", .make = make<Rectifier::kRelu>, .ends_in_relu = true};
+const LayerKind kRelu6{.name = "relu6", .make = make<Rectifier::kRelu6>};
+const LayerKind kLeakyRelu{
+    .name = "leaky_relu", .argument = "A", .make = make<Rectifier::kLeakyRelu>};
+const LayerKind kElu{.name = "elu", .argument = "A", .make = make<Rectifier::kElu>};
 
 }  // namespace convoy

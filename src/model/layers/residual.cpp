@@ -1,4 +1,5 @@
-// Residual — y = relu(main(x) + shortcut(x)); He, Zhang, Ren, Sun, "Deep Residual Learning" (2015).
+// Residual — y = act(main(x) + shortcut(x)), act a relu or nothing; He, Zhang, Ren, Sun, "Deep
+// Residual Learning" (2015).
 //
 //        ┌──── main ──── norm ─┐
 //   x ───┤                     + ── relu ── y       norm: the batch norm that ends main, if one
@@ -13,32 +14,33 @@ namespace convoy {
 class Residual final : public Layer {
  public:
     Residual(const LayerText& text, const Fusion& fusion, Builder& builder)
-        : Layer(builder.backend), relu_{true, fusion.dy_is_masked} {
+        : Layer(builder.backend), relu_{text.relu, fusion.dy_is_masked} {
         builder.check_image(text);
         const std::string outside = builder.prefix;
         builder.prefix += text.name + ".";
         const Shape x = builder.shape;
-        std::span<const LayerText> main = text.main;
+        std::span<const LayerText> main = text.branches[0];
+        const bool has_shortcut = text.branches.size() > 1;
         const bool norm_adds = builder.fuses && main.back().kind == kBatchNorm.name;
         main_ = builder.build(main.first(main.size() - norm_adds));
         if (norm_adds) {
             Layer* before = main_.empty() ? nullptr : main_.back().get();
-            const Fusion of_norm{.relu = true,
+            const Fusion of_norm{.relu = text.relu,
                                  .dy_is_masked = fusion.dy_is_masked,
                                  .addend = true,
                                  .before = before};
             norm_ = std::make_unique<BatchNorm>(main.back(), of_norm, builder);
         }
         const Shape y = std::exchange(builder.shape, x);
-        if (!builder.flat.N) shortcut_ = builder.build(text.shortcut);
-        if (builder.flat.N) builder.error(text, "'flatten' cannot stand inside of a residual");
+        if (builder.flat.empty() && has_shortcut) shortcut_ = builder.build(text.branches[1]);
+        if (!builder.flat.empty())
+            builder.error(text, "'flatten' cannot stand inside of a residual");
         if (builder.shape != y)
-            builder.error(
-                text, "the layers of residual '", outside, text.name, "' make ", image_text(y),
-                ", its ",
-                text.shortcut.empty() ? "input (there is no shortcut) is " : "shortcut makes ",
-                image_text(builder.shape), "; expected the same shape");
-        if (!norm_adds) builder.add_line("add + relu", y);
+            builder.error(text, "the layers of residual '", outside, text.name, "' make ",
+                          image_text(y), ", its ",
+                          has_shortcut ? "shortcut makes " : "input (there is no shortcut) is ",
+                          image_text(builder.shape), "; expected the same shape");
+        if (!norm_adds) builder.add_line(text.relu ? "add + relu" : "add", y);
         builder.prefix = outside;
     }
 
@@ -80,9 +82,7 @@ class Residual final : public Layer {
     }
 
     Tensor forward(Tensor x, const Pass& pass) override {
-        Tensor main = x, addend = x;
-        for (auto& layer : main_) main = layer->forward(main, pass);
-        for (auto& layer : shortcut_) addend = layer->forward(addend, pass);
+        const Tensor main = main_.forward(x, pass), addend = shortcut_.forward(x, pass);
         if (norm_) {
             norm_->addend = addend;
             return norm_->forward(main, pass);
@@ -90,7 +90,7 @@ class Residual final : public Layer {
         y_ = y_value_.first(x.N);
         if (y_.data != main.data) backend_.copy(y_, main);
         backend_.add(y_, addend);
-        backend_.relu(y_);
+        if (relu_.on) backend_.relu(y_);
         return y_;
     }
 
@@ -100,12 +100,10 @@ class Residual final : public Layer {
         } else if (relu_.needs_grad()) {
             dy = relu_.grad(dy, y_, backend_);
         }
-        Tensor dx = dy, from_shortcut = norm_ ? norm_->addend_grad : dy;
-        for (size_t i = shortcut_.size(); i-- > shortcut_.lowest;)
-            from_shortcut = shortcut_[i]->backward(from_shortcut, pass, listener);
+        const Tensor from_shortcut =
+            shortcut_.backward(norm_ ? norm_->addend_grad : dy, pass, listener);
         if (norm_) norm_->call_ready(listener);
-        for (size_t i = main_.size(); i-- > main_.lowest;)
-            dx = main_[i]->backward(dx, pass, listener);
+        const Tensor dx = main_.backward(dy, pass, listener);
         if (!needs_dx_) return {};
         backend_.add(dx, from_shortcut);
         return dx;
@@ -120,7 +118,11 @@ class Residual final : public Layer {
     Tensor y_;  // of the pass
 };
 
-const LayerKind kResidual{
-    .name = "residual", .argument = "NAME", .make = make_layer<Residual>, .ends_in_relu = true};
+const LayerKind kResidual{.name = "residual",
+                          .argument = "NAME",
+                          .may = "relu",
+                          .make = make_layer<Residual>,
+                          .mark = "shortcut",
+                          .ends_in_relu = true};
 
 }  // namespace convoy

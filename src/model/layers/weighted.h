@@ -43,7 +43,8 @@ class Weighted : public Layer {
     Param* b_ = nullptr;  // or null
     Shape y_shape_;       // of one image
     FusedRelu relu_;
-    const bool mask_dx_, floats_;
+    const bool mask_dx_;
+    bool floats_;  // y is made as floats
     Value x_value_, y_value_, dx_value_;
     Tensor x_, y_;  // of the pass
 };

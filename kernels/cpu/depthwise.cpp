@@ -1,0 +1,130 @@
+// depthwise.cpp — convolutions in which each channel reads itself alone. Channels lie along the
+// vectors; a task is a row of pixels. Bound by memory.   Twin: kernels/cuda/depthwise.cu
+//
+// A window is read in its own order, so w is first brought from channels × taps to taps × channels.
+#include <algorithm>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/windows.h"
+
+namespace convoy {
+
+namespace {
+
+template <class T>
+const float* taps_first(Tensor w, float* to) {
+    const T* from = numbers<T>(w);
+    const int taps = w.H * w.W;
+    for (int c = 0; c < w.N; ++c)
+        for (int tap = 0; tap < taps; ++tap) to[tap * w.N + c] = *from++;
+    return to;
+}
+
+// The taps that `window` has, in its order. Returns the end of them.
+DepthwiseTap* list_taps(const PoolGrad& w, int channels, DepthwiseTap* to) {
+    for (int p = w.row_begin; p < w.row_end; ++p)
+        for (int q = w.col_begin; q < w.col_end; ++q)
+            *to++ = {p * w.line + q * w.pixel,
+                     ptrdiff_t(w.place - p * w.place_row - q * w.place_col) * channels};
+    return to;
+}
+
+// f(run, first output) for the outputs of a row, of all images' rows; outputs whose windows lie
+// within the columns of x are one run. `taps` has room for a whole window.
+template <class T, class F>
+void over_runs(int row, Tensor x, const Window& window, Tensor y, DepthwiseTap* taps, F&& f) {
+    const int inner = std::min(y.W, (window.pad_w + window.stride_w - 1) / window.stride_w);
+    const int room = x.W + window.pad_w - window.size_w;
+    const int outer = room < 0 ? inner : std::clamp(room / window.stride_w + 1, inner, y.W);
+    for (int q = 0, count; q < y.W; q += count) {
+        count = q == inner && outer > inner ? outer - inner : 1;
+        const Corner at(row % y.H, q, window, x);
+        const PoolWindow& in = at.inside;
+        const DepthwiseTap* end = list_taps({in.line, in.pixel, in.row_begin, in.row_end,
+                                             in.col_begin, in.col_end, 0, -in.size_w, -1},
+                                            y.C, taps);
+        f(DepthwiseRun<T>{static_cast<const T*>(x.data) + at.start(row / y.H, x),
+                          ptrdiff_t(window.stride_w) * x.C, y.C, taps, int(end - taps), y.C, count},
+          (ptrdiff_t(row) * y.W + q) * y.C);
+    }
+}
+
+// Each thread has room for a window's taps.
+constexpr size_t kTapFloats = sizeof(DepthwiseTap) / sizeof(float);
+DepthwiseTap* taps_in(float* scratch) { return reinterpret_cast<DepthwiseTap*>(scratch); }
+
+}  // namespace
+
+void CpuBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
+    float* const* scratch = cpu_.for_threads(kTapFloats * size_t(w.H) * size_t(w.W));
+    with_type(x.type, [&]<class T>(T) {
+        T* to = numbers<T>(y);
+        const float* filter = taps_first<T>(w, cpu_.shared.get(kSlotB, w.elems()));
+        const auto pass = cpu_.micro.passes(to).depthwise;
+        cpu_.pool.for_each(y.N * y.H, [&](int row, int thread) {
+            over_runs<T>(row, x, window, y, taps_in(scratch[thread]),
+                         [&](const auto& run, ptrdiff_t at) {
+                             pass(run, filter, b, relu, nullptr, to + at);
+                         });
+        });
+    });
+}
+
+void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
+    float* const* scratch = cpu_.for_threads(kTapFloats * size_t(w.H) * size_t(w.W));
+    const int step = window.stride_w;
+    with_type(dx.type, [&]<class T>(T) {
+        const T *from = numbers<T>(dy), *signs = numbers<T>(mask);
+        T* to = numbers<T>(dx);
+        const float* filter = taps_first<T>(w, cpu_.shared.get(kSlotB, w.elems()));
+        const auto pass = cpu_.micro.passes(from).depthwise;
+        // Pixels a stride apart are alike where no window is cut off: each reads one column
+        // further.
+        const auto run_from = [&](int row, int q, DepthwiseTap* taps) {
+            const int last = (q + window.pad_w) / step;  // that reads it, or beyond dy
+            const int count = q + window.pad_w < window.size_w - 1
+                                  ? 1
+                                  : std::clamp(dy.W - last, 1, (dx.W - 1 - q) / step + 1);
+            const ptrdiff_t at = (ptrdiff_t(row) * dx.W + q) * dx.C;
+            const DepthwiseTap* end = list_taps(covering(row % dx.H, q, window, dy), dx.C, taps);
+            pass({from + ptrdiff_t(row / dx.H) * dy.H * dy.W * dy.C, dy.C, ptrdiff_t(step) * dx.C,
+                  taps, int(end - taps), dx.C, count},
+                 filter, nullptr, false, signs ? signs + at : nullptr, to + at);
+            return count;
+        };
+        cpu_.pool.for_each(dx.N * dx.H, [&](int row, int thread) {
+            for (int phase = 0; phase < std::min(step, dx.W); ++phase)
+                for (int q = phase; q < dx.W;)
+                    q += step * run_from(row, q, taps_in(scratch[thread]));
+        });
+    });
+}
+
+// Parts of the rows have sums of their own, which are then added in order: the bits depend on the
+// number of threads alone.
+void CpuBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw) {
+    const int C = x.C, taps = dw.H * dw.W, rows = dy.N * dy.H;
+    const int parts = std::min(rows, 4 * threads());
+    const size_t size = size_t(taps) * size_t(C);
+    float* const* scratch = cpu_.for_threads(kTapFloats * size_t(taps));
+    float* sums = cpu_.shared.get(kSlotParts, parts * size);
+    with_type(x.type, [&]<class T>(T) {
+        const T* from = numbers<T>(dy);
+        const auto pass = cpu_.micro.passes(from).depthwise_grad_w;
+        cpu_.pool.for_each(parts, [&](int part, int thread) {
+            float* own = sums + part * size;
+            std::fill_n(own, size, 0.0f);
+            const int end = int(int64_t(rows) * (part + 1) / parts);
+            for (int row = int(int64_t(rows) * part / parts); row < end; ++row)
+                over_runs<T>(row, x, window, dy, taps_in(scratch[thread]),
+                             [&](const auto& run, ptrdiff_t at) { pass(run, from + at, own); });
+        });
+    });
+    float* to = dw.floats();
+    for (int part = 0; part < parts; ++part)
+        for (int c = 0; c < C; ++c)
+            for (int tap = 0; tap < taps; ++tap)
+                to[c * taps + tap] += sums[part * size + size_t(tap) * C + c];
+}
+
+}  // namespace convoy

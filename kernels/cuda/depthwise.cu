@@ -1,0 +1,165 @@
+// depthwise.cu — convolutions in which each channel reads itself alone.
+// Twin: kernels/cpu/depthwise.cpp
+//
+//   forward  y[npq,c]  = act(b[c] + Σ_rs x[n, p·stride+r−pad, q·stride+s−pad, c]·w[c,rs])
+//   grad_x   dx[nhw,c] = Σ dy[npq,c]·w[c,rs] over the windows that contain the pixel; masked
+//   grad_w   dw[c,rs] += Σ_npq dy[npq,c]·x[…,c]
+//
+//   grid     forward, grad_x: a thread for four neighbouring channels of a pixel, or for one where
+//            channels do not come in fours, in loops as wide as the grid. grad_w: a block of 32
+//            channels × 8 rows for each tap and part of the rows npq; the sums of the parts are
+//            added by column_sums.cu.
+//   shared   8·32 floats, in grad_w
+//   bytes    4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
+//            written once; grad_w reads both once for each tap, mostly from the cache. Bound by
+//            memory.
+//   order    rows, then columns of the window; grad_w: each thread its rows in order, the 8 in
+//   order,
+//            the parts in order. The same bits on every run.
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/numbers.h"
+#include "kernels/shapes.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+namespace {
+
+constexpr int kChannels = 32, kRows = 8;
+
+struct Pixel {
+    int n, h, w, c;
+    __device__ Pixel(size_t i, Shape s)
+        : n(int(i / (size_t(s.H) * s.W * s.C))),
+          h(int(i / (size_t(s.W) * s.C) % s.H)),
+          w(int(i / s.C % s.W)),
+          c(int(i % s.C)) {}
+};
+__device__ __forceinline__ size_t index(Shape s, int n, int h, int w, int c) {
+    return ((size_t(n) * s.H + h) * s.W + w) * s.C + c;
+}
+
+// sum[e] += x[e]·w of channel c + e at this tap.
+template <class T, int kWide>
+__device__ __forceinline__ void add_tap(float (&sum)[kWide], const T* x, const T* w, int c,
+                                        int taps, int tap) {
+    float v[kWide];
+    load_pack(v, x);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) sum[e] += v[e] * load(w + size_t(c + e) * taps + tap);
+}
+
+template <class T, int kWide>
+__global__ void forward_kernel(const T* __restrict__ x, Shape xs, const T* __restrict__ w,
+                               const float* b, Window window, bool relu, T* __restrict__ y,
+                               Shape ys, size_t packs) {
+    const int taps = window.size_h * window.size_w;
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const Pixel at(i * kWide, ys);
+        const int h = at.h * window.stride_h - window.pad_h;
+        const int v = at.w * window.stride_w - window.pad_w;
+        float sum[kWide];
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) sum[e] = b ? b[at.c + e] : 0.0f;
+        for (int r = max(0, -h); r < min(window.size_h, xs.H - h); ++r)
+            for (int s = max(0, -v); s < min(window.size_w, xs.W - v); ++s)
+                add_tap(sum, x + index(xs, at.n, h + r, v + s, at.c), w, at.c, taps,
+                        r * window.size_w + s);
+        if (relu)
+#pragma unroll
+            for (int e = 0; e < kWide; ++e) sum[e] = sum[e] < 0 ? 0.0f : sum[e];  // a NaN stays
+        store_pack(y + i * kWide, sum);
+    }
+}
+
+template <class T, int kWide>
+__global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __restrict__ w,
+                              Window window, const T* mask, T* dx, Shape xs, size_t packs) {
+    const int taps = window.size_h * window.size_w;
+    for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const Pixel at(i * kWide, xs);
+        // The windows that contain this pixel: p·stride − pad ≤ h < p·stride − pad + size.
+        const int h = at.h + window.pad_h, v = at.w + window.pad_w;
+        const int p0 = h < window.size_h ? 0 : (h - window.size_h) / window.stride_h + 1;
+        const int q0 = v < window.size_w ? 0 : (v - window.size_w) / window.stride_w + 1;
+        const int p1 = min(h / window.stride_h, ys.H - 1), q1 = min(v / window.stride_w, ys.W - 1);
+        float sum[kWide] = {};
+        for (int p = p0; p <= p1; ++p)
+            for (int q = q0; q <= q1; ++q)
+                add_tap(sum, dy + index(ys, at.n, p, q, at.c), w, at.c, taps,
+                        (h - p * window.stride_h) * window.size_w + v - q * window.stride_w);
+        if (mask) {
+            float signs[kWide];
+            load_pack(signs, mask + i * kWide);
+            for (int e = 0; e < kWide; ++e)
+                if (signs[e] <= 0) sum[e] = 0;
+        }
+        store_pack(dx + i * kWide, sum);
+    }
+}
+
+// parts[part][c·taps + tap] of channels blockIdx.x·32 …, tap blockIdx.y, part blockIdx.z.
+template <class T>
+__global__ void grad_w_kernel(const T* __restrict__ x, Shape xs, const T* __restrict__ dy, Shape ys,
+                              Window window, float* parts) {
+    __shared__ float sums[kRows][kChannels];
+    const int c = blockIdx.x * kChannels + threadIdx.x, tap = blockIdx.y, taps = gridDim.y;
+    const int64_t rows = int64_t(ys.N) * ys.H * ys.W;
+    const int64_t begin = rows * blockIdx.z / gridDim.z, end = rows * (blockIdx.z + 1) / gridDim.z;
+    float sum = 0;
+    for (int64_t row = begin + threadIdx.y; row < end && c < xs.C; row += kRows) {
+        const Pixel at(size_t(row) * ys.C, ys);
+        const int h = at.h * window.stride_h - window.pad_h + tap / window.size_w;
+        const int v = at.w * window.stride_w - window.pad_w + tap % window.size_w;
+        if (h >= 0 && v >= 0 && h < xs.H && v < xs.W)
+            sum += load(dy + row * ys.C + c) * load(x + index(xs, at.n, h, v, c));
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();  // the sums of all rows are there
+    if (threadIdx.y > 0 || c >= xs.C) return;
+    for (int r = 1; r < kRows; ++r) sum += sums[r][threadIdx.x];
+    parts[(size_t(blockIdx.z) * xs.C + c) * taps + tap] = sum;
+}
+
+}  // namespace
+
+void CudaBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu,
+                            Tensor y) {
+    with_pack({y, x}, [&](auto type, auto wide) {
+        using T = decltype(type);
+        const size_t packs = y.elems() / wide();
+        forward_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.shape(), numbers<T>(w), b, window, relu, numbers<T>(y), y.shape(),
+            packs);
+        CUDA_LAUNCHED();
+    });
+}
+
+void CudaBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
+    with_pack({dx, dy, mask}, [&](auto type, auto wide) {
+        using T = decltype(type);
+        const size_t packs = dx.elems() / wide();
+        grad_x_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
+            numbers<T>(dy), dy.shape(), numbers<T>(w), window, numbers<T>(mask), numbers<T>(dx),
+            dx.shape(), packs);
+        CUDA_LAUNCHED();
+    });
+}
+
+void CudaBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw) {
+    const int taps = dw.H * dw.W, blocks = ceil_div(x.C, kChannels) * taps;
+    ENSURE(taps <= 65535, "a window of ", taps, " pixels");  // the y of a grid
+    const int64_t rows = int64_t(dy.elems()) / dy.C;
+    // As many parts as fill the GPU a few times, of 64 rows at least.
+    const int parts = int(std::clamp<int64_t>(processors_ * 16 / blocks, 1, ceil_div(rows, 64)));
+    float* sums = memory_.scratch<float>(kSlotProduct, size_t(parts) * dw.elems());
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        grad_w_kernel<T>
+            <<<dim3(ceil_div(x.C, kChannels), taps, parts), dim3(kChannels, kRows), 0, stream_>>>(
+                numbers<T>(x), x.shape(), numbers<T>(dy), dy.shape(), window, sums);
+        CUDA_LAUNCHED();
+    });
+    add_column_sums({sums, {parts, 1, 1, int(dw.elems())}}, dw.floats());
+}
+
+}  // namespace convoy::CONVOY_DEVICE
