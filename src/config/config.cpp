@@ -244,9 +244,12 @@ static const Option kOptions[] = {
      0, kAny, "print one JSON object a line"},
     {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},
+    {"format", "Output", &C::format, "auto|tar|tfrecord|safetensors|onnx", kPack | kExport, 0, kAny,
+     "what to write; pack: tar (WebDataset's, auto) or tfrecord (of tf.train.Example); export: "
+     "safetensors (auto) or onnx"},
+    {"with-preprocessing", "Output", &C::with_preprocessing, "", kExport, 0, kAny,
+     "with --format onnx: take pixels from 0 to 255 (uint8, NxHxWxC), and give probabilities too"},
 
-    {"format", "Pack", &C::format, "tar|tfrecord", kPack, 0, kAny,
-     "WebDataset's tar files, or TFRecords of tf.train.Example"},
     {"shard-size", "Pack", &C::shard_size, "SIZE", kPack, 0, kAny,
      "bytes of images after which a new shard begins; counted before --max-side makes them "
      "smaller"},
