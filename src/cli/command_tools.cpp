@@ -8,6 +8,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/onnx.h"
+#include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/check_data.h"
 #include "src/cli/commands.h"
@@ -142,7 +143,7 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
     const std::vector<std::string> classes = split(config.classes, ',');
     const auto backend = make_backend("cpu");
     Model model(text, model_options(config, int(classes.size())), *backend);
-    const SafeTensors content = read_safetensors(line.files[0]);
+    const SafeTensors content = read_weights(line.files[0], log);
     const ImportReport report = import_weights(content, model, *backend, /*partial=*/true);
     if (!report.fresh.empty())
         fail(line.files[0], " does not fill a ", config.model, " with ", classes.size(),

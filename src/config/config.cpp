@@ -97,8 +97,8 @@ static const Option kOptions[] = {
     {"bn-group", "Model", &C::bn_group, "G", kSteps, kJob, from(0, 1e6),
      "images in a batch norm group; 0: all of a rank's share"},
     {"init", "Model", &C::init, "FILE", kTrain, 0, kAny,
-     "start from the weights in this safetensors file (torchvision's names); what does not fit "
-     "starts fresh"},
+     "start from the weights in this file, safetensors or PyTorch's .pth (torchvision's names); "
+     "what does not fit starts fresh"},
     {"freeze", "Model", &C::freeze, "N|PREFIX", kTrain | kPlan, kJob, kAny,
      "do not train the first N layers, or the parameters whose names begin with PREFIX"},
 
