@@ -171,7 +171,7 @@ deps:
 
 $(BUILD)/net/%.o $(BUILD)/data/%.o: CXXFLAGS += $(OPTIMISE:-O1=-O2)
 # Run once, full of templates: small rather than fast, for the static binary.
-$(BUILD)/src/cli/%.o $(BUILD)/src/checkpoint/%.o: CXXFLAGS += $(OPTIMISE:-O1=-Os)
+$(BUILD)/src/cli/%.o $(BUILD)/src/checkpoint/%.o $(BUILD)/src/run/%.o: CXXFLAGS += $(OPTIMISE:-O1=-Os)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
 $(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)

@@ -237,6 +237,8 @@ static const Option kOptions[] = {
      "checkpoints to keep, besides the best one"},
     {"log-every", "Output", &C::log_every, "N", kTrain, kFollows, from(1, 1e9),
      "steps between two lines"},
+    {"tensorboard", "Output", &C::tensorboard, "", kTrain, kJob, kAny,
+     "write curves, settings, images and mistakes for TensorBoard into the run folder, under tb/"},
     {"quiet", "Output", &C::quiet, "", kTrain | kEval | kPredict | kCoordinator, 0, kAny,
      "print only errors and notices"},
     {"json", "Output", &C::json, "",

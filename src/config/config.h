@@ -132,7 +132,7 @@ struct Config {
     double save_every = 1;
     int keep = 3;
     int log_every = 10;
-    bool quiet = false, json = false;
+    bool quiet = false, json = false, tensorboard = false;
 
     // cost; 0: not given
     double price_per_hour = 0, watts = 0, grams_per_kwh = 0;
