@@ -50,6 +50,11 @@ struct Graph {
         used[name] = &(constants[name] = std::move(tensor));
         return name;
     }
+    std::vector<std::string> with_weights(const LayerText& layer) {
+        std::vector<std::string> inputs = {value, weight(layer, "weight")};
+        if (layer.bias) inputs.push_back(weight(layer, "bias"));
+        return inputs;
+    }
     // op(inputs), into a new value, or into `output`.
     void add(const char* op, const std::vector<std::string>& inputs,
              const std::vector<ProtoMessage>& attributes = {}, const char* output = nullptr) {
@@ -67,27 +72,21 @@ struct Graph {
     void add_layers(const std::vector<LayerText>& layers);
 };
 
-void slide(const Window& w, Graph& graph) {
+void slide(const char* op, const std::vector<std::string>& inputs, const Window& w, Graph& graph) {
+    graph.add(op, inputs,
+              {attribute("kernel_shape", {w.size_h, w.size_w}),
+               attribute("strides", {w.stride_h, w.stride_w}),
+               attribute("pads", {w.pad_h, w.pad_w, w.pad_h, w.pad_w})});
     graph.H = w.out_h(graph.H), graph.W = w.out_w(graph.W);
-}
-std::vector<ProtoMessage> window_attributes(const Window& w) {
-    return {attribute("kernel_shape", {w.size_h, w.size_w}),
-            attribute("strides", {w.stride_h, w.stride_w}),
-            attribute("pads", {w.pad_h, w.pad_w, w.pad_h, w.pad_w})};
 }
 
 void conv2d(const LayerText& layer, Graph& graph) {
-    std::vector<std::string> inputs = {graph.value, graph.weight(layer, "weight")};
-    if (layer.bias) inputs.push_back(graph.weight(layer, "bias"));
-    graph.add("Conv", inputs, window_attributes(layer.window));
-    slide(layer.window, graph);
+    slide("Conv", graph.with_weights(layer), layer.window, graph);
 }
 
 void linear(const LayerText& layer, Graph& graph) {
     graph.make_row();
-    std::vector<std::string> inputs = {graph.value, graph.weight(layer, "weight")};
-    if (layer.bias) inputs.push_back(graph.weight(layer, "bias"));
-    graph.add("Gemm", inputs, {attribute("transB", 1)});
+    graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
 }
 
 // Its epsilon is ONNX's default, 1e-5.
@@ -98,8 +97,7 @@ void batch_norm(const LayerText& layer, Graph& graph) {
 }
 
 void max_pool(const LayerText& layer, Graph& graph) {
-    graph.add("MaxPool", {graph.value}, window_attributes(layer.window));
-    slide(layer.window, graph);
+    slide("MaxPool", {graph.value}, layer.window, graph);
 }
 
 // The mean of each of `parts` parts of `size` pixels, as a matrix: part p is [p·size/parts,
@@ -185,19 +183,6 @@ ProtoMessage value_info(const char* name, DataType type, std::initializer_list<i
     return ProtoMessage().bytes(1, name).bytes(2, ProtoMessage().bytes(1, tensor));
 }
 
-StoredTensor per_channel(int C, auto value) {
-    StoredTensor tensor{"F32", {1, C, 1, 1}, {}};
-    for (int c = 0; c < C; ++c) tensor.values.push_back(value(c));
-    return tensor;
-}
-
-std::string resize_text(const ModelCard& card) {
-    // Whatever the image's shape: this one makes the target square where the input is square.
-    const Preprocess how = card.preprocess();
-    const Resizing resizing = input_resizing(how.size.H, how.size.W, how, 0, 0);
-    return json{{"to", {resizing.H, resizing.W}}, {"crop", {how.size.H, how.size.W}}}.dump();
-}
-
 }  // namespace
 
 bool has_onnx_form(const std::string& kind) { return find_form(kind); }
@@ -207,16 +192,17 @@ void write_onnx(const std::string& path, const ModelCard& card, const SafeTensor
     const auto [H, W, C] = card.size;
     const int classes = int(card.classes.size());
     Graph graph{weights, H, W, with_preprocessing ? "pixels" : "input"};
+    const Preprocess how = card.preprocess();
     if (with_preprocessing) {
-        const Preprocess how = card.preprocess();
         graph.add("Cast", {graph.value}, {attribute("to", kFloat)});
         graph.add("Transpose", {graph.value}, {attribute("perm", {0, 3, 1, 2})});
-        graph.add("Mul", {graph.value,
-                          graph.constant("preprocess.scale",
-                                         per_channel(C, [&](int c) { return how.scale(c); }))});
-        graph.add("Add", {graph.value, graph.constant("preprocess.bias", per_channel(C, [&](int c) {
-                                                          return how.bias(c);
-                                                      }))});
+        const auto by_channel = [&](const char* op, const char* name, auto factor) {
+            StoredTensor tensor{"F32", {1, C, 1, 1}, {}};
+            for (int c = 0; c < C; ++c) tensor.values.push_back((how.*factor)(c));
+            graph.add(op, {graph.value, graph.constant(name, tensor)});
+        };
+        by_channel("Mul", "preprocess.scale", &Preprocess::scale);
+        by_channel("Add", "preprocess.bias", &Preprocess::bias);
     }
     graph.add_layers(parse_model(card.model_text, card.model_name).layers);
     graph.make_row();
@@ -248,7 +234,8 @@ void write_onnx(const std::string& path, const ModelCard& card, const SafeTensor
     ProtoMessage model = ProtoMessage().number(1, kIrVersion).bytes(2, "convoy");
     model.bytes(8, ProtoMessage().bytes(1, "").number(2, kOpset));
     auto metadata = card_to_metadata(card);
-    metadata["resize"] = resize_text(card);
+    const Resizing resizing = input_resizing(H, W, how, 0, 0);  // of an image of the input's shape
+    metadata["resize"] = json{{"to", {resizing.H, resizing.W}}, {"crop", {H, W}}}.dump();
     for (const auto& [key, value] : metadata)
         model.bytes(14, ProtoMessage().bytes(1, key).bytes(2, value));
     model.head(7, graph_size);

@@ -145,7 +145,7 @@ void TensorBoard::event(const std::string& name, const json& fields) {
         for (const auto& [field, tag] : kCurves)
             if (fields.contains(field))
                 curves.bytes(1, ProtoMessage().bytes(1, tag).real(2, fields[field].get<float>()));
-        (name == "val" ? val() : train()).add(step, curves);
+        (name == "val" ? val() : *train_).add(step, curves);
     }
     for (const char* cause : {"why", "cause"})
         if (fields.contains(cause)) text("events", fields[cause], step);
@@ -168,12 +168,12 @@ void TensorBoard::event(const std::string& name, const json& fields) {
                 experiment.bytes(
                     5, ProtoMessage().bytes(1, ProtoMessage().bytes(1, group).bytes(2, tag)));
         session.real(5, now());
-        train().add_value(step, hyper_parameters("experiment", 2, experiment));
-        train().add_value(step, hyper_parameters("session_start_info", 3, session));
+        train_->add_value(step, hyper_parameters("experiment", 2, experiment));
+        train_->add_value(step, hyper_parameters("session_start_info", 3, session));
     }
     if (name == "done") {
         const bool is_whole = fields.value("how", "") == "finished";
-        train().add_value(
+        train_->add_value(
             step, hyper_parameters("session_end_info", 4,
                                    ProtoMessage().number(1, is_whole ? 1 : 2).real(2, now())));
     }
@@ -183,7 +183,7 @@ void TensorBoard::text(const std::string& tag, const std::string& markdown, int6
     constexpr int kString = 7;  // DataType
     const ProtoMessage tensor =
         ProtoMessage().number(1, kString).bytes(2, {}).bytes(8, as_utf8(markdown));  // a scalar
-    train().add_value(step, ProtoMessage().bytes(1, tag).bytes(8, tensor).bytes(9, plugin("text")));
+    train_->add_value(step, ProtoMessage().bytes(1, tag).bytes(8, tensor).bytes(9, plugin("text")));
 }
 
 void TensorBoard::picture(const std::string& tag, const Image& image, int64_t step, bool exact,
@@ -198,7 +198,7 @@ void TensorBoard::picture(const std::string& tag, const Image& image, int64_t st
             .number(2, image.W)
             .number(3, image.C)
             .bytes(4, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    train().add_value(step, ProtoMessage()
+    train_->add_value(step, ProtoMessage()
                                 .bytes(1, tag)
                                 .bytes(4, picture)
                                 .bytes(9, plugin("images").bytes(3, as_utf8(description))));

@@ -39,7 +39,6 @@ class TensorBoard {
 
  private:
     class File;
-    File& train() { return *train_; }
     File& val();
 
     Log& log_;
