@@ -91,6 +91,19 @@ TEST_CASE("tensorboard: pictures are the rows of a batch, and what was taken for
     CHECK(image.pixels[3 * 3 + 1] == 31);                // image 3, first row, green
     CHECK(image.pixels[size_t(3 * image.W) * 3] == 83);  // image 8, second row, red
 
+    TempDir folder;
+    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
+    Log log(out);
+    TensorBoard board(log, folder.path(), 1);
+    board.picture("p", image, 1, true, "");
+    const std::string shown = events_of(files_of(folder / "tb/train")[0]).back();
+    const std::string content = proto_text(proto_text(proto_text(proto_text(shown, 5), 1), 4), 4);
+    Decoder decoder;
+    Image stored;
+    decoder.open({reinterpret_cast<const uint8_t*>(content.data()), content.size()}, "p");
+    decoder.read(stored);
+    CHECK(stored.pixels == image.pixels);  // red is red
+
     struct OneName : Source {
         std::string name(size_t i) const override { return cat("image ", i); }
         void read(size_t, std::vector<uint8_t>&) const override {}
@@ -102,10 +115,6 @@ TEST_CASE("tensorboard: pictures are the rows of a batch, and what was taken for
     Mistakes mistakes(3, how, true);
     mistakes.add(batch, std::vector<float>{5, 0, 0, 1, 0, 0, 9, 0, 0, 0, 0, 2});
     CHECK(mistakes.pairs == std::vector<float>{1, 0, 0, 2, 0, 0, 0, 0, 1});
-    TempDir folder;
-    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
-    Log log(out);
-    TensorBoard board(log, folder.path(), 1);
     mistakes.show(board, {"hat", "shoe", "cap"}, source, 1);
     const std::string file = read_file(files_of(folder / "tb/train")[0]);
     CHECK(file.find("| shoe | hat | 2 |") != std::string::npos);

@@ -171,12 +171,11 @@ void TensorBoard::event(const std::string& name, const json& fields) {
         train_->add_value(step, hyper_parameters("experiment", 2, experiment));
         train_->add_value(step, hyper_parameters("session_start_info", 3, session));
     }
-    if (name == "done") {
-        const bool is_whole = fields.value("how", "") == "finished";
-        train_->add_value(
-            step, hyper_parameters("session_end_info", 4,
-                                   ProtoMessage().number(1, is_whole ? 1 : 2).real(2, now())));
-    }
+    constexpr int kSuccess = 1;  // Status; without one the session counts as running
+    if (name == "done" && fields.value("how", "") == "finished")
+        train_->add_value(step,
+                          hyper_parameters("session_end_info", 4,
+                                           ProtoMessage().number(1, kSuccess).real(2, now())));
 }
 
 void TensorBoard::text(const std::string& tag, const std::string& markdown, int64_t step) {
@@ -188,10 +187,12 @@ void TensorBoard::text(const std::string& tag, const std::string& markdown, int6
 
 void TensorBoard::picture(const std::string& tag, const Image& image, int64_t step, bool exact,
                           const std::string& description) {
+    // Only read; cv::Mat has no read-only form.
     cv::Mat pixels(image.H, image.W, CV_8UC(image.C), const_cast<uint8_t*>(image.pixels.data()));
-    if (image.C == 3) cv::cvtColor(pixels, pixels, cv::COLOR_RGB2BGR);  // into memory of its own
+    cv::Mat bgr = pixels;
+    if (image.C == 3) bgr.release(), cv::cvtColor(pixels, bgr, cv::COLOR_RGB2BGR);
     std::vector<uint8_t> bytes;
-    cv::imencode(exact ? ".png" : ".jpg", pixels, bytes);
+    cv::imencode(exact ? ".png" : ".jpg", bgr, bytes);
     const ProtoMessage picture =
         ProtoMessage()
             .number(1, image.H)
