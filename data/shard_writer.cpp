@@ -11,6 +11,7 @@
 
 #include "data/crc32c.h"
 #include "src/base/check.h"
+#include "src/base/protobuf.h"
 
 namespace convoy {
 namespace {
@@ -89,51 +90,41 @@ class TfrecordWriter final : public ShardWriter {
 
     void add(const std::string& key, const std::string& extension, std::span<const uint8_t> image,
              int32_t label, const std::string& name) override {
-        const auto text = [](std::string_view value) { return field(1, field(1, value)); };
         std::string format = extension == "jpg" ? "JPEG" : extension;
         for (char& c : format) c = char(std::toupper(static_cast<unsigned char>(c)));
-        std::string number;
-        append_varint(number, uint64_t(label));
-        const std::string_view bytes{reinterpret_cast<const char*>(image.data()), image.size()};
+        ProtoMessage features;
+        const auto add = [&](const char* key, int kind, const ProtoMessage& list) {
+            const ProtoMessage feature = ProtoMessage().bytes(kind, list);
+            features.bytes(1, ProtoMessage().bytes(1, key).bytes(2, feature));
+        };
+        const auto text = [](std::string_view value) { return ProtoMessage().bytes(1, value); };
         // In the order of their names, as protobuf's deterministic output has them.
-        write(field(1, entry("image/class/label", field(3, field(1, number))) +
-                           entry("image/class/text", text(name)) +
-                           entry("image/encoded", text(bytes)) +
-                           entry("image/filename", text(cat(key, ".", extension))) +
-                           entry("image/format", text(format))));
+        add("image/class/label", 3, ProtoMessage().number(1, label));
+        add("image/class/text", 1, text(name));
+        add("image/encoded", 1, text({reinterpret_cast<const char*>(image.data()), image.size()}));
+        add("image/filename", 1, text(cat(key, ".", extension)));
+        add("image/format", 1, text(format));
+        const std::string record = tfrecord(ProtoMessage().bytes(1, features));
+        file_.write({reinterpret_cast<const uint8_t*>(record.data()), record.size()});
     }
     void close() override { file_.sync(); }
 
  private:
-    static void append_varint(std::string& out, uint64_t value) {
-        for (; value >= 0x80; value >>= 7) out += char(value | 0x80);
-        out += char(value);
-    }
-    // A field of bytes.
-    static std::string field(int number, std::string_view bytes) {
-        std::string out(1, char(number << 3 | 2));
-        append_varint(out, bytes.size());
-        return out.append(bytes);
-    }
-    static std::string entry(const char* name, const std::string& feature) {
-        return field(1, field(1, name) + field(2, feature));
-    }
-    void write(const std::string& data) {
-        const std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(data.data()),
-                                             data.size()};
-        uint8_t header[12], footer[4];
-        const uint64_t length = data.size();
-        std::memcpy(header, &length, 8);
-        const uint32_t of_length = masked_crc32c({header, 8}), of_data = masked_crc32c(bytes);
-        std::memcpy(header + 8, &of_length, 4);
-        std::memcpy(footer, &of_data, 4);
-        file_.write(header), file_.write(bytes), file_.write(footer);
-    }
-
     OutputFile file_;
 };
 
 }  // namespace
+
+std::string tfrecord(std::string_view data) {
+    const auto number = [](auto value) {
+        return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+    };
+    const auto checksum = [&](std::string_view text) {
+        return number(masked_crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()}));
+    };
+    const std::string length = number(uint64_t(data.size()));
+    return cat(length, checksum(length), data, checksum(data));
+}
 
 std::unique_ptr<ShardWriter> make_shard_writer(ShardFormat format, const std::string& path) {
     if (format == ShardFormat::tfrecord) return std::make_unique<TfrecordWriter>(path);

@@ -11,7 +11,7 @@
 #include "src/checkpoint/safetensors.h"
 #include "src/cli/commands.h"
 #include "src/run/train_run.h"
-#include "tests/process.h"
+#include "tests/event_files.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -125,7 +125,8 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
 }
 
 struct Outcome {
-    std::map<int64_t, double> losses;  // by step
+    std::map<int64_t, double> losses;            // by step
+    std::map<int64_t, double> curve, val_curve;  // the same, with --tensorboard
     std::map<std::string, std::vector<float>> weights;
     std::vector<int> status = std::vector<int>(kWorld);
     int operations = 0;  // of rank 1
@@ -177,6 +178,12 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
             if (event["event"] == "epoch") outcome.images = event["images"];
             if (event["event"] == "val") outcome.val_loss = event["loss"];
         }
+        if (std::filesystem::exists(run + "/tb/train"))
+            for (const auto& [step, loss] : points(run + "/tb/train", "loss"))
+                outcome.curve[int64_t(step)] = loss;
+        if (std::filesystem::exists(run + "/tb/val"))
+            for (const auto& [step, loss] : points(run + "/tb/val", "loss"))
+                outcome.val_curve[int64_t(step)] = loss;
         if (std::filesystem::exists(run + "/latest")) outcome.saved.insert(rank);
     }
     // First of those that were killed, so what they have counts where nobody else saved: they may
@@ -289,6 +296,25 @@ TEST_CASE("elastic: --sync-every goes back to the last average, and every image 
             if (rank != 0) CHECK(outcome.images == 48);  // rank 0 wrote the log from the beginning
             CHECK(outcome.losses.rbegin()->first == 4);
         }
+}
+
+TEST_CASE("elastic: TensorBoard's curves go on with the rank that takes over") {
+    const std::vector<std::string> more = {"tensorboard=1"};
+    const Outcome whole = run_job({}, more);
+    check_equal(whole, run_job({}));
+    REQUIRE(whole.curve.size() == 4);
+    REQUIRE(whole.val_curve.size() == 1);
+    for (int i = whole.operations / 7; i < whole.operations; i += whole.operations / 7) {
+        const Outcome outcome = run_job({0, i, false, SIGKILL}, more);
+        CAPTURE(i);
+        INFO(outcome.logs);
+        CHECK(outcome.status[1] == 0);
+        check_equal(outcome, whole);
+        REQUIRE(outcome.curve.size() == 4);
+        for (const auto& [step, loss] : outcome.losses)
+            CHECK(outcome.curve.at(step) == doctest::Approx(loss));
+        CHECK(outcome.val_curve.at(4) == doctest::Approx(whole.val_loss).epsilon(1e-3));
+    }
 }
 
 static bool said(const Outcome& outcome, const std::string& text) {

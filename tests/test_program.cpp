@@ -8,6 +8,7 @@
 #include "tests/net_support.h"
 #include "tests/process.h"
 #include "tests/relay.h"
+#include "tests/torch_zip.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -166,6 +167,26 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
 
     const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
     CHECK(run_trainer({"export", "--from", run, "--out", file}).first == 0);
+    const std::string onnx = folder / "m.onnx", evil = folder / "evil.pth";
+    const auto refusal = [&](Words words) {
+        const auto [refused, why] = run_trainer(words);
+        CHECK(refused == 1);
+        return why;
+    };
+    CHECK(run_trainer(
+              {"export", "--from", run, "--format", "onnx", "--with-preprocessing", "--out", onnx})
+              .first == 0);
+    CHECK(read_file(onnx).find("conv5.weight") != std::string::npos);
+    CHECK(refusal({"export", "--from", run, "--format", "tar", "--out", onnx})
+              .find("--format tar is none of this command's") != std::string::npos);
+    CHECK(refusal({"export", "--from", run, "--with-preprocessing", "--out", onnx})
+              .find("needs --format onnx") != std::string::npos);
+    std::ofstream(evil, std::ios::binary) << torch_file(
+        "\x80\x02"
+        "cposix\nsystem\n" +
+        pickled("true") + "\x85R.");
+    CHECK(refusal({"import", evil, "--model", "tiny", "--classes", "a,b", "--out", again})
+              .find("evil.pth: it wants 'posix.system'") != std::string::npos);
     const Words import = {"import", file, "--model",   "tiny",
                           "--size", "32", "--classes", "circle,square,triangle",
                           "--out",  again};

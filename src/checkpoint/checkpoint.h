@@ -33,6 +33,13 @@ struct ModelCard {
     ModelOptions options() const {
         return {.name = model_name, .classes = int(classes.size()), .size = size};
     }
+    // As the model was validated: no augmentation.
+    Preprocess preprocess() const {
+        Preprocess how(size);
+        how.augment = Augment::none;
+        how.mean = mean, how.std = std;
+        return how;
+    }
 };
 
 // Card ↔ metadata strings of model.safetensors.

@@ -27,7 +27,7 @@ using nlohmann::json;
 static constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 static constexpr int kMaxDepth = 3;                  // header { tensor { shape [ … ] } }
 
-static size_t size_of(const std::string& dtype) {
+size_t size_of(const std::string& dtype) {
     if (dtype == "F64" || dtype == "I64") return 8;
     if (dtype == "F32") return 4;
     return dtype == "F16" || dtype == "BF16" ? 2 : 0;
@@ -51,7 +51,7 @@ float from_half(uint16_t bits) {
 }
 
 template <class T>
-std::vector<float> to_floats(const std::vector<char>& bytes, float (*convert)(T)) {
+std::vector<float> to_floats(std::span<const char> bytes, float (*convert)(T)) {
     std::vector<float> values(bytes.size() / sizeof(T));
     const char* at = bytes.data();
     for (float& value : values) {
@@ -61,14 +61,6 @@ std::vector<float> to_floats(const std::vector<char>& bytes, float (*convert)(T)
         at += sizeof number;
     }
     return values;
-}
-
-std::vector<float> to_floats(const std::string& dtype, const std::vector<char>& bytes) {
-    if (dtype == "F16") return to_floats<uint16_t>(bytes, from_half);
-    if (dtype == "BF16") return to_floats<uint16_t>(bytes, from_bf16);
-    if (dtype == "F64") return to_floats<double>(bytes, [](double x) { return float(x); });
-    if (dtype == "I64") return to_floats<int64_t>(bytes, [](int64_t x) { return float(x); });
-    return to_floats<float>(bytes, [](float x) { return x; });
 }
 
 // The next `n` bytes of the file, of which `left` were not read yet.
@@ -188,7 +180,7 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
     if (end != left) fail("has ", left - end, " bytes that belong to no tensor");
     for (Entry& entry : entries) {
         entry.tensor.values =
-            to_floats(entry.tensor.dtype, read_bytes(file, entry.end - entry.begin, left));
+            convoy::to_floats(entry.tensor.dtype, read_bytes(file, entry.end - entry.begin, left));
         if (entry.tensor.dtype != "I64") entry.tensor.dtype = "F32";
         content.tensors.emplace(entry.name, std::move(entry.tensor));
     }
@@ -196,6 +188,14 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
 }
 
 }  // namespace
+
+std::vector<float> to_floats(const std::string& dtype, std::span<const char> bytes) {
+    if (dtype == "F16") return to_floats<uint16_t>(bytes, from_half);
+    if (dtype == "BF16") return to_floats<uint16_t>(bytes, from_bf16);
+    if (dtype == "F64") return to_floats<double>(bytes, [](double x) { return float(x); });
+    if (dtype == "I64") return to_floats<int64_t>(bytes, [](int64_t x) { return float(x); });
+    return to_floats<float>(bytes, [](float x) { return x; });
+}
 
 SafeTensors read_safetensors(const std::string& path) try {
     std::error_code status;

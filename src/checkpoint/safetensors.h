@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,11 @@ struct SafeTensors {
 SafeTensors read_safetensors(const std::string& path);
 // Writes to `path` itself and syncs it. Throws Error.
 void write_safetensors(const std::string& path, const SafeTensors& content);
+
+// Of numbers as files have them: F64, F32, F16, BF16 or I64. Bytes of one, 0 of any other type; all
+// as floats.
+size_t size_of(const std::string& dtype);
+std::vector<float> to_floats(const std::string& dtype, std::span<const char> bytes);
 
 // For files that must survive a power failure: blocks until the disk has the file or folder.
 void sync_path(const std::string& path);

@@ -82,7 +82,7 @@ static int eval_in_job(JobSession& job) {
     job.log.info("data  ", source->size(), " images of ",
                  config.data.empty() ? "the generated set" : config.data);
 
-    Loader loader(source, preprocess_of(trained.card), options,
+    Loader loader(source, trained.card.preprocess(), options,
                   lend_slots(*trained.backend, *trained.model, 2, options.packed));
     Evaluator evaluator(*trained.model, *trained.backend, job.communicator(), job.stop,
                         options.packed);

@@ -38,7 +38,7 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
     Backend& backend = *trained.backend;
     Model& model = *trained.model;
     const size_t classes = trained.card.classes.size();
-    Loader loader(source, preprocess_of(trained.card), options,
+    Loader loader(source, trained.card.preprocess(), options,
                   lend_slots(backend, model, 2, options.packed));
     std::vector<float> probabilities(size_t(options.batch) * classes);
     Input input(backend, model, options.packed);

@@ -1,12 +1,14 @@
 // command_tools.cpp — the small commands: check, pack, coordinator, health, models, export,
 // import.
+#include <algorithm>
 #include <filesystem>
 
 #include "net/health.h"
 #include "net/tls.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
-#include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/onnx.h"
+#include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/check_data.h"
 #include "src/cli/commands.h"
@@ -35,24 +37,34 @@ static int command_check(const CommandLine& line, Log& log, const Stop&) {
     return check_data(data, all_threads(config), config.max_pixels, config.json, stdout, log) > 0;
 }
 
+// --format, which must be one of what the command writes; the first of them where it is auto.
+static FileFormat choose_format(const Config& config, std::initializer_list<FileFormat> written) {
+    if (config.format == FileFormat::kAuto) return *written.begin();
+    if (std::ranges::find(written, config.format) != written.end()) return config.format;
+    fail("--format ", get_option(config, "format"), " is none of this command's: see --help");
+}
+
 static int command_pack(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
     if (line.files.size() != 2 || line.given.contains("data"))
         fail("pack takes a data set and a folder, and no --data: trainer pack SRC OUT");
     config.data = line.files[0];
-    pack_data(
-        open_data(data_options(config), log),
-        {.out = line.files[1],
-         .format = config.format == PackFormat::kTar ? ShardFormat::tar : ShardFormat::tfrecord,
-         .shard_bytes = config.shard_size.bytes,
-         .max_side = config.max_side,
-         .quality = config.quality,
-         .max_pixels = config.max_pixels,
-         .keep_order = config.keep_order,
-         .seed = uint64_t(config.seed),
-         .threads = all_threads(config),
-         .max_bad = config.max_bad},
-        log);
+    const ShardFormat format =
+        choose_format(config, {FileFormat::kTar, FileFormat::kTfrecord}) == FileFormat::kTar
+            ? ShardFormat::tar
+            : ShardFormat::tfrecord;
+    pack_data(open_data(data_options(config), log),
+              {.out = line.files[1],
+               .format = format,
+               .shard_bytes = config.shard_size.bytes,
+               .max_side = config.max_side,
+               .quality = config.quality,
+               .max_pixels = config.max_pixels,
+               .keep_order = config.keep_order,
+               .seed = uint64_t(config.seed),
+               .threads = all_threads(config),
+               .max_bad = config.max_bad},
+              log);
     return 0;
 }
 
@@ -101,17 +113,22 @@ static int command_models(const CommandLine& line, Log&, const Stop&) {
 
 static int command_export(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
-    if (config.out.empty()) fail("export needs --out FILE.safetensors");
+    const bool to_onnx =
+        choose_format(config, {FileFormat::kSafetensors, FileFormat::kOnnx}) == FileFormat::kOnnx;
+    if (config.out.empty()) fail("export needs --out FILE");
+    if (config.with_preprocessing && !to_onnx) fail("--with-preprocessing needs --format onnx");
+    if (to_onnx && line.given.contains("layout")) fail("--layout needs --format safetensors");
     const std::string file = find_model_file(config.from);
     SafeTensors content = read_safetensors(file);
-    if (config.layout == WeightLayout::kKrsc) {
+    if (to_onnx || config.layout == WeightLayout::kKrsc) {
         const ModelCard card = card_from_metadata(content.metadata, file);
         const auto backend = make_backend("cpu");
         Model model(card.model_text, card.options(), *backend);
         import_weights(content, model, *backend, /*partial=*/false);
-        content.tensors = export_weights(model, *backend, /*ours=*/true).tensors;
+        content.tensors = export_weights(model, *backend, /*ours=*/!to_onnx).tensors;
+        if (to_onnx) write_onnx(config.out, card, content, config.with_preprocessing);
     }
-    write_safetensors(config.out, content);
+    if (!to_onnx) write_safetensors(config.out, content);
     log.info("wrote ", config.out, ": ", content.tensors.size(), " tensors, ",
              count_text(double(std::filesystem::file_size(config.out))), "B, from ", file);
     return 0;
@@ -126,7 +143,7 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
     const std::vector<std::string> classes = split(config.classes, ',');
     const auto backend = make_backend("cpu");
     Model model(text, model_options(config, int(classes.size())), *backend);
-    const SafeTensors content = read_safetensors(line.files[0]);
+    const SafeTensors content = read_weights(line.files[0], log);
     const ImportReport report = import_weights(content, model, *backend, /*partial=*/true);
     if (!report.fresh.empty())
         fail(line.files[0], " does not fill a ", config.model, " with ", classes.size(),
@@ -156,8 +173,7 @@ const CommandRow kModelsRow =
     with_files({"models", kModels, "[NAME]", "list the built-in networks, or print the text of one",
                 command_models});
 const CommandRow kExportRow = {"export", kExport, "--from RUN --out FILE",
-                               "write the weights of a model to one safetensors file",
-                               command_export};
+                               "write a model to one file: safetensors or ONNX", command_export};
 const CommandRow kImportRow = with_files(
     {"import", kImport, "FILE --model NAME --classes A,B --out FILE",
      "make weights with torchvision's names ready for eval and predict", command_import});

@@ -98,8 +98,8 @@ static const Option kOptions[] = {
     {"bn-group", "Model", &C::bn_group, "G", kSteps, kJob, from(0, 1e6),
      "images in a batch norm group; 0: all of a rank's share"},
     {"init", "Model", &C::init, "FILE", kTrain, 0, kAny,
-     "start from the weights in this safetensors file (torchvision's names); what does not fit "
-     "starts fresh"},
+     "start from the weights in this file, safetensors or PyTorch's .pth (torchvision's names); "
+     "what does not fit starts fresh"},
     {"freeze", "Model", &C::freeze, "N|PREFIX", kTrain | kPlan, kJob, kAny,
      "do not train the first N layers, or the parameters whose names begin with PREFIX"},
 
@@ -238,6 +238,8 @@ static const Option kOptions[] = {
      "checkpoints to keep, besides the best one"},
     {"log-every", "Output", &C::log_every, "N", kTrain, kFollows, from(1, 1e9),
      "steps between two lines"},
+    {"tensorboard", "Output", &C::tensorboard, "", kTrain, kJob, kAny,
+     "write curves, settings, images and mistakes for TensorBoard into the run folder, under tb/"},
     {"quiet", "Output", &C::quiet, "", kTrain | kEval | kPredict | kCoordinator, 0, kAny,
      "print only errors and notices"},
     {"json", "Output", &C::json, "",
@@ -245,9 +247,12 @@ static const Option kOptions[] = {
      0, kAny, "print one JSON object a line"},
     {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},
+    {"format", "Output", &C::format, "auto|tar|tfrecord|safetensors|onnx", kPack | kExport, 0, kAny,
+     "what to write; pack: tar (WebDataset's, auto) or tfrecord (of tf.train.Example); export: "
+     "safetensors (auto) or onnx"},
+    {"with-preprocessing", "Output", &C::with_preprocessing, "", kExport, 0, kAny,
+     "with --format onnx: take pixels from 0 to 255 (uint8, NxHxWxC), and give probabilities too"},
 
-    {"format", "Pack", &C::format, "tar|tfrecord", kPack, 0, kAny,
-     "WebDataset's tar files, or TFRecords of tf.train.Example"},
     {"shard-size", "Pack", &C::shard_size, "SIZE", kPack, 0, kAny,
      "bytes of images after which a new shard begins; counted before --max-side makes them "
      "smaller"},

@@ -32,7 +32,7 @@ enum class PipelineOrder { k1f1b, kGpipe };
 enum class Toggle { kOn, kOff };
 enum class ShardMode { kAll, kMine, kPeers };
 enum class WeightLayout { kOihw, kKrsc };
-enum class PackFormat { kTar, kTfrecord };
+enum class FileFormat { kAuto, kTar, kTfrecord, kSafetensors, kOnnx };
 enum class Augment;      // data/augment.h
 enum class Flip;         // "
 enum class AutoAugment;  // data/policy.h
@@ -132,7 +132,7 @@ struct Config {
     double save_every = 1;
     int keep = 3;
     int log_every = 10;
-    bool quiet = false, json = false;
+    bool quiet = false, json = false, tensorboard = false;
 
     // cost; 0: not given
     double price_per_hour = 0, watts = 0, grams_per_kwh = 0;
@@ -144,8 +144,10 @@ struct Config {
     std::string filter;
     WeightLayout layout = WeightLayout::kOihw;
 
+    bool with_preprocessing = false;
+    FileFormat format = FileFormat::kAuto;
+
     // pack
-    PackFormat format = PackFormat::kTar;
     ByteSize shard_size{size_t(128) << 20};
     int max_side = 0, quality = 90;
     bool keep_order = false;
@@ -192,7 +194,7 @@ struct Option {
                  ConvMethod Config::*, Precision Config::*, Gemm Config::*, GraphMode Config::*,
                  WireType Config::*, FactorMode Config::*, OuterKind Config::*, SyncKind Config::*,
                  Toggle Config::*, ShardMode Config::*, WeightLayout Config::*,
-                 PackFormat Config::*, ByteSize Config::*, InputSize Config::*,
+                 FileFormat Config::*, ByteSize Config::*, InputSize Config::*,
                  DecodeMode Config::*, PipelineOrder Config::*>
         field;
     const char* value;  // placeholder in --help: "B"; of an enumeration its

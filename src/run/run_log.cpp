@@ -28,8 +28,9 @@ static json cost_fields(const JobCost& cost) {
 }
 
 RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
-               bool terminal)
+               bool terminal, bool tensorboard)
     : log_(log),
+      shows_curves_(tensorboard),
       rank_(rank),
       log_every_(log_every),
       classes_(classes),
@@ -37,12 +38,24 @@ RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int
       begin_(Clock::now()),
       drawn_(begin_),
       epoch_begin_(begin_) {
-    become(rank, folder);
+    open(folder);
 }
 
-void RunLog::become(int rank, const std::string& folder) {
+void RunLog::become(int rank, const std::string& folder, int64_t next_step) {
     rank_ = rank;
     if (file_ || folder.empty()) return;
+    open(folder);
+    open_tensorboard(next_step);
+}
+
+void RunLog::open_tensorboard(int64_t next_step) {
+    if (shows_curves_ && file_)
+        tensorboard_ = std::make_unique<TensorBoard>(log_, folder_, next_step);
+}
+
+void RunLog::open(const std::string& folder) {
+    if (folder.empty()) return;
+    folder_ = folder;
     path_ = folder + "/log.jsonl";
     file_ = std::fopen(path_.c_str(), "a");
     if (!file_) fail("cannot write ", path_, ": ", std::strerror(errno));
@@ -59,12 +72,14 @@ void RunLog::plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, 
     clocks_ = clocks;
     all_ = own_ = {.clocks = clocks};
     begin_ = drawn_ = epoch_begin_ = Clock::now();
+    open_tensorboard(first_step + 1);
 }
 
 double RunLog::seconds() const { return seconds_since(begin_); }
 double RunLog::images_per_second() const { return double(run_.count) / std::max(seconds(), 1e-9); }
 
 void RunLog::event(const char* name, const json& fields) {
+    if (tensorboard_) tensorboard_->event(name, fields);
     if (!file_) return;
     const double now =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -8,6 +8,7 @@
 
 #include "src/base/log.h"
 #include "src/run/job_cost.h"
+#include "src/run/tensorboard.h"
 #include "src/train/trainer.h"
 
 namespace convoy {
@@ -23,9 +24,10 @@ std::string quality_text(const Sums& sums, int classes);
 class RunLog {
  public:
     // Events are appended to `folder`/log.jsonl; "" keeps no file. Lines for people are rank 0's.
-    // On a terminal a progress bar is drawn between two lines.
-    RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
-           bool terminal);
+    // On a terminal a progress bar is drawn between two lines. tensorboard: events are also shown
+    // there.
+    RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes, bool terminal,
+           bool tensorboard = false);
     ~RunLog();
 
     // The length of the run, for the time left; `clocks` as they are before it.
@@ -44,8 +46,11 @@ class RunLog {
     // Any other event, with its fields: {"event": "error", "cause": …}.
     void event(const char* name, const nlohmann::json& fields);
 
-    // This rank has another number; from now on events go to `folder`, if it is not "".
-    void become(int rank, const std::string& folder);
+    // This rank has another number; from now on events go to `folder`, if it is not "". next_step:
+    // the first that is logged there.
+    void become(int rank, const std::string& folder, int64_t next_step);
+    // Null without --tensorboard, before plan(), and on ranks that keep no file.
+    TensorBoard* tensorboard() const { return tensorboard_.get(); }
 
     double images_per_second() const;  // of the whole run so far
     double seconds() const;
@@ -63,8 +68,12 @@ class RunLog {
                     bool whole_line);
 
     Log& log_;
+    void open(const std::string& folder);
+    void open_tensorboard(int64_t next_step);
     std::FILE* file_ = nullptr;
-    std::string path_;
+    std::string folder_, path_;
+    const bool shows_curves_;
+    std::unique_ptr<TensorBoard> tensorboard_;
     int rank_, log_every_, classes_;
     bool terminal_, line_due_ = false;
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;

@@ -11,6 +11,7 @@
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/device_choice.h"
 #include "src/job/sync_weights.h"
+#include "src/run/pictures.h"
 #include "src/train/input.h"
 #include "src/train/learning_rate.h"
 
@@ -25,9 +26,9 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
             std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)));
     base_lr_ = base_learning_rate(config_, model_->has_batch_norm());
     if (setup_.rank() == 0) folder_ = open_run_folder(config_, 0);
-    run_log_ = std::make_unique<RunLog>(log_, folder_, setup_.rank(), config_.log_every,
-                                        int(setup_.classes.size()),
-                                        !config_.quiet && isatty(STDOUT_FILENO));
+    run_log_ = std::make_unique<RunLog>(
+        log_, folder_, setup_.rank(), config_.log_every, int(setup_.classes.size()),
+        !config_.quiet && isatty(STDOUT_FILENO), config_.tensorboard);
 }
 
 // What depends on this rank's share of a batch.
@@ -128,11 +129,19 @@ int TrainRun::run() {
 void TrainRun::begin() {
     count_steps();
     if (setup_.rank() == 0) print_start();
-    run_log_->event("start", public_settings(config_));
     const int64_t epochs = config_.steps > 0
                                ? (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_
                                : config_.epochs;
     run_log_->plan(epochs, steps_per_epoch_, total_steps_, at_.step, clocks());
+    run_log_->event("start", public_settings(config_));
+    if (TensorBoard* board = run_log_->tensorboard()) {
+        board->text("model", "```\n" + model_->table() + "```", at_.step);
+        std::string ranks = "| rank | share | address | host |\n| --- | --- | --- | --- |\n";
+        for (const Peer& peer : setup_.job.peers())
+            ranks += cat("| ", peer.rank, " | ", setup_.shares.weights[size_t(peer.rank)], " | ",
+                         peer.address, " | ", peer.host, " |\n");
+        board->text("ranks", ranks, at_.step);
+    }
     costs_ = std::make_unique<CostMeter>(setup_.job);
     communicator_.offer(offer_text(setup_, bucket_bytes_));
 }
@@ -181,6 +190,7 @@ void TrainRun::train_epoch() {
             config_, base_lr_,
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
+        show_images(*batch);
         Sums sums = trainer_->step(*batch, at_, lr, loader_->peek());
         if (const std::string why = trainer_->take_graph_failure(); !why.empty())
             log_.notice(why, "; steps go on op by op");
@@ -212,6 +222,16 @@ void TrainRun::train_epoch() {
         if (agreed == kNewRing) part();
         communicator_.set_progress(at_.step, Phase::kData);
     }
+}
+
+// With --tensorboard: the first batch of this process, as the network sees it.
+void TrainRun::show_images(const Batch& batch) {
+    TensorBoard* board = run_log_->tensorboard();
+    if (!board || shown_ || !batch.x || batch.n == 0) return;
+    shown_ = true;
+    const Preprocess how = training_preprocess(config_, model_->input());
+    board->picture("images", rows_picture(batch.x, std::min(batch.n, 32), how), at_.step, false,
+                   "The first images of this process, after augmentation");
 }
 
 // Sums over the ring have the same bits on every rank. What each rank forms from factors has them
@@ -273,7 +293,17 @@ void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) con
 }
 
 void TrainRun::validate() {
-    const Sums sums = evaluator_->run(*val_loader_, at_.step);
+    TensorBoard* board = run_log_->tensorboard();
+    const int classes = int(setup_.classes.size());
+    Mistakes mistakes(classes, training_preprocess(config_, model_->input()), board);
+    std::vector<float> logits;
+    const auto watch = [&](const Batch& batch, Tensor of_batch) {
+        logits.resize(of_batch.elems());
+        backend_->download(logits.data(), of_batch.data, logits.size() * sizeof(float));
+        mistakes.add(batch, logits);
+    };
+    const Sums sums =
+        evaluator_->run(*val_loader_, at_.step, config_.tensorboard ? watch : Evaluator::Watch());
     for (const std::string& reason : val_loader_->take_bad_reasons())
         log_.notice("left out of the validation: ", reason);
     if (evaluator_->stopped() == kNewRing) part();
@@ -281,6 +311,9 @@ void TrainRun::validate() {
     if (stopped_) return;
     check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), val_loader_->samples(),
               "validation images");
+    if (config_.tensorboard && !mistakes.pairs.empty())
+        communicator_.allreduce_sum(mistakes.pairs).get();
+    if (board) mistakes.show(*board, setup_.classes, *val_source_, at_.step);
     last_val_ = sums;
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();

@@ -54,6 +54,7 @@ class TrainRun {
     void tell_when_it_stops();
     void count(const Sums& sums, bool local, double lr);
     void go_to(const Position& at);
+    void show_images(const Batch& batch);
     void validate();
     void keep_weights_equal();
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
@@ -117,6 +118,7 @@ class TrainRun {
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
+    bool shown_ = false;   // the first images
     bool agreed_ = false;  // all ranks have had the same state
     bool drift_ = false;   // the ranks' weights differ by roundings: compared once an epoch
     const int first_rank_ = setup_.rank();

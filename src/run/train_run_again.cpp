@@ -131,7 +131,7 @@ void TrainRun::go_on() {
         if (!std::filesystem::exists(folder_ + "/best")) best_top1_ = -1;
         log_.notice("checkpoints and log of the run are in ", folder_, " on this rank from now on");
     }
-    run_log_->become(setup_.rank(), folder_);
+    run_log_->become(setup_.rank(), folder_, at_.step);
     if (is_heir && at_.step > 0)  // the last one may have died before it wrote it down
         run_log_->event("step", {{"epoch", at_.epoch},
                                  {"step", at_.step},

@@ -5,6 +5,7 @@
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
+#include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/run/train_run.h"
 
@@ -37,7 +38,7 @@ void TrainRun::start_weights() {
         setup_.resumed.reset();
     } else if (!config_.init.empty() && setup_.rank() == 0) {
         const ImportReport report =
-            import_weights(read_safetensors(config_.init), *model_, *backend_, /*partial=*/true);
+            import_weights(read_weights(config_.init, log_), *model_, *backend_, /*partial=*/true);
         log_.notice("weights from ", config_.init, ": ", report.text());
     }
     const bool has_state = setup_.rank() == 0 || (setup_.fresh && !setup_.job.is_newcomer());

@@ -39,11 +39,4 @@ TrainedModel load_trained_model(const Config& config, Communicator& communicator
     return trained;
 }
 
-Preprocess preprocess_of(const ModelCard& card) {
-    Preprocess how(card.size);
-    how.augment = Augment::none;
-    how.mean = card.mean, how.std = card.std;
-    return how;
-}
-
 }  // namespace convoy

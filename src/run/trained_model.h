@@ -20,7 +20,4 @@ struct TrainedModel {
 // others get card and weights over the network. Throws Error.
 TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch);
 
-// As the model was validated: no augmentation.
-Preprocess preprocess_of(const ModelCard& card);
-
 }  // namespace convoy

@@ -15,7 +15,7 @@ Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
       input_(backend, model, packed),
       pipeline_(pipeline) {}
 
-Sums Evaluator::run(Loader& loader, int64_t step) {
+Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch) {
     Sums total;
     stopped_ = 0;
     loader.start(0, 0);
@@ -34,6 +34,7 @@ Sums Evaluator::run(Loader& loader, int64_t step) {
             const Tensor logits = model_.forward(input, {false, {}, batch.samples, {}});
             backend_.softmax_cross_entropy(logits, batch.labels, 0, {nullptr, logits.shape()},
                                            sums_ + StepCounters::kLoss);
+            if (watch) watch(batch, logits);
         }
         backend_.download(counters, sums_, sizeof counters);
         loader.release(own);

@@ -22,8 +22,10 @@ class Evaluator {
     // planned for its batches. Each sample counts once: asserts that the counts add up to
     // loader.samples(), unless they come as a stream, which may end early. Blocks; returns the same
     // sums on all ranks. A signal on any rank ends all at the same batch: then stopped() is that
-    // signal, and the sums are partial.
-    Sums run(Loader& loader, int64_t step);
+    // signal, and the sums are partial. watch: sees each batch of this rank with its logits,
+    // without a pipeline.
+    using Watch = std::function<void(const Batch&, Tensor logits)>;
+    Sums run(Loader& loader, int64_t step, const Watch& watch = {});
     int stopped() const { return stopped_; }
 
  private:

@@ -15,12 +15,13 @@
 #include "net/wire.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
-#include "src/checkpoint/safetensors.h"
+#include "src/checkpoint/torch_file.h"
 #include "src/config/config.h"
 #include "src/model/model_text.h"
 #include "tests/golden.h"
 #include "tests/golden_images.h"
 #include "tests/golden_shards.h"
+#include "tests/torch_zip.h"
 
 using namespace convoy;
 
@@ -31,6 +32,8 @@ using Bytes = std::vector<uint8_t>;
 std::string_view view(const Bytes& bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
+
+Bytes text(std::string_view letters) { return {letters.begin(), letters.end()}; }
 
 // What a scanner reports must lie within the stream and have bytes.
 void scan(ShardFormat format, const Bytes& bytes, std::span<const uint8_t> labels = {}) {
@@ -103,6 +106,21 @@ void fuzz_safetensors(Bytes bytes) {
         if (tensor.values.size() * 2 > bytes.size()) __builtin_trap();  // bf16: 2 bytes each
 }
 
+// A file with these bytes, and one whose pickle they are, with a checksum that fits.
+void fuzz_torch(Bytes bytes) {
+    static std::FILE* const nowhere = std::fopen("/dev/null", "w");
+    static Log log(nowhere);
+    const std::string file = torch_file(std::string(view(bytes)));
+    for (const Bytes& content : {bytes, text(file)}) {
+        try {
+            size_t numbers = 0;
+            for (const auto& [name, tensor] : read_weights(file_of(content), log).tensors)
+                numbers += tensor.values.size();
+            if (numbers > 2 * content.size() + 65536) __builtin_trap();
+        } catch (const Error&) {}
+    }
+}
+
 // A body of each kind of message: what is taken (control characters are '?' then) must be as
 // long, and be taken as it is when it is sent again. The first bytes are a header as well.
 template <class... M>
@@ -156,7 +174,6 @@ void fuzz_image(Bytes bytes) {
 Bytes unzipped(const char* digits) {
     return inflate(*in_memory("golden", from_hex(digits)), 1 << 20);
 }
-Bytes text(std::string_view letters) { return {letters.begin(), letters.end()}; }
 Bytes index_file() {
     const ShardIndex index =
         scan_shard(in_memory("", unzipped(golden::kTarUstar)), ShardFormat::tar);
@@ -215,6 +232,15 @@ const std::map<std::string, Target> kTargets = {
           const std::string header = R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
           return std::vector<Bytes>{
               text(cat(char(header.size()), std::string(7, 0), header, "abcd"))};
+      }}},
+    {"torch",
+     {fuzz_torch,
+      [] {
+          const std::string tensor = pickled_tensor("w", {2, 3}, {3, 1});
+          return std::vector<Bytes>{
+              text(pickled_dict(tensor)), text(torch_file(pickled_dict(tensor))),
+              text("\x80\x02}" + pickled("model") + "ccollections\nOrderedDict\n)R(" + tensor +
+                   "uN\x86\x87]a\x8c\x01xh\x01q\x01su.")};
       }}},
     {"model",
      {fuzz_model,

@@ -1,0 +1,295 @@
+// onnx.cpp — see onnx.h. Numbers of fields are those of onnx.proto.
+//
+// The graph follows the model's text rather than its layers, which fuse what is written apart.
+#include "src/checkpoint/onnx.h"
+
+#include <climits>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "src/base/protobuf.h"
+#include "src/model/model_text.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr int kIrVersion = 8, kOpset = 17;
+enum DataType { kFloat = 1, kUint8 = 2 };  // of TensorProto
+
+ProtoMessage attribute(const char* name, int value) {
+    return ProtoMessage().bytes(1, name).number(3, value).number(20, 2);
+}
+ProtoMessage attribute(const char* name, std::initializer_list<int> values) {
+    ProtoMessage message = ProtoMessage().bytes(1, name);
+    for (const int value : values) message.number(8, value);
+    return message.number(20, 7);
+}
+ProtoMessage attribute(const char* name, float value) {
+    return ProtoMessage().bytes(1, name).real(2, value).number(20, 1);
+}
+
+// Nodes in order, and what they read. `value` is what flows from one to the next.
+struct Graph {
+    const SafeTensors& weights;
+    int H, W;                 // of the images that flow
+    std::string value;        // name
+    bool is_row = false;      // N×C, no images any more
+    std::string prefix = {};  // of names: "layer1.0." in that residual block
+    ProtoMessage nodes = {};
+    std::map<std::string, const StoredTensor*> used = {};
+    std::map<std::string, StoredTensor> constants = {};
+    int count = 0;
+
+    // The name of a param, which is then part of the file.
+    std::string weight(const LayerText& layer, const char* part) {
+        const std::string name = cat(prefix, layer.name, ".", part);
+        used[name] = &weights.tensors.at(name);
+        return name;
+    }
+    std::string constant(const std::string& name, StoredTensor tensor) {
+        used[name] = &(constants[name] = std::move(tensor));
+        return name;
+    }
+    std::vector<std::string> with_weights(const LayerText& layer) {
+        std::vector<std::string> inputs = {value, weight(layer, "weight")};
+        if (layer.bias) inputs.push_back(weight(layer, "bias"));
+        return inputs;
+    }
+    // op(inputs), into a new value, or into `output`.
+    void add(const char* op, const std::vector<std::string>& inputs,
+             const std::vector<ProtoMessage>& attributes = {}, const char* output = nullptr) {
+        ProtoMessage node;
+        for (const std::string& input : inputs) node.bytes(1, input);
+        value = output ? output : cat(op, "_", ++count);
+        node.bytes(2, value).bytes(3, value).bytes(4, op);
+        for (const ProtoMessage& one : attributes) node.bytes(5, one);
+        nodes.bytes(1, node);
+    }
+    // A rectifier with a slope.
+    void add_bent(const char* op, const LayerText& layer) {
+        add(op, {value}, {attribute("alpha", layer.number)});
+    }
+    void make_row() {
+        if (!is_row) add("Flatten", {value}, {attribute("axis", 1)});
+        is_row = true;
+    }
+    void add_layers(const std::vector<LayerText>& layers);
+};
+
+void slide(const char* op, const std::vector<std::string>& inputs, const LayerText& layer,
+           Graph& graph, const std::vector<ProtoMessage>& more = {}) {
+    const Window w = window_of(layer, {1, graph.H, graph.W, 1});
+    std::vector<ProtoMessage> attributes = {
+        attribute("kernel_shape", {w.size_h, w.size_w}),
+        attribute("strides", {w.stride_h, w.stride_w}),
+        attribute("pads", {w.pad_h, w.pad_w, w.pad_h + w.extra_h, w.pad_w + w.extra_w})};
+    attributes.insert(attributes.end(), more.begin(), more.end());
+    graph.add(op, inputs, attributes);
+    graph.H = w.out_h(graph.H), graph.W = w.out_w(graph.W);
+}
+
+void conv2d(const LayerText& layer, Graph& graph) {
+    slide("Conv", graph.with_weights(layer), layer, graph, {attribute("group", layer.groups)});
+}
+
+void linear(const LayerText& layer, Graph& graph) {
+    graph.make_row();
+    graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
+}
+
+void batch_norm(const LayerText& layer, Graph& graph) {
+    graph.add("BatchNormalization",
+              {graph.value, graph.weight(layer, "weight"), graph.weight(layer, "bias"),
+               graph.weight(layer, "running_mean"), graph.weight(layer, "running_var")},
+              {attribute("epsilon", layer.eps)});
+}
+
+void max_pool(const LayerText& layer, Graph& graph) {
+    slide("MaxPool", {graph.value}, layer, graph);
+}
+
+// The mean of each of `parts` parts of `size` pixels, as a matrix: part p is [p·size/parts,
+// ⌈(p+1)·size/parts⌉), as in Backend::avg_pool. Transposed: size × parts.
+StoredTensor averages(int size, int parts, bool transposed) {
+    StoredTensor matrix{"F32", {parts, size}, std::vector<float>(size_t(size) * size_t(parts))};
+    if (transposed) std::swap(matrix.shape[0], matrix.shape[1]);
+    for (int p = 0; p < parts; ++p) {
+        const int begin = p * size / parts, end = ((p + 1) * size + parts - 1) / parts;
+        for (int i = begin; i < end; ++i)
+            matrix.values[size_t(transposed ? i * parts + p : p * size + i)] =
+                1 / float(end - begin);
+    }
+    return matrix;
+}
+
+// ONNX has no adaptive pool. Parts that overlap are no windows either, but they are a product with
+// a matrix on each side.
+void avg_pool(const LayerText& layer, Graph& graph) {
+    const int P = layer.rows, Q = layer.columns;
+    if (P == 0)
+        return slide("AveragePool", {graph.value}, layer, graph,
+                     {attribute("count_include_pad", 1)});
+    if (P == graph.H && Q == graph.W) return;
+    if (P == 1 && Q == 1) {
+        graph.add("GlobalAveragePool", {graph.value});
+    } else {
+        const std::string name = cat("avgpool_", ++graph.count);
+        const std::string rows = graph.constant(name + ".rows", averages(graph.H, P, false));
+        const std::string columns = graph.constant(name + ".columns", averages(graph.W, Q, true));
+        graph.add("MatMul", {rows, graph.value});
+        graph.add("MatMul", {graph.value, columns});
+    }
+    graph.H = P, graph.W = Q;
+}
+
+void residual(const LayerText& layer, Graph& graph) {
+    const std::string x = graph.value, outside = graph.prefix;
+    const int H = graph.H, W = graph.W;
+    graph.prefix += layer.name + ".";
+    graph.add_layers(layer.branches[0]);
+    const std::string main = std::exchange(graph.value, x);
+    graph.H = H, graph.W = W;
+    if (layer.branches.size() > 1) graph.add_layers(layer.branches[1]);
+    graph.prefix = outside;
+    graph.add("Add", {main, graph.value});
+    if (layer.relu) graph.add("Relu", {graph.value});
+}
+
+void branches(const LayerText& layer, Graph& graph) {
+    const std::string x = graph.value;
+    const auto [H, W, was_row] = std::tuple(graph.H, graph.W, graph.is_row);
+    std::vector<std::string> outputs;
+    for (const std::vector<LayerText>& branch : layer.branches) {
+        graph.value = x, graph.H = H, graph.W = W, graph.is_row = was_row;
+        graph.add_layers(branch);
+        outputs.push_back(graph.value);
+    }
+    graph.add("Concat", outputs, {attribute("axis", 1)});
+}
+
+void relu6(const LayerText&, Graph& graph) {
+    const std::string low = graph.constant("relu6.min", {"F32", {}, {0}});
+    const std::string high = graph.constant("relu6.max", {"F32", {}, {6}});
+    graph.add("Clip", {graph.value, low, high});
+}
+
+struct Form {
+    const char* kind;  // of LayerText
+    void (*add)(const LayerText& layer, Graph& graph);
+};
+constexpr Form kForms[] = {
+    {"avgpool", avg_pool},
+    {"batchnorm", batch_norm},
+    {"branches", branches},
+    {"conv2d", conv2d},
+    {"dropout", [](const LayerText&, Graph&) {}},
+    {"elu", [](const LayerText& layer, Graph& graph) { graph.add_bent("Elu", layer); }},
+    {"flatten", [](const LayerText&, Graph& graph) { graph.make_row(); }},
+    {"leaky_relu",
+     [](const LayerText& layer, Graph& graph) { graph.add_bent("LeakyRelu", layer); }},
+    {"linear", linear},
+    {"maxpool", max_pool},
+    {"relu", [](const LayerText&, Graph& graph) { graph.add("Relu", {graph.value}); }},
+    {"relu6", relu6},
+    {"residual", residual},
+};
+
+const Form* find_form(const std::string& kind) {
+    const Form* form = std::ranges::find(kForms, kind, &Form::kind);
+    return form == std::end(kForms) ? nullptr : form;
+}
+
+void Graph::add_layers(const std::vector<LayerText>& layers) {
+    for (const LayerText& layer : layers) {
+        const Form* form = find_form(layer.kind);
+        if (!form)
+            fail("'", layer.kind, "' (line ", layer.line, " of the model) has no ONNX form yet; ",
+                 "--format safetensors takes every model");
+        form->add(layer, *this);
+    }
+}
+
+// A ValueInfoProto. dims[0] is the batch.
+ProtoMessage value_info(const char* name, DataType type, std::initializer_list<int> dims) {
+    ProtoMessage shape = ProtoMessage().bytes(1, ProtoMessage().bytes(2, "batch"));
+    for (const int dim : dims) shape.bytes(1, ProtoMessage().number(1, dim));
+    const ProtoMessage tensor = ProtoMessage().number(1, type).bytes(2, shape);
+    return ProtoMessage().bytes(1, name).bytes(2, ProtoMessage().bytes(1, tensor));
+}
+
+}  // namespace
+
+bool has_onnx_form(const std::string& kind) { return find_form(kind); }
+
+void write_onnx(const std::string& path, const ModelCard& card, const SafeTensors& weights,
+                bool with_preprocessing) {
+    const auto [H, W, C] = card.size;
+    const int classes = int(card.classes.size());
+    Graph graph{weights, H, W, with_preprocessing ? "pixels" : "input"};
+    const Preprocess how = card.preprocess();
+    if (with_preprocessing) {
+        graph.add("Cast", {graph.value}, {attribute("to", kFloat)});
+        graph.add("Transpose", {graph.value}, {attribute("perm", {0, 3, 1, 2})});
+        const auto by_channel = [&](const char* op, const char* name, auto factor) {
+            StoredTensor tensor{"F32", {1, C, 1, 1}, {}};
+            for (int c = 0; c < C; ++c) tensor.values.push_back((how.*factor)(c));
+            graph.add(op, {graph.value, graph.constant(name, tensor)});
+        };
+        by_channel("Mul", "preprocess.scale", &Preprocess::scale);
+        by_channel("Add", "preprocess.bias", &Preprocess::bias);
+    }
+    graph.add_layers(parse_model(card.model_text, card.model_name).layers);
+    graph.make_row();
+    graph.add("Identity", {graph.value}, {}, "logits");
+    if (with_preprocessing)
+        graph.add("Softmax", {"logits"}, {attribute("axis", 1)}, "probabilities");
+
+    ProtoMessage rest =
+        ProtoMessage().bytes(2, card.model_name.empty() ? "model" : card.model_name);
+    rest.bytes(11, with_preprocessing ? value_info("pixels", kUint8, {H, W, C})
+                                      : value_info("input", kFloat, {C, H, W}));
+    rest.bytes(12, value_info("logits", kFloat, {classes}));
+    if (with_preprocessing) rest.bytes(12, value_info("probabilities", kFloat, {classes}));
+
+    // The weights stay where they are, so that a large model is in memory once: each is what
+    // precedes its bytes here, and its values.
+    size_t graph_size = graph.nodes.size() + rest.size();
+    std::vector<std::pair<ProtoMessage, const std::vector<float>*>> initializers;
+    for (const auto& [name, tensor] : graph.used) {
+        const size_t bytes = tensor->values.size() * sizeof(float);
+        ProtoMessage head;
+        for (const int64_t dim : tensor->shape) head.number(1, dim);
+        head.number(2, kFloat).bytes(8, name).head(9, bytes);
+        ProtoMessage field = ProtoMessage().head(5, head.size() + bytes);
+        graph_size += field.size() + head.size() + bytes;
+        initializers.emplace_back(std::move(field.append(head)), &tensor->values);
+    }
+
+    ProtoMessage model = ProtoMessage().number(1, kIrVersion).bytes(2, "convoy");
+    model.bytes(8, ProtoMessage().bytes(1, "").number(2, kOpset));
+    auto metadata = card_to_metadata(card);
+    const Resizing resizing = input_resizing(H, W, how, 0, 0);  // of an image of the input's shape
+    metadata["resize"] = json{{"to", {resizing.H, resizing.W}}, {"crop", {H, W}}}.dump();
+    for (const auto& [key, value] : metadata)
+        model.bytes(14, ProtoMessage().bytes(1, key).bytes(2, value));
+    model.head(7, graph_size);
+    if (model.size() + graph_size > INT_MAX)
+        fail(path, " would have ", model.size() + graph_size,
+             " bytes, and an ONNX file holds 2 GB at most; --format safetensors has no such limit");
+
+    std::ofstream file(path, std::ios::binary);
+    const auto write = [&](std::string_view bytes) {
+        file.write(bytes.data(), std::streamsize(bytes.size()));
+    };
+    write(model), write(graph.nodes), write(rest);
+    for (const auto& [head, values] : initializers) {
+        write(head);
+        write({reinterpret_cast<const char*>(values->data()), values->size() * sizeof(float)});
+    }
+    close_synced(file, path);
+}
+
+}  // namespace convoy

@@ -1,0 +1,210 @@
+// pickle.cpp — see pickle.h. Opcodes: Python's Lib/pickletools.py describes each.
+#include "src/checkpoint/pickle.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+namespace {
+
+// Of values, of places on the stack and in the memo; of members of all values 16 times as many. The
+// largest models have some ten thousand tensors, of a dozen values each.
+constexpr size_t kMost = 1 << 20;
+
+class Machine {
+ public:
+    Machine(std::string_view bytes, std::span<const std::string_view> globals)
+        : rest_(bytes), globals_(globals) {}
+
+    Pickle run() {
+        for (;;) {
+            const char op = take(1)[0];
+            if (op == '.') return {std::move(values_), pop()};
+            step(op);
+        }
+    }
+
+ private:
+    using Kind = PickleValue::Kind;
+
+    std::string_view take(uint64_t n) {
+        if (n > rest_.size()) fail("its pickle is cut short");
+        const std::string_view bytes = rest_.substr(0, n);
+        rest_.remove_prefix(n);
+        return bytes;
+    }
+    // A little-endian number of n bytes.
+    uint64_t number(size_t n) {
+        uint64_t value = 0;
+        std::memcpy(&value, take(n).data(), n);
+        return value;
+    }
+    std::string line() {
+        const std::string_view text = take(rest_.find('\n') + 1);  // 0 bytes where there is none
+        if (text.empty()) fail("its pickle is cut short");
+        return std::string(text.substr(0, text.size() - 1));
+    }
+
+    void push(uint32_t place) {
+        if (stack_.size() == kMost) fail("its pickle is nested too deeply");
+        stack_.push_back(place);
+    }
+    void push(PickleValue value) {
+        if (values_.size() == kMost) fail("its pickle has more than ", kMost, " values");
+        count(value.items.size());
+        values_.push_back(std::move(value));
+        push(uint32_t(values_.size() - 1));
+    }
+    void count(size_t items) {
+        if ((items_ += items) > 16 * kMost) fail("its pickle's values have too many members");
+    }
+    void push(Kind kind, int64_t number) { push(PickleValue{kind, number}); }
+    void push(std::string_view text) { push(PickleValue{Kind::kText, 0, std::string(text)}); }
+
+    // What lies above the last mark, or the last n values where there is no mark above them.
+    std::vector<uint32_t> pop_from(size_t begin) {
+        const size_t bottom = marks_.empty() ? 0 : marks_.back();
+        if (begin > stack_.size() || begin < bottom) fail("its pickle takes what is not there");
+        const std::vector<uint32_t> top(stack_.begin() + ptrdiff_t(begin), stack_.end());
+        stack_.resize(begin);
+        return top;
+    }
+    uint32_t pop() { return pop_from(stack_.size() - 1)[0]; }
+    std::vector<uint32_t> pop_marked() {
+        if (marks_.empty()) fail("its pickle takes what is not there");
+        std::vector<uint32_t> top = pop_from(marks_.back());
+        marks_.pop_back();
+        return top;
+    }
+
+    // What is on top of the stack gets these as well.
+    void extend(Kind kind, const std::vector<uint32_t>& items) {
+        if (stack_.empty()) fail("its pickle takes what is not there");
+        PickleValue& value = values_[stack_.back()];
+        if (value.kind != kind || (kind == Kind::kDict && items.size() % 2 != 0))
+            fail("its pickle adds to what is no ", kind == Kind::kDict ? "dict" : "list");
+        count(items.size());
+        value.items.insert(value.items.end(), items.begin(), items.end());
+    }
+
+    void push_global(const std::string& name) {
+        if (std::ranges::find(globals_, name) == globals_.end())
+            fail(
+                "it wants '", printable(name),
+                "', which is code; only tensors are read, and nothing was run. Where you trust the "
+                "file, load it in PyTorch and save its state_dict() alone");
+        push(PickleValue{Kind::kGlobal, 0, name});
+    }
+    void call() {
+        PickleValue arguments = values_[pop()], function = values_[pop()];
+        if (function.kind != Kind::kGlobal || arguments.kind != Kind::kSequence)
+            fail("its pickle calls what is no function");
+        const bool is_dict = function.text == "collections.OrderedDict";
+        if (is_dict) arguments.items.clear();
+        push({is_dict ? Kind::kDict : Kind::kCall, 0, function.text, std::move(arguments.items)});
+    }
+    void put(uint64_t index) {
+        if (index >= kMost || stack_.empty()) fail("its pickle's memo is damaged");
+        if (memo_.size() <= index) memo_.resize(index + 1, UINT32_MAX);
+        memo_[index] = stack_.back();
+        memoized_ += 1;
+    }
+    void get(uint64_t index) {
+        if (index >= memo_.size() || memo_[index] == UINT32_MAX)
+            fail("its pickle's memo is damaged");
+        push(memo_[index]);
+    }
+    // Sign-extended, of up to 8 bytes.
+    void push_long(size_t n) {
+        if (n > 8) fail("its pickle has a number of ", n, " bytes");
+        const int unused = int(64 - 8 * n);
+        push(Kind::kNumber, n == 0 ? 0 : int64_t(number(n) << unused) >> unused);
+    }
+
+    void step(char op) {
+        switch (uint8_t(op)) {
+            case 0x80: take(1); return;  // PROTO
+            case 0x95: take(8); return;  // FRAME
+            case '(':                    // MARK
+                if (marks_.size() == kMost) fail("its pickle is nested too deeply");
+                marks_.push_back(stack_.size());
+                return;
+            case 'N': push(Kind::kOther, 0); return;  // NONE
+            case 0x88:
+            case 0x89: push(Kind::kNumber, op & 1 ? 0 : 1); return;     // TRUE, FALSE
+            case 'J': push_long(4); return;                             // BININT
+            case 'K': push(Kind::kNumber, int64_t(number(1))); return;  // BININT1
+            case 'M': push(Kind::kNumber, int64_t(number(2))); return;  // BININT2
+            case 0x8a: push_long(number(1)); return;                    // LONG1
+            case 'G': take(8), push(Kind::kOther, 0); return;           // BINFLOAT
+            case 'X': push(take(number(4))); return;                    // BINUNICODE
+            case 0x8c: push(take(number(1))); return;                   // SHORT_BINUNICODE
+            case 0x8d: push(take(number(8))); return;                   // BINUNICODE8
+            case ')':
+            case ']': push(Kind::kSequence, 0); return;  // EMPTY_TUPLE, EMPTY_LIST
+            case '}': push(Kind::kDict, 0); return;      // EMPTY_DICT
+            case 't': push({Kind::kSequence, 0, "", pop_marked()}); return;  // TUPLE
+            case 0x85:
+            case 0x86:
+            case 0x87:  // TUPLE1, TUPLE2, TUPLE3
+                push(
+                    {Kind::kSequence, 0, "", pop_from(stack_.size() - size_t(uint8_t(op) - 0x84))});
+                return;
+            case 'a':
+            case 's': {  // APPEND, SETITEM
+                const auto items = pop_from(stack_.size() - (op == 's' ? 2 : 1));
+                extend(op == 's' ? Kind::kDict : Kind::kSequence, items);
+                return;
+            }
+            case 'e':
+            case 'u': {  // APPENDS, SETITEMS
+                const auto items = pop_marked();
+                extend(op == 'u' ? Kind::kDict : Kind::kSequence, items);
+                return;
+            }
+            case 'c': {  // GLOBAL
+                const std::string module = line();
+                push_global(cat(module, ".", line()));
+                return;
+            }
+            case 0x93: {  // STACK_GLOBAL
+                const std::string name = values_[pop()].text;
+                push_global(cat(values_[pop()].text, ".", name));
+                return;
+            }
+            case 'R': call(); return;  // REDUCE
+            case 'b': pop(); return;   // BUILD: attributes
+            case 'Q': {                // BINPERSID
+                std::vector<uint32_t> items = values_[pop()].items;
+                push({Kind::kPersistent, 0, "", std::move(items)});
+                return;
+            }
+            case 'q': put(number(1)); return;   // BINPUT
+            case 'r': put(number(4)); return;   // LONG_BINPUT
+            case 0x94: put(memoized_); return;  // MEMOIZE
+            case 'h': get(number(1)); return;   // BINGET
+            case 'j': get(number(4)); return;   // LONG_BINGET
+            default:
+                fail(fmt::format("its pickle has an opcode 0x{:02x}, which no tensor needs",
+                                 uint8_t(op)));
+        }
+    }
+
+    std::string_view rest_;
+    const std::span<const std::string_view> globals_;
+    std::vector<PickleValue> values_;
+    std::vector<uint32_t> stack_, memo_;  // places in values_
+    std::vector<size_t> marks_;           // heights of the stack
+    size_t memoized_ = 0, items_ = 0;
+};
+
+}  // namespace
+
+Pickle read_pickle(std::string_view bytes, std::span<const std::string_view> globals) {
+    return Machine(bytes, globals).run();
+}
+
+}  // namespace convoy

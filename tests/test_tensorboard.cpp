@@ -1,0 +1,146 @@
+// What --tensorboard writes, src/run/tensorboard.h and pictures.h.
+#include "src/run/tensorboard.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/shard_writer.h"
+#include "src/run/pictures.h"
+#include "src/run/run_log.h"
+#include "tests/event_files.h"
+
+using namespace convoy;
+using nlohmann::json;
+
+static std::string hex(const std::string& bytes) {
+    std::string text;
+    for (const char c : bytes) text += fmt::format("{:02x}", uint8_t(c));
+    return text;
+}
+
+TEST_CASE("tensorboard: records have the bytes that its own writer makes") {
+    CHECK(hex(tfrecord(ProtoMessage().real(1, 1.0).bytes(3, "brain.Event:2"))) ==
+          "1800000000000000a37f4b2209000000000000f03f1a0d627261696e2e4576656e743a3286bf577a");
+    const ProtoMessage loss = ProtoMessage().bytes(1, "loss").real(2, 0.5f);
+    CHECK(hex(tfrecord(
+              ProtoMessage().real(1, 2.0).number(2, 3).bytes(5, ProtoMessage().bytes(1, loss)))) ==
+          "1a00000000000000129bd82d09000000000000004010032a0d0a0b0a046c6f7373150000003fbac36b94");
+}
+
+TEST_CASE("tensorboard: each process has a file that begins with the step it will do") {
+    TempDir folder;
+    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
+    Log log(out);
+    for (const int64_t first : {0, 4}) {  // the second one goes on after step 4
+        RunLog run_log(log, folder.path(), 0, 1, 3, false, true);
+        run_log.plan(1, 10, 10, first, {});
+        for (int64_t step = first + 1; step <= first + 6; ++step)
+            run_log.step({0, 8 * step, step}, step, {double(step), 2, 4, 4, 0}, false, 0.1, {});
+        run_log.validation({0, 0, first + 6}, {1, 2, 3, 4, 0}, false);
+    }
+    // A rank that takes over writes down its last step once more.
+    RunLog heir(log, "", 1, 1, 3, false, true);
+    heir.plan(1, 10, 10, 0, {});
+    CHECK(!heir.tensorboard());
+    heir.become(0, folder.path(), 10);
+    heir.event("step", {{"epoch", 0}, {"step", 10}, {"loss", 7}});
+    heir.event("regroup", {{"step", 10}, {"ranks", 3}, {"why", "\xff lost"}});
+
+    const std::vector<std::string> files = files_of(folder / "tb/train");
+    REQUIRE(files.size() == 3);
+    uint64_t starts[] = {1, 5, 10};
+    for (size_t i = 0; i < 3; ++i) {
+        const std::vector<std::string> events = events_of(files[i]);
+        REQUIRE(events.size() > 2);
+        CHECK(proto_text(events[0], 3) == "brain.Event:2");
+        CHECK(proto_one(events[0], 1).real64() > 1.7e9);
+        CHECK(step_of(events[1]) == starts[i]);
+        CHECK(proto_one(proto_text(events[1], 7), 1).value == 1);
+    }
+    const auto losses = points(folder / "tb/train", "loss");
+    REQUIRE(losses.size() == 13);
+    CHECK(losses[5] == std::pair(uint64_t(6), 1.5f));
+    CHECK(losses[6] == std::pair(uint64_t(5), 1.25f));
+    CHECK(losses[12] == std::pair(uint64_t(10), 7.0f));
+    CHECK(points(folder / "tb/val", "top1") ==
+          std::vector<std::pair<uint64_t, float>>{{6, 0.5f}, {10, 0.5f}});
+    CHECK(points(folder / "tb/train", "job/ranks").size() == 1);
+    CHECK(read_file(files[2]).find("? lost") != std::string::npos);
+}
+
+TEST_CASE("tensorboard: a file that cannot be written costs a notice, not the run") {
+    TempDir folder;
+    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
+    Log log(out);
+    std::ofstream(folder / "tb") << "no folder";
+    TensorBoard board(log, folder.path(), 1);
+    board.event("step", {{"step", 1}, {"loss", 1.0}});
+    board.event("val", {{"step", 1}, {"loss", 1.0}});
+    std::fflush(out);
+    CHECK(read_file(folder / "log").find("the run goes on without it") != std::string::npos);
+}
+
+TEST_CASE("tensorboard: pictures are the rows of a batch, and what was taken for what") {
+    Preprocess how(InputSize(2, 1, 3));
+    std::vector<float> rows;
+    for (int i = 0; i < 9; ++i)
+        for (int v = 0; v < 6; ++v)
+            rows.push_back(float(10 * i + v) * how.scale(v % 3) + how.bias(v % 3));
+    const Image image = rows_picture(rows.data(), 9, how);
+    CHECK(image.H == 4);
+    CHECK(image.W == 8);
+    CHECK(image.pixels[3 * 3 + 1] == 31);                // image 3, first row, green
+    CHECK(image.pixels[size_t(3 * image.W) * 3] == 83);  // image 8, second row, red
+
+    TempDir folder;
+    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
+    Log log(out);
+    TensorBoard board(log, folder.path(), 1);
+    board.picture("p", image, 1, true, "");
+    const std::string shown = events_of(files_of(folder / "tb/train")[0]).back();
+    const std::string content = proto_text(proto_text(proto_text(proto_text(shown, 5), 1), 4), 4);
+    Decoder decoder;
+    Image stored;
+    decoder.open({reinterpret_cast<const uint8_t*>(content.data()), content.size()}, "p");
+    decoder.read(stored);
+    CHECK(stored.pixels == image.pixels);  // red is red
+
+    struct OneName : Source {
+        std::string name(size_t i) const override { return cat("image ", i); }
+        void read(size_t, std::vector<uint8_t>&) const override {}
+        uint64_t fingerprint() const override { return 0; }
+    } source;
+    Batch batch;
+    batch.x = rows.data(), batch.n = 4;
+    batch.labels = {0, 1, 1, 2}, batch.samples = {10, 11, 12, 13};
+    Mistakes mistakes(3, how, true);
+    mistakes.add(batch, std::vector<float>{5, 0, 0, 1, 0, 0, 9, 0, 0, 0, 0, 2});
+    CHECK(mistakes.pairs == std::vector<float>{1, 0, 0, 2, 0, 0, 0, 0, 1});
+    mistakes.show(board, {"hat", "shoe", "cap"}, source, 1);
+    const std::string file = read_file(files_of(folder / "tb/train")[0]);
+    CHECK(file.find("| shoe | hat | 2 |") != std::string::npos);
+    const size_t worst = file.find("| shoe | hat | 1.000 | image 12 |");
+    REQUIRE(worst != std::string::npos);
+    CHECK(file.find("| shoe | hat | 0.576 | image 11 |") > worst);
+    CHECK(Mistakes(1000, how, false).pairs.empty());
+}
+
+TEST_CASE("tensorboard: a resumed run's curves have each step once, as TensorBoard reads them") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const auto train = [&](std::vector<std::string> words) {
+        const auto [status, output] = run_trainer(words);
+        CAPTURE(output);
+        REQUIRE(status == 0);
+    };
+    train({"--generated", "48", "--size", "16", "--batch", "8", "--epochs", "2", "--log-every", "1",
+           "--device", "cpu", "--tensorboard", "--out", run});
+    CHECK(points(run + "/tb/train", "loss").size() == 10);
+    CHECK(points(run + "/tb/val", "loss").size() == 2);
+    std::filesystem::remove_all(run + "/step-00000010");  // steps 6 to 10 are done once more
+    std::filesystem::remove(run + "/best");
+    train({"--resume", run, "--epochs", "3", "--device", "cpu"});
+    CHECK(points(run + "/tb/train", "loss").size() == 20);
+    CHECK(files_of(run + "/tb/train").size() == 2);
+    CHECK(step_of(events_of(files_of(run + "/tb/train")[1])[1]) == 6);
+    python_agrees("tensorboard_check.py", run);
+}

@@ -1,0 +1,192 @@
+// PyTorch's files, src/checkpoint/torch_file.h: what torch.save() writes, and what nobody should.
+#include "src/checkpoint/torch_file.h"
+
+#include <fstream>
+
+#include "tests/process.h"
+#include "tests/protobuf_reader.h"
+#include "tests/torch_zip.h"
+
+using namespace convoy;
+
+struct Reader {
+    SafeTensors read(const std::string& bytes) {
+        std::ofstream(folder / "m.pth", std::ios::binary) << bytes;
+        return read_weights(folder / "m.pth", log);
+    }
+    std::vector<float> floats(const std::string& items) {
+        return read(torch_file(pickled_dict(items))).tensors.at("w").values;
+    }
+    std::string error(const std::string& bytes) {
+        try {
+            read(bytes);
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "";
+    }
+    TempDir folder;
+    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
+    Log log{out};
+};
+
+TEST_CASE("torch files: strides and offsets are those of the storage") {
+    Reader reader;
+    CHECK(reader.floats(pickled_tensor("w", {2, 3}, {3, 1})) ==
+          std::vector<float>{0, 1, 2, 3, 4, 5});
+    CHECK(reader.floats(pickled_tensor("w", {3, 2}, {1, 3})) ==
+          std::vector<float>{0, 3, 1, 4, 2, 5});
+    CHECK(reader.floats(pickled_tensor("w", {2}, {2}, 3)) == std::vector<float>{3, 5});
+    CHECK(reader.floats(pickled_tensor("w", {2, 2}, {0, 1}, 4)) == std::vector<float>{4, 5, 4, 5});
+    CHECK(reader.floats(pickled_tensor("w", {}, {}, 5)) == std::vector<float>{5});
+    CHECK(reader.floats(pickled_tensor("w", {0, 7}, {7, 1}, 6)).empty());
+    CHECK(
+        reader
+            .read(torch_file(pickled_dict(pickled_tensor("w", {3}, {1}, 0, "torch\nLongStorage"))))
+            .tensors.at("w")
+            .dtype == "I64");
+}
+
+TEST_CASE("torch files: a tensor beyond its storage, or far larger than the file, is an error") {
+    Reader reader;
+    const auto error = [&](std::vector<int64_t> shape, std::vector<int64_t> strides,
+                           int64_t offset = 0) {
+        return reader.error(torch_file(pickled_dict(pickled_tensor("w", shape, strides, offset))));
+    };
+    const std::string beyond = "'w' goes beyond its storage of 6 numbers";
+    const int64_t big = int64_t(1) << 62;
+    CHECK(error({7}, {1}).find(beyond) != std::string::npos);
+    CHECK(error({2, 3}, {4, 1}).find(beyond) != std::string::npos);
+    CHECK(error({1}, {1}, 6).find(beyond) != std::string::npos);
+    CHECK(error({1}, {1}, -1).find(beyond) != std::string::npos);
+    CHECK(error({-1}, {1}).find(beyond) != std::string::npos);
+    CHECK(error({2}, {-1}, 3).find(beyond) != std::string::npos);
+    CHECK(error({big, big}, {0, 0}).find(beyond) != std::string::npos);
+    CHECK(error({5, 5}, {big, big}).find(beyond) != std::string::npos);
+    CHECK(error({1 << 20, 1 << 20}, {0, 0}).find("far more memory") != std::string::npos);
+    CHECK(error({2}, {1, 1}).find("'w' is damaged") != std::string::npos);
+    CHECK(error(std::vector<int64_t>(9, 1), std::vector<int64_t>(9, 1)).find("damaged") !=
+          std::string::npos);
+}
+
+TEST_CASE("torch files: nothing but tensors: other globals are refused by their names") {
+    Reader reader;
+    const auto error = [&](const std::string& pickle) { return reader.error(torch_file(pickle)); };
+    const auto has = [](const std::string& text, const char* part) {
+        return text.find(part) != std::string::npos;
+    };
+    CHECK(has(error("\x80\x02"
+                    "cposix\nsystem\n" +
+                    pickled("true") + "\x85R."),
+              "it wants 'posix.system', which is code"));
+    CHECK(has(error("\x80\x04\x8c\x08"
+                    "builtins\x8c\x04"
+                    "eval\x93)R."),
+              "'builtins.eval'"));
+    CHECK(has(error("\x80\x02"
+                    "ctorch\n_utils._rebuild_tensor_v2\n)R."),
+              "'torch._utils._rebuild_tensor_v2'") == false);
+    CHECK(has(error(pickled_dict(pickled("w") + "ctorch\nByteStorage\n")), "'torch.ByteStorage'"));
+    CHECK(has(error("\x80\x02"
+                    "c\x1b[31m\nx\n."),
+              "'\\x1b[31m.x'"));
+    CHECK(has(error("\x80\x02i"), "an opcode 0x69, which no tensor needs"));
+    CHECK(has(error("\x80\x02N."), "holds no dict of tensors"));
+    CHECK(has(error("\x80\x02."), "takes what is not there"));
+    CHECK(has(error("\x80\x02(t)R."), "calls what is no function"));
+    CHECK(has(error("\x80\x02"
+                    "h\x05."),
+              "memo is damaged"));
+    CHECK(has(error("\x80\x02Nr\xff\xff\xff\xff."), "memo is damaged"));
+    CHECK(has(error("\x80\x02X\xff\xff\xff\xff"
+                    "a."),
+              "cut short"));
+    CHECK(has(error("\x80\x02\x8d\xff\xff\xff\xff\xff\xff\xff\xff"
+                    "a."),
+              "cut short"));
+    CHECK(has(error("\x80\x02\x8a\xff"
+                    "a."),
+              "a number of 255 bytes"));
+    CHECK(has(error("\x80\x02"
+                    "cnolineend"),
+              "cut short"));
+    CHECK(has(error(std::string("\x80\x02") + std::string(3'000'000, '(')), "too deeply"));
+    CHECK(has(error(std::string("\x80\x02") + std::string(3'000'000, ']')), "more than"));
+    // Each tuple holds the one before it twice: as a tree that would be 2^5000 values.
+    std::string twice = "\x80\x02]q";
+    twice += '\0';
+    for (int i = 0; i < 5000; ++i) twice += std::string("h\0h\0\x86q\0", 7);
+    CHECK(has(error(twice + "."), "holds no dict of tensors"));
+    // A long list, which each of many calls would copy.
+    std::string calls = "\x80\x02(";
+    for (int i = 0; i < 100'000; ++i) calls += ')';
+    calls += std::string("tq\0", 3);
+    for (int i = 0; i < 1000; ++i)
+        calls += std::string("ctorch._utils\n_rebuild_tensor_v2\nh\0R", 36);
+    CHECK(has(error(calls + "."), "too many members"));
+    // A dict that contains itself.
+    CHECK(has(error(std::string("\x80\x02}q\0", 5) + pickled("model") + std::string("h\0s.", 4)),
+              "holds no dict of tensors"));
+}
+
+TEST_CASE("torch files: cut short or changed anywhere, a file is an error or has other tensors") {
+    Reader reader;
+    const std::string good = torch_file(pickled_dict(pickled_tensor("w", {2, 3}, {3, 1})));
+    for (size_t n = 4; n < good.size(); ++n) {
+        CAPTURE(n);
+        CHECK(reader.error(good.substr(0, n)) != "");
+    }
+    int errors = 0;
+    for (size_t i = 4; i < good.size(); ++i) {
+        std::string bad = good;
+        bad[i] = char(bad[i] ^ 0x41);
+        errors += reader.error(bad) != "";
+    }
+    CHECK(errors > int(good.size()) / 3);  // of pickle and storage every byte: they have checksums
+    const auto has = [&](const std::string& bytes, const char* part) {
+        return reader.error(bytes).find(part) != std::string::npos;
+    };
+    std::string bad = good;
+    bad[good.find("m/data/0") + 9] ^= 1;
+    CHECK(has(bad, "the checksum of its member 'm/data/0' is wrong"));
+    bad = good;
+    bad[good.rfind("m/data.pkl") - 36] = 8;
+    CHECK(has(bad, "'m/data.pkl' is compressed"));
+    CHECK(has(zip_of({{"a.txt", ""}}), "not one that torch.save wrote"));
+    CHECK(has(zip_of({{"m/data.pkl", ""}, {"m/byteorder", "big"}}), "big-endian"));
+    CHECK(has(zip_of({{"m/data.pkl", pickled_dict(pickled_tensor("w", {1}, {1}))}}),
+              "has no member 'm/data/0'"));
+}
+
+TEST_CASE("torch files: the tensors of torch.save are those of safetensors, bit for bit") {
+    Reader reader;
+    const std::string folder = reader.folder.path();
+    if (!python_agrees("torch_files.py", folder)) return;
+    int pairs = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        if (entry.path().extension() != ".safetensors") continue;
+        CAPTURE(entry.path().stem().string());
+        const std::string torch = std::filesystem::path(entry.path()).replace_extension("pth");
+        const SafeTensors want = read_safetensors(entry.path()),
+                          got = read_weights(torch, reader.log);
+        REQUIRE(got.tensors.size() == want.tensors.size());
+        for (const auto& [name, tensor] : want.tensors) {
+            CAPTURE(name);
+            const StoredTensor& found = got.tensors.at(name);
+            CHECK(found.dtype == tensor.dtype);
+            CHECK(found.shape == tensor.shape);
+            CHECK(found.values == tensor.values);
+        }
+        ++pairs;
+    }
+    CHECK(pairs == 12);
+    std::fflush(reader.out);
+    CHECK(read_file(reader.folder / "log").find("'module.' is dropped") != std::string::npos);
+    for (const auto& [name, why] : std::vector<std::pair<const char*, const char*>>{
+             {"posix.system", "it wants 'posix.system'"},
+             {"legacy", "format from before 1.6; convert it"},
+             {"script", "is a TorchScript program"}})
+        CHECK_THROWS_WITH_AS(read_weights(cat(folder, "/", name, ".pth"), reader.log),
+                             doctest::Contains(why), Error);
+    CHECK(!std::filesystem::exists(folder + "/was-run"));
+}
