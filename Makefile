@@ -136,7 +136,7 @@ $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_SRC:%=$(BUILD)/%.o) $(if $(filter 1,$(STATI
 
 # Under qemu the emulator of CUDA does not run: its tests are left out, and those that start programs.
 NOT_ON_ARM64 := simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas energy input \
-                program netns
+                program netns shard_modes
 arm64:
 	tools/deps.sh qemu-user-static
 	$(MAKE) MACHINE=aarch64 static build/release-aarch64/static/run_tests

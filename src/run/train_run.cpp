@@ -314,7 +314,7 @@ void TrainRun::validate() {
     if (config_.tensorboard && !mistakes.pairs.empty())
         communicator_.allreduce_sum(mistakes.pairs).get();
     if (board) mistakes.show(*board, setup_.classes, *val_source_, at_.step);
-    last_val_ = sums;
+    last_val_ = sums, last_val_at_ = at_;
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
     run_log_->validation(at_, sums, is_best);

@@ -115,6 +115,7 @@ class TrainRun {
     // Where all ranks are; at_ is ahead of it in local steps.
     Position at_, committed_;
     double base_lr_ = 0, best_top1_ = -1;
+    Position last_val_at_;
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;

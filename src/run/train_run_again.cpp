@@ -132,7 +132,11 @@ void TrainRun::go_on() {
         log_.notice("checkpoints and log of the run are in ", folder_, " on this rank from now on");
     }
     run_log_->become(setup_.rank(), folder_, at_.step);
-    if (is_heir && at_.step > 0)  // the last one may have died before it wrote it down
+    // The last one may have died before it wrote down what it had.
+    if (is_heir) logged_epoch_ = -1;
+    if (is_heir && last_val_.count > 0 && last_val_at_.step == at_.step && at_.consumed == 0)
+        run_log_->validation(last_val_at_, last_val_, false);
+    if (is_heir && at_.step > 0)
         run_log_->event("step", {{"epoch", at_.epoch},
                                  {"step", at_.step},
                                  {"loss", step_sums_.mean_loss()},
