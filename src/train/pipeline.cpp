@@ -68,8 +68,10 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
     // A share that does not begin with a piece has one more.
     most_pieces_ =
         size_t((model.max_batch() + piece_images_ - 1) / piece_images_) + (replicas_ > 1);
-    const size_t held =
-        options.gpipe ? most_pieces_ : std::min(most_pieces_, size_t(options.stages - stage_));
+    // One more than 1f1b needs, so that the next stage does not wait for the way.
+    const size_t held = options.gpipe
+                            ? most_pieces_
+                            : std::min(most_pieces_, size_t(options.stages - stage_ + !is_last()));
     for (size_t i = 0; i < held; ++i) {
         models_.push_back(model.twin());
         activation_bytes_ += models_.back()->plan(planned_images(), /*training=*/true);

@@ -3,7 +3,7 @@
 //
 //   1f1b, 2 stages, 4 pieces         time ──►
 //   stage 0   F0  F1  B0  F2  B1  F3  B2      B3       F: forward of a piece, B: backward
-//   stage 1       F0  B0  F1  B1  F2  B2  F3  B3       a stage holds at most S − s pieces
+//   stage 1       F0  B0  F1  B1  F2  B2  F3  B3       a stage holds at most S − s + 1 pieces
 //                 │    └► gradient of what stage 0 made
 //                 └ what stage 0 made
 //
