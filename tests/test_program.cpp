@@ -178,7 +178,8 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
               .first == 0);
     CHECK(read_file(onnx).find("conv5.weight") != std::string::npos);
     CHECK(refusal({"export", "--from", run, "--format", "tar", "--out", onnx})
-              .find("--format tar is none of this command's") != std::string::npos);
+              .find("--format tar is not for this command, which writes safetensors or onnx") !=
+          std::string::npos);
     CHECK(refusal({"export", "--from", run, "--with-preprocessing", "--out", onnx})
               .find("needs --format onnx") != std::string::npos);
     std::ofstream(evil, std::ios::binary) << torch_file(

@@ -13,11 +13,11 @@
 //   bytes    4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
 //            written once; grad_w reads both once for each tap, mostly from the cache. Bound by
 //            memory.
-//   order    rows, then columns of the window; grad_w: each thread its rows in order, the 8 in
-//   order,
-//            the parts in order. The same bits on every run.
+//   order    rows, then columns of the window; grad_w: each thread its rows in order, then
+//            the 8, then the parts. The same bits on every run.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/numbers.h"
+#include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -25,18 +25,6 @@ namespace convoy::CONVOY_DEVICE {
 namespace {
 
 constexpr int kChannels = 32, kRows = 8;
-
-struct Pixel {
-    int n, h, w, c;
-    __device__ Pixel(size_t i, Shape s)
-        : n(int(i / (size_t(s.H) * s.W * s.C))),
-          h(int(i / (size_t(s.W) * s.C) % s.H)),
-          w(int(i / s.C % s.W)),
-          c(int(i % s.C)) {}
-};
-__device__ __forceinline__ size_t index(Shape s, int n, int h, int w, int c) {
-    return ((size_t(n) * s.H + h) * s.W + w) * s.C + c;
-}
 
 // sum[e] += x[e]·w of channel c + e at this tap.
 template <class T, int kWide>

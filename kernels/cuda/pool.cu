@@ -13,30 +13,18 @@
 //   order   rows, then columns of the window; gradients gather, so the order of sums is fixed.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/numbers.h"
+#include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-// Number i of a tensor N×H×W×C.
-struct Place {
-    int n, h, w, c;
-    __device__ Place(size_t i, Shape s)
-        : n(int(i / (size_t(s.H) * s.W * s.C))),
-          h(int(i / (size_t(s.W) * s.C) % s.H)),
-          w(int(i / s.C % s.W)),
-          c(int(i % s.C)) {}
-};
-__device__ __forceinline__ size_t index(Shape s, int n, int h, int w, int c) {
-    return ((size_t(n) * s.H + h) * s.W + w) * s.C + c;
-}
-
 template <class T, int kWide>
 __global__ void max_pool_kernel(const T* __restrict__ x, Shape xs, Window window, T* __restrict__ y,
                                 Shape ys, size_t packs, uint8_t* argmax) {
     for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Place at(i * kWide, ys);
+        const Pixel at(i * kWide, ys);
         const int h0 = at.h * window.stride_h - window.pad_h;
         const int w0 = at.w * window.stride_w - window.pad_w;
         float best[kWide];
@@ -62,7 +50,7 @@ template <class T, int kWide>
 __global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* argmax, Shape ys,
                                      Window window, const T* mask, T* dx, Shape xs, size_t packs) {
     for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Place at(i * kWide, xs);
+        const Pixel at(i * kWide, xs);
         // The windows that contain this pixel: p·stride − pad ≤ h < p·stride − pad + size.
         const int h = at.h + window.pad_h, w = at.w + window.pad_w;
         const int p0 = h < window.size_h ? 0 : (h - window.size_h) / window.stride_h + 1;
@@ -110,7 +98,7 @@ template <class T, int kWide>
 __global__ void avg_pool_kernel(const T* __restrict__ x, Shape xs, T* __restrict__ y, Shape ys,
                                 size_t packs) {
     for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Place at(i * kWide, ys);
+        const Pixel at(i * kWide, ys);
         const Area area(at.h, at.w, ys, xs);
         float sum[kWide] = {};
         for (int h = area.h0; h < area.h1; ++h)
@@ -129,7 +117,7 @@ template <class T, int kWide>
 __global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, T* __restrict__ dx,
                                      Shape xs, size_t packs) {
     for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Place at(i * kWide, xs);
+        const Pixel at(i * kWide, xs);
         const Area outputs(at.h, at.w, xs, ys);
         float sum[kWide] = {};
         for (int p = outputs.h0; p < outputs.h1; ++p)

@@ -41,7 +41,13 @@ static int command_check(const CommandLine& line, Log& log, const Stop&) {
 static FileFormat choose_format(const Config& config, std::initializer_list<FileFormat> written) {
     if (config.format == FileFormat::kAuto) return *written.begin();
     if (std::ranges::find(written, config.format) != written.end()) return config.format;
-    fail("--format ", get_option(config, "format"), " is none of this command's: see --help");
+    std::vector<std::string> names;
+    for (Config one; const FileFormat format : written) {
+        one.format = format;
+        names.push_back(get_option(one, "format"));
+    }
+    fail("--format ", get_option(config, "format"), " is not for this command, which writes ",
+         join_text(names, " or "));
 }
 
 static int command_pack(const CommandLine& line, Log& log, const Stop&) {
@@ -104,7 +110,7 @@ static int command_models(const CommandLine& line, Log&, const Stop&) {
         return 0;
     }
     for (const std::string& name : built_in_models())
-        fmt::print("{:<10} input {}\n", name, input_size_text(model_input_size(model_text(name))));
+        fmt::print("{:<13} input {}\n", name, input_size_text(model_input_size(model_text(name))));
     fmt::print(
         "\n`trainer models NAME` prints a network's text: a start for a --model FILE of your "
         "own.\n");
