@@ -248,7 +248,10 @@ void Decoder::read(Crop crop, Image& image, int reduction) {
     if (is_jpeg_) return jpeg_->read(crop, image, reduction);
     if (raw_) return read_raw(crop, image);
     cv::Mat bgr = decode_by_opencv(bytes_, name_);
-    if (bgr.empty()) fail(name_, ": truncated or damaged");
+    if (bgr.empty())
+        fail(name_, ": truncated or damaged",
+             format_of(bytes_) == Format::tiff ? ", or compressed in a way that is not read here"
+                                               : "");
     if (bgr.rows != H_ || bgr.cols != W_)
         fail(name_, ": damaged: the header says ", W_, "x", H_, ", the image is ", bgr.cols, "x",
              bgr.rows);

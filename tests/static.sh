@@ -10,7 +10,7 @@ need file file && need dnsmasq dnsmasq-base
 make -s trainer static
 
 bytes=$(stat -c %s trainer-static)
-[ "$bytes" -le 13800000 ] || die "$bytes bytes, more than 13.8 MB"
+[ "$bytes" -le 12000000 ] || die "$bytes bytes, more than 12 MB"
 file trainer-static | grep -q 'statically linked.*stripped' || die "it is not static and stripped"
 ! grep -q "$PWD" trainer-static || die "it holds the path of the build"
 
