@@ -7,6 +7,7 @@
 #include <cstring>
 #include <opencv2/core/utils/logger.hpp>
 #include <opencv2/imgcodecs.hpp>
+#include <opencv2/imgproc.hpp>
 #include <string_view>
 
 #include "data/jpeg.h"
@@ -181,6 +182,16 @@ cv::Mat decode_by_opencv(Bytes bytes, const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<uint8_t> encoded(const Image& image, const char* extension, int quality) {
+    // Only read; cv::Mat has no read-only form.
+    cv::Mat pixels(image.H, image.W, CV_8UC(image.C), const_cast<uint8_t*>(image.pixels.data()));
+    cv::Mat bgr = pixels;
+    if (image.C == 3) bgr.release(), cv::cvtColor(pixels, bgr, cv::COLOR_RGB2BGR);
+    std::vector<uint8_t> bytes;
+    cv::imencode(extension, bgr, bytes, {cv::IMWRITE_JPEG_QUALITY, quality});
+    return bytes;
+}
 
 void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey) {
     for (size_t i = 0; i < n; ++i, rgb += 3)

@@ -15,6 +15,9 @@ struct Image {  // RGB or grey, 8 bits, rows without padding
     int C = 3;
 };
 
+// An RGB or grey image as a file: ".png", or ".jpg" of that quality.
+std::vector<uint8_t> encoded(const Image& image, const char* extension, int quality = 90);
+
 // A part of an image: rows [top, top+H), columns [left, left+W).
 struct Crop {
     int top, left, H, W;

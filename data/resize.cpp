@@ -95,4 +95,12 @@ void Resizer::run(ImageView from, const Resizing& how, const float* scale, const
                     out + p * n);
 }
 
+Image resized(Resizer& resizer, const Image& image, int H, int W) {
+    const float one[] = {1, 1, 1}, none[] = {0, 0, 0};
+    std::vector<float> pixels(size_t(H) * size_t(W) * size_t(image.C));
+    resizer.run(view(image), {H, W, {0, 0, H, W}, false}, one, none, pixels.data());
+    // Whole numbers from 0 to 255.
+    return {H, W, {pixels.begin(), pixels.end()}, image.C};
+}
+
 }  // namespace convoy

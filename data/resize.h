@@ -1,6 +1,8 @@
 // resize.h — Pillow's antialiased bilinear resize of 8-bit pixels, straight into normalised floats.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -73,6 +75,17 @@ class Resizer {
     std::vector<uint8_t> padded_;         // copy of one of the last input rows
     std::vector<float> scales_, biases_;  // one output row
 };
+
+// The whole image at height H and width W, in bytes.
+Image resized(Resizer& resizer, const Image& image, int H, int W);
+// The height and width of an H×W image whose longer side becomes `side`.
+inline std::array<int, 2> fitted(int H, int W, int side) {
+    const int longer = std::max(H, W);
+    const auto scaled = [&](int n) {
+        return std::max(1, int((int64_t(n) * side + longer / 2) / longer));
+    };
+    return {scaled(H), scaled(W)};
+}
 
 // The two inner loops (resize_passes.cpp).
 //

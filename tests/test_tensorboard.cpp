@@ -112,16 +112,17 @@ TEST_CASE("tensorboard: pictures are the rows of a batch, and what was taken for
     Batch batch;
     batch.x = rows.data(), batch.n = 4;
     batch.labels = {0, 1, 1, 2}, batch.samples = {10, 11, 12, 13};
-    Mistakes mistakes(3, how, true);
-    mistakes.add(batch, std::vector<float>{5, 0, 0, 1, 0, 0, 9, 0, 0, 0, 0, 2});
-    CHECK(mistakes.pairs == std::vector<float>{1, 0, 0, 2, 0, 0, 0, 0, 1});
-    mistakes.show(board, {"hat", "shoe", "cap"}, source, 1);
+    Quality quality(3);
+    quality.add(batch, std::vector<float>{5, 0, 0, 1, 0, 0, 9, 0, 0, 0, 0, 2});
+    quality.gather(*make_single_rank(), source);
+    CHECK(quality.pairs == std::vector<float>{1, 0, 0, 2, 0, 0, 0, 0, 1});
+    show_quality(board, quality, {"hat", "shoe", "cap"}, 1);
     const std::string file = read_file(files_of(folder / "tb/train")[0]);
     CHECK(file.find("| shoe | hat | 2 |") != std::string::npos);
     const size_t worst = file.find("| shoe | hat | 1.000 | image 12 |");
     REQUIRE(worst != std::string::npos);
     CHECK(file.find("| shoe | hat | 0.576 | image 11 |") > worst);
-    CHECK(Mistakes(1000, how, false).pairs.empty());
+    CHECK(Quality(5000).pairs.empty());
 }
 
 TEST_CASE("tensorboard: a resumed run's curves have each step once, as TensorBoard reads them") {

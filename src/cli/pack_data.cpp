@@ -7,8 +7,6 @@
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <opencv2/imgcodecs.hpp>
-#include <opencv2/imgproc.hpp>
 #include <set>
 
 #include "data/decode.h"
@@ -40,17 +38,8 @@ class Shrinker {
         const int H = decoder_.H(), W = decoder_.W(), side = std::max(H, W);
         if (max_side_ == 0 || side <= max_side_) return;
         decoder_.read(image_);
-        const auto scaled = [&](int n) {
-            return std::max(1, int((int64_t(n) * max_side_ + side / 2) / side));
-        };
-        const int h = scaled(H), w = scaled(W);
-        const float one[] = {1, 1, 1}, none[] = {0, 0, 0};
-        pixels_.resize(size_t(h) * size_t(w) * 3);
-        resizer_.run(view(image_), {h, w, {0, 0, h, w}, false}, one, none, pixels_.data());
-        cv::Mat rgb(h, w, CV_8UC3), bgr;
-        std::ranges::copy(pixels_, rgb.data);  // whole numbers from 0 to 255
-        cv::cvtColor(rgb, bgr, cv::COLOR_RGB2BGR);
-        cv::imencode(".jpg", bgr, bytes, {cv::IMWRITE_JPEG_QUALITY, quality_});
+        const auto [h, w] = fitted(H, W, max_side_);
+        bytes = encoded(resized(resizer_, image_, h, w), ".jpg", quality_);
     }
 
  private:
@@ -58,7 +47,6 @@ class Shrinker {
     Decoder decoder_;
     Image image_;
     Resizer resizer_;
-    std::vector<float> pixels_;
 };
 
 // One part of the set: its images in the order in which they are written, and where shards begin.

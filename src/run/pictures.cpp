@@ -25,39 +25,14 @@ Image rows_picture(const float* rows, int n, const Preprocess& how) {
     return image;
 }
 
-Mistakes::Mistakes(int classes, const Preprocess& how, bool keeps_images)
-    : pairs(classes > kMostClasses ? 0 : size_t(classes) * size_t(classes)),
-      classes_(classes),
-      how_(how),
-      keeps_images_(keeps_images) {}
-
-void Mistakes::add(const Batch& batch, std::span<const float> logits) {
-    for (size_t n = 0; n < size_t(batch.n); ++n) {
-        const auto row = logits.subspan(n * size_t(classes_), size_t(classes_));
-        const auto best = std::ranges::max_element(row);
-        const int truth = batch.labels[n], guess = int(best - row.begin());
-        if (!pairs.empty()) ++pairs[size_t(truth * classes_ + guess)];
-        if (truth == guess || !keeps_images_ || !batch.x) continue;
-        float sum = 0;
-        for (const float logit : row) sum += std::exp(logit - *best);
-        const float probability = 1 / sum;
-        if (worst_.size() == kMost && probability <= worst_.back().probability) continue;
-        const float* x = batch.x + n * how_.size.elems();
-        Mistake mistake{probability, truth, guess, batch.samples[n], {x, x + how_.size.elems()}};
-        worst_.insert(
-            std::ranges::upper_bound(worst_, probability, std::greater(), &Mistake::probability),
-            std::move(mistake));
-        worst_.resize(std::min(worst_.size(), kMost));
-    }
-}
-
-Image Mistakes::pairs_picture() const {
-    const int cell = std::max(1, 384 / classes_), side = cell * classes_;
+static Image pairs_picture(const Quality& quality) {
+    const int classes = quality.classes();
+    const int cell = std::max(1, 384 / classes), side = cell * classes;
     Image image{side, side, std::vector<uint8_t>(size_t(side) * size_t(side)), 1};
-    for (int truth = 0; truth < classes_; ++truth) {
-        const float* row = &pairs[size_t(truth * classes_)];
+    for (int truth = 0; truth < classes; ++truth) {
+        const float* row = &quality.pairs[size_t(truth * classes)];
         float sum = 0;
-        for (int guess = 0; guess < classes_; ++guess) sum += row[guess];
+        for (int guess = 0; guess < classes; ++guess) sum += row[guess];
         for (int y = truth * cell; y < (truth + 1) * cell; ++y)
             for (int x = 0; x < side; ++x)
                 image.pixels[size_t(y * side + x)] =
@@ -66,33 +41,47 @@ Image Mistakes::pairs_picture() const {
     return image;
 }
 
-std::string Mistakes::pairs_text(const std::vector<std::string>& classes) const {
-    std::vector<size_t> order;
-    for (size_t i = 0; i < pairs.size(); ++i)
-        if (pairs[i] > 0 && i / size_t(classes_) != i % size_t(classes_)) order.push_back(i);
-    std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return pairs[i]; });
-    order.resize(std::min<size_t>(order.size(), 20));
-    std::string text = "\n\n| class | taken for | images |\n| --- | --- | --- |\n";
-    for (const size_t i : order)
-        text += cat("| ", classes[i / size_t(classes_)], " | ", classes[i % size_t(classes_)],
-                    " | ", pairs[i], " |\n");
+// The most frequent mistakes, as Markdown.
+static std::string pairs_text(const Quality& quality, const std::vector<std::string>& classes) {
+    std::string text = "| class | taken for | images |\n| --- | --- | --- |\n";
+    for (const auto& [truth, guess, images] : quality.confusions(20))
+        text += cat("| ", classes[truth], " | ", classes[guess], " | ", images, " |\n");
     return text;
 }
 
-void Mistakes::show(TensorBoard& board, const std::vector<std::string>& classes,
-                    const Source& source, int64_t step) const {
-    if (std::ranges::any_of(pairs, [](float n) { return n > 0; }))  // none with a pipeline
-        board.picture("confusion", pairs_picture(), step, true,
-                      "Lines: true classes, columns: guesses. " + pairs_text(classes));
-    if (worst_.empty()) return;
-    std::vector<float> rows;
-    std::string text = "| class | taken for | probability | image |\n| --- | --- | --- | --- |\n";
-    for (const auto& [probability, truth, guess, sample, row] : worst_) {
-        rows.insert(rows.end(), row.begin(), row.end());
-        text += fmt::format("| {} | {} | {:.3f} | {} |\n", classes[size_t(truth)],
-                            classes[size_t(guess)], probability, printable(source.name(sample)));
+// Each in the middle of a square, up to eight in a line.
+static Image mistakes_picture(const std::vector<Mistake>& worst) {
+    constexpr int kSide = Quality::kMistakeSide;
+    const int columns = std::min(int(worst.size()), 8);
+    const int lines = (int(worst.size()) + columns - 1) / columns;
+    Image picture{lines * kSide, columns * kSide, {}, 3};
+    picture.pixels.resize(size_t(picture.H * picture.W * 3));
+    Decoder decoder;
+    Image image;
+    for (int i = 0; i < int(worst.size()); ++i) {
+        if (worst[size_t(i)].jpeg.empty()) continue;
+        decoder.open(worst[size_t(i)].jpeg, "a mistake");
+        decoder.read(image);
+        const int top = i / columns * kSide + (kSide - image.H) / 2;
+        const int left = i % columns * kSide + (kSide - image.W) / 2;
+        for (int h = 0; h < image.H; ++h)
+            std::copy_n(&image.pixels[size_t(h * image.W * 3)], image.W * 3,
+                        &picture.pixels[size_t(((top + h) * picture.W + left) * 3)]);
     }
-    board.picture("mistakes", rows_picture(rows.data(), int(worst_.size()), how_), step, false,
+    return picture;
+}
+
+void show_quality(TensorBoard& board, const Quality& quality,
+                  const std::vector<std::string>& classes, int64_t step) {
+    if (quality.classes() <= kMostShown)
+        board.picture("confusion", pairs_picture(quality), step, true,
+                      "Lines: true classes, columns: guesses.\n\n" + pairs_text(quality, classes));
+    if (quality.worst.empty()) return;
+    std::string text = "| class | taken for | probability | image |\n| --- | --- | --- | --- |\n";
+    for (const Mistake& mistake : quality.worst)
+        text += fmt::format("| {} | {} | {:.3f} | {} |\n", classes[size_t(mistake.truth)],
+                            classes[size_t(mistake.guess)], mistake.probability, mistake.name);
+    board.picture("mistakes", mistakes_picture(quality.worst), step, false,
                   "The mistakes of highest probability, line by line");
     board.text("mistakes/list", text, step);
 }

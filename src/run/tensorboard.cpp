@@ -9,8 +9,6 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <opencv2/imgcodecs.hpp>
-#include <opencv2/imgproc.hpp>
 
 #include "data/shard_writer.h"
 #include "src/base/check.h"
@@ -187,12 +185,7 @@ void TensorBoard::text(const std::string& tag, const std::string& markdown, int6
 
 void TensorBoard::picture(const std::string& tag, const Image& image, int64_t step, bool exact,
                           const std::string& description) {
-    // Only read; cv::Mat has no read-only form.
-    cv::Mat pixels(image.H, image.W, CV_8UC(image.C), const_cast<uint8_t*>(image.pixels.data()));
-    cv::Mat bgr = pixels;
-    if (image.C == 3) bgr.release(), cv::cvtColor(pixels, bgr, cv::COLOR_RGB2BGR);
-    std::vector<uint8_t> bytes;
-    cv::imencode(exact ? ".png" : ".jpg", bgr, bytes);
+    const std::vector<uint8_t> bytes = encoded(image, exact ? ".png" : ".jpg", 95);
     const ProtoMessage picture =
         ProtoMessage()
             .number(1, image.H)

@@ -294,13 +294,12 @@ void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) con
 
 void TrainRun::validate() {
     TensorBoard* board = run_log_->tensorboard();
-    const int classes = int(setup_.classes.size());
-    Mistakes mistakes(classes, training_preprocess(config_, model_->input()), board);
+    Quality quality(int(setup_.classes.size()));
     std::vector<float> logits;
     const auto watch = [&](const Batch& batch, Tensor of_batch) {
         logits.resize(of_batch.elems());
         backend_->download(logits.data(), of_batch.data, logits.size() * sizeof(float));
-        mistakes.add(batch, logits);
+        quality.add(batch, logits);
     };
     const Sums sums =
         evaluator_->run(*val_loader_, at_.step, config_.tensorboard ? watch : Evaluator::Watch());
@@ -311,9 +310,9 @@ void TrainRun::validate() {
     if (stopped_) return;
     check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), val_loader_->samples(),
               "validation images");
-    if (config_.tensorboard && !mistakes.pairs.empty())
-        communicator_.allreduce_sum(mistakes.pairs).get();
-    if (board) mistakes.show(*board, setup_.classes, *val_source_, at_.step);
+    const bool has_logits = config_.pipeline == 1;
+    if (config_.tensorboard && has_logits) quality.gather(communicator_, *val_source_);
+    if (board && has_logits) show_quality(*board, quality, setup_.classes, at_.step);
     last_val_ = sums, last_val_at_ = at_;
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();

@@ -1,0 +1,115 @@
+// quality.cpp — see quality.h.
+#include "src/run/quality.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+#include "src/job/exchange.h"
+
+namespace convoy {
+
+Interval wilson_interval(double right, double n) {
+    if (n <= 0) return {0, 1};
+    constexpr double kZ = 1.959964;  // of the normal distribution, 2.5 % lie above
+    const double p = right / n, z2 = kZ * kZ / n;
+    const double middle = p + z2 / 2, reach = kZ * std::sqrt(p * (1 - p) / n + z2 / (4 * n));
+    return {(middle - reach) / (1 + z2), (middle + reach) / (1 + z2)};
+}
+
+Quality::Quality(int classes)
+    : pairs(classes > kMostClasses ? 0 : size_t(classes) * size_t(classes)),
+      bins(kBins),
+      classes_(classes) {}
+
+static void keep_worst(std::vector<Mistake>& worst, Mistake&& mistake) {
+    if (worst.size() == Quality::kMostMistakes && mistake.probability <= worst.back().probability)
+        return;
+    worst.insert(
+        std::ranges::upper_bound(worst, mistake.probability, std::greater(), &Mistake::probability),
+        std::move(mistake));
+    worst.resize(std::min(worst.size(), Quality::kMostMistakes));
+}
+
+void Quality::add(const Batch& batch, std::span<const float> logits) {
+    for (size_t n = 0; n < size_t(batch.n); ++n) {
+        const auto row = logits.subspan(n * size_t(classes_), size_t(classes_));
+        const auto best = std::ranges::max_element(row);
+        const int truth = batch.labels[n], guess = int(best - row.begin());
+        float sum = 0;
+        for (const float logit : row) sum += std::exp(logit - *best);
+        const float probability = std::isfinite(sum) ? 1 / sum : 0;
+        if (!pairs.empty()) ++pairs[size_t(truth) * size_t(classes_) + size_t(guess)];
+        Bin& bin = bins[std::min(size_t(probability * kBins), kBins - 1)];
+        ++bin.images, bin.right += truth == guess, bin.probability += probability;
+        if (truth != guess)
+            keep_worst(worst, {probability, truth, guess, batch.samples[n], {}, {}});
+    }
+}
+
+// Where the image cannot be read again, as from a pipe, there is none.
+static std::vector<uint8_t> small_jpeg(const Source& source, uint64_t sample) try {
+    if (source.is_stream()) return {};
+    std::vector<uint8_t> bytes;
+    source.read(sample, bytes);
+    Decoder decoder;
+    Image image;
+    decoder.open(bytes, source.name(sample));
+    decoder.read(image);
+    Resizer resizer;
+    const auto [H, W] = fitted(image.H, image.W, Quality::kMistakeSide);
+    return encoded(resized(resizer, image, H, W), ".jpg");
+} catch (const Error&) {
+    return {};
+}
+
+void Quality::gather(Communicator& communicator, const Source& source) {
+    nlohmann::json mine = nlohmann::json::array();
+    for (const auto& [probability, truth, guess, sample, name, jpeg] : worst) {
+        const std::string shown = printable(source.name(sample));
+        mine.push_back({probability, truth, guess, sample, is_utf8(shown) ? shown : cat(sample),
+                        small_jpeg(source, sample)});
+    }
+    worst.clear();
+    for (const auto& rank : gather_json(communicator, mine))
+        for (const auto& m : rank) keep_worst(worst, {m[0], m[1], m[2], m[3], m[4], m[5]});
+    std::vector<float> numbers = pairs;
+    for (const Bin& bin : bins)
+        numbers.insert(numbers.end(), {bin.images, bin.right, bin.probability});
+    communicator.allreduce_sum(numbers).get();
+    std::copy_n(numbers.begin(), pairs.size(), pairs.begin());
+    for (size_t i = 0; i < kBins; ++i) {
+        const float* of_bin = &numbers[pairs.size() + 3 * i];
+        bins[i] = {of_bin[0], of_bin[1], of_bin[2]};
+    }
+}
+
+ClassQuality Quality::of_class(int c) const {
+    ENSURE(!pairs.empty(), classes_, " classes are too many");
+    const size_t C = size_t(classes_), own = size_t(c);
+    ClassQuality quality{0, 0, pairs[own * C + own]};
+    for (size_t i = 0; i < C; ++i)
+        quality.images += pairs[own * C + i], quality.guessed += pairs[i * C + own];
+    return quality;
+}
+
+std::vector<Quality::Confusion> Quality::confusions(size_t most) const {
+    std::vector<Confusion> all;
+    const size_t C = size_t(classes_);
+    for (size_t i = 0; i < pairs.size(); ++i)
+        if (pairs[i] > 0 && i / C != i % C) all.push_back({i / C, i % C, pairs[i]});
+    std::ranges::stable_sort(all, std::greater(), &Confusion::images);
+    all.resize(std::min(all.size(), most));
+    return all;
+}
+
+double Quality::calibration_error() const {
+    double images = 0, error = 0;
+    for (const Bin& bin : bins)
+        images += bin.images, error += std::abs(double(bin.right) - double(bin.probability));
+    return images > 0 ? error / images : 0;
+}
+
+}  // namespace convoy
