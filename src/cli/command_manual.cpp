@@ -80,7 +80,7 @@ an option that is not given: CONVOY_WEIGHT_DECAY=0 is \-\-weight\-decay 0.
 \fBRANK\fR, \fBWORLD_SIZE\fR, \fBLOCAL_RANK\fR, \fBMASTER_ADDR\fR, \fBMASTER_PORT\fR
 and their like of other launchers: the rank where no option gives it.
 .SH EXIT STATUS
-0: done. 1: an error, told in one sentence. 128+\fIn\fR: ended by signal
+0: done. 1: an error, told in one sentence. 3: eval is below what was asked for. 128+\fIn\fR: ended by signal
 \fIn\fR; a training run has saved a checkpoint.
 .SH EXAMPLES
 Train on a folder of class folders, then on two machines:

@@ -7,6 +7,8 @@
 #include "src/base/check.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
+#include "src/report/explain.h"
+#include "src/report/html.h"
 #include "src/run/trained_model.h"
 #include "src/train/input.h"
 
@@ -32,6 +34,14 @@ static void print_prediction(const std::string& name, std::span<const float> pro
     fmt::print("{}{}\n", as_json ? "" : name, text);
 }
 
+// FOLDER/<name>.heat.jpg; the path of the image is in the name.
+static void write_heat(const std::string& folder, std::string name, const Image& picture) {
+    std::ranges::replace(name, '/', '_');
+    name.erase(0, name.find_first_not_of("._"));  // hidden, and ".."
+    const std::vector<uint8_t> file = encoded(picture, ".jpg");
+    write_in(folder, name + ".heat.jpg", {reinterpret_cast<const char*>(file.data()), file.size()});
+}
+
 // Prints a line for each image. Returns whether all could be read, or a signal came.
 static bool predict_all(const Config& config, std::shared_ptr<const Source> source,
                         TrainedModel& trained, const LoaderOptions& options, const Stop& stop) {
@@ -42,16 +52,33 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
                   lend_slots(backend, model, 2, options.packed));
     std::vector<float> probabilities(size_t(options.batch) * classes);
     Input input(backend, model, options.packed);
+    std::unique_ptr<Explainer> explainer;
+    if (!config.explain.empty())
+        explainer = std::make_unique<Explainer>(trained, int(options.batch));
     loader.start(0, 0);
     while (Batch* batch = loader.next()) {
         if (stop()) return false;
-        const Tensor logits = model.forward(input.take(*batch), {false, {}, batch->samples, {}});
+        const Tensor images = input.take(*batch);
+        const Tensor logits = model.forward(images, {false, {}, batch->samples, {}});
         backend.softmax(logits, logits);
         backend.download(probabilities.data(), logits.data, logits.elems() * sizeof(float));
-        for (size_t n = 0; n < size_t(batch->n); ++n)
-            print_prediction(source->name(batch->samples[n]),
-                             std::span(probabilities).subspan(n * classes, classes),
-                             trained.card.classes, config.json);
+        std::vector<int> best;
+        for (size_t n = 0; n < size_t(batch->n); ++n) {
+            const auto of_image = std::span(probabilities).subspan(n * classes, classes);
+            best.push_back(int(std::ranges::max_element(of_image) - of_image.begin()));
+            print_prediction(source->name(batch->samples[n]), of_image, trained.card.classes,
+                             config.json);
+        }
+        if (explainer && !best.empty()) {
+            const std::vector<float> rows = explainer->floats_of(images);
+            const std::vector<float> maps = explainer->run(images, best);
+            const size_t map = maps.size() / best.size(), row = rows.size() / best.size();
+            for (size_t n = 0; n < best.size(); ++n)
+                write_heat(config.explain, source->name(batch->samples[n]),
+                           heat_picture(&rows[n * row], trained.card.preprocess(),
+                                        std::span(maps).subspan(n * map, map), explainer->H(),
+                                        explainer->W()));
+        }
         loader.release(batch);
     }
     const std::vector<std::string> bad = loader.take_bad_reasons();

@@ -225,13 +225,24 @@ static const Option kOptions[] = {
      "on rank 0: go on even where most of the ranks do not answer and may be training together, as "
      "when a network is cut in two"},
 
-    {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport, kFirst, kAny,
-     "run folder (default: runs/<time>), or the file to write"},
+    {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport | kReport, kFirst, kAny,
+     "run folder (default: runs/<time>), or the file to write; report: the folder to write "
+     "(default: "
+     "RUN/report)"},
     {"resume", "Output", &C::resume, "DIR", kTrain, 0, kAny,
      "continue from the newest valid checkpoint of a run folder; with the same --out: or start "
      "there if it holds none"},
     {"from", "Output", &C::from, "PATH", kEval | kPredict | kExport, 0, kAny,
      "run folder, checkpoint or .safetensors file of the model to use"},
+    {"report", "Output", &C::report, "DIR", kEval, kJob, kAny,
+     "write a page and JSON there: accuracy with its interval, each class, confusions, calibration "
+     "and the worst mistakes"},
+    {"min-top1", "Output", &C::min_top1, "F", kEval, kJob, from(0, 1),
+     "exit with status 3 where a smaller part of the images is right"},
+    {"min-recall", "Output", &C::min_recall, "F", kEval, kJob, from(0, 1),
+     "exit with status 3 where of any class a smaller part is right"},
+    {"explain", "Output", &C::explain, "DIR", kPredict, 0, kAny,
+     "write each image there, with a heat map of where the model saw its class beside (Grad-CAM)"},
     {"save-every", "Output", &C::save_every, "E", kTrain, kJob, from(0, 1e6),
      "epochs between two checkpoints; may be a fraction; 0: only at the end"},
     {"keep", "Output", &C::keep, "N", kTrain, kFollows, from(1, 1e6),

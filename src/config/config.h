@@ -144,6 +144,10 @@ struct Config {
     std::string filter;
     WeightLayout layout = WeightLayout::kOihw;
 
+    // eval, predict
+    std::string report, explain;
+    double min_top1 = 0, min_recall = 0;
+
     bool with_preprocessing = false;
     FileFormat format = FileFormat::kAuto;
 
@@ -173,6 +177,7 @@ enum Command : unsigned {
     kCompletion = 32768,
     kPack = 65536,
     kToken = 131072,
+    kReport = 262144,
 };
 
 enum OptionFlag : unsigned {
