@@ -1,8 +1,11 @@
 // Reports: quality of a model (src/run/quality.h), its page, the curves of runs, and heat maps
 // (src/report).
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "src/base/text.h"
 #include "src/checkpoint/weights.h"
@@ -289,4 +292,37 @@ TEST_CASE("program: reports, a gate that closes, and heat maps") {
     for (const auto& entry : std::filesystem::directory_iterator(dir / "heat"))
         pictures += entry.path().string().ends_with("x.png.heat.jpg");
     CHECK(pictures == 1);
+}
+
+TEST_CASE("program: doctor names what would keep a job from starting, and says what to mend") {
+    TempDir dir;
+    const auto doctor = [](std::vector<std::string> words) {
+        words.insert(words.begin(), {"doctor", "--json"});
+        const auto [status, output] = run_trainer(words);
+        std::map<std::string, json> findings;
+        std::istringstream lines(output);
+        for (std::string line; std::getline(lines, line);) {
+            const json finding = json::parse(line);
+            findings[finding["check"]] = finding;
+            CHECK((finding["state"] == "ok" || finding["advice"] != ""));
+        }
+        findings["status"] = status;
+        return findings;
+    };
+    auto good = doctor({"--out", dir.path(), "--coord", cat("127.0.0.1:", free_port())});
+    CHECK(good["status"] == 0);
+    CHECK(good["disk"]["state"] == "ok");
+    CHECK(good["port"]["state"] == "ok");
+    CHECK(good["coordinator"]["finding"].get<std::string>().ends_with("nobody listens there yet"));
+    auto bad = doctor({"--out", dir / "no folder", "--coord", "no.such.host.invalid"});
+    CHECK(bad["status"] == 1);
+    CHECK(bad["disk"]["state"] == "BAD");
+    CHECK(bad["coordinator"]["state"] == "BAD");
+    CHECK(std::filesystem::is_empty(dir.path()));
+
+    Diary diary;
+    LoneCoordinator listens(1, diary.log());
+    auto taken = doctor({"--out", dir.path(), "--port", cat(listens.port())});
+    CHECK(taken["status"] == 0);
+    CHECK(taken["port"]["state"] == "note");
 }

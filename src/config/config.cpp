@@ -148,15 +148,15 @@ static const Option kOptions[] = {
      "record a training step as one CUDA graph; auto: where possible; on: and say why where it is "
      "not"},
 
-    {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kCoordinator | kHealth, kFirst, kAny,
-     "where the ranks meet; rank 0 serves this address unless a coordinator already does"},
+    {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kCoordinator | kHealth | kDoctor, kFirst,
+     kAny, "where the ranks meet; rank 0 serves this address unless a coordinator already does"},
     {"rank", "Ranks", &C::rank, "N", kRanked, kFirst, from(-1, wire::kMaxWorld - 1),
      "number of this rank; default: assigned on arrival"},
     {"world", "Ranks", &C::world, "W", kRanked | kCoordinator, kFirst, from(1, wire::kMaxWorld),
      "number of ranks; rank 0 or the coordinator must know it"},
     {"local-rank", "Ranks", &C::local_rank, "N", kRanked, 0, from(0, 1e5),
      "number of this rank on its host, from 0: picks its GPU; default: counted"},
-    {"port", "Ranks", &C::port, "P", kRanked | kHealth, 0, from(0, 65535),
+    {"port", "Ranks", &C::port, "P", kRanked | kHealth | kDoctor, 0, from(0, 65535),
      "port to listen on; 0: the coordinator's port or the next free one"},
     {"advertise", "Ranks", &C::advertise, "HOST[:PORT]", kRanked, 0, kAny,
      "address for the other ranks; default: the one that the coordinator sees"},
@@ -225,7 +225,7 @@ static const Option kOptions[] = {
      "on rank 0: go on even where most of the ranks do not answer and may be training together, as "
      "when a network is cut in two"},
 
-    {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport | kReport, kFirst, kAny,
+    {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport | kReport | kDoctor, kFirst, kAny,
      "run folder (default: runs/<time>), or the file to write; report: the folder to write "
      "(default: "
      "RUN/report)"},
@@ -254,7 +254,8 @@ static const Option kOptions[] = {
     {"quiet", "Output", &C::quiet, "", kTrain | kEval | kPredict | kCoordinator, 0, kAny,
      "print only errors and notices"},
     {"json", "Output", &C::json, "",
-     kEval | kPredict | kCheck | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData | kPlan,
+     kEval | kPredict | kCheck | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData |
+         kPlan | kDoctor,
      0, kAny, "print one JSON object a line"},
     {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},

@@ -178,6 +178,7 @@ enum Command : unsigned {
     kPack = 65536,
     kToken = 131072,
     kReport = 262144,
+    kDoctor = 524288,
 };
 
 enum OptionFlag : unsigned {

@@ -1,0 +1,214 @@
+// command_doctor.cpp — doctor: what of this machine would keep a job from starting, slow it down or
+// end it, and what to do about it.
+#include <netdb.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "net/rendezvous.h"
+#include "src/base/number.h"
+#include "src/base/text.h"
+#include "src/cli/commands.h"
+#include "src/job/device_choice.h"
+
+namespace convoy {
+
+namespace {
+
+enum class State { ok, note, bad };  // bad: a job would not start
+struct Finding {
+    State state;
+    std::string what, text;
+    std::string advice = {};  // "": there is nothing to do
+};
+
+// The value of the line "KEY : value" of a file; "" where there is none.
+std::string line_of(const char* file, const std::string& key) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);)
+        if (line.starts_with(key))
+            if (const size_t value = line.find_first_not_of(": \t", key.size());
+                value < line.size())
+                return line.substr(value);
+    return "";
+}
+
+std::string first_word(const std::string& file) {
+    std::string word;
+    std::ifstream(file) >> word;
+    return word;
+}
+
+double gigabytes(double bytes) { return bytes / (1 << 30); }
+
+Finding processors(const Config& config) {
+    const std::string name = line_of("/proc/cpuinfo", "model name");
+    const int cpus = available_cpus();
+    std::string text =
+        cat(name.empty() ? "" : printable(name) + "; ",
+            make_backend("cpu", {.threads = config.threads})->description(),
+            line_of("/proc/cpuinfo", "flags").find(" amx_bf16") == std::string::npos ? "; no AMX"
+                                                                                     : "; AMX");
+    const int all = int(std::thread::hardware_concurrency());
+    if (cpus < all) text += cat("; ", cpus, " of ", all, " processors, by affinity or cgroup");
+    const double load = to_number<double>(first_word("/proc/loadavg")).value_or(0);
+    if (load > 0.5 * cpus)
+        return {State::note, "processor", cat(text, fmt::format("; load {:.1f}", load)),
+                "other programs compute here: speeds will be lower, and vary"};
+    return {State::ok, "processor", text};
+}
+
+Finding memory() {
+    double free =
+        to_number<double>(split(line_of("/proc/meminfo", "MemAvailable"), ' ')[0]).value_or(0) *
+        1024;
+    std::string text = fmt::format("{:.1f} GB free", gigabytes(free));
+    if (const auto limit = to_number<double>(first_word("/sys/fs/cgroup/memory.max"))) {
+        const double used =
+            to_number<double>(first_word("/sys/fs/cgroup/memory.current")).value_or(0);
+        free = std::min(free, *limit - used);
+        text += fmt::format("; the cgroup leaves {:.1f} of {:.1f} GB", gigabytes(*limit - used),
+                            gigabytes(*limit));
+    }
+    if (gigabytes(free) < 2)
+        return {State::note, "memory", text,
+                "a small --batch and --size; `trainer plan` says what a model takes"};
+    return {State::ok, "memory", text};
+}
+
+Finding disk(const std::string& folder) {
+    const std::string probe = folder + "/.convoy-doctor-" + std::to_string(getpid());
+    std::ofstream file(probe);
+    file << "x" << std::flush;
+    const bool writable = bool(file);
+    const std::string why = std::strerror(errno);
+    std::error_code ignored;
+    std::filesystem::remove(probe, ignored);
+    if (!writable)
+        return {State::bad, "disk", cat(printable(folder), " cannot be written: ", why),
+                "name another folder for runs with --out"};
+    struct statvfs space {};
+    if (statvfs(folder.c_str(), &space) != 0) return {State::note, "disk", std::strerror(errno)};
+    const double free = gigabytes(double(space.f_bavail) * double(space.f_frsize));
+    return {free < 2 ? State::note : State::ok, "disk",
+            fmt::format("{:.1f} GB free in {}", free, printable(folder)),
+            free < 2 ? "three checkpoints of vgg16 take 3.3 GB: free some, or --keep fewer" : ""};
+}
+
+Finding open_files() {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const bool few = limit.rlim_cur < 1024;
+    return {few ? State::note : State::ok, "open files", cat("up to ", limit.rlim_cur),
+            few ? "raise it by `ulimit -n 1024`" : ""};
+}
+
+Finding clock() {
+    timex time{};
+    const bool synchronised = adjtimex(&time) >= 0 && !(time.status & STA_UNSYNC);
+    return {synchronised ? State::ok : State::note, "clock",
+            synchronised ? "synchronised" : "nobody has synchronised it, or it cannot be seen here",
+            synchronised ? ""
+                         : "training needs no clock; times in logs of several machines may differ"};
+}
+
+Finding gpu() {
+    std::string why;
+    const int gpus = count_gpus(&why);
+    if (gpus == 0) return {State::ok, "GPU", cat("none: ", why)};
+    return {State::ok, "GPU",
+            make_backend("cuda:0")->description() + (gpus > 1 ? cat("; ", gpus, " GPUs") : "")};
+}
+
+// Whether a rank could listen at `port`.
+Finding port(uint16_t port) {
+    const int s = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const std::unique_ptr<const int, void (*)(const int*)> closing(&s,
+                                                                   [](const int* s) { close(*s); });
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(port);
+    const int on = 1;
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (s >= 0 && bind(s, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+        listen(s, 1) == 0)
+        return {State::ok, "port", cat(port, " is free")};
+    return {State::note, "port", cat(port, ": ", std::strerror(errno)),
+            "`trainer health` says whether a rank listens there; --port names another one"};
+}
+
+// Whether the coordinator's address can be reached; waits two seconds at most.
+Finding coordinator(const std::string& coord) {
+    const auto [host, number] = coordinator_address(coord);
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    if (const int error = getaddrinfo(host.c_str(), std::to_string(number).c_str(), &hints, &found))
+        return {State::bad, "coordinator", cat(printable(host), ": ", gai_strerror(error)),
+                "check the name, or give its address"};
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freeing(found, freeaddrinfo);
+    int error = 0;
+    for (addrinfo* at = found; at; at = at->ai_next) {
+        const int s = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        error = s >= 0 && connect(s, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+        if (pollfd wait{s, POLLOUT, 0}; error == EINPROGRESS) {
+            socklen_t size = sizeof error;
+            if (poll(&wait, 1, 2000) < 1)
+                error = ETIMEDOUT;
+            else
+                getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &size);
+        }
+        if (s >= 0) close(s);
+        if (error == 0) return {State::ok, "coordinator", cat(coord, " answers")};
+        if (error == ECONNREFUSED)
+            return {State::ok, "coordinator", cat(coord, " is reached; nobody listens there yet")};
+    }
+    return {State::bad, "coordinator", cat(printable(coord), ": ", std::strerror(error)),
+            "check the address, the route, and that firewalls let this port through"};
+}
+
+}  // namespace
+
+static int command_doctor(const CommandLine& line, Log&, const Stop&) {
+    const Config& config = line.config;
+    const auto address = coordinator_address(config.coord.empty() ? "localhost" : config.coord);
+    std::vector<Finding> findings = {
+        processors(config),
+        memory(),
+        disk(config.out.empty() ? "." : config.out),
+        open_files(),
+        clock(),
+        gpu(),
+        port(config.port > 0 ? uint16_t(config.port) : address.second)};
+    if (!config.coord.empty()) findings.push_back(coordinator(config.coord));
+    bool good = true;
+    for (const auto& [state, what, text, advice] : findings) {
+        const char* name = state == State::ok ? "ok" : state == State::note ? "note" : "BAD";
+        good = good && state != State::bad;
+        if (config.json)
+            fmt::print("{}\n",
+                       nlohmann::json{
+                           {"check", what}, {"state", name}, {"finding", text}, {"advice", advice}}
+                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+        else
+            fmt::print("{:<5} {:<12} {}{}{}\n", name, what, text,
+                       advice.empty() ? "" : "\n                   → ", advice);
+    }
+    return good ? 0 : 1;
+}
+
+const CommandRow kDoctorRow = {"doctor", kDoctor, "[--coord HOST:PORT]",
+                               "check this machine, and say what to mend", command_doctor};
+
+}  // namespace convoy
