@@ -155,6 +155,7 @@ struct Outcome {
     double bytes_a_step = 0;        // sent by one rank
     std::vector<uint64_t> samples;  // of all ranks, sorted
     std::map<std::string, double> measured = {};
+    double norm = 0;  // of the last step's gradient
 };
 
 Outcome train_in_threads(
@@ -193,9 +194,10 @@ Outcome train_in_threads(
                 outcomes[size_t(r)] = {rank.losses,
                                        rank.weights(),
                                        rank.read(momentum, rank.model.params().trained_size),
-                                       double(sent) / steps,
+                                       double(sent) / std::max(steps, 1),
                                        rank.samples,
-                                       rank.trainer->sync().measured()};
+                                       rank.trainer->sync().measured(),
+                                       rank.trainer->gradient_norm()};
                 job.communicator->barrier();
                 job.communicator->leave();
             } catch (...) {
@@ -239,6 +241,40 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
         CHECK_CLOSE(many.losses, one.losses, 2e-5);
         CHECK_CLOSE(many.weights, one.weights, 2e-4);
     }
+}
+
+// Plain SGD, so that a clipped step is the step as long as its limit says.
+TEST_CASE("--clip-norm bounds the movement by the norm over all ranks and stages") {
+    Config config = small_config();
+    config.momentum = config.weight_decay = 0;
+    const auto moved = [&](const Config& how, std::vector<double> shares) {
+        Outcome start = train_in_threads(how, shares, 0), end = train_in_threads(how, shares, 1);
+        return std::pair(start, end);
+    };
+    double norm = 0;
+    for (const double limit : {1e9, 0.01}) {
+        config.clip_norm = limit;
+        const auto [start, one] = moved(config, {1});
+        // The trained part comes first; its last floats may be padding.
+        double squares = 0;
+        for (size_t i = 0; i < one.momentum.size(); ++i)
+            squares += std::pow((one.weights[i] - start.weights[i]) / 0.05, 2);
+        if (limit > 1) norm = std::sqrt(squares);
+        CHECK(std::sqrt(squares) == doctest::Approx(std::min(limit, norm)).epsilon(1e-4));
+        CHECK(one.norm == doctest::Approx(norm).epsilon(1e-4));
+        for (const int stages : {1, 2}) {
+            Config many = config;
+            many.pipeline = stages, many.split = "r.c2", many.micro = 4;
+            const Outcome two = train_in_threads(many, {1, 1}, 3);
+            Config alone = config;
+            const Outcome want = train_in_threads(alone, {1}, 3);
+            CAPTURE(stages);
+            CHECK_CLOSE(two.losses, want.losses, 2e-5);
+            CHECK_CLOSE(two.weights, want.weights, 2e-4);
+            CHECK(two.norm == doctest::Approx(want.norm).epsilon(1e-3));
+        }
+    }
+    CHECK(norm > 0.1);
 }
 
 TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, train as CPUs do" *

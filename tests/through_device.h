@@ -164,6 +164,14 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->check_finite(c.in(x, n), n, c.in(images, 1), c.out(step, 1));
     }
+    void sum_squares(const float* x, size_t n, float* sum) override {
+        Call c(*this);
+        device_->sum_squares(c.in(x, n), n, c.out(sum, 1));
+    }
+    void clip(const float* squares, float limit, StepState* step) override {
+        Call c(*this);
+        device_->clip(c.in(squares, 1), limit, c.out(step, 1));
+    }
     void sgd(float* w, const float* g, float* v, size_t n, const StepState* step, float momentum,
              float weight_decay, bool nesterov) override {
         Call c(*this);

@@ -129,6 +129,9 @@ static const Option kOptions[] = {
      "factor of each drop of --schedule step"},
     {"label-smoothing", "Training", &C::label_smoothing, "S", kTrain, kJob, from(0, 0.999),
      "part of the target spread over all classes"},
+    {"clip-norm", "Training", &C::clip_norm, "X", kTrain, kJob, from(0, 1e30),
+     "scale the gradient down to the norm X, over all parameters and ranks, where it is larger; 0: "
+     "never"},
     {"seed", "Training", &C::seed, "N", kTrain | kBenchTrain | kSets | kPlan, kJob, from(0, 9e18),
      "seed of start values, image order, augmentation and dropout"},
 

@@ -88,6 +88,7 @@ struct Config {
     double warmup = 0.5;
     double step_epochs = 30, gamma = 0.1;
     double label_smoothing = 0;
+    double clip_norm = 0;
     int64_t seed = 1;
 
     // device

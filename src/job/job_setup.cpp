@@ -125,6 +125,9 @@ static void check_sync(const Config& config) {
     if (config.sync != SyncKind::kAsync && is_given("staleness"))
         fail("--staleness has no effect without --sync async");
     if (!serves) return;
+    if (is_given("clip-norm"))
+        fail("--clip-norm does not go with --sync ", get_option(config, "sync"),
+             ", where a server sees a part of the gradient: use --sync ring, or leave it out");
     for (const char* name : {"sync-every", "outer", "wire", "factors"})
         if (is_given(name))
             fail("--", name, " ", get_option(config, name), " does not go with --sync ",

@@ -36,6 +36,7 @@ struct StepCounters {
         kSigterm = 6,  // … by SIGTERM
         kNewRing = 7,  // … to form a new ring after this step
         kBad = 8,      // ranks whose stage has gradients that are not finite
+        kSquares = 9,  // of the gradients, with --clip-norm: written after the sums
         kSize = 16,    // one cache line
     };
 };

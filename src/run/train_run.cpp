@@ -174,7 +174,7 @@ void TrainRun::go_to(const Position& at) {
 // The sums of a step that is done, or of this rank's part of it.
 void TrainRun::count(const Sums& sums, bool local, double lr) {
     const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
-    run_log_->step(at_, step_in_epoch, sums, local, lr, clocks());
+    run_log_->step(at_, step_in_epoch, sums, local, lr, clocks(), trainer_->gradient_norm());
     if (local) return;
     committed_ = at_;
     step_sums_ = sums, step_lr_ = lr;

@@ -13,6 +13,7 @@ OptimizerOptions::OptimizerOptions(const Config& config)
       momentum(float(config.momentum)),
       nesterov(config.nesterov),
       weight_decay(float(config.weight_decay)),
+      clip_norm(float(config.clip_norm)),
       outer(config.outer != OuterKind::kOff) {}
 
 Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& backend)
@@ -57,6 +58,12 @@ void Optimizer::update(Backend& backend, const Part& part) {
     // Also of the statistics and the counters, which follow the gradients.
     backend.check_finite(part.grads, part.end - part.begin + StepCounters::kSize,
                          part.block->counters + StepCounters::kCount, state);
+    if (clips()) {
+        float* squares = part.block->counters + StepCounters::kSquares;
+        // Where params are elsewhere, their squares came with the counters (pipeline.cpp).
+        if (params_.is_whole) backend.sum_squares(part.grads, params_.trained_size, squares);
+        backend.clip(squares, options_.clip_norm, state);
+    }
     const auto each = [&](const std::vector<Segment>& segments, const auto& op) {
         for (const Segment& s : segments) {
             const size_t begin = std::max(s.begin, part.begin), end = std::min(s.end, part.end);

@@ -17,6 +17,7 @@ struct OptimizerOptions {
     float momentum;  // of adamw: beta 1
     bool nesterov;
     float weight_decay;
+    float clip_norm;  // 0: gradients are not clipped
     bool outer;  // --outer: a momentum of the averages beside
 };
 
@@ -45,6 +46,8 @@ class Optimizer {
         StepBlock* block;               // counters, and the state of the step
     };
     void update(Backend& backend, const Part& part);
+
+    bool clips() const { return options_.clip_norm > 0; }
 
     int64_t steps_done = 0;  // AdamW's t: the trainer counts steps that changed the weights
     // The state arenas, each as long as the trained part of the weights, and their names.

@@ -308,14 +308,21 @@ bool Pipeline::finish() {
     StepBlock* const block = params.block();
     StepBlock mine;
     bool finite = true;
+    double squares = 0;
     for (const Params::Range& range : params.owned) {
+        if (optimizer_.clips() && range.end <= params.trained_size) {
+            float* const sum = block->counters + StepCounters::kSquares;
+            backend_.sum_squares(params.grads + range.begin, range.end - range.begin, sum);
+        }
         backend_.check_finite(params.grads + range.begin, range.end - range.begin,
                               params.counters() + StepCounters::kCount, &block->state);
         backend_.download(&mine, block, sizeof mine);
         finite &= mine.state.first_bad < 0;
+        if (range.end <= params.trained_size) squares += mine.counters[StepCounters::kSquares];
     }
     backend_.download(&mine, block, sizeof mine);
     mine.counters[StepCounters::kBad] = !finite;
+    mine.counters[StepCounters::kSquares] = float(squares);
     const auto start = Clock::now();
     communicator_.allreduce_sum(mine.counters).get();
     // Who has the number names its place, and ends the job.

@@ -104,6 +104,7 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
     backend_.download(&block, params.block(), sizeof block);  // the one time that the host waits
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
     if (block.state.scale > 0) ++optimizer_.steps_done;
+    gradient_norm_ = block.state.norm;
     if (local())
         sync_->add(block.counters);
     else

@@ -59,6 +59,8 @@ class Trainer {
 
     // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
+    // With --clip-norm: of the last step, before it was clipped; of this rank where it is local().
+    double gradient_norm() const { return gradient_norm_; }
     // Why steps are no longer recorded, though --graph auto began so; once, then "".
     std::string take_graph_failure() { return graph_.take_failure(); }
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
@@ -76,6 +78,7 @@ class Trainer {
     Pipeline* const pipeline_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
+    double gradient_norm_ = 0;
     Input input_;
     StepGraph graph_;
     // Of the current batch; a recorded step reads them at these addresses.
