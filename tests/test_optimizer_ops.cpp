@@ -81,7 +81,8 @@ TEST_CASE("clip bounds what sgd and adamw take of a gradient, as clip_grad_norm_
     auto backend = each_backend(2);
     const std::vector<float> g = {3, -4, 12};  // of norm 13, divided by two images
     const float squares = 169;
-    for (const auto& [limit, factor] : {std::pair{2.0f, 2 / 6.500001}, {6.5f, 1.0}, {100.0f, 1.0}}) {
+    for (const auto& [limit, factor] :
+         {std::pair{2.0f, 2 / 6.500001}, {6.5f, 1.0}, {100.0f, 1.0}}) {
         StepState state{.lr = 0.1f, .bias1 = 0.1f, .bias2 = 0.001f, .scale = 0.5f};
         backend->clip(&squares, limit, &state);
         CHECK(state.norm == 6.5f);
