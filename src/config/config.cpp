@@ -105,6 +105,9 @@ static const Option kOptions[] = {
 
     {"batch", "Training", &C::batch, "B", kSteps | kEval | kBenchData, kJob | kFirst,
      from(1, 1 << 24), "images in a step, over all ranks"},
+    {"accumulate", "Training", &C::accumulate, "N", kTrain, kJob, from(1, 1e6),
+     "pieces that a rank's part of a batch goes through the network in, one after the other, with "
+     "one update: an Nth of the memory for activations"},
     {"epochs", "Training", &C::epochs, "E", kTrain, kJob | kFirst, from(0, 1e6),
      "passes over the training set"},
     {"steps", "Training", &C::steps, "K", kTrain | kBenchTrain, kJob, from(0, 1e15),

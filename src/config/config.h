@@ -77,6 +77,7 @@ struct Config {
 
     // training
     int64_t batch = 64;
+    int accumulate = 1;
     int epochs = 10;
     int64_t steps = 0;
     OptimizerKind optimizer = OptimizerKind::kSgd;

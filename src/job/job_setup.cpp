@@ -144,11 +144,19 @@ static void check_pipeline(const Config& config) {
     const bool on = config.pipeline > 1;
     for (const char* name : {"micro", "pipeline-order", "split"})
         if (!on && is_given(name)) fail("--", name, " has no effect without --pipeline 2 or more");
-    for (const char* name : {"sync", "sync-every", "factors", "share", "shards"})
+    for (const char* name : {"sync", "sync-every", "factors", "share", "shards", "accumulate"})
         if (on && is_given(name))
             fail(
                 "--", name, " ", get_option(config, name),
                 " does not go with --pipeline, where ranks hold parts of the model: leave one out");
+}
+
+static void check_loop(Config& config) {
+    if (config.accumulate > 1 && config.factors == FactorMode::kOn)
+        fail(
+            "--factors on does not go with --accumulate: factors are those of a whole batch; leave "
+            "one out");
+    if (config.accumulate > 1) config.factors = FactorMode::kOff;
 }
 
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.
@@ -187,6 +195,7 @@ static void decide(JobSetup& setup) {
     (void)training_preprocess(config, config.size);  // throws where it would do so later
     check_sync(config);
     check_pipeline(config);
+    check_loop(config);
 }
 
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log) {

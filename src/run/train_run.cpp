@@ -50,10 +50,14 @@ void TrainRun::build() {
     validating.parts = setup_.val_parts;
     const int max_batch =
         int(std::max<int64_t>({Loader::max_share(sharing_), Loader::max_share(validating), 1}));
-    if (stages > 1)
-        model_->expect(max_batch);
-    else
-        activation_bytes_ = model_->plan(max_batch, /*training=*/true);
+    model_->expect(max_batch);
+    const int bn_group = model_->has_batch_norm() ? config_.bn_group : 0;
+    if (config_.accumulate > 1 && model_->has_batch_norm() && bn_group == 0)
+        fail(
+            "--accumulate needs --bn-group above 0: batch norm takes its statistics over groups, "
+            "which are not cut");
+    const int piece = piece_images(max_batch, config_.accumulate, bn_group);
+    if (stages == 1) activation_bytes_ = model_->plan(std::min(piece, max_batch), true);
     optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
     if (!train_source_) open_sources();
     loader_ = make_loader(train_source_, true, 3);

@@ -85,7 +85,8 @@ void TrainRun::print_settings() const {
                                    std::min(double(decoded_bytes_), double(*room_)) / 1e6));
     row("threads", backend_->threads(), " compute, ", sharing_.threads, " decode");
     row("batch", config_.batch, " images a step over ", counted(world, "rank"), ", ",
-        steps_per_epoch_, " steps an epoch, ", total_steps_, " in all");
+        steps_per_epoch_, " steps an epoch, ", total_steps_, " in all",
+        config_.accumulate > 1 ? cat(", in pieces of ", model_->planned()) : "");
     row("optimizer", get_option(config_, "optimizer"),
         fmt::format(", lr {:g} for the global batch, ", base_lr_), get_option(config_, "schedule"),
         fmt::format(" schedule, {:g} epochs of warm-up", config_.warmup));
@@ -101,6 +102,10 @@ void TrainRun::print_settings() const {
     row("augment", changes, sharing_.packed ? ", on the device" : "");
     row("seed", config_.seed);
     row("output", folder_);
+    if (const int asked = piece_images(model_->max_batch(), config_.accumulate, 0);
+        config_.pipeline == 1 && model_->planned() > asked)
+        log_.notice("pieces of ", model_->planned(), " images in place of ", asked,
+                    ": they are not cut within groups of batch norm; a smaller --bn-group helps");
     if (const std::string why = why_no_graph(*backend_, world);
         config_.graph == GraphMode::kOn && !why.empty())
         log_.notice("--graph on: steps run op by op nevertheless, ", why);

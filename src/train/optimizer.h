@@ -18,7 +18,7 @@ struct OptimizerOptions {
     bool nesterov;
     float weight_decay;
     float clip_norm;  // 0: gradients are not clipped
-    bool outer;  // --outer: a momentum of the averages beside
+    bool outer;       // --outer: a momentum of the averages beside
 };
 
 constexpr const char* kOuterState = "outer";
