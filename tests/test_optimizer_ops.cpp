@@ -110,6 +110,18 @@ TEST_CASE("moving_mean goes a part of the way to the mean of the sums") {
     CHECK_CLOSE(w.span(), want, sum_tolerance(3));
 }
 
+TEST_CASE("average goes the step's part of the way to the weights") {
+    auto backend = each_backend();
+    const std::vector<float> weights = random_floats(37, 1), start = random_floats(37, 2);
+    Guarded mean(start);
+    const StepState state{.scale = 0.25f, .part = 0.3f};
+    backend->average(mean.data(), weights.data(), 37, &state);
+    std::vector<double> want(37);
+    for (int i = 0; i < 37; ++i)
+        want[i] = double(start[i]) + double(0.3f) * (double(weights[i]) - double(start[i]));
+    CHECK_CLOSE(mean.span(), want, sum_tolerance(3));
+}
+
 TEST_CASE("a step of scale 0 leaves weights, statistics and optimizer state as they were") {
     auto backend = each_backend(2);
     const size_t n = 20'003;
@@ -119,6 +131,7 @@ TEST_CASE("a step of scale 0 leaves weights, statistics and optimizer state as t
     backend->sgd(w.data(), g.data(), v.data(), n, &state, 0.9f, 0.01f, true);
     backend->adamw(w.data(), g.data(), m.data(), v.data(), n, &state, 0.9f, 0.999f, 1e-8f, 0.1f);
     backend->moving_mean(w.data(), g.data(), n, &state, 0.1f);
+    backend->average(w.data(), g.data(), n, &state);
     for (Guarded* after : {&w, &m, &v}) CHECK(std::vector<float>(*after) == start);
 }
 

@@ -155,7 +155,8 @@ struct Outcome {
     double bytes_a_step = 0;        // sent by one rank
     std::vector<uint64_t> samples;  // of all ranks, sorted
     std::map<std::string, double> measured = {};
-    double norm = 0;  // of the last step's gradient
+    double norm = 0;                   // of the last step's gradient
+    std::vector<float> averaged = {};  // --ema
 };
 
 Outcome train_in_threads(
@@ -198,6 +199,8 @@ Outcome train_in_threads(
                                        rank.samples,
                                        rank.trainer->sync().measured(),
                                        rank.trainer->gradient_norm()};
+                rank.optimizer->swap_average(/*all=*/true);
+                outcomes[size_t(r)].averaged = rank.weights();
                 job.communicator->barrier();
                 job.communicator->leave();
             } catch (...) {
@@ -265,6 +268,28 @@ TEST_CASE("--accumulate: pieces train what the whole batch trains, on any number
     const Outcome averaged = train_in_threads(config, {3, 1}, 4);
     config.accumulate = 3;
     CHECK_CLOSE(train_in_threads(config, {3, 1}, 4).weights, averaged.weights, 2e-4);
+}
+
+TEST_CASE("--ema: one rank, servers, stages and local steps have the same average") {
+    const auto average = [](Config config, std::vector<double> shares) {
+        config.ema = 0.8;
+        return train_in_threads(config, shares, 4).averaged;
+    };
+    Config config = small_config();
+    const std::vector<float> one = average(config, {1}),
+                             plain = train_in_threads(config, {1}, 4).weights;
+    CHECK(one != plain);
+    CHECK_CLOSE(average(config, {3, 1}), one, 2e-4);
+    config.sync = SyncKind::kServer, config.servers = 2;
+    CHECK_CLOSE(average(config, {3, 1}), one, 2e-4);
+    config = small_config();
+    config.pipeline = 2, config.split = "r.c2", config.micro = 4;
+    CHECK_CLOSE(average(config, {1, 1}), one, 2e-4);
+    config = small_config();
+    config.sync_every = 1, config.momentum = 0;
+    const std::vector<float> each = average(config, {1, 1});
+    config.sync_every = 2;
+    CHECK(average(config, {1, 1}) != each);
 }
 
 TEST_CASE("pieces: one where a batch fits, else cut at multiples in the global batch") {
@@ -781,7 +806,8 @@ TEST_CASE("sixteen images are learnt by heart") {
 }
 
 TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {
-    const Config config = small_config();
+    Config config = small_config();
+    config.ema = 0.9, config.clip_norm = 1;
     const std::unique_ptr<Communicator> alone = make_single_rank();
     Rank whole(config, *alone, {1});
     whole.train(6);
@@ -801,6 +827,8 @@ TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {
     restore(checkpoint, second.model, *second.optimizer, *second.backend);
     second.at = checkpoint.meta.position;
     second.train(3);
+    CHECK(second.weights() == whole.weights());
+    second.optimizer->swap_average(), whole.optimizer->swap_average();
     CHECK(second.weights() == whole.weights());
     CHECK(second.losses == std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
 
@@ -971,7 +999,8 @@ TEST_CASE("batch norm groups are cut from the global slice") {
     std::vector<int> bounds;
     group_bounds(std::vector<int32_t>{0, 1, 2, 3, 4, 5}, 4, bounds);
     CHECK(bounds == std::vector<int>{0, 4, 6});
-    group_bounds(std::vector<int32_t>{6, 7, 8, 9}, 4, bounds);  // a share that begins in the middle of a group
+    group_bounds(std::vector<int32_t>{6, 7, 8, 9}, 4,
+                 bounds);  // a share that begins in the middle of a group
     CHECK(bounds == std::vector<int>{0, 2, 4});
     group_bounds(std::vector<int32_t>{0, 1, 5, 6}, 4, bounds);  // images 2 to 4 did not decode
     CHECK(bounds == std::vector<int>{0, 2, 4});

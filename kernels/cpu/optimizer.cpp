@@ -40,8 +40,8 @@ int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
 }  // namespace
 
 void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                     float momentum, float weight_decay, bool nesterov) {
-    const float scale = step->scale * step->clip, lr = step->lr;
+                     float momentum, float weight_decay, bool nesterov, float rate) {
+    const float scale = step->scale * step->clip, lr = step->lr * rate;
     if (step->scale == 0) return;
     // Both forms are w −= lr·(a·g' + b·v).
     const float a = nesterov ? 1.0f : 0.0f, b = nesterov ? momentum : 1.0f;
@@ -57,9 +57,10 @@ void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, const StepSta
 
 void CpuBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
                        const StepState* step, float beta1, float beta2, float eps,
-                       float weight_decay) {
-    const float scale = step->scale * step->clip, keep = 1 - step->lr * weight_decay;
-    const float rate = step->lr / step->bias1, root = 1 / std::sqrt(step->bias2);
+                       float weight_decay, float rate) {
+    const float scale = step->scale * step->clip, lr = step->lr * rate;
+    const float keep = 1 - lr * weight_decay, pace = lr / step->bias1;
+    const float root = 1 / std::sqrt(step->bias2);
     if (step->scale == 0) return;
     cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
 #pragma GCC ivdep
@@ -67,8 +68,16 @@ void CpuBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
             const float grad = scale * g[i];
             m[i] = beta1 * m[i] + (1 - beta1) * grad;
             v[i] = beta2 * v[i] + (1 - beta2) * grad * grad;
-            w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * root + eps);
+            w[i] = keep * w[i] - pace * m[i] / (std::sqrt(v[i]) * root + eps);
         }
+    });
+}
+
+void CpuBackend::average(float* mean, const float* w, size_t n, const StepState* step) {
+    const float part = step->part;
+    if (step->scale == 0) return;
+    cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) mean[i] = (1 - part) * mean[i] + part * w[i];
     });
 }
 

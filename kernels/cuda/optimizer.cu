@@ -6,7 +6,7 @@
 //          20 bytes a parameter: w, g, v read, w, v written
 //   adamw  m = β1·m + (1−β1)·g';  v = β2·v + (1−β2)·g'²;  w = keep·w − rate·m/(√v·root + eps)
 //          28 bytes a parameter
-//   axpby  y = a·x + b·y, 12 bytes; moving_mean likewise
+//   axpby  y = a·x + b·y, 12 bytes; moving_mean and average likewise
 //
 //   grid    as in elementwise.cu: neighbouring threads take neighbouring parameters.
 //   bound   by memory.
@@ -23,8 +23,8 @@ constexpr int kSumThreads = 256;  // of a block that sums, and blocks at most
 
 __global__ void sgd_kernel(float* __restrict__ w, const float* __restrict__ g,
                            float* __restrict__ v, size_t n, const StepState* step, float momentum,
-                           float weight_decay, float a, float b) {
-    const float scale = step->scale * step->clip, lr = step->lr;
+                           float weight_decay, float a, float b, float rate) {
+    const float scale = step->scale * step->clip, lr = step->lr * rate;
     if (step->scale == 0) return;
     for (size_t i = first_index(); i < n; i += grid_width()) {
         const float grad = scale * g[i] + weight_decay * w[i];
@@ -37,17 +37,26 @@ __global__ void sgd_kernel(float* __restrict__ w, const float* __restrict__ g,
 __global__ void adamw_kernel(float* __restrict__ w, const float* __restrict__ g,
                              float* __restrict__ m, float* __restrict__ v, size_t n,
                              const StepState* step, float beta1, float beta2, float eps,
-                             float weight_decay) {
-    const float scale = step->scale * step->clip, keep = 1 - step->lr * weight_decay;
-    const float rate = step->lr / step->bias1, root = 1 / sqrtf(step->bias2);
+                             float weight_decay, float rate) {
+    const float scale = step->scale * step->clip, lr = step->lr * rate;
+    const float keep = 1 - lr * weight_decay, pace = lr / step->bias1;
+    const float root = 1 / sqrtf(step->bias2);
     if (step->scale == 0) return;
     for (size_t i = first_index(); i < n; i += grid_width()) {
         const float grad = scale * g[i];
         const float first = beta1 * m[i] + (1 - beta1) * grad;
         const float second = beta2 * v[i] + (1 - beta2) * grad * grad;
         m[i] = first, v[i] = second;
-        w[i] = keep * w[i] - rate * first / (sqrtf(second) * root + eps);
+        w[i] = keep * w[i] - pace * first / (sqrtf(second) * root + eps);
     }
+}
+
+__global__ void average_kernel(float* __restrict__ mean, const float* __restrict__ w, size_t n,
+                               const StepState* step) {
+    const float part = step->part;
+    if (step->scale == 0) return;
+    for (size_t i = first_index(); i < n; i += grid_width())
+        mean[i] = (1 - part) * mean[i] + part * w[i];
 }
 
 __global__ void moving_mean_kernel(float* __restrict__ w, const float* __restrict__ sums, size_t n,
@@ -131,19 +140,24 @@ void CudaBackend::clip(const float* squares, float limit, StepState* step) {
 }
 
 void CudaBackend::sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                      float momentum, float weight_decay, bool nesterov) {
+                      float momentum, float weight_decay, bool nesterov, float rate) {
     // Both forms are w −= lr·(a·g' + b·v).
     const float a = nesterov ? 1.0f : 0.0f, b = nesterov ? momentum : 1.0f;
     sgd_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, v, n, step, momentum, weight_decay, a,
-                                                        b);
+                                                        b, rate);
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
                         const StepState* step, float beta1, float beta2, float eps,
-                        float weight_decay) {
+                        float weight_decay, float rate) {
     adamw_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, m, v, n, step, beta1, beta2, eps,
-                                                          weight_decay);
+                                                          weight_decay, rate);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::average(float* mean, const float* w, size_t n, const StepState* step) {
+    average_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(mean, w, n, step);
     CUDA_LAUNCHED();
 }
 

@@ -122,8 +122,9 @@ static const Option kOptions[] = {
     {"nesterov", "Training", &C::nesterov, "", kTrain, kJob, kAny, "use Nesterov momentum"},
     {"weight-decay", "Training", &C::weight_decay, "W", kTrain, kJob, from(0, 10),
      "weight decay; not applied to biases and norms"},
-    {"schedule", "Training", &C::schedule, "constant|step|cosine", kTrain, kJob, kAny,
-     "learning rate after the warm-up"},
+    {"schedule", "Training", &C::schedule, "constant|step|cosine|onecycle", kTrain, kJob, kAny,
+     "learning rate after the warm-up; onecycle: from lr/25 up to lr in 30 % of the run, then down "
+     "to nothing, without a warm-up"},
     {"warmup", "Training", &C::warmup, "E", kTrain, kJob, from(0, 1e6),
      "epochs of linear warm-up; may be a fraction"},
     {"step-epochs", "Training", &C::step_epochs, "E", kTrain, kJob, from(1e-3, 1e6),
@@ -135,6 +136,16 @@ static const Option kOptions[] = {
     {"clip-norm", "Training", &C::clip_norm, "X", kTrain, kJob, from(0, 1e30),
      "scale the gradient down to the norm X, over all parameters and ranks, where it is larger; 0: "
      "never"},
+    {"ema", "Training", &C::ema, "D", kTrain, kJob, from(0, 0.999999),
+     "validate and save a moving average of the weights in which those before a step count D, such "
+     "as 0.999, and less in the first steps; 0: the weights themselves"},
+    {"lr-decay-layers", "Training", &C::lr_decay_layers, "G", kTrain, kJob, from(1, 1000),
+     "divide the learning rate by G from each layer or block to the one before it; 1: all have the "
+     "same"},
+    {"early-stop", "Training", &C::early_stop, "N", kTrain, kJob, from(0, 1e6),
+     "end after N validations without a better top1; 0: never"},
+    {"target-top1", "Training", &C::target_top1, "P", kTrain, kJob, from(0, 1),
+     "end as soon as a validation reaches this top1, such as 0.9; 0: never"},
     {"seed", "Training", &C::seed, "N", kTrain | kBenchTrain | kSets | kPlan, kJob, from(0, 9e18),
      "seed of start values, image order, augmentation and dropout"},
 

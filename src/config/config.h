@@ -22,7 +22,7 @@ namespace convoy {
 enum class AugmentOn { kCpu, kDevice };
 enum class DecodeMode { kExact, kFast };
 enum class OptimizerKind { kSgd, kAdamw };
-enum class Schedule { kConstant, kStep, kCosine };
+enum class Schedule { kConstant, kStep, kCosine, kOneCycle };
 enum class GraphMode { kAuto, kOn, kOff };
 enum class WireType { kFp32, kBf16 };
 enum class FactorMode { kAuto, kOn, kOff };
@@ -89,7 +89,8 @@ struct Config {
     double warmup = 0.5;
     double step_epochs = 30, gamma = 0.1;
     double label_smoothing = 0;
-    double clip_norm = 0;
+    double clip_norm = 0, ema = 0, lr_decay_layers = 1, target_top1 = 0;
+    int early_stop = 0;
     int64_t seed = 1;
 
     // device

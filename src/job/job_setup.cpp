@@ -101,7 +101,7 @@ static void refuse_on_resume(const std::string& name, const std::string& was,
                              const std::string& now) {
     if (name == "init") fail("--init and --resume cannot both say where the weights come from");
     for (const char* bound : {"model", "size", "classes", "generated", "val-split", "seed",
-                              "bn-group", "optimizer", "freeze"})
+                              "bn-group", "optimizer", "freeze", "ema"})
         if (name == bound && was != now)
             fail("--", name, " was ", was.empty() ? "not given" : was,
                  " in the run to resume and cannot become ", now,
@@ -156,6 +156,8 @@ static void check_loop(Config& config) {
         fail(
             "--factors on does not go with --accumulate: factors are those of a whole batch; leave "
             "one out");
+    if (config.schedule == Schedule::kOneCycle && config.warmup != Config{}.warmup)
+        fail("--warmup has no effect with --schedule onecycle, which rises for 30 % of the run");
     if (config.accumulate > 1) config.factors = FactorMode::kOff;
 }
 

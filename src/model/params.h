@@ -113,6 +113,7 @@ class Params {
     float* grads = nullptr;
     size_t trained_size = 0;  // floats of the trained part, padding included
     size_t updated_size = 0;  // … of trained part and running statistics: what has a gradient
+    size_t state_size = 0;    // … of each arena of the optimizer's state: one of the first two
     size_t weights_size = 0;  // … of the whole weight arena
     size_t grads_size = 0;    // updated_size + StepCounters::kSize
     float* counters() { return grads + updated_size; }

@@ -21,6 +21,8 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
     : setup_(setup), bucket_bytes_(bucket_bytes), expectations_(std::move(expectations)) {
     build();
     steps_per_epoch_ = loader_->steps();
+    if ((config_.early_stop > 0 || config_.target_top1 > 0) && !val_loader_)
+        fail("--early-stop and --target-top1 need validation images: give --val or --val-split");
     if (config_.save_every > 0)
         save_steps_ =
             std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)));
@@ -305,8 +307,16 @@ void TrainRun::validate() {
         backend_->download(logits.data(), of_batch.data, logits.size() * sizeof(float));
         quality.add(batch, logits);
     };
-    const Sums sums =
-        evaluator_->run(*val_loader_, at_.step, config_.tensorboard ? watch : Evaluator::Watch());
+    Sums sums;
+    optimizer_->swap_average();
+    try {
+        sums = evaluator_->run(*val_loader_, at_.step,
+                               config_.tensorboard ? watch : Evaluator::Watch());
+    } catch (...) {
+        optimizer_->swap_average();
+        throw;
+    }
+    optimizer_->swap_average();
     for (const std::string& reason : val_loader_->take_bad_reasons())
         log_.notice("left out of the validation: ", reason);
     if (evaluator_->stopped() == kNewRing) part();
@@ -318,6 +328,8 @@ void TrainRun::validate() {
     if (config_.tensorboard && has_logits) quality.gather(communicator_, *val_source_);
     if (board && has_logits) show_quality(*board, quality, setup_.classes, at_.step);
     last_val_ = sums, last_val_at_ = at_;
+    stale_ = sums.top1_part() > peak_top1_ ? 0 : stale_ + 1;
+    peak_top1_ = std::max(peak_top1_, sums.top1_part());
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
     run_log_->validation(at_, sums, is_best);
@@ -334,7 +346,11 @@ int TrainRun::finish(const JobCost& cost) {
                     setup_.rank() == 0 ? cat("; to continue: trainer --resume ", folder_) : "");
         return 128 + stopped_;
     }
-    run_log_->done(at_, "finished", cost);
+    run_log_->done(at_,
+                   has_target()   ? "target reached"
+                   : has_enough() ? "stopped early"
+                                  : "finished",
+                   cost);
     std::string text = cat("done: ", at_.step, " steps");
     if (setup_.rank() == 0) {
         text += fmt::format(" in {}, {:.1f} img/s", clock_text(run_log_->seconds()),
@@ -342,6 +358,11 @@ int TrainRun::finish(const JobCost& cost) {
         if (last_val_.count > 0)
             text += fmt::format(", validation top1 {:.2f} % (best {:.2f} %)",
                                 100 * last_val_.top1_part(), 100 * best_top1_);
+        if (has_target())
+            text += fmt::format("; --target-top1 {:g} was reached after {}", config_.target_top1,
+                                clock_text(run_log_->seconds()));
+        else if (has_enough())
+            text += cat("; --early-stop: ", stale_, " validations without a better one");
         if (!costs.empty()) text += "\n" + costs;
         text += cat("\nmodel: ", find_model_file(folder_), "   try: trainer predict --from ",
                     folder_, " IMAGE");

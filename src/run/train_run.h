@@ -60,7 +60,12 @@ class TrainRun {
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
     int finish(const JobCost& cost);
     Clocks clocks() const;
-    bool over() const { return stopped_ || at_.step >= total_steps_; }
+    bool over() const { return stopped_ || at_.step >= total_steps_ || has_enough(); }
+    // --target-top1 or --early-stop; the same on every rank, whose validations have the same sums.
+    bool has_target() const { return config_.target_top1 > 0 && peak_top1_ >= config_.target_top1; }
+    bool has_enough() const {
+        return has_target() || (config_.early_stop > 0 && stale_ >= config_.early_stop);
+    }
     bool epoch_done() const { return at_.consumed >= loader_->samples(); }
 
     struct Left {};  // thrown where this rank has left the job, which goes on
@@ -115,6 +120,8 @@ class TrainRun {
     // Where all ranks are; at_ is ahead of it in local steps.
     Position at_, committed_;
     double base_lr_ = 0, best_top1_ = -1;
+    double peak_top1_ = -1;  // of all validations, and how many came after it
+    int stale_ = 0;
     Position last_val_at_;
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;

@@ -158,7 +158,10 @@ void TrainRun::start_together() {
                                                           {"consumed", at_.consumed},
                                                           {"step", at_.step},
                                                           {"optimizer", optimizer_->steps_done},
+                                                          {"peak", peak_top1_},
+                                                          {"stale", stale_},
                                                           {"best", best_top1_}});
+        peak_top1_ = state["peak"], stale_ = state["stale"];
         go_to({state["epoch"], state["consumed"], state["step"]});
         optimizer_->steps_done = state["optimizer"], best_top1_ = state["best"];
         if (!setup_.fresh) pipeline->scatter();
@@ -176,7 +179,7 @@ TrainRun::State TrainRun::snapshot() {
         backend_->download(state.arenas.emplace_back(n).data(), values, n * sizeof(float));
     };
     copy(model_->params().weights, model_->params().weights_size);
-    for (const float* arena : optimizer_->state()) copy(arena, model_->params().trained_size);
+    for (const float* arena : optimizer_->state()) copy(arena, model_->params().state_size);
     return state;
 }
 
@@ -209,6 +212,8 @@ void TrainRun::agree(State& state) {
                                                  {"consumed", state.at.consumed},
                                                  {"optimizer", state.optimizer_steps},
                                                  {"best", best_top1_},
+                                                 {"peak", peak_top1_},
+                                                 {"stale", stale_},
                                                  {"lr", step_lr_},
                                                  {"sums", sums_json(step_sums_)},
                                                  {"epoch_sums", sums_json(epoch_sums_)}});
@@ -237,7 +242,7 @@ void TrainRun::agree(State& state) {
     const bool is_behind = state.at.step >= 0 && state.at.step < (*root)["step"];
     state.at = {(*root)["epoch"], (*root)["consumed"], (*root)["step"]};
     at_ = state.at;
-    best_top1_ = (*root)["best"];
+    best_top1_ = (*root)["best"], peak_top1_ = (*root)["peak"], stale_ = (*root)["stale"];
     if (is_behind) {  // the step that it takes over instead of doing it
         step_sums_ = sums_from((*root)["sums"]), step_lr_ = (*root)["lr"];
         const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;

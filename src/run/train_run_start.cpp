@@ -31,6 +31,7 @@ void TrainRun::start_weights() {
                         "; the order is '", setup_.order, "' now");
             at_.consumed = 0;
         }
+        peak_top1_ = meta.peak_top1, stale_ = meta.stale;
         // A new --out folder holds no best checkpoint yet.
         best_top1_ = std::filesystem::exists(folder_ + "/best") ? meta.best_top1 : -1;
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",
@@ -89,7 +90,10 @@ void TrainRun::print_settings() const {
         config_.accumulate > 1 ? cat(", in pieces of ", model_->planned()) : "");
     row("optimizer", get_option(config_, "optimizer"),
         fmt::format(", lr {:g} for the global batch, ", base_lr_), get_option(config_, "schedule"),
-        fmt::format(" schedule, {:g} epochs of warm-up", config_.warmup));
+        config_.schedule == Schedule::kOneCycle
+            ? " schedule"
+            : fmt::format(" schedule, {:g} epochs of warm-up", config_.warmup),
+        config_.ema > 0 ? fmt::format(", weights averaged with {:g}", config_.ema) : "");
     if (sharing_.window > 0 && !loader_->is_stream())
         row("shuffle", counted(setup_.data.train->shard_sizes().size(), "shard"),
             " in another order each epoch, then among ", sharing_.window, " images of ",
@@ -125,7 +129,7 @@ std::string TrainRun::memory_text() const {
         fmt::format("{:.0f} MB activations, {:.0f} MB weights, gradients and optimizer",
                     double(activation_bytes_) / 1e6,
                     mb(params.weights_size + params.grads_size +
-                       optimizer_->state().size() * params.trained_size) +
+                       optimizer_->state().size() * params.state_size) +
                         double(params.copies_bytes()) / 1e6);
     size_t factors = 0;
     for (const FactorChoice& layer : factor_choices())
@@ -141,7 +145,7 @@ std::string TrainRun::memory_text() const {
 
 size_t TrainRun::averaged_floats() const {
     const Params& params = model_->params();
-    return params.updated_size + optimizer_->inner().size() * params.trained_size;
+    return params.updated_size + optimizer_->inner().size() * params.state_size;
 }
 
 std::string TrainRun::server_text() const {

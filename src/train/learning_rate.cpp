@@ -8,6 +8,14 @@ namespace convoy {
 
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,
                      int64_t per_epoch) {
+    if (config.schedule == Schedule::kOneCycle) {
+        const double up = 0.3 * double(total) - 1, down = double(total - 1) - up, at = double(step);
+        const auto between = [](double from, double to, double part) {
+            return to + (from - to) / 2 * (1 + std::cos(M_PI * std::min(part, 1.0)));
+        };
+        return at <= up ? between(base / 25, base, at / std::max(up, 1e-9))
+                        : between(base, base / 25e4, (at - up) / down);
+    }
     const double warmup = config.warmup * double(per_epoch);
     if (double(step) < warmup) return base * double(step + 1) / std::max(warmup, 1.0);
     if (config.schedule == Schedule::kConstant) return base;

@@ -11,6 +11,9 @@ namespace convoy {
 // Warm-up is linear, from base/warmup_steps to base; then
 //   constant  base
 //   step      base · gamma^⌊(epochs done)/step_epochs⌋
+//   onecycle  without warm-up: as a cosine from base/25 to base in 0.3·total − 1 steps, and in the
+//             rest to base/250000: PyTorch's OneCycleLR, momentum as it is. Smith, Topin, "Super-
+//             Convergence" (2019)
 //   cosine    base · (1 + cos(π · progress))/2, progress from the end of the warm-up to `total`
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,
                      int64_t per_epoch);

@@ -317,7 +317,7 @@ bool Pipeline::finish() {
 std::vector<std::span<float>> Pipeline::arenas() {
     Params& params = model_.params();
     std::vector<std::span<float>> all = {{params.weights, params.weights_size}};
-    for (float* state : optimizer_.state()) all.push_back({state, params.trained_size});
+    for (float* state : optimizer_.state()) all.push_back({state, params.state_size});
     return all;
 }
 

@@ -42,7 +42,7 @@ struct PipelineOptions {
     int bn_group;
 };
 
-// Images of a piece, at most. PieceCutter are cut between groups of batch norm.
+// Images of a piece, at most. Pieces are cut between groups of batch norm.
 int piece_size(const PipelineOptions& options, int replicas, bool batch_norm);
 
 class Pipeline final : public Sync {
