@@ -102,6 +102,9 @@ static const Option kOptions[] = {
      "what does not fit starts fresh"},
     {"freeze", "Model", &C::freeze, "N|PREFIX", kTrain | kPlan, kJob, kAny,
      "do not train the first N layers, or the parameters whose names begin with PREFIX"},
+    {"freeze-epochs", "Model", &C::freeze_epochs, "E", kTrain, kJob, from(0, 1e6),
+     "in the first E epochs train the last layer alone, which takes a fraction of the time; then "
+     "all, with a fresh optimizer; needs --lr"},
 
     {"batch", "Training", &C::batch, "B", kSteps | kEval | kBenchData, kJob | kFirst,
      from(1, 1 << 24), "images in a step, over all ranks"},

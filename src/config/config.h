@@ -74,6 +74,7 @@ struct Config {
     InputSize size{0, 0, 0};
     int bn_group = 32;
     std::string init, freeze;
+    int freeze_epochs = 0;
 
     // training
     int64_t batch = 64;
@@ -181,6 +182,7 @@ enum Command : unsigned {
     kPack = 65536,
     kToken = 131072,
     kReport = 262144,
+    kFinetune = 524288,
 };
 
 enum OptionFlag : unsigned {

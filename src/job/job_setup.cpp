@@ -158,6 +158,12 @@ static void check_loop(Config& config) {
             "one out");
     if (config.schedule == Schedule::kOneCycle && config.warmup != Config{}.warmup)
         fail("--warmup has no effect with --schedule onecycle, which rises for 30 % of the run");
+    if (config.freeze_epochs > 0 && (config.sync != SyncKind::kRing || config.pipeline > 1))
+        fail(
+            "--freeze-epochs builds the model anew, which --sync server, --sync async and "
+            "--pipeline cannot: leave one out; --freeze goes with all of them");
+    if (config.freeze_epochs > 0 && config.lr == 0)
+        fail("--freeze-epochs needs --lr: the usual rate is one for training from scratch");
     if (config.accumulate > 1) config.factors = FactorMode::kOff;
 }
 

@@ -24,6 +24,7 @@ struct ModelOptions {
     InputSize size{0, 0, 0};  // height 0: the model's own; channels 0: the model's own
     uint64_t seed = 0;
     std::string freeze = {};  // "" | first N layers with parameters | prefixes of names, by commas
+    bool head_only = false;   // all layers are frozen but that with 'out classes'
     bool plain = false;       // no fusion, no sharing of memory, nothing in place (to test against)
     LayerRange stage = {};
     bool draw_all = false;  // also the start values of other stages

@@ -9,6 +9,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
 #include "src/job/sync_weights.h"
 #include "src/run/pictures.h"
@@ -19,6 +20,11 @@ namespace convoy {
 
 TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations)
     : setup_(setup), bucket_bytes_(bucket_bytes), expectations_(std::move(expectations)) {
+    // A checkpoint between the two parts of a run is of the first one. Other ranks follow in
+    // agree().
+    const Position at = setup_.resumed ? setup_.resumed->meta.position : Position{};
+    head_only_ = at.epoch < config_.freeze_epochs ||
+                 (at.epoch == config_.freeze_epochs && at.epoch > 0 && at.consumed == 0);
     build();
     steps_per_epoch_ = loader_->steps();
     if ((config_.early_stop > 0 || config_.target_top1 > 0) && !val_loader_)
@@ -37,6 +43,7 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
 void TrainRun::build() {
     backend_ = make_backend(config_);
     ModelOptions of_model = model_options(config_, int(setup_.classes.size()));
+    of_model.head_only = head_only_;
     sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
     sharing_.parts = setup_.train_parts;
     const int stages = config_.pipeline;
@@ -73,6 +80,25 @@ void TrainRun::build() {
         *model_, *backend_, communicator_, [this] { return wish(); }, sharing_.packed,
         trainer_->pipeline());
     if (stages > 1) activation_bytes_ = trainer_->pipeline()->activation_bytes();
+}
+
+void TrainRun::drop() {
+    const Clocks now = clocks();
+    clocks_before_ = {now.data_wait, now.net_wait, 0};
+    trainer_.reset(), evaluator_.reset();
+    loader_.reset(), val_loader_.reset();
+    optimizer_.reset(), model_.reset(), backend_.reset();
+}
+
+// The same weights in a model that trains all layers, with a fresh optimizer.
+void TrainRun::thaw() {
+    const SafeTensors weights = export_weights(*model_, *backend_);
+    drop();
+    head_only_ = false;
+    build();
+    import_weights(weights, *model_, *backend_, /*partial=*/false);
+    log_.info("all layers train from epoch ", at_.epoch + 1, " on: ", memory_text());
+    run_log_->event("thaw", {{"step", at_.step}});
 }
 
 void TrainRun::open_sources() {
@@ -155,6 +181,7 @@ void TrainRun::begin() {
 int TrainRun::train() {
     go_to(at_);
     while (!over() || epoch_done()) {  // done: a rank was lost before the epoch was closed
+        if (head_only_ && at_.epoch >= config_.freeze_epochs) thaw();
         train_epoch();
         if (epoch_done()) {
             keep_weights_equal();

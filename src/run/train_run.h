@@ -44,6 +44,8 @@ class TrainRun {
 
  private:
     void build();
+    void drop();  // what build() made
+    void thaw();
     void open_sources();
     std::unique_ptr<Loader> make_loader(std::shared_ptr<const Source> source, bool training,
                                         int slots);
@@ -126,9 +128,10 @@ class TrainRun {
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
-    bool shown_ = false;   // the first images
-    bool agreed_ = false;  // all ranks have had the same state
-    bool drift_ = false;   // the ranks' weights differ by roundings: compared once an epoch
+    bool shown_ = false;      // the first images
+    bool agreed_ = false;     // all ranks have had the same state
+    bool head_only_ = false;  // --freeze-epochs: the model as it was built last
+    bool drift_ = false;      // the ranks' weights differ by roundings: compared once an epoch
     const int first_rank_ = setup_.rank();
     int64_t steps_per_epoch_ = 0, total_steps_ = 0;
     int64_t save_steps_ = 0, saved_step_ = -1;  // steps between checkpoints; step of the newest
