@@ -21,7 +21,7 @@ namespace convoy {
 // same order.
 enum class AugmentOn { kCpu, kDevice };
 enum class DecodeMode { kExact, kFast };
-enum class OptimizerKind { kSgd, kAdamw };
+enum class OptimizerKind { kSgd, kAdamw, kLars, kLamb, kMuon };
 enum class Schedule { kConstant, kStep, kCosine, kOneCycle };
 enum class GraphMode { kAuto, kOn, kOff };
 enum class WireType { kFp32, kBf16 };

@@ -158,6 +158,12 @@ static void check_loop(Config& config) {
             "one out");
     if (config.schedule == Schedule::kOneCycle && config.warmup != Config{}.warmup)
         fail("--warmup has no effect with --schedule onecycle, which rises for 30 % of the run");
+    const bool by_tensor =
+        config.optimizer != OptimizerKind::kSgd && config.optimizer != OptimizerKind::kAdamw;
+    if (by_tensor && config.sync != SyncKind::kRing)
+        fail("--optimizer ", get_option(config, "optimizer"), " does not go with --sync ",
+             get_option(config, "sync"), ", where a server may hold a part of a tensor: use sgd or "
+             "adamw, or --sync ring");
     if (config.freeze_epochs > 0 && (config.sync != SyncKind::kRing || config.pipeline > 1))
         fail(
             "--freeze-epochs builds the model anew, which --sync server, --sync async and "

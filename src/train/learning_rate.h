@@ -20,7 +20,7 @@ double learning_rate(const Config& config, double base, int64_t step, int64_t to
 
 // --lr, or where it is 0 a usual value for the model: 0.1 at batch 256 with batch norm, 0.01 at
 // batch 128 without (the rates of torchvision's recipes), both in proportion to the batch; 0.001
-// for adamw.
+// for adamw, and those of the papers for the others.
 double base_learning_rate(const Config& config, bool has_batch_norm);
 
 }  // namespace convoy

@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 namespace convoy {
 
-constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
-
 OptimizerOptions::OptimizerOptions(const Config& config)
-    : adamw(config.optimizer == OptimizerKind::kAdamw),
+    : kind(config.optimizer),
+      adamw(kind == OptimizerKind::kAdamw || kind == OptimizerKind::kLamb),
       momentum(float(config.momentum)),
       nesterov(config.nesterov),
       weight_decay(float(config.weight_decay)),
@@ -25,15 +23,13 @@ Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& b
     average_ = options.adamw ? 2 : 1;
     for (size_t i = 0; i < state_names().size(); ++i)
         state_.push_back(backend.alloc(std::max<size_t>(params.state_size, 1)));
-    std::set<size_t> layers;
-    for (const Param* param : params.all()) layers.insert(param->layer);
+    for (const Param* param : params.all()) layers_.insert(param->layer);
+    if (by_tensor()) alloc_scratch();
     for (Param* param : params.all()) {
         if (param->frozen || !param->own) continue;
         std::vector<Segment>& list = param->running ? running_ : segments_;
         const size_t end = param->offset + param->shape.elems();
-        // The last layer has the whole learning rate.
-        const auto above = std::distance(layers.upper_bound(param->layer), layers.end());
-        const float rate = float(std::pow(options.layer_decay, double(-above)));
+        const float rate = rate_of(*param);
         // A segment may span the padding between params, which is zero in weights and gradients.
         if (!list.empty() && list.back().decay == param->decay && list.back().rate == rate &&
             param->offset - list.back().end < 16)
@@ -41,6 +37,12 @@ Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& b
         else
             list.push_back({param->offset, end, param->decay, rate});
     }
+}
+
+// The last layer has the whole learning rate.
+float Optimizer::rate_of(const Param& param) const {
+    const auto above = std::distance(layers_.upper_bound(param.layer), layers_.end());
+    return float(std::pow(options_.layer_decay, double(-above)));
 }
 
 std::vector<std::string> Optimizer::state_names() const {
@@ -94,11 +96,12 @@ void Optimizer::update(Backend& backend, const Part& part) {
             const size_t begin = std::max(s.begin, part.begin), end = std::min(s.end, part.end);
             const size_t at = begin - part.begin;
             if (begin < end)
-                op(part.weights + at, part.grads + at, at, end - begin,
-                   s.decay ? options_.weight_decay : 0, s.rate);
+                op(part.weights + at, part.grads + at, at, end - begin, s);
         }
     };
-    each(segments_, [&](float* w, const float* g, size_t at, size_t n, float decay, float rate) {
+    each(segments_, [&](float* w, const float* g, size_t at, size_t n, const Segment& s) {
+        const float decay = s.decay ? options_.weight_decay : 0, rate = s.rate;
+        if (by_tensor() && s.decay) return;
         if (options_.adamw)
             backend.adamw(w, g, part.state[0] + at, part.state[1] + at, n, state, options_.momentum,
                           kBeta2, 1e-8f, decay, rate);
@@ -106,6 +109,7 @@ void Optimizer::update(Backend& backend, const Part& part) {
             backend.sgd(w, g, part.state[0] + at, n, state, options_.momentum, decay,
                         options_.nesterov, rate);
     });
+    if (by_tensor()) update_tensors(state);
     constexpr float kPart = 0.1f;  // of a step in running statistics, as in PyTorch
     each(running_, [&](float* w, const float* g, size_t, size_t n, auto...) {
         backend.moving_mean(w, g, n, state, kPart);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,7 +14,8 @@ namespace convoy {
 
 struct OptimizerOptions {
     OptimizerOptions(const Config& config);
-    bool adamw;      // else SGD with momentum
+    OptimizerKind kind;
+    bool adamw;      // AdamW or LAMB, with two moments; else SGD, LARS or Muon, with momentum
     float momentum;  // of adamw: beta 1
     bool nesterov;
     float weight_decay;
@@ -23,6 +25,7 @@ struct OptimizerOptions {
     bool outer;       // --outer: a momentum of the averages beside
 };
 
+constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
 constexpr const char* kOuterState = "outer";
 // --ema: a moving average of weights and statistics, the model that is validated and used. After a
 // step with number t, from 0:   mean += (1 − d)·(w − mean), d = min(D, (1 + t)/(10 + t)), 0 for t =
@@ -53,6 +56,10 @@ class Optimizer {
         StepBlock* block;               // counters, and the state of the step
     };
     void update(Backend& backend, const Part& part);
+    // LARS, LAMB and Muon: of each tensor by itself. The whole of it must be here.
+    bool by_tensor() const {
+        return options_.kind != OptimizerKind::kSgd && options_.kind != OptimizerKind::kAdamw;
+    }
 
     // With --ema, once there is an average: it and the weights trade places, or with `all` also
     // what other ranks train. The gradients are scratch memory. Else nothing.
@@ -70,6 +77,9 @@ class Optimizer {
     }
 
  private:
+    float rate_of(const Param& param) const;
+    void alloc_scratch();
+    void update_tensors(const StepState* state);
     struct Segment {  // neighbouring params with the same decay and rate
         size_t begin, end;
         bool decay;
@@ -79,6 +89,8 @@ class Optimizer {
     Params& params_;
     Backend& backend_;
     std::vector<float*> state_;
+    float* scratch_ = nullptr;  // where by_tensor()
+    std::set<size_t> layers_;   // that have params
     size_t average_ = 0;  // place in state_, with --ema
     std::vector<Segment> segments_, running_;
 };
