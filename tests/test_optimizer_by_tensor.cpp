@@ -47,11 +47,17 @@ TEST_CASE("lars, lamb and muon make twenty steps as their formulas in double do"
             CAPTURE(clips);
             const auto backend = make_backend("cpu", {2});
             Params params;
-            params.add({.name = "wide.weight", .shape = {4, 3, 3, 2}, .init = {Init::kNormal, 0.5},
-                        .decay = true, .dims = 4});
+            params.add({.name = "wide.weight",
+                        .shape = {4, 3, 3, 2},
+                        .init = {Init::kNormal, 0.5},
+                        .decay = true,
+                        .dims = 4});
             params.add({.name = "wide.bias", .shape = {1, 1, 1, 4}, .init = {Init::kNormal, 0.5}});
-            params.add({.name = "tall.weight", .shape = {9, 1, 1, 5}, .init = {Init::kNormal, 0.5},
-                        .decay = true, .dims = 2});
+            params.add({.name = "tall.weight",
+                        .shape = {9, 1, 1, 5},
+                        .init = {Init::kNormal, 0.5},
+                        .decay = true,
+                        .dims = 2});
             params.add({.name = "zero.weight", .shape = {3, 1, 1, 3}, .decay = true, .dims = 2});
             params.allocate(*backend, 7);
             Config config;
@@ -70,7 +76,8 @@ TEST_CASE("lars, lamb and muon make twenty steps as their formulas in double do"
                 std::map<std::string, Matrix> g;
                 double squares = 0;
                 for (Param* p : params.all()) {
-                    const std::vector<float> sums = random_floats(p->shape.elems(), uint64_t(t) + 9);
+                    const std::vector<float> sums =
+                        random_floats(p->shape.elems(), uint64_t(t) + 9);
                     std::copy(sums.begin(), sums.end(), p->grad.floats());
                     for (const float sum : sums) g[p->name].push_back(sum / count);
                     squares += std::pow(length(g[p->name]), 2);
@@ -125,8 +132,8 @@ TEST_CASE("lars, lamb and muon change nothing in a step that is to change nothin
     for (const char* which : {"lars", "lamb", "muon"}) {
         const auto backend = make_backend("cpu", {1});
         Params params;
-        params.add({.name = "a.weight", .shape = {3, 1, 1, 3}, .init = {Init::kNormal, 1},
-                    .decay = true});
+        params.add(
+            {.name = "a.weight", .shape = {3, 1, 1, 3}, .init = {Init::kNormal, 1}, .decay = true});
         params.allocate(*backend, 7);
         Config config;
         set_option(config, "optimizer", which);

@@ -297,7 +297,8 @@ TEST_CASE("pieces: one where a batch fits, else cut at multiples in the global b
     std::vector<uint64_t> samples(20);
     std::iota(positions.begin(), positions.end(), 20);
     std::iota(samples.begin(), samples.end(), 100);
-    const Pass pass{.samples = samples};
+    Pass pass;
+    pass.samples = samples;
     CHECK(PieceCutter(20, 20, 8).cut(positions, pass).size() == 1);
     PieceCutter cuts(8, 20, 4);
     CHECK(cuts.most() == 4);

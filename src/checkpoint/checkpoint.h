@@ -56,7 +56,7 @@ struct CheckpointMeta {
     uint64_t data_fingerprint = 0;
     std::map<std::string, std::string> settings;  // job settings of the run
     std::string order =
-        {};  // along which position counts (JobSetup::order); "": an older version's
+        {};                 // along which position counts (JobSetup::order); "": an older version's
     double peak_top1 = -1;  // for --early-stop and --target-top1: best_top1 of all folders, and
     int stale = 0;          // the validations since
 };

@@ -115,8 +115,7 @@ static const Option kOptions[] = {
      "passes over the training set"},
     {"steps", "Training", &C::steps, "K", kTrain | kBenchTrain, kJob, from(0, 1e15),
      "stop after K steps; 0: after --epochs"},
-    {"optimizer", "Training", &C::optimizer, "sgd|adamw|lars|lamb|muon", kSteps, kJob,
-     kAny,
+    {"optimizer", "Training", &C::optimizer, "sgd|adamw|lars|lamb|muon", kSteps, kJob, kAny,
      "SGD with momentum, or AdamW; on CPUs also LARS and LAMB, for large batches, and Muon"},
     {"lr", "Training", &C::lr, "LR", kTrain, kJob | kFirst, from(0, 1e3),
      "learning rate for the global batch; 0: 0.1·B/256 with batch norm, 0.01·B/128 without, 0.001 "
@@ -126,9 +125,12 @@ static const Option kOptions[] = {
     {"nesterov", "Training", &C::nesterov, "", kTrain, kJob, kAny, "use Nesterov momentum"},
     {"weight-decay", "Training", &C::weight_decay, "W", kTrain, kJob, from(0, 10),
      "weight decay; not applied to biases and norms"},
-    {"schedule", "Training", &C::schedule, "constant|step|cosine|onecycle", kTrain, kJob, kAny,
+    {"schedule", "Training", &C::schedule, "constant|step|cosine|onecycle|range", kTrain, kJob,
+     kAny,
      "learning rate after the warm-up; onecycle: from lr/25 up to lr in 30 % of the run, then down "
-     "to nothing, without a warm-up"},
+     "to nothing, without a warm-up; range: from lr/1000000 up to lr, to an end where the loss "
+     "grows "
+     "to four times its least (lr-find)"},
     {"warmup", "Training", &C::warmup, "E", kTrain, kJob, from(0, 1e6),
      "epochs of linear warm-up; may be a fraction"},
     {"step-epochs", "Training", &C::step_epochs, "E", kTrain, kJob, from(1e-3, 1e6),

@@ -22,7 +22,7 @@ namespace convoy {
 enum class AugmentOn { kCpu, kDevice };
 enum class DecodeMode { kExact, kFast };
 enum class OptimizerKind { kSgd, kAdamw, kLars, kLamb, kMuon };
-enum class Schedule { kConstant, kStep, kCosine, kOneCycle };
+enum class Schedule { kConstant, kStep, kCosine, kOneCycle, kRange };
 enum class GraphMode { kAuto, kOn, kOff };
 enum class WireType { kFp32, kBf16 };
 enum class FactorMode { kAuto, kOn, kOff };
@@ -183,6 +183,7 @@ enum Command : unsigned {
     kToken = 131072,
     kReport = 262144,
     kFinetune = 524288,
+    kLrFind = 1048576,
 };
 
 enum OptionFlag : unsigned {

@@ -162,7 +162,8 @@ static void check_loop(Config& config) {
         config.optimizer != OptimizerKind::kSgd && config.optimizer != OptimizerKind::kAdamw;
     if (by_tensor && config.sync != SyncKind::kRing)
         fail("--optimizer ", get_option(config, "optimizer"), " does not go with --sync ",
-             get_option(config, "sync"), ", where a server may hold a part of a tensor: use sgd or "
+             get_option(config, "sync"),
+             ", where a server may hold a part of a tensor: use sgd or "
              "adamw, or --sync ring");
     if (config.freeze_epochs > 0 && (config.sync != SyncKind::kRing || config.pipeline > 1))
         fail(

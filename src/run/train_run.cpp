@@ -193,7 +193,7 @@ int TrainRun::train() {
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
-    save(at_, false);
+    if (config_.schedule != Schedule::kRange) save(at_, false);
     const JobCost cost = costs_->of_job(run_log_->seconds());
     setup_.job.finish();
     return finish(cost);
@@ -212,6 +212,10 @@ void TrainRun::count(const Sums& sums, bool local, double lr) {
     committed_ = at_;
     step_sums_ = sums, step_lr_ = lr;
     epoch_sums_ += sums;  // the same on every rank: all check it
+    if (config_.schedule != Schedule::kRange || sums.count == 0) return;
+    smooth_loss_ = at_.step == 1 ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
+    least_loss_ = at_.step == 1 ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
+    diverges_ = smooth_loss_ > 4 * least_loss_;
 }
 
 void TrainRun::train_epoch() {
@@ -388,11 +392,14 @@ int TrainRun::finish(const JobCost& cost) {
         if (has_target())
             text += fmt::format("; --target-top1 {:g} was reached after {}", config_.target_top1,
                                 clock_text(run_log_->seconds()));
+        else if (diverges_)
+            text += "; the loss has grown to four times its least";
         else if (has_enough())
             text += cat("; --early-stop: ", stale_, " validations without a better one");
         if (!costs.empty()) text += "\n" + costs;
-        text += cat("\nmodel: ", find_model_file(folder_), "   try: trainer predict --from ",
-                    folder_, " IMAGE");
+        if (config_.schedule != Schedule::kRange)
+            text += cat("\nmodel: ", find_model_file(folder_), "   try: trainer predict --from ",
+                        folder_, " IMAGE");
     }
     log_.info(text);
     return 0;

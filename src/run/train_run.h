@@ -66,7 +66,8 @@ class TrainRun {
     // --target-top1 or --early-stop; the same on every rank, whose validations have the same sums.
     bool has_target() const { return config_.target_top1 > 0 && peak_top1_ >= config_.target_top1; }
     bool has_enough() const {
-        return has_target() || (config_.early_stop > 0 && stale_ >= config_.early_stop);
+        return diverges_ || has_target() ||
+               (config_.early_stop > 0 && stale_ >= config_.early_stop);
     }
     bool epoch_done() const { return at_.consumed >= loader_->samples(); }
 
@@ -124,6 +125,8 @@ class TrainRun {
     double base_lr_ = 0, best_top1_ = -1;
     double peak_top1_ = -1;  // of all validations, and how many came after it
     int stale_ = 0;
+    double smooth_loss_ = 0, least_loss_ = 0;  // with --schedule range, and whether the first is
+    bool diverges_ = false;                    // four times the second
     Position last_val_at_;
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;

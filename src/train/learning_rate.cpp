@@ -8,6 +8,8 @@ namespace convoy {
 
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,
                      int64_t per_epoch) {
+    if (config.schedule == Schedule::kRange)
+        return base * std::pow(1e-6, 1 - double(step) / std::max(double(total - 1), 1.0));
     if (config.schedule == Schedule::kOneCycle) {
         const double up = 0.3 * double(total) - 1, down = double(total - 1) - up, at = double(step);
         const auto between = [](double from, double to, double part) {

@@ -14,6 +14,7 @@ namespace convoy {
 //   onecycle  without warm-up: as a cosine from base/25 to base in 0.3·total − 1 steps, and in the
 //             rest to base/250000: PyTorch's OneCycleLR, momentum as it is. Smith, Topin, "Super-
 //             Convergence" (2019)
+//   range     without warm-up: base/10⁶ to base, by the same factor from step to step
 //   cosine    base · (1 + cos(π · progress))/2, progress from the end of the warm-up to `total`
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,
                      int64_t per_epoch);

@@ -95,8 +95,7 @@ void Optimizer::update(Backend& backend, const Part& part) {
         for (const Segment& s : segments) {
             const size_t begin = std::max(s.begin, part.begin), end = std::min(s.end, part.end);
             const size_t at = begin - part.begin;
-            if (begin < end)
-                op(part.weights + at, part.grads + at, at, end - begin, s);
+            if (begin < end) op(part.weights + at, part.grads + at, at, end - begin, s);
         }
     };
     each(segments_, [&](float* w, const float* g, size_t at, size_t n, const Segment& s) {

@@ -22,7 +22,7 @@ struct OptimizerOptions {
     float clip_norm;  // 0: gradients are not clipped
     double ema;       // decay of the average of weights; 0: there is none
     double layer_decay;
-    bool outer;       // --outer: a momentum of the averages beside
+    bool outer;  // --outer: a momentum of the averages beside
 };
 
 constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
@@ -91,7 +91,7 @@ class Optimizer {
     std::vector<float*> state_;
     float* scratch_ = nullptr;  // where by_tensor()
     std::set<size_t> layers_;   // that have params
-    size_t average_ = 0;  // place in state_, with --ema
+    size_t average_ = 0;        // place in state_, with --ema
     std::vector<Segment> segments_, running_;
 };
 

@@ -1,4 +1,5 @@
-// optimizer_by_tensor.cpp — LARS, LAMB and Muon: how far a tensor moves is set by the tensor itself.
+// optimizer_by_tensor.cpp — LARS, LAMB and Muon: how far a tensor moves is set by the tensor
+// itself.
 //
 //   g = the gradient, clipped; d = weight decay; |·| the norm of a tensor
 //
@@ -32,7 +33,8 @@ double norm(Backend& backend, const float* x, size_t n) {
 
 // The nearest matrix with orthogonal rows or columns, roughly: singular values end between 0.7 and
 // 1.2. Five steps X ← a·X + (b·A + c·A²)·X, A = X·Xᵀ, by the products that linear layers have; of a
-// tall matrix with A = Xᵀ·X on the right. scratch: as large as X and twice its smaller side squared.
+// tall matrix with A = Xᵀ·X on the right. scratch: as large as X and twice its smaller side
+// squared.
 void orthogonalise(Backend& backend, Tensor X, float* scratch) {
     constexpr float a = 3.4445f, b = -4.7750f, c = 2.0315f;
     const bool tall = X.N > X.C;
@@ -94,7 +96,8 @@ void Optimizer::update_tensors(const StepState* state) {
             unit.lr = -1;
             float* const u = scratch_;
             backend_.fill(u, n, 0);
-            backend_.adamw(u, g, v, state_[1] + param->offset, n, &unit, momentum, kBeta2, 1e-6f, 0);
+            backend_.adamw(u, g, v, state_[1] + param->offset, n, &unit, momentum, kBeta2, 1e-6f,
+                           0);
             backend_.axpby(decay, w, 1, u, n);
             const double size = norm(backend_, w, n), length = norm(backend_, u, n);
             const float ratio = size == 0 || length == 0 ? 1 : float(size / length);
