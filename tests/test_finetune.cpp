@@ -82,7 +82,7 @@ TEST_CASE(
     const std::string said = start({"finetune",     weights, "--data", folder / "photos",
                                     "--batch",      "8",     "--size", "32",
                                     "--epochs",     "3",     "--ema",  "0.5",
-                                    "--save-every", "0.5",   "--keep", "99",
+                                    "--save-every", "0.3",   "--keep", "99",
                                     "--seed",       "5",     "--out",  run});
     CAPTURE(said);
     CHECK(said.find("weights of tiny") != std::string::npos);
@@ -118,4 +118,52 @@ TEST_CASE(
     refused({"train", "--freeze-epochs", "1"}, "--freeze-epochs needs --lr");
     refused({"train", "--freeze-epochs", "1", "--sync", "server"}, "--freeze-epochs builds");
     refused({"finetune", folder / "photos/train/red/0.png"}, "0.png");
+}
+
+TEST_CASE("program: lr-find suggests a rate, draws its curve, and ends where the loss diverges") {
+    TempDir folder;
+    for (const bool diverges : {false, true}) {
+        const std::string out = folder / (diverges ? "diverges" : "rises");
+        Words words = {"lr-find", "--generated", "48", "--batch", "8",  "--size",
+                       "32",      "--threads",   "1",  "--steps", "40", "--decode-threads",
+                       "1",       "--out",       out};
+        for (const char* word : {"--lr", diverges ? "1000" : "0.1"}) words.push_back(word);
+        Process process(folder, "lr-find", words);
+        const int status = process.wait(60);
+        CAPTURE(process.output());
+        REQUIRE(status == 0);
+        CHECK(process.output().find("suggestion: --lr ") != std::string::npos);
+        const auto found = nlohmann::json::parse(read_file(out + "/lr.json"));
+        const auto& points = found["points"];
+        CHECK((diverges ? points.size() < 40 : points.size() == 40));
+        CHECK(found["suggestion"] < points.back()["lr"]);
+        const double ratio = points[1]["lr"].get<double>() / points[0]["lr"].get<double>();
+        CHECK(ratio == doctest::Approx(std::pow(10, 6 / 39.0)).epsilon(1e-3));
+        CHECK(read_file(out + "/lr.svg").starts_with("<svg "));
+        CHECK(!std::filesystem::exists(out + "/latest"));
+    }
+}
+
+TEST_CASE("program: what does not go together is refused in a sentence at the start") {
+    TempDir folder;
+    for (const auto& [words, why] :
+         {std::pair{Words{"--clip-norm", "1", "--sync", "server"}, "--clip-norm does not go with"},
+          {{"--optimizer", "lars", "--sync", "async"}, "--optimizer lars does not go with --sync"},
+          {{"--optimizer", "muon", "--device", "simt"}, "muon work on CPUs: choose --device cpu"},
+          {{"--optimizer", "lamb", "--precision", "bf16"}, "muon work in fp32"},
+          {{"--accumulate", "2", "--factors", "on"}, "--factors on does not go with --accumulate"},
+          {{"--accumulate", "2", "--pipeline", "2"}, "--accumulate 2 does not go with --pipeline"},
+          {{"--accumulate", "2", "--bn-group", "0"}, "--accumulate needs --bn-group above 0"},
+          {{"--schedule", "onecycle", "--warmup", "2"}, "--warmup has no effect"},
+          {{"--val-split", "0", "--early-stop", "2", "--data", folder / "photos"},
+           "need validation images"}}) {
+        write_class(folder / "photos/a", 1, 2);
+        write_class(folder / "photos/b", 100, 20);
+        Words all = {"--size", "32", "--batch", "8", "--out", folder / "run"};
+        all.insert(all.begin(), words.begin(), words.end());
+        Process process(folder, "refused", all);
+        CHECK(process.wait(60) == 1);
+        CAPTURE(process.output());
+        CHECK(process.output().find(why) != std::string::npos);
+    }
 }
