@@ -97,7 +97,8 @@ void TrainRun::thaw() {
     head_only_ = false;
     build();
     import_weights(weights, *model_, *backend_, /*partial=*/false);
-    log_.info("all layers train from epoch ", at_.epoch + 1, " on: ", memory_text());
+    if (setup_.rank() == 0)
+        log_.info("all layers train from epoch ", at_.epoch + 1, " on: ", memory_text());
     run_log_->event("thaw", {{"step", at_.step}});
 }
 
@@ -188,7 +189,7 @@ int TrainRun::train() {
             const JobCost cost = costs_->of_job(run_log_->seconds());
             if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, cost);
             logged_epoch_ = at_.epoch;
-            if (val_loader_ && !stopped_) validate();
+            if (val_loader_ && !stopped_ && config_.schedule != Schedule::kRange) validate();
             go_to({at_.epoch + 1, 0, at_.step});
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
