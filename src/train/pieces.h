@@ -44,8 +44,8 @@ class PieceCutter {
     // Of at most `images` each, of batches of at most max_batch.
     PieceCutter(int images, int max_batch, int bn_group);
     // Pieces of a batch whose images have these places in the global batch; none of no images.
-    // pass: for all of them; its samples must stay where they are. PieceCutter with the same number stay
-    // at the same address, for recorded steps.
+    // pass: for all of them; its samples must stay where they are. PieceCutter with the same number
+    // stay at the same address, for recorded steps.
     std::span<const Piece> cut(std::span<const int32_t> positions, const Pass& pass);
     size_t most() const { return pieces_.size(); }
 
