@@ -87,12 +87,14 @@ struct Draws {
     uint32_t epoch = 0;
 };
 
-// One training step as the optimizer's ops see it, in device memory. The host sets the first three
-// numbers before the step, check_finite() the other two.
+// One training step as the optimizer's ops see it, in device memory. The host sets it before the
+// step; check_finite() and clip() find scale, first_bad, clip and norm.
 struct StepState {
     float lr = 0;                // learning rate
     float bias1 = 1, bias2 = 1;  // AdamW's 1−β1^t and 1−β2^t, its steps t counted from 1
     float scale = 0;             // 1/images; 0: the step must change nothing
+    float clip = 1, norm = 0;    // factor of the gradients beside scale; their norm before that
+    float part = 1;              // of the weights in their moving average
     int64_t first_bad = -1;      // index of the first number that is not finite, or -1
 };
 
@@ -296,17 +298,25 @@ class Backend {
     // The updates below change nothing if step->scale is 0. `images` and `step` are device memory,
     // so the host need not wait for the outcome.
     virtual void check_finite(const float* x, size_t n, const float* images, StepState* step) = 0;
-    // SGD as PyTorch's: g' = scale·g + weight_decay·w; v = momentum·v + g'
+    // *sum = Σ x², added in an order that does not depend on the number of threads.
+    virtual void sum_squares(const float* x, size_t n, float* sum) = 0;
+    // As PyTorch's clip_grad_norm_, where `squares` is the sum of squares of the gradient sums:
+    //   step->norm = scale·√squares; step->clip = min(1, limit/(norm + 1e-6))
+    virtual void clip(const float* squares, float limit, StepState* step) = 0;
+    // SGD as PyTorch's: g' = scale·clip·g + weight_decay·w; v = momentum·v + g'
     //   w −= lr·(nesterov ? g' + momentum·v : v)     One pass: reads w, g, v, writes w, v.
+    // In this op and the next, lr is step->lr · rate.
     // v starts as 0, which equals PyTorch's start (v = g' at the first step).
     virtual void sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                     float momentum, float weight_decay, bool nesterov) = 0;
+                     float momentum, float weight_decay, bool nesterov, float rate = 1) = 0;
     // AdamW (Loshchilov, Hutter 2019) as PyTorch's:
-    //   w −= lr·weight_decay·w; g' = scale·g; m = β1·m + (1−β1)·g'; v = β2·v + (1−β2)·g'²
+    //   w −= lr·weight_decay·w; g' = scale·clip·g; m = β1·m + (1−β1)·g'; v = β2·v + (1−β2)·g'²
     //   w −= lr · (m/bias1) / (√(v/bias2) + eps)
     virtual void adamw(float* w, const float* g, float* m, float* v, size_t n,
                        const StepState* step, float beta1, float beta2, float eps,
-                       float weight_decay) = 0;
+                       float weight_decay, float rate = 1) = 0;
+    // mean += step->part·(w − mean): a moving average of weights.
+    virtual void average(float* mean, const float* w, size_t n, const StepState* step) = 0;
     // w = (1−part)·w + part·scale·sums: running statistics from their sums over images.
     virtual void moving_mean(float* w, const float* sums, size_t n, const StepState* step,
                              float part) = 0;

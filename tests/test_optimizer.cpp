@@ -30,6 +30,21 @@ TEST_CASE("learning rate: cosine falls from the base to nothing, step by its fac
     CHECK(learning_rate(config, 1, 60, 100, 10) == doctest::Approx(0.01));
 }
 
+// What torch.optim.lr_scheduler.OneCycleLR(max_lr, total_steps, cycle_momentum=False) gives.
+TEST_CASE("learning rate: onecycle has PyTorch's rates") {
+    Config config;
+    config.schedule = Schedule::kOneCycle;
+    for (const auto& [step, want] : {std::pair{0, 0.04},
+                                     {10, 0.29516394846410077},
+                                     {29, 1.0},
+                                     {30, 0.9994965352845243},
+                                     {64, 0.500002},
+                                     {99, 4e-6}})
+        CHECK(learning_rate(config, 1, step, 100, 10) == doctest::Approx(want).epsilon(1e-9));
+    CHECK(learning_rate(config, 0.2, 1, 7, 3) == doctest::Approx(0.19611132546699175));
+    CHECK(learning_rate(config, 0.2, 0, 1, 1) <= 0.2);  // no division by a length of 0
+}
+
 TEST_CASE("base learning rate: grows with the global batch unless it was given") {
     Config config;
     config.batch = 256;
@@ -63,9 +78,10 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
         set_option(config, "optimizer", which);
         config.weight_decay = 0.1;
         config.nesterov = true;
+        config.ema = 0.15;  // above what the first step but one may have, 2/11, from the third on
         Optimizer optimizer(config, params, *backend);
 
-        std::map<std::string, std::vector<double>> w, m, v;
+        std::map<std::string, std::vector<double>> w, m, v, mean;
         for (Param* p : params.all())
             w[p->name].assign(p->value.floats(), p->value.floats() + p->shape.elems()),
                 m[p->name].assign(p->shape.elems(), 0), v[p->name].assign(p->shape.elems(), 0);
@@ -93,6 +109,12 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
                     }
                 }
             }
+            const double keep = t == 1 ? 0 : std::min(0.15, double(t) / (9 + t));
+            for (auto& [name, values] : w) {
+                mean[name].resize(values.size());
+                for (size_t i = 0; i < values.size(); ++i)
+                    mean[name][i] = keep * mean[name][i] + (1 - keep) * values[i];
+            }
             params.block()->counters[StepCounters::kCount] = float(count);
             params.block()->state = optimizer.next(lr);
             optimizer.update();
@@ -103,5 +125,33 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
             CAPTURE(p->name);
             CHECK_CLOSE(std::span(p->value.floats(), p->shape.elems()), w[p->name], 2e-6);
         }
+        optimizer.swap_average();
+        for (Param* p : params.all()) {
+            CAPTURE(p->name);
+            CHECK_CLOSE(std::span(p->value.floats(), p->shape.elems()),
+                        p->frozen ? w[p->name] : mean[p->name], 2e-6);
+        }
+    }
+}
+
+TEST_CASE("optimizer: --lr-decay-layers divides the rate from layer to layer, the last has all") {
+    const auto backend = make_backend("cpu", {1});
+    Params params;
+    for (size_t layer : {0, 2, 5})
+        params.add({.name = cat("l", layer, ".bias"), .shape = {1, 1, 1, 3}, .layer = layer});
+    params.allocate(*backend, 7);
+    for (const char* which : {"sgd", "adamw"}) {
+        Config config;
+        set_option(config, "optimizer", which);
+        config.lr_decay_layers = 2;
+        Optimizer optimizer(config, params, *backend);
+        for (Param* p : params.all())
+            for (int i = 0; i < 3; ++i) p->grad.floats()[i] = 4, p->value.floats()[i] = 0;
+        params.block()->counters[StepCounters::kCount] = 4;
+        params.block()->state = optimizer.next(0.1);
+        optimizer.update();
+        CHECK(params.find("l5.bias")->value.floats()[1] == doctest::Approx(-0.1));
+        CHECK(params.find("l2.bias")->value.floats()[1] == doctest::Approx(-0.05));
+        CHECK(params.find("l0.bias")->value.floats()[1] == doctest::Approx(-0.025));
     }
 }

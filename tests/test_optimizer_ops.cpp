@@ -55,6 +55,49 @@ TEST_CASE("adamw makes three steps as its formula in double does") {
     CHECK_CLOSE(m.span(), first, sum_tolerance(8));
 }
 
+TEST_CASE("sum_squares is the sum in double, and has the same bits with any number of threads") {
+    for (const std::string& device : {std::string("cpu"), kernel_device()}) {
+        CAPTURE(device);
+        for (const size_t n : {0, 1, 37, 4097, 70'001}) {
+            std::vector<float> x = random_floats(n, 1);
+            double want = 0;
+            for (const float v : x) want += double(v) * v;
+            std::vector<float> sums;
+            for (const int threads : {1, 2, 3}) {
+                auto backend = make_backend(device, {.threads = threads});
+                float *there = backend->alloc(n + 1), *sum = backend->alloc(1);
+                backend->upload(there, x.data(), n * sizeof(float));
+                backend->sum_squares(there, n, sum);
+                backend->download(&sums.emplace_back(), sum, sizeof(float));
+            }
+            CAPTURE(n);
+            CHECK(std::abs(sums[0] - want) <= 1e-6 * want);
+            CHECK(sums == std::vector(3, sums[0]));
+        }
+    }
+}
+
+TEST_CASE("clip bounds what sgd and adamw take of a gradient, as clip_grad_norm_ does") {
+    auto backend = each_backend(2);
+    const std::vector<float> g = {3, -4, 12};  // of norm 13, divided by two images
+    const float squares = 169;
+    for (const auto& [limit, factor] :
+         {std::pair{2.0f, 2 / 6.500001}, {6.5f, 1.0}, {100.0f, 1.0}}) {
+        StepState state{.lr = 0.1f, .bias1 = 0.1f, .bias2 = 0.001f, .scale = 0.5f};
+        backend->clip(&squares, limit, &state);
+        CHECK(state.norm == 6.5f);
+        CHECK(state.clip == doctest::Approx(factor).epsilon(1e-6));
+        Guarded w(3, 0.0f), v(3, 0.0f), m(3, 0.0f), u(3, 0.0f), z(3, 0.0f);
+        backend->sgd(w.data(), g.data(), v.data(), 3, &state, 0.9f, 0, false);
+        CHECK(w.span()[2] == doctest::Approx(-0.1 * 6 * factor));
+        backend->adamw(z.data(), g.data(), m.data(), u.data(), 3, &state, 0.9f, 0.999f, 1e-8f, 0);
+        CHECK(m.span()[2] == doctest::Approx(0.1 * 6 * factor));
+        const StepState none{.lr = 0.1f, .scale = 0, .clip = 0.5f};
+        backend->sgd(w.data(), g.data(), v.data(), 3, &none, 0.9f, 0, false);
+        CHECK(w.span()[2] == doctest::Approx(-0.1 * 6 * factor));
+    }
+}
+
 TEST_CASE("moving_mean goes a part of the way to the mean of the sums") {
     auto backend = each_backend();
     const std::vector<float> sums = random_floats(37, 1), start = random_floats(37, 2);
@@ -67,6 +110,18 @@ TEST_CASE("moving_mean goes a part of the way to the mean of the sums") {
     CHECK_CLOSE(w.span(), want, sum_tolerance(3));
 }
 
+TEST_CASE("average goes the step's part of the way to the weights") {
+    auto backend = each_backend();
+    const std::vector<float> weights = random_floats(37, 1), start = random_floats(37, 2);
+    Guarded mean(start);
+    const StepState state{.scale = 0.25f, .part = 0.3f};
+    backend->average(mean.data(), weights.data(), 37, &state);
+    std::vector<double> want(37);
+    for (int i = 0; i < 37; ++i)
+        want[i] = double(start[i]) + double(0.3f) * (double(weights[i]) - double(start[i]));
+    CHECK_CLOSE(mean.span(), want, sum_tolerance(3));
+}
+
 TEST_CASE("a step of scale 0 leaves weights, statistics and optimizer state as they were") {
     auto backend = each_backend(2);
     const size_t n = 20'003;
@@ -76,6 +131,7 @@ TEST_CASE("a step of scale 0 leaves weights, statistics and optimizer state as t
     backend->sgd(w.data(), g.data(), v.data(), n, &state, 0.9f, 0.01f, true);
     backend->adamw(w.data(), g.data(), m.data(), v.data(), n, &state, 0.9f, 0.999f, 1e-8f, 0.1f);
     backend->moving_mean(w.data(), g.data(), n, &state, 0.1f);
+    backend->average(w.data(), g.data(), n, &state);
     for (Guarded* after : {&w, &m, &v}) CHECK(std::vector<float>(*after) == start);
 }
 

@@ -1019,3 +1019,68 @@ TEST_CASE("program: bench train replays its steps where --graph can, and says wh
     CHECK(output.find("--graph on: steps run op by op nevertheless, there are no graphs on device "
                       "cpu\n") != std::string::npos);
 }
+
+TEST_CASE("program: --target-top1 and --early-stop end two ranks at the same step, also resumed") {
+    TempDir folder;
+    const auto train = [&](const Words& more) {
+        const uint16_t port = free_port();
+        Words words = small(more);
+        for (const std::string& word :
+             Words{"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "9"})
+            words.push_back(word);
+        Process rank0(folder, "rank0", words);
+        Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
+        CHECK(rank0.wait(60) == 0);
+        CHECK(rank1.wait(60) == 0);
+        CHECK(rank1.output().find("done: ") != std::string::npos);
+        return rank0.output();
+    };
+    const std::string run = folder / "run", other = folder / "other";
+    CHECK(train({"--target-top1", "0.01", "--schedule", "onecycle", "--ema", "0.9", "--accumulate",
+                 "2", "--bn-group", "2", "--clip-norm", "1", "--warmup", "0.5", "--out", run})
+              .find("--target-top1 0.01 was reached after 0:0") != std::string::npos);
+    const std::vector<json> log = read_log(run);
+    CHECK(log.back()["how"] == "target reached");
+    CHECK(log.back()["step"] == 5);
+    int norms = 0;
+    for (const json& event : log) norms += event.value("gradient_norm", 0.0) > 0;
+    CHECK(norms > 0);
+    // With a learning rate of almost nothing only statistics change, and after a while no top1.
+    CHECK(train({"--early-stop", "2", "--lr", "1e-9", "--out", other})
+              .find("--early-stop: 2 validations without") != std::string::npos);
+    const int64_t last = read_log(other).back()["step"];
+    CHECK(last >= 15);
+    CHECK(last < 45);
+    const json meta = json::parse(read_file(other + "/latest/meta.json"));
+    CHECK(meta["stale_validations"] == 2);
+    Process again(folder, "again", {"--resume", other, "--threads", "1"});
+    CHECK(again.wait(30) == 0);
+    CHECK(read_log(other).back()["step"] == last);
+    Process refused(folder, "refused", small({"--early-stop", "1", "--data", other}));
+    CHECK(refused.wait(30) == 1);
+}
+
+TEST_CASE("program: with --ema a checkpoint's model is the average, and is what was validated") {
+    TempDir folder;
+    const std::string run = folder / "run", again = folder / "again";
+    Process whole(folder, "whole",
+                  small({"--ema", "0.9", "--save-every", "0.6", "--keep", "9", "--out", run}));
+    REQUIRE(whole.wait(60) == 0);
+    Process rest(folder, "rest",
+                 {"--resume", run + "/step-00000003", "--threads", "1", "--out", again});
+    REQUIRE(rest.wait(60) == 0);
+    for (const char* name : {"model.safetensors", "optim.safetensors"})
+        CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
+    Process eval(
+        folder, "eval",
+        {"eval", "--from", run + "/latest", "--generated", "48", "--json", "--threads", "1"});
+    REQUIRE(eval.wait(60) == 0);
+    double last = 0;
+    for (const json& event : read_log(run))
+        if (event["event"] == "val") last = event["loss"];
+    const json said = json::parse(eval.output().substr(eval.output().find('{')));
+    CHECK(said["loss"].get<double>() == doctest::Approx(last).epsilon(1e-5));
+    Process refused(folder, "refused", {"--resume", run, "--ema", "0"});
+    CHECK(refused.wait(30) == 1);
+    CHECK(refused.output().find("--ema was 0.9 in the run to resume") != std::string::npos);
+}

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "net/null_communicator.h"
@@ -99,10 +100,9 @@ struct Rank {
         options.pixels = comm.rank() % config.pipeline == 0;
         options.shares.resize(shares.size() / size_t(config.pipeline));
         const int share = int(std::max<int64_t>(1, Loader::max_share(options)));
-        if (config.pipeline > 1)
-            model.expect(share);
-        else
-            model.plan(share, true);
+        model.expect(share);
+        if (config.pipeline == 1)
+            model.plan(piece_images(share, config.accumulate, config.bn_group), true);
         std::vector<float*> slots;
         for (int i = 0; i < 2; ++i)
             slots.push_back(backend->alloc_host(Shape{share, 16, 16, 3}.elems()));
@@ -155,6 +155,8 @@ struct Outcome {
     double bytes_a_step = 0;        // sent by one rank
     std::vector<uint64_t> samples;  // of all ranks, sorted
     std::map<std::string, double> measured = {};
+    double norm = 0;                   // of the last step's gradient
+    std::vector<float> averaged = {};  // --ema
 };
 
 Outcome train_in_threads(
@@ -193,9 +195,12 @@ Outcome train_in_threads(
                 outcomes[size_t(r)] = {rank.losses,
                                        rank.weights(),
                                        rank.read(momentum, rank.model.params().trained_size),
-                                       double(sent) / steps,
+                                       double(sent) / std::max(steps, 1),
                                        rank.samples,
-                                       rank.trainer->sync().measured()};
+                                       rank.trainer->sync().measured(),
+                                       rank.trainer->gradient_norm()};
+                rank.optimizer->swap_average(/*all=*/true);
+                outcomes[size_t(r)].averaged = rank.weights();
                 job.communicator->barrier();
                 job.communicator->leave();
             } catch (...) {
@@ -239,6 +244,108 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
         CHECK_CLOSE(many.losses, one.losses, 2e-5);
         CHECK_CLOSE(many.weights, one.weights, 2e-4);
     }
+}
+
+TEST_CASE("--accumulate: pieces train what the whole batch trains, on any number of ranks") {
+    const int steps = 5;
+    const Outcome one = train_in_threads(small_config(), {1}, steps);
+    const std::vector<double> alone = {1}, unequal = {5, 3, 2, 0};
+    for (const auto& [pieces, shares] :
+         {std::pair{2, alone}, {7, alone}, {20, alone}, {3, unequal}, {4, unequal}})
+        for (const SyncKind sync : {SyncKind::kRing, SyncKind::kServer}) {
+            Config config = small_config();
+            config.accumulate = pieces, config.sync = sync;
+            CAPTURE(pieces);
+            CAPTURE(shares.size());
+            const Outcome many = train_in_threads(config, shares, steps);
+            CHECK(many.samples == one.samples);
+            CHECK_CLOSE(many.losses, one.losses, 2e-5);
+            CHECK_CLOSE(many.weights, one.weights, 2e-4);
+            CHECK_CLOSE(many.momentum, one.momentum, 2e-4);
+        }
+    Config config = small_config();
+    config.sync_every = 2;
+    const Outcome averaged = train_in_threads(config, {3, 1}, 4);
+    config.accumulate = 3;
+    CHECK_CLOSE(train_in_threads(config, {3, 1}, 4).weights, averaged.weights, 2e-4);
+}
+
+TEST_CASE("--ema: one rank, servers, stages and local steps have the same average") {
+    const auto average = [](Config config, std::vector<double> shares) {
+        config.ema = 0.8;
+        return train_in_threads(config, shares, 4).averaged;
+    };
+    Config config = small_config();
+    const std::vector<float> one = average(config, {1}),
+                             plain = train_in_threads(config, {1}, 4).weights;
+    CHECK(one != plain);
+    CHECK_CLOSE(average(config, {3, 1}), one, 2e-4);
+    config.sync = SyncKind::kServer, config.servers = 2;
+    CHECK_CLOSE(average(config, {3, 1}), one, 2e-4);
+    config = small_config();
+    config.pipeline = 2, config.split = "r.c2", config.micro = 4;
+    CHECK_CLOSE(average(config, {1, 1}), one, 2e-4);
+    config = small_config();
+    config.sync_every = 1, config.momentum = 0;
+    const std::vector<float> each = average(config, {1, 1});
+    config.sync_every = 2;
+    CHECK(average(config, {1, 1}) != each);
+}
+
+TEST_CASE("pieces: one where a batch fits, else cut at multiples in the global batch") {
+    std::vector<int32_t> positions(20);
+    std::vector<uint64_t> samples(20);
+    std::iota(positions.begin(), positions.end(), 20);
+    std::iota(samples.begin(), samples.end(), 100);
+    Pass pass;
+    pass.samples = samples;
+    CHECK(PieceCutter(20, 20, 8).cut(positions, pass).size() == 1);
+    PieceCutter cuts(8, 20, 4);
+    CHECK(cuts.most() == 4);
+    const auto pieces = cuts.cut(positions, pass);
+    REQUIRE(pieces.size() == 3);  // 20…23, 24…31, 32…39
+    CHECK(pieces[0].images() == 4);
+    CHECK(pieces[1].groups == std::vector<int>{0, 4, 8});
+    CHECK(pieces[2].pass.samples[0] == 112);
+    CHECK(pieces[0].pass.refresh);
+    CHECK_FALSE(pieces[1].pass.refresh);
+    CHECK(cuts.cut({}, pass).empty());
+    CHECK(piece_images(64, 4, 32) == 32);
+    CHECK(piece_images(65, 4, 0) == 17);
+}
+
+// Plain SGD, so that a clipped step is the step as long as its limit says.
+TEST_CASE("--clip-norm bounds the movement by the norm over all ranks and stages") {
+    Config config = small_config();
+    config.momentum = config.weight_decay = 0;
+    const auto moved = [&](const Config& how, std::vector<double> shares) {
+        Outcome start = train_in_threads(how, shares, 0), end = train_in_threads(how, shares, 1);
+        return std::pair(start, end);
+    };
+    double norm = 0;
+    for (const double limit : {1e9, 0.01}) {
+        config.clip_norm = limit;
+        const auto [start, one] = moved(config, {1});
+        // The trained part comes first; its last floats may be padding.
+        double squares = 0;
+        for (size_t i = 0; i < one.momentum.size(); ++i)
+            squares += std::pow((one.weights[i] - start.weights[i]) / 0.05, 2);
+        if (limit > 1) norm = std::sqrt(squares);
+        CHECK(std::sqrt(squares) == doctest::Approx(std::min(limit, norm)).epsilon(1e-4));
+        CHECK(one.norm == doctest::Approx(norm).epsilon(1e-4));
+        for (const int stages : {1, 2}) {
+            Config many = config;
+            many.pipeline = stages, many.split = "r.c2", many.micro = 4;
+            const Outcome two = train_in_threads(many, {1, 1}, 3);
+            Config alone = config;
+            const Outcome want = train_in_threads(alone, {1}, 3);
+            CAPTURE(stages);
+            CHECK_CLOSE(two.losses, want.losses, 2e-5);
+            CHECK_CLOSE(two.weights, want.weights, 2e-4);
+            CHECK(two.norm == doctest::Approx(want.norm).epsilon(1e-3));
+        }
+    }
+    CHECK(norm > 0.1);
 }
 
 TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, train as CPUs do" *
@@ -700,7 +807,8 @@ TEST_CASE("sixteen images are learnt by heart") {
 }
 
 TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {
-    const Config config = small_config();
+    Config config = small_config();
+    config.ema = 0.9, config.clip_norm = 1;
     const std::unique_ptr<Communicator> alone = make_single_rank();
     Rank whole(config, *alone, {1});
     whole.train(6);
@@ -720,6 +828,8 @@ TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {
     restore(checkpoint, second.model, *second.optimizer, *second.backend);
     second.at = checkpoint.meta.position;
     second.train(3);
+    CHECK(second.weights() == whole.weights());
+    second.optimizer->swap_average(), whole.optimizer->swap_average();
     CHECK(second.weights() == whole.weights());
     CHECK(second.losses == std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
 
@@ -810,6 +920,7 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
     const std::unique_ptr<Communicator> alone = make_single_rank();
     for (const char* optimizer : {"sgd", "adamw"}) {
         set_option(config, "optimizer", optimizer);
+        config.accumulate = optimizer == std::string("adamw") ? 2 : 1;
         const auto trained = [&](const char* graph, int steps, bool in_two_runs) {
             set_option(config, "graph", graph);
             auto rank = std::make_unique<Rank>(config, *alone, std::vector<double>{1});
@@ -887,14 +998,15 @@ TEST_CASE("ranks with SIGTERM leave once one of them asks for it, if any are lef
 
 TEST_CASE("batch norm groups are cut from the global slice") {
     std::vector<int> bounds;
-    group_bounds({0, 1, 2, 3, 4, 5}, 4, bounds);
+    group_bounds(std::vector<int32_t>{0, 1, 2, 3, 4, 5}, 4, bounds);
     CHECK(bounds == std::vector<int>{0, 4, 6});
-    group_bounds({6, 7, 8, 9}, 4, bounds);  // a share that begins in the middle of a group
+    group_bounds(std::vector<int32_t>{6, 7, 8, 9}, 4,
+                 bounds);  // a share that begins in the middle of a group
     CHECK(bounds == std::vector<int>{0, 2, 4});
-    group_bounds({0, 1, 5, 6}, 4, bounds);  // images 2 to 4 did not decode
+    group_bounds(std::vector<int32_t>{0, 1, 5, 6}, 4, bounds);  // images 2 to 4 did not decode
     CHECK(bounds == std::vector<int>{0, 2, 4});
-    group_bounds({4, 5, 6}, 0, bounds);
+    group_bounds(std::vector<int32_t>{4, 5, 6}, 0, bounds);
     CHECK(bounds == std::vector<int>{0, 3});
-    group_bounds({}, 4, bounds);
+    group_bounds(std::vector<int32_t>{}, 4, bounds);
     CHECK(bounds == std::vector<int>{0, 0});
 }

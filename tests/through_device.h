@@ -164,17 +164,29 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->check_finite(c.in(x, n), n, c.in(images, 1), c.out(step, 1));
     }
+    void sum_squares(const float* x, size_t n, float* sum) override {
+        Call c(*this);
+        device_->sum_squares(c.in(x, n), n, c.out(sum, 1));
+    }
+    void clip(const float* squares, float limit, StepState* step) override {
+        Call c(*this);
+        device_->clip(c.in(squares, 1), limit, c.out(step, 1));
+    }
     void sgd(float* w, const float* g, float* v, size_t n, const StepState* step, float momentum,
-             float weight_decay, bool nesterov) override {
+             float weight_decay, bool nesterov, float rate) override {
         Call c(*this);
         device_->sgd(c.out(w, n), c.in(g, n), c.out(v, n), n, c.in(step, 1), momentum, weight_decay,
-                     nesterov);
+                     nesterov, rate);
     }
     void adamw(float* w, const float* g, float* m, float* v, size_t n, const StepState* step,
-               float beta1, float beta2, float eps, float weight_decay) override {
+               float beta1, float beta2, float eps, float weight_decay, float rate) override {
         Call c(*this);
         device_->adamw(c.out(w, n), c.in(g, n), c.out(m, n), c.out(v, n), n, c.in(step, 1), beta1,
-                       beta2, eps, weight_decay);
+                       beta2, eps, weight_decay, rate);
+    }
+    void average(float* mean, const float* w, size_t n, const StepState* step) override {
+        Call c(*this);
+        device_->average(c.out(mean, n), c.in(w, n), n, c.in(step, 1));
     }
     void moving_mean(float* w, const float* sums, size_t n, const StepState* step,
                      float part) override {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
 #include "kernels/cpu/cpu_backend.h"
 
@@ -39,9 +40,9 @@ int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
 }  // namespace
 
 void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                     float momentum, float weight_decay, bool nesterov) {
-    const float scale = step->scale, lr = step->lr;
-    if (scale == 0) return;
+                     float momentum, float weight_decay, bool nesterov, float rate) {
+    const float scale = step->scale * step->clip, lr = step->lr * rate;
+    if (step->scale == 0) return;
     // Both forms are w −= lr·(a·g' + b·v).
     const float a = nesterov ? 1.0f : 0.0f, b = nesterov ? momentum : 1.0f;
     cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
@@ -56,18 +57,27 @@ void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, const StepSta
 
 void CpuBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
                        const StepState* step, float beta1, float beta2, float eps,
-                       float weight_decay) {
-    const float scale = step->scale, keep = 1 - step->lr * weight_decay;
-    const float rate = step->lr / step->bias1, root = 1 / std::sqrt(step->bias2);
-    if (scale == 0) return;
+                       float weight_decay, float rate) {
+    const float scale = step->scale * step->clip, lr = step->lr * rate;
+    const float keep = 1 - lr * weight_decay, pace = lr / step->bias1;
+    const float root = 1 / std::sqrt(step->bias2);
+    if (step->scale == 0) return;
     cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
 #pragma GCC ivdep
         for (size_t i = begin; i < end; ++i) {
             const float grad = scale * g[i];
             m[i] = beta1 * m[i] + (1 - beta1) * grad;
             v[i] = beta2 * v[i] + (1 - beta2) * grad * grad;
-            w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * root + eps);
+            w[i] = keep * w[i] - pace * m[i] / (std::sqrt(v[i]) * root + eps);
         }
+    });
+}
+
+void CpuBackend::average(float* mean, const float* w, size_t n, const StepState* step) {
+    const float part = step->part;
+    if (step->scale == 0) return;
+    cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) mean[i] = (1 - part) * mean[i] + part * w[i];
     });
 }
 
@@ -92,6 +102,28 @@ void CpuBackend::axpby(float a, const float* x, float b, float* y, size_t n) {
 void CpuBackend::check_finite(const float* x, size_t n, const float* images, StepState* step) {
     step->first_bad = first_nonfinite(x, n, cpu_.pool);
     step->scale = step->first_bad < 0 && *images > 0 ? 1 / *images : 0.0f;
+}
+
+// Blocks of a fixed size, each in 16 chains, and then the blocks in order.
+void CpuBackend::sum_squares(const float* x, size_t n, float* sum) {
+    constexpr size_t kBlock = 4096, kChains = 16;
+    const size_t blocks = (n + kBlock - 1) / kBlock;
+    float* sums = cpu_.shared.get(kSlotSums, blocks);
+    cpu_.pool.for_each(int(blocks), [&](int block, int) {
+        const size_t begin = size_t(block) * kBlock, end = std::min(n, begin + kBlock);
+        float chains[kChains] = {};
+        size_t i = begin;
+        for (; i + kChains <= end; i += kChains)
+            for (size_t c = 0; c < kChains; ++c) chains[c] += x[i + c] * x[i + c];
+        for (; i < end; ++i) chains[i % kChains] += x[i] * x[i];
+        sums[block] = std::accumulate(chains, chains + kChains, 0.0f);
+    });
+    *sum = float(std::accumulate(sums, sums + blocks, 0.0));
+}
+
+void CpuBackend::clip(const float* squares, float limit, StepState* step) {
+    step->norm = step->scale * std::sqrt(*squares);
+    step->clip = std::min(1.0f, limit / (step->norm + 1e-6f));
 }
 
 }  // namespace convoy

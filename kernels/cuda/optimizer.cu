@@ -1,27 +1,31 @@
 // optimizer.cu — one pass over slices of the arenas.   Twin: kernels/cpu/optimizer.cpp
 //
 //   check_finite  the first number that is not finite, and 1/images or 0: 4 bytes a number
-//   sgd    g' = scale·g + decay·w;  v = momentum·v + g';  w −= lr·(a·g' + b·v)
+//   sum_squares   4 bytes a number; clip: the norm, and the factor that bounds it
+//   sgd    g' = scale·clip·g + decay·w;  v = momentum·v + g';  w −= lr·(a·g' + b·v)
 //          20 bytes a parameter: w, g, v read, w, v written
 //   adamw  m = β1·m + (1−β1)·g';  v = β2·v + (1−β2)·g'²;  w = keep·w − rate·m/(√v·root + eps)
 //          28 bytes a parameter
-//   axpby  y = a·x + b·y, 12 bytes; moving_mean likewise
+//   axpby  y = a·x + b·y, 12 bytes; moving_mean and average likewise
 //
 //   grid    as in elementwise.cu: neighbouring threads take neighbouring parameters.
 //   bound   by memory.
 //   state   all threads read the same few numbers of the step, from the cache but for the first.
-//   order   nothing is summed. check_finite takes a minimum, which no order changes.
+//   order   sum_squares: strides of a thread, the threads of a block in a tree, then blocks; how
+//           many these are depends on n alone. check_finite takes a minimum: no order changes it.
 #include "kernels/cuda/cuda_backend.h"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
+constexpr int kSumThreads = 256;  // of a block that sums, and blocks at most
+
 __global__ void sgd_kernel(float* __restrict__ w, const float* __restrict__ g,
                            float* __restrict__ v, size_t n, const StepState* step, float momentum,
-                           float weight_decay, float a, float b) {
-    const float scale = step->scale, lr = step->lr;
-    if (scale == 0) return;
+                           float weight_decay, float a, float b, float rate) {
+    const float scale = step->scale * step->clip, lr = step->lr * rate;
+    if (step->scale == 0) return;
     for (size_t i = first_index(); i < n; i += grid_width()) {
         const float grad = scale * g[i] + weight_decay * w[i];
         const float velocity = momentum * v[i] + grad;
@@ -33,17 +37,26 @@ __global__ void sgd_kernel(float* __restrict__ w, const float* __restrict__ g,
 __global__ void adamw_kernel(float* __restrict__ w, const float* __restrict__ g,
                              float* __restrict__ m, float* __restrict__ v, size_t n,
                              const StepState* step, float beta1, float beta2, float eps,
-                             float weight_decay) {
-    const float scale = step->scale, keep = 1 - step->lr * weight_decay;
-    const float rate = step->lr / step->bias1, root = 1 / sqrtf(step->bias2);
-    if (scale == 0) return;
+                             float weight_decay, float rate) {
+    const float scale = step->scale * step->clip, lr = step->lr * rate;
+    const float keep = 1 - lr * weight_decay, pace = lr / step->bias1;
+    const float root = 1 / sqrtf(step->bias2);
+    if (step->scale == 0) return;
     for (size_t i = first_index(); i < n; i += grid_width()) {
         const float grad = scale * g[i];
         const float first = beta1 * m[i] + (1 - beta1) * grad;
         const float second = beta2 * v[i] + (1 - beta2) * grad * grad;
         m[i] = first, v[i] = second;
-        w[i] = keep * w[i] - rate * first / (sqrtf(second) * root + eps);
+        w[i] = keep * w[i] - pace * first / (sqrtf(second) * root + eps);
     }
+}
+
+__global__ void average_kernel(float* __restrict__ mean, const float* __restrict__ w, size_t n,
+                               const StepState* step) {
+    const float part = step->part;
+    if (step->scale == 0) return;
+    for (size_t i = first_index(); i < n; i += grid_width())
+        mean[i] = (1 - part) * mean[i] + part * w[i];
 }
 
 __global__ void moving_mean_kernel(float* __restrict__ w, const float* __restrict__ sums, size_t n,
@@ -67,6 +80,37 @@ __global__ void nonfinite_kernel(const float* x, size_t n, StepState* step) {
             atomicMin(first, static_cast<unsigned long long>(i));
 }
 
+// The sum over the block's threads, in thread 0.
+__device__ double block_sum(double mine) {
+    __shared__ double sums[kSumThreads];
+    const unsigned t = threadIdx.x;
+    sums[t] = mine;
+    for (unsigned by = kSumThreads / 2; by > 0; by /= 2) {
+        __syncthreads();  // the sums that are added now are complete
+        if (t < by) sums[t] += sums[t + by];
+    }
+    return sums[0];
+}
+
+__global__ void squares_kernel(const float* x, size_t n, double* parts) {
+    double sum = 0;
+    for (size_t i = first_index(); i < n; i += grid_width()) sum += double(x[i]) * x[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// One block.
+__global__ void add_squares_kernel(const double* parts, int count, float* sum) {
+    const int t = int(threadIdx.x);
+    const double all = block_sum(t < count ? parts[t] : 0);
+    if (t == 0) *sum = float(all);
+}
+
+__global__ void clip_kernel(const float* squares, float limit, StepState* step) {
+    step->norm = step->scale * sqrtf(*squares);
+    step->clip = fminf(1.0f, limit / (step->norm + 1e-6f));
+}
+
 __global__ void scale_kernel(const float* images, StepState* step) {
     step->scale = step->first_bad < 0 && *images > 0 ? 1 / *images : 0.0f;
 }
@@ -81,20 +125,39 @@ void CudaBackend::check_finite(const float* x, size_t n, const float* images, St
     CUDA_LAUNCHED();
 }
 
+void CudaBackend::sum_squares(const float* x, size_t n, float* sum) {
+    const int blocks = std::clamp(ceil_div(int64_t(n), 16 * kSumThreads), 1, kSumThreads);
+    double* parts = memory_.scratch<double>(kSlotSums, size_t(blocks));
+    squares_kernel<<<blocks, kSumThreads, 0, stream_>>>(x, n, parts);
+    CUDA_LAUNCHED();
+    add_squares_kernel<<<1, kSumThreads, 0, stream_>>>(parts, blocks, sum);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::clip(const float* squares, float limit, StepState* step) {
+    clip_kernel<<<1, 1, 0, stream_>>>(squares, limit, step);
+    CUDA_LAUNCHED();
+}
+
 void CudaBackend::sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                      float momentum, float weight_decay, bool nesterov) {
+                      float momentum, float weight_decay, bool nesterov, float rate) {
     // Both forms are w −= lr·(a·g' + b·v).
     const float a = nesterov ? 1.0f : 0.0f, b = nesterov ? momentum : 1.0f;
     sgd_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, v, n, step, momentum, weight_decay, a,
-                                                        b);
+                                                        b, rate);
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
                         const StepState* step, float beta1, float beta2, float eps,
-                        float weight_decay) {
+                        float weight_decay, float rate) {
     adamw_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, m, v, n, step, beta1, beta2, eps,
-                                                          weight_decay);
+                                                          weight_decay, rate);
+    CUDA_LAUNCHED();
+}
+
+void CudaBackend::average(float* mean, const float* w, size_t n, const StepState* step) {
+    average_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(mean, w, n, step);
     CUDA_LAUNCHED();
 }
 

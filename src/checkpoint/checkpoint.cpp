@@ -88,7 +88,7 @@ static std::vector<StateSlice> state_slices(Model& model, Optimizer& optimizer) 
     const std::vector<std::string> names = optimizer.state_names();
     for (size_t s = 0; s < names.size(); ++s)
         for (Param* param : model.params().all())
-            if (!param->running && !param->frozen)
+            if (!param->frozen && (!param->running || names[s] == kAverageState))
                 slices.push_back(
                     {cat(names[s], "/", param->name), param, optimizer.state()[s] + param->offset});
     return slices;
@@ -121,6 +121,8 @@ static json meta_to_json(const CheckpointMeta& meta, const std::string& folder) 
                     {"best_top1", meta.best_top1},
                     {"data_fingerprint", fmt::format("{:016x}", meta.data_fingerprint)},
                     {"order", meta.order},
+                    {"peak_top1", meta.peak_top1},
+                    {"stale_validations", meta.stale},
                     {"options", meta.settings},
                     {"sha256",
                      {{"model.safetensors", sha256_of_file(folder + "/model.safetensors")},
@@ -150,13 +152,16 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
     const std::string name = fmt::format("step-{:08}", meta.position.step);
     const fs::path folder = fs::path(run) / name;
     const fs::path fresh = fs::path(run) / cat(name, ".writing-", getpid());
+    optimizer.swap_average(/*all=*/true);
+    SafeTensors weights = export_weights(model, backend);
+    const SafeTensors state = optimizer_state(model, optimizer, backend);
+    optimizer.swap_average(/*all=*/true);
     try {
         fs::remove_all(fresh);
         fs::create_directories(fresh);
-        SafeTensors weights = export_weights(model, backend);
         weights.metadata = card_to_metadata(card);
         write_safetensors(fresh / "model.safetensors", weights);
-        write_safetensors(fresh / "optim.safetensors", optimizer_state(model, optimizer, backend));
+        write_safetensors(fresh / "optim.safetensors", state);
         std::ofstream file(fresh / "meta.json", std::ios::binary);
         file << meta_to_json(meta, fresh).dump(2) << "\n";
         close_synced(file, fresh / "meta.json");
@@ -198,6 +203,8 @@ static Checkpoint read_checkpoint(const std::string& folder) {
         meta.data_fingerprint =
             std::stoull(content.at("data_fingerprint").get<std::string>(), nullptr, 16);
         meta.order = content.value("order", "");
+        meta.peak_top1 = content.value("peak_top1", meta.best_top1);
+        meta.stale = content.value("stale_validations", 0);
         meta.settings = content.at("options").get<std::map<std::string, std::string>>();
         content.at("sha256").get_to(hashes);
     } catch (const std::exception& error) {
@@ -239,6 +246,7 @@ void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, B
         backend.upload(data, found->second.values.data(), param->shape.elems() * sizeof(float));
     }
     optimizer.steps_done = checkpoint.meta.optimizer_steps;
+    optimizer.swap_average(/*all=*/true);
 }
 
 std::map<std::string, std::string> settings_beside(const std::string& model_file) {

@@ -2,7 +2,8 @@
 //
 //   RUN/step-00001200/model.safetensors   the pure model: torchvision's names and layouts; class
 //                                         list, preprocessing and model text in its metadata
-//                     optim.safetensors   optimizer state, "momentum/<param>", our layouts
+//                     optim.safetensors   optimizer state, "momentum/<param>", our layouts; with
+//                                         --ema the model is the average, and here are its weights
 //                     meta.json           options, position, versions, SHA-256 of the other two
 //   RUN/latest → step-00001200            swapped last
 //   RUN/best   → step-00000900            highest validation accuracy so far
@@ -55,7 +56,9 @@ struct CheckpointMeta {
     uint64_t data_fingerprint = 0;
     std::map<std::string, std::string> settings;  // job settings of the run
     std::string order =
-        {};  // along which position counts (JobSetup::order); "": an older version's
+        {};                 // along which position counts (JobSetup::order); "": an older version's
+    double peak_top1 = -1;  // for --early-stop and --target-top1: best_top1 of all folders, and
+    int stale = 0;          // the validations since
 };
 
 struct Checkpoint {

@@ -1,6 +1,8 @@
 // weights.cpp — between our params and torchvision's tensors.
 #include "src/checkpoint/weights.h"
 
+#include <fmt/format.h>
+
 #include <set>
 
 #include "src/base/text.h"
@@ -99,6 +101,33 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
         fail("no tensor of the weights fits the model: they have ", some(report.unused),
              "; the model has ", some(report.fresh));
     return report;
+}
+
+std::string recognised_model(const SafeTensors& tensors, const std::string& path,
+                             Backend& backend) {
+    std::string best;
+    double most = 0;
+    for (const std::string& name : built_in_models()) {
+        const auto params = std::make_shared<Params>();  // not allocated: only names and shapes
+        const Model model(model_text(name), {.name = name}, backend, params);
+        size_t fits = 0;
+        std::set<std::string> all;
+        for (const Param* param : params->all()) {
+            const auto found = tensors.tensors.find(param->name);
+            all.insert(param->name);
+            fits += found != tensors.tensors.end() &&
+                    found->second.shape == shape_in_files(*param, /*ours=*/false);
+        }
+        for (const auto& [tensor, _] : tensors.tensors)
+            if (!tensor.ends_with(kTracked)) all.insert(tensor);
+        if (const double part = double(fits) / double(all.size()); part > most)
+            most = part, best = name;
+    }
+    constexpr double kEnough = 0.6;  // tiny's last layer is two of its six tensors
+    if (most > kEnough) return best;
+    fail(path, ": its tensors are not those of a built-in model",
+         best.empty() ? "" : fmt::format("; the nearest is {} with {:.0f} %", best, 100 * most),
+         "; --model NAME|FILE says what they belong to");
 }
 
 std::string ImportReport::text() const {

@@ -25,4 +25,8 @@ struct ImportReport {
 // another shape is an Error; with `partial` it starts fresh as a whole, and is reported.
 ImportReport import_weights(const SafeTensors& from, Model& model, Backend& backend, bool partial);
 
+// The built-in model whose parameters' names and shapes the tensors have, but for those of the last
+// layer. Throws Error that begins with `path` where there is none.
+std::string recognised_model(const SafeTensors& tensors, const std::string& path, Backend& backend);
+
 }  // namespace convoy

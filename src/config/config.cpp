@@ -102,25 +102,35 @@ static const Option kOptions[] = {
      "what does not fit starts fresh"},
     {"freeze", "Model", &C::freeze, "N|PREFIX", kTrain | kPlan, kJob, kAny,
      "do not train the first N layers, or the parameters whose names begin with PREFIX"},
+    {"freeze-epochs", "Model", &C::freeze_epochs, "E", kTrain, kJob, from(0, 1e6),
+     "in the first E epochs train the last layer alone, which takes a fraction of the time; then "
+     "all, with a fresh optimizer; needs --lr"},
 
     {"batch", "Training", &C::batch, "B", kSteps | kEval | kBenchData, kJob | kFirst,
      from(1, 1 << 24), "images in a step, over all ranks"},
+    {"accumulate", "Training", &C::accumulate, "N", kTrain, kJob, from(1, 1e6),
+     "pieces that a rank's part of a batch goes through the network in, one after the other, with "
+     "one update: an Nth of the memory for activations"},
     {"epochs", "Training", &C::epochs, "E", kTrain, kJob | kFirst, from(0, 1e6),
      "passes over the training set"},
     {"steps", "Training", &C::steps, "K", kTrain | kBenchTrain, kJob, from(0, 1e15),
      "stop after K steps; 0: after --epochs"},
-    {"optimizer", "Training", &C::optimizer, "sgd|adamw", kSteps, kJob, kAny,
-     "SGD with momentum, or AdamW"},
+    {"optimizer", "Training", &C::optimizer, "sgd|adamw|lars|lamb|muon", kSteps, kJob, kAny,
+     "SGD with momentum, or AdamW; on CPUs also LARS and LAMB, for large batches, and Muon"},
     {"lr", "Training", &C::lr, "LR", kTrain, kJob | kFirst, from(0, 1e3),
      "learning rate for the global batch; 0: 0.1·B/256 with batch norm, 0.01·B/128 without, 0.001 "
-     "for adamw"},
+     "for adamw, B/256 for lars, 0.005·√(B/512) for lamb, 0.02 for muon"},
     {"momentum", "Training", &C::momentum, "M", kTrain | kBenchTrain, kJob, from(0, 0.9999),
-     "momentum of SGD, beta 1 of AdamW"},
+     "momentum of SGD, LARS and Muon, beta 1 of AdamW and LAMB"},
     {"nesterov", "Training", &C::nesterov, "", kTrain, kJob, kAny, "use Nesterov momentum"},
     {"weight-decay", "Training", &C::weight_decay, "W", kTrain, kJob, from(0, 10),
      "weight decay; not applied to biases and norms"},
-    {"schedule", "Training", &C::schedule, "constant|step|cosine", kTrain, kJob, kAny,
-     "learning rate after the warm-up"},
+    {"schedule", "Training", &C::schedule, "constant|step|cosine|onecycle|range", kTrain, kJob,
+     kAny,
+     "learning rate after the warm-up; onecycle: from lr/25 up to lr in 30 % of the run, then down "
+     "to nothing, without a warm-up; range: from lr/1000000 up to lr, to an end where the loss "
+     "grows "
+     "to four times its least (lr-find)"},
     {"warmup", "Training", &C::warmup, "E", kTrain, kJob, from(0, 1e6),
      "epochs of linear warm-up; may be a fraction"},
     {"step-epochs", "Training", &C::step_epochs, "E", kTrain, kJob, from(1e-3, 1e6),
@@ -129,6 +139,19 @@ static const Option kOptions[] = {
      "factor of each drop of --schedule step"},
     {"label-smoothing", "Training", &C::label_smoothing, "S", kTrain, kJob, from(0, 0.999),
      "part of the target spread over all classes"},
+    {"clip-norm", "Training", &C::clip_norm, "X", kTrain, kJob, from(0, 1e30),
+     "scale the gradient down to the norm X, over all parameters and ranks, where it is larger; 0: "
+     "never"},
+    {"ema", "Training", &C::ema, "D", kTrain, kJob, from(0, 0.999999),
+     "validate and save a moving average of the weights in which those before a step count D, such "
+     "as 0.999, and less in the first steps; 0: the weights themselves"},
+    {"lr-decay-layers", "Training", &C::lr_decay_layers, "G", kTrain, kJob, from(1, 1000),
+     "divide the learning rate by G from each layer or block to the one before it; 1: all have the "
+     "same"},
+    {"early-stop", "Training", &C::early_stop, "N", kTrain, kJob, from(0, 1e6),
+     "end after N validations without a better top1; 0: never"},
+    {"target-top1", "Training", &C::target_top1, "P", kTrain, kJob, from(0, 1),
+     "end as soon as a validation reaches this top1, such as 0.9; 0: never"},
     {"seed", "Training", &C::seed, "N", kTrain | kBenchTrain | kSets | kPlan, kJob, from(0, 9e18),
      "seed of start values, image order, augmentation and dropout"},
 

@@ -21,8 +21,8 @@ namespace convoy {
 // same order.
 enum class AugmentOn { kCpu, kDevice };
 enum class DecodeMode { kExact, kFast };
-enum class OptimizerKind { kSgd, kAdamw };
-enum class Schedule { kConstant, kStep, kCosine };
+enum class OptimizerKind { kSgd, kAdamw, kLars, kLamb, kMuon };
+enum class Schedule { kConstant, kStep, kCosine, kOneCycle, kRange };
 enum class GraphMode { kAuto, kOn, kOff };
 enum class WireType { kFp32, kBf16 };
 enum class FactorMode { kAuto, kOn, kOff };
@@ -74,9 +74,11 @@ struct Config {
     InputSize size{0, 0, 0};
     int bn_group = 32;
     std::string init, freeze;
+    int freeze_epochs = 0;
 
     // training
     int64_t batch = 64;
+    int accumulate = 1;
     int epochs = 10;
     int64_t steps = 0;
     OptimizerKind optimizer = OptimizerKind::kSgd;
@@ -88,6 +90,8 @@ struct Config {
     double warmup = 0.5;
     double step_epochs = 30, gamma = 0.1;
     double label_smoothing = 0;
+    double clip_norm = 0, ema = 0, lr_decay_layers = 1, target_top1 = 0;
+    int early_stop = 0;
     int64_t seed = 1;
 
     // device
@@ -179,6 +183,8 @@ enum Command : unsigned {
     kToken = 131072,
     kReport = 262144,
     kDoctor = 524288,
+    kFinetune = 1048576,
+    kLrFind = 2097152,
 };
 
 enum OptionFlag : unsigned {

@@ -101,7 +101,7 @@ static void refuse_on_resume(const std::string& name, const std::string& was,
                              const std::string& now) {
     if (name == "init") fail("--init and --resume cannot both say where the weights come from");
     for (const char* bound : {"model", "size", "classes", "generated", "val-split", "seed",
-                              "bn-group", "optimizer", "freeze"})
+                              "bn-group", "optimizer", "freeze", "ema"})
         if (name == bound && was != now)
             fail("--", name, " was ", was.empty() ? "not given" : was,
                  " in the run to resume and cannot become ", now,
@@ -125,6 +125,9 @@ static void check_sync(const Config& config) {
     if (config.sync != SyncKind::kAsync && is_given("staleness"))
         fail("--staleness has no effect without --sync async");
     if (!serves) return;
+    if (is_given("clip-norm"))
+        fail("--clip-norm does not go with --sync ", get_option(config, "sync"),
+             ", where a server sees a part of the gradient: use --sync ring, or leave it out");
     for (const char* name : {"sync-every", "outer", "wire", "factors"})
         if (is_given(name))
             fail("--", name, " ", get_option(config, name), " does not go with --sync ",
@@ -141,11 +144,34 @@ static void check_pipeline(const Config& config) {
     const bool on = config.pipeline > 1;
     for (const char* name : {"micro", "pipeline-order", "split"})
         if (!on && is_given(name)) fail("--", name, " has no effect without --pipeline 2 or more");
-    for (const char* name : {"sync", "sync-every", "factors", "share", "shards"})
+    for (const char* name : {"sync", "sync-every", "factors", "share", "shards", "accumulate"})
         if (on && is_given(name))
             fail(
                 "--", name, " ", get_option(config, name),
                 " does not go with --pipeline, where ranks hold parts of the model: leave one out");
+}
+
+static void check_loop(Config& config) {
+    if (config.accumulate > 1 && config.factors == FactorMode::kOn)
+        fail(
+            "--factors on does not go with --accumulate: factors are those of a whole batch; leave "
+            "one out");
+    if (config.schedule == Schedule::kOneCycle && config.warmup != Config{}.warmup)
+        fail("--warmup has no effect with --schedule onecycle, which rises for 30 % of the run");
+    const bool by_tensor =
+        config.optimizer != OptimizerKind::kSgd && config.optimizer != OptimizerKind::kAdamw;
+    if (by_tensor && config.sync != SyncKind::kRing)
+        fail("--optimizer ", get_option(config, "optimizer"), " does not go with --sync ",
+             get_option(config, "sync"),
+             ", where a server may hold a part of a tensor: use sgd or "
+             "adamw, or --sync ring");
+    if (config.freeze_epochs > 0 && (config.sync != SyncKind::kRing || config.pipeline > 1))
+        fail(
+            "--freeze-epochs builds the model anew, which --sync server, --sync async and "
+            "--pipeline cannot: leave one out; --freeze goes with all of them");
+    if (config.freeze_epochs > 0 && config.lr == 0)
+        fail("--freeze-epochs needs --lr: the usual rate is one for training from scratch");
+    if (config.accumulate > 1) config.factors = FactorMode::kOff;
 }
 
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.
@@ -184,6 +210,7 @@ static void decide(JobSetup& setup) {
     (void)training_preprocess(config, config.size);  // throws where it would do so later
     check_sync(config);
     check_pipeline(config);
+    check_loop(config);
 }
 
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log) {

@@ -53,7 +53,7 @@ std::optional<Difference> take_majority(Params& params, const std::vector<float*
     std::vector<Part> parts;
     std::vector<uint64_t> mine;
     for (size_t i = 0; i <= state.size(); ++i) {
-        const size_t size = i == 0 ? params.weights_size : params.trained_size;
+        const size_t size = i == 0 ? params.weights_size : params.state_size;
         for (const Params::Range& range :
              params.is_whole ? std::vector{Params::Range{0, size}} : params.owned) {
             if (range.end > size) continue;

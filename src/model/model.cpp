@@ -36,13 +36,13 @@ Model::Model(const std::string& text, const ModelOptions& options, Backend& back
     params_->allocate(backend, options.seed, options.draw_all);
 }
 
-size_t Model::plan(int max_batch, bool training) {
-    ENSURE(max_batch_ == 0, "planned twice");
-    ENSURE(max_batch > 0, "a batch of ", max_batch);
-    max_batch_ = max_batch;
+size_t Model::plan(int images, bool training) {
+    ENSURE(planned_ == 0, "planned twice");
+    ENSURE(images > 0, "a batch of ", images);
+    planned_ = images;
     training_ = training;
     Shape shape = outline_[options_.stage.first].input;
-    shape.N = max_batch;
+    shape.N = images;
     const Value input{nullptr, shape, Keep::kValues, plan_.type()};
     const Value logits = layers_.plan_forward(input, plan_, training);
     plan_.op({logits});
@@ -59,7 +59,7 @@ size_t Model::plan(int max_batch, bool training) {
 }
 
 Tensor Model::forward(Tensor x, const Pass& pass) {
-    ENSURE(x.N <= max_batch_, "a batch of ", x.N, ", planned for ", max_batch_);
+    ENSURE(x.N <= planned_, "a batch of ", x.N, ", planned for ", planned_);
     Shape shape = outline_[options_.stage.first].input;
     shape.N = x.N;
     ENSURE(x.shape() == shape, "images of ", x.shape().text());
@@ -74,7 +74,7 @@ Tensor Model::forward(Tensor x, const Pass& pass) {
 }
 
 Tensor Model::dlogits(int N) {
-    ENSURE(training_ && N <= max_batch_, N, " images, planned for ", max_batch_);
+    ENSURE(training_ && N <= planned_, N, " images, planned for ", planned_);
     return dlogits_.first(N);
 }
 

@@ -24,6 +24,7 @@ struct ModelOptions {
     InputSize size{0, 0, 0};  // height 0: the model's own; channels 0: the model's own
     uint64_t seed = 0;
     std::string freeze = {};  // "" | first N layers with parameters | prefixes of names, by commas
+    bool head_only = false;   // all layers are frozen but that with 'out classes'
     bool plain = false;       // no fusion, no sharing of memory, nothing in place (to test against)
     LayerRange stage = {};
     bool draw_all = false;  // also the start values of other stages
@@ -68,18 +69,19 @@ class Model {
     const std::vector<TopLayer>& outline() const { return outline_; }    // of the whole model
     bool ends() const { return options_.stage.end == outline_.size(); }  // whether it makes logits
 
-    // Plans memory for batches of up to max_batch images; once, before the first pass.
+    // Plans memory for passes of up to so many images; once, before the first pass.
     // training: with backward pass. Returns the bytes of activations.
-    size_t plan(int max_batch, bool training);
-    // In place of plan(), where only twins make passes: for the size of inputs.
+    size_t plan(int images, bool training);
+    // Batches are larger than what passes are planned for, here or in twins.
     void expect(int max_batch) { max_batch_ = max_batch; }
 
     // x: N×H×W×C, as input() says (of a later stage: as the outline does), in device memory,
-    // N ≤ max_batch, of Backend::activations(); it must stay until the backward pass is over.
+    // N ≤ planned(), of Backend::activations(); it must stay until the backward pass is over.
     // Returns the logits N×1×1×classes: floats, good until the backward pass; of a stage before the
     // last one: what it makes, good until the next pass.
     Tensor forward(Tensor x, const Pass& pass);
-    int max_batch() const { return max_batch_; }  // as planned
+    int planned() const { return planned_; }
+    int max_batch() const { return std::max(max_batch_, planned_); }  // of inputs
     // Planned buffer for the gradient of what forward() returns, an activation.
     Tensor dlogits(int N);
     // From dlogits to the gradients; listener.ready(param) in backward order, once for each that is
@@ -104,7 +106,7 @@ class Model {
     std::vector<LayerLine> lines_;
     MemoryPlan plan_;
     InputSize input_;
-    int max_batch_ = 0;
+    int max_batch_ = 0, planned_ = 0;
     bool training_ = false;
     Value logits_, dlogits_;  // logits_: a copy as floats, where the last layer makes bf16
 };

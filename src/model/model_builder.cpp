@@ -96,7 +96,11 @@ int Builder::out_of(const LayerText& layer) {
 
 Param& Builder::add(const LayerText& layer, const char* part, Param param) {
     const std::string name = prefix + layer.name;
-    if (line_.name != name) line_.name = name, line_.frozen = freeze_.freezes(name);
+    const bool is_head = &layer == last_out_ && layer.out == 0;
+    if (line_.name != name) {
+        line_.name = name;
+        line_.frozen = freeze_.freezes(name) || (options_.head_only && !is_head);
+    }
     param.name = cat(name, ".", part);
     param.frozen = line_.frozen;
     param.layer = outline.size() - 1;

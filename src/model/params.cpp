@@ -53,6 +53,7 @@ void Params::allocate(Backend& backend, uint64_t seed, bool draw_all) {
         weights_size = aligned(end);
     }
     updated_size = std::max(updated_size, trained_size);
+    state_size = trained_size;
     grads_size = updated_size + StepCounters::kSize;
     owned = {{0, updated_size}};
     is_whole = std::ranges::all_of(params_, [](const auto& param) { return param->own; });

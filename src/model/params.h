@@ -36,6 +36,7 @@ struct StepCounters {
         kSigterm = 6,  // … by SIGTERM
         kNewRing = 7,  // … to form a new ring after this step
         kBad = 8,      // ranks whose stage has gradients that are not finite
+        kSquares = 9,  // of the gradients, with --clip-norm: written after the sums
         kSize = 16,    // one cache line
     };
 };
@@ -112,6 +113,7 @@ class Params {
     float* grads = nullptr;
     size_t trained_size = 0;  // floats of the trained part, padding included
     size_t updated_size = 0;  // … of trained part and running statistics: what has a gradient
+    size_t state_size = 0;    // … of each arena of the optimizer's state: one of the first two
     size_t weights_size = 0;  // … of the whole weight arena
     size_t grads_size = 0;    // updated_size + StepCounters::kSize
     float* counters() { return grads + updated_size; }

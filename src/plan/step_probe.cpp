@@ -139,7 +139,7 @@ size_t StepProbe::exact_floats() const {
 
 size_t StepProbe::average_floats() const {
     const Params& params = model_.params();
-    return params.updated_size + optimizer_.inner().size() * params.trained_size;
+    return params.updated_size + optimizer_.inner().size() * params.state_size;
 }
 
 }  // namespace convoy

@@ -100,8 +100,8 @@ void RunLog::event_at(const char* name, const Position& at, json fields) {
 }
 
 void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, bool local,
-                  double lr, const Clocks& clocks) {
-    clocks_ = clocks;
+                  double lr, const Clocks& clocks, double norm) {
+    clocks_ = clocks, norm_ = norm;
     ++own_.steps;
     if (local) {
         own_.sums += sums;
@@ -138,6 +138,7 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, const Window&
         text +=
             fmt::format("loss {:.4f}  top1 {:.1f} %  {:.1f} img/s{}  ", window.sums.mean_loss(),
                         100 * window.sums.top1_part(), speed, local ? " (this rank alone)" : "");
+    if (norm_ > 0) text += fmt::format("norm {:.3g}  ", norm_);
     text += fmt::format("data {:.0f} %  net {:.0f} of {:.0f} %  lr {:.4g}  eta {}", 100 * data,
                         100 * net, 100 * busy, lr, clock_text(left));
     drawn_ = Clock::now();
@@ -154,6 +155,7 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, const Window&
                    {"net_wait", net},
                    {"net_busy", busy},
                    {"lr", lr}});
+    if (norm_ > 0) fields["gradient_norm"] = norm_;
     event_at(local ? "local_step" : "step", at, fields);
 }
 

@@ -36,9 +36,9 @@ class RunLog {
 
     // After each step; a line every log_every steps. local: the sums are this rank's own
     // (Trainer::local). A line about them says so; its event is "local_step". The sums of all ranks
-    // follow at the next average.
+    // follow at the next average. norm: Trainer::gradient_norm(), logged where it is not 0.
     void step(const Position& at, int64_t step_in_epoch, const Sums& sums, bool local, double lr,
-              const Clocks& clocks);
+              const Clocks& clocks, double norm = 0);
     // The sums of the epoch that ended; `cost` of the run so far.
     void epoch(const Position& at, const JobCost& cost);
     void validation(const Position& at, const Sums& sums, bool is_best);
@@ -76,6 +76,7 @@ class RunLog {
     std::unique_ptr<TensorBoard> tensorboard_;
     int rank_, log_every_, classes_;
     bool terminal_, line_due_ = false;
+    double norm_ = 0;
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
     Window all_;        // of all ranks, since their last line
     Window own_;        // of this rank alone, since the last line or average

@@ -9,6 +9,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
 #include "src/job/sync_weights.h"
 #include "src/run/pictures.h"
@@ -19,8 +20,15 @@ namespace convoy {
 
 TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations)
     : setup_(setup), bucket_bytes_(bucket_bytes), expectations_(std::move(expectations)) {
+    // A checkpoint between the two parts of a run is of the first one. Other ranks follow in
+    // agree().
+    const Position at = setup_.resumed ? setup_.resumed->meta.position : Position{};
+    head_only_ = at.epoch < config_.freeze_epochs ||
+                 (at.epoch == config_.freeze_epochs && at.epoch > 0 && at.consumed == 0);
     build();
     steps_per_epoch_ = loader_->steps();
+    if ((config_.early_stop > 0 || config_.target_top1 > 0) && !val_loader_)
+        fail("--early-stop and --target-top1 need validation images: give --val or --val-split");
     if (config_.save_every > 0)
         save_steps_ =
             std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)));
@@ -35,6 +43,7 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
 void TrainRun::build() {
     backend_ = make_backend(config_);
     ModelOptions of_model = model_options(config_, int(setup_.classes.size()));
+    of_model.head_only = head_only_;
     sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
     sharing_.parts = setup_.train_parts;
     const int stages = config_.pipeline;
@@ -50,10 +59,14 @@ void TrainRun::build() {
     validating.parts = setup_.val_parts;
     const int max_batch =
         int(std::max<int64_t>({Loader::max_share(sharing_), Loader::max_share(validating), 1}));
-    if (stages > 1)
-        model_->expect(max_batch);
-    else
-        activation_bytes_ = model_->plan(max_batch, /*training=*/true);
+    model_->expect(max_batch);
+    const int bn_group = model_->has_batch_norm() ? config_.bn_group : 0;
+    if (config_.accumulate > 1 && model_->has_batch_norm() && bn_group == 0)
+        fail(
+            "--accumulate needs --bn-group above 0: batch norm takes its statistics over groups, "
+            "which are not cut");
+    const int piece = piece_images(max_batch, config_.accumulate, bn_group);
+    if (stages == 1) activation_bytes_ = model_->plan(std::min(piece, max_batch), true);
     optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
     if (!train_source_) open_sources();
     loader_ = make_loader(train_source_, true, 3);
@@ -67,6 +80,26 @@ void TrainRun::build() {
         *model_, *backend_, communicator_, [this] { return wish(); }, sharing_.packed,
         trainer_->pipeline());
     if (stages > 1) activation_bytes_ = trainer_->pipeline()->activation_bytes();
+}
+
+void TrainRun::drop() {
+    const Clocks now = clocks();
+    clocks_before_ = {now.data_wait, now.net_wait, 0};
+    trainer_.reset(), evaluator_.reset();
+    loader_.reset(), val_loader_.reset();
+    optimizer_.reset(), model_.reset(), backend_.reset();
+}
+
+// The same weights in a model that trains all layers, with a fresh optimizer.
+void TrainRun::thaw() {
+    const SafeTensors weights = export_weights(*model_, *backend_);
+    drop();
+    head_only_ = false;
+    build();
+    import_weights(weights, *model_, *backend_, /*partial=*/false);
+    if (setup_.rank() == 0)
+        log_.info("all layers train from epoch ", at_.epoch + 1, " on: ", memory_text());
+    run_log_->event("thaw", {{"step", at_.step}});
 }
 
 void TrainRun::open_sources() {
@@ -149,18 +182,19 @@ void TrainRun::begin() {
 int TrainRun::train() {
     go_to(at_);
     while (!over() || epoch_done()) {  // done: a rank was lost before the epoch was closed
+        if (head_only_ && at_.epoch >= config_.freeze_epochs) thaw();
         train_epoch();
         if (epoch_done()) {
             keep_weights_equal();
             const JobCost cost = costs_->of_job(run_log_->seconds());
             if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, cost);
             logged_epoch_ = at_.epoch;
-            if (val_loader_ && !stopped_) validate();
+            if (val_loader_ && !stopped_ && config_.schedule != Schedule::kRange) validate();
             go_to({at_.epoch + 1, 0, at_.step});
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
-    save(at_, false);
+    if (config_.schedule != Schedule::kRange) save(at_, false);
     const JobCost cost = costs_->of_job(run_log_->seconds());
     setup_.job.finish();
     return finish(cost);
@@ -174,11 +208,15 @@ void TrainRun::go_to(const Position& at) {
 // The sums of a step that is done, or of this rank's part of it.
 void TrainRun::count(const Sums& sums, bool local, double lr) {
     const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
-    run_log_->step(at_, step_in_epoch, sums, local, lr, clocks());
+    run_log_->step(at_, step_in_epoch, sums, local, lr, clocks(), trainer_->gradient_norm());
     if (local) return;
     committed_ = at_;
     step_sums_ = sums, step_lr_ = lr;
     epoch_sums_ += sums;  // the same on every rank: all check it
+    if (config_.schedule != Schedule::kRange || sums.count == 0) return;
+    smooth_loss_ = at_.step == 1 ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
+    least_loss_ = at_.step == 1 ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
+    diverges_ = smooth_loss_ > 4 * least_loss_;
 }
 
 void TrainRun::train_epoch() {
@@ -301,8 +339,16 @@ void TrainRun::validate() {
         backend_->download(logits.data(), of_batch.data, logits.size() * sizeof(float));
         quality.add(batch, logits);
     };
-    const Sums sums =
-        evaluator_->run(*val_loader_, at_.step, config_.tensorboard ? watch : Evaluator::Watch());
+    Sums sums;
+    optimizer_->swap_average();
+    try {
+        sums = evaluator_->run(*val_loader_, at_.step,
+                               config_.tensorboard ? watch : Evaluator::Watch());
+    } catch (...) {
+        optimizer_->swap_average();
+        throw;
+    }
+    optimizer_->swap_average();
     for (const std::string& reason : val_loader_->take_bad_reasons())
         log_.notice("left out of the validation: ", reason);
     if (evaluator_->stopped() == kNewRing) part();
@@ -314,6 +360,8 @@ void TrainRun::validate() {
     if (config_.tensorboard && has_logits) quality.gather(communicator_, *val_source_);
     if (board && has_logits) show_quality(*board, quality, setup_.classes, at_.step);
     last_val_ = sums, last_val_at_ = at_;
+    stale_ = sums.top1_part() > peak_top1_ ? 0 : stale_ + 1;
+    peak_top1_ = std::max(peak_top1_, sums.top1_part());
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
     run_log_->validation(at_, sums, is_best);
@@ -330,7 +378,11 @@ int TrainRun::finish(const JobCost& cost) {
                     setup_.rank() == 0 ? cat("; to continue: trainer --resume ", folder_) : "");
         return 128 + stopped_;
     }
-    run_log_->done(at_, "finished", cost);
+    run_log_->done(at_,
+                   has_target()   ? "target reached"
+                   : has_enough() ? "stopped early"
+                                  : "finished",
+                   cost);
     std::string text = cat("done: ", at_.step, " steps");
     if (setup_.rank() == 0) {
         text += fmt::format(" in {}, {:.1f} img/s", clock_text(run_log_->seconds()),
@@ -338,9 +390,17 @@ int TrainRun::finish(const JobCost& cost) {
         if (last_val_.count > 0)
             text += fmt::format(", validation top1 {:.2f} % (best {:.2f} %)",
                                 100 * last_val_.top1_part(), 100 * best_top1_);
+        if (has_target())
+            text += fmt::format("; --target-top1 {:g} was reached after {}", config_.target_top1,
+                                clock_text(run_log_->seconds()));
+        else if (diverges_)
+            text += "; the loss has grown to four times its least";
+        else if (has_enough())
+            text += cat("; --early-stop: ", stale_, " validations without a better one");
         if (!costs.empty()) text += "\n" + costs;
-        text += cat("\nmodel: ", find_model_file(folder_), "   try: trainer predict --from ",
-                    folder_, " IMAGE");
+        if (config_.schedule != Schedule::kRange)
+            text += cat("\nmodel: ", find_model_file(folder_), "   try: trainer predict --from ",
+                        folder_, " IMAGE");
     }
     log_.info(text);
     return 0;

@@ -44,6 +44,8 @@ class TrainRun {
 
  private:
     void build();
+    void drop();  // what build() made
+    void thaw();
     void open_sources();
     std::unique_ptr<Loader> make_loader(std::shared_ptr<const Source> source, bool training,
                                         int slots);
@@ -60,7 +62,13 @@ class TrainRun {
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
     int finish(const JobCost& cost);
     Clocks clocks() const;
-    bool over() const { return stopped_ || at_.step >= total_steps_; }
+    bool over() const { return stopped_ || at_.step >= total_steps_ || has_enough(); }
+    // --target-top1 or --early-stop; the same on every rank, whose validations have the same sums.
+    bool has_target() const { return config_.target_top1 > 0 && peak_top1_ >= config_.target_top1; }
+    bool has_enough() const {
+        return diverges_ || has_target() ||
+               (config_.early_stop > 0 && stale_ >= config_.early_stop);
+    }
     bool epoch_done() const { return at_.consumed >= loader_->samples(); }
 
     struct Left {};  // thrown where this rank has left the job, which goes on
@@ -115,13 +123,18 @@ class TrainRun {
     // Where all ranks are; at_ is ahead of it in local steps.
     Position at_, committed_;
     double base_lr_ = 0, best_top1_ = -1;
+    double peak_top1_ = -1;  // of all validations, and how many came after it
+    int stale_ = 0;
+    double smooth_loss_ = 0, least_loss_ = 0;  // with --schedule range, and whether the first is
+    bool diverges_ = false;                    // four times the second
     Position last_val_at_;
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
-    bool shown_ = false;   // the first images
-    bool agreed_ = false;  // all ranks have had the same state
-    bool drift_ = false;   // the ranks' weights differ by roundings: compared once an epoch
+    bool shown_ = false;      // the first images
+    bool agreed_ = false;     // all ranks have had the same state
+    bool head_only_ = false;  // --freeze-epochs: the model as it was built last
+    bool drift_ = false;      // the ranks' weights differ by roundings: compared once an epoch
     const int first_rank_ = setup_.rank();
     int64_t steps_per_epoch_ = 0, total_steps_ = 0;
     int64_t save_steps_ = 0, saved_step_ = -1;  // steps between checkpoints; step of the newest

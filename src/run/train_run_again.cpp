@@ -103,11 +103,7 @@ void TrainRun::go_on() {
     trainer_->sync().rewind();
     at_ = committed_;
     State state = snapshot();
-    const Clocks now = clocks();
-    clocks_before_ = {now.data_wait, now.net_wait, 0};
-    trainer_.reset(), evaluator_.reset();
-    loader_.reset(), val_loader_.reset();
-    optimizer_.reset(), model_.reset(), backend_.reset();
+    drop();
     const bool planned = std::exchange(planned_, false);
     std::string why;
     std::exception_ptr failure;
@@ -158,13 +154,18 @@ void TrainRun::start_together() {
                                                           {"consumed", at_.consumed},
                                                           {"step", at_.step},
                                                           {"optimizer", optimizer_->steps_done},
+                                                          {"peak", peak_top1_},
+                                                          {"stale", stale_},
                                                           {"best", best_top1_}});
+        peak_top1_ = state["peak"], stale_ = state["stale"];
         go_to({state["epoch"], state["consumed"], state["step"]});
         optimizer_->steps_done = state["optimizer"], best_top1_ = state["best"];
         if (!setup_.fresh) pipeline->scatter();
     } else if (setup_.world() > 1) {
         State state = snapshot();
+        const bool had = head_only_;
         agree(state);
+        if (head_only_ != had) drop(), build();
         take_up(state);
     }
     agreed_ = true;
@@ -176,7 +177,7 @@ TrainRun::State TrainRun::snapshot() {
         backend_->download(state.arenas.emplace_back(n).data(), values, n * sizeof(float));
     };
     copy(model_->params().weights, model_->params().weights_size);
-    for (const float* arena : optimizer_->state()) copy(arena, model_->params().trained_size);
+    for (const float* arena : optimizer_->state()) copy(arena, model_->params().state_size);
     return state;
 }
 
@@ -209,6 +210,9 @@ void TrainRun::agree(State& state) {
                                                  {"consumed", state.at.consumed},
                                                  {"optimizer", state.optimizer_steps},
                                                  {"best", best_top1_},
+                                                 {"peak", peak_top1_},
+                                                 {"stale", stale_},
+                                                 {"head_only", head_only_},
                                                  {"lr", step_lr_},
                                                  {"sums", sums_json(step_sums_)},
                                                  {"epoch_sums", sums_json(epoch_sums_)}});
@@ -220,7 +224,8 @@ void TrainRun::agree(State& state) {
         fail(
             "rank 0 was lost before the other ranks had the weights of --init or --resume; start "
             "again");
-    if ((*root)["sizes"] != sizes)
+    const bool thaws = head_only_ != (*root)["head_only"].get<bool>();
+    if (!thaws && (*root)["sizes"] != sizes)
         fail(
             "this rank has the model in another layout than the others: run the same build on all "
             "machines");
@@ -228,6 +233,7 @@ void TrainRun::agree(State& state) {
     for (size_t rank = 0; rank < all.size(); ++rank)
         if (const double share = all[rank]["share"]; share > 0) setup_.shares.weights[rank] = share;
     std::vector<std::vector<float>> arenas = state.arenas;
+    for (size_t i = 0; thaws && i < arenas.size(); ++i) arenas[i].resize((*root)["sizes"].at(i));
     for (std::vector<float>& arena : arenas)
         if (!equal_on_all_ranks(arena, communicator_))
             communicator_.broadcast(std::as_writable_bytes(std::span(arena)),
@@ -237,7 +243,8 @@ void TrainRun::agree(State& state) {
     const bool is_behind = state.at.step >= 0 && state.at.step < (*root)["step"];
     state.at = {(*root)["epoch"], (*root)["consumed"], (*root)["step"]};
     at_ = state.at;
-    best_top1_ = (*root)["best"];
+    head_only_ = (*root)["head_only"];
+    best_top1_ = (*root)["best"], peak_top1_ = (*root)["peak"], stale_ = (*root)["stale"];
     if (is_behind) {  // the step that it takes over instead of doing it
         step_sums_ = sums_from((*root)["sums"]), step_lr_ = (*root)["lr"];
         const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;

@@ -48,7 +48,9 @@ void TrainRun::save(const Position& at, bool is_best) {
                               optimizer_->steps_done,
                               setup_.fingerprint,
                               public_settings(config_),
-                              setup_.order};
+                              setup_.order,
+                              peak_top1_,
+                              stale_};
     const ModelCard card{config_.model, setup_.model_text, model_->input(), setup_.classes};
     const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,
                                                is_best, config_.keep);

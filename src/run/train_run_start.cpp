@@ -31,6 +31,7 @@ void TrainRun::start_weights() {
                         "; the order is '", setup_.order, "' now");
             at_.consumed = 0;
         }
+        peak_top1_ = meta.peak_top1, stale_ = meta.stale;
         // A new --out folder holds no best checkpoint yet.
         best_top1_ = std::filesystem::exists(folder_ + "/best") ? meta.best_top1 : -1;
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",
@@ -85,10 +86,14 @@ void TrainRun::print_settings() const {
                                    std::min(double(decoded_bytes_), double(*room_)) / 1e6));
     row("threads", backend_->threads(), " compute, ", sharing_.threads, " decode");
     row("batch", config_.batch, " images a step over ", counted(world, "rank"), ", ",
-        steps_per_epoch_, " steps an epoch, ", total_steps_, " in all");
+        steps_per_epoch_, " steps an epoch, ", total_steps_, " in all",
+        config_.accumulate > 1 ? cat(", in pieces of ", model_->planned()) : "");
     row("optimizer", get_option(config_, "optimizer"),
         fmt::format(", lr {:g} for the global batch, ", base_lr_), get_option(config_, "schedule"),
-        fmt::format(" schedule, {:g} epochs of warm-up", config_.warmup));
+        config_.schedule == Schedule::kOneCycle
+            ? " schedule"
+            : fmt::format(" schedule, {:g} epochs of warm-up", config_.warmup),
+        config_.ema > 0 ? fmt::format(", weights averaged with {:g}", config_.ema) : "");
     if (sharing_.window > 0 && !loader_->is_stream())
         row("shuffle", counted(setup_.data.train->shard_sizes().size(), "shard"),
             " in another order each epoch, then among ", sharing_.window, " images of ",
@@ -101,6 +106,10 @@ void TrainRun::print_settings() const {
     row("augment", changes, sharing_.packed ? ", on the device" : "");
     row("seed", config_.seed);
     row("output", folder_);
+    if (const int asked = piece_images(model_->max_batch(), config_.accumulate, 0);
+        config_.pipeline == 1 && model_->planned() > asked)
+        log_.notice("pieces of ", model_->planned(), " images in place of ", asked,
+                    ": they are not cut within groups of batch norm; a smaller --bn-group helps");
     if (const std::string why = why_no_graph(*backend_, world);
         config_.graph == GraphMode::kOn && !why.empty())
         log_.notice("--graph on: steps run op by op nevertheless, ", why);
@@ -120,7 +129,7 @@ std::string TrainRun::memory_text() const {
         fmt::format("{:.0f} MB activations, {:.0f} MB weights, gradients and optimizer",
                     double(activation_bytes_) / 1e6,
                     mb(params.weights_size + params.grads_size +
-                       optimizer_->state().size() * params.trained_size) +
+                       optimizer_->state().size() * params.state_size) +
                         double(params.copies_bytes()) / 1e6);
     size_t factors = 0;
     for (const FactorChoice& layer : factor_choices())
@@ -136,7 +145,7 @@ std::string TrainRun::memory_text() const {
 
 size_t TrainRun::averaged_floats() const {
     const Params& params = model_->params();
-    return params.updated_size + optimizer_->inner().size() * params.trained_size;
+    return params.updated_size + optimizer_->inner().size() * params.state_size;
 }
 
 std::string TrainRun::server_text() const {

@@ -13,6 +13,7 @@ Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
       stop_(std::move(stop)),
       sums_(backend.alloc(StepCounters::kSize)),
       input_(backend, model, packed),
+      pieces_(std::max(model.planned(), 1), model.max_batch(), 0),
       pipeline_(pipeline) {}
 
 Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch) {
@@ -31,10 +32,22 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch) {
         if (pipeline_) {
             pipeline_->evaluate(input, batch, sums_ + StepCounters::kLoss);
         } else {
-            const Tensor logits = model_.forward(input, {false, {}, batch.samples, {}});
-            backend_.softmax_cross_entropy(logits, batch.labels, 0, {nullptr, logits.shape()},
-                                           sums_ + StepCounters::kLoss);
-            if (watch) watch(batch, logits);
+            const auto pieces = pieces_.cut(batch.positions, {false, {}, batch.samples, {}});
+            Tensor all;  // of the batch
+            for (const Piece& piece : pieces) {
+                const Tensor logits =
+                    model_.forward(input.images(piece.begin, piece.end), piece.pass);
+                backend_.softmax_cross_entropy(logits, piece.of(batch.labels), 0,
+                                               {nullptr, logits.shape()},
+                                               sums_ + StepCounters::kLoss);
+                all = logits;
+                if (!watch || pieces.size() == 1) continue;
+                if (!logits_)
+                    logits_ = backend_.alloc({model_.max_batch(), 1, 1, logits.C}, logits.type);
+                all = logits_.first(batch.n);
+                backend_.copy(all.images(piece.begin, piece.end), logits);
+            }
+            if (watch && batch.n > 0) watch(batch, all);
         }
         backend_.download(counters, sums_, sizeof counters);
         loader.release(own);

@@ -6,6 +6,7 @@
 #include "data/loader.h"
 #include "net/communicator.h"
 #include "src/train/input.h"
+#include "src/train/pieces.h"
 #include "src/train/pipeline.h"
 #include "src/train/step_counters.h"
 
@@ -13,8 +14,9 @@ namespace convoy {
 
 class Evaluator {
  public:
-    // Takes a planned model. `stop` is polled once a batch. packed: so are the loader's batches.
-    // pipeline: makes the passes, if there is one. All must outlive the evaluator.
+    // Takes a planned model; batches larger than that go through it in pieces. `stop` is polled
+    // once a batch. packed: so are the loader's batches. pipeline: makes the passes, if there is
+    // one. All must outlive the evaluator.
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
               bool packed = false, Pipeline* pipeline = nullptr);
 
@@ -35,6 +37,8 @@ class Evaluator {
     std::function<int()> stop_;
     float* sums_;  // device memory
     Input input_;
+    PieceCutter pieces_;
+    Tensor logits_;  // of a batch in several pieces, for `watch`
     Pipeline* const pipeline_;
     int stopped_ = 0;
 };

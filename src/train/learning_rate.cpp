@@ -8,6 +8,16 @@ namespace convoy {
 
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,
                      int64_t per_epoch) {
+    if (config.schedule == Schedule::kRange)
+        return base * std::pow(1e-6, 1 - double(step) / std::max(double(total - 1), 1.0));
+    if (config.schedule == Schedule::kOneCycle) {
+        const double up = 0.3 * double(total) - 1, down = double(total - 1) - up, at = double(step);
+        const auto between = [](double from, double to, double part) {
+            return to + (from - to) / 2 * (1 + std::cos(M_PI * std::min(part, 1.0)));
+        };
+        return at <= up ? between(base / 25, base, at / std::max(up, 1e-9))
+                        : between(base, base / 25e4, (at - up) / down);
+    }
     const double warmup = config.warmup * double(per_epoch);
     if (double(step) < warmup) return base * double(step + 1) / std::max(warmup, 1.0);
     if (config.schedule == Schedule::kConstant) return base;
@@ -22,7 +32,13 @@ double learning_rate(const Config& config, double base, int64_t step, int64_t to
 
 double base_learning_rate(const Config& config, bool has_batch_norm) {
     if (config.lr > 0) return config.lr;
-    if (config.optimizer == OptimizerKind::kAdamw) return 1e-3;
+    switch (config.optimizer) {
+        case OptimizerKind::kSgd: break;
+        case OptimizerKind::kAdamw: return 1e-3;
+        case OptimizerKind::kLars: return double(config.batch) / 256;
+        case OptimizerKind::kLamb: return 0.005 * std::sqrt(double(config.batch) / 512);
+        case OptimizerKind::kMuon: return 0.02;
+    }
     return has_batch_norm ? 0.1 * double(config.batch) / 256 : 0.01 * double(config.batch) / 128;
 }
 

@@ -6,35 +6,49 @@
 
 namespace convoy {
 
-constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
-
 OptimizerOptions::OptimizerOptions(const Config& config)
-    : adamw(config.optimizer == OptimizerKind::kAdamw),
+    : kind(config.optimizer),
+      adamw(kind == OptimizerKind::kAdamw || kind == OptimizerKind::kLamb),
       momentum(float(config.momentum)),
       nesterov(config.nesterov),
       weight_decay(float(config.weight_decay)),
+      clip_norm(float(config.clip_norm)),
+      ema(config.ema),
+      layer_decay(config.lr_decay_layers),
       outer(config.outer != OuterKind::kOff) {}
 
 Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& backend)
     : options_(options), params_(params), backend_(backend) {
+    params.state_size = options.ema > 0 ? params.updated_size : params.trained_size;
+    average_ = options.adamw ? 2 : 1;
     for (size_t i = 0; i < state_names().size(); ++i)
-        state_.push_back(backend.alloc(std::max<size_t>(params.trained_size, 1)));
+        state_.push_back(backend.alloc(std::max<size_t>(params.state_size, 1)));
+    for (const Param* param : params.all()) layers_.insert(param->layer);
+    if (by_tensor()) alloc_scratch();
     for (Param* param : params.all()) {
         if (param->frozen || !param->own) continue;
         std::vector<Segment>& list = param->running ? running_ : segments_;
         const size_t end = param->offset + param->shape.elems();
+        const float rate = rate_of(*param);
         // A segment may span the padding between params, which is zero in weights and gradients.
-        if (!list.empty() && list.back().decay == param->decay &&
+        if (!list.empty() && list.back().decay == param->decay && list.back().rate == rate &&
             param->offset - list.back().end < 16)
             list.back().end = end;
         else
-            list.push_back({param->offset, end, param->decay});
+            list.push_back({param->offset, end, param->decay, rate});
     }
+}
+
+// The last layer has the whole learning rate.
+float Optimizer::rate_of(const Param& param) const {
+    const auto above = std::distance(layers_.upper_bound(param.layer), layers_.end());
+    return float(std::pow(options_.layer_decay, double(-above)));
 }
 
 std::vector<std::string> Optimizer::state_names() const {
     std::vector<std::string> names = {"momentum"};
     if (options_.adamw) names = {"mean", "square"};
+    if (options_.ema > 0) names.push_back(kAverageState);
     if (options_.outer) names.push_back(kOuterState);
     return names;
 }
@@ -44,7 +58,21 @@ StepState Optimizer::next(double lr, int64_t steps) const {
     state.lr = float(lr);
     state.bias1 = float(1 - std::pow(double(options_.momentum), steps + 1));
     state.bias2 = float(1 - std::pow(double(kBeta2), steps + 1));
+    const double t = double(steps);
+    state.part = steps == 0 ? 1 : float(1 - std::min(options_.ema, (1 + t) / (10 + t)));
     return state;
+}
+
+void Optimizer::swap_average(bool all) {
+    if (options_.ema == 0 || steps_done == 0) return;
+    const std::vector<Params::Range> whole = {{0, params_.updated_size}};
+    for (const auto& [begin, end] : all ? whole : params_.owned) {
+        float *w = params_.weights + begin, *mean = state_[average_] + begin;
+        float* const scratch = params_.grads + begin;
+        backend_.copy(scratch, w, end - begin);
+        backend_.copy(w, mean, end - begin);
+        backend_.copy(mean, scratch, end - begin);
+    }
 }
 
 void Optimizer::update() {
@@ -57,27 +85,39 @@ void Optimizer::update(Backend& backend, const Part& part) {
     // Also of the statistics and the counters, which follow the gradients.
     backend.check_finite(part.grads, part.end - part.begin + StepCounters::kSize,
                          part.block->counters + StepCounters::kCount, state);
+    if (clips()) {
+        float* squares = part.block->counters + StepCounters::kSquares;
+        // Where params are elsewhere, their squares came with the counters (pipeline.cpp).
+        if (params_.is_whole) backend.sum_squares(part.grads, params_.trained_size, squares);
+        backend.clip(squares, options_.clip_norm, state);
+    }
     const auto each = [&](const std::vector<Segment>& segments, const auto& op) {
         for (const Segment& s : segments) {
             const size_t begin = std::max(s.begin, part.begin), end = std::min(s.end, part.end);
             const size_t at = begin - part.begin;
-            if (begin < end)
-                op(part.weights + at, part.grads + at, at, end - begin,
-                   s.decay ? options_.weight_decay : 0);
+            if (begin < end) op(part.weights + at, part.grads + at, at, end - begin, s);
         }
     };
-    each(segments_, [&](float* w, const float* g, size_t at, size_t n, float decay) {
+    each(segments_, [&](float* w, const float* g, size_t at, size_t n, const Segment& s) {
+        const float decay = s.decay ? options_.weight_decay : 0, rate = s.rate;
+        if (by_tensor() && s.decay) return;
         if (options_.adamw)
             backend.adamw(w, g, part.state[0] + at, part.state[1] + at, n, state, options_.momentum,
-                          kBeta2, 1e-8f, decay);
+                          kBeta2, 1e-8f, decay, rate);
         else
             backend.sgd(w, g, part.state[0] + at, n, state, options_.momentum, decay,
-                        options_.nesterov);
+                        options_.nesterov, rate);
     });
+    if (by_tensor()) update_tensors(state);
     constexpr float kPart = 0.1f;  // of a step in running statistics, as in PyTorch
-    each(running_, [&](float* w, const float* g, size_t, size_t n, float) {
+    each(running_, [&](float* w, const float* g, size_t, size_t n, auto...) {
         backend.moving_mean(w, g, n, state, kPart);
     });
+    if (options_.ema == 0) return;
+    for (const auto* segments : {&segments_, &running_})
+        each(*segments, [&](float* w, const float*, size_t at, size_t n, auto...) {
+            backend.average(part.state[average_] + at, w, n, state);
+        });
 }
 
 }  // namespace convoy

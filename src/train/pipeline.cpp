@@ -30,10 +30,8 @@ PipelineOptions::PipelineOptions(const Config& config)
       bn_group(config.bn_group) {}
 
 int piece_size(const PipelineOptions& options, int replicas, bool batch_norm) {
-    const auto divided = [](int64_t n, int64_t by) { return (n + by - 1) / by; };
-    int64_t images = divided(divided(options.batch, replicas), options.pieces);
-    if (batch_norm) images = divided(images, options.bn_group) * options.bn_group;
-    return int(images);
+    return piece_images((options.batch + replicas - 1) / replicas, options.pieces,
+                        batch_norm ? options.bn_group : 0);
 }
 
 Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer, Model& model,
@@ -47,6 +45,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
       replica_(communicator.rank() / options.stages),
       replicas_(communicator.world() / options.stages),
       piece_images_(piece_size(options, replicas_, model.has_batch_norm())),
+      cuts_(piece_images_, model.max_batch(), options.bn_group),
       wire_type_(options.bf16_wire ? Type::kBfloat16 : backend.activations()),
       answers_(communicator, [this](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
           answer(file, offset, bytes);
@@ -65,13 +64,10 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
     summing.factors = FactorMode::kOff;
     reducer_ = std::make_unique<GradReducer>(model.params(), backend, *group_, summing);
 
-    // A share that does not begin with a piece has one more.
-    most_pieces_ =
-        size_t((model.max_batch() + piece_images_ - 1) / piece_images_) + (replicas_ > 1);
     // One more than 1f1b needs, so that the next stage does not wait for the way.
     const size_t held = options.gpipe
-                            ? most_pieces_
-                            : std::min(most_pieces_, size_t(options.stages - stage_ + !is_last()));
+                            ? cuts_.most()
+                            : std::min(cuts_.most(), size_t(options.stages - stage_ + !is_last()));
     for (size_t i = 0; i < held; ++i) {
         models_.push_back(model.twin());
         activation_bytes_ += models_.back()->plan(planned_images(), /*training=*/true);
@@ -96,13 +92,13 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
 Pipeline::Crossing Pipeline::make_crossing(Shape image) {
     Crossing crossing;
     image.N = planned_images();
-    for (size_t i = 0; i < most_pieces_; ++i) {
+    for (size_t i = 0; i < cuts_.most(); ++i) {
         const Tensor wire = crossing.wire.emplace_back(backend_.alloc(image, wire_type_));
         activation_bytes_ += wire.bytes();
         crossing.host.push_back(reinterpret_cast<std::byte*>(
             backend_.host_visible() ? wire.data : backend_.alloc_host((wire.bytes() + 3) / 4)));
     }
-    crossing.on_way.resize(most_pieces_);
+    crossing.on_way.resize(cuts_.most());
     return crossing;
 }
 
@@ -198,7 +194,7 @@ void Pipeline::keep_own(Counters& counters) const {
 
 void Pipeline::ask(Kind kind, Crossing& crossing, int rank) {
     for (size_t i = 0; i < pieces_.size(); ++i) {
-        const size_t bytes = crossing.wire[i].first(pieces_[i].end - pieces_[i].begin).bytes();
+        const size_t bytes = crossing.wire[i].first(pieces_[i].images()).bytes();
         crossing.on_way[i] = fetch(rank, kind, i, 0, {crossing.host[i], bytes});
     }
 }
@@ -221,49 +217,31 @@ void Pipeline::receive(Crossing& crossing, size_t piece, Tensor to) {
 }
 
 void Pipeline::begin(Tensor x, const Batch& batch, const Pass& pass) {
-    std::vector<int> bounds;
-    group_bounds(batch.positions, piece_images_, bounds);
-    if (batch.n == 0) bounds.resize(1);
-    ENSURE(bounds.size() <= most_pieces_ + 1, bounds.size() - 1, " pieces");
-    pieces_.assign(bounds.size() - 1, {});
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-        Piece& piece = pieces_[i];
-        piece.begin = bounds[i], piece.end = bounds[i + 1];
-        ENSURE(piece.end - piece.begin <= planned_images(), piece.end - piece.begin, " images");
-        group_bounds({batch.positions.begin() + piece.begin, batch.positions.begin() + piece.end},
-                     options_.bn_group, piece.groups);
-        const auto samples = std::span(batch.samples).subspan(size_t(piece.begin));
-        piece.pass = {pass.training, pass.draws, samples.first(size_t(piece.end - piece.begin)),
-                      piece.groups, i == 0};
-        piece.x = stage_ == 0 ? x.images(piece.begin, piece.end)
-                              : inputs_[i].first(piece.end - piece.begin);
-    }
+    pieces_ = cuts_.cut(batch.positions, pass);
+    x_of_.assign(pieces_.size(), {}), y_of_.assign(pieces_.size(), {});
+    for (size_t i = 0; i < pieces_.size(); ++i)
+        x_of_[i] = stage_ == 0 ? x.images(pieces_[i].begin, pieces_[i].end)
+                               : inputs_[i].first(pieces_[i].images());
     if (stage_ > 0) ask(kForward, x_, communicator_.rank() - 1);
     if (!is_last() && pass.training) ask(kBackward, dy_, communicator_.rank() + 1);
 }
 
 void Pipeline::forward(size_t i, Model& model) {
-    Piece& piece = pieces_[i];
-    if (stage_ > 0) receive(x_, i, piece.x);
-    piece.y = model.forward(piece.x, piece.pass);
-    if (!is_last()) send(kForward, y_, i, piece.y);
+    if (stage_ > 0) receive(x_, i, x_of_[i]);
+    y_of_[i] = model.forward(x_of_[i], pieces_[i].pass);
+    if (!is_last()) send(kForward, y_, i, y_of_[i]);
 }
 
 void Pipeline::loss(size_t i, const Batch& batch, float smoothing, Tensor dlogits, float* sums) {
     const Piece& piece = pieces_[i];
-    const auto of = [&](const auto& all) {
-        return all.empty()
-                   ? std::span(all)
-                   : std::span(all).subspan(size_t(piece.begin), size_t(piece.end - piece.begin));
-    };
-    backend_.softmax_cross_entropy(piece.y, of(batch.labels), smoothing, dlogits, sums,
-                                   {of(batch.second_labels), of(batch.first_parts)});
+    backend_.softmax_cross_entropy(y_of_[i], piece.of(batch.labels), smoothing, dlogits, sums,
+                                   {piece.of(batch.second_labels), piece.of(batch.first_parts)});
 }
 
 void Pipeline::backward(size_t i, const Batch& batch, float smoothing, float* sums) {
     const Piece& piece = pieces_[i];
     Model& model = *models_[i % models_.size()];
-    const Tensor dy = model.dlogits(piece.end - piece.begin);
+    const Tensor dy = model.dlogits(piece.images());
     if (is_last())
         loss(i, batch, smoothing, dy, sums);
     else
@@ -293,7 +271,7 @@ void Pipeline::evaluate(Tensor x, const Batch& batch, float* sums) {
     begin(x, batch, {false, {}, batch.samples, {}});
     for (size_t i = 0; i < pieces_.size(); ++i) {
         forward(i, *models_[0]);
-        if (is_last()) loss(i, batch, 0, {nullptr, pieces_[i].y.shape()}, sums);
+        if (is_last()) loss(i, batch, 0, {nullptr, y_of_[i].shape()}, sums);
     }
 }
 
@@ -308,14 +286,21 @@ bool Pipeline::finish() {
     StepBlock* const block = params.block();
     StepBlock mine;
     bool finite = true;
+    double squares = 0;
     for (const Params::Range& range : params.owned) {
+        if (optimizer_.clips() && range.end <= params.trained_size) {
+            float* const sum = block->counters + StepCounters::kSquares;
+            backend_.sum_squares(params.grads + range.begin, range.end - range.begin, sum);
+        }
         backend_.check_finite(params.grads + range.begin, range.end - range.begin,
                               params.counters() + StepCounters::kCount, &block->state);
         backend_.download(&mine, block, sizeof mine);
         finite &= mine.state.first_bad < 0;
+        if (range.end <= params.trained_size) squares += mine.counters[StepCounters::kSquares];
     }
     backend_.download(&mine, block, sizeof mine);
     mine.counters[StepCounters::kBad] = !finite;
+    mine.counters[StepCounters::kSquares] = float(squares);
     const auto start = Clock::now();
     communicator_.allreduce_sum(mine.counters).get();
     // Who has the number names its place, and ends the job.
@@ -332,7 +317,7 @@ bool Pipeline::finish() {
 std::vector<std::span<float>> Pipeline::arenas() {
     Params& params = model_.params();
     std::vector<std::span<float>> all = {{params.weights, params.weights_size}};
-    for (float* state : optimizer_.state()) all.push_back({state, params.trained_size});
+    for (float* state : optimizer_.state()) all.push_back({state, params.state_size});
     return all;
 }
 

@@ -29,6 +29,7 @@
 #include "src/train/answers.h"
 #include "src/train/grad_reducer.h"
 #include "src/train/optimizer.h"
+#include "src/train/pieces.h"
 
 namespace convoy {
 
@@ -107,7 +108,7 @@ class Pipeline final : public Sync {
     Backend& backend_;
     Communicator& communicator_;
     const int stage_, replica_, replicas_, piece_images_;
-    size_t most_pieces_;
+    PieceCutter cuts_;
     const Type wire_type_;
     std::unique_ptr<Communicator> group_;  // the replicas of this stage
     std::unique_ptr<GradReducer> reducer_;
@@ -119,13 +120,8 @@ class Pipeline final : public Sync {
     Batch batch_;  // of a later stage than the first
 
     // of this pass
-    struct Piece {
-        int begin, end;  // images
-        std::vector<int> groups;
-        Pass pass;
-        Tensor x, y;  // of the stage
-    };
-    std::vector<Piece> pieces_;
+    std::span<const Piece> pieces_;
+    std::vector<Tensor> x_of_, y_of_;       // of the stage, by piece
     std::vector<Tensor> inputs_;            // of a later stage, by piece
     std::vector<std::vector<float>> kept_;  // arenas, where the network cannot read the device's
     double waited_ = 0;

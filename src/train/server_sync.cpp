@@ -98,7 +98,7 @@ void ServerSync::answer(uint32_t file, uint64_t offset, std::span<std::byte> byt
         (!is_block && end > updated) || (kind != kGradient && !serves()) ||
         (kind != kGradient && !is_block && !is_mine) ||
         (kind >= kState &&
-         (kind - kState >= optimizer_.state().size() || is_block || end > params_.trained_size)))
+         (kind - kState >= optimizer_.state().size() || is_block || end > params_.state_size)))
         fail("there are no floats ", begin, " to ", end, " of kind ", kind);
 
     std::unique_lock lock(answers_.mutex);
@@ -137,8 +137,8 @@ void ServerSync::begin(const Batch& batch) {
         own_.updates = optimizer_.steps_done;
         weights_.assign(params_.weights + mine_.begin, params_.weights + mine_.end);
         for (const float* arena : optimizer_.state())
-            state_.emplace_back(arena + std::min(mine_.begin, params_.trained_size),
-                                arena + std::min(mine_.end, params_.trained_size));
+            state_.emplace_back(arena + std::min(mine_.begin, params_.state_size),
+                                arena + std::min(mine_.end, params_.state_size));
         if (serves()) workers_ = std::vector<Worker>(size_t(communicator_.world()));
         for (size_t w = 0; w < workers_.size(); ++w) {
             workers_[w].push.resize(mine_.end - mine_.begin + kBlockFloats);
@@ -289,7 +289,7 @@ void ServerSync::gather(Counters& counters) {
     for (int s = 0; s < options_.servers; ++s)
         for (size_t i = 0; i < optimizer_.state().size(); ++i) {
             Slice slice = slice_of(s);
-            slice.end = std::min(slice.end, params_.trained_size);
+            slice.end = std::min(slice.end, params_.state_size);
             if (slice.begin < slice.end)
                 ask(on_way, s, uint32_t(kState + i), step_ + 1, slice,
                     optimizer_.state()[i] + slice.begin);

@@ -46,6 +46,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       pipeline_(dynamic_cast<Pipeline*>(sync_.get())),
       stop_(std::move(stop)),
       input_(backend, model, options.packed, /*ahead=*/true),
+      pieces_(std::max(model.planned(), 1), model.max_batch(), options.bn_group),
       graph_(backend, why_no_graph(backend, communicator.world()).empty() ? options.graph
                                                                           : GraphMode::kOff) {
     // Recorded steps read them at these addresses: they must not move.
@@ -70,6 +71,8 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
     second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
     group_bounds(batch.positions, options_.bn_group, groups_);
     pass_ = {true, {options_.seed, uint32_t(at.epoch)}, samples_, groups_};
+    std::span<const Piece> pieces;
+    if (!pipeline_) pieces = pieces_.cut(batch.positions, pass_);
     // Replayed, or recorded, or run op by op. Where recording fails, the loop runs twice.
     for (bool done = graph_.replay(pass_, input); !done;) {
         try {
@@ -78,14 +81,7 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
             if (pipeline_) {
                 pipeline_->train(input, batch, pass_, options_.label_smoothing, sums);
             } else {
-                const Tensor logits = model_.forward(input, pass_);
-                const Tensor dlogits = model_.dlogits(batch.n);
-                backend_.softmax_cross_entropy(logits, labels_, options_.label_smoothing, dlogits,
-                                               sums, {second_labels_, first_parts_});
-
-                communicator_.set_progress(at.step, Phase::kBackward);
-                sync_->start(batch.wanted_by);
-                if (batch.n > 0) model_.backward(dlogits, pass_, *sync_);
+                train(pieces, input, batch, at.step, sums);
             }
 
             communicator_.set_progress(at.step, Phase::kReduce);
@@ -104,12 +100,32 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
     backend_.download(&block, params.block(), sizeof block);  // the one time that the host waits
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
     if (block.state.scale > 0) ++optimizer_.steps_done;
+    gradient_norm_ = block.state.norm;
     if (local())
         sync_->add(block.counters);
     else
         stop_agreed_ =
             agreed_wish(block.counters, communicator_.world(), communicator_.min_world() > 0);
     return sums_of(block.counters);
+}
+
+// Forward, loss and backward, of all images or piece by piece. The gradients are complete with the
+// last piece.
+void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& batch, int64_t step,
+                    float* sums) {
+    if (pieces.empty()) sync_->start(batch.wanted_by);
+    GradListener nobody;
+    for (const Piece& piece : pieces) {
+        const Tensor logits = model_.forward(input.images(piece.begin, piece.end), piece.pass);
+        const Tensor dlogits = model_.dlogits(piece.images());
+        backend_.softmax_cross_entropy(logits, piece.of(labels_), options_.label_smoothing, dlogits,
+                                       sums, {piece.of(second_labels_), piece.of(first_parts_)});
+
+        communicator_.set_progress(step, Phase::kBackward);
+        const bool completes = &piece == &pieces.back();
+        if (completes) sync_->start(batch.wanted_by);
+        model_.backward(dlogits, piece.pass, completes ? *sync_ : nobody);
+    }
 }
 
 Sums Trainer::gather(const Position& at) {
@@ -131,13 +147,6 @@ void Trainer::fail_at(size_t bad, const Position& at) {
     fail("step ", at.step, ": NaN or infinity ", where,
          "; the weights are those before the step. A smaller --lr or a longer --warmup usually "
          "helps");
-}
-
-void group_bounds(const std::vector<int32_t>& positions, int group, std::vector<int>& bounds) {
-    bounds.assign(1, 0);
-    for (size_t i = 1; group > 0 && i < positions.size(); ++i)
-        if (positions[i] / group != positions[i - 1] / group) bounds.push_back(int(i));
-    bounds.push_back(int(positions.size()));
 }
 
 }  // namespace convoy

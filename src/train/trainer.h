@@ -9,6 +9,7 @@
 #include "src/model/model.h"
 #include "src/train/input.h"
 #include "src/train/optimizer.h"
+#include "src/train/pieces.h"
 #include "src/train/pipeline.h"
 #include "src/train/server_sync.h"
 #include "src/train/step_counters.h"
@@ -34,7 +35,8 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-    // Takes a planned model (with backward pass; of a pipeline's stage: Model::expect). `stop` is
+    // Takes a planned model (with backward pass; of a pipeline's stage: Model::expect). Batches
+    // larger than it is planned for go through it in pieces (pieces.h). `stop` is
     // polled once a step; the signal that any rank saw reaches all ranks with the sums of the step.
     // All must outlive the trainer.
     Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
@@ -59,11 +61,15 @@ class Trainer {
 
     // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
+    // With --clip-norm: of the last step, before it was clipped; of this rank where it is local().
+    double gradient_norm() const { return gradient_norm_; }
     // Why steps are no longer recorded, though --graph auto began so; once, then "".
     std::string take_graph_failure() { return graph_.take_failure(); }
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
 
  private:
+    void train(std::span<const Piece> pieces, Tensor input, const Batch& batch, int64_t step,
+               float* sums);
     // `bad`: place in the gradient arena of the first number that is not finite.
     [[noreturn]] void fail_at(size_t bad, const Position& at);
 
@@ -76,7 +82,9 @@ class Trainer {
     Pipeline* const pipeline_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
+    double gradient_norm_ = 0;
     Input input_;
+    PieceCutter pieces_;
     StepGraph graph_;
     // Of the current batch; a recorded step reads them at these addresses.
     Pass pass_;
@@ -85,9 +93,5 @@ class Trainer {
     std::vector<uint64_t> samples_;
     std::vector<int> groups_;  // bounds of the batch norm groups
 };
-
-// Bounds of the batch norm groups in a rank's part of a batch: images whose places in the global
-// batch are in the same block of `group` share a group; 0: one group.
-void group_bounds(const std::vector<int32_t>& positions, int group, std::vector<int>& bounds);
 
 }  // namespace convoy

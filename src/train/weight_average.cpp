@@ -26,7 +26,7 @@ WeightAverage::WeightAverage(const OuterOptions& outer, const ReducerOptions& re
       alone_(params, backend, *nobody_, reducer),
       host_(backend.host_visible() ? nullptr : backend.alloc_host(params.grads_size)) {
     for (float* state : optimizer.inner())
-        arenas_.push_back({state, backend.alloc(params.trained_size), params.trained_size});
+        arenas_.push_back({state, backend.alloc(params.state_size), params.state_size});
     arenas_.push_back({params.weights, backend.alloc(params.updated_size), params.updated_size});
 }
 

@@ -1,0 +1,119 @@
+// optimizer_by_tensor.cpp — LARS, LAMB and Muon: how far a tensor moves is set by the tensor
+// itself.
+//
+//   g = the gradient, clipped; d = weight decay; |·| the norm of a tensor
+//
+//   LARS  v = momentum·v + r·(g + d·w), r = 0.001·|w| / (|g| + d·|w|);  w −= lr·v
+//         You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks" (2017)
+//   LAMB  u = m̂/(√v̂ + 1e-6) + d·w, m̂ and v̂ as AdamW's;  w −= lr·(|w|/|u|)·u
+//         You et al., "Large Batch Optimization for Deep Learning" (ICLR 2020)
+//   Muon  v = momentum·v + g, u = g + momentum·v made orthogonal, as a matrix of a row for each
+//         output: K×C;  w −= lr·d·w + lr·√max(1, K/C)·u
+//         Jordan et al., "Muon" (2024); the sizes of its steps as torch.optim.Muon's
+//
+// A factor is 1 where one of its norms is 0. Tensors without weight decay (biases, norms) are
+// updated by SGD, with LAMB by AdamW. Every number is that of an op on one tensor, and the factors
+// are formed by the host, which so must read the device's memory: a CPU. One tensor after another:
+// two to three times the memory traffic of SGD, nothing beside a backward pass.
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/check.h"
+#include "src/train/optimizer.h"
+
+namespace convoy {
+
+namespace {
+
+double norm(Backend& backend, const float* x, size_t n) {
+    float squares = 0;
+    backend.sum_squares(x, n, &squares);
+    return std::sqrt(double(squares));
+}
+
+// The nearest matrix with orthogonal rows or columns, roughly: singular values end between 0.7 and
+// 1.2. Five steps X ← a·X + (b·A + c·A²)·X, A = X·Xᵀ, by the products that linear layers have; of a
+// tall matrix with A = Xᵀ·X on the right. scratch: as large as X and twice its smaller side
+// squared.
+void orthogonalise(Backend& backend, Tensor X, float* scratch) {
+    constexpr float a = 3.4445f, b = -4.7750f, c = 2.0315f;
+    const bool tall = X.N > X.C;
+    const int side = std::min(X.N, X.C);
+    const Tensor A(scratch, side, 1, 1, side), A2(scratch + A.elems(), A.shape());
+    const Tensor next(A2.floats() + A.elems(), X.shape());
+    const double length = std::max(norm(backend, X.floats(), X.elems()), 1e-7);
+    backend.axpby(float(1 / length), X.floats(), 0, X.floats(), X.elems());
+    for (int step = 0; step < 5; ++step) {
+        if (tall) {
+            backend.fill(A.floats(), A.elems(), 0);
+            backend.linear_grad_w(X, X, A, nullptr);
+        } else {
+            backend.linear(X, X, nullptr, false, A);
+        }
+        backend.linear(A, A, nullptr, false, A2);  // symmetric: its transpose is itself
+        backend.axpby(b, A.floats(), c, A2.floats(), A.elems());
+        if (tall)
+            backend.linear(X, A2, nullptr, false, next);
+        else
+            backend.linear_grad_x(A2, X, {}, next);
+        backend.axpby(1, next.floats(), a, X.floats(), X.elems());
+    }
+}
+
+}  // namespace
+
+void Optimizer::alloc_scratch() {
+    const char* const what = "--optimizer lars, lamb and muon work ";
+    if (!backend_.host_visible()) fail(what, "on CPUs: choose --device cpu, or sgd or adamw");
+    if (backend_.activations() != Type::kFloat32) fail(what, "in fp32: leave out --precision bf16");
+    size_t most = 1;
+    for (const Param* param : params_.all()) {
+        const size_t side = std::min(size_t(param->shape.N), param->shape.row_elems());
+        const size_t squares = options_.kind == OptimizerKind::kMuon ? 2 * side * side : 0;
+        if (param->decay) most = std::max(most, 2 * param->shape.elems() + squares);
+    }
+    scratch_ = backend_.alloc(most);
+}
+
+void Optimizer::update_tensors(const StepState* state) {
+    if (state->scale == 0) return;
+    const float decay = options_.weight_decay, momentum = options_.momentum;
+    for (Param* param : params_.all()) {
+        if (!param->decay || param->frozen || !param->own) continue;
+        const size_t n = param->shape.elems();
+        float *w = param->value.floats(), *g = param->grad.floats();
+        float* v = state_[0] + param->offset;
+        const float rate = rate_of(*param), lr = state->lr * rate;
+        if (options_.kind == OptimizerKind::kLars) {
+            const double size = norm(backend_, w, n);
+            const double slope = norm(backend_, g, n) * state->scale * state->clip;
+            const bool is_zero = size == 0 || slope == 0;
+            const float ratio = is_zero ? 1 : float(0.001 * size / (slope + decay * size));
+            backend_.axpby(ratio, g, 0, g, n);
+            backend_.sgd(w, g, v, n, state, momentum, ratio * decay, options_.nesterov, rate);
+        } else if (options_.kind == OptimizerKind::kLamb) {
+            StepState unit = *state;
+            unit.lr = -1;
+            float* const u = scratch_;
+            backend_.fill(u, n, 0);
+            backend_.adamw(u, g, v, state_[1] + param->offset, n, &unit, momentum, kBeta2, 1e-6f,
+                           0);
+            backend_.axpby(decay, w, 1, u, n);
+            const double size = norm(backend_, w, n), length = norm(backend_, u, n);
+            const float ratio = size == 0 || length == 0 ? 1 : float(size / length);
+            backend_.axpby(-lr * ratio, u, 1, w, n);
+        } else {
+            StepState unit = *state;
+            unit.lr = -1;
+            const int K = param->shape.N, C = int(param->shape.row_elems());
+            const Tensor u(scratch_, K, 1, 1, C);
+            backend_.fill(scratch_, n, 0);
+            backend_.sgd(scratch_, g, v, n, &unit, momentum, 0, /*nesterov=*/true);
+            orthogonalise(backend_, u, scratch_ + n);
+            const float size = std::sqrt(std::max(1.0f, float(K) / float(C)));
+            backend_.axpby(-lr * size, scratch_, 1 - lr * decay, w, n);
+        }
+    }
+}
+
+}  // namespace convoy

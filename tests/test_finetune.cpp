@@ -1,0 +1,169 @@
+// `trainer finetune`: the model is recognised, its last layer trains alone for a while, then all.
+#include <nlohmann/json.hpp>
+#include <opencv2/imgcodecs.hpp>
+
+#include "src/checkpoint/weights.h"
+#include "tests/net_support.h"
+#include "tests/process.h"
+#include "tests/support.h"
+
+using namespace convoy;
+using Words = std::vector<std::string>;
+
+// The names and shapes of a built-in model's weights as torchvision writes them, without numbers.
+static SafeTensors names_of(const std::string& model, int classes) {
+    const auto backend = make_backend("cpu", {.threads = 1});
+    const auto params = std::make_shared<Params>();
+    const Model whole(model_text(model), {.name = model, .classes = classes}, *backend, params);
+    SafeTensors tensors;
+    for (const Param* param : params->all()) {
+        const Shape s = param->shape;
+        tensors.tensors[param->name].shape = param->dims == 1 ? std::vector<int64_t>{s.C}
+                                             : param->dims == 2
+                                                 ? std::vector<int64_t>{s.N, s.C}
+                                                 : std::vector<int64_t>{s.N, s.C, s.H, s.W};
+        if (param->running) tensors.tensors[layer_name(param->name) + ".num_batches_tracked"] = {};
+    }
+    return tensors;
+}
+
+TEST_CASE("finetune recognises each built-in model by its tensors, whatever its classes") {
+    const auto backend = make_backend("cpu", {.threads = 1});
+    for (const std::string& model : built_in_models()) {
+        CAPTURE(model);
+        CHECK(recognised_model(names_of(model, 1000), "w.pth", *backend) == model);
+        CHECK(recognised_model(names_of(model, 7), "w.pth", *backend) == model);
+    }
+    SafeTensors other;
+    CHECK_THROWS_WITH_AS((void)recognised_model(other, "w.pth", *backend),
+                         doctest::Contains("w.pth: its tensors are not those of a built-in model"),
+                         Error);
+    other = names_of("resnet18", 1000);
+    for (auto& [name, tensor] : other.tensors) tensor.shape.push_back(1);
+    other.tensors["fc.bias"].shape = {3};
+    CHECK_THROWS_WITH_AS((void)recognised_model(other, "w.pth", *backend),
+                         doctest::Contains("--model NAME|FILE says"), Error);
+}
+
+static void write_class(const std::string& folder, int blue, int red) {
+    std::filesystem::create_directories(folder);
+    for (int i = 0; i < 12; ++i)
+        cv::imwrite(cat(folder, "/", i, ".png"),
+                    cv::Mat(32, 32, CV_8UC3, cv::Scalar(blue + i, 60, red - i)));
+}
+
+TEST_CASE(
+    "program: finetune trains the head, then all; resumed in between it ends with the same "
+    "bits, on two ranks") {
+    TempDir folder;
+    const std::string first = folder / "first", run = folder / "run", again = folder / "again";
+    Process before(folder, "before",
+                   {"--generated", "48", "--batch", "8", "--size", "32", "--epochs", "1",
+                    "--threads", "1", "--out", first});
+    REQUIRE(before.wait(60) == 0);
+    write_class(folder / "photos/train/blue", 200, 40);
+    write_class(folder / "photos/train/red", 20, 220);
+    write_class(folder / "photos/val/blue", 180, 60);
+    write_class(folder / "photos/val/red", 30, 200);
+    const auto start = [&](Words words) {
+        const uint16_t port = free_port();
+        for (const std::string& word :
+             Words{"--coord", cat("127.0.0.1:", port), "--rank", "0", "--world", "2", "--threads",
+                   "1", "--preflight", "off", "--decode-threads", "1"})
+            words.push_back(word);
+        Process rank0(folder, "rank0", words);
+        Process rank1(folder, "rank1",
+                      {"--coord", cat("127.0.0.1:", port), "--rank", "1", "--threads", "1"});
+        CHECK(rank0.wait(60) == 0);
+        CHECK(rank1.wait(60) == 0);
+        return rank0.output();
+    };
+    const std::string weights = first + "/latest/model.safetensors";
+    const std::string said = start({"finetune",     weights, "--data", folder / "photos",
+                                    "--batch",      "8",     "--size", "32",
+                                    "--epochs",     "3",     "--ema",  "0.5",
+                                    "--save-every", "0.3",   "--keep", "99",
+                                    "--seed",       "5",     "--out",  run});
+    CAPTURE(said);
+    CHECK(said.find("weights of tiny") != std::string::npos);
+    CHECK(said.find("all layers train from epoch 2 on") != std::string::npos);
+    const auto conv = [](const std::string& file) {
+        const SafeTensors all = read_safetensors(file);
+        for (const auto& [name, tensor] : all.tensors)
+            if (tensor.shape.size() == 4) return tensor.values;
+        return std::vector<float>();
+    };
+    const auto at = [&](int step) {
+        return fmt::format("{}/step-{:08}/model.safetensors", run, step);
+    };
+    const std::vector<float> start_values = conv(weights);
+    REQUIRE(!start_values.empty());
+    CHECK(conv(at(3)) == start_values);  // 24 images: 3 steps an epoch
+    CHECK(conv(at(4)) != start_values);
+    for (const int step : {1, 3, 4}) {
+        CAPTURE(step);
+        std::filesystem::remove_all(again);
+        start({"--resume", fmt::format("{}/step-{:08}", run, step), "--out", again});
+        for (const char* name : {"model.safetensors", "optim.safetensors"})
+            CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
+    }
+    const auto refused = [&](Words words, const char* why) {
+        Process process(folder, "refused", words);
+        CHECK(process.wait(60) == 1);
+        CAPTURE(process.output());
+        CHECK(process.output().find(why) != std::string::npos);
+    };
+    refused({"finetune"}, "finetune takes one file of weights");
+    refused({"finetune", weights, "--resume", run}, "--resume does not go with finetune");
+    refused({"train", "--freeze-epochs", "1"}, "--freeze-epochs needs --lr");
+    refused({"train", "--freeze-epochs", "1", "--sync", "server"}, "--freeze-epochs builds");
+    refused({"finetune", folder / "photos/train/red/0.png"}, "0.png");
+}
+
+TEST_CASE("program: lr-find suggests a rate, draws its curve, and ends where the loss diverges") {
+    TempDir folder;
+    for (const bool diverges : {false, true}) {
+        const std::string out = folder / (diverges ? "diverges" : "rises");
+        Words words = {"lr-find", "--generated", "48", "--batch", "8",  "--size",
+                       "32",      "--threads",   "1",  "--steps", "40", "--decode-threads",
+                       "1",       "--out",       out};
+        for (const char* word : {"--lr", diverges ? "1000" : "0.1"}) words.push_back(word);
+        Process process(folder, "lr-find", words);
+        const int status = process.wait(60);
+        CAPTURE(process.output());
+        REQUIRE(status == 0);
+        CHECK(process.output().find("suggestion: --lr ") != std::string::npos);
+        const auto found = nlohmann::json::parse(read_file(out + "/lr.json"));
+        const auto& points = found["points"];
+        CHECK((diverges ? points.size() < 40 : points.size() == 40));
+        CHECK(found["suggestion"] < points.back()["lr"]);
+        const double ratio = points[1]["lr"].get<double>() / points[0]["lr"].get<double>();
+        CHECK(ratio == doctest::Approx(std::pow(10, 6 / 39.0)).epsilon(1e-3));
+        CHECK(read_file(out + "/lr.svg").starts_with("<svg "));
+        CHECK(!std::filesystem::exists(out + "/latest"));
+    }
+}
+
+TEST_CASE("program: what does not go together is refused in a sentence at the start") {
+    TempDir folder;
+    for (const auto& [words, why] :
+         {std::pair{Words{"--clip-norm", "1", "--sync", "server"}, "--clip-norm does not go with"},
+          {{"--optimizer", "lars", "--sync", "async"}, "--optimizer lars does not go with --sync"},
+          {{"--optimizer", "muon", "--device", "simt"}, "muon work on CPUs: choose --device cpu"},
+          {{"--optimizer", "lamb", "--precision", "bf16"}, "muon work in fp32"},
+          {{"--accumulate", "2", "--factors", "on"}, "--factors on does not go with --accumulate"},
+          {{"--accumulate", "2", "--pipeline", "2"}, "--accumulate 2 does not go with --pipeline"},
+          {{"--accumulate", "2", "--bn-group", "0"}, "--accumulate needs --bn-group above 0"},
+          {{"--schedule", "onecycle", "--warmup", "2"}, "--warmup has no effect"},
+          {{"--val-split", "0", "--early-stop", "2", "--data", folder / "photos"},
+           "need validation images"}}) {
+        write_class(folder / "photos/a", 1, 2);
+        write_class(folder / "photos/b", 100, 20);
+        Words all = {"--size", "32", "--batch", "8", "--out", folder / "run"};
+        all.insert(all.begin(), words.begin(), words.end());
+        Process process(folder, "refused", all);
+        CHECK(process.wait(60) == 1);
+        CAPTURE(process.output());
+        CHECK(process.output().find(why) != std::string::npos);
+    }
+}
