@@ -133,6 +133,7 @@ struct Config {
     int keep = 3;
     int log_every = 10;
     bool quiet = false, json = false, tensorboard = false;
+    std::string page;  // "": none; "on": at the default address
 
     // cost; 0: not given
     double price_per_hour = 0, watts = 0, grams_per_kwh = 0;
@@ -179,12 +180,15 @@ enum Command : unsigned {
     kToken = 131072,
     kReport = 262144,
     kDoctor = 524288,
+    kPage = 1048576,
+    kWatch = 2097152,
 };
 
 enum OptionFlag : unsigned {
     kJob = 1,      // the same on every rank: rank 0's value
     kFollows = 2,  // rank 0's value on ranks whose users give none
     kFirst = 4,    // shown by the short help
+    kBare = 8,     // a text that may be left out: "on"
 };
 
 struct Limits {
