@@ -99,7 +99,7 @@ std::string PageState::metrics() const {
     page.add({"", "convoy_last_step_timestamp_seconds", "gauge", "Time of the last logged step."},
              "", instant(last_step_time_));
     page.add({"", "convoy_checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint."},
-             "", instant(checkpoint_time_));
+             "", value(facts_, "checkpoint_time"));
     page.add({"", "convoy_ranks", "gauge", "Ranks that take part."}, "", double(ranks_.size()));
     for (size_t i = 0; i < std::size(kOfRanks);) {  // the metrics of one name, rank by rank
         size_t end = i;

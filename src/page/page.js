@@ -82,11 +82,12 @@ function showNumbers(s) {
   const numbers = [
     ['step', known(s.step) ? s.step + (known(s.steps) ? ' / ' + s.steps : '') : '–'],
     ['epoch', known(s.epoch) ? s.epoch + 1 + (s.epochs > 0 ? ' / ' + s.epochs : '') : '–'],
-    ['time left', known(s.eta) ? clock(s.eta) : '–'],
+    ['time left', s.eta > 0 ? clock(s.eta) : '–'],
     ['images a second', digits(s.images_per_second, 4)],
     ['loss', digits(s.loss, 4)],
     ['accuracy', percent(s.top1, 1)],
     ['validation', percent(s.val_top1, 1)],
+    ['checkpoint', known(s.checkpoint_time) ? clock(Math.max(0, s.now - s.checkpoint_time)) + ' ago' : '–'],
   ];
   if (late > 30) numbers.push(['since the last step', clock(late)]);
   by('numbers').replaceChildren(...numbers.map(([name, value]) => {

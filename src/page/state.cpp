@@ -42,7 +42,6 @@ void copy_numbers(json& to, const json& from, std::initializer_list<const char*>
 std::string sentence(const std::string& name, const json& event) {
     if (name == "regroup") return text(event, "why");
     if (name == "error") return "error: " + text(event, "cause");
-    if (name == "checkpoint") return "checkpoint saved";
     if (name == "leave") return "this rank has left the job; the others go on";
     if (name == "start") return "training starts";
     if (name == "done") return "done: " + text(event, "how");
@@ -50,9 +49,6 @@ std::string sentence(const std::string& name, const json& event) {
     if (name == "unequal")
         return cat("weights differed between ranks, first in ", text(event, "tensor"),
                    "; all are equal again");
-    if (name == "val")
-        return fmt::format("validation: loss {:.4f}, top1 {:.2f} %", number(event, "loss"),
-                           100 * number(event, "top1"));
     return "";
 }
 
@@ -116,7 +112,7 @@ void PageState::event(const json& event) {
     } else if (name == "wait") {
         phase_ = "waiting";
     } else if (name == "checkpoint" && std::isfinite(time)) {
-        checkpoint_time_ = time;
+        facts_["checkpoint_time"] = time;
     } else if (name == "done" || name == "leave") {
         phase_ = text(event, "how") == "finished" ? "done" : "stopped";
         copy_numbers(facts_, event, {"cost", "kwh", "seconds"});

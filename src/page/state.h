@@ -45,7 +45,7 @@ class PageState {
     nlohmann::json ranks_ = nlohmann::json::array();
     std::vector<Item> train_, val_, events_;
     uint64_t number_ = 0, whole_since_ = 0;  // who has seen less than that needs everything
-    double images_ = 0, regroups_ = 0, last_step_time_ = 0, checkpoint_time_ = 0;
+    double images_ = 0, regroups_ = 0, last_step_time_ = 0;
     double begin_time_ = 0, begin_step_ = 0;
 };
 
