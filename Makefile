@@ -305,9 +305,9 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 46085
+BUDGET := 46730
 lines:
-	@git ls-files src net kernels data tools ':!*.jpg' | xargs wc -l | sed '/ total$$/d' | \
+	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \
 	    END { for (room in lines) printf "%6d  %s\n", lines[room], room | "sort -k2"; close("sort -k2"); \
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -90,7 +91,7 @@ static int command_watch(const CommandLine& line, Log&, const Stop& stop) {
         const std::vector<std::string> lines = terminal
                                                    ? watch_lines(state, terminal_width())
                                                    : std::vector<std::string>{watch_line(state)};
-        const double step = state.value("step", json()).is_number() ? double(state["step"]) : -1;
+        const double step = std::fmax(json_number(state, "step"), 0);
         if (terminal || step != last_step || is_over(state))
             for (const std::string& one : lines) text += one + "\n";
         drawn = terminal ? lines.size() : 0, last_step = step;

@@ -80,18 +80,14 @@ class Page {
 
 std::string PageState::metrics() const {
     std::lock_guard lock(mutex_);
-    const auto value = [](const json& of, const char* field) {
-        const auto found = of.find(field);
-        return found != of.end() && found->is_number() ? found->get<double>() : NAN;
-    };
     const auto instant = [](double time) { return time > 0 ? time : NAN; };
     Page page;
     page.add({"", "convoy_job_info", "gauge", "What is trained."},
-             cat("model=\"", label(facts_.value("model", "")), "\""), 1);
+             cat("model=\"", label(json_text(facts_, "model")), "\""), 1);
     for (const char* phase : {"starting", "training", "waiting", "done", "stopped", "failed"})
         page.add({"", "convoy_state", "gauge", "1 for the state that the run is in."},
                  cat("state=\"", phase, "\""), phase_ == phase);
-    for (const Metric& metric : kOfJob) page.add(metric, "", value(facts_, metric.field));
+    for (const Metric& metric : kOfJob) page.add(metric, "", json_number(facts_, metric.field));
     page.add({"", "convoy_images_total", "counter", "Images trained on."}, "", images_);
     page.add(
         {"", "convoy_regroups_total", "counter", "Times that ranks were lost, left or joined."}, "",
@@ -99,7 +95,7 @@ std::string PageState::metrics() const {
     page.add({"", "convoy_last_step_timestamp_seconds", "gauge", "Time of the last logged step."},
              "", instant(last_step_time_));
     page.add({"", "convoy_checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint."},
-             "", value(facts_, "checkpoint_time"));
+             "", json_number(facts_, "checkpoint_time"));
     page.add({"", "convoy_ranks", "gauge", "Ranks that take part."}, "", double(ranks_.size()));
     for (size_t i = 0; i < std::size(kOfRanks);) {  // the metrics of one name, rank by rank
         size_t end = i;
@@ -110,8 +106,8 @@ std::string PageState::metrics() const {
             for (size_t k = i; k < end; ++k)
                 page.add(kOfRanks[k],
                          cat("rank=\"", rank["rank"].get<size_t>(), "\",host=\"",
-                             label(rank.value("address", "")), "\""),
-                         value(rank, kOfRanks[k].field));
+                             label(json_text(rank, "address")), "\""),
+                         json_number(rank, kOfRanks[k].field));
         i = end;
     }
     return page.text();

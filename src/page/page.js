@@ -83,7 +83,7 @@ function showNumbers(s) {
     ['step', known(s.step) ? s.step + (known(s.steps) ? ' / ' + s.steps : '') : '–'],
     ['epoch', known(s.epoch) ? s.epoch + 1 + (s.epochs > 0 ? ' / ' + s.epochs : '') : '–'],
     ['time left', s.eta > 0 ? clock(s.eta) : '–'],
-    ['images a second', digits(s.images_per_second, 4)],
+    ['images/s', digits(s.images_per_second, 4)],
     ['loss', digits(s.loss, 4)],
     ['accuracy', percent(s.top1, 1)],
     ['validation', percent(s.val_top1, 1)],

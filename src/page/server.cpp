@@ -6,7 +6,6 @@
 #include <curl/curl.h>
 #include <netdb.h>
 #include <openssl/crypto.h>
-#include <openssl/rand.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -21,6 +20,7 @@
 #include <thread>
 
 #include "net/communicator.h"
+#include "net/tls.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/number.h"
@@ -52,17 +52,9 @@ static bool equal_in_constant_time(const std::string& a, const std::string& b) {
     return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-static std::string view_token() {
-    unsigned char bytes[16];
-    if (RAND_bytes(bytes, sizeof bytes) != 1) fail("no random numbers for the page's token");
-    std::string token;
-    for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
-    return token;
-}
-
 std::pair<std::string, uint16_t> page_address(const std::string& page) {
     auto address = split_address(page == "on" ? "127.0.0.1" : page, "--page");
-    if (page.find_last_of(':') == page.npos) address.second = 29480;
+    if (address.second == 0) address.second = 29480;
     return address;
 }
 
@@ -108,7 +100,7 @@ struct PageServer::Server {
         getnameinfo(reinterpret_cast<sockaddr*>(&bound), size, host, sizeof host, service,
                     sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
         address = host, bound_port = service;
-        if (!address.starts_with("127.") && address != "::1") token = view_token();
+        if (!address.starts_with("127.") && address != "::1") token = make_token();
         cookie = "convoy_view_" + bound_port;  // a browser sends the cookies of all ports
         thread = std::thread([this] { serve(); });
     }

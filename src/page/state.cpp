@@ -14,40 +14,39 @@ namespace convoy {
 
 using nlohmann::json;
 
-namespace {
-
 constexpr size_t kMostItems = 2000, kMostRanks = 1024, kMostText = 400, kMostLine = 1 << 20;
 
-// A number of an event; NaN where there is none.
-double number(const json& event, const char* name) {
-    const auto found = event.find(name);
-    return found != event.end() && found->is_number() ? found->get<double>() : NAN;
+double json_number(const json& of, const char* name) {
+    const auto found = of.is_object() ? of.find(name) : of.end();
+    return found != of.end() && found->is_number() ? found->get<double>() : NAN;
 }
 
-std::string text(const json& event, const char* name) {
-    const auto found = event.find(name);
-    return found != event.end() && found->is_string()
+std::string json_text(const json& of, const char* name) {
+    const auto found = of.is_object() ? of.find(name) : of.end();
+    return found != of.end() && found->is_string()
                ? found->get_ref<const std::string&>().substr(0, kMostText)
                : "";
 }
+
+namespace {
 
 // Numbers of `from` that have these names, where they are finite.
 void copy_numbers(json& to, const json& from, std::initializer_list<const char*> names,
                   const char* prefix = "") {
     for (const char* name : names)
-        if (const double x = number(from, name); std::isfinite(x)) to[cat(prefix, name)] = x;
+        if (const double x = json_number(from, name); std::isfinite(x)) to[cat(prefix, name)] = x;
 }
 
 // The sentence of an event in the list; "" if it is not listed.
 std::string sentence(const std::string& name, const json& event) {
-    if (name == "regroup") return text(event, "why");
-    if (name == "error") return "error: " + text(event, "cause");
+    if (name == "regroup") return json_text(event, "why");
+    if (name == "error") return "error: " + json_text(event, "cause");
     if (name == "leave") return "this rank has left the job; the others go on";
     if (name == "start") return "training starts";
-    if (name == "done") return "done: " + text(event, "how");
+    if (name == "done") return "done: " + json_text(event, "how");
     if (name == "wait") return "too few ranks: waiting for some that --join";
     if (name == "unequal")
-        return cat("weights differed between ranks, first in ", text(event, "tensor"),
+        return cat("weights differed between ranks, first in ", json_text(event, "tensor"),
                    "; all are equal again");
     return "";
 }
@@ -79,13 +78,13 @@ void PageState::line(std::string_view line) {
 
 void PageState::event(const json& event) {
     std::lock_guard lock(mutex_);
-    const std::string name = text(event, "event");
-    const double time = number(event, "time"), step = number(event, "step");
+    const std::string name = json_text(event, "event");
+    const double time = json_number(event, "time"), step = json_number(event, "step");
     if (std::isfinite(time)) facts_["time"] = time;
     copy_numbers(facts_, event, {"step", "epoch"});
     if (name == "start") {
         for (const char* setting : {"model", "data", "batch", "optimizer"})
-            facts_[setting] = text(event, setting);
+            facts_[setting] = json_text(event, setting);
         phase_ = "training";
     } else if (name == "job") {
         copy_numbers(facts_, event, {"epochs", "steps"});
@@ -96,15 +95,16 @@ void PageState::event(const json& event) {
     } else if (name == "step" || name == "local_step") {
         phase_ = "training";
         copy_numbers(facts_, event, {"loss", "top1", "lr", "images_per_second"});
-        if (name == "step" && number(event, "images") > 0) images_ += number(event, "images");
+        if (name == "step" && json_number(event, "images") > 0)
+            images_ += json_number(event, "images");
         if (std::isfinite(time)) last_step_time_ = time;
         json point = {step};
         for (const char* field : {"loss", "top1", "lr", "images_per_second"})
-            point.push_back(number(event, field));  // null where it is not known
+            point.push_back(json_number(event, field));  // null where it is not known
         add(train_, step, std::move(point));
     } else if (name == "val") {
         copy_numbers(facts_, event, {"loss", "top1", "top5"}, "val_");
-        add(val_, step, {step, number(event, "loss"), number(event, "top1")});
+        add(val_, step, {step, json_number(event, "loss"), json_number(event, "top1")});
     } else if (name == "utilisation") {
         if (const auto told = event.find("ranks"); told != event.end()) take_ranks(*told);
     } else if (name == "regroup") {
@@ -114,9 +114,9 @@ void PageState::event(const json& event) {
     } else if (name == "checkpoint" && std::isfinite(time)) {
         facts_["checkpoint_time"] = time;
     } else if (name == "done" || name == "leave") {
-        phase_ = text(event, "how") == "finished" ? "done" : "stopped";
+        phase_ = json_text(event, "how") == "finished" ? "done" : "stopped";
         copy_numbers(facts_, event, {"cost", "kwh", "seconds"});
-    } else if (name == "error" && !text(event, "cause").empty()) {
+    } else if (name == "error" && !json_text(event, "cause").empty()) {
         phase_ = "failed";  // a later step shows that the run went on
     }
     if (const std::string what = sentence(name, event); !what.empty())
@@ -134,20 +134,22 @@ void PageState::take_ranks(const json& told) {
                      {"share", "seconds", "data_wait", "net_wait", "net_busy", "cpu", "memory",
                       "sent", "received", "read", "gpu", "gpu_memory"});
         for (const char* name : {"address", "host"})
-            if (const std::string value = text(told[i], name); !value.empty()) rank[name] = value;
-        const double seconds = number(told[i], "seconds");
+            if (const std::string value = json_text(told[i], name); !value.empty())
+                rank[name] = value;
+        const double seconds = json_number(told[i], "seconds");
         if (!(seconds > 0)) continue;
         // Sums since the job has these ranks, for /metrics.
         const auto count = [&](const char* sum, double amount) {
             if (amount >= 0) rank[sum] = rank.value(sum, 0.0) + amount;
         };
-        const double data = number(told[i], "data_wait"), net = number(told[i], "net_wait");
+        const double data = json_number(told[i], "data_wait"),
+                     net = json_number(told[i], "net_wait");
         count("data_seconds", seconds * data);
         count("net_seconds", seconds * net);
         count("other_seconds", seconds * std::max(1 - data - net, 0.0));
-        count("cpu_seconds", seconds * number(told[i], "cpu"));
+        count("cpu_seconds", seconds * json_number(told[i], "cpu"));
         for (const char* bytes : {"sent", "received", "read"})
-            count(cat(bytes, "_bytes").c_str(), number(told[i], bytes));
+            count(cat(bytes, "_bytes").c_str(), json_number(told[i], bytes));
     }
 }
 
@@ -156,7 +158,7 @@ std::string PageState::limit() const {
     if (phase_ == "waiting") return "waiting for ranks to join";
     if (phase_ != "training") return "";
     const json *busiest = nullptr, *most_patient = nullptr;
-    const auto part = [](const json& rank, const char* name) { return number(rank, name); };
+    const auto part = [](const json& rank, const char* name) { return json_number(rank, name); };
     for (const json& rank : ranks_) {
         if (!std::isfinite(part(rank, "net_wait")) || !std::isfinite(part(rank, "data_wait")))
             return "";
@@ -173,7 +175,7 @@ std::string PageState::limit() const {
                                   : cat("computing takes ", percent(compute), " of its step");
     if (part(*most_patient, "net_wait") - net > 0.15)
         return cat("all wait for rank ", int64_t((*busiest)["rank"]), " (",
-                   text(*busiest, "address"), "): ", cause);
+                   json_text(*busiest, "address"), "): ", cause);
     if (net > std::max(data, compute))
         return cat("limited by the network: every rank waits for it for ", percent(net),
                    " of a step or more");
@@ -195,7 +197,7 @@ json PageState::snapshot(uint64_t after, double now) const {
                 {"next", number_},
                 {"reset", reset},
                 {"last_step_time", last_step_time_}});
-    const double step = number(facts_, "step"), steps = number(facts_, "steps");
+    const double step = json_number(facts_, "step"), steps = json_number(facts_, "steps");
     const double done = step - begin_step_, seconds = last_step_time_ - begin_time_;
     if (phase_ == "training" && done > 0 && seconds > 0 && steps >= step)
         all["eta"] = std::max(seconds / done * (steps - step) - (now - last_step_time_), 0.0);

@@ -14,6 +14,11 @@
 
 namespace convoy {
 
+// A field of a stranger's object: NaN or "" where it is missing or something else; long texts are
+// cut.
+double json_number(const nlohmann::json& of, const char* name);
+std::string json_text(const nlohmann::json& of, const char* name);
+
 class PageState {
  public:
     // An object of the log (src/run/README.md lists them). Any thread. Trusts nothing: fields of

@@ -7,21 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/text.h"
+#include "src/page/state.h"
 
 namespace convoy {
 
 using nlohmann::json;
 
-// A page elsewhere may send anything: what is no number or text is not known.
-static double number(const json& of, const char* name) {
-    const auto found = of.is_object() ? of.find(name) : of.end();
-    return found != of.end() && found->is_number() ? found->get<double>() : NAN;
-}
-
-static std::string text(const json& of, const char* name) {
-    const auto found = of.is_object() ? of.find(name) : of.end();
-    return found != of.end() && found->is_string() ? printable(found->get<std::string>()) : "";
-}
+// What is shown of a field: a page elsewhere may send anything.
+static std::string word(const json& of, const char* name) { return printable(json_text(of, name)); }
 
 static const json& list(const json& of, const char* name) {
     static const json none = json::array();
@@ -42,33 +35,35 @@ static std::string cut(const std::string& line, int width) {
 }
 
 bool is_over(const json& state) {
-    const std::string phase = text(state, "state");
+    const std::string phase = word(state, "state");
     return phase == "done" || phase == "stopped" || phase == "failed";
 }
 
 std::string watch_line(const json& state) {
-    std::string line = cat(text(state, "state"), "  step ", shown("{:.0f}", number(state, "step")));
-    if (number(state, "steps") > 0) line += shown("/{:.0f}", number(state, "steps"));
-    line += cat("  loss ", shown("{:.4f}", number(state, "loss")), "  top1 ",
-                shown("{:.1f} %", number(state, "top1"), 100), "  ",
-                shown("{:.1f} img/s", number(state, "images_per_second")));
-    if (std::isfinite(number(state, "val_top1")))
-        line += shown("  val {:.2f} %", number(state, "val_top1"), 100);
-    if (std::isfinite(number(state, "eta"))) line += "  eta " + clock_text(number(state, "eta"));
+    std::string line =
+        cat(word(state, "state"), "  step ", shown("{:.0f}", json_number(state, "step")));
+    if (json_number(state, "steps") > 0) line += shown("/{:.0f}", json_number(state, "steps"));
+    line += cat("  loss ", shown("{:.4f}", json_number(state, "loss")), "  top1 ",
+                shown("{:.1f} %", json_number(state, "top1"), 100), "  ",
+                shown("{:.1f} img/s", json_number(state, "images_per_second")));
+    if (std::isfinite(json_number(state, "val_top1")))
+        line += shown("  val {:.2f} %", json_number(state, "val_top1"), 100);
+    if (std::isfinite(json_number(state, "eta")))
+        line += "  eta " + clock_text(json_number(state, "eta"));
     return line;
 }
 
 std::vector<std::string> watch_lines(const json& state, int width) {
     std::vector<std::string> lines;
-    lines.push_back(cat(text(state, "model"), " on ",
-                        text(state, "data").empty() ? "generated images" : text(state, "data")));
-    const double part = number(state, "step") / number(state, "steps");
+    lines.push_back(cat(word(state, "model"), " on ",
+                        word(state, "data").empty() ? "generated images" : word(state, "data")));
+    const double part = json_number(state, "step") / json_number(state, "steps");
     const int full = std::isfinite(part) ? int(std::clamp(part, 0.0, 1.0) * 40) : 0;
     lines.push_back(fmt::format("[{:<40}] {}", std::string(size_t(full), '='), watch_line(state)));
-    const double late = number(state, "now") - number(state, "last_step_time");
-    if (text(state, "state") == "training" && number(state, "last_step_time") > 0 && late > 30)
+    const double late = json_number(state, "now") - json_number(state, "last_step_time");
+    if (word(state, "state") == "training" && json_number(state, "last_step_time") > 0 && late > 30)
         lines.push_back(cat("no step is logged since ", clock_text(late)));
-    if (const std::string limit = text(state, "limit"); !limit.empty()) lines.push_back(limit);
+    if (const std::string limit = word(state, "limit"); !limit.empty()) lines.push_back(limit);
     lines.push_back("");
     lines.push_back(fmt::format("{:>4}  {:<21} {:>5} {:>6} {:>6} {:>6} {:>6} {:>9} {:>10}  {}",
                                 "rank", "address", "share", "images", "comp.", "net", "CPU",
@@ -76,16 +71,16 @@ std::vector<std::string> watch_lines(const json& state, int width) {
     const json& ranks = list(state, "ranks");
     for (size_t i = 0; i < std::min<size_t>(ranks.size(), 64); ++i) {
         const json& rank = ranks[i];
-        const double data = number(rank, "data_wait"), net = number(rank, "net_wait");
+        const double data = json_number(rank, "data_wait"), net = json_number(rank, "net_wait");
         const auto bytes = [](double x) { return std::isfinite(x) ? bytes_text(x) : "-"; };
         lines.push_back(fmt::format(
             "{:>4}  {:<21} {:>5} {:>6} {:>6} {:>6} {:>6} {:>9} {:>10}  {}", i,
-            text(rank, "address"), shown("{:g}", number(rank, "share")),
+            word(rank, "address"), shown("{:g}", json_number(rank, "share")),
             shown("{:.0f} %", data, 100), shown("{:.0f} %", std::max(1 - data - net, 0.0), 100),
-            shown("{:.0f} %", net, 100), shown("{:.0f} %", number(rank, "cpu"), 100),
-            bytes(number(rank, "memory")),
-            bytes(number(rank, "sent") / number(rank, "seconds")) + "/s",
-            shown("{:.0f} %", number(rank, "gpu"), 100)));
+            shown("{:.0f} %", net, 100), shown("{:.0f} %", json_number(rank, "cpu"), 100),
+            bytes(json_number(rank, "memory")),
+            bytes(json_number(rank, "sent") / json_number(rank, "seconds")) + "/s",
+            shown("{:.0f} %", json_number(rank, "gpu"), 100)));
     }
     for (std::string& line : lines) line = cut(line, width);
     return lines;
