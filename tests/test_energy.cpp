@@ -66,7 +66,11 @@ std::string build_nvml(const TempDir& folder, const std::string& counter) {
               "  *d = &ready; return 0; }\n", "int nvmlDeviceGetTotalEnergyConsumption(void* d,\n",
               "    unsigned long long* mj) {\n", "  FILE* f = d == &ready ? fopen(\"", counter,
               "\", \"r\") : 0;\n", "  if (!f) return 3;\n",
-              "  int n = fscanf(f, \"%llu\", mj); fclose(f);\n", "  return n == 1 ? 0 : 999; }\n"));
+              "  int n = fscanf(f, \"%llu\", mj); fclose(f);\n", "  return n == 1 ? 0 : 999; }\n",
+              "int nvmlDeviceGetUtilizationRates(void* d, unsigned* percents) {\n",
+              "  percents[0] = 40; percents[1] = 7; return d == &ready ? 0 : 1; }\n",
+              "int nvmlDeviceGetMemoryInfo(void* d, unsigned long long* bytes) {\n",
+              "  bytes[0] = 9; bytes[1] = 4; bytes[2] = 5; return d == &ready ? 0 : 1; }\n"));
     const std::string library = folder / "libnvml.so";
     REQUIRE(std::system(cat("cc -shared -fPIC -o ", library, " ", folder / "nvml.c").c_str()) == 0);
     return library;
@@ -175,6 +179,10 @@ TEST_CASE("energy: a GPU is counted by NVML, and is not known where NVML does no
     TempDir folder;
     const std::string counter = folder / "millijoules", library = build_nvml(folder, counter);
     write(counter, "7000");
+    const GpuUse use = gpu_use(kGpu, library)();
+    CHECK(use.busy == 0.4);
+    CHECK(use.memory_bytes == 5);
+    CHECK_THROWS_AS(gpu_use("GPU-other", library), Error);
     const auto gpu_of = [](const std::string& nvml, const std::string& uuid) {
         return EnergySource([&] { return gpu_counter(uuid, nvml); });
     };

@@ -82,6 +82,11 @@ std::string clock_text(double seconds) {
                     : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
 
+std::string bytes_text(double bytes) {
+    const std::string count = count_text(bytes);
+    return cat(count, count.back() >= 'A' ? "B" : " B");
+}
+
 std::string count_text(double n) {
     if (n >= 1e9) return fmt::format("{:.2f} G", n / 1e9);
     if (n >= 1e6) return fmt::format("{:.2f} M", n / 1e6);

@@ -31,6 +31,7 @@ std::string printable(std::string_view text);
 
 std::string clock_text(double seconds);  // "3:10" (minutes), "2:05:07" (hours)
 std::string count_text(double n);        // "57.0 M", "4.2 k", "316"
+std::string bytes_text(double bytes);    // "57.00 MB", "316 B"
 // "1 rank", "2 ranks"
 inline std::string counted(int64_t n, std::string_view what) {
     return cat(n, " ", what, n == 1 ? "" : "s");

@@ -122,7 +122,10 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         std::string& text = texts[option.name];
         (is_flag(option)
              ? app.add_flag(name, text, help_text(option))  // "true", or what follows '='
-             : app.add_option(name, text, help_text(option))->type_name(option.value)->take_last())
+             : app.add_option(name, text, help_text(option))
+                   ->type_name(option.value)
+                   ->take_last()
+                   ->expected(option.flags & kBare ? 0 : 1, 1))
             ->group(option.group);
     }
     try {
@@ -142,7 +145,12 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         const bool is_typed = app.count(option) > 0;
         if (!is_typed && !environment.contains(variable)) continue;
         line.given[name] = is_typed ? option : variable;
-        set_option(line.config, name, is_typed ? text : environment.at(variable), line.given[name]);
+        const bool bare = is_typed && text.empty() && find_option(name)->flags & kBare;
+        set_option(line.config, name,
+                   bare       ? "on"
+                   : is_typed ? text
+                              : environment.at(variable),
+                   line.given[name]);
     }
     if (environment.contains("CONVOY_TOKEN")) line.config.token = environment.at("CONVOY_TOKEN");
     // Crops would cut the generated shapes off.

@@ -274,6 +274,9 @@ static const Option kOptions[] = {
      "steps between two lines"},
     {"tensorboard", "Output", &C::tensorboard, "", kTrain, kJob, kAny,
      "write curves, settings, images and mistakes for TensorBoard into the run folder, under tb/"},
+    {"page", "Output", &C::page, "[ADDRESS:PORT]", kTrain | kPage, kJob | kBare, kAny,
+     "show the run on a web page of rank 0, and to Prometheus at /metrics; default address: "
+     "127.0.0.1:29480; any but loopback needs the token of the URL that is printed"},
     {"quiet", "Output", &C::quiet, "", kTrain | kEval | kPredict | kCoordinator, 0, kAny,
      "print only errors and notices"},
     {"json", "Output", &C::json, "",

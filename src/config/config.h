@@ -137,6 +137,7 @@ struct Config {
     int keep = 3;
     int log_every = 10;
     bool quiet = false, json = false, tensorboard = false;
+    std::string page;  // "": none; "on": at the default address
 
     // cost; 0: not given
     double price_per_hour = 0, watts = 0, grams_per_kwh = 0;
@@ -185,12 +186,15 @@ enum Command : unsigned {
     kDoctor = 524288,
     kFinetune = 1048576,
     kLrFind = 2097152,
+    kPage = 4194304,
+    kWatch = 8388608,
 };
 
 enum OptionFlag : unsigned {
     kJob = 1,      // the same on every rank: rank 0's value
     kFollows = 2,  // rank 0's value on ranks whose users give none
     kFirst = 4,    // shown by the short help
+    kBare = 8,     // a text that may be left out: "on"
 };
 
 struct Limits {

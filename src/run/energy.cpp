@@ -44,32 +44,64 @@ std::vector<EnergyCounter> cpu_packages(const std::string& powercap) {
     return counters;
 }
 
-std::vector<EnergyCounter> gpu_counter(const std::string& uuid, const std::string& nvml) {
-    void* library = dlopen(nvml.c_str(), RTLD_NOW | RTLD_LOCAL);  // to the end of the process
-    if (!library) fail(dlerror());
-    // As NVML's documentation declares them; each returns a status, 0 where it succeeded.
-    int (*init)();
-    int (*get_handle)(const char* uuid, void** device);
-    int (*get_energy)(void* device, unsigned long long* millijoules);
-    const auto find = [&]<class F>(const char* name, F& function) {
-        function = reinterpret_cast<F>(dlsym(library, name));
-        if (!function) fail(nvml, " has no function ", name);
-    };
-    const auto check = [](int status, const char* call) {
+namespace {
+
+// NVML and one GPU of it. The library stays open to the end of the process. Functions are as
+// NVML's documentation declares them; each returns a status, 0 where it succeeded.
+struct Gpu {
+    Gpu(const std::string& uuid, const std::string& nvml)
+        : name(nvml), library(dlopen(nvml.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+        if (!library) fail(dlerror());
+        check(find<int()>("nvmlInit_v2")(), "nvmlInit_v2");
+        const char* handle = "nvmlDeviceGetHandleByUUID";
+        check(find<int(const char*, void**)>(handle)(uuid.c_str(), &device), handle);
+    }
+    template <class Function>
+    Function* find(const char* function) const {
+        void* const found = dlsym(library, function);
+        if (!found) fail(name, " has no function ", function);
+        return reinterpret_cast<Function*>(found);
+    }
+    static void check(int status, const char* call) {
         if (status != 0) fail(call, " ended with status ", status);
-    };
-    find("nvmlInit_v2", init);
-    find("nvmlDeviceGetHandleByUUID", get_handle);
-    find("nvmlDeviceGetTotalEnergyConsumption", get_energy);
-    check(init(), "nvmlInit_v2");
+    }
+    const std::string name;
+    void* const library;
     void* device = nullptr;
-    check(get_handle(uuid.c_str(), &device), "nvmlDeviceGetHandleByUUID");
-    const auto read = [=] {
+};
+
+}  // namespace
+
+std::vector<EnergyCounter> gpu_counter(const std::string& uuid, const std::string& nvml) {
+    const Gpu gpu(uuid, nvml);
+    const char* call = "nvmlDeviceGetTotalEnergyConsumption";
+    const auto get = gpu.find<int(void*, unsigned long long*)>(call);
+    const auto read = [=, device = gpu.device] {
         unsigned long long millijoules = 0;
-        check(get_energy(device, &millijoules), "nvmlDeviceGetTotalEnergyConsumption");
+        Gpu::check(get(device, &millijoules), call);
         return uint64_t(millijoules);
     };
     return {{read, 1e-3, 0}};
+}
+
+std::function<GpuUse()> gpu_use(const std::string& uuid, const std::string& nvml) {
+    struct Percents {
+        unsigned gpu, memory;
+    };
+    struct Bytes {
+        unsigned long long total, free, used;
+    };
+    const Gpu gpu(uuid, nvml);
+    const char *rates = "nvmlDeviceGetUtilizationRates", *memory = "nvmlDeviceGetMemoryInfo";
+    const auto get_rates = gpu.find<int(void*, Percents*)>(rates);
+    const auto get_memory = gpu.find<int(void*, Bytes*)>(memory);
+    return [=, device = gpu.device] {
+        Percents percents{};
+        Bytes bytes{};
+        Gpu::check(get_rates(device, &percents), rates);
+        Gpu::check(get_memory(device, &bytes), memory);
+        return GpuUse{percents.gpu / 100.0, double(bytes.used)};
+    };
 }
 
 EnergySource::EnergySource(const std::function<std::vector<EnergyCounter>()>& open) {

@@ -1,4 +1,4 @@
-// energy.h — the energy that a machine has used, read from counters.
+// energy.h — the energy that a machine has used, read from counters, and how busy its GPU is.
 //
 // Tried: fake powercap trees, and a mock of NVML. Not tried: a machine with RAPL, or with a GPU.
 #pragma once
@@ -25,6 +25,13 @@ std::vector<EnergyCounter> cpu_packages(const std::string& powercap = "/sys/clas
 // NVML: one GPU. The library comes with the driver and is opened at run time. Throws Error.
 std::vector<EnergyCounter> gpu_counter(const std::string& uuid,
                                        const std::string& nvml = "libnvidia-ml.so.1");
+
+struct GpuUse {
+    double busy, memory_bytes;  // busy: part of the last second or less in which a kernel ran
+};
+// Of one GPU and all that use it, by NVML. Throws Error, as what it returns does.
+std::function<GpuUse()> gpu_use(const std::string& uuid,
+                                const std::string& nvml = "libnvidia-ml.so.1");
 
 // The sum of some counters. When one cannot be read all are given up, with what they have counted:
 // a part of the machine, or of the time, would pass for all of it.

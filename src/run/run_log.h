@@ -3,20 +3,16 @@
 
 #include <chrono>
 #include <cstdio>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "src/base/log.h"
+#include "src/page/state.h"
 #include "src/run/job_cost.h"
 #include "src/run/tensorboard.h"
+#include "src/run/utilisation.h"
 #include "src/train/trainer.h"
 
 namespace convoy {
-
-// Seconds since the start of a run: waiting for images, waiting for the network, network busy.
-struct Clocks {
-    double data_wait = 0, net_wait = 0, net_busy = 0;
-};
 
 // "loss 0.0617  top1 99.00 %  top5 99.90 %"; top5 only with more than five classes.
 std::string quality_text(const Sums& sums, int classes);
@@ -49,6 +45,8 @@ class RunLog {
     // This rank has another number; from now on events go to `folder`, if it is not "". next_step:
     // the first that is logged there.
     void become(int rank, const std::string& folder, int64_t next_step);
+    // From now on `page` gets every event too, on every rank, so that an heir knows what was.
+    void show_on(PageState* page) { page_ = page; }
     // Null without --tensorboard, before plan(), and on ranks that keep no file.
     TensorBoard* tensorboard() const { return tensorboard_.get(); }
 
@@ -74,6 +72,7 @@ class RunLog {
     std::string folder_, path_;
     const bool shows_curves_;
     std::unique_ptr<TensorBoard> tensorboard_;
+    PageState* page_ = nullptr;
     int rank_, log_every_, classes_;
     bool terminal_, line_due_ = false;
     double norm_ = 0;

@@ -37,6 +37,21 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
     run_log_ = std::make_unique<RunLog>(
         log_, folder_, setup_.rank(), config_.log_every, int(setup_.classes.size()),
         !config_.quiet && isatty(STDOUT_FILENO), config_.tensorboard);
+    if (!config_.page.empty()) page_address(config_.page);  // a mistake in it ends the run here
+    if (!config_.page.empty()) run_log_->show_on(&page_state_);
+}
+
+// With --page, on rank 0 or its heir. A port that is taken costs the page, not the run.
+void TrainRun::serve_page() {
+    if (config_.page.empty() || setup_.rank() != 0 || page_) return;
+    char host[256] = "localhost";
+    gethostname(host, sizeof host - 1);
+    try {
+        page_ = std::make_unique<PageServer>(config_.page, page_state_);
+        log_.notice("page: ", page_->url(host));
+    } catch (const Error& error) {
+        log_.notice(error.what(), ". The run goes on without it");
+    }
 }
 
 // What depends on this rank's share of a batch.
@@ -162,6 +177,7 @@ int TrainRun::run() {
 void TrainRun::begin() {
     count_steps();
     if (setup_.rank() == 0) print_start();
+    serve_page();
     const int64_t epochs = config_.steps > 0
                                ? (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_
                                : config_.epochs;
@@ -175,8 +191,39 @@ void TrainRun::begin() {
                          peer.address, " | ", peer.host, " |\n");
         board->text("ranks", ranks, at_.step);
     }
+    log_job();
     costs_ = std::make_unique<CostMeter>(setup_.job);
+    const std::string device = device_identity(config_.device);
+    usage_ = std::make_unique<Utilisation>(device.starts_with("GPU-") ? device : "", communicator_,
+                                           clocks());
     communicator_.offer(offer_text(setup_, bucket_bytes_));
+}
+
+// The length of the job and its ranks, as they are from now on.
+void TrainRun::log_job() {
+    nlohmann::json ranks;
+    for (int rank = 0; rank < setup_.world(); ++rank)
+        ranks.push_back({{"share", setup_.shares.weights[size_t(rank)]}});
+    for (const Peer& peer : setup_.job.peers())
+        ranks[size_t(peer.rank)].update({{"address", peer.address}, {"host", peer.host}});
+    run_log_->event("job", {{"epoch", at_.epoch},
+                            {"step", at_.step},
+                            {"epochs", config_.steps > 0 ? 0 : config_.epochs},
+                            {"steps", total_steps_},
+                            {"ranks", ranks}});
+}
+
+// Collective: what all ranks use of their machines goes to the log.
+void TrainRun::tell_usage() {
+    take_usage();
+    usage_->tell(at_.step, communicator_, clocks());
+    take_usage();
+}
+
+void TrainRun::take_usage() {
+    if (!usage_->told()) return;
+    const int64_t step = usage_->step();
+    run_log_->event("utilisation", {{"step", step}, {"ranks", usage_->take()}});
 }
 
 int TrainRun::train() {
@@ -186,6 +233,7 @@ int TrainRun::train() {
         train_epoch();
         if (epoch_done()) {
             keep_weights_equal();
+            tell_usage();
             const JobCost cost = costs_->of_job(run_log_->seconds());
             if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, cost);
             logged_epoch_ = at_.epoch;
@@ -195,6 +243,7 @@ int TrainRun::train() {
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
     if (config_.schedule != Schedule::kRange) save(at_, false);
+    if (usage_->step() != at_.step) tell_usage();
     const JobCost cost = costs_->of_job(run_log_->seconds());
     setup_.job.finish();
     return finish(cost);
@@ -247,6 +296,11 @@ void TrainRun::train_epoch() {
         for (const std::string& reason : loader_->take_bad_reasons())
             log_.notice("left out: ", reason);
         count(sums, local, lr);
+        if (!config_.page.empty()) {  // nobody waits: told with the sums of the next step
+            take_usage();
+            if (!local && at_.step >= usage_->next_step())
+                usage_->tell(at_.step, communicator_, clocks());
+        }
         if (config_.check_every > 0 && at_.step - checked_step_ >= config_.check_every &&
             (gathers == trainer_->gathers() || trainer_->pipeline()) && !drift_)
             keep_weights_equal();
@@ -370,7 +424,9 @@ void TrainRun::validate() {
 
 // The last lines, when all ranks are done.
 int TrainRun::finish(const JobCost& cost) {
-    const std::string costs = setup_.rank() == 0 ? cost.text() : "";
+    std::string costs = setup_.rank() == 0 ? usage_->text() : "";
+    if (const std::string money = cost.text(); !costs.empty() && !money.empty())
+        costs += "\n" + money;
     if (stopped_) {
         run_log_->done(at_, cat("signal ", stopped_), cost);
         if (!costs.empty()) log_.info(costs);

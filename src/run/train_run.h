@@ -15,6 +15,7 @@
 #include "data/loader.h"
 #include "src/base/clock.h"
 #include "src/job/job_setup.h"
+#include "src/page/server.h"
 #include "src/run/run_log.h"
 #include "src/train/evaluate.h"
 #include "src/train/factors.h"
@@ -55,6 +56,10 @@ class TrainRun {
     bool gathers_now() const;
     void tell_when_it_stops();
     void count(const Sums& sums, bool local, double lr);
+    void serve_page();
+    void log_job();
+    void tell_usage();
+    void take_usage();
     void go_to(const Position& at);
     void show_images(const Batch& batch);
     void validate();
@@ -118,8 +123,11 @@ class TrainRun {
     std::unique_ptr<Trainer> trainer_;
     std::unique_ptr<Evaluator> evaluator_;
     std::unique_ptr<Loader> loader_, val_loader_;
+    PageState page_state_;  // --page
     std::unique_ptr<RunLog> run_log_;
+    std::unique_ptr<PageServer> page_;  // on rank 0, or its heir
     std::unique_ptr<CostMeter> costs_;
+    std::unique_ptr<Utilisation> usage_;
     // Where all ranks are; at_ is ahead of it in local steps.
     Position at_, committed_;
     double base_lr_ = 0, best_top1_ = -1;

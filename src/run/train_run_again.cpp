@@ -101,6 +101,7 @@ void regroup_before_start(JobSession& job) {
 void TrainRun::go_on() {
     const auto begin = Clock::now();
     trainer_->sync().rewind();
+    if (usage_) usage_->forget();
     at_ = committed_;
     State state = snapshot();
     drop();
@@ -144,6 +145,7 @@ void TrainRun::go_on() {
                                 {"ranks", setup_.world()},
                                 {"why", why},
                                 {"seconds", seconds_since(begin)}});
+    if (total_steps_ > 0) log_job(), serve_page();
 }
 
 // Ranks that start afresh have drawn the same weights from the same seed: then only a checksum

@@ -1,0 +1,116 @@
+// metrics.cpp — the state of a run in Prometheus's text format 0.0.4.
+//
+// Base units, parts from 0 to 1, counters that end in _total, instants in place of ages. Series of
+// a rank vanish with it. No paths, no names of classes: each value of a label is a series for ever.
+#include <cmath>
+
+#include "src/base/text.h"
+#include "src/page/state.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+namespace {
+
+std::string label(std::string_view value) {
+    std::string out;
+    for (const char c : value)
+        if (c == '\\' || c == '"')
+            out += cat('\\', c);
+        else
+            out += c == '\n' ? "\\n" : std::string(1, c);
+    return out;
+}
+
+struct Metric {
+    const char *field, *name, *type, *help;
+    const char* labels = "";  // beside those of a rank
+};
+
+constexpr Metric kOfJob[] = {
+    {"step", "convoy_step", "gauge", "Steps done."},
+    {"steps", "convoy_steps_planned", "gauge", "Steps of the whole run."},
+    {"epoch", "convoy_epoch", "gauge", "Epoch of the last step, from 0."},
+    {"images_per_second", "convoy_images_per_second", "gauge", "Images of all ranks a second."},
+    {"lr", "convoy_learning_rate", "gauge", "Learning rate."},
+    {"loss", "convoy_loss", "gauge", "Mean loss.", "split=\"train\""},
+    {"val_loss", "convoy_loss", "gauge", "Mean loss.", "split=\"val\""},
+    {"top1", "convoy_top1_ratio", "gauge", "Part of the images that were classified right.",
+     "split=\"train\""},
+    {"val_top1", "convoy_top1_ratio", "gauge", "Part of the images that were classified right.",
+     "split=\"val\""},
+};
+constexpr const char* kPhaseHelp = "Time of a rank's steps by what it did; the phases add up.";
+constexpr Metric kOfRanks[] = {
+    {"data_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"data\""},
+    {"net_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"network\""},
+    {"other_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"compute\""},
+    {"cpu_seconds", "convoy_cpu_seconds_total", "counter", "Processor time of a rank."},
+    {"memory", "convoy_resident_memory_bytes", "gauge", "Memory of a rank."},
+    {"sent_bytes", "convoy_network_sent_bytes_total", "counter", "Bytes sent to other ranks."},
+    {"received_bytes", "convoy_host_received_bytes_total", "counter",
+     "Bytes that the interfaces of a rank's host have received."},
+    {"read_bytes", "convoy_disk_read_bytes_total", "counter", "Bytes that a rank read from disks."},
+    {"gpu", "convoy_gpu_busy_ratio", "gauge", "Part of the time in which a rank's GPU worked."},
+    {"gpu_memory", "convoy_gpu_memory_bytes", "gauge", "Memory in use on a rank's GPU."},
+};
+
+class Page {
+ public:
+    // Samples of one name follow one another.
+    void add(const Metric& metric, const std::string& labels, double value) {
+        if (!std::isfinite(value)) return;
+        if (last_ != metric.name)
+            text_ += cat("# HELP ", metric.name, " ", metric.help, "\n# TYPE ", metric.name, " ",
+                         metric.type, "\n");
+        last_ = metric.name;
+        const char* comma = *metric.labels && !labels.empty() ? "," : "";
+        const std::string all = cat(labels, comma, metric.labels);
+        text_ += cat(metric.name, all.empty() ? "" : cat("{", all, "}"), " ", value, "\n");
+    }
+    std::string text() { return std::move(text_); }
+
+ private:
+    std::string text_;
+    std::string_view last_;
+};
+
+}  // namespace
+
+std::string PageState::metrics() const {
+    std::lock_guard lock(mutex_);
+    const auto instant = [](double time) { return time > 0 ? time : NAN; };
+    Page page;
+    page.add({"", "convoy_job_info", "gauge", "What is trained."},
+             cat("model=\"", label(json_text(facts_, "model")), "\""), 1);
+    for (const char* phase : {"starting", "training", "waiting", "done", "stopped", "failed"})
+        page.add({"", "convoy_state", "gauge", "1 for the state that the run is in."},
+                 cat("state=\"", phase, "\""), phase_ == phase);
+    for (const Metric& metric : kOfJob) page.add(metric, "", json_number(facts_, metric.field));
+    page.add({"", "convoy_images_total", "counter", "Images trained on."}, "", images_);
+    page.add(
+        {"", "convoy_regroups_total", "counter", "Times that ranks were lost, left or joined."}, "",
+        regroups_);
+    page.add({"", "convoy_last_step_timestamp_seconds", "gauge", "Time of the last logged step."},
+             "", instant(last_step_time_));
+    page.add({"", "convoy_checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint."},
+             "", json_number(facts_, "checkpoint_time"));
+    page.add({"", "convoy_ranks", "gauge", "Ranks that take part."}, "", double(ranks_.size()));
+    for (size_t i = 0; i < std::size(kOfRanks);) {  // the metrics of one name, rank by rank
+        size_t end = i;
+        while (end < std::size(kOfRanks) &&
+               std::string_view(kOfRanks[end].name) == kOfRanks[i].name)
+            ++end;
+        for (const json& rank : ranks_)
+            for (size_t k = i; k < end; ++k)
+                page.add(kOfRanks[k],
+                         cat("rank=\"", rank["rank"].get<size_t>(), "\",host=\"",
+                             label(json_text(rank, "address")), "\""),
+                         json_number(rank, kOfRanks[k].field));
+        i = end;
+    }
+    return page.text();
+}
+
+}  // namespace convoy

@@ -1,0 +1,305 @@
+// server.cpp — see server.h. Boost.Beast parses what is asked (its headers come with the package of
+// Boost.Context); its streams and Boost.Asio would be 600 KB of code, poll() is enough.
+#include "src/page/server.h"
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <netdb.h>
+#include <openssl/crypto.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <thread>
+
+#include "net/communicator.h"
+#include "net/tls.h"
+#include "src/base/check.h"
+#include "src/base/clock.h"
+#include "src/base/number.h"
+#include "src/base/text.h"
+#include "src/page/assets.h"
+
+namespace convoy {
+
+namespace http = boost::beast::http;
+using Request = http::request<http::empty_body>;
+
+constexpr size_t kMostConnections = 32, kHeadLimit = 8 << 10;
+constexpr double kPatience = 10;  // seconds
+
+static std::string text_of(boost::beast::string_view view) { return {view.data(), view.size()}; }
+
+// The value of `name` in "a=1&b=2", or in "a=1; b=2"; "" if it is not there.
+static std::string value_of(const std::string& pairs, const std::string& name) {
+    for (size_t at = 0; at < pairs.size();) {
+        const size_t end = std::min(pairs.find_first_of("&; ", at), pairs.size());
+        if (pairs.compare(at, name.size() + 1, name + "=") == 0)
+            return pairs.substr(at + name.size() + 1, end - at - name.size() - 1);
+        at = end + 1;
+    }
+    return "";
+}
+
+static bool equal_in_constant_time(const std::string& a, const std::string& b) {
+    return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::pair<std::string, uint16_t> page_address(const std::string& page) {
+    auto address = split_address(page == "on" ? "127.0.0.1" : page, "--page");
+    if (address.second == 0) address.second = 29480;
+    return address;
+}
+
+// What is sent back; `head`: fields beside those of every answer.
+struct Answer {
+    int status = 200;
+    std::string type, body, head;
+};
+
+struct Connection {
+    int socket;
+    std::string in = {}, out = {};
+    Clock::time_point begin = Clock::now();  // of the request or of the answer
+    bool ends = false;                       // when `out` is sent
+};
+
+struct PageServer::Server {
+    Server(const std::string& page, const PageState& its_state)
+        : state(its_state), name(page_address(page).first) {
+        const std::string port = std::to_string(page_address(page).second);
+        addrinfo hints{}, *found = nullptr;
+        hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV, hints.ai_socktype = SOCK_STREAM;
+        const int unknown = getaddrinfo(name.c_str(), port.c_str(), &hints, &found);
+        const int on = 1, flags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+        bool listens = false;
+        if (!unknown) {
+            listener = socket(found->ai_family, flags, 0);
+            setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+            listens = bind(listener, found->ai_addr, found->ai_addrlen) == 0 &&
+                      listen(listener, int(kMostConnections)) == 0;
+            freeaddrinfo(found);
+        }
+        if (!listens) {
+            const char* why = unknown ? gai_strerror(unknown) : std::strerror(errno);
+            if (listener >= 0) close(listener);
+            fail("the page cannot be served at ", name, ":", port, ": ", why,
+                 "; --page ADDRESS:PORT takes another place");
+        }
+        sockaddr_storage bound{};
+        socklen_t size = sizeof bound;
+        char host[64], service[8];
+        getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &size);
+        getnameinfo(reinterpret_cast<sockaddr*>(&bound), size, host, sizeof host, service,
+                    sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
+        address = host, bound_port = service;
+        if (!address.starts_with("127.") && address != "::1") token = make_token();
+        cookie = "convoy_view_" + bound_port;  // a browser sends the cookies of all ports
+        thread = std::thread([this] { serve(); });
+    }
+    ~Server() {
+        const Clock::time_point begin = Clock::now();
+        if (seconds_between(last_look, begin) < 5)
+            while (last_look.load() < begin && seconds_since(begin) < 3)
+                std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        if (last_look.load() > begin)  // the answer is on its way
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        const uint64_t one = 1;
+        (void)!write(wake, &one, sizeof one);
+        thread.join();
+        for (const Connection& connection : connections) close(connection.socket);
+        close(listener), close(wake);
+    }
+
+    void serve() {
+        for (std::vector<pollfd> polled;;) {
+            // One too many takes the place of the oldest; too many open files leave it in the
+            // queue.
+            polled = {{wake, POLLIN, 0}, {listener, POLLIN, 0}};
+            for (const Connection& connection : connections)
+                polled.push_back(
+                    {connection.socket, short(connection.out.empty() ? POLLIN : POLLOUT), 0});
+            poll(polled.data(), polled.size(), connections.empty() ? -1 : 1000);
+            if (polled[0].revents) return;
+            size_t i = 2;
+            for (auto one = connections.begin(); one != connections.end(); ++i) {
+                const bool stays =
+                    seconds_since(one->begin) < kPatience && (!polled[i].revents || go_on(*one));
+                if (!stays) close(one->socket);
+                one = stays ? std::next(one) : connections.erase(one);
+            }
+            if (!polled[1].revents) continue;
+            const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            if (socket < 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            if (socket >= 0) connections.push_back({socket});
+            if (connections.size() > kMostConnections) {
+                close(connections.front().socket);
+                connections.pop_front();
+            }
+        }
+    }
+
+    // Reads or writes what can be; false: the connection is done with.
+    bool go_on(Connection& connection) {
+        std::string &in = connection.in, &out = connection.out;
+        if (out.empty()) {
+            char part[kHeadLimit];
+            const ssize_t n = recv(connection.socket, part, sizeof part - in.size(), 0);
+            if (n < 0 && errno == EAGAIN) return true;
+            if (n <= 0) return false;
+            in.append(part, size_t(n));
+            const size_t end = in.find("\r\n\r\n");
+            if (end == in.npos) return in.size() < kHeadLimit;
+            connection.ends = !take(std::string_view(in).substr(0, end + 4), out);
+            in.erase(0, end + 4);
+            connection.begin = Clock::now();
+        }
+        const ssize_t n = send(connection.socket, out.data(), out.size(), MSG_NOSIGNAL);
+        if (n < 0) return errno == EAGAIN;
+        out.erase(0, size_t(n));
+        return !out.empty() || !connection.ends;
+    }
+
+    // Answers a request's head; false: nothing more may come on this connection.
+    bool take(std::string_view head, std::string& out) {
+        http::request_parser<http::empty_body> parser;
+        boost::system::error_code error;
+        parser.header_limit(kHeadLimit);
+        parser.put(boost::asio::buffer(head.data(), head.size()), error);
+        const Request& request = parser.get();
+        const bool understood = parser.is_header_done();
+        const bool goes_on = understood && parser.is_done() && !error && request.keep_alive();
+        Answer answer = {400, "text/plain; charset=utf-8", "this is no request without a body\n",
+                         ""};
+        if (understood) answer = this->answer(request, parser.is_done() && !error);
+        out = cat("HTTP/1.1 ", answer.status, " ",
+                  text_of(http::obsolete_reason(http::status(answer.status))),
+                  "\r\nContent-Type: ", answer.type, "\r\nContent-Length: ", answer.body.size(),
+                  "\r\nConnection: ", goes_on ? "keep-alive" : "close",
+                  "\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer"
+                  "\r\nX-Content-Type-Options: nosniff"
+                  "\r\nContent-Security-Policy: default-src 'none'; script-src 'self'; "
+                  "style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+                  "form-action 'none'; frame-ancestors 'none'\r\n",
+                  answer.head, "\r\n");
+        if (!understood || request.method() != http::verb::head) out += answer.body;
+        return goes_on;
+    }
+
+    // whole: the request has no body.
+    Answer answer(const Request& request, bool whole) {
+        const auto refuse = [](int status, const char* why, const std::string& head = "") {
+            return Answer{status, "text/plain; charset=utf-8", cat(why, "\n"), head};
+        };
+        const std::string target = text_of(request.target());
+        const size_t question = std::min(target.find('?'), target.size());
+        const std::string path = target.substr(0, question);
+        const std::string query = target.substr(std::min(question + 1, target.size()));
+        if (request.method() != http::verb::get && request.method() != http::verb::head)
+            return refuse(405, "this page can only be looked at", "Allow: GET, HEAD\r\n");
+        if (!whole) return refuse(400, "a request has no body here");
+        if (token.empty()) {
+            if (!is_ours(text_of(request[http::field::host])))
+                return refuse(403, "open this page by its address, or as localhost");
+        } else if (equal_in_constant_time(value_of(query, "t"), token)) {
+            if (path == "/")  // the token does not stay in the address bar
+                return refuse(303, "see /",
+                              cat("Location: /\r\nSet-Cookie: ", cookie, "=", token,
+                                  "; HttpOnly; SameSite=Strict; Path=/\r\n"));
+        } else if (!equal_in_constant_time(text_of(request[http::field::authorization]),
+                                           "Bearer " + token) &&
+                   !equal_in_constant_time(value_of(text_of(request[http::field::cookie]), cookie),
+                                           token)) {
+            return refuse(401, "open this page by the URL with ?t= that the trainer has printed");
+        }
+        if (path == "/state.json") {
+            last_look = Clock::now();
+            const std::chrono::duration<double> now =
+                std::chrono::system_clock::now().time_since_epoch();
+            const uint64_t after = to_number<uint64_t>(value_of(query, "after")).value_or(0);
+            return {200, "application/json",
+                    state.snapshot(after, now.count())
+                        .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                    ""};
+        }
+        if (path == "/metrics")
+            return {200, "text/plain; version=0.0.4; charset=utf-8", state.metrics(), ""};
+        for (const Asset& asset : kAssets)
+            if (path == asset.path)
+                return {200, std::string(asset.type), std::string(asset.bytes),
+                        asset.gzipped ? "Content-Encoding: gzip\r\n" : ""};
+        return refuse(404, "there is no such page");
+    }
+
+    // Whether a request's Host is this machine's address, localhost, or the name given by --page.
+    bool is_ours(const std::string& host) const {
+        const size_t colon = host.rfind(':');
+        std::string wanted = host.ends_with("]") ? host : host.substr(0, colon);
+        if (wanted == "localhost" || wanted == name) return true;
+        if (wanted.starts_with("[")) wanted = wanted.substr(1, wanted.size() - 2);
+        in6_addr any;
+        return inet_pton(AF_INET, wanted.c_str(), &any) == 1 ||
+               inet_pton(AF_INET6, wanted.c_str(), &any) == 1;
+    }
+
+    const PageState& state;
+    const std::string name;  // as --page has it
+    std::string address, bound_port, token, cookie;
+    int listener = -1;
+    const int wake = eventfd(0, EFD_CLOEXEC);
+    std::list<Connection> connections;
+    std::atomic<Clock::time_point> last_look{};  // at /state.json
+    std::thread thread;
+};
+
+PageServer::PageServer(const std::string& page, const PageState& state)
+    : server_(std::make_unique<Server>(page, state)) {}
+PageServer::~PageServer() = default;
+
+std::string PageServer::url(const std::string& host) const {
+    const bool any = server_->address == "0.0.0.0" || server_->address == "::";
+    std::string name = any ? host : server_->address;
+    if (name.find(':') != name.npos) name = cat("[", name, "]");
+    return cat("http://", name, ":", server_->bound_port, "/",
+               server_->token.empty() ? "" : cat("?t=", server_->token));
+}
+
+std::string fetch_page(const std::string& host, uint16_t port, const std::string& target,
+                       const std::string& token) {
+    std::string body;
+    const auto append = +[](char* bytes, size_t size, size_t n, void* to) {
+        std::string& all = *static_cast<std::string*>(to);
+        if (all.size() + size * n > size_t(16) << 20) return size_t(0);
+        all.append(bytes, size * n);
+        return size * n;
+    };
+    const bool v6 = host.find(':') != host.npos;
+    const std::string url = cat("http://", v6 ? "[" : "", host, v6 ? "]" : "", ":", port, target);
+    const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
+    const std::unique_ptr<curl_slist, void (*)(curl_slist*)> fields(
+        curl_slist_append(nullptr, ("Authorization: Bearer " + token).c_str()),
+        curl_slist_free_all);
+    curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
+    curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
+    curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT, long(kPatience));
+    curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, append);
+    curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &body);
+    if (!token.empty()) curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, fields.get());
+    const CURLcode result = curl_easy_perform(curl.get());
+    long status = 0;
+    curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
+    const std::string who = cat("the page at ", host, ":", port);
+    if (result != CURLE_OK) fail(who, ": ", curl_easy_strerror(result));
+    if (status != 200) fail(who, ": status ", status, ": ", printable(body.substr(0, 200)));
+    return body;
+}
+
+}  // namespace convoy

@@ -1,0 +1,235 @@
+// state.cpp — see state.h.
+#include "src/page/state.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+constexpr size_t kMostItems = 2000, kMostRanks = 1024, kMostText = 400, kMostLine = 1 << 20;
+
+double json_number(const json& of, const char* name) {
+    const auto found = of.is_object() ? of.find(name) : of.end();
+    return found != of.end() && found->is_number() ? found->get<double>() : NAN;
+}
+
+std::string json_text(const json& of, const char* name) {
+    const auto found = of.is_object() ? of.find(name) : of.end();
+    return found != of.end() && found->is_string()
+               ? found->get_ref<const std::string&>().substr(0, kMostText)
+               : "";
+}
+
+namespace {
+
+// Numbers of `from` that have these names, where they are finite.
+void copy_numbers(json& to, const json& from, std::initializer_list<const char*> names,
+                  const char* prefix = "") {
+    for (const char* name : names)
+        if (const double x = json_number(from, name); std::isfinite(x)) to[cat(prefix, name)] = x;
+}
+
+// The sentence of an event in the list; "" if it is not listed.
+std::string sentence(const std::string& name, const json& event) {
+    if (name == "regroup") return json_text(event, "why");
+    if (name == "error") return "error: " + json_text(event, "cause");
+    if (name == "leave") return "this rank has left the job; the others go on";
+    if (name == "start") return "training starts";
+    if (name == "done") return "done: " + json_text(event, "how");
+    if (name == "wait") return "too few ranks: waiting for some that --join";
+    if (name == "unequal")
+        return cat("weights differed between ranks, first in ", json_text(event, "tensor"),
+                   "; all are equal again");
+    return "";
+}
+
+}  // namespace
+
+void PageState::add(std::vector<Item>& items, double step, json shown) {
+    if (items.size() >= kMostItems) {  // every second one stays
+        size_t i = 0;
+        std::erase_if(items, [&](const Item&) { return i++ % 2; });
+        whole_since_ = ++number_;
+    }
+    items.push_back({++number_, step, std::move(shown)});
+}
+
+// A resumed run goes back to its checkpoint.
+void PageState::drop_after(double step) {
+    size_t dropped = 0;
+    for (std::vector<Item>* items : {&train_, &val_})
+        dropped += std::erase_if(*items, [&](const Item& item) { return item.step > step; });
+    if (dropped > 0) whole_since_ = ++number_;
+}
+
+void PageState::line(std::string_view line) {
+    if (line.size() > kMostLine) return;
+    const json event = json::parse(line, nullptr, false);
+    if (event.is_object()) this->event(event);
+}
+
+void PageState::event(const json& event) {
+    std::lock_guard lock(mutex_);
+    const std::string name = json_text(event, "event");
+    const double time = json_number(event, "time"), step = json_number(event, "step");
+    if (std::isfinite(time)) facts_["time"] = time;
+    copy_numbers(facts_, event, {"step", "epoch"});
+    if (name == "start") {
+        for (const char* setting : {"model", "data", "batch", "optimizer"})
+            facts_[setting] = json_text(event, setting);
+        phase_ = "training";
+    } else if (name == "job") {
+        copy_numbers(facts_, event, {"epochs", "steps"});
+        begin_time_ = time, begin_step_ = step;
+        ranks_ = json::array();  // with their numbers, which may mean others now
+        if (const auto told = event.find("ranks"); told != event.end()) take_ranks(*told);
+        drop_after(step);
+    } else if (name == "step" || name == "local_step") {
+        phase_ = "training";
+        copy_numbers(facts_, event, {"loss", "top1", "lr", "images_per_second"});
+        if (name == "step" && json_number(event, "images") > 0)
+            images_ += json_number(event, "images");
+        if (std::isfinite(time)) last_step_time_ = time;
+        json point = {step};
+        for (const char* field : {"loss", "top1", "lr", "images_per_second"})
+            point.push_back(json_number(event, field));  // null where it is not known
+        add(train_, step, std::move(point));
+    } else if (name == "val") {
+        copy_numbers(facts_, event, {"loss", "top1", "top5"}, "val_");
+        add(val_, step, {step, json_number(event, "loss"), json_number(event, "top1")});
+    } else if (name == "utilisation") {
+        if (const auto told = event.find("ranks"); told != event.end()) take_ranks(*told);
+    } else if (name == "regroup") {
+        ++regroups_, phase_ = "training";
+    } else if (name == "wait") {
+        phase_ = "waiting";
+    } else if (name == "checkpoint" && std::isfinite(time)) {
+        facts_["checkpoint_time"] = time;
+    } else if (name == "done" || name == "leave") {
+        phase_ = json_text(event, "how") == "finished" ? "done" : "stopped";
+        copy_numbers(facts_, event, {"cost", "kwh", "seconds"});
+    } else if (name == "error" && !json_text(event, "cause").empty()) {
+        phase_ = "failed";  // a later step shows that the run went on
+    }
+    if (const std::string what = sentence(name, event); !what.empty())
+        add(events_, step, {time, step, what});
+}
+
+// What was told of each rank, by rank: "job" and "utilisation" add up to what is shown of it.
+void PageState::take_ranks(const json& told) {
+    if (!told.is_array()) return;
+    for (size_t i = 0; i < std::min(told.size(), kMostRanks); ++i) {
+        if (!told[i].is_object()) continue;
+        while (ranks_.size() <= i) ranks_.push_back({{"rank", ranks_.size()}});
+        json& rank = ranks_[i];
+        copy_numbers(rank, told[i],
+                     {"share", "seconds", "data_wait", "net_wait", "net_busy", "cpu", "memory",
+                      "sent", "received", "read", "gpu", "gpu_memory"});
+        for (const char* name : {"address", "host"})
+            if (const std::string value = json_text(told[i], name); !value.empty())
+                rank[name] = value;
+        const double seconds = json_number(told[i], "seconds");
+        if (!(seconds > 0)) continue;
+        // Sums since the job has these ranks, for /metrics.
+        const auto count = [&](const char* sum, double amount) {
+            if (amount >= 0) rank[sum] = rank.value(sum, 0.0) + amount;
+        };
+        const double data = json_number(told[i], "data_wait"),
+                     net = json_number(told[i], "net_wait");
+        count("data_seconds", seconds * data);
+        count("net_seconds", seconds * net);
+        count("other_seconds", seconds * std::max(1 - data - net, 0.0));
+        count("cpu_seconds", seconds * json_number(told[i], "cpu"));
+        for (const char* bytes : {"sent", "received", "read"})
+            count(cat(bytes, "_bytes").c_str(), json_number(told[i], bytes));
+    }
+}
+
+// One sentence: what a user should look at to make the run faster.
+std::string PageState::limit() const {
+    if (phase_ == "waiting") return "waiting for ranks to join";
+    if (phase_ != "training") return "";
+    const json *busiest = nullptr, *most_patient = nullptr;
+    const auto part = [](const json& rank, const char* name) { return json_number(rank, name); };
+    for (const json& rank : ranks_) {
+        if (!std::isfinite(part(rank, "net_wait")) || !std::isfinite(part(rank, "data_wait")))
+            return "";
+        if (!busiest || part(rank, "net_wait") < part(*busiest, "net_wait")) busiest = &rank;
+        if (!most_patient || part(rank, "net_wait") > part(*most_patient, "net_wait"))
+            most_patient = &rank;
+    }
+    if (!busiest) return "";
+    const double data = part(*busiest, "data_wait"), net = part(*busiest, "net_wait");
+    const double compute = std::max(1 - data - net, 0.0);
+    const auto percent = [](double x) { return fmt::format("{:.0f} %", 100 * std::min(x, 1.0)); };
+    const std::string cause = data > compute
+                                  ? cat("decoding takes ", percent(data), " of its step")
+                                  : cat("computing takes ", percent(compute), " of its step");
+    if (part(*most_patient, "net_wait") - net > 0.15)
+        return cat("all wait for rank ", int64_t((*busiest)["rank"]), " (",
+                   json_text(*busiest, "address"), "): ", cause);
+    if (net > std::max(data, compute))
+        return cat("limited by the network: every rank waits for it for ", percent(net),
+                   " of a step or more");
+    if (data > compute)
+        return cat("limited by reading and decoding: waiting for images takes ", percent(data),
+                   " of a step");
+    return cat("limited by computing: ", percent(compute), " of a step");
+}
+
+json PageState::snapshot(uint64_t after, double now) const {
+    std::lock_guard lock(mutex_);
+    json all = facts_;
+    const bool reset = after < whole_since_ || after > number_;
+    if (reset) after = 0;
+    all.update({{"now", now},
+                {"state", phase_},
+                {"limit", limit()},
+                {"ranks", ranks_},
+                {"next", number_},
+                {"reset", reset},
+                {"last_step_time", last_step_time_}});
+    const double step = json_number(facts_, "step"), steps = json_number(facts_, "steps");
+    const double done = step - begin_step_, seconds = last_step_time_ - begin_time_;
+    if (phase_ == "training" && done > 0 && seconds > 0 && steps >= step)
+        all["eta"] = std::max(seconds / done * (steps - step) - (now - last_step_time_), 0.0);
+    const std::pair<const char*, const std::vector<Item>*> lists[] = {
+        {"train", &train_}, {"val", &val_}, {"events", &events_}};
+    for (const auto& [name, items] : lists) {
+        json& list = all[name] = json::array();
+        for (const Item& item : *items)
+            if (item.number > after) list.push_back(item.shown);
+    }
+    return all;
+}
+
+LogReader::LogReader(const std::string& run) : file_(nullptr, std::fclose) {
+    const std::string path = std::filesystem::is_directory(run) ? run + "/log.jsonl" : run;
+    file_.reset(std::fopen(path.c_str(), "rbe"));
+    if (!file_)
+        fail("cannot read ", path, ": ", std::strerror(errno),
+             "; it takes the folder of a run (--out, or runs/<time>)");
+}
+
+void LogReader::read(PageState& state) {
+    char part[1 << 16];
+    std::clearerr(file_.get());
+    while (const size_t n = std::fread(part, 1, sizeof part, file_.get())) {
+        rest_.append(part, n);
+        size_t begin = 0;
+        for (size_t end; (end = rest_.find('\n', begin)) != rest_.npos; begin = end + 1)
+            state.line(std::string_view(rest_).substr(begin, end - begin));
+        rest_.erase(0, begin);
+        if (rest_.size() > kMostLine) rest_.assign(1, '?');  // no line of a log
+    }
+}
+
+}  // namespace convoy

@@ -1,0 +1,135 @@
+// utilisation.cpp — see utilisation.h.
+#include "src/run/utilisation.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+
+const char* const Utilisation::kNames[] = {"seconds", "data_wait", "net_wait",  "net_busy",
+                                           "cpu",     "memory",    "sent",      "received",
+                                           "read",    "gpu",       "gpu_memory"};
+
+// Bytes in memory now; -1 where there is no /proc.
+static double resident_bytes() {
+    double pages = -1;
+    std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
+    return pages < 0 ? -1 : pages * double(sysconf(_SC_PAGESIZE));
+}
+
+// Bytes that this process has read from disks; a container may hide them.
+static double disk_bytes() {
+    std::ifstream file("/proc/self/io");
+    for (std::string name; file >> name;)
+        if (double bytes = -1; name == "read_bytes:" && file >> bytes) return bytes;
+    return -1;
+}
+
+// Bytes that all interfaces but loopback have received: the machine's, or the container's.
+static double received_bytes() {
+    std::ifstream file("/proc/self/net/dev");
+    double all = -1;
+    for (std::string line; std::getline(file, line);) {
+        const size_t colon = line.find(':');
+        double bytes = 0;
+        if (colon == line.npos) continue;
+        std::istringstream(line.substr(colon + 1)) >> bytes;
+        all = std::max(all, 0.0) + (line.find(" lo:") < colon ? 0 : bytes);
+    }
+    return all;
+}
+
+Utilisation::Utilisation(const std::string& gpu, Communicator& communicator, const Clocks& clocks) {
+    try {
+        if (!gpu.empty()) gpu_ = gpu_use(gpu);
+    } catch (const Error&) {
+        // Shown as not known.
+    }
+    last_ = now(communicator, clocks);
+}
+
+// The counters as they are.
+Utilisation::Figures Utilisation::now(Communicator& communicator, const Clocks& clocks) {
+    timespec cpu{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    GpuUse gpu{-1, -1};
+    try {
+        if (gpu_) gpu = gpu_();
+    } catch (const Error&) {
+        gpu_ = nullptr;
+    }
+    return {seconds_between({}, Clock::now()),
+            clocks.data_wait,
+            clocks.net_wait,
+            clocks.net_busy,
+            double(cpu.tv_sec) + 1e-9 * double(cpu.tv_nsec),
+            resident_bytes(),
+            double(communicator.bytes_sent()),
+            received_bytes(),
+            disk_bytes(),
+            gpu.busy,
+            gpu.memory_bytes};
+}
+
+void Utilisation::tell(int64_t step, Communicator& communicator, const Clocks& clocks) {
+    ENSURE(!told(), "step ", step_);
+    const Figures all = now(communicator, clocks);
+    const size_t world = size_t(communicator.world());
+    floats_.assign(world * kFigures, -1);
+    std::vector<std::span<float>> blocks;
+    for (size_t rank = 0; rank < world; ++rank)
+        blocks.emplace_back(floats_.data() + rank * kFigures, size_t(kFigures));
+    for (int i = 0; i < kFigures; ++i) {
+        const bool level = i == kMemory || i == kGpu || i == kGpuMemory || all[i] < 0;
+        blocks[size_t(communicator.rank())][i] =
+            float(level ? all[i] : std::max(all[i] - last_[i], 0.0));
+    }
+    last_ = all;
+    step_ = step;
+    done_ = communicator.gather(std::move(blocks));
+}
+
+nlohmann::json Utilisation::take() {
+    done_.get();
+    nlohmann::json ranks;
+    for (const float* one = floats_.data(); one < floats_.data() + floats_.size();
+         one += kFigures) {
+        const double seconds = std::max(double(one[kSeconds]), 1e-6);
+        nlohmann::json& rank = ranks.emplace_back();
+        for (int i = 0; i < kFigures; ++i)
+            if (one[i] >= 0)  // waits and cores: parts of the time
+                rank[kNames[i]] = i >= kDataWait && i <= kCpu ? one[i] / seconds : one[i];
+        seconds_ += seconds, cpu_ += one[kCpu];
+        most_memory_ = std::max(most_memory_, double(one[kMemory]));
+        sent_ += one[kSent], read_ += std::max(one[kDiskRead], 0.0f);
+    }
+    // Of rank 0's clock, so that all take the same step.
+    const double steps = double(step_ - last_step_) / std::max(double(floats_[kSeconds]), 1e-3);
+    next_step_ = step_ + (last_step_ < 0 ? 1 : std::max<int64_t>(1, std::llround(steps)));
+    last_step_ = step_;
+    return ranks;
+}
+
+void Utilisation::forget() {
+    if (told()) done_.wait();
+    done_ = {};
+    last_step_ = -1, next_step_ = 0;
+}
+
+std::string Utilisation::text() const {
+    if (seconds_ <= 0) return "";
+    return fmt::format(
+        "used: {:.0f} % of a core and at most {} of memory a rank, {} sent, {} read from disk",
+        100 * cpu_ / seconds_, bytes_text(most_memory_), bytes_text(sent_), bytes_text(read_));
+}
+
+}  // namespace convoy
