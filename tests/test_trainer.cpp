@@ -920,7 +920,10 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
     const std::unique_ptr<Communicator> alone = make_single_rank();
     for (const char* optimizer : {"sgd", "adamw"}) {
         set_option(config, "optimizer", optimizer);
-        config.accumulate = optimizer == std::string("adamw") ? 2 : 1;
+        const bool all_options = optimizer == std::string("adamw");
+        config.accumulate = all_options ? 2 : 1;
+        config.clip_norm = all_options ? 0.5 : 0;
+        config.ema = all_options ? 0.8 : 0;
         const auto trained = [&](const char* graph, int steps, bool in_two_runs) {
             set_option(config, "graph", graph);
             auto rank = std::make_unique<Rank>(config, *alone, std::vector<double>{1});
