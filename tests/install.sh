@@ -54,11 +54,11 @@ offers() {
     got=$(complete "$@")
     [ "$got" = "$want" ] || die "completion of 'trainer $*' offers '$got', not '$want'"
 }
-commands=$("$trainer" --help | sed -n '/^Commands/,/^$/s/^  \(bench [a-z]*\|[a-z]*\) .*/\1/p')
+commands=$("$trainer" --help | sed -n '/^Commands/,/^$/s/^  \(bench [a-z]*\|[a-z-]*\) .*/\1/p')
 [ "$(wc -l <<<"$commands")" -ge 15 ] || die "--help names too few commands: $commands"
 while read -ra command; do  # "bench train" is two words
     grep -q "^ *${command[*]}\b" "$work/page.txt" || die "the manual page lacks ${command[*]}"
-    options=$("$trainer" "${command[@]}" --help | grep -oE '^  (-h,)?--[a-z-]+' | sed 's/.*--/--/' | sort)
+    options=$("$trainer" "${command[@]}" --help | grep -oE '^  (-h,)?--[a-z0-9-]+' | sed 's/.*--/--/' | sort)
     offers "$(paste -sd, - <<<"$options")" "${command[@]}" --
     for option in $options; do
         grep -qE "^ *$option\b" "$work/page.txt" || die "the manual page lacks $option of ${command[*]}"

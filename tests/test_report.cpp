@@ -314,7 +314,10 @@ TEST_CASE("program: doctor names what would keep a job from starting, and says w
     CHECK(good["disk"]["state"] == "ok");
     CHECK(good["port"]["state"] == "ok");
     CHECK(good["coordinator"]["finding"].get<std::string>().ends_with("nobody listens there yet"));
-    auto bad = doctor({"--out", dir / "no folder", "--coord", "no.such.host.invalid"});
+    auto later = doctor({"--out", dir / "not/yet"});
+    CHECK(later["disk"]["state"] == "ok");
+    CHECK(std::filesystem::is_empty(dir.path()));
+    auto bad = doctor({"--out", "/proc/self/no folder", "--coord", "no.such.host.invalid"});
     CHECK(bad["status"] == 1);
     CHECK(bad["disk"]["state"] == "BAD");
     CHECK(bad["coordinator"]["state"] == "BAD");

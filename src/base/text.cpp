@@ -77,7 +77,7 @@ bool is_utf8(std::string_view text) {
 }
 
 std::string clock_text(double seconds) {
-    const long s = seconds > 0 ? long(seconds + 0.5) : 0;
+    const long s = seconds > 0 ? long(std::min(seconds, 1e15) + 0.5) : 0;
     return s < 3600 ? fmt::format("{}:{:02}", s / 60, s % 60)
                     : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }

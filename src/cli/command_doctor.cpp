@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -29,8 +30,8 @@ namespace {
 
 enum class State { ok, note, bad };  // bad: a job would not start
 struct Finding {
-    State state;
-    std::string what, text;
+    State state = State::ok;
+    std::string text = {};
     std::string advice = {};  // "": there is nothing to do
 };
 
@@ -65,9 +66,9 @@ Finding processors(const Config& config) {
     if (cpus < all) text += cat("; ", cpus, " of ", all, " processors, by affinity or cgroup");
     const double load = to_number<double>(first_word("/proc/loadavg")).value_or(0);
     if (load > 0.5 * cpus)
-        return {State::note, "processor", cat(text, fmt::format("; load {:.1f}", load)),
+        return {State::note, cat(text, fmt::format("; load {:.1f}", load)),
                 "other programs compute here: speeds will be lower, and vary"};
-    return {State::ok, "processor", text};
+    return {State::ok, text};
 }
 
 Finding memory() {
@@ -83,12 +84,17 @@ Finding memory() {
                             gigabytes(*limit));
     }
     if (gigabytes(free) < 2)
-        return {State::note, "memory", text,
+        return {State::note, text,
                 "a small --batch and --size; `trainer plan` says what a model takes"};
-    return {State::ok, "memory", text};
+    return {State::ok, text};
 }
 
-Finding disk(const std::string& folder) {
+// Of the folder, or of the one in which it would be made.
+Finding disk(std::string folder) {
+    while (!std::filesystem::exists(folder) && folder != ".") {
+        const std::string above = std::filesystem::path(folder).parent_path();
+        folder = above.empty() ? "." : above;
+    }
     const std::string probe = folder + "/.convoy-doctor-" + std::to_string(getpid());
     std::ofstream file(probe);
     file << "x" << std::flush;
@@ -97,12 +103,12 @@ Finding disk(const std::string& folder) {
     std::error_code ignored;
     std::filesystem::remove(probe, ignored);
     if (!writable)
-        return {State::bad, "disk", cat(printable(folder), " cannot be written: ", why),
+        return {State::bad, cat(printable(folder), " cannot be written: ", why),
                 "name another folder for runs with --out"};
     struct statvfs space {};
-    if (statvfs(folder.c_str(), &space) != 0) return {State::note, "disk", std::strerror(errno)};
+    if (statvfs(folder.c_str(), &space) != 0) return {State::note, std::strerror(errno)};
     const double free = gigabytes(double(space.f_bavail) * double(space.f_frsize));
-    return {free < 2 ? State::note : State::ok, "disk",
+    return {free < 2 ? State::note : State::ok,
             fmt::format("{:.1f} GB free in {}", free, printable(folder)),
             free < 2 ? "three checkpoints of vgg16 take 3.3 GB: free some, or --keep fewer" : ""};
 }
@@ -111,14 +117,14 @@ Finding open_files() {
     rlimit limit{};
     getrlimit(RLIMIT_NOFILE, &limit);
     const bool few = limit.rlim_cur < 1024;
-    return {few ? State::note : State::ok, "open files", cat("up to ", limit.rlim_cur),
+    return {few ? State::note : State::ok, cat("up to ", limit.rlim_cur),
             few ? "raise it by `ulimit -n 1024`" : ""};
 }
 
 Finding clock() {
     timex time{};
     const bool synchronised = adjtimex(&time) >= 0 && !(time.status & STA_UNSYNC);
-    return {synchronised ? State::ok : State::note, "clock",
+    return {synchronised ? State::ok : State::note,
             synchronised ? "synchronised" : "nobody has synchronised it, or it cannot be seen here",
             synchronised ? ""
                          : "training needs no clock; times in logs of several machines may differ"};
@@ -127,25 +133,29 @@ Finding clock() {
 Finding gpu() {
     std::string why;
     const int gpus = count_gpus(&why);
-    if (gpus == 0) return {State::ok, "GPU", cat("none: ", why)};
-    return {State::ok, "GPU",
+    if (gpus == 0) return {State::ok, cat("none: ", why)};
+    return {State::ok,
             make_backend("cuda:0")->description() + (gpus > 1 ? cat("; ", gpus, " GPUs") : "")};
 }
 
 // Whether a rank could listen at `port`.
 Finding port(uint16_t port) {
-    const int s = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const std::unique_ptr<const int, void (*)(const int*)> closing(&s,
-                                                                   [](const int* s) { close(*s); });
-    sockaddr_in6 address{};
-    address.sin6_family = AF_INET6;
-    address.sin6_port = htons(port);
-    const int on = 1;
-    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (s >= 0 && bind(s, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-        listen(s, 1) == 0)
-        return {State::ok, "port", cat(port, " is free")};
-    return {State::note, "port", cat(port, ": ", std::strerror(errno)),
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_flags = AI_PASSIVE, hints.ai_socktype = SOCK_STREAM;
+    if (const int error = getaddrinfo(nullptr, std::to_string(port).c_str(), &hints, &found))
+        return {State::bad, gai_strerror(error), "check that this machine has an address"};
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freeing(found, freeaddrinfo);
+    int why = 0;
+    for (addrinfo* at = found; at;
+         at = at->ai_next) {  // of both families, as far as they are there
+        const int s = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+        if (s < 0) continue;
+        setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (bind(s, at->ai_addr, at->ai_addrlen) != 0 || listen(s, 1) != 0) why = errno;
+        close(s);
+    }
+    if (why == 0) return {State::ok, cat(port, " is free")};
+    return {State::note, cat(port, ": ", std::strerror(why)),
             "`trainer health` says whether a rank listens there; --port names another one"};
 }
 
@@ -155,7 +165,7 @@ Finding coordinator(const std::string& coord) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
     if (const int error = getaddrinfo(host.c_str(), std::to_string(number).c_str(), &hints, &found))
-        return {State::bad, "coordinator", cat(printable(host), ": ", gai_strerror(error)),
+        return {State::bad, cat(printable(host), ": ", gai_strerror(error)),
                 "check the name, or give its address"};
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freeing(found, freeaddrinfo);
     int error = 0;
@@ -170,11 +180,11 @@ Finding coordinator(const std::string& coord) {
                 getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &size);
         }
         if (s >= 0) close(s);
-        if (error == 0) return {State::ok, "coordinator", cat(coord, " answers")};
+        if (error == 0) return {State::ok, cat(coord, " answers")};
         if (error == ECONNREFUSED)
-            return {State::ok, "coordinator", cat(coord, " is reached; nobody listens there yet")};
+            return {State::ok, cat(coord, " is reached; nobody listens there yet")};
     }
-    return {State::bad, "coordinator", cat(printable(coord), ": ", std::strerror(error)),
+    return {State::bad, cat(printable(coord), ": ", std::strerror(error)),
             "check the address, the route, and that firewalls let this port through"};
 }
 
@@ -183,17 +193,27 @@ Finding coordinator(const std::string& coord) {
 static int command_doctor(const CommandLine& line, Log&, const Stop&) {
     const Config& config = line.config;
     const auto address = coordinator_address(config.coord.empty() ? "localhost" : config.coord);
-    std::vector<Finding> findings = {
-        processors(config),
-        memory(),
-        disk(config.out.empty() ? "." : config.out),
-        open_files(),
-        clock(),
-        gpu(),
-        port(config.port > 0 ? uint16_t(config.port) : address.second)};
-    if (!config.coord.empty()) findings.push_back(coordinator(config.coord));
+    const uint16_t own = config.port > 0 ? uint16_t(config.port) : address.second;
+    const std::pair<const char*, std::function<Finding()>> checks[] = {
+        {"processor", [&] { return processors(config); }},
+        {"memory", memory},
+        {"disk", [&] { return disk(config.out.empty() ? "." : config.out); }},
+        {"open files", open_files},
+        {"clock", clock},
+        {"GPU", gpu},
+        {"port", [&] { return port(own); }},
+        {"coordinator", [&] { return coordinator(config.coord); }}};
     bool good = true;
-    for (const auto& [state, what, text, advice] : findings) {
+    for (const auto& [what, check] : checks) {
+        if (what == std::string("coordinator") && config.coord.empty()) continue;
+        Finding finding;
+        try {
+            finding = check();
+        } catch (const Error& error) {
+            finding = {State::bad, error.what(),
+                       "other programs, or the driver's log, may tell why"};
+        }
+        const auto& [state, text, advice] = finding;
         const char* name = state == State::ok ? "ok" : state == State::note ? "note" : "BAD";
         good = good && state != State::bad;
         if (config.json)

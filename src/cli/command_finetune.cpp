@@ -3,6 +3,7 @@
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
+#include "src/train/learning_rate.h"
 
 namespace convoy {
 
@@ -29,8 +30,11 @@ static int command_finetune(const CommandLine& given, Log& log, const Stop& stop
     config.init = given.files[0];
     for (const auto& [name, value] : kDefaults)
         if (!given.given.contains(name)) set_option(config, name, value);
-    if (!given.given.contains("lr")) config.lr *= double(config.batch) / 64;
-    if (!given.given.contains("lr") && config.optimizer == OptimizerKind::kAdamw) config.lr = 1e-3;
+    if (!given.given.contains("lr")) {
+        config.lr *= double(config.batch) / 64;
+        if (config.optimizer != OptimizerKind::kSgd)  // as in training from scratch
+            config.lr = 0, config.lr = base_learning_rate(config, true);
+    }
     if (!given.given.contains("model")) {
         const auto backend = make_backend("cpu");
         config.model = recognised_model(read_weights(config.init, log), config.init, *backend);

@@ -103,12 +103,16 @@ int report(const std::string& folder, Log& log) {
 }  // namespace
 
 static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop) {
-    for (const char* name : {"resume", "schedule", "epochs", "sync-every", "early-stop"})
+    for (const char* name :
+         {"resume", "schedule", "epochs", "sync-every", "early-stop", "target-top1", "warmup",
+          "save-every", "val", "val-split", "log-every"})
         if (given.given.contains(name))
             fail("--", name, " does not go with lr-find, which is a short run with a rising rate");
     CommandLine line = given;
     line.command = kTrain;
     Config& config = line.config;
+    if (!config.coord.empty() && config.rank < 0)
+        fail("lr-find on several ranks needs --rank: rank 0 tells what was found");
     config.schedule = Schedule::kRange;
     if (config.lr == 0) config.lr = config.optimizer == OptimizerKind::kAdamw ? 1 : 10;
     if (config.steps == 0) config.steps = 120;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "data/loader.h"
 #include "src/base/check.h"
@@ -34,17 +35,22 @@ static void print_prediction(const std::string& name, std::span<const float> pro
     fmt::print("{}{}\n", as_json ? "" : name, text);
 }
 
-// FOLDER/<name>.heat.jpg; the path of the image is in the name.
-static void write_heat(const std::string& folder, std::string name, const Image& picture) {
+// FOLDER/<name>.heat.jpg; the end of the image's path is in the name, and where there is such a
+// file of this run already, a number.
+static void write_heat(const std::string& folder, std::string name, const Image& picture,
+                       std::set<std::string>& written) {
     std::ranges::replace(name, '/', '_');
+    if (name.size() > 200) name.erase(0, name.size() - 200);
     name.erase(0, name.find_first_not_of("._"));  // hidden, and ".."
+    if (!written.insert(name).second) name += cat(".", written.size()), written.insert(name);
     const std::vector<uint8_t> file = encoded(picture, ".jpg");
     write_in(folder, name + ".heat.jpg", {reinterpret_cast<const char*>(file.data()), file.size()});
 }
 
 // Prints a line for each image. Returns whether all could be read, or a signal came.
 static bool predict_all(const Config& config, std::shared_ptr<const Source> source,
-                        TrainedModel& trained, const LoaderOptions& options, const Stop& stop) {
+                        TrainedModel& trained, const LoaderOptions& options, const Stop& stop,
+                        std::set<std::string>& written) {
     Backend& backend = *trained.backend;
     Model& model = *trained.model;
     const size_t classes = trained.card.classes.size();
@@ -77,7 +83,8 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
                 write_heat(config.explain, source->name(batch->samples[n]),
                            heat_picture(&rows[n * row], trained.card.preprocess(),
                                         std::span(maps).subspan(n * map, map), explainer->H(),
-                                        explainer->W()));
+                                        explainer->W()),
+                           written);
         }
         loader.release(batch);
     }
@@ -97,8 +104,9 @@ static int command_predict(const CommandLine& line, Log& log, const Stop& stop) 
     options.training = false;
     TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch));
     bool is_good = true;
+    std::set<std::string> written;  // heat maps
     for (const auto& source : sources) {
-        is_good = predict_all(config, source, trained, options, stop) && is_good;
+        is_good = predict_all(config, source, trained, options, stop, written) && is_good;
         if (stop()) return 128 + stop();
     }
     return is_good ? 0 : 1;

@@ -54,8 +54,8 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.bf16_wire = config.wire == WireType::kBf16;
     // What one rank alone holds is lost with it: images, a server's weights, a stage.
     options.elastic = line.command == kTrain && config.elastic == Toggle::kOn &&
-                      config.shards == ShardMode::kAll && config.sync == SyncKind::kRing &&
-                      config.pipeline == 1;
+                      config.schedule != Schedule::kRange && config.shards == ShardMode::kAll &&
+                      config.sync == SyncKind::kRing && config.pipeline == 1;
     options.min_world = config.min_world;
     options.alone = config.alone;
     options.newcomer = config.join;

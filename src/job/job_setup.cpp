@@ -101,7 +101,7 @@ static void refuse_on_resume(const std::string& name, const std::string& was,
                              const std::string& now) {
     if (name == "init") fail("--init and --resume cannot both say where the weights come from");
     for (const char* bound : {"model", "size", "classes", "generated", "val-split", "seed",
-                              "bn-group", "optimizer", "freeze", "ema"})
+                              "bn-group", "optimizer", "freeze", "freeze-epochs", "ema"})
         if (name == bound && was != now)
             fail("--", name, " was ", was.empty() ? "not given" : was,
                  " in the run to resume and cannot become ", now,
@@ -158,6 +158,10 @@ static void check_loop(Config& config) {
             "one out");
     if (config.schedule == Schedule::kOneCycle && config.warmup != Config{}.warmup)
         fail("--warmup has no effect with --schedule onecycle, which rises for 30 % of the run");
+    if (config.schedule == Schedule::kRange && !config.resume.empty())
+        fail("--schedule range begins anew each time: leave out --resume");
+    if (config.schedule == Schedule::kRange && config.warmup != Config{}.warmup)
+        fail("--warmup has no effect with --schedule range, whose rate rises all the time");
     const bool by_tensor =
         config.optimizer != OptimizerKind::kSgd && config.optimizer != OptimizerKind::kAdamw;
     if (by_tensor && config.sync != SyncKind::kRing)
@@ -168,7 +172,7 @@ static void check_loop(Config& config) {
     if (config.freeze_epochs > 0 && (config.sync != SyncKind::kRing || config.pipeline > 1))
         fail(
             "--freeze-epochs builds the model anew, which --sync server, --sync async and "
-            "--pipeline cannot: leave one out; --freeze goes with all of them");
+            "--pipeline cannot: --freeze-epochs 0 leaves it out; --freeze goes with all of them");
     if (config.freeze_epochs > 0 && config.lr == 0)
         fail("--freeze-epochs needs --lr: the usual rate is one for training from scratch");
     if (config.accumulate > 1) config.factors = FactorMode::kOff;

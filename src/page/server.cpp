@@ -79,17 +79,22 @@ struct PageServer::Server {
         hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV, hints.ai_socktype = SOCK_STREAM;
         const int unknown = getaddrinfo(name.c_str(), port.c_str(), &hints, &found);
         const int on = 1, flags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+        int error = wake < 0 ? errno : 0;
         bool listens = false;
-        if (!unknown) {
-            listener = socket(found->ai_family, flags, 0);
+        for (addrinfo* at = unknown ? nullptr : found; at && wake >= 0 && !listens;
+             at = at->ai_next) {
+            listener = socket(at->ai_family, flags, 0);
             setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-            listens = bind(listener, found->ai_addr, found->ai_addrlen) == 0 &&
+            listens = listener >= 0 && bind(listener, at->ai_addr, at->ai_addrlen) == 0 &&
                       listen(listener, int(kMostConnections)) == 0;
-            freeaddrinfo(found);
-        }
-        if (!listens) {
-            const char* why = unknown ? gai_strerror(unknown) : std::strerror(errno);
+            if (listens) break;
+            if (listener >= 0 || error == 0) error = errno;  // of one without IPv6: the other's
             if (listener >= 0) close(listener);
+        }
+        if (!unknown) freeaddrinfo(found);
+        if (!listens) {
+            const char* why = unknown ? gai_strerror(unknown) : std::strerror(error);
+            if (wake >= 0) close(wake);
             fail("the page cannot be served at ", name, ":", port, ": ", why,
                  "; --page ADDRESS:PORT takes another place");
         }
@@ -130,8 +135,12 @@ struct PageServer::Server {
             if (polled[0].revents) return;
             size_t i = 2;
             for (auto one = connections.begin(); one != connections.end(); ++i) {
-                const bool stays =
-                    seconds_since(one->begin) < kPatience && (!polled[i].revents || go_on(*one));
+                bool stays = seconds_since(one->begin) < kPatience;
+                try {
+                    stays = stays && (!polled[i].revents || go_on(*one));
+                } catch (const std::exception&) {  // as without memory: costs no run
+                    stays = false;
+                }
                 if (!stays) close(one->socket);
                 one = stays ? std::next(one) : connections.erase(one);
             }

@@ -116,8 +116,9 @@ void PageState::event(const json& event) {
     } else if (name == "done" || name == "leave") {
         phase_ = json_text(event, "how") == "finished" ? "done" : "stopped";
         copy_numbers(facts_, event, {"cost", "kwh", "seconds"});
-    } else if (name == "error" && !json_text(event, "cause").empty()) {
-        phase_ = "failed";  // a later step shows that the run went on
+    } else if (name == "error" && !json_text(event, "cause").empty() &&
+               !event.contains("goes_on")) {
+        phase_ = "failed";
     }
     if (const std::string what = sentence(name, event); !what.empty())
         add(events_, step, {time, step, what});

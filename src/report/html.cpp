@@ -94,8 +94,9 @@ struct Axis {
         for (const double factor : {5, 2, 1})
             if (factor * power >= rough) step = factor * power;
         std::vector<double> all;
-        for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; ++i)
-            all.push_back(i * step + 0.0);  // no −0
+        const double first = std::ceil(low / step - 1e-9);
+        for (int i = 0; i < 12 && (first + i) * step <= high + 1e-9 * step; ++i)
+            all.push_back((first + i) * step + 0.0);  // no −0
         return all;
     }
 };

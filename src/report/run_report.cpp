@@ -46,7 +46,8 @@ void take(RunHistory& run, const json& event) {
             drop_from(points, step);
             if (event.contains(chart.field) && event[chart.field].is_number())
                 points.push_back({step, event[chart.field]});
-            if (kind == "step") drop_from(run.val[chart.field], step);
+            // A validation comes after its step; a rank that takes over may say it first.
+            if (kind == "step") drop_from(run.val[chart.field], step + 1);
         }
     if (kind == "done")
         for (const auto& [field, value] : event.items())

@@ -242,8 +242,8 @@ int TrainRun::train() {
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
-    if (config_.schedule != Schedule::kRange) save(at_, false);
-    if (usage_->step() != at_.step) tell_usage();
+    save(at_, false);
+    usage_->step() == at_.step ? take_usage() : tell_usage();
     const JobCost cost = costs_->of_job(run_log_->seconds());
     setup_.job.finish();
     return finish(cost);

@@ -38,9 +38,10 @@ std::string open_run_folder(const Config& config, int rank) {
     return folder;
 }
 
-// The state after step at.step, unless it is saved already. Nothing without a folder.
+// The state after step at.step, unless it is saved already. Nothing without a folder, or of a run
+// that looks for a rate.
 void TrainRun::save(const Position& at, bool is_best) {
-    if (saved_step_ == at.step || folder_.empty()) return;
+    if (saved_step_ == at.step || folder_.empty() || config_.schedule == Schedule::kRange) return;
     saved_step_ = at.step;
     communicator_.set_progress(at.step, Phase::kCheckpoint);
     const CheckpointMeta meta{at,
@@ -64,14 +65,14 @@ void TrainRun::try_to_save(const Position& at, bool is_best) {
     } catch (const Error& error) {
         saved_step_ = -1;
         log_.notice("error: ", error.what(), ". Training goes on");
-        run_log_->event("error", {{"step", at.step}, {"cause", error.what()}});
+        run_log_->event("error", {{"step", at.step}, {"cause", error.what()}, {"goes_on", true}});
     }
 }
 
 // Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or
 // rank 1 if rank 0 is lost. Does not throw: the first failure is the one that is reported.
 void TrainRun::save_after_failure(const std::exception& failure) {
-    if (at_.step <= 0) return;
+    if (at_.step <= 0 || config_.schedule == Schedule::kRange) return;
     // What servers or other stages hold is not here.
     if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return;
     if (dynamic_cast<const LeftBehind*>(&failure)) return;  // the others save

@@ -122,7 +122,7 @@ nlohmann::json Utilisation::take() {
 void Utilisation::forget() {
     if (told()) done_.wait();
     done_ = {};
-    last_step_ = -1, next_step_ = 0;
+    step_ = last_step_ = -1, next_step_ = 0;
 }
 
 std::string Utilisation::text() const {

@@ -68,7 +68,7 @@ class Utilisation {
     Figures last_;  // counters, as they were
     std::vector<float> floats_;
     std::future<void> done_;
-    int64_t step_ = 0, last_step_ = -1, next_step_ = 0;  // last_step_ -1: newcomers do not know it
+    int64_t step_ = -1, last_step_ = -1, next_step_ = 0;  // -1: newcomers know neither
     double cpu_ = 0, seconds_ = 0, most_memory_ = 0, sent_ = 0, read_ = 0;  // of all ranks so far
 };
 
