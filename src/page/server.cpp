@@ -58,18 +58,22 @@ std::pair<std::string, uint16_t> page_address(const std::string& page) {
     return address;
 }
 
+namespace {
+
 // What is sent back; `head`: fields beside those of every answer.
 struct Answer {
     int status = 200;
     std::string type, body, head;
 };
 
-struct Connection {
+struct Viewer {
     int socket;
     std::string in = {}, out = {};
     Clock::time_point begin = Clock::now();  // of the request or of the answer
     bool ends = false;                       // when `out` is sent
 };
+
+}  // namespace
 
 struct PageServer::Server {
     Server(const std::string& page, const PageState& its_state)
@@ -119,7 +123,7 @@ struct PageServer::Server {
         const uint64_t one = 1;
         (void)!write(wake, &one, sizeof one);
         thread.join();
-        for (const Connection& connection : connections) close(connection.socket);
+        for (const Viewer& connection : connections) close(connection.socket);
         close(listener), close(wake);
     }
 
@@ -128,7 +132,7 @@ struct PageServer::Server {
             // One too many takes the place of the oldest; too many open files leave it in the
             // queue.
             polled = {{wake, POLLIN, 0}, {listener, POLLIN, 0}};
-            for (const Connection& connection : connections)
+            for (const Viewer& connection : connections)
                 polled.push_back(
                     {connection.socket, short(connection.out.empty() ? POLLIN : POLLOUT), 0});
             poll(polled.data(), polled.size(), connections.empty() ? -1 : 1000);
@@ -156,7 +160,7 @@ struct PageServer::Server {
     }
 
     // Reads or writes what can be; false: the connection is done with.
-    bool go_on(Connection& connection) {
+    bool go_on(Viewer& connection) {
         std::string &in = connection.in, &out = connection.out;
         if (out.empty()) {
             char part[kHeadLimit];
@@ -263,7 +267,7 @@ struct PageServer::Server {
     std::string address, bound_port, token, cookie;
     int listener = -1;
     const int wake = eventfd(0, EFD_CLOEXEC);
-    std::list<Connection> connections;
+    std::list<Viewer> connections;
     std::atomic<Clock::time_point> last_look{};  // at /state.json
     std::thread thread;
 };
