@@ -97,7 +97,8 @@ std::vector<std::string> watch_events(const json& state) {
             std::strftime(clock, sizeof clock, "%T  ", std::localtime(&time));
             line = clock;
         }
-        if (event[1].is_number()) line += fmt::format("step {:.0f}  ", event[1].get<double>());
+        if (event[1].is_number() && std::isfinite(event[1].get<double>()))
+            line += fmt::format("step {:.0f}  ", event[1].get<double>());
         lines.push_back(line + printable(event[2].get<std::string>()));
     }
     return lines;

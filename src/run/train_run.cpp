@@ -1,8 +1,6 @@
 // train_run.cpp — the loop of a training run: epochs, steps, validations.
 #include "src/run/train_run.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -39,19 +37,6 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
         !config_.quiet && isatty(STDOUT_FILENO), config_.tensorboard);
     if (!config_.page.empty()) page_address(config_.page);  // a mistake in it ends the run here
     if (!config_.page.empty()) run_log_->show_on(&page_state_);
-}
-
-// With --page, on rank 0 or its heir. A port that is taken costs the page, not the run.
-void TrainRun::serve_page() {
-    if (config_.page.empty() || setup_.rank() != 0 || page_) return;
-    char host[256] = "localhost";
-    gethostname(host, sizeof host - 1);
-    try {
-        page_ = std::make_unique<PageServer>(config_.page, page_state_);
-        log_.notice("page: ", page_->url(host));
-    } catch (const Error& error) {
-        log_.notice(error.what(), ". The run goes on without it");
-    }
 }
 
 // What depends on this rank's share of a batch.
@@ -199,33 +184,6 @@ void TrainRun::begin() {
     communicator_.offer(offer_text(setup_, bucket_bytes_));
 }
 
-// The length of the job and its ranks, as they are from now on.
-void TrainRun::log_job() {
-    nlohmann::json ranks;
-    for (int rank = 0; rank < setup_.world(); ++rank)
-        ranks.push_back({{"share", setup_.shares.weights[size_t(rank)]}});
-    for (const Peer& peer : setup_.job.peers())
-        ranks[size_t(peer.rank)].update({{"address", peer.address}, {"host", peer.host}});
-    run_log_->event("job", {{"epoch", at_.epoch},
-                            {"step", at_.step},
-                            {"epochs", config_.steps > 0 ? 0 : config_.epochs},
-                            {"steps", total_steps_},
-                            {"ranks", ranks}});
-}
-
-// Collective: what all ranks use of their machines goes to the log.
-void TrainRun::tell_usage() {
-    take_usage();
-    usage_->tell(at_.step, communicator_, clocks());
-    take_usage();
-}
-
-void TrainRun::take_usage() {
-    if (!usage_->told()) return;
-    const int64_t step = usage_->step();
-    run_log_->event("utilisation", {{"step", step}, {"ranks", usage_->take()}});
-}
-
 int TrainRun::train() {
     go_to(at_);
     while (!over() || epoch_done()) {  // done: a rank was lost before the epoch was closed
@@ -314,16 +272,6 @@ void TrainRun::train_epoch() {
         if (agreed == kNewRing) part();
         communicator_.set_progress(at_.step, Phase::kData);
     }
-}
-
-// With --tensorboard: the first batch of this process, as the network sees it.
-void TrainRun::show_images(const Batch& batch) {
-    TensorBoard* board = run_log_->tensorboard();
-    if (!board || shown_ || !batch.x || batch.n == 0) return;
-    shown_ = true;
-    const Preprocess how = training_preprocess(config_, model_->input());
-    board->picture("images", rows_picture(batch.x, std::min(batch.n, 32), how), at_.step, false,
-                   "The first images of this process, after augmentation");
 }
 
 // Sums over the ring have the same bits on every rank. What each rank forms from factors has them
