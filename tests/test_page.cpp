@@ -223,6 +223,9 @@ TEST_CASE("page: damaged and hostile lines of a log change nothing, or what they
         CHECK(line == printable(line));
     }
     for (const std::string& line : watch_events(s)) CHECK(line == printable(line));
+    const json no_step = {{"events", json::array({json::array({0.0, NAN, "begins"})})}};
+    REQUIRE(watch_events(no_step).size() == 1);
+    CHECK(watch_events(no_step)[0].find("nan") == std::string::npos);
     // A page elsewhere may send anything.
     for (const json& other :
          {json(), json(7), json::array(), json{{"ranks", 7}, {"events", {1, {2}}}}}) {
