@@ -1,0 +1,156 @@
+// listing.cpp — see listing.h.
+#include "data/listing.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "data/shard_source.h"
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+namespace fs = std::filesystem;
+namespace {
+
+Listing list_folders(const std::string& folder) {
+    return {folder, folders_in(folder), [folder](const Names& classes, bool may_lack) {
+                return std::make_shared<FileSource>(folder, classes,
+                                                    files_of(folder, classes, may_lack));
+            }};
+}
+
+// The class of each label among those chosen, or -1.
+std::map<Label, int32_t> class_numbers(const ClassNames& names, const Names& classes) {
+    std::map<std::string, int32_t> number_of;
+    for (const std::string& name : classes) number_of.try_emplace(name, int32_t(number_of.size()));
+    std::map<Label, int32_t> numbers = {{Label{}, -1}};
+    for (const auto& [label, name] : names.name_of) {
+        const auto at = number_of.find(name);
+        numbers[label] = at == number_of.end() ? -1 : at->second;
+    }
+    return numbers;
+}
+
+// Samples without a label are left out, as damaged ones are.
+void leave_out_unlabelled(ShardIndex& index) {
+    const auto none = std::ranges::find(index.labels, Label{});
+    const auto number = uint32_t(none - index.labels.begin());
+    const char* why = index.format == ShardFormat::tar
+                          ? "no label: neither .cls, nor .json with one, nor a folder"
+                          : "no label: neither image/class/label nor image/class/text";
+    for (size_t i = 0; i < index.size(); ++i)
+        if (index.label_of[i] == number && ++index.fault_count <= kMaxFaults)
+            index.faults.push_back({index.offsets[i], why});
+}
+
+void tell_faults(const std::vector<Shard>& shards, Log& log) {
+    uint64_t all = 0, told = 0;
+    for (const Shard& shard : shards) {
+        all += shard.index.fault_count;
+        for (const ShardFault& fault : shard.index.faults)
+            if (++told <= 10)
+                log.notice("left out: ", shard.name, ", byte ", fault.offset, ": ", fault.why);
+    }
+    if (all > told || told > 10) log.notice("left out: ", all, " damaged records in all");
+}
+
+// The class names that lie beside the shards of this rank.
+Names names_beside(const Place& place, const Remote& remote) {
+    if (place.shards.empty()) return {};
+    return class_names_in(split_path(place.shards[0]).first, remote);
+}
+
+Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
+                    const Remote& remote, Log& log) {
+    auto shards = std::make_shared<std::vector<Shard>>(
+        open_shards(place.shards, {options.cache, options.threads, remote}, log));
+    if (options.complete) options.complete(*shards);
+    if (shards->empty()) return {};
+    std::set<Label> labels;
+    for (Shard& shard : *shards) {
+        leave_out_unlabelled(shard.index);
+        labels.insert(shard.index.labels.begin(), shard.index.labels.end());
+    }
+    labels.erase(Label{});
+    if (options.tell_faults) tell_faults(*shards, log);
+    if (labels.empty()) {
+        const auto& faults = shards->front().index.faults;
+        fail("'", place.name, "': no sample with a label in ",
+             counted(int64_t(shards->size()), "shard"),
+             faults.empty() ? "" : "; the first: " + faults.front().why);
+    }
+    const ClassNames names =
+        name_classes(labels, names_beside(place, remote), base, options.label_offset, place.name);
+    return {place.name, names.names, [shards, names](const Names& classes, bool) {
+                const std::map<Label, int32_t> numbers = class_numbers(names, classes);
+                std::vector<std::vector<int32_t>> class_of;
+                for (const Shard& shard : *shards) {
+                    class_of.emplace_back();
+                    for (const Label& label : shard.index.labels)
+                        class_of.back().push_back(numbers.at(label));
+                }
+                return std::make_shared<ShardSource>(std::move(*shards), classes, class_of);
+            }};
+}
+
+}  // namespace
+
+FileList read_list(const std::string& path) {
+    FileList list{split_path(path).first};
+    const std::vector<uint8_t> bytes = read_all(*open_local(path), 1ull << 32);
+    std::map<Label, int32_t> seen;
+    int64_t number = 0;
+    for (std::string line :
+         split({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, '\n')) {
+        ++number;
+        if (line.ends_with('\r')) line.pop_back();
+        if (line.empty()) continue;
+        const size_t tab = line.rfind('\t');
+        if (tab == std::string::npos || tab == 0 || tab + 1 == line.size() || !is_utf8(line))
+            fail("data '", path, "', line ", number,
+                 ": neither a shard nor a list of path, tab, label");
+        const Label label = parse_label(line.substr(tab + 1));
+        const auto [at, is_new] = seen.try_emplace(label, int32_t(list.labels.size()));
+        if (is_new) list.labels.push_back(label);
+        line.resize(tab);
+        std::error_code missing;  // found when it is read
+        const std::string file = line.starts_with('/') ? line : within(list.folder, line);
+        const uintmax_t size = fs::file_size(file, missing);
+        list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
+    }
+    if (list.files.empty()) fail("data '", path, "' is empty");
+    return list;
+}
+
+static Listing list_lines(const std::string& path, const Names& base, const DataOptions& options,
+                          const Remote& remote) {
+    const auto list = std::make_shared<FileList>(read_list(path));
+    const ClassNames names =
+        name_classes({list->labels.begin(), list->labels.end()},
+                     class_names_in(list->folder, remote), base, options.label_offset, path);
+    return {path, names.names, [list, names](const Names& classes, bool) {
+                const std::map<Label, int32_t> numbers = class_numbers(names, classes);
+                std::vector<ImageFile> kept;
+                for (ImageFile& file : list->files) {
+                    file.label = numbers.at(list->labels[size_t(file.label)]);
+                    if (file.label >= 0) kept.push_back(std::move(file));
+                }
+                return std::make_shared<FileSource>(list->folder, classes, std::move(kept));
+            }};
+}
+
+Listing list_place(const Place& place, const Names& base, const DataOptions& options,
+                   const Remote& remote, Log& log) {
+    const bool is_loose = place.is_list || (place.shards.empty() && !place.is_none());
+    if (options.complete && is_loose)
+        fail("--shards peers shares shards, not loose files: `trainer pack ", place.name,
+             " OUT` makes shards of '", place.name, "'");
+    if (place.is_list) return list_lines(place.name, base, options, remote);
+    if (options.complete || !place.shards.empty())
+        return list_shards(place, base, options, remote, log);
+    return list_folders(place.name);
+}
+
+}  // namespace convoy
