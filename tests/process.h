@@ -2,9 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,23 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include "src/plan/measured_run.h"  // free_port
 #include "tests/device.h"
 #include "tests/support.h"
 
 namespace convoy {
-
-// A port that was free a moment ago.
-inline uint16_t free_port() {
-    const int s = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    REQUIRE(bind(s, reinterpret_cast<sockaddr*>(&address), length) == 0);
-    REQUIRE(getsockname(s, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-    close(s);
-    return ntohs(address.sin_port);
-}
 
 inline std::string read_file(const std::string& path) {
     std::ifstream file(path, std::ios::binary);

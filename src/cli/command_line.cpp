@@ -4,6 +4,11 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
 #include "data/augment.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
@@ -94,6 +99,23 @@ static void take_rest(CommandLine& line, const CommandRow& row,
     }
 }
 
+// The lines "name value" of a settings file, or of comments, which begin with #.
+static Environment read_settings(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) fail("--settings ", path, ": ", std::strerror(errno));
+    Environment settings;
+    for (std::string text; std::getline(file, text);) {
+        std::istringstream line(text);
+        std::string name, value;
+        if (!(line >> name) || name[0] == '#') continue;
+        std::getline(line >> std::ws, value);
+        if (!find_option(name) || value.empty())
+            fail("--settings ", path, ": '", printable(text), "' is not an option and its value");
+        settings[name] = value;
+    }
+    return settings;
+}
+
 struct UsageFormatter : CLI::Formatter {
     explicit UsageFormatter(const char* text) : usage(text) {}
     std::string make_usage(const CLI::App*, std::string name) const override {
@@ -140,18 +162,23 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     }
     take_rest(line, *row, app.remaining(), taken > 0);
 
-    for (const auto& [name, text] : texts) {
+    Environment settings;
+    const auto take = [&](const std::string& name, const std::string& text) {
         const std::string option = "--" + name, variable = environment_name(name);
-        const bool is_typed = app.count(option) > 0;
-        if (!is_typed && !environment.contains(variable)) continue;
-        line.given[name] = is_typed ? option : variable;
+        const bool is_typed = app.count(option) > 0, is_set = environment.contains(variable);
+        if (!is_typed && !is_set && !settings.contains(name)) return;
+        line.given[name] = is_typed ? option : is_set ? variable : line.config.settings;
         const bool bare = is_typed && text.empty() && find_option(name)->flags & kBare;
         set_option(line.config, name,
                    bare       ? "on"
                    : is_typed ? text
-                              : environment.at(variable),
+                   : is_set   ? environment.at(variable)
+                              : settings.at(name),
                    line.given[name]);
-    }
+    };
+    if (texts.contains("settings")) take("settings", texts["settings"]);
+    if (!line.config.settings.empty()) settings = read_settings(line.config.settings);
+    for (const auto& [name, text] : texts) take(name, text);
     if (environment.contains("CONVOY_TOKEN")) line.config.token = environment.at("CONVOY_TOKEN");
     // Crops would cut the generated shapes off.
     if (!line.given.contains("augment") && line.config.data.empty())

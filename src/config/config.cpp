@@ -266,6 +266,11 @@ static const Option kOptions[] = {
      "exit with status 3 where of any class a smaller part is right"},
     {"explain", "Output", &C::explain, "DIR", kPredict, 0, kAny,
      "write each image there, with a heat map of where the model saw its class beside (Grad-CAM)"},
+    {"settings", "Output", &C::settings, "FILE", kTrain | kBenchTrain | kPlan, 0, kAny,
+     "take options from the lines of FILE, each a name and a value, as `tune` writes them; others "
+     "win"},
+    {"minutes", "Output", &C::minutes, "M", kTune, 0, from(0.01, 1e6),
+     "begin no further measurement after M minutes"},
     {"save-every", "Output", &C::save_every, "E", kTrain, kJob, from(0, 1e6),
      "epochs between two checkpoints; may be a fraction; 0: only at the end"},
     {"keep", "Output", &C::keep, "N", kTrain, kFollows, from(1, 1e6),
@@ -281,7 +286,7 @@ static const Option kOptions[] = {
      "print only errors and notices"},
     {"json", "Output", &C::json, "",
      kEval | kPredict | kCheck | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData |
-         kPlan | kDoctor,
+         kPlan | kDoctor | kTune,
      0, kAny, "print one JSON object a line"},
     {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},

@@ -132,10 +132,11 @@ struct Config {
     Toggle preflight = Toggle::kOn;
 
     // output
-    std::string out, resume, from;
+    std::string out, resume, from, settings;
     double save_every = 1;
     int keep = 3;
     int log_every = 10;
+    double minutes = 10;  // of tune
     bool quiet = false, json = false, tensorboard = false;
     std::string page;  // "": none; "on": at the default address
 
@@ -188,6 +189,7 @@ enum Command : unsigned {
     kLrFind = 2097152,
     kPage = 4194304,
     kWatch = 8388608,
+    kTune = 16777216,
 };
 
 enum OptionFlag : unsigned {

@@ -1,0 +1,260 @@
+// command_tune.cpp — tune: the fastest way to train a model on this machine, then on all of a job.
+#include <sys/utsname.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/backend.h"
+#include "src/base/check.h"
+#include "src/base/clock.h"
+#include "src/base/table.h"
+#include "src/cli/commands.h"
+#include "src/job/exchange.h"
+#include "src/plan/tune.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+namespace {
+
+// The user's own options, for every run.
+std::vector<std::string> given_words(const CommandLine& line) {
+    static const std::set<std::string> kOwn = {"out",  "minutes", "json",  "settings",    "coord",
+                                               "rank", "world",   "port",  "local-rank",  "quiet",
+                                               "lr",   "elastic", "stall", "join-timeout"};
+    std::vector<std::string> words = {"--quiet", "--join-timeout=60"};
+    for (const auto& [name, who] : line.given)
+        if (!kOwn.contains(name))
+            words.push_back(cat("--", name, "=", get_option(line.config, name)));
+    return words;
+}
+
+// And of rank 0: a run that goes on until it is ended, and tells the speed of each step.
+std::vector<std::string> leading_words(const CommandLine& line) {
+    std::vector<std::string> words = {"--steps=1000000000", "--log-every=1", "--save-every=0",
+                                      "--check-every=0",    "--elastic=off", "--schedule=constant",
+                                      "--lr=1e-6",          "--warmup=0"};
+    if (line.config.data.empty() && !line.given.contains("generated"))
+        words.push_back(cat("--generated=", std::clamp<int64_t>(16 * line.config.batch, 48, 4096)));
+    return words;
+}
+
+class Tune {
+ public:
+    Tune(const CommandLine& line, Log& log, const Stop& stop)
+        : config_(line.config),
+          log_(log),
+          stop_(stop),
+          given_(given_words(line)),
+          leading_(leading_words(line)),
+          records_(file() + ".jsonl"),
+          folder_(make_folder()) {}
+    ~Tune() {
+        std::error_code gone;
+        std::filesystem::remove_all(folder_, gone);
+    }
+    std::string file() const { return config_.out.empty() ? "tuned.settings" : config_.out; }
+
+    std::vector<Tried> measure_here() {
+        std::vector<Tried> tried;
+        for (Setup& setup : local_setups(available_cpus(), count_gpus()))
+            tried.push_back(measure(std::move(setup), [&](const Setup& of) {
+                std::vector<std::vector<std::string>> ranks;
+                const std::string coord = cat("--coord=127.0.0.1:", free_port());
+                for (int rank = 0; rank < of.ranks; ++rank) {
+                    ranks.push_back(words(of));
+                    if (of.ranks == 1) break;
+                    ranks.back().insert(ranks.back().end(),
+                                        {coord, cat("--rank=", rank), cat("--world=", of.ranks),
+                                         "--preflight=off"});
+                }
+                return ranks;
+            }));
+        return tried;
+    }
+
+    // Collective: rank 0 decides what is measured next and for how long. `own`: options of this
+    // machine's rank, the fastest that it has by itself.
+    std::vector<Tried> measure_together(JobSession& job, const Setup& own) {
+        std::vector<Tried> tried;
+        const auto [host, port] = coordinator_address(config_.coord);
+        // The ranks of this job listen on the numbers after the coordinator's.
+        int next = port + 50;
+        for (Setup& setup : join_setups(job.world())) {
+            ++next;
+            const auto ranks = [&, at = cat("--coord=", host, ":", next)](const Setup& of) {
+                Setup both = of;
+                for (const auto& [name, value] : own.options)
+                    if (!both.options.contains(name) && name != "accumulate")
+                        both.options[name] = value;
+                std::vector<std::string> all = words(both, job.rank() == 0);
+                all.insert(all.end(),
+                           {at, cat("--rank=", job.rank()), cat("--world=", job.world())});
+                return std::vector<std::vector<std::string>>{all};
+            };
+            // The others start theirs, and end it when rank 0 says that it is done.
+            if (job.rank() == 0) {
+                const bool runs = !is_known(setup, job.world());
+                broadcast_json(job.communicator(), runs);
+                tried.push_back(measure(std::move(setup), ranks, job.world()));
+                if (runs) job.communicator().barrier();
+            } else if (broadcast_json(job.communicator(), {}).get<bool>()) {
+                MeasuredRun run(folder_, ranks(setup));
+                job.communicator().barrier();
+            }
+        }
+        return tried;
+    }
+
+    void print(const std::vector<Tried>& all, double base) const {
+        const Tried* const best = fastest(all);
+        Table table(config_.json);
+        for (const Tried& one : all) {
+            const Speed& s = one.speed;
+            const std::string note = !s.fault.empty()      ? s.fault
+                                     : &one == best        ? "fastest"
+                                     : !one.setup.is_exact ? "trains another way"
+                                     : one.is_from_file    ? "measured before"
+                                                           : "";
+            table.row({{"setup", one.setup.name, "setup", "{:<28}"},
+                       {"options", options_of(one.setup)},
+                       {"images_per_second", s.images_per_second, "img/s", "{:.1f}"},
+                       {"speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}"},
+                       {"cores", s.cores, "cores", "{:.1f}"},
+                       {"memory_mb", s.memory_megabytes, "memory", "{:.0f} MB"},
+                       {"net_wait", 100 * s.net_wait, "net wait", "{:.0f} %"},
+                       {"net_busy", 100 * s.net_busy, "net busy", "{:.0f} %"},
+                       {"note", note, ""}});
+        }
+    }
+
+    // What `trainer --settings` takes: the user's own options, and those of the fastest setup.
+    void write(const CommandLine& line, const Setup& here, const Setup* together) {
+        std::ofstream out(file());
+        out << "# Written by `trainer tune`: " << here.name
+            << (together ? ", " + together->name : "") << ".\n";
+        if (!together && here.ranks > 1)
+            out << "# To start it: tools/launch -n " << here.ranks << " -- ./trainer --settings "
+                << file() << "\n";
+        for (const auto& [name, who] : line.given)
+            if ((find_option(name)->commands & kTrain) && name != "coord" && name != "rank" &&
+                name != "world" && name != "out" && name != "settings" && name != "token-file")
+                out << name << " " << get_option(line.config, name) << "\n";
+        for (const Setup* setup : {&here, together})
+            if (setup)
+                for (const auto& [name, value] : setup->options)
+                    out << name << " " << value << "\n";
+        if (!out.flush()) fail("cannot write ", file(), ": ", std::strerror(errno));
+    }
+
+ private:
+    static std::string make_folder() {
+        std::string name = (std::filesystem::temp_directory_path() / "tune-XXXXXX").string();
+        if (!mkdtemp(name.data())) fail("cannot make a folder ", name, ": ", std::strerror(errno));
+        return name;
+    }
+    static std::string options_of(const Setup& setup) {
+        std::string text;
+        for (const auto& [name, value] : setup.options)
+            text += cat(text.empty() ? "" : " ", "--", name, " ", value);
+        return text;
+    }
+    std::vector<std::string> words(const Setup& setup, bool decides = true) const {
+        std::vector<std::string> all = given_;
+        if (decides) all.insert(all.end(), leading_.begin(), leading_.end());
+        for (const auto& [name, value] : setup.options)
+            if (decides || !(find_option(name)->flags & kJob))
+                all.push_back(cat("--", name, "=", value));
+        return all;
+    }
+    // Machine, program's options and setup: what a speed in the file belongs to.
+    std::string key(const Setup& setup, int world) const {
+        utsname machine{};
+        uname(&machine);
+        std::string text = cat(machine.nodename, " ", available_cpus(), " cores, ", world,
+                               " machines, ", setup.ranks, " ranks: ", options_of(setup));
+        for (const std::string& word : given_) text += " " + word;
+        return text;
+    }
+    bool is_known(const Setup& setup, int world) const { return records_.find(key(setup, world)); }
+
+    template <class Ranks>
+    Tried measure(Setup setup, const Ranks& ranks, int world = 1) {
+        constexpr double kSeconds = 3;
+        Tried tried{std::move(setup), {}};
+        const std::string name = key(tried.setup, world);
+        const double left = 60 * config_.minutes - seconds_since(begin_);
+        if (const Speed* known = records_.find(name)) {
+            tried.speed = *known, tried.is_from_file = true;
+        } else if (left <= 0) {
+            tried.speed.fault = "not measured: --minutes are over";
+        } else {
+            if (!config_.json) log_.info(cat("measuring ", tried.setup.name));
+            std::filesystem::remove_all(folder_ + "/run0");
+            tried.speed = MeasuredRun(folder_, ranks(tried.setup))
+                              .watch(kSeconds, std::max(left, 20.0), stop_);
+            if (tried.speed.fault.empty()) records_.add(name, tried.speed);
+        }
+        return tried;
+    }
+
+    const Config& config_;
+    Log& log_;
+    const Stop& stop_;
+    const std::vector<std::string> given_, leading_;
+    TuneRecords records_;
+    const std::string folder_;
+    const Clock::time_point begin_ = Clock::now();
+};
+
+int tune_in_job(JobSession& job) {
+    if (job.world() > 1) job.take_settings_of_rank0();
+    Tune tune(job.line, job.log, job.stop);
+    std::vector<Tried> here = tune.measure_here();
+    const double base = here[0].speed.images_per_second;
+    tune.print(here, base);
+    const Tried* best = fastest(here);
+    if (!best)
+        fail("no setup could be measured; the first: ", here[0].speed.fault,
+             "; more --minutes, or a smaller --model or --batch, may help");
+    if (job.world() == 1) {
+        tune.write(job.line, best->setup, nullptr);
+    } else {
+        std::erase_if(here, [](const Tried& one) { return one.setup.ranks > 1; });
+        const Setup own = fastest(here)->setup;
+        const std::vector<Tried> joined = tune.measure_together(job, own);
+        const Tried* fast = fastest(joined);
+        if (job.rank() == 0) tune.print(joined, base);
+        json found = fast ? json(fast->setup.options) : json();
+        found = broadcast_json(job.communicator(), found);
+        if (found.is_null())
+            fail("no setup of several machines could be measured; rank 0 says why");
+        const Setup together{fast ? fast->setup.name : "as rank 0 chose", 1, found};
+        tune.write(job.line, own, &together);
+        job.finish();
+    }
+    job.log.info(cat("written: ", tune.file(), "   try: trainer --settings ", tune.file()));
+    return 0;
+}
+
+int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
+    for (const char* name : {"resume", "join", "steps", "epochs", "page", "tensorboard", "shards"})
+        if (given.given.contains(name)) fail("--", name, " does not go with tune");
+    for (const auto& [name, who] : given.given)
+        if (is_tuned(name)) fail("--", name, " does not go with tune, which tries its values");
+    CommandLine line = given;
+    line.config.stall = 1e6;  // the others wait while rank 0 measures
+    return run_in_job(line, log, stop, tune_in_job);
+}
+
+}  // namespace
+
+const CommandRow kTuneRow = {"tune", Command(kTrain | kTune), "[options]",
+                             "measure ways to train on this machine, and on all of a job, and "
+                             "write the fastest down for --settings",
+                             command_tune};
+
+}  // namespace convoy

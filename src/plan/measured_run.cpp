@@ -1,0 +1,149 @@
+// measured_run.cpp — see measured_run.h.
+#include "src/plan/measured_run.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "src/base/check.h"
+#include "src/base/clock.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+uint16_t free_port() {
+    const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET, address.sin_addr = {htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    const bool is_bound = bind(s, any, length) == 0 && getsockname(s, any, &length) == 0;
+    close(s);
+    if (!is_bound) fail("no port is free on 127.0.0.1: ", std::strerror(errno));
+    return ntohs(address.sin_port);
+}
+
+Speed speed_of_log(const std::string& path, double& seconds) {
+    constexpr int kWarmUp = 2;
+    std::ifstream file(path);
+    Speed speed;
+    double images = 0, waited = 0, busy = 0;
+    int steps = 0;
+    seconds = 0;
+    for (std::string line; std::getline(file, line);) {
+        const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
+        if (!event.is_object() || event.value("event", "") != "step" || ++steps <= kWarmUp)
+            continue;
+        const double n = event.value("images", 0.0), rate = event.value("images_per_second", 0.0);
+        if (!(n > 0 && rate > 0)) continue;
+        images += n, seconds += n / rate;
+        waited += n / rate * event.value("net_wait", 0.0);
+        busy += n / rate * event.value("net_busy", 0.0);
+    }
+    if (seconds > 0)
+        speed.images_per_second = images / seconds, speed.net_wait = waited / seconds,
+        speed.net_busy = busy / seconds;
+    return speed;
+}
+
+MeasuredRun::MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options)
+    : folder_(std::move(folder)) {
+    for (size_t rank = 0; rank < options.size(); ++rank) {
+        std::vector<std::string> words = {"trainer", "train"};
+        words.insert(words.end(), options[rank].begin(), options[rank].end());
+        words.push_back(cat("--out=", folder_, "/run", rank));
+        std::vector<char*> argv;
+        for (std::string& word : words) argv.push_back(word.data());
+        argv.push_back(nullptr);
+        const std::string output = cat(folder_, "/", rank, ".out");
+        const pid_t process = fork();
+        if (process < 0) fail("cannot start a process: ", std::strerror(errno));
+        if (process == 0) {  // only calls that are safe in a copy of a process with threads
+            const int out = open(output.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
+            dup2(out, STDOUT_FILENO), dup2(out, STDERR_FILENO);
+            execv("/proc/self/exe", argv.data());
+            _exit(127);
+        }
+        processes_.push_back(process);
+    }
+}
+
+// Of /proc/PID/stat: user and system time, fields 14 and 15; the name before them may hold
+// anything.
+double MeasuredRun::cpu_seconds() const {
+    double ticks = 0;
+    for (const pid_t process : processes_) {
+        std::ifstream file(cat("/proc/", process, "/stat"));
+        std::string all;
+        std::getline(file, all);
+        std::istringstream fields(all.substr(std::min(all.rfind(')') + 1, all.size())));
+        std::string skipped;
+        double user = 0, system = 0;
+        for (int i = 3; i < 14; ++i) fields >> skipped;
+        fields >> user >> system;
+        ticks += user + system;
+    }
+    return ticks / double(sysconf(_SC_CLK_TCK));
+}
+
+bool MeasuredRun::one_has_ended(std::string& why) {
+    for (size_t rank = 0; rank < processes_.size(); ++rank) {
+        int status = 0;
+        rusage usage{};
+        if (wait4(processes_[rank], &status, WNOHANG, &usage) <= 0) continue;
+        processes_[rank] = -1;
+        std::ifstream file(cat(folder_, "/", rank, ".out"));
+        for (std::string line; std::getline(file, line);)
+            if (const size_t at = line.find("error: "); at != line.npos) why = line.substr(at + 7);
+        if (why.empty()) why = cat("it ended with status ", WEXITSTATUS(status));
+        return true;
+    }
+    return false;
+}
+
+long MeasuredRun::end() {
+    for (const pid_t process : processes_)
+        if (process > 0) kill(process, SIGKILL);
+    for (pid_t& process : processes_) {
+        rusage usage{};
+        if (process > 0 && wait4(process, nullptr, 0, &usage) > 0) peaks_ += usage.ru_maxrss;
+        process = -1;
+    }
+    return peaks_;
+}
+
+Speed MeasuredRun::watch(double seconds, double limit, const Stop& stop) {
+    const auto begin = Clock::now();
+    auto since = begin;  // the first step whose speed counts
+    double cpu_before = 0, covered = 0;
+    Speed speed;
+    while (covered < seconds && speed.fault.empty()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        if (const int signal = stop()) fail("stopped by signal ", signal);
+        if (covered == 0) since = Clock::now(), cpu_before = cpu_seconds();
+        std::string why;
+        const bool has_ended = one_has_ended(why);
+        speed = speed_of_log(folder_ + "/run0/log.jsonl", covered);
+        if (has_ended)
+            speed.fault = why;
+        else if (seconds_since(begin) > limit)
+            speed.fault =
+                fmt::format("too slow: only {:.1f} s were measured in {:.0f} s", covered, limit);
+    }
+    if (speed.fault.empty())
+        speed.cores = (cpu_seconds() - cpu_before) / std::max(seconds_since(since), 1e-3);
+    speed.memory_megabytes = double(end()) / 1024;
+    return speed;
+}
+
+}  // namespace convoy

@@ -1,0 +1,52 @@
+// measured_run.h — real training runs, watched until their speed is known and then ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "src/job/job_session.h"
+
+namespace convoy {
+
+struct Speed {
+    double images_per_second = 0;       // of all ranks
+    double net_wait = 0, net_busy = 0;  // parts of the time, of rank 0
+    double cores = 0,
+           memory_megabytes = 0;  // of the processes here: in use; the sum of their peaks
+    std::string fault;            // why there is no speed; "": there is one
+};
+
+// The speed that the lines of a log.jsonl tell, beginning with the third: the first two warm up.
+// `seconds`: that these lines cover. Lines that are no step, or no JSON, are passed over.
+Speed speed_of_log(const std::string& path, double& seconds);
+
+// `trainer train` in some processes of this machine. Their output and rank 0's run folder are in
+// `folder`, which exists.
+class MeasuredRun {
+ public:
+    // `options`: of each process.
+    MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options);
+    ~MeasuredRun() { end(); }
+    MeasuredRun(const MeasuredRun&) = delete;
+
+    // Blocks until rank 0, the first process, has trained for `seconds` after its warm-up, a
+    // process has ended (which is a fault) or `limit` seconds are over. Then ends all. Throws Error
+    // on a signal.
+    Speed watch(double seconds, double limit, const Stop& stop);
+
+ private:
+    double cpu_seconds() const;
+    bool one_has_ended(std::string& why);
+    long end();  // kills those that run; returns the sum of their peaks in KB
+
+    const std::string folder_;
+    std::vector<pid_t> processes_;  // -1: was waited for
+    long peaks_ = 0;
+};
+
+// Free at this moment, on loopback.
+uint16_t free_port();
+
+}  // namespace convoy

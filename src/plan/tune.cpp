@@ -1,0 +1,109 @@
+// tune.cpp — see tune.h.
+#include "src/plan/tune.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+#include "src/base/text.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+static std::string setup_name(int ranks, int threads) {
+    return cat(counted(ranks, "rank"), " x ", counted(threads, "thread"));
+}
+
+std::vector<Setup> local_setups(int cores, int gpus) {
+    std::vector<Setup> setups = {{"1 core", 1, {{"threads", "1"}, {"decode-threads", "1"}}}};
+    const auto add = [&](const std::string& more, int ranks, int threads,
+                         std::map<std::string, std::string> options) {
+        options["threads"] = cat(threads);
+        if (gpus == 0) options["device"] = "cpu";
+        setups.push_back({setup_name(ranks, threads) + more, ranks, std::move(options)});
+    };
+    if (gpus > 0) setups[0].options["device"] = "cpu";
+    std::vector<int> parts = {1};  // powers of two, and all
+    while (parts.back() * 2 < cores) parts.push_back(parts.back() * 2);
+    if (cores > 1) parts.push_back(cores);
+    for (const int threads : parts)
+        if (threads > 1) add("", 1, threads, {{"device", "cpu"}});
+    for (const int ranks : parts)
+        if (ranks > 1) add("", ranks, std::max(cores / ranks, 1), {{"device", "cpu"}});
+    for (const char* pieces : {"2", "4"})
+        add(cat(", ", pieces, " pieces"), 1, cores, {{"device", "cpu"}, {"accumulate", pieces}});
+    if (cores > 1) add(", pipeline", 2, cores / 2, {{"device", "cpu"}, {"pipeline", "2"}});
+    for (int ranks = 1; ranks <= gpus; ranks *= 2)
+        setups.push_back({counted(ranks, "GPU"), ranks, {{"device", "cuda"}}});
+    if (gpus > 1)
+        setups.push_back({"2 GPUs, pipeline", 2, {{"device", "cuda"}, {"pipeline", "2"}}});
+    return setups;
+}
+
+std::vector<Setup> join_setups(int world) {
+    std::vector<Setup> setups = {
+        {"ring", 1, {}},
+        {"ring, bf16 on the wire", 1, {{"wire", "bf16"}}},
+        {"ring, no factors", 1, {{"factors", "off"}}},
+        {"averages every 8 steps", 1, {{"sync-every", "8"}}, false},
+        {"server", 1, {{"sync", "server"}}},
+        {"server, asynchronous", 1, {{"sync", "async"}}, false},
+        {cat("pipeline of ", world), 1, {{"pipeline", cat(world)}}},
+    };
+    if (world > 2 && world % 2 == 0)
+        setups.push_back({cat(world / 2, " pipelines of 2"), 1, {{"pipeline", "2"}}});
+    return setups;
+}
+
+bool is_tuned(const std::string& option) {
+    for (const char* name : {"threads", "decode-threads", "device", "accumulate", "pipeline",
+                             "wire", "factors", "sync-every", "sync"})
+        if (option == name) return true;
+    return false;
+}
+
+const Tried* fastest(const std::vector<Tried>& tried) {
+    const Tried* best = nullptr;
+    for (const Tried& one : tried)
+        if (one.speed.fault.empty() && one.setup.is_exact &&
+            (!best || one.speed.images_per_second > best->speed.images_per_second))
+            best = &one;
+    return best;
+}
+
+TuneRecords::TuneRecords(std::string path) : path_(std::move(path)) {
+    std::ifstream file(path_);
+    for (std::string line; std::getline(file, line);) {
+        const json one = json::parse(line, nullptr, /*allow_exceptions=*/false);
+        if (!one.is_object() || !one.contains("key") || !one["key"].is_string()) continue;
+        const auto number = [&](const char* name) {
+            return one.contains(name) && one[name].is_number() ? one[name].get<double>() : 0;
+        };
+        const Speed speed{number("images_per_second"), number("net_wait"),
+                          number("net_busy"),          number("cores"),
+                          number("memory_mb"),         ""};
+        if (speed.images_per_second > 0) speeds_[one["key"]] = speed;
+    }
+}
+
+const Speed* TuneRecords::find(const std::string& key) const {
+    const auto at = speeds_.find(key);
+    return at == speeds_.end() ? nullptr : &at->second;
+}
+
+void TuneRecords::add(const std::string& key, const Speed& speed) {
+    speeds_[key] = speed;
+    std::ofstream file(path_, std::ios::app);
+    file << json{{"key", key},
+                 {"images_per_second", speed.images_per_second},
+                 {"net_wait", speed.net_wait},
+                 {"net_busy", speed.net_busy},
+                 {"cores", speed.cores},
+                 {"memory_mb", speed.memory_megabytes}}
+         << "\n";
+    if (!file.flush()) fail("cannot write ", path_, ": ", std::strerror(errno));
+}
+
+}  // namespace convoy

@@ -1,0 +1,147 @@
+// Ways to train, and the speed of real runs.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <set>
+
+#include "src/plan/tune.h"
+#include "tests/process.h"
+
+using namespace convoy;
+
+TEST_CASE("a run's speed is that of its steps after the second, by time and not by line") {
+    TempDir folder;
+    const std::string path = folder / "log.jsonl";
+    std::ofstream(path) << R"({"event":"start"}
+{"event":"step","images":64,"images_per_second":1,"net_wait":1}
+{"event":"step","images":64,"images_per_second":2,"net_wait":1}
+{"event":"step","images":60,"images_per_second":30,"net_wait":0.5,"net_busy":1}
+half a line {"event":
+{"event":"val","images":1000,"images_per_second":1}
+{"event":"step","images":60,"images_per_second":60,"net_wait":0.2,"net_busy":0.4}
+{"event":"step","images":60,"images_per_second":0}
+{"event":"step"})";
+    double seconds = 0;
+    const Speed speed = speed_of_log(path, seconds);
+    CHECK(seconds == doctest::Approx(3));  // 60/30 + 60/60
+    CHECK(speed.images_per_second == doctest::Approx(40));
+    CHECK(speed.net_wait == doctest::Approx((2 * 0.5 + 1 * 0.2) / 3));
+    CHECK(speed.net_busy == doctest::Approx((2 * 1.0 + 1 * 0.4) / 3));
+    CHECK(speed_of_log(folder / "none", seconds).images_per_second == 0);
+    CHECK(seconds == 0);
+}
+
+TEST_CASE("setups of a machine: one core first, never more threads than cores, no two alike") {
+    for (const int cores : {1, 2, 6, 64})
+        for (const int gpus : {0, 1, 4}) {
+            const std::vector<Setup> setups = local_setups(cores, gpus);
+            CHECK(setups[0].name == "1 core");
+            std::set<std::pair<int, std::map<std::string, std::string>>> all;
+            std::set<std::string> names;
+            bool all_cores = false;
+            for (const Setup& one : setups) {
+                INFO(cores, " cores: ", one.name);
+                CHECK(names.insert(one.name).second);
+                CHECK(all.emplace(one.ranks, one.options).second);
+                for (const auto& [name, value] : one.options) CHECK(is_tuned(name));
+                if (!one.options.contains("threads")) continue;
+                const int threads = std::stoi(one.options.at("threads"));
+                CHECK(one.ranks * threads <= cores);
+                all_cores |= one.ranks == 1 && threads == cores;
+            }
+            CHECK(all_cores);
+        }
+    for (const int world : {2, 3, 4})
+        for (const Setup& one : join_setups(world)) {
+            CHECK(one.ranks == 1);
+            for (const auto& [name, value] : one.options) CHECK(is_tuned(name));
+        }
+    CHECK(join_setups(4).size() == join_setups(3).size() + 1);  // 2 pipelines of 2
+}
+
+TEST_CASE("the fastest setup is one that was measured and trains what one rank trains") {
+    const auto tried = [](double speed, bool is_exact, const char* fault) {
+        Tried one{{"", 1, {}, is_exact}, {}};
+        one.speed.images_per_second = speed, one.speed.fault = fault;
+        return one;
+    };
+    const std::vector<Tried> all = {tried(5, true, ""), tried(50, false, ""),
+                                    tried(70, true, "it ended"), tried(7, true, "")};
+    CHECK(fastest(all) == &all[3]);
+    CHECK(fastest({tried(1, true, "it ended"), tried(1, false, "")}) == nullptr);
+}
+
+TEST_CASE("measured speeds are found again, beside damaged lines of the file") {
+    TempDir folder;
+    const std::string path = folder / "speeds";
+    std::ofstream(path) << "{\"key\":5}\nnothing\n{\"key\":\"empty\"}\n"
+                        << "{\"key\":\"x\",\"images_per_second\":\"many\"}\n";
+    {
+        TuneRecords records(path);
+        for (const char* key : {"x", "empty", "a"}) CHECK(records.find(key) == nullptr);
+        records.add("a", {12.5, 0.25, 0.5, 1.5, 300, ""});
+    }
+    const TuneRecords records(path);
+    const Speed* speed = records.find("a");
+    REQUIRE(speed);
+    CHECK(speed->images_per_second == 12.5);
+    CHECK(speed->net_wait == 0.25);
+    CHECK(speed->net_busy == 0.5);
+    CHECK(speed->cores == 1.5);
+    CHECK(speed->memory_megabytes == 300);
+    CHECK_THROWS_WITH_AS(TuneRecords("/proc/none/x").add("a", {}),
+                         doctest::Contains("cannot write /proc/none/x"), Error);
+}
+
+TEST_CASE(
+    "program: tune measures until its minutes are over, goes on later, and train takes what it "
+    "wrote") {
+    TempDir folder;
+    const std::string file = folder / "best.settings";
+    const std::vector<std::string> words = {"tune",      "--model=tiny",   "--batch=8",
+                                            "--size=16", "--minutes=0.01", "--out=" + file};
+    auto [status, text] = run_trainer(words);
+    INFO(text);
+    CHECK(status == 0);
+    CHECK(text.find("1 core") != text.npos);
+    CHECK(text.find("--minutes are over") != text.npos);
+    const std::string settings = read_file(file);
+    CHECK(settings.find("\nbatch 8\n") != settings.npos);
+    CHECK(settings.find("\nthreads 1\n") != settings.npos);
+
+    std::vector<std::string> again = words;
+    again.push_back("--json");
+    std::tie(status, text) = run_trainer(again);
+    INFO(text);
+    CHECK(status == 0);
+    CHECK(text.find("\"note\":\"fastest\"") != text.npos);
+    std::ifstream records(file + ".jsonl");
+    CHECK(std::count(std::istreambuf_iterator<char>(records), {}, '\n') == 2);
+
+    std::tie(status, text) = run_trainer({"--settings=" + file, "--steps=1", "--generated=48",
+                                          "--batch=4", "--out", folder / "run"});
+    INFO(text);
+    CHECK(status == 0);  // the command line wins over the file
+    CHECK(read_file(folder / "run/log.jsonl").find("\"batch\":\"4\"") != text.npos);
+}
+
+TEST_CASE("program: tune and --settings say what is wrong with what they are given") {
+    TempDir folder;
+    const auto says = [](const std::vector<std::string>& words, const std::string& what) {
+        const auto [status, text] = run_trainer(words);
+        INFO(text);
+        CHECK(status == 1);
+        CHECK(text.find(what) != text.npos);
+    };
+    says({"tune", "--threads=2"}, "--threads does not go with tune, which tries its values");
+    says({"tune", "--steps=9"}, "--steps does not go with tune");
+    says({"tune", "--model=nothing", "--out", folder / "x"}, "no setup could be measured");
+    says({"--settings", folder / "none"}, "No such file");
+    const std::string file = folder / "s";
+    std::ofstream(file) << "# a comment\n\nbatch\n";
+    says({"--settings", file}, "'batch' is not an option and its value");
+    std::ofstream(file) << "bathc 8\n";
+    says({"--settings", file}, "'bathc 8' is not an option and its value");
+    std::ofstream(file) << "batch eight\n";
+    says({"--settings", file}, file + " cannot be 'eight'");
+}
