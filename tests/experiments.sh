@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Checks tools/experiments in a smallest form: tables, bytes and pictures; that its network namespaces
+# and ranks are gone afterwards and after Ctrl-C; wrong options. Where namespaces cannot be made it
+# says so and checks the options alone.
+# usage: tests/experiments.sh
+set -um # m: background jobs take SIGINT
+cd "$(dirname "$0")/.." || exit
+[ -x trainer ] || make -s trainer || exit
+work=$(mktemp -d "${TMPDIR:-/tmp}/convoy-experiments-XXXXXX")
+job=""
+finish() {
+    [ -z "$job" ] || kill -TERM "$job" 2>/dev/null
+    rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 1' INT TERM
+. tests/shell_support
+need python3:python3 ip:iproute2 pgrep:procps shellcheck:shellcheck
+shellcheck -S warning tests/experiments.sh || fail "shellcheck finds mistakes"
+
+refused() { # pattern options…: one line that matches
+    local pattern=$1
+    shift
+    ! tools/experiments "$@" >/dev/null 2>"$work/log" || fail "$* is accepted"
+    grep -qE "^experiments: .*$pattern" "$work/log" && [ "$(wc -l <"$work/log")" -eq 1 ] ||
+        fail "$*: not one sentence with '$pattern'" "$work/log"
+}
+refused "rates are like" servers --rate fast
+refused "takes 2 to 16" servers --workers 1
+refused "no program nowhere: run make" slow --trainer nowhere
+refused "invalid choice: 'nothing'" nothing
+
+if ! CONVOY_HOSTS=try$$ tools/hosts up 1 100mbit 2>/dev/null; then
+    echo "experiments: ok, options alone: network namespaces cannot be made here" && exit
+fi
+CONVOY_HOSTS=try$$ tools/hosts down
+ln -s "$PWD/trainer" "$work/trainer" # a name to find its ranks by
+nothing_left() { ! pgrep -f -- "^$work/trainer" >/dev/null && [ -z "$(ip netns list | grep "^ways$1-")" ]; }
+
+run() { # table options…
+    tools/experiments "${@:2}" --trainer "$work/trainer" --svg "$work" >"$work/$1" 2>"$work/log" &
+    job=$!
+    wait $job || fail "$1 ended with $?" "$work/log"
+    nothing_left $job || fail "$1 leaves namespaces or ranks behind"
+    job=""
+}
+run servers servers --workers 2 --steps 3
+run slow slow --workers 3 --epochs 1
+python3 - "$work" <<'PY' || fail "tables or pictures are not as expected" "$work/servers" "$work/slow"
+import re, sys, xml.etree.ElementTree as xml
+work = sys.argv[1]
+found = re.findall(r"^\| (ring|one server|a server a rank) \| [\d.]+ \(([\d.]+)\), (\d+) \|$",
+                   open(f"{work}/servers").read(), re.M)
+assert [way for way, _, _ in found] == ["ring", "one server", "a server a rank"], found
+# 23.1 MB of weights: a ring of two sends them once, and so does a server; headers and the start besides.
+assert [bound for _, bound, _ in found] == ["0.18", "0.37", "0.18"], found
+assert all(22 <= int(sent) <= 45 for _, _, sent in found), found
+rows = re.findall(r"^\| ([\w ]+?) \| [\d.]+ \| \d+ \| [\d.]+ \| [\d.]+ % \|$", open(f"{work}/slow").read(), re.M)
+assert rows == ["ring", "averages of 8 steps", "one server", "asynchronous"], rows
+for name, lines in [("servers", 6), ("slow", 4)]:
+    svg = xml.parse(f"{work}/{name}.svg").getroot()
+    assert len(svg.findall("{http://www.w3.org/2000/svg}polyline")) == lines, name
+PY
+
+for signal in INT TERM; do
+    tools/experiments servers --workers 2 --steps 100000 --trainer "$work/trainer" >/dev/null 2>"$work/log" &
+    job=$!
+    within 20 pgrep -f -- "^$work/trainer" >/dev/null || fail "no rank starts" "$work/log"
+    kill -s $signal -- -$job
+    wait $job
+    status=$?
+    [ $status -eq "$([ $signal = INT ] && echo 130 || echo 143)" ] ||
+        fail "SIG$signal gives status $status" "$work/log"
+    within 10 nothing_left $job || fail "SIG$signal leaves namespaces or ranks behind"
+done
+job=""
+echo "experiments: ok, ${SECONDS} s"
