@@ -80,7 +80,8 @@ int check_trace(const json& trace) {
 std::set<int64_t> steps_of(const json& trace, int rank) {
     std::set<int64_t> steps;
     for (const json& event : trace["traceEvents"])
-        if (event["pid"] == rank && event["name"] == "step") steps.insert(event["args"]["step"]);
+        if (event["pid"] == rank && event["name"] == "step")
+            steps.insert(event["args"]["step"].get<int64_t>());
     return steps;
 }
 
@@ -171,7 +172,7 @@ TEST_CASE("trace: a file sets the clocks, escapes names and leaves out half arro
                 ->add(rank == 0 ? kTraceSend : kTraceReceive, at(begin + 40 + 60 * rank),
                       at(begin + 50 + 60 * rank), 0, 8, uint64_t(step));
         }
-        sent->add(kTraceSend, at(5960), at(5970), 0, 8, 99);  // never arrives
+        if (rank == 0) sent->add(kTraceSend, at(5960), at(5970), 0, 8, 99);  // never arrives
         parts.push_back(trace_part(tracer));
         parts.back()["name"] = "rank \"x\"\t\x7f";
         for (int64_t enter : {7000, 8000})  // rank 1 enters later and leaves earlier
@@ -191,7 +192,7 @@ TEST_CASE("trace: a file sets the clocks, escapes names and leaves out half arro
     for (const json& event : trace["traceEvents"]) {
         names.insert(event["name"]);
         if (event["ph"] == "M") names.insert(event["args"].value("name", ""));
-        if (event["cat"] == "forward") CHECK(event["args"]["gflops"] == 3);
+        if (event.value("cat", "") == "forward") CHECK(event["args"]["gflops"] == 3);
         CHECK(event.value("id", "") != "99");
     }
     CHECK(names.contains("conv2d \"a\\\x1f"));

@@ -36,7 +36,8 @@ static void add_events(json& events, const Track& track, const TraceEntry& e) {
     const int64_t ns = std::max<int64_t>(e.duration, 1);
     json args = json::object();
     if (*name.number) args[name.number] = e.number;
-    if (*name.amount) args[name.amount] = name.amount == kGflops ? e.amount / double(ns) : e.amount;
+    if (*name.amount && e.amount > 0)
+        args[name.amount] = name.amount == kGflops ? e.amount / double(ns) : e.amount;
     const json event = {{"ph", "X"},          {"name", name.text}, {"cat", name.kind},
                         {"tid", track.place}, {"ts", e.begin},     {"dur", ns}};
     events.push_back(event);

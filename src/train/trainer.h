@@ -66,6 +66,8 @@ class Trainer {
     bool trace_agreed() const { return trace_agreed_; }  // any rank wanted one then
     // With --clip-norm: of the last step, before it was clipped; of this rank where it is local().
     double gradient_norm() const { return gradient_norm_; }
+    // Where steps are written down from now on, or null.
+    void record(Track* track) { track_ = layer_trace_.track = track; }
     // Why steps are no longer recorded, though --graph auto began so; once, then "".
     std::string take_graph_failure() { return graph_.take_failure(); }
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
@@ -91,7 +93,7 @@ class Trainer {
     Input input_;
     PieceCutter pieces_;
     StepGraph graph_;
-    Track* const track_;
+    Track* track_;
     LayerTrace layer_trace_;
     // Of the current batch; a recorded step reads them at these addresses.
     Pass pass_;
