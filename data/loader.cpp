@@ -59,7 +59,10 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
         batch.second_labels.reserve(most), batch.first_parts.reserve(most);
         slots_[i].partner.resize(how_.size.elems());
     }
-    for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { decode_rows(); });
+    for (size_t i = 0; i < size_t(options_.threads); ++i) {
+        Track* const track = i < options_.tracks.size() ? options_.tracks[i] : nullptr;
+        threads_.emplace_back([this, track] { decode_rows(track); });
+    }
 }
 
 Loader::~Loader() {
@@ -141,7 +144,7 @@ double Loader::waited_seconds() const {
     return waited_;
 }
 
-void Loader::decode_rows() {
+void Loader::decode_rows(Track* track) {
     Buffers buffers{.decoder = Decoder(how_.size.C, options_.max_pixels)};
     std::unique_lock lock(mutex_);
     while (!stopping_) {
@@ -158,6 +161,7 @@ void Loader::decode_rows() {
         std::exception_ptr error;
         bool missing = false;
         try {
+            const Span span(track, kTraceDecode, int64_t(slot->batch.samples[row]));
             make_row(buffers, *slot, row);
         } catch (const Unreachable&) {
             error = std::current_exception();

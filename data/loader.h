@@ -17,6 +17,7 @@
 #include "data/order.h"
 #include "data/pack.h"
 #include "data/source.h"
+#include "src/base/trace.h"
 
 namespace convoy {
 
@@ -55,6 +56,7 @@ struct LoaderOptions {
     bool pixels = true;   // false: no image is read, and all count as good; x stays as it is
     std::vector<int64_t> parts = {};  // samples that each rank alone holds; empty: each holds all
     uint64_t window = 0;  // of the order in training (order.h); 0: one permutation of all
+    std::vector<Track*> tracks = {};  // of the threads, or none
 };
 
 // Each of `slots`, which the trainer lends, holds max_share × size.elems() floats, or max_share ×
@@ -111,7 +113,7 @@ class Loader {
     };
     struct Buffers;  // of a decode thread
 
-    void decode_rows();  // a decode thread
+    void decode_rows(Track* track);  // a decode thread
     void make_row(Buffers& buffers, Slot& slot, size_t row);
     void mix(Slot& slot);
     // Under the lock:

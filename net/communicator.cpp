@@ -180,8 +180,9 @@ class RingCommunicator final : public Communicator {
         for (const int peer : neighbours(rank, order))
             (links[size_t(peer)] = fetcher_->group_link(ranks[size_t(peer)])).set_limit(limit_);
         std::lock_guard lock(ring_mutex_);
-        group_ring_ = std::make_unique<Ring>(rank, order, std::move(links), me_.generation,
-                                             me_.rules.bf16, membership_->progress().moved);
+        group_ring_ =
+            std::make_unique<Ring>(rank, order, std::move(links), me_.generation, me_.rules.bf16,
+                                   membership_->progress().moved, &tracks_, 1 + ranks.front());
         if (membership_->status().ended()) group_ring_->shut();
         return std::make_unique<Group>(*this, *group_ring_, ranks, rank);
     }
@@ -200,6 +201,10 @@ class RingCommunicator final : public Communicator {
     void abort(const std::string& why) noexcept override { membership_->report(-1, why); }
     void leave() noexcept override { membership_->leave(); }
     int lost_rank() const override { return membership_->status().lost_rank(); }
+    void record(Track* sent, Track* received) override {
+        tracks_.sent = sent, tracks_.received = received;
+    }
+    void on_stall(std::function<void()> then) override { membership_->on_stall(std::move(then)); }
     uint64_t bytes_sent() const override {
         return sent_before_ + (ring_ ? ring_->bytes_sent() : 0) +
                (group_ring_ ? group_ring_->bytes_sent() : 0);
@@ -265,7 +270,7 @@ class RingCommunicator final : public Communicator {
         for (Link& link : connected.links)
             if (link.is_open()) link.set_limit(limit_);
         return std::make_unique<Ring>(w.rank, w.ring, std::move(connected.links), w.generation,
-                                      w.rules.bf16, membership_->progress().moved);
+                                      w.rules.bf16, membership_->progress().moved, &tracks_);
     }
     void shut_ring() noexcept {
         std::lock_guard lock(ring_mutex_);
@@ -281,6 +286,7 @@ class RingCommunicator final : public Communicator {
     int rank_, world_;
     std::mutex ring_mutex_;  // another ring takes the place of one that broke
     const std::function<size_t(size_t)> limit_;
+    RingTracks tracks_;
     std::unique_ptr<Ring> ring_, group_ring_;
     uint64_t sent_before_ = 0;
     const tcp::endpoint first_;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "src/base/log.h"
+#include "src/base/trace.h"
 
 namespace convoy {
 
@@ -153,6 +154,13 @@ class Communicator {
     virtual void leave() noexcept = 0;
     // The rank that was lost first or called abort(), the same on all survivors; -1 if none.
     virtual int lost_rank() const = 0;
+
+    // Where collectives and their pieces are written down from now on (src/base/trace.h): what is
+    // sent, what arrives.
+    virtual void record(Track* sent, Track* received) { (void)sent, (void)received; }
+    // `then` is called by another thread when the job begins to wait for a rank (stall); null: by
+    // none any more.
+    virtual void on_stall(std::function<void()> then) { (void)then; }
 
     // Payload bytes that this rank has sent to its peers in collectives, headers included.
     virtual uint64_t bytes_sent() const = 0;

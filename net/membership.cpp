@@ -203,7 +203,13 @@ void Membership::handle(const Message& message) {
             else
                 status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
             break;
-        case Type::heartbeat: stalled_ = wire::decode<wire::Heartbeat>(message.body).phase; break;
+        case Type::heartbeat: {
+            const bool stood = !stalled_.empty();
+            stalled_ = wire::decode<wire::Heartbeat>(message.body).phase;
+            std::lock_guard lock(stall_mutex_);
+            if (!stood && !stalled_.empty() && on_stall_) on_stall_();
+            break;
+        }
         default: break;  // STATUS: read_messages() has noted the time
     }
     news_.cancel();

@@ -86,6 +86,11 @@ class Membership {
 
     bool ring_is_open() const { return ring_is_open_; }  // GENERATION has arrived
 
+    // From any thread: Communicator::on_stall.
+    void on_stall(std::function<void()> then) {
+        std::lock_guard lock(stall_mutex_);
+        on_stall_ = std::move(then);
+    }
     // From any thread. What newcomers are told from now on; a newcomer has become a rank like the
     // others.
     void offer(std::string what);
@@ -129,6 +134,8 @@ class Membership {
     Clock::time_point heard_;
     std::string joining_ = "no word from the coordinator yet";
     std::string stalled_;  // whom the job waits for, as the coordinator said last
+    std::mutex stall_mutex_;
+    std::function<void()> on_stall_;
 
     // Declared before the members that hold sockets, which must be destroyed first.
     asio::io_context io_{1};

@@ -35,6 +35,12 @@ constexpr size_t kSmallSum = Communicator::kExactBytes;  // up to here fewer ste
 
 }  // namespace
 
+static const TraceName& trace_name(wire::Type type) {
+    if (type == wire::Type::sum) return kTraceSum;
+    if (type == wire::Type::barrier) return kTraceBarrier;
+    return type == wire::Type::gather ? kTraceGather : kTraceBroadcast;
+}
+
 std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
     const int world = int(ring.size());
     const int me = int(std::find(ring.begin(), ring.end(), rank) - ring.begin());
@@ -67,7 +73,10 @@ class Ring::Flow {
           sent_(sent),
           received_(received),
           sums_(sums),
-          bf16_(bf16) {
+          bf16_(bf16),
+          sent_track_(ring.sent_track()),
+          received_track_(ring.received_track()),
+          span_(sent_track_, trace_name(type), header_.number, double(bytes)) {
         if (sent > 0) {
             staged_ = std::span(ring.outbox_).first(wire::kHeaderBytes);
             wire::encode(header_, std::span(ring.outbox_).first<wire::kHeaderBytes>());
@@ -89,14 +98,28 @@ class Ring::Flow {
  private:
     struct Place {
         int piece;
-        size_t at = 0;  // bytes into it
+        size_t at = 0;                 // bytes into it
+        Clock::time_point begin = {};  // of the piece, where it is recorded
     };
 
     // Empty pieces are skipped.
     void advance(Place& place, size_t bytes, int end) {
+        if (place.at == 0 && bytes > 0 && &place == &in_ && received_track_)
+            place.begin = Clock::now();
         place.at += bytes;
-        while (place.piece < end && place.at == ring_.pieces_[size_t(place.piece)].size())
+        while (place.piece < end && place.at == ring_.pieces_[size_t(place.piece)].size()) {
+            if (place.at > 0) record(place);
             ++place.piece, place.at = 0;
+        }
+    }
+    // What is this rank's piece s is piece s+1 of the next one, but of a broadcast there is one.
+    void record(const Place& place) {
+        const bool in = &place == &in_;
+        Track* const track = in ? received_track_ : sent_track_;
+        if (!track) return;
+        const int piece = header_.type == wire::Type::broadcast ? 0 : place.piece - in;
+        track->add(in ? kTraceReceive : kTraceSend, place.begin, Clock::now(), piece,
+                   double(place.at), ring_.flow(ring_.position_ - in, piece));
     }
     bool sent_all() const { return out_.piece >= sent_ && staged_.empty(); }
     bool received_all() const {
@@ -114,6 +137,7 @@ class Ring::Flow {
         const size_t bytes = std::min(sendable(), kStage);
         size_t n = 0;
         if (staged_.empty() && bytes == 0) return false;
+        if (out_.at == 0 && sent_track_) out_.begin = Clock::now();
         if (staged_.empty() && bf16_) pack(bytes);
         if (staged_.empty()) {
             n = right_.send_some(ring_.pieces_[size_t(out_.piece)].subspan(out_.at, bytes));
@@ -192,17 +216,21 @@ class Ring::Flow {
     std::byte header_bytes_[wire::kHeaderBytes];
     size_t header_received_ = 0;  // bytes
     size_t partial_ = 0;          // bytes of an incomplete element at the front of the inbox
+    Track *const sent_track_, *const received_track_;
+    const Span span_;
 };
 
 Ring::Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
-           std::atomic<uint64_t>& moved)
+           std::atomic<uint64_t>& moved, const RingTracks* tracks, int group)
     : ring_(std::move(ring)),
       links_(std::move(links)),
       generation_(generation),
       bf16_(bf16),
       outbox_(kStage),
       inbox_(kStage),
-      moved_(moved) {
+      moved_(moved),
+      tracks_(tracks),
+      group_(uint64_t(group)) {
     position_ = int(std::find(ring_.begin(), ring_.end(), rank) - ring_.begin());
     ENSURE(links_.size() == ring_.size() && position_ < world(), "rank ", rank, " of ", world());
 }
@@ -245,12 +273,21 @@ void Ring::broadcast(std::span<std::byte> data, int root) {
 
 void Ring::barrier() { recursive_doubling(wire::Type::barrier, {}); }
 
+// The same where a piece is sent and where it is received: which ring, collective, sender, piece.
+// Of numbers that wrap no two are in one trace.
+uint64_t Ring::flow(int sender, int piece) const {
+    const uint64_t place = uint64_t((sender + world()) % world());
+    return uint64_t(generation_ & 0xff) << 56 | (group_ & 0xfff) << 44 |
+           uint64_t(number_ & 0xffff) << 28 | (place & 0xfff) << 16 | uint64_t(piece & 0xffff);
+}
+
 // log2(world) exchanges of all data with the partner at distance 1, 2, 4, … Both add the same two
 // numbers, so both hold the same bits. Ranks beyond the largest power of two hand their data to a
 // partner first and get the result back at the end.
 void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
     if (world() == 1) return;
     ++number_;
+    const Span span(sent_track(), trace_name(type), number_, double(data.size_bytes()));
     float theirs[kSmallSum / sizeof(float)];
     const std::span<float> arrived = std::span(theirs).first(data.size());
     const int whole = int(std::bit_floor(unsigned(world())));
@@ -275,7 +312,11 @@ void Ring::send_small(wire::Type type, int position, std::span<const float> data
     wire::encode({type, generation_, number_, data.size_bytes()},
                  message.first<wire::kHeaderBytes>());
     if (!data.empty()) std::memcpy(&message[wire::kHeaderBytes], data.data(), data.size_bytes());
+    const auto begin = Clock::now();
     link(position).send_all(message);
+    if (Track* const track = sent_track())
+        track->add(kTraceSend, begin, Clock::now(), at(position), double(message.size()),
+                   flow(position_, at(position)));
     sent_ += message.size();
 }
 
@@ -284,8 +325,12 @@ void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
     const std::span message = std::span(inbox_).first(wire::kHeaderBytes + data.size_bytes());
     // The header first: a neighbour in a shorter sum will never send the rest of this one.
     const size_t got = link(position).receive_at_least(wire::kHeaderBytes, message);
+    const auto begin = Clock::now();
     check(expected, message.first<wire::kHeaderBytes>(), position);
     link(position).receive_all(message.subspan(got));
+    if (Track* const track = received_track())
+        track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()),
+                   flow(position, ring_[size_t(position_)]));
     if (!data.empty()) std::memcpy(data.data(), &message[wire::kHeaderBytes], data.size_bytes());
     moved_ += message.size();
 }

@@ -28,12 +28,18 @@ struct PeerMistake : Error {
     int rank;
 };
 
+// Communicator::record.
+struct RingTracks {
+    std::atomic<Track*> sent{nullptr}, received{nullptr};
+};
+
 class Ring {
  public:
     // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16. `moved`
-    // counts the bytes that arrive.
+    // counts the bytes that arrive. tracks: may be null; there, `group` tells the rings of a
+    // generation apart.
     Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
-         std::atomic<uint64_t>& moved);
+         std::atomic<uint64_t>& moved, const RingTracks* tracks = nullptr, int group = 0);
 
     // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
     // and summed in fp32; small sums always travel as fp32.
@@ -54,6 +60,9 @@ class Ring {
     class Flow;
     std::array<EdgeTiming, 2> probe(int peer, bool left);
     void recursive_doubling(wire::Type type, std::span<float> data);
+    Track* sent_track() const { return tracks_ ? tracks_->sent.load() : nullptr; }
+    Track* received_track() const { return tracks_ ? tracks_->received.load() : nullptr; }
+    uint64_t flow(int sender, int piece) const;
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
     void check(const wire::Header& expected, std::span<const std::byte, wire::kHeaderBytes> got,
@@ -72,6 +81,8 @@ class Ring {
     std::vector<std::byte> outbox_, inbox_;
     std::atomic<uint64_t>& moved_;
     std::atomic<uint64_t> sent_{0};
+    const RingTracks* const tracks_;
+    const uint64_t group_;
 };
 
 }  // namespace convoy

@@ -37,6 +37,7 @@ class Work {
     // The signal on which all ranks stop after this step, or 0; `own` is what this one has seen.
     virtual int stop_agreed(int own) const { return own; }
     virtual std::string take_graph_failure() { return {}; }
+    virtual void record(bool) {}  // whether steps are traced from now on
 };
 
 // A step whose layers sleep: a third of the time forward, then each layer its part of the rest,
@@ -134,7 +135,9 @@ class Training : public Work {
     Training(const Config& config, Model& model, Backend& backend, Communicator& communicator,
              const Stop& stop)
         : optimizer_(config, model.params(), backend),
-          trainer_(config, backend, communicator, model, optimizer_, stop) {}
+          options_(config),
+          trainer_((options_.tracer = &tracer_, options_.track = track_, options_), backend,
+                   communicator, model, optimizer_, stop) {}
     void step(const Batch& batch, int64_t number, bool last) override {
         const Position at{0, 0, number};
         trainer_.step(batch, at, 1e-4, &batch);
@@ -143,16 +146,21 @@ class Training : public Work {
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }
     std::string take_graph_failure() override { return trainer_.take_graph_failure(); }
+    void record(bool on) override { trainer_.record(on ? track_ : nullptr); }
 
  private:
     Optimizer optimizer_;
+    Tracer tracer_;
+    Track* const track_ = tracer_.track("trainer", 1, 4096);
+    TrainerOptions options_;
     Trainer trainer_;
 };
 
 struct Measured {
-    std::vector<double> images_per_second;             // of all ranks together, one a timed group
-    double net_wait = 0, net_busy = 0;                 // parts of the time
-    double bytes_a_step = 0;                           // sent by this rank
+    std::vector<double> images_per_second;  // of all ranks together, one a timed group
+    std::vector<double> recording;      // of two groups: time with a trace by time without, less 1
+    double net_wait = 0, net_busy = 0;  // parts of the time
+    double bytes_a_step = 0;            // sent by this rank
     double start_seconds = 0, first_step_seconds = 0;  // until the first step began, and ended
     int signal = 0;                                    // that ended it early, else 0
 };
@@ -162,7 +170,7 @@ Measured measure(const Config& config, int warm_up, Work& work, const Batch& bat
                  const Communicator& communicator, const Stop& stop, Clock::time_point started) {
     const int groups = config.steps > 0 ? int(config.steps) : 5;
     Measured result;
-    double total = 0, waited = 0, busy = 0, sent = 0;
+    double total = 0, waited = 0, busy = 0, sent = 0, last = 0;
     int64_t number = 0;
     result.start_seconds = seconds_since(started);
     for (int group = 1 - warm_up; group <= groups && !result.signal; ++group) {
@@ -170,6 +178,7 @@ Measured measure(const Config& config, int warm_up, Work& work, const Batch& bat
             waited = work.seconds_waited(), busy = communicator.seconds_busy();
             sent = double(communicator.bytes_sent());
         }
+        work.record(group % 2 != 0);
         const auto begin = Clock::now();
         for (int i = 1; i <= config.sync_every; ++i) {
             work.step(batch, number++, i == config.sync_every);
@@ -179,6 +188,8 @@ Measured measure(const Config& config, int warm_up, Work& work, const Batch& bat
         result.signal = work.stop_agreed(stop());
         if (group <= 0) continue;
         total += seconds;
+        if (group % 2 == 0) result.recording.push_back(last / seconds - 1);
+        last = seconds;
         result.images_per_second.push_back(double(config.batch * config.sync_every) / seconds);
     }
     result.net_wait = (work.seconds_waited() - waited) / total;
@@ -225,6 +236,7 @@ void print_result(const Config& config, const Measured& m, const Model& model, B
               {"start_seconds", m.start_seconds, "step 1 after", "{:.2f} s"},
               {"first_step_seconds", m.first_step_seconds},
               {"graph", graph},
+              {"recording_cost", m.recording.empty() ? 0 : median(m.recording)},
               {"peak_rss_mb", double(usage.ru_maxrss) / 1024, "peak RSS", "{:.0f} MB"},
               {"device_memory_mb", double(backend.device_bytes()) / (1 << 20)}});
 }

@@ -37,7 +37,7 @@ static int command_page(const CommandLine& line, Log& log, const Stop& stop) {
     char host[256] = "localhost";
     gethostname(host, sizeof host - 1);
     const std::string& page = line.config.page;
-    const PageServer server(page.empty() ? "on" : page, state);
+    const PageServer server(page.empty() ? "on" : page, state, the_word(line, "page"));
     log.notice("page: ", server.url(host), "   (Ctrl-C ends it)");
     for (; !stop(); wait(1, stop)) reader.read(state);
     return 0;

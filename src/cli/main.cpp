@@ -74,6 +74,10 @@ int main(int argc, char** argv) {
         if (getpid() == 1) end_on_signals();
         // A closed pipe or socket, and a limit on the size of files, are errors of the write.
         for (int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
+        // Waits until a training run asks for it (TrainRun::wish).
+        sigset_t trace;
+        sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
+        sigprocmask(SIG_BLOCK, &trace, nullptr);
         return row.run(line, log, stop_signal);
     } catch (const std::exception& error) {
         std::fflush(stdout);

@@ -282,6 +282,9 @@ static const Option kOptions[] = {
     {"page", "Output", &C::page, "[ADDRESS:PORT]", kTrain | kPage, kJob | kBare, kAny,
      "show the run on a web page of rank 0, and to Prometheus at /metrics; default address: "
      "127.0.0.1:29480; any but loopback needs the token of the URL that is printed"},
+    {"trace", "Output", &C::trace, "FIRST:LAST", kTrain, kJob, kAny,
+     "write these steps of all ranks, at most 100, into the run folder for ui.perfetto.dev; the "
+     "last three are written when a rank gets SIGUSR2, and on a stall, a loss or an error"},
     {"quiet", "Output", &C::quiet, "", kTrain | kEval | kPredict | kCoordinator, 0, kAny,
      "print only errors and notices"},
     {"json", "Output", &C::json, "",

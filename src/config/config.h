@@ -138,7 +138,8 @@ struct Config {
     int log_every = 10;
     double minutes = 10;  // of tune
     bool quiet = false, json = false, tensorboard = false;
-    std::string page;  // "": none; "on": at the default address
+    std::string page;   // "": none; "on": at the default address
+    std::string trace;  // "FIRST:LAST"
 
     // cost; 0: not given
     double price_per_hour = 0, watts = 0, grams_per_kwh = 0;

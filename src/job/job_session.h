@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "net/communicator.h"
+#include "src/base/trace.h"
 #include "src/config/config.h"
 
 namespace convoy {
@@ -46,6 +47,7 @@ class JobSession {
     Config config;
     // How long a rank that got SIGTERM stays: perhaps the others get it too, and the job ends.
     double notice_seconds = 1;
+    Tracer tracer;  // outlives the communicator, whose thread writes
 
  private:
     Job job_;

@@ -6,10 +6,18 @@
 #include <span>
 #include <vector>
 
+#include "src/base/trace.h"
 #include "src/model/memory_plan.h"
 #include "src/model/params.h"
 
 namespace convoy {
+
+// Where a pass writes down its layers.
+struct LayerTrace {
+    Track* track = nullptr;
+    const TraceName* names = nullptr;  // Tracer::layers
+    size_t layers = 0;
+};
 
 // What one pass over a batch needs to know besides the pixels.
 struct Pass {
@@ -18,6 +26,7 @@ struct Pass {
     std::span<const uint64_t> samples;  // N sample numbers (dropout)
     std::span<const int> groups;        // bounds of the batch norm groups
     bool refresh = true;                // the weights may have changed since the last pass
+    LayerTrace trace = {};
 };
 
 // Follows the gradients while the backward pass forms them. The base class does nothing.
@@ -54,6 +63,10 @@ class Layer {
     // last param first. Returns dx, or an empty Tensor if no dx was planned.
     virtual Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) = 0;
 
+    // For traces, by the builder: its number, and operations of one image forward.
+    size_t number = 0;
+    double flops = 0;
+
  protected:
     Backend& backend_;
 };
@@ -79,12 +92,25 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
         return needs_dx ? dy : Value{};
     }
     Tensor forward(Tensor x, const Pass& pass) {
-        for (auto& layer : *this) x = layer->forward(x, pass);
+        for (auto& layer : *this) {
+            const Span span = this->span(*layer, pass.trace, false, x.N);
+            x = layer->forward(x, pass);
+        }
         return x;
     }
     Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) {
-        for (size_t i = size(); i-- > lowest;) dy = at(i)->backward(dy, pass, listener);
+        for (size_t i = size(); i-- > lowest;) {
+            Layer& layer = *at(i);
+            Span span = this->span(layer, pass.trace, true, dy.N);
+            dy = layer.backward(dy, pass, listener);
+            span.amount *= layer.trained() + (dy.data != nullptr);  // dw, dx
+        }
         return dy;
+    }
+    static Span span(const Layer& layer, const LayerTrace& trace, bool backward, int images) {
+        if (!trace.track) return {nullptr, kTraceForward};
+        return {trace.track, trace.names[layer.number + backward * trace.layers], images,
+                layer.flops * images};
     }
 };
 

@@ -26,6 +26,7 @@ Model::Model(const std::string& text, const ModelOptions& options, Backend& back
     Builder builder(parsed, options, input_, *params_, lines_, backend);
     layers_ = builder.build();
     outline_ = std::move(builder.outline);
+    names_ = std::move(builder.names);
     auto& [first, end] = options_.stage;
     end = std::min(end, layers_.size());
     ENSURE(first < end, "layers ", first, " to ", end);

@@ -88,6 +88,11 @@ class Model {
     // trained. Returns dx of a later stage than the first, else an empty Tensor.
     Tensor backward(Tensor dlogits, const Pass& pass, GradListener& listener);
 
+    // For passes that are to be written down on `track`.
+    LayerTrace trace(Tracer& tracer, Track* track) const {
+        return {track, tracer.layers(names_), names_.size()};
+    }
+
     // The table of the network: a line a layer with shapes and GFLOP, and the totals.
     std::string table() const;
     double forward_flops() const;  // of one image, multiply and add counted as two
@@ -104,6 +109,7 @@ class Model {
     Layers layers_;  // of the stage
     std::vector<TopLayer> outline_;
     std::vector<LayerLine> lines_;
+    std::vector<std::string> names_;  // of layers and those inside of them
     MemoryPlan plan_;
     InputSize input_;
     int max_batch_ = 0, planned_ = 0;

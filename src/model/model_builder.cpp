@@ -50,7 +50,12 @@ Layers Builder::build(std::span<const LayerText> texts) {
             fusion.dy_is_masked = ends_in_relu && reader_masks(texts.subspan(i + 1));
             after_relu = ends_in_relu || (after_relu && kind.keeps_sign);
         }
+        names.push_back(cat(text.kind, text.name.empty() ? "" : " ", prefix, text.name));
+        const size_t number = names.size() - 1;
         layers.push_back(kind.make(text, fusion, *this));
+        layers.back()->number = number;
+        for (const LayerLine& made : std::span(lines_).subspan(line))
+            layers.back()->flops += made.flops;
         if (shape.elems() > kMaxActivation)
             error(text, "the output of '", text.kind, "' is ", image_text(shape), ", more than ",
                   kMaxActivation, " numbers an image");

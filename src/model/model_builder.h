@@ -47,10 +47,11 @@ class Builder {
     // What was flattened since the last linear, H×W×C each, in the order of the row; in most cases
     // one. Empty if nothing was.
     std::vector<Shape> flat;
-    int flat_line = 0;              // the line of that flatten
-    int dropouts = 0;               // so far
-    std::string prefix;             // of names: "layer1.0." in that residual block
-    std::vector<TopLayer> outline;  // of the layers so far
+    int flat_line = 0;               // the line of that flatten
+    int dropouts = 0;                // so far
+    std::string prefix;              // of names: "layer1.0." in that residual block
+    std::vector<TopLayer> outline;   // of the layers so far
+    std::vector<std::string> names;  // of all layers, by Layer::number
 
     template <class... Parts>
     [[noreturn]] void error(const LayerText& layer, const Parts&... parts) const {

@@ -37,6 +37,7 @@ struct StepCounters {
         kNewRing = 7,  // … to form a new ring after this step
         kBad = 8,      // ranks whose stage has gradients that are not finite
         kSquares = 9,  // of the gradients, with --clip-norm: written after the sums
+        kTrace = 10,   // ranks that want a trace of the last steps
         kSize = 16,    // one cache line
     };
 };

@@ -133,6 +133,13 @@ function showEvents() {
   }));
 }
 
+// What each thread of each rank did, for https://ui.perfetto.dev.
+by('ask').onclick = async () => {
+  by('ask').disabled = true;
+  await fetch('trace', {method: 'POST'}).catch(() => {});
+  setTimeout(() => { by('ask').disabled = false; }, 3000);
+};
+
 function show(s) {
   if (s.reset) train = [], val = [], events = [];
   train.push(...s.train), val.push(...s.val), events.push(...s.events);
@@ -143,6 +150,8 @@ function show(s) {
   by('state').textContent = s.state, by('state').className = 'chip ' + s.state;
   by('done').style.width = known(s.step) && s.steps > 0 ? Math.min(100, 100 * s.step / s.steps) + '%' : '0';
   by('limit').textContent = s.limit;
+  by('ask').hidden = s.state !== 'training';
+  by('trace').hidden = !s.trace, by('trace').textContent = s.trace || '';
   showNumbers(s), showRanks(s.ranks), showEvents(), draw();
 }
 

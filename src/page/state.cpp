@@ -14,6 +14,7 @@ namespace convoy {
 
 using nlohmann::json;
 
+const char* const kFileName = "abcdefghijklmnopqrstuvwxyz0123456789-.";
 constexpr size_t kMostItems = 2000, kMostRanks = 1024, kMostText = 400, kMostLine = 1 << 20;
 
 double json_number(const json& of, const char* name) {
@@ -44,6 +45,7 @@ std::string sentence(const std::string& name, const json& event) {
     if (name == "leave") return "this rank has left the job; the others go on";
     if (name == "start") return "training starts";
     if (name == "done") return "done: " + json_text(event, "how");
+    if (name == "trace") return "trace: " + json_text(event, "file");
     if (name == "wait") return "too few ranks: waiting for some that --join";
     if (name == "unequal")
         return cat("weights differed between ranks, first in ", json_text(event, "tensor"),
@@ -109,6 +111,10 @@ void PageState::event(const json& event) {
         if (const auto told = event.find("ranks"); told != event.end()) take_ranks(*told);
     } else if (name == "regroup") {
         ++regroups_, phase_ = "training";
+    } else if (name == "trace") {  // its name goes into a path and a header
+        const std::string file = json_text(event, "file");
+        if (file.starts_with("trace-") && file.find_first_not_of(kFileName) == file.npos)
+            facts_["trace"] = file;
     } else if (name == "wait") {
         phase_ = "waiting";
     } else if (name == "checkpoint" && std::isfinite(time)) {

@@ -67,6 +67,7 @@ void TrainRun::build() {
             "which are not cut");
     const int piece = piece_images(max_batch, config_.accumulate, bn_group);
     if (stages == 1) activation_bytes_ = model_->plan(std::min(piece, max_batch), true);
+    open_tracks();
     optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
     if (!train_source_) open_sources();
     loader_ = make_loader(train_source_, true, 3);
@@ -74,6 +75,8 @@ void TrainRun::build() {
     TrainerOptions options(config_);
     options.reducer.bucket_bytes = bucket_bytes_;
     options.pipeline.cuts = setup_.cuts;
+    options.tracer = &setup_.job.tracer;
+    options.track = options.reducer.track = track_;
     trainer_ = std::make_unique<Trainer>(options, *backend_, communicator_, *model_, *optimizer_,
                                          [this] { return wish(); });
     evaluator_ = std::make_unique<Evaluator>(
@@ -123,6 +126,7 @@ std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> sour
     LoaderOptions options = sharing_;
     options.training = training;
     if (!training) options.parts = setup_.val_parts;
+    if (!training) options.tracks.clear();
     return std::make_unique<Loader>(
         std::move(source), training_preprocess(config_, model_->input()), options,
         options.pixels ? lend_slots(*backend_, *model_, slots, options.packed)
@@ -153,6 +157,7 @@ int TrainRun::run() {
         return 0;
     } catch (const std::exception& error) {
         communicator_.abort(error.what());
+        trace_failure();
         save_after_failure(error);
         run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
         throw;
@@ -186,6 +191,8 @@ void TrainRun::begin() {
 
 int TrainRun::train() {
     go_to(at_);
+    watch_for_stalls();
+    if (trace_due_) write_trace();
     while (!over() || epoch_done()) {  // done: a rank was lost before the epoch was closed
         if (head_only_ && at_.epoch >= config_.freeze_epochs) thaw();
         train_epoch();
@@ -200,6 +207,7 @@ int TrainRun::train() {
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
+    finish_trace();
     save(at_, false);
     usage_->step() == at_.step ? take_usage() : tell_usage();
     const JobCost cost = costs_->of_job(run_log_->seconds());
@@ -226,9 +234,14 @@ void TrainRun::count(const Sums& sums, bool local, double lr) {
     diverges_ = smooth_loss_ > 4 * least_loss_;
 }
 
+Batch* TrainRun::next_batch() {
+    const Span span(track_, kTraceWaitData, at_.step + 1);
+    return loader_->next();
+}
+
 void TrainRun::train_epoch() {
     loader_->start(uint32_t(at_.epoch), at_.consumed);
-    while (Batch* batch = loader_->next()) {
+    while (Batch* batch = next_batch()) {
         // By position rather than by steps done, which a change of --batch would shift.
         const bool by_steps = config_.steps > 0;
         const double lr = learning_rate(
@@ -265,6 +278,7 @@ void TrainRun::train_epoch() {
         if (at_.step % config_.log_every == 0) costs_->read();
         const int agreed = trainer_->stop_agreed();
         if (agreed != kNewRing) stopped_ = agreed;
+        trace_step(!trainer_->local() || gathers);
         check_bad(epoch_sums_.skipped + int64_t(setup_.data.train->damaged()), loader_->samples(),
                   "images of this epoch");
         if (over()) return;
@@ -333,6 +347,7 @@ void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) con
 }
 
 void TrainRun::validate() {
+    const Span span(track_, kTraceValidation, at_.step);
     TensorBoard* board = run_log_->tensorboard();
     Quality quality(int(setup_.classes.size()));
     std::vector<float> logits;

@@ -3,6 +3,7 @@
 //   train_run.cpp        the loop: epochs, steps, validations
 //   train_run_start.cpp  before step 1: weights, and what is printed
 //   train_run_save.cpp   the run folder and its checkpoints
+//   train_run_trace.cpp  traces of its steps
 //   train_run_again.cpp  after a rank was lost or has left: the same state, other shares
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "src/job/job_setup.h"
 #include "src/page/server.h"
 #include "src/run/run_log.h"
+#include "src/run/trace_file.h"
 #include "src/train/evaluate.h"
 #include "src/train/factors.h"
 #include "src/train/stages.h"
@@ -38,6 +40,7 @@ class TrainRun {
  public:
     // expectations: lines of the pre-flight for the log. `setup` must outlive the run.
     TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations);
+    ~TrainRun();
     // Trains to the end, or to the step at which all ranks agree to stop. Returns the exit status.
     // When it fails, the other ranks get the cause and the last whole step is saved. Throws
     // SetUpAgain.
@@ -61,6 +64,7 @@ class TrainRun {
     void tell_usage();
     void take_usage();
     void go_to(const Position& at);
+    Batch* next_batch();
     void show_images(const Batch& batch);
     void validate();
     void keep_weights_equal();
@@ -87,6 +91,14 @@ class TrainRun {
     void agree(State& state);
     void take_up(const State& state);
     void cut_shares(const std::vector<int>& before);
+
+    void open_tracks();
+    bool wants_trace();
+    void trace_step(bool meets);
+    void finish_trace();
+    void write_trace();
+    void trace_failure();
+    void watch_for_stalls();
 
     void start_weights();
     void count_steps();
@@ -119,6 +131,11 @@ class TrainRun {
     Clocks clocks_before_;       // of what was rebuilt since
     LoaderOptions sharing_;      // batch, shares and rank: of every loader; parts: of training
     std::string folder_;         // the run's, on the rank that saves
+    const TraceSteps trace_steps_ = trace_steps(config_.trace);
+    Track* track_ = nullptr;
+    std::atomic<bool> trace_asked_{false};  // of this rank: by SIGUSR2, the page, a stall
+    std::optional<nlohmann::json> trace_;   // this rank's part of one that is to be written
+    bool trace_due_ = false;                // all ranks write one before they go on
     std::unique_ptr<Optimizer> optimizer_;
     std::unique_ptr<Trainer> trainer_;
     std::unique_ptr<Evaluator> evaluator_;

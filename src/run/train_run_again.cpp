@@ -42,7 +42,7 @@ int TrainRun::wish() {
         if (!asked_) asked_ = Clock::now();
         new_ring |= seconds_since(*asked_) >= setup_.job.notice_seconds;
     }
-    return wish_ += new_ring ? kNewRing : 0;
+    return wish_ += (new_ring ? kNewRing : 0) + (wants_trace() ? kTraceWish : 0);
 }
 
 // All ranks have agreed on it with the sums of a step: those with SIGTERM leave, the others form a
@@ -103,6 +103,7 @@ void TrainRun::go_on() {
     trainer_->sync().rewind();
     if (usage_) usage_->forget();
     at_ = committed_;
+    if (costs_ && !planned_ && !trace_) trace_ = trace_part(setup_.job.tracer);
     State state = snapshot();
     drop();
     const bool planned = std::exchange(planned_, false);
@@ -140,6 +141,7 @@ void TrainRun::go_on() {
                                  {"top1", step_sums_.top1_part()},
                                  {"images", step_sums_.count},
                                  {"lr", step_lr_}});
+    track_->add(kTraceNewRing, begin, Clock::now(), setup_.world());
     log_.notice(why, fmt::format(", {:.2f} s", seconds_since(begin)));
     run_log_->event("regroup", {{"step", at_.step},
                                 {"ranks", setup_.world()},
@@ -215,6 +217,7 @@ void TrainRun::agree(State& state) {
                                                  {"peak", peak_top1_},
                                                  {"stale", stale_},
                                                  {"head_only", head_only_},
+                                                 {"trace", trace_.has_value()},
                                                  {"lr", step_lr_},
                                                  {"sums", sums_json(step_sums_)},
                                                  {"epoch_sums", sums_json(epoch_sums_)}});
@@ -253,6 +256,7 @@ void TrainRun::agree(State& state) {
         run_log_->step(at_, step_in_epoch, step_sums_, false, step_lr_, clocks_before_);
     }
     epoch_sums_ = sums_from((*root)["epoch_sums"]);
+    trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });
     agreed_ = true;
 }
 

@@ -44,6 +44,7 @@ void TrainRun::save(const Position& at, bool is_best) {
     if (saved_step_ == at.step || folder_.empty() || config_.schedule == Schedule::kRange) return;
     saved_step_ = at.step;
     communicator_.set_progress(at.step, Phase::kCheckpoint);
+    const Span span(track_, kTraceCheckpoint, at.step);
     const CheckpointMeta meta{at,
                               best_top1_,
                               optimizer_->steps_done,

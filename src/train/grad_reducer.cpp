@@ -15,6 +15,7 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
       backend_(backend),
       communicator_(communicator),
       slept_flop_seconds_(options.slept_flop_seconds),
+      track_(options.track),
       staged_(!backend.host_visible() && communicator.world() > 1),
       arena_(staged_ ? backend.alloc_host(params.grads_size) : params.grads) {
     cut(options);
@@ -105,6 +106,7 @@ void GradReducer::send_complete() {
 
 void GradReducer::send(Bucket& bucket) {
     if (communicator_.world() == 1) return;
+    const Span span = this->span(kTraceSendBucket, bucket);
     if (staged_)
         backend_.wait_download(bucket.download);
     else
@@ -117,6 +119,8 @@ void GradReducer::send(Bucket& bucket) {
 }
 
 void GradReducer::wait_for(Bucket& bucket) {
+    if (bucket.sums.empty()) return;
+    const Span span = this->span(kTraceWaitBucket, bucket);
     const auto begin = Clock::now();
     for (std::future<void>& sum : bucket.sums) sum.get();
     waited_ += seconds_since(begin);

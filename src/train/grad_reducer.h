@@ -32,6 +32,7 @@ struct ReducerOptions {
     // To sleep for an operation of forming gradients from factors, in place of it; 0: they are
     // formed.
     double slept_flop_seconds = 0;
+    Track* track = nullptr;
 };
 
 class GradReducer final : public Sync {
@@ -66,6 +67,10 @@ class GradReducer final : public Sync {
     Bucket& bucket_of(const Param& param);
     void send_complete();
     void send(Bucket& bucket);
+    Span span(const TraceName& what, const Bucket& bucket) const {
+        return {track_, what, &bucket - buckets_.data(),
+                double((bucket.end - bucket.begin) * sizeof(float))};
+    }
     void wait_for(Bucket& bucket);
 
     Params& params_;
@@ -74,6 +79,7 @@ class GradReducer final : public Sync {
     std::vector<Bucket> buckets_;
     size_t next_ = 0;  // bucket to send next
     const double slept_flop_seconds_;
+    Track* const track_;
     const bool staged_;  // the network cannot read the device's memory
     float* arena_;       // that the network reads and writes: the gradients, or a copy on the host
     double waited_ = 0;

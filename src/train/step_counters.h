@@ -41,15 +41,19 @@ inline Sums sums_of(const Counters& counters) {
 // Added to a rank's signal: it wants a new ring, without the ranks that have SIGTERM.
 constexpr int kNewRing = 256;
 
+// … it wants a trace. It stops nothing.
+constexpr int kTraceWish = 512;
+
 // Before a step: a rank's own counters, without loss and hits; none of images: by an empty batch.
-// wish: SIGINT, SIGTERM or 0, perhaps with kNewRing.
+// wish: SIGINT, SIGTERM or 0, perhaps with kNewRing or kTraceWish.
 inline void set_counters(Counters& counters, const Batch& batch, int wish) {
     std::fill(std::begin(counters), std::end(counters), 0.0f);
     counters[StepCounters::kCount] = float(batch.n);
     counters[StepCounters::kSkipped] = float(batch.wanted - batch.n);
     counters[StepCounters::kSigint] = wish % kNewRing == SIGINT;
     counters[StepCounters::kSigterm] = wish % kNewRing == SIGTERM;
-    counters[StepCounters::kNewRing] = wish >= kNewRing;
+    counters[StepCounters::kNewRing] = (wish & kNewRing) != 0;
+    counters[StepCounters::kTrace] = (wish & kTraceWish) != 0;
 }
 
 // What all ranks do after these sums: the signal with which they stop, kNewRing, or 0. An elastic

@@ -47,8 +47,10 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       stop_(std::move(stop)),
       input_(backend, model, options.packed, /*ahead=*/true),
       pieces_(std::max(model.planned(), 1), model.max_batch(), options.bn_group),
-      graph_(backend, why_no_graph(backend, communicator.world()).empty() ? options.graph
-                                                                          : GraphMode::kOff) {
+      graph_(backend,
+             why_no_graph(backend, communicator.world()).empty() ? options.graph : GraphMode::kOff),
+      track_(options.track) {
+    if (track_) layer_trace_ = model.trace(*options.tracer, track_);
     // Recorded steps read them at these addresses: they must not move.
     const size_t most = size_t(model.max_batch());
     labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);
@@ -57,6 +59,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
 
 Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch* next) {
     communicator_.set_progress(at.step, Phase::kForward);
+    const Span span(track_, kTraceStep, at.step + 1, own.n);
     const Batch& batch = pipeline_ ? pipeline_->take(own) : own;
     sync_->begin(batch);
     Params& params = model_.params();
@@ -70,11 +73,14 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
     labels_ = batch.labels, samples_ = batch.samples;
     second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
     group_bounds(batch.positions, options_.bn_group, groups_);
-    pass_ = {true, {options_.seed, uint32_t(at.epoch)}, samples_, groups_};
+    pass_ = {true, {options_.seed, uint32_t(at.epoch)}, samples_, groups_, true, layer_trace_};
     std::span<const Piece> pieces;
     if (!pipeline_) pieces = pieces_.cut(batch.positions, pass_);
     // Replayed, or recorded, or run op by op. Where recording fails, the loop runs twice.
-    for (bool done = graph_.replay(pass_, input); !done;) {
+    const auto begin = Clock::now();
+    bool done = graph_.replay(pass_, input);
+    if (done && track_) track_->add(kTraceRecorded, begin, Clock::now());
+    while (!done) {
         try {
             params.clear_grads(backend_);
             float* const sums = params.counters() + StepCounters::kLoss;
@@ -85,8 +91,11 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
             }
 
             communicator_.set_progress(at.step, Phase::kReduce);
+            Span waits(track_, kTraceWaitSums);
             const bool summed = sync_->finish();
+            waits.end();
             communicator_.set_progress(at.step, Phase::kUpdate);
+            const Span update(track_, kTraceUpdate);
             if (summed) optimizer_.update();
             graph_.end();
             done = true;
@@ -97,16 +106,22 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
     if (next && has_images)
         input_.fetch_ahead(*next);  // after all that this step had to send itself
 
+    Span waits(track_, kTraceDevice);
     backend_.download(&block, params.block(), sizeof block);  // the one time that the host waits
+    waits.end();
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
     if (block.state.scale > 0) ++optimizer_.steps_done;
     gradient_norm_ = block.state.norm;
     if (local())
         sync_->add(block.counters);
     else
-        stop_agreed_ =
-            agreed_wish(block.counters, communicator_.world(), communicator_.min_world() > 0);
+        agree(block.counters);
     return sums_of(block.counters);
+}
+
+void Trainer::agree(const Counters& counters) {
+    stop_agreed_ = agreed_wish(counters, communicator_.world(), communicator_.min_world() > 0);
+    trace_agreed_ = counters[StepCounters::kTrace] > 0;
 }
 
 // Forward, loss and backward, of all images or piece by piece. The gradients are complete with the
@@ -116,13 +131,19 @@ void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& ba
     if (pieces.empty()) sync_->start(batch.wanted_by);
     GradListener nobody;
     for (const Piece& piece : pieces) {
+        const int64_t number = &piece - pieces.data();
+        Span forward(track_, kTraceForward, number);
         const Tensor logits = model_.forward(input.images(piece.begin, piece.end), piece.pass);
+        forward.end();
+        Span loss(track_, kTraceLoss, number);
         const Tensor dlogits = model_.dlogits(piece.images());
         backend_.softmax_cross_entropy(logits, piece.of(labels_), options_.label_smoothing, dlogits,
                                        sums, {piece.of(second_labels_), piece.of(first_parts_)});
+        loss.end();
 
         communicator_.set_progress(step, Phase::kBackward);
         const bool completes = &piece == &pieces.back();
+        const Span backward(track_, kTraceBackward, number);
         if (completes) sync_->start(batch.wanted_by);
         model_.backward(dlogits, piece.pass, completes ? *sync_ : nobody);
     }
@@ -131,10 +152,10 @@ void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& ba
 Sums Trainer::gather(const Position& at) {
     ENSURE(gathers(), "nothing is apart");
     communicator_.set_progress(at.step, Phase::kAverage);
+    const Span span(track_, kTraceAverage, at.step);
     Counters counters = {};
     sync_->gather(counters);
-    if (local())
-        stop_agreed_ = agreed_wish(counters, communicator_.world(), communicator_.min_world() > 0);
+    if (local()) agree(counters);
     return sums_of(counters);
 }
 

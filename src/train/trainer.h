@@ -31,6 +31,8 @@ struct TrainerOptions {
     GraphMode graph;
     bool packed;  // so are the loader's batches
     ReducerOptions reducer;
+    Tracer* tracer = nullptr;
+    Track* track = nullptr;  // of the thread that trains
 };
 
 class Trainer {
@@ -61,8 +63,11 @@ class Trainer {
 
     // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
+    bool trace_agreed() const { return trace_agreed_; }  // any rank wanted one then
     // With --clip-norm: of the last step, before it was clipped; of this rank where it is local().
     double gradient_norm() const { return gradient_norm_; }
+    // Where steps are written down from now on, or null.
+    void record(Track* track) { track_ = layer_trace_.track = track; }
     // Why steps are no longer recorded, though --graph auto began so; once, then "".
     std::string take_graph_failure() { return graph_.take_failure(); }
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
@@ -70,6 +75,7 @@ class Trainer {
  private:
     void train(std::span<const Piece> pieces, Tensor input, const Batch& batch, int64_t step,
                float* sums);
+    void agree(const Counters& counters);
     // `bad`: place in the gradient arena of the first number that is not finite.
     [[noreturn]] void fail_at(size_t bad, const Position& at);
 
@@ -82,10 +88,13 @@ class Trainer {
     Pipeline* const pipeline_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
+    bool trace_agreed_ = false;
     double gradient_norm_ = 0;
     Input input_;
     PieceCutter pieces_;
     StepGraph graph_;
+    Track* track_;
+    LayerTrace layer_trace_;
     // Of the current batch; a recorded step reads them at these addresses.
     Pass pass_;
     std::vector<int32_t> labels_, second_labels_;

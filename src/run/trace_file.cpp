@@ -1,0 +1,154 @@
+// trace_file.cpp — see trace_file.h.
+#include "src/run/trace_file.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+#include "src/job/exchange.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+TraceSteps trace_steps(const std::string& option) {
+    TraceSteps steps;
+    char more;
+    if (!option.empty() &&
+        (std::sscanf(option.c_str(), "%ld:%ld%c", &steps.first, &steps.last, &more) != 2 ||
+         steps.first < 1 || steps.last < steps.first || steps.last - steps.first >= 100))
+        fail("--trace cannot be '", option,
+             "': it takes the first and the last of at most 100 steps, such as 100:110");
+    return steps;
+}
+
+static json meta(const char* what, int tid, const char* field, const json& value) {
+    return {{"ph", "M"}, {"name", what}, {"tid", tid}, {"args", {{field, value}}}};
+}
+
+// An entry as events of Chrome's format, but with times in ns.
+static void add_events(json& events, const Track& track, const TraceEntry& e) {
+    const TraceName& name = *e.name;
+    const int64_t ns = std::max<int64_t>(e.duration, 1);
+    json args = json::object();
+    if (*name.number) args[name.number] = e.number;
+    if (*name.amount && e.amount > 0)
+        args[name.amount] = name.amount == kGflops ? e.amount / double(ns) : e.amount;
+    const json event = {{"ph", "X"},          {"name", name.text}, {"cat", name.kind},
+                        {"tid", track.place}, {"ts", e.begin},     {"dur", ns}};
+    events.push_back(event);
+    events.back()["args"] = std::move(args);
+    if (e.flow == 0) return;
+    events.push_back(event);
+    events.back().erase("dur");
+    events.back().update({{"ph", "s"}, {"name", "piece"}, {"id", cat(e.flow)}});
+    // An arrow's end belongs to the slice that it is in: to the last ns of one that arrives.
+    if (e.name == &kTraceReceive)
+        events.back().update({{"ph", "f"}, {"bp", "e"}, {"ts", e.begin + ns - 1}});
+}
+
+json trace_part(const Tracer& tracer, int64_t first) {
+    int64_t last = 0, begin = INT64_MAX;
+    struct Copy {
+        const Track* track;
+        bool lost;
+        std::vector<TraceEntry> entries;
+    };
+    std::vector<Copy> all;
+    for (const Track* track : tracer.tracks()) {
+        Copy& copy = all.emplace_back(track, false);
+        copy.entries = track->copy(copy.lost);
+        for (const TraceEntry& e : copy.entries)
+            if (e.name == &kTraceStep) last = std::max(last, e.number);
+    }
+    if (first == 0) first = std::max<int64_t>(1, last - 2);
+    for (const auto& [track, lost, entries] : all)
+        for (const TraceEntry& e : entries)
+            if ((e.name == &kTraceStep || e.name == &kTraceWaitData) && e.number >= first)
+                begin = std::min(begin, e.begin);
+    json overwritten = json::array(), events = json::array();
+    for (auto& [track, lost, entries] : all) {
+        if (lost && entries.front().begin > begin) overwritten.push_back(track->name);
+        events.push_back(meta("thread_name", track->place, "name", track->name));
+        events.push_back(meta("thread_sort_index", track->place, "sort_index", track->place));
+        // They were written when they ended; the outer of two that begin together goes first.
+        std::ranges::stable_sort(
+            entries, {}, [](const TraceEntry& e) { return std::pair(e.begin, -e.duration); });
+        for (const TraceEntry& e : entries)
+            if (e.begin >= begin) add_events(events, *track, e);
+    }
+    return {{"first", first},   {"last", last},
+            {"begin", begin},   {"overwritten", overwritten},
+            {"name", "rank 0"}, {"turns", json::array()},
+            {"events", events}};
+}
+
+std::vector<json> gather_trace(Communicator& communicator, json part, const std::string& name) {
+    part["name"] = name;
+    for (int i = 0; i < 40; ++i) {
+        const int64_t entered = trace_ns(Clock::now());
+        communicator.barrier();
+        part["turns"].push_back({entered, trace_ns(Clock::now())});
+    }
+    // All-gathers carry 16 MB of a rank.
+    for (json& events = part["events"]; part.dump().size() > 15 << 20;)
+        events.erase(events.begin(), events.begin() + ptrdiff_t(events.size() + 1) / 2);
+    return gather_json(communicator, part);
+}
+
+std::string write_trace(const std::string& folder, const std::string& ending,
+                        std::vector<json> parts, size_t writer) {
+    json ranks, events = json::array();
+    std::map<std::string, int> flows;  // an arrow needs both ends
+    std::vector<int64_t> offsets;
+    int64_t begin = INT64_MAX;
+    for (const json& part : parts) {
+        int64_t least = INT64_MIN / 2, most = INT64_MAX / 2;
+        for (size_t i = 0; i < part["turns"].size(); ++i) {
+            const json &theirs = part["turns"][i], &own = parts[writer]["turns"][i];
+            least = std::max(least, own[0].get<int64_t>() - theirs[1].get<int64_t>());
+            most = std::min(most, own[1].get<int64_t>() - theirs[0].get<int64_t>());
+        }
+        if (offsets.size() == writer) least = most = 0;
+        offsets.push_back(least + (most - least) / 2);
+        begin = std::min(begin, part["begin"].get<int64_t>() + offsets.back());
+        ranks.push_back({{"offset_us", double(offsets.back()) / 1e3},
+                         {"error_us", double(most - least) / 2e3},
+                         {"overwritten", part["overwritten"]}});
+        for (const json& event : part["events"])
+            if (event.contains("id")) ++flows[event["id"]];
+    }
+    for (size_t rank = 0; rank < parts.size(); ++rank) {
+        json& own = parts[rank]["events"];
+        own.push_back(meta("process_name", 0, "name", parts[rank]["name"]));
+        own.push_back(meta("process_sort_index", 0, "sort_index", rank));
+        for (json& event : own) {
+            if (event.contains("id") && flows[event["id"]] < 2) continue;
+            event["pid"] = rank;
+            if (event.contains("ts"))
+                event["ts"] = double(event["ts"].get<int64_t>() + offsets[rank] - begin) / 1e3;
+            if (event.contains("dur")) event["dur"] = double(event["dur"].get<int64_t>()) / 1e3;
+            events.push_back(std::move(event));
+        }
+    }
+    const json all = {{"displayTimeUnit", "ms"},
+                      {"schemaVersion", 1},
+                      {"distributedInfo", {{"rank", writer}, {"world_size", parts.size()}}},
+                      {"convoy", {{"ranks", ranks}}},
+                      {"traceEvents", std::move(events)}};
+    const std::string text = all.dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string path = cat(folder, "/trace-", parts[writer]["first"].get<int64_t>(), "-",
+                                 parts[writer]["last"].get<int64_t>(), ending, ".json.gz");
+    const gzFile file = gzopen((path + ".part").c_str(), "wb");
+    const bool written = file && gzwrite(file, text.data(), unsigned(text.size())) > 0;
+    if ((file && gzclose(file) != Z_OK) || !written ||
+        std::rename((path + ".part").c_str(), path.c_str()) != 0)
+        fail("the trace ", path, " cannot be written: is the disk full?");
+    return path;
+}
+
+}  // namespace convoy

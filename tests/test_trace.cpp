@@ -1,0 +1,365 @@
+// Traces: rings of entries, their file, and the program that writes one (src/base/trace.h,
+// src/run/traces.md).
+#include "src/base/trace.h"
+
+#include <zlib.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "src/run/trace_file.h"
+#include "tests/net_support.h"
+#include "tests/process.h"
+
+using namespace convoy;
+using nlohmann::json;
+
+namespace {
+
+Clock::time_point at_ns(int64_t ns) { return Clock::time_point(std::chrono::nanoseconds(ns)); }
+
+json read_trace(const std::string& path) {
+    const gzFile file = gzopen(path.c_str(), "rb");
+    REQUIRE_MESSAGE(file, path);
+    std::string text(64 << 20, ' ');
+    text.resize(size_t(std::max(gzread(file, text.data(), unsigned(text.size())), 0)));
+    gzclose(file);
+    return json::parse(text);
+}
+
+int64_t ns(const json& event, const char* field) {
+    return std::llround(event.at(field).get<double>() * 1000);
+}
+
+// The rules of the format: slices of a track nest, times are not negative, tracks have names, each
+// arrow has one begin and one end, and no piece arrives before it was sent but for the error of
+// the clocks. Returns how many arrows lead from one rank to another.
+int check_trace(const json& trace) {
+    std::map<std::pair<int, int>, std::vector<std::pair<int64_t, int64_t>>> slices;
+    std::set<std::pair<int, int>> named;
+    std::map<std::string, json> begins, ends;
+    for (const json& event : trace.at("traceEvents")) {
+        const std::pair<int, int> track(event.at("pid"), event.at("tid"));
+        if (event["ph"] == "M" && event["name"] == "thread_name") named.insert(track);
+        if (event["ph"] == "X")
+            slices[track].emplace_back(ns(event, "ts"), ns(event, "ts") + ns(event, "dur"));
+        if (event["ph"] == "s") CHECK(begins.emplace(event["id"], event).second);
+        if (event["ph"] == "f") CHECK(ends.emplace(event["id"], event).second);
+    }
+    for (const auto& [track, all] : slices) {
+        CHECK(named.contains(track));
+        std::vector<int64_t> open;
+        int64_t before = 0;
+        int bad = 0;
+        for (const auto& [begin, end] : all) {
+            bad += begin < before || end <= begin;
+            before = begin;
+            while (!open.empty() && open.back() <= begin) open.pop_back();
+            bad += !open.empty() && end > open.back();
+            open.push_back(end);
+        }
+        CHECK_MESSAGE(bad == 0, "track ", track.first, ", ", track.second);
+    }
+    const json& ranks = trace["convoy"]["ranks"];
+    const auto error = [&](int rank) {
+        return int64_t(ranks[size_t(rank)]["error_us"].get<double>() * 1000) + 1;
+    };
+    int between = 0, early = 0;
+    CHECK(begins.size() == ends.size());
+    for (const auto& [id, begin] : begins) {
+        REQUIRE(ends.contains(id));
+        const json& end = ends[id];
+        early += ns(end, "ts") + error(begin["pid"]) + error(end["pid"]) < ns(begin, "ts");
+        between += begin["pid"] != end["pid"];
+    }
+    CHECK(early == 0);
+    return between;
+}
+
+std::set<int64_t> steps_of(const json& trace, int rank) {
+    std::set<int64_t> steps;
+    for (const json& event : trace["traceEvents"])
+        if (event["pid"] == rank && event["name"] == "step")
+            steps.insert(event["args"]["step"].get<int64_t>());
+    return steps;
+}
+
+int count(const json& trace, const char* kind) {
+    int n = 0;
+    for (const json& event : trace["traceEvents"]) n += event["ph"] == "X" && event["cat"] == kind;
+    return n;
+}
+
+// The only file of this kind in the folder.
+std::string trace_in(const std::string& folder, const std::string& begin = "trace-") {
+    std::string found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const std::string name = entry.path().filename();
+        if (name.starts_with(begin) && name.ends_with(".json.gz")) found = entry.path();
+    }
+    REQUIRE_MESSAGE(!found.empty(), "no trace in ", folder);
+    return found;
+}
+
+}  // namespace
+
+TEST_CASE("trace: a full ring keeps the newest entries, and says that it has lost some") {
+    Track track("decoder 1", 11, 8);
+    bool lost = true;
+    CHECK(track.copy(lost).empty());
+    CHECK(!lost);
+    for (int i = 0; i < 8; ++i) track.add(kTraceDecode, at_ns(i), at_ns(i + 1), i);
+    CHECK(track.copy(lost).size() == 8);
+    CHECK(!lost);
+    for (int i = 8; i < 21; ++i) track.add(kTraceDecode, at_ns(i), at_ns(i + 1), i, 0.5, 7);
+    const std::vector<TraceEntry> all = track.copy(lost);
+    CHECK(lost);
+    REQUIRE(all.size() == 8);
+    for (size_t i = 0; i < 8; ++i) {
+        CHECK(all[i].begin == int64_t(13 + i));
+        CHECK(all[i].number == int64_t(13 + i));
+    }
+    CHECK(all[7].amount == 0.5);
+    CHECK(all[7].flow == 7);
+    CHECK(all[7].name == &kTraceDecode);
+    Span(nullptr, kTraceStep).end();  // nothing
+}
+
+TEST_CASE("trace: what is copied while another thread writes is whole, and in order") {
+    Track track("trainer", 1, 16);
+    std::atomic<bool> done = false;
+    std::thread writer([&] {
+        for (int64_t i = 1; i <= 200'000; ++i)
+            track.add(kTraceStep, at_ns(i), at_ns(3 * i), i, double(i), uint64_t(i));
+        done = true;
+    });
+    int bad = 0;
+    for (size_t copies = 0; !done || copies == 0; ++copies) {
+        bool lost;
+        int64_t before = 0;
+        for (const TraceEntry& e : track.copy(lost)) {
+            bad += e.duration != 2 * e.begin || e.number != e.begin ||
+                   e.amount != double(e.begin) || e.flow != uint64_t(e.begin) ||
+                   e.begin <= before || e.name != &kTraceStep;
+            before = e.begin;
+        }
+    }
+    writer.join();
+    CHECK(bad == 0);
+}
+
+TEST_CASE("trace: a file sets the clocks, escapes names and leaves out half arrows") {
+    TempDir folder;
+    constexpr int64_t kAhead = 5'000'000'000;  // the clock of rank 1
+    std::vector<json> parts;
+    for (int rank = 0; rank < 2; ++rank) {
+        const int64_t clock = rank * kAhead;
+        const auto at = [&](int64_t ns) { return at_ns(ns + clock); };
+        Tracer tracer;
+        Track* trainer = tracer.track("trai\"ner\n\x01", 1, 64);
+        Track* sent = tracer.track("sends", 3, 64);
+        Track* received = tracer.track("receives", 4, 64);
+        CHECK(tracer.track("sends", 3, 64) == sent);
+        const TraceName* layers = tracer.layers({"conv2d \"a\\\x1f"});
+        CHECK(tracer.layers({"conv2d \"a\\\x1f"}) == layers);
+        for (int step = 1; step <= 5; ++step) {
+            const int64_t begin = 1000 * step;
+            trainer->add(layers[0], at(begin + 10), at(begin + 20), 2, 30);
+            trainer->add(layers[1], at(begin + 20), at(begin + 30));
+            trainer->add(kTraceStep, at(begin + 10), at(begin + 900), step, 2);
+            (rank == 0 ? sent : received)
+                ->add(rank == 0 ? kTraceSend : kTraceReceive, at(begin + 40 + 60 * rank),
+                      at(begin + 50 + 60 * rank), 0, 8, uint64_t(step));
+        }
+        if (rank == 0) sent->add(kTraceSend, at(5960), at(5970), 0, 8, 99);  // never arrives
+        parts.push_back(trace_part(tracer));
+        parts.back()["name"] = "rank \"x\"\t\x7f";
+        for (int64_t enter : {7000, 8000})  // rank 1 enters later and leaves earlier
+            parts.back()["turns"].push_back(
+                {enter + clock + 100 * rank, enter + clock + 300 - 60 * rank});
+    }
+    const json trace = read_trace(write_trace(folder.path(), "", parts, 0));
+    CHECK(std::filesystem::exists(folder / "trace-3-5.json.gz"));
+    CHECK(check_trace(trace) == 3);
+    const json& rank1 = trace["convoy"]["ranks"][1];
+    const double offset = rank1["offset_us"], error = rank1["error_us"];
+    CHECK(std::abs(offset + kAhead / 1e3) <= error);
+    CHECK(error == 0.22);  // from 7000 − 7240 to 7300 − 7100, both by a clock that is 5 s ahead
+    CHECK(steps_of(trace, 0) == std::set<int64_t>{3, 4, 5});
+    CHECK(steps_of(trace, 1) == std::set<int64_t>{3, 4, 5});
+    std::set<std::string> names;
+    for (const json& event : trace["traceEvents"]) {
+        names.insert(event["name"]);
+        if (event["ph"] == "M") names.insert(event["args"].value("name", ""));
+        if (event.value("cat", "") == "forward") CHECK(event["args"]["gflops"] == 3);
+        CHECK(event.value("id", "") != "99");
+    }
+    CHECK(names.contains("conv2d \"a\\\x1f"));
+    CHECK(names.contains("trai\"ner\n\x01"));
+    CHECK(names.contains("rank \"x\"\t\x7f"));
+    CHECK_THROWS_WITH_AS(write_trace(folder / "none", "", parts, 0),
+                         doctest::Contains("cannot be written"), Error);
+}
+
+TEST_CASE("trace: each piece of a collective is sent once and received once, on every kind") {
+    for (const bool bf16 : {false, true})
+        for (const int world : {2, 3, 5}) {
+            std::vector<std::unique_ptr<Tracer>> tracers;
+            for (int rank = 0; rank < world; ++rank) tracers.push_back(std::make_unique<Tracer>());
+            run_ranks(
+                world, [&](JoinOptions& options) { options.bf16_wire = bf16; },
+                [&](Job& job) {
+                    Communicator& all = *job.communicator;
+                    Tracer& tracer = *tracers[size_t(all.rank())];
+                    all.record(tracer.track("s", 3, 4096), tracer.track("r", 4, 4096));
+                    std::vector<float> large(100'003, 1), small(100, 1);
+                    all.allreduce_sum(large).get();
+                    all.allreduce_sum(small).get();
+                    std::vector<std::span<float>> blocks;
+                    std::vector<std::vector<float>> own(size_t(world), std::vector<float>(777));
+                    for (auto& block : own) blocks.emplace_back(block);
+                    all.gather(blocks).get();
+                    all.broadcast(std::as_writable_bytes(std::span(large)), world - 1);
+                    all.barrier();
+                });
+            std::map<uint64_t, std::array<TraceEntry, 2>> flows;
+            std::map<uint64_t, int> seen;
+            for (const auto& tracer : tracers)
+                for (const Track* track : tracer->tracks()) {
+                    bool lost = false;
+                    for (const TraceEntry& e : track->copy(lost)) {
+                        if (e.flow == 0) continue;
+                        const bool in = e.name == &kTraceReceive;
+                        flows[e.flow][in] = e;
+                        seen[e.flow] += in ? 16 : 1;
+                    }
+                    CHECK(!lost);
+                }
+            CAPTURE(world);
+            REQUIRE(int(seen.size()) > world * (2 * (world - 1) + world - 1));
+            int bad = 0, early = 0, sizes = 0;
+            for (const auto& [flow, n] : seen) bad += n != 17;
+            for (const auto& [flow, ends] : flows) {
+                early += ends[1].begin + ends[1].duration < ends[0].begin;
+                sizes += ends[0].amount != ends[1].amount;
+            }
+            CHECK(bad == 0);
+            CHECK(early == 0);
+            CHECK(sizes == 0);
+        }
+}
+
+TEST_CASE("trace: barriers set the clocks of ranks") {
+    run_ranks(3, {}, [&](Job& job) {
+        Tracer tracer;
+        const Track* track = tracer.track("trainer", 1, 8);
+        REQUIRE(track);
+        std::vector<json> parts = gather_trace(*job.communicator, trace_part(tracer),
+                                               cat("rank ", job.communicator->rank()));
+        if (job.communicator->rank() != 0) return;
+        REQUIRE(parts.size() == 3);
+        for (size_t other = 1; other < 3; ++other)
+            for (size_t i = 0; i < parts[0]["turns"].size(); ++i)  // one clock here
+                for (size_t k : {size_t(0), other})
+                    CHECK(parts[k]["turns"][i][0] <= parts[other - k][("turns")][i][1]);
+    });
+}
+
+TEST_CASE("trace: --trace takes the first and the last of at most 100 steps") {
+    CHECK(trace_steps("").last == 0);
+    CHECK(trace_steps("1:1").first == 1);
+    CHECK(trace_steps("100:199").last == 199);
+    for (const char* bad : {"3", ":", "3:", ":3", "0:2", "5:4", "1:101", "1:2x", "a:b", "1:2:3",
+                            "-1:2", "99999999999999999999:3"})
+        CHECK_THROWS_WITH_AS(trace_steps(bad), doctest::Contains("--trace cannot be '"), Error);
+    const auto [status, text] = run_trainer({"--generated", "24", "--trace", "7"});
+    CHECK(status == 1);
+    CHECK(text.find("error: --trace cannot be '7': it takes the first and the last") !=
+          std::string::npos);
+}
+
+TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost") {
+    TempDir folder;
+    const std::string coord = cat("127.0.0.1:", free_port());
+    Process rank1(folder, "rank1", {"--coord", coord, "--rank", "1", "--threads", "1"});
+    Process rank0(
+        folder, "rank0",
+        {"--coord", coord,          "--rank",  "0",   "--world",     "2",   "--threads", "1",
+         "--size",  "16",           "--batch", "8",   "--generated", "48",  "--epochs",  "100000",
+         "--out",   folder / "run", "--trace", "3:5", "--preflight", "off", "--factors", "off"});
+    REQUIRE(rank0.wait_for("trace-3-5.json.gz"));
+    const json asked = read_trace(folder / "run/trace-3-5.json.gz");
+    CHECK(check_trace(asked) > 10);
+    for (const int rank : {0, 1}) CHECK(steps_of(asked, rank) == std::set<int64_t>{3, 4, 5});
+    CHECK(asked["distributedInfo"]["world_size"] == 2);
+    for (const char* kind : {"forward", "backward", "pass", "bucket", "network", "step"})
+        CHECK_MESSAGE(count(asked, kind) > 0, kind);
+    bool has_speed = false;
+    for (const json& event : asked["traceEvents"])
+        has_speed |= event["ph"] == "X" && event["args"].value("gflops", 0.0) > 0;
+    CHECK(has_speed);
+    std::filesystem::remove(folder / "run/trace-3-5.json.gz");
+
+    rank1.kill(SIGUSR2);  // any rank
+    REQUIRE(rank0.wait_for("trace: ", 60));
+    for (int i = 0; i < 600 && std::filesystem::is_empty(folder / "run"); ++i) {}
+    while (rank0.output().find("trace: ") == rank0.output().rfind("trace: "))
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const std::string path = trace_in(folder / "run");
+    const json last = read_trace(path);
+    CHECK(check_trace(last) > 10);
+    CHECK(steps_of(last, 0).size() == 3);
+    CHECK(steps_of(last, 0) == steps_of(last, 1));
+    std::filesystem::remove(path);
+
+    rank1.kill(SIGKILL);
+    REQUIRE(rank0.wait_for("1 rank, step "));
+    REQUIRE(rank0.wait_for("epoch "));
+    std::string lost;
+    for (const auto begin = Clock::now(); lost.empty() && seconds_since(begin) < 60;)
+        for (const auto& entry : std::filesystem::directory_iterator(folder / "run"))
+            if (const std::string name = entry.path().filename();
+                name.starts_with("trace-") && name.ends_with(".gz"))
+                lost = entry.path();
+    REQUIRE(!lost.empty());
+    const json loss = read_trace(lost);
+    check_trace(loss);
+    CHECK(!steps_of(loss, 0).empty());
+    rank0.kill(SIGINT);
+    CHECK(rank0.wait() == 128 + SIGINT);
+}
+
+TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and later of all") {
+    TempDir folder;
+    const std::string coord = cat("127.0.0.1:", free_port());
+    Process rank1(folder, "rank1", {"--coord", coord, "--rank", "1", "--threads", "1"});
+    Process rank0(
+        folder, "rank0",
+        {"--coord", coord,          "--rank",  "0",   "--world",     "2",  "--threads", "1",
+         "--size",  "16",           "--batch", "8",   "--generated", "48", "--epochs",  "100000",
+         "--out",   folder / "run", "--stall", "0.2", "--preflight", "off"});
+    REQUIRE(rank0.wait_for("epoch 2/"));
+    rank1.kill(SIGSTOP);
+    REQUIRE(rank0.wait_for("trace of the last steps of this rank: "));
+    check_trace(read_trace(trace_in(folder / "run")));
+    rank1.kill(SIGCONT);
+    REQUIRE(rank0.wait_for("trace: "));  // where it was left behind: of a loss
+    rank0.kill(SIGKILL);
+}
+
+TEST_CASE(
+    "program: a run that ends in --trace writes what there is; one that ends before says so") {
+    TempDir folder;
+    const auto run = [&](const char* steps, const std::string& out) {
+        return run_trainer({"--generated", "24", "--size", "16", "--batch", "8", "--steps", "4",
+                            "--out", folder / out, "--trace", steps, "--decode-threads", "2"});
+    };
+    const auto [status, text] = run("3:9", "in");
+    CHECK(status == 0);
+    const json trace = read_trace(folder / "in/trace-3-4.json.gz");
+    check_trace(trace);
+    CHECK(steps_of(trace, 0) == std::set<int64_t>{3, 4});
+    CHECK(run("5:9", "after").second.find("--trace 5:9: no trace, the run had 4 steps") !=
+          std::string::npos);
+}
