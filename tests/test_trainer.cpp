@@ -78,6 +78,7 @@ struct Rank {
     std::unique_ptr<Backend> backend =
         make_backend(config.device.empty() ? "cpu" : config.device,
                      {.threads = config.threads, .precision = config.precision});
+    std::vector<std::unique_ptr<Backend>> replica_backends = {};
     DataSet data;
     Model model;
     std::unique_ptr<Optimizer> optimizer;
@@ -102,7 +103,8 @@ struct Rank {
         const int share = int(std::max<int64_t>(1, Loader::max_share(options)));
         model.expect(share);
         if (config.pipeline == 1)
-            model.plan(piece_images(share, config.accumulate, config.bn_group), true);
+            model.plan(piece_images(share, config.accumulate * config.replicas, config.bn_group),
+                       config.replicas == 1);
         std::vector<float*> slots;
         for (int i = 0; i < 2; ++i)
             slots.push_back(backend->alloc_host(Shape{share, 16, 16, 3}.elems()));
@@ -111,6 +113,10 @@ struct Rank {
         optimizer = std::make_unique<Optimizer>(config, model.params(), *backend);
         TrainerOptions how(config);
         if (config.pipeline > 1) how.pipeline.cuts = cuts_of(config);
+        for (int r = 0; config.replicas > 1 && r < config.replicas; ++r)
+            replica_backends.push_back(
+                make_backend("cpu", {.threads = 1 + r % 2, .precision = config.precision}));
+        how.replicas = replica_backends;
         trainer = std::make_unique<Trainer>(how, *backend, communicator, model, *optimizer,
                                             [] { return 0; });
     }
@@ -268,6 +274,58 @@ TEST_CASE("--accumulate: pieces train what the whole batch trains, on any number
     const Outcome averaged = train_in_threads(config, {3, 1}, 4);
     config.accumulate = 3;
     CHECK_CLOSE(train_in_threads(config, {3, 1}, 4).weights, averaged.weights, 2e-4);
+}
+
+TEST_CASE(
+    "--replicas: what they train together is what one network trains, on any number of ranks") {
+    const int steps = 5;
+    Config config = small_config();
+    config.device = "cpu";
+    const Outcome one = train_in_threads(config, {1}, steps);
+    const std::vector<double> alone = {1}, unequal = {5, 3, 2, 0};
+    for (const auto& [replicas, pieces, shares] :
+         {std::tuple{2, 1, alone}, {3, 1, alone}, {2, 3, alone}, {30, 1, alone}, {2, 1, unequal}})
+        for (const SyncKind sync : {SyncKind::kRing, SyncKind::kServer}) {
+            config.replicas = replicas, config.accumulate = pieces, config.sync = sync;
+            CAPTURE(replicas);
+            CAPTURE(shares.size());
+            const Outcome many = train_in_threads(config, shares, steps);
+            CHECK(many.samples == one.samples);
+            CHECK_CLOSE(many.losses, one.losses, 2e-5);
+            CHECK_CLOSE(many.weights, one.weights, 2e-4);
+            CHECK_CLOSE(many.momentum, one.momentum, 2e-4);
+        }
+    // The same replicas, the same bits, whoever is faster.
+    config.replicas = 3, config.accumulate = 1, config.sync = SyncKind::kRing;
+    const Outcome first = train_in_threads(config, {1}, steps);
+    CHECK(train_in_threads(config, {1}, steps).weights == first.weights);
+    // Products of bf16 read a copy of the weights, which each replica has.
+    config.precision = Precision::kBf16;
+    const Outcome many = train_in_threads(config, {1}, steps);
+    config.replicas = 1;
+    CHECK_CLOSE(many.losses, train_in_threads(config, {1}, steps).losses, 0.02);
+}
+
+TEST_CASE("--replicas: the failure of one is told, and no other waits for it") {
+    Config config = small_config();
+    const auto backend = make_backend("cpu", {.threads = 1});
+    Model model(kNet, of_rank(config, 0), *backend);
+    model.plan(8, false);
+    std::vector<std::unique_ptr<Backend>> backends;
+    for (int r = 0; r < 3; ++r) backends.push_back(make_backend("cpu", {.threads = 1}));
+    Replicas replicas(model, backends, 8);
+    std::vector<Piece> pieces(5);
+    for (int i = 0; i < 5; ++i) pieces[size_t(i)].number = i;
+    for (const int bad : {0, 1, 4}) {
+        std::atomic<int> passes = 0;
+        CHECK_THROWS_WITH_AS(replicas.train(pieces,
+                                            [&](Model&, Backend&, const Piece& piece, float*) {
+                                                ++passes;
+                                                if (piece.number == bad) fail("piece ", bad);
+                                            }),
+                             doctest::Contains(cat("piece ", bad).c_str()), Error);
+        CHECK(passes >= 1);
+    }
 }
 
 TEST_CASE("--ema: one rank, servers, stages and local steps have the same average") {

@@ -78,7 +78,7 @@ struct Config {
 
     // training
     int64_t batch = 64;
-    int accumulate = 1;
+    int accumulate = 1, replicas = 1;
     int epochs = 10;
     int64_t steps = 0;
     OptimizerKind optimizer = OptimizerKind::kSgd;

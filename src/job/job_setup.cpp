@@ -144,7 +144,8 @@ static void check_pipeline(const Config& config) {
     const bool on = config.pipeline > 1;
     for (const char* name : {"micro", "pipeline-order", "split"})
         if (!on && is_given(name)) fail("--", name, " has no effect without --pipeline 2 or more");
-    for (const char* name : {"sync", "sync-every", "factors", "share", "shards", "accumulate"})
+    for (const char* name :
+         {"sync", "sync-every", "factors", "share", "shards", "accumulate", "replicas"})
         if (on && is_given(name))
             fail(
                 "--", name, " ", get_option(config, name),
@@ -152,10 +153,10 @@ static void check_pipeline(const Config& config) {
 }
 
 static void check_loop(Config& config) {
-    if (config.accumulate > 1 && config.factors == FactorMode::kOn)
-        fail(
-            "--factors on does not go with --accumulate: factors are those of a whole batch; leave "
-            "one out");
+    const bool in_pieces = config.accumulate > 1 || config.replicas > 1;
+    if (in_pieces && config.factors == FactorMode::kOn)
+        fail("--factors on does not go with --", config.accumulate > 1 ? "accumulate" : "replicas",
+             ": factors are those of a whole batch; leave one out");
     if (config.schedule == Schedule::kOneCycle && config.warmup != Config{}.warmup)
         fail("--warmup has no effect with --schedule onecycle, which rises for 30 % of the run");
     if (config.schedule == Schedule::kRange && !config.resume.empty())
@@ -175,7 +176,7 @@ static void check_loop(Config& config) {
             "--pipeline cannot: --freeze-epochs 0 leaves it out; --freeze goes with all of them");
     if (config.freeze_epochs > 0 && config.lr == 0)
         fail("--freeze-epochs needs --lr: the usual rate is one for training from scratch");
-    if (config.accumulate > 1) config.factors = FactorMode::kOff;
+    if (in_pieces) config.factors = FactorMode::kOff;
 }
 
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.

@@ -53,13 +53,17 @@ class Model {
     // Parses and checks the text, adds the params, allocates and fills the arenas. `text` is what
     // the coordinator hands to the ranks: the same text gives the same model. Throws Error naming
     // line and word, and what was expected. A model of a stage has the arenas of the whole one, but
-    // touches no more than its own part of them. params: those of another model of the same text
-    // and options, in place of new ones.
+    // touches no more than its own part of them. params, weights: those of another model of the
+    // same text and options, in place of new ones.
     Model(const std::string& text, const ModelOptions& options, Backend& backend,
-          std::shared_ptr<Params> params = nullptr);
+          std::shared_ptr<Params> params = nullptr, float* weights = nullptr);
     // With the same params and activations of its own.
     std::unique_ptr<Model> twin() const {
         return std::make_unique<Model>(text_, options_, backend_, params_);
+    }
+    // With the same weights, in host memory; gradients and activations of its own, on `backend`.
+    std::unique_ptr<Model> replica(Backend& backend) const {
+        return std::make_unique<Model>(text_, options_, backend, nullptr, params_->weights);
     }
 
     InputSize input() const { return input_; }

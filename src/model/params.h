@@ -93,7 +93,8 @@ class Params {
     Param& add(Param param);
     // Allocates the arenas (params aligned to 64 bytes, in the order drawn above), sets all views,
     // and gives each of its own params its start value, or each param. Once, after the last add.
-    void allocate(Backend& backend, uint64_t seed, bool draw_all = false);
+    // shared: the weights of another model of the same text, in place of weights of its own.
+    void allocate(Backend& backend, uint64_t seed, bool draw_all = false, float* shared = nullptr);
     // All gradients and sums of own params = 0.
     void clear_grads(Backend& backend);
 

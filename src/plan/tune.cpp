@@ -32,6 +32,10 @@ std::vector<Setup> local_setups(int cores, int gpus) {
         if (threads > 1) add("", 1, threads, {{"device", "cpu"}});
     for (const int ranks : parts)
         if (ranks > 1) add("", ranks, std::max(cores / ranks, 1), {{"device", "cpu"}});
+    for (const int replicas : parts)
+        if (replicas > 1)
+            add(cat(", ", replicas, " replicas"), 1, cores,
+                {{"device", "cpu"}, {"replicas", cat(replicas)}});
     for (const char* pieces : {"2", "4"})
         add(cat(", ", pieces, " pieces"), 1, cores, {{"device", "cpu"}, {"accumulate", pieces}});
     if (cores > 1) add(", pipeline", 2, cores / 2, {{"device", "cpu"}, {"pipeline", "2"}});
@@ -58,8 +62,8 @@ std::vector<Setup> join_setups(int world) {
 }
 
 bool is_tuned(const std::string& option) {
-    for (const char* name : {"threads", "decode-threads", "device", "accumulate", "pipeline",
-                             "wire", "factors", "sync-every", "sync"})
+    for (const char* name : {"threads", "decode-threads", "device", "accumulate", "replicas",
+                             "pipeline", "wire", "factors", "sync-every", "sync"})
         if (option == name) return true;
     return false;
 }

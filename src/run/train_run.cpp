@@ -42,6 +42,15 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
 // What depends on this rank's share of a batch.
 void TrainRun::build() {
     backend_ = make_backend(config_);
+    if (config_.replicas > 1 && !backend_->host_visible())
+        fail(
+            "--replicas shares the weights in this machine's memory: it needs --device cpu; on "
+            "GPUs start a rank for each");
+    for (int r = 0; config_.replicas > 1 && r < config_.replicas; ++r) {
+        Config own = config_;
+        own.threads = std::max(backend_->threads() / config_.replicas, 1);
+        replica_backends_.push_back(make_backend(own));
+    }
     ModelOptions of_model = model_options(config_, int(setup_.classes.size()));
     of_model.head_only = head_only_;
     sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
@@ -61,12 +70,14 @@ void TrainRun::build() {
         int(std::max<int64_t>({Loader::max_share(sharing_), Loader::max_share(validating), 1}));
     model_->expect(max_batch);
     const int bn_group = model_->has_batch_norm() ? config_.bn_group : 0;
-    if (config_.accumulate > 1 && model_->has_batch_norm() && bn_group == 0)
-        fail(
-            "--accumulate needs --bn-group above 0: batch norm takes its statistics over groups, "
-            "which are not cut");
-    const int piece = piece_images(max_batch, config_.accumulate, bn_group);
-    if (stages == 1) activation_bytes_ = model_->plan(std::min(piece, max_batch), true);
+    const int pieces = config_.accumulate * config_.replicas;
+    if (pieces > 1 && model_->has_batch_norm() && bn_group == 0)
+        fail("--", config_.accumulate > 1 ? "accumulate" : "replicas",
+             " needs --bn-group above 0: batch norm takes its statistics over groups, which are "
+             "not cut");
+    const int piece = piece_images(max_batch, pieces, bn_group);
+    if (stages == 1)
+        activation_bytes_ = model_->plan(std::min(piece, max_batch), config_.replicas == 1);
     open_tracks();
     optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
     if (!train_source_) open_sources();
@@ -75,6 +86,7 @@ void TrainRun::build() {
     TrainerOptions options(config_);
     options.reducer.bucket_bytes = bucket_bytes_;
     options.pipeline.cuts = setup_.cuts;
+    options.replicas = replica_backends_;
     options.tracer = &setup_.job.tracer;
     options.track = options.reducer.track = track_;
     trainer_ = std::make_unique<Trainer>(options, *backend_, communicator_, *model_, *optimizer_,
@@ -82,6 +94,7 @@ void TrainRun::build() {
     evaluator_ = std::make_unique<Evaluator>(
         *model_, *backend_, communicator_, [this] { return wish(); }, sharing_.packed,
         trainer_->pipeline());
+    activation_bytes_ += trainer_->replicas_bytes();
     if (stages > 1) activation_bytes_ = trainer_->pipeline()->activation_bytes();
 }
 
@@ -90,7 +103,7 @@ void TrainRun::drop() {
     clocks_before_ = {now.data_wait, now.net_wait, 0};
     trainer_.reset(), evaluator_.reset();
     loader_.reset(), val_loader_.reset();
-    optimizer_.reset(), model_.reset(), backend_.reset();
+    optimizer_.reset(), model_.reset(), replica_backends_.clear(), backend_.reset();
 }
 
 // The same weights in a model that trains all layers, with a fresh optimizer.

@@ -125,6 +125,7 @@ class TrainRun {
     const std::vector<std::string> expectations_;
     std::shared_ptr<const Source> train_source_, val_source_;  // with decoded images kept
     std::unique_ptr<Backend> backend_;
+    std::vector<std::unique_ptr<Backend>> replica_backends_;  // --replicas
     std::unique_ptr<Model> model_;
     Room room_;                  // of --cache-decoded
     int64_t decoded_bytes_ = 0;  // of all images, where some are kept; about

@@ -84,10 +84,13 @@ void TrainRun::print_settings() const {
                                    "kept after their first use",
                                    double(decoded_bytes_) / 1e6,
                                    std::min(double(decoded_bytes_), double(*room_)) / 1e6));
-    row("threads", backend_->threads(), " compute, ", sharing_.threads, " decode");
+    row("threads", backend_->threads(), " compute, ", sharing_.threads, " decode",
+        config_.replicas > 1 ? cat("; ", config_.replicas, " replicas of ",
+                                   counted(replica_backends_[0]->threads(), "thread"))
+                             : "");
     row("batch", config_.batch, " images a step over ", counted(world, "rank"), ", ",
         steps_per_epoch_, " steps an epoch, ", total_steps_, " in all",
-        config_.accumulate > 1 ? cat(", in pieces of ", model_->planned()) : "");
+        config_.accumulate * config_.replicas > 1 ? cat(", in pieces of ", model_->planned()) : "");
     row("optimizer", get_option(config_, "optimizer"),
         fmt::format(", lr {:g} for the global batch, ", base_lr_), get_option(config_, "schedule"),
         config_.schedule == Schedule::kOneCycle
@@ -106,7 +109,8 @@ void TrainRun::print_settings() const {
     row("augment", changes, sharing_.packed ? ", on the device" : "");
     row("seed", config_.seed);
     row("output", folder_);
-    if (const int asked = piece_images(model_->max_batch(), config_.accumulate, 0);
+    if (const int asked =
+            piece_images(model_->max_batch(), config_.accumulate * config_.replicas, 0);
         config_.pipeline == 1 && model_->planned() > asked)
         log_.notice("pieces of ", model_->planned(), " images in place of ", asked,
                     ": they are not cut within groups of batch norm; a smaller --bn-group helps");

@@ -34,7 +34,7 @@ std::span<const Piece> PieceCutter::cut(std::span<const int32_t> positions, cons
     ENSURE(count <= pieces_.size(), count, " pieces");
     for (size_t i = 0; i < count; ++i) {
         Piece& piece = pieces_[i];
-        piece.begin = bounds_[i], piece.end = bounds_[i + 1];
+        piece.begin = bounds_[i], piece.end = bounds_[i + 1], piece.number = int64_t(i);
         const size_t begin = size_t(piece.begin), n = size_t(piece.images());
         group_bounds(positions.subspan(begin, n), bn_group_, piece.groups);
         piece.pass = pass;

@@ -19,6 +19,7 @@ namespace convoy {
 
 struct Piece {
     int begin = 0, end = 0;  // images of the batch
+    int64_t number = 0;      // among its pieces
     std::vector<int> groups = {};
     Pass pass = {};
 

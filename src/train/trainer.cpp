@@ -50,6 +50,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       graph_(backend,
              why_no_graph(backend, communicator.world()).empty() ? options.graph : GraphMode::kOff),
       track_(options.track) {
+    if (!options.replicas.empty()) replicas_.emplace(model, options.replicas, model.planned());
     if (track_) layer_trace_ = model.trace(*options.tracer, track_);
     // Recorded steps read them at these addresses: they must not move.
     const size_t most = size_t(model.max_batch());
@@ -128,25 +129,34 @@ void Trainer::agree(const Counters& counters) {
 // last piece.
 void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& batch, int64_t step,
                     float* sums) {
-    if (pieces.empty()) sync_->start(batch.wanted_by);
     GradListener nobody;
-    for (const Piece& piece : pieces) {
-        const int64_t number = &piece - pieces.data();
-        Span forward(track_, kTraceForward, number);
-        const Tensor logits = model_.forward(input.images(piece.begin, piece.end), piece.pass);
+    const auto pass = [&](Model& model, Backend& backend, const Piece& piece, float* sums_of_piece,
+                          Track* track, bool completes) {
+        Span forward(track, kTraceForward, piece.number);
+        const Tensor logits = model.forward(input.images(piece.begin, piece.end), piece.pass);
         forward.end();
-        Span loss(track_, kTraceLoss, number);
-        const Tensor dlogits = model_.dlogits(piece.images());
-        backend_.softmax_cross_entropy(logits, piece.of(labels_), options_.label_smoothing, dlogits,
-                                       sums, {piece.of(second_labels_), piece.of(first_parts_)});
+        Span loss(track, kTraceLoss, piece.number);
+        const Tensor dlogits = model.dlogits(piece.images());
+        backend.softmax_cross_entropy(logits, piece.of(labels_), options_.label_smoothing, dlogits,
+                                      sums_of_piece,
+                                      {piece.of(second_labels_), piece.of(first_parts_)});
         loss.end();
 
-        communicator_.set_progress(step, Phase::kBackward);
-        const bool completes = &piece == &pieces.back();
-        const Span backward(track_, kTraceBackward, number);
+        if (!replicas_) communicator_.set_progress(step, Phase::kBackward);
+        const Span backward(track, kTraceBackward, piece.number);
         if (completes) sync_->start(batch.wanted_by);
-        model_.backward(dlogits, piece.pass, completes ? *sync_ : nobody);
+        model.backward(dlogits, piece.pass, completes ? *sync_ : nobody);
+    };
+    if (replicas_) {
+        const Span replicas(track_, kTraceReplicas);
+        replicas_->train(pieces,
+                         [&](Model& model, Backend& backend, const Piece& piece, float* own) {
+                             pass(model, backend, piece, own, nullptr, false);
+                         });
     }
+    if (replicas_ || pieces.empty()) return sync_->start(batch.wanted_by);
+    for (const Piece& piece : pieces)
+        pass(model_, backend_, piece, sums, track_, &piece == &pieces.back());
 }
 
 Sums Trainer::gather(const Position& at) {

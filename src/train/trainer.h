@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "net/communicator.h"
@@ -11,6 +12,7 @@
 #include "src/train/optimizer.h"
 #include "src/train/pieces.h"
 #include "src/train/pipeline.h"
+#include "src/train/replicas.h"
 #include "src/train/server_sync.h"
 #include "src/train/step_counters.h"
 #include "src/train/step_graph.h"
@@ -31,6 +33,8 @@ struct TrainerOptions {
     GraphMode graph;
     bool packed;  // so are the loader's batches
     ReducerOptions reducer;
+    // A backend for each of several replicas (replicas.h), which must outlive the trainer; or none.
+    std::span<const std::unique_ptr<Backend>> replicas = {};
     Tracer* tracer = nullptr;
     Track* track = nullptr;  // of the thread that trains
 };
@@ -60,6 +64,7 @@ class Trainer {
     Sums gather(const Position& at);
     Sync& sync() { return *sync_; }
     Pipeline* pipeline() { return pipeline_; }  // or null
+    size_t replicas_bytes() const { return replicas_ ? replicas_->activation_bytes() : 0; }
 
     // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
@@ -92,6 +97,7 @@ class Trainer {
     double gradient_norm_ = 0;
     Input input_;
     PieceCutter pieces_;
+    std::optional<Replicas> replicas_;
     StepGraph graph_;
     Track* track_;
     LayerTrace layer_trace_;

@@ -1,0 +1,50 @@
+// replicas.h — `--replicas K`: K copies of the network in one process, each with its part of the
+// threads, train a batch together, as PyTorch's DataParallel and the multi-threaded data
+// parallelism of the literature do. The weights are shared; gradients and activations are each
+// replica's own.
+//
+//   batch      piece 0   piece 1   …  piece K−1        an operation on K threads shares its loops
+//   and replica       0         1            K−1           waits for the slowest K times; a replica
+//   waits backward     dw 0      dw 1         dw K−1         once a step
+//                └── gradient = dw 0 + dw 1 + … ──┘    each replica adds up a slice of the arenas
+//
+// The ring gets the gradients when all are added up, so it is not hidden behind the backward pass.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/model/model.h"
+#include "src/train/pieces.h"
+
+namespace convoy {
+
+class Replicas {
+ public:
+    // Of `model`, which has memory for passes of `images` and whose arenas are in host memory; one
+    // on each backend. All must outlive this.
+    Replicas(Model& model, std::span<const std::unique_ptr<Backend>> backends, int images);
+
+    // A pass, forward and backward, of one piece; the last: where its loss and hits are added.
+    using Train = std::function<void(Model&, Backend&, const Piece&, float* sums)>;
+    // Gradients and loss sums of the model = those of all pieces, of which replica r trains every
+    // Kth from the rth on. Blocks. Throws what a pass throws; the gradients are then undefined.
+    void train(std::span<const Piece> pieces, const Train& train);
+
+    size_t activation_bytes() const { return activation_bytes_; }  // of all
+
+ private:
+    struct Replica {
+        Backend& backend;
+        std::unique_ptr<Model> model;
+    };
+    void add_up(size_t part);
+
+    Params& params_;
+    std::vector<Replica> replicas_;
+    size_t activation_bytes_ = 0;
+};
+
+}  // namespace convoy
