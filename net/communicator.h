@@ -189,6 +189,8 @@ struct JoinOptions {
     // The interface, address or network to use ("eth1", "10.0.0.7", "10.0.0.0/24"); "": the one
     // that the route to the coordinator takes.
     std::string iface;
+    // TCP connections of each edge of the ring that this rank dials; 0: by the round trip.
+    uint32_t flows = 0;
     Access access;
     std::chrono::milliseconds join_timeout{600'000};
     // A rank is lost when its connection ends, or when three heartbeats are missing and its machine

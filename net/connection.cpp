@@ -230,15 +230,25 @@ void Connection::close() noexcept {
     socket_.close(ignored);
 }
 
-bool Connection::machine_is_silent(std::chrono::milliseconds patience) {
+static std::optional<tcp_info> info_of(tcp::socket& socket) {
     tcp_info info{};
     socklen_t size = sizeof info;
-    if (!socket_.is_open() ||
-        getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
-        return true;
+    if (!socket.is_open() ||
+        getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+        return std::nullopt;
+    return info;
+}
+
+double round_trip_seconds(tcp::socket& socket) {
+    const auto info = info_of(socket);
+    return info ? 1e-6 * info->tcpi_rtt : 0;
+}
+
+bool Connection::machine_is_silent(std::chrono::milliseconds patience) {
+    const auto info = info_of(socket_);
     // Where this machine itself has lost the route, bytes are not even sent, but probed for.
-    return (info.tcpi_unacked > 0 || info.tcpi_probes > 1) &&
-           std::chrono::milliseconds(info.tcpi_last_ack_recv) > patience;
+    return !info || ((info->tcpi_unacked > 0 || info->tcpi_probes > 1) &&
+                     std::chrono::milliseconds(info->tcpi_last_ack_recv) > patience);
 }
 
 }  // namespace convoy

@@ -33,6 +33,8 @@ std::string address_text(const tcp::endpoint& endpoint);
 std::string reason(const std::error_code& error);
 // Sets the socket to send small messages at once and to detect dead hosts (keep-alive).
 void set_options(tcp::socket& socket);
+// As the kernel has measured it; 0 where it has not.
+double round_trip_seconds(tcp::socket& socket);
 
 using Addresses = std::vector<asio::ip::address>;
 

@@ -1,4 +1,6 @@
 // edges.cpp — the connections between ranks, opened once all addresses are known.
+#include <cmath>
+
 #include "net/host.h"
 #include "net/rendezvous.h"
 #include "net/ring.h"
@@ -22,18 +24,24 @@ class Edges {
           coordinator_(std::move(coordinator)),
           from_(from),
           peers_(neighbours(welcome.rank, welcome.ring)),
-          links_(size_t(welcome.world)) {}
+          links_(size_t(welcome.world)),
+          flows_(size_t(welcome.world), 1) {}
 
     asio::awaitable<void> open();
-    asio::awaitable<void> dial_peer(int rank);
+    asio::awaitable<void> dial_peer(int rank, uint32_t flows);
     std::vector<Link> take() { return std::move(links_); }
 
  private:
-    asio::awaitable<void> shake_hands(int rank, Socket& socket);
+    asio::awaitable<void> dial_flow(int rank, uint32_t flow, uint32_t& flows);
+    asio::awaitable<void> shake_hands(const wire::Edge& edge, Socket& socket);
     asio::awaitable<void> accept_waiting();
     asio::awaitable<void> wait_for_news();
     std::string missing() const;
-    void add_link(int rank, Socket socket);
+    bool has_all_flows(int rank) const {
+        return links_[size_t(rank)].is_open() &&
+               links_[size_t(rank)].flows() == flows_[size_t(rank)];
+    }
+    void add_flow(int rank, uint32_t flow, Socket socket);
     void check_route(int rank, const asio::ip::address& peer) const;
     std::string name(int rank) const {
         return rank_name(rank, welcome_.peers[size_t(rank)].address);
@@ -45,12 +53,13 @@ class Edges {
     const Addresses& from_;
     std::vector<int> peers_;
     std::vector<Link> links_;
+    std::vector<uint32_t> flows_;  // that each link is to have
     const Clock::time_point deadline_ = Clock::now() + kAllEdges;
 };
 
 asio::awaitable<void> Edges::open() {
     for (int rank : peers_)
-        if (rank < welcome_.rank) co_await dial_peer(rank);
+        if (rank < welcome_.rank) co_await dial_peer(rank, membership_.flows());
     for (co_await accept_waiting(); !missing().empty(); co_await accept_waiting())
         co_await wait_for_news();
     membership_.send(wire::encode_empty(wire::Type::ready, welcome_.generation));
@@ -61,7 +70,7 @@ asio::awaitable<void> Edges::open() {
 std::string Edges::missing() const {
     std::string names;
     for (int rank : peers_)
-        if (!links_[size_t(rank)].is_open()) names += (names.empty() ? "" : ", ") + name(rank);
+        if (!has_all_flows(rank)) names += (names.empty() ? "" : ", ") + name(rank);
     return names;
 }
 
@@ -76,15 +85,34 @@ asio::awaitable<void> Edges::wait_for_news() {
          " within ", kAllEdges.count() / 1000, " s of the start");
 }
 
-asio::awaitable<void> Edges::dial_peer(int rank) {
+// How many connections a path needs on which bytes take so long: a window of 3 MB, half of the 6 MB
+// to which Linux lets a receiver's buffer grow, carries 1 Gbit/s for 24 ms.
+uint32_t flows_for(double round_trip_seconds) {
+    constexpr double kWindowSeconds = 0.024;
+    return uint32_t(std::clamp(std::ceil(round_trip_seconds / kWindowSeconds), 1.0, 8.0));
+}
+
+// flows: of the edge; 0: as many as the path needs.
+asio::awaitable<void> Edges::dial_peer(int rank, uint32_t flows) {
+    co_await dial_flow(rank, 0, flows);
+    flows_[size_t(rank)] = flows;
+    for (uint32_t flow = 1; flow < flows; ++flow) co_await dial_flow(rank, flow, flows);
+    if (flows > 1)
+        membership_.log().info("the edge to ", name(rank), " has ", flows, " connections");
+}
+
+asio::awaitable<void> Edges::dial_flow(int rank, uint32_t flow, uint32_t& flows) {
     const auto [host, port] = reachable(welcome_.peers[size_t(rank)].address, coordinator_);
     std::string why;
     for (int attempt = 1; attempt <= kAttempts; ++attempt) {
         membership_.status().throw_if_ended();
         try {
             Socket socket = co_await dial(host, port, from_, membership_.tls(), kDialPatience);
-            co_await within(kDialPatience, socket, shake_hands(rank, socket));
-            add_link(rank, std::move(socket));
+            if (flows == 0) flows = flows_for(round_trip_seconds(socket));
+            const wire::Edge edge{welcome_.job,        welcome_.rank, rank,
+                                  welcome_.generation, flow,          flows};
+            co_await within(kDialPatience, socket, shake_hands(edge, socket));
+            add_flow(rank, flow, std::move(socket));
             co_return;
         } catch (const std::system_error& e) {
             why = reason(e.code());
@@ -100,16 +128,15 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
          "; is a firewall in the way, or --port or --advertise of rank ", rank, " wrong?");
 }
 
-asio::awaitable<void> Edges::shake_hands(int rank, Socket& socket) {
+asio::awaitable<void> Edges::shake_hands(const wire::Edge& mine, Socket& socket) {
     set_options(socket);
-    const std::string hello =
-        wire::encode(wire::Edge{welcome_.job, welcome_.rank, rank, welcome_.generation});
-    co_await write_message(socket, hello);
+    co_await write_message(socket, wire::encode(mine));
     Message answer;
     co_await read_message(socket, wire::kJoinLimit, answer);
     if (answer.header.type == wire::Type::refuse) fail(wire::decode<wire::Refuse>(answer.body).why);
     const auto edge = wire::decode<wire::Edge>(answer.body);
-    if (edge.job != welcome_.job || edge.from != rank || edge.to != welcome_.rank)
+    if (edge.job != mine.job || edge.from != mine.to || edge.to != mine.from ||
+        edge.flow != mine.flow)
         fail("rank ", edge.from, " of another job answers there");
 }
 
@@ -119,16 +146,19 @@ asio::awaitable<void> Edges::accept_waiting() {
         waiting.pop_back();
         const wire::Edge& edge = incoming.edge;
         if (edge.job != welcome_.job || edge.generation != welcome_.generation ||
-            edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world) {
+            edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world ||
+            edge.flows > wire::kMostFlows || edge.flow >= edge.flows ||
+            edge.flow > links_[size_t(edge.from)].flows()) {
             membership_.log().notice("refused an edge from rank ", edge.from, " to rank ", edge.to,
                                      " of another job or generation");
             continue;
         }
         try {
-            const std::string answer =
-                wire::encode(wire::Edge{welcome_.job, edge.to, edge.from, edge.generation});
+            const std::string answer = wire::encode(wire::Edge{
+                welcome_.job, edge.to, edge.from, edge.generation, edge.flow, edge.flows});
             co_await within(kDialPatience, incoming.socket, write_message(incoming.socket, answer));
-            add_link(edge.from, std::move(incoming.socket));
+            flows_[size_t(edge.from)] = edge.flows;
+            add_flow(edge.from, edge.flow, std::move(incoming.socket));
         } catch (const std::exception&) {
             // The peer has hung up: it dials again, or reports an error of its own.
         }
@@ -155,11 +185,13 @@ void Edges::check_route(int rank, const asio::ip::address& peer) const {
                                  chosen, " ", why);
 }
 
-void Edges::add_link(int rank, Socket socket) {
+void Edges::add_flow(int rank, uint32_t flow, Socket socket) {
     std::error_code gone;
     const tcp::endpoint peer = socket.remote_endpoint(gone);
+    Link& link = links_[size_t(rank)];
+    if (flow > 0) return link.set_flow(flow, socket.release(), std::move(socket.tls));
     if (!gone) check_route(rank, peer.address());
-    links_[size_t(rank)] = Link(socket.release(), name(rank), std::move(socket.tls));
+    link = Link(socket.release(), name(rank), std::move(socket.tls));
 }
 
 }  // namespace
@@ -190,7 +222,7 @@ asio::awaitable<Link> dial_edge(Membership& membership, wire::Welcome welcome,
                                 tcp::endpoint coordinator, Addresses from, int rank, bool group) {
     if (group) welcome.generation |= wire::kGroupEdge;
     Edges edges(membership, welcome, std::move(coordinator), from);
-    co_await edges.dial_peer(rank);
+    co_await edges.dial_peer(rank, 1);
     co_return std::move(edges.take()[size_t(rank)]);
 }
 

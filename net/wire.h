@@ -26,9 +26,10 @@
 //                                    coordinator (-1: none), rules, list of peers (text host id,
 //                                    text address, u64 process), list of i32 ring order, text
 //                                    what became of the ring before ("": this is the first)
-//   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind. Once
-//                                    the ring is open: REQUESTs will follow, or with the highest
-//                                    bit of the generation the ring of a group
+//   EDGE        rank ↔ rank          u64 job, i32 from, i32 to, u32 which of its connections, u32
+//                                    how many it has; the acceptor answers in kind. Once the ring
+//                                    is open: REQUESTs will follow, or with the highest bit of the
+//                                    generation the ring of a group
 //   READY       rank → coordinator   no body: all edges of this rank are open
 //   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
 //   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,
@@ -72,7 +73,7 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 4;
+constexpr uint16_t kVersion = 5;
 constexpr size_t kHeaderBytes = 24;
 constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
 constexpr uint64_t kJoinLimit = 64 << 10;    // body of a first message, from anybody
@@ -174,9 +175,11 @@ struct Edge {
     static constexpr Type kType = Type::edge;
     uint64_t job = 0;
     int from = 0, to = 0;
-    uint32_t generation = 0;  // travels in the header; with kGroupEdge of the ring of a group
-    void fields(auto& body) { body(job, from, to); }
+    uint32_t generation = 0;       // travels in the header; with kGroupEdge of the ring of a group
+    uint32_t flow = 0, flows = 1;  // which of its connections (link.h)
+    void fields(auto& body) { body(job, from, to, flow, flows); }
 };
+constexpr uint32_t kMostFlows = 16;
 constexpr uint32_t kGroupEdge = uint32_t(1) << 31;
 struct Request {
     static constexpr Type kType = Type::request;

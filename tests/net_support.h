@@ -41,6 +41,12 @@ class Diary {
 class Port {
  public:
     void set(uint16_t port) { promise_.set_value(port); }
+    // There will be none: get() throws. Nothing where there is one.
+    void fail(std::exception_ptr why) noexcept {
+        try {
+            promise_.set_exception(why);
+        } catch (const std::future_error&) {}
+    }
     uint16_t get() { return future_.get(); }
 
  private:
@@ -95,6 +101,7 @@ inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust
                 job.communicator->leave();
             } catch (...) {
                 failures[size_t(rank)] = std::current_exception();
+                if (rank == 0) port.fail(std::current_exception());
             }
         });
     for (std::thread& thread : threads) thread.join();

@@ -188,6 +188,9 @@ static const Option kOptions[] = {
      "address for the other ranks; default: the one that the coordinator sees"},
     {"iface", "Ranks", &C::iface, "NAME|ADDRESS|CIDR", kRanked, 0, kAny,
      "interface, address or network to use; default: the route to the coordinator"},
+    {"flows", "Ranks", &C::flows, "N", kRanked, 0, from(0, wire::kMostFlows),
+     "TCP connections of an edge of the ring; 0: one, and more where the way to the other rank is "
+     "long"},
     {"token-file", "Ranks", &C::token_file, "FILE", kRanked | kCoordinator | kHealth, 0, kAny,
      "let in only ranks that have the token in FILE, and encrypt all that ranks send; `trainer "
      "token` prints one; default: the token in CONVOY_TOKEN, or none"},

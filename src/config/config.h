@@ -107,6 +107,7 @@ struct Config {
     int rank = -1, world = 0, local_rank = -1;
     int port = 0;
     std::string advertise, iface, share;
+    int flows = 0;
     std::string token_file,
         token;  // token: from CONVOY_TOKEN, not from a command line, which ps shows
     bool open = false;

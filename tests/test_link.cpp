@@ -1,0 +1,134 @@
+// An edge of several connections is one stream of bytes each way.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "net/link.h"
+#include "net/tls.h"
+#include "tests/net_support.h"
+
+namespace convoy {
+namespace {
+
+struct Pair {
+    Link left, right;
+};
+
+Pair linked(size_t flows) {
+    Pair pair;
+    for (size_t flow = 0; flow < flows; ++flow) {
+        int ends[2];
+        REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+        if (flow == 0)
+            pair.left = Link(ends[0], "left"), pair.right = Link(ends[1], "right");
+        else
+            pair.left.set_flow(flow, ends[0], nullptr), pair.right.set_flow(flow, ends[1], nullptr);
+    }
+    return pair;
+}
+
+std::vector<std::byte> noise(size_t n) {
+    std::mt19937 random(7);
+    std::vector<std::byte> bytes(n);
+    for (auto& byte : bytes) byte = std::byte(random());
+    return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a link of 1 to 5 connections carries one stream, in any chunks, both ways at once") {
+    const std::vector<std::byte> sent = noise(3'000'001);
+    for (const size_t flows : {1, 2, 3, 5})
+        for (const size_t limit : {size_t(0), size_t(10'007)}) {
+            CAPTURE(flows);
+            Pair pair = linked(flows);
+            CHECK(pair.left.flows() == flows);
+            if (limit)
+                for (Link* link : {&pair.left, &pair.right})
+                    link->set_limit([limit](size_t n) { return std::min(n, limit); });
+            std::vector<std::byte> there(sent.size()), back(sent.size());
+            std::thread other([&] {  // takes it in odd chunks and returns each
+                std::mt19937 random(3);
+                for (size_t at = 0; at < there.size();) {
+                    const size_t n = std::min<size_t>(1 + random() % 300'000, there.size() - at);
+                    pair.right.receive_all(std::span(there).subspan(at, n));
+                    pair.right.send_all(std::span(there).subspan(at, n));
+                    at += n;
+                }
+            });
+            for (size_t out = 0, in = 0; in < back.size();) {  // as the ring does
+                if (out < sent.size())
+                    out += pair.left.send_some(std::span(sent).subspan(out), true);
+                in += pair.left.receive_some(std::span(back).subspan(in));
+                if (in < back.size()) wait_for(pair.left, out < sent.size(), pair.left, true);
+            }
+            other.join();
+            CHECK(there == sent);
+            CHECK(back == sent);
+        }
+}
+
+TEST_CASE("the bytes of a link are spread over its connections, a stripe each in turn") {
+    Pair pair = linked(2);
+    const std::vector<std::byte> sent = noise(600 << 10);
+    std::thread sender([&] { pair.left.send_all(sent); });
+    const int first = pair.right.socket_in();
+    std::vector<std::byte> got(256 << 10);
+    pair.right.receive_all(got);
+    const int second = pair.right.socket_in();
+    CHECK(first != second);
+    pair.right.receive_all(got);
+    CHECK(pair.right.socket_in() == first);
+    got.resize(88 << 10);
+    pair.right.receive_all(got);
+    sender.join();
+    CHECK(pair.right.socket_in() == first);
+    CHECK(std::equal(got.begin(), got.end(), sent.begin() + (512 << 10)));
+}
+
+TEST_CASE("a connection that breaks ends the link, and shutting it ends them all") {
+    Pair pair = linked(3);
+    ::shutdown(pair.left.socket_out(), SHUT_RDWR);
+    CHECK_THROWS_AS(pair.left.send_all(noise(16)), LinkLost);
+    pair = linked(3);
+    pair.left.shut();
+    std::byte one;
+    for (int flow = 0; flow < 3; ++flow)
+        CHECK_THROWS_AS(pair.right.receive_all({&one, 1}), LinkLost);
+    CHECK_THROWS_AS(pair.left.send_all(noise(16)), LinkLost);
+}
+
+TEST_CASE(
+    "--flows: edges of several connections, each rank's own number, with and without a token") {
+    for (const std::string& token : {std::string(), make_token()}) {
+        CAPTURE(token.empty());
+        const int world = 4;
+        std::vector<std::vector<float>> sums(world, std::vector<float>(1'000'003));
+        run_ranks(
+            world,
+            [&](JoinOptions& options) {
+                options.flows = uint32_t(1 + 3 * options.rank);
+                options.access.token = token;
+            },
+            [&](Job& job) {
+                const int rank = job.communicator->rank();
+                auto& data = sums[size_t(rank)];
+                for (size_t i = 0; i < data.size(); ++i) data[i] = float((size_t(rank) + i) % 17);
+                job.communicator->allreduce_sum(data).get();
+                float small = float(rank);
+                job.communicator->allreduce_sum({&small, 1}).get();
+                CHECK(small == 6);
+                CHECK(job.communicator->measure_edges().size() == 8);
+            });
+        for (size_t i = 0; i < sums[0].size(); ++i) {
+            float want = 0;
+            for (int rank = 0; rank < world; ++rank) want += float((size_t(rank) + i) % 17);
+            if (sums[0][i] != want || sums[3][i] != want) FAIL(i);
+        }
+        CHECK(sums[1] == sums[0]);
+        CHECK(sums[2] == sums[0]);
+    }
+}
+
+}  // namespace convoy
