@@ -251,19 +251,21 @@ TEST_CASE("trace: each piece of a collective is sent once and received once, on 
 }
 
 TEST_CASE("trace: barriers set the clocks of ranks") {
-    run_ranks(3, {}, [&](Job& job) {
-        Tracer tracer;
-        const Track* track = tracer.track("trainer", 1, 8);
-        REQUIRE(track);
-        std::vector<json> parts = gather_trace(*job.communicator, trace_part(tracer),
-                                               cat("rank ", job.communicator->rank()));
-        if (job.communicator->rank() != 0) return;
-        REQUIRE(parts.size() == 3);
-        for (size_t other = 1; other < 3; ++other)
-            for (size_t i = 0; i < parts[0]["turns"].size(); ++i)  // one clock here
-                for (size_t k : {size_t(0), other})
-                    CHECK(parts[k]["turns"][i][0] <= parts[other - k][("turns")][i][1]);
-    });
+    run_ranks(
+        3, [](JoinOptions&) {},
+        [&](Job& job) {
+            Tracer tracer;
+            const Track* track = tracer.track("trainer", 1, 8);
+            REQUIRE(track);
+            std::vector<json> parts = gather_trace(*job.communicator, trace_part(tracer),
+                                                   cat("rank ", job.communicator->rank()));
+            if (job.communicator->rank() != 0) return;
+            REQUIRE(parts.size() == 3);
+            for (size_t other = 1; other < 3; ++other)
+                for (size_t i = 0; i < parts[0]["turns"].size(); ++i)  // one clock here
+                    for (size_t k : {size_t(0), other})
+                        CHECK(parts[k]["turns"][i][0] <= parts[other - k][("turns")][i][1]);
+        });
 }
 
 TEST_CASE("trace: --trace takes the first and the last of at most 100 steps") {
