@@ -34,21 +34,23 @@ static json meta(const char* what, int tid, const char* field, const json& value
 static void add_events(json& events, const Track& track, const TraceEntry& e) {
     const TraceName& name = *e.name;
     const int64_t ns = std::max<int64_t>(e.duration, 1);
-    json args = json::object();
-    if (*name.number) args[name.number] = e.number;
+    json slice = {
+        {"ph", "X"},     {"name", name.text}, {"cat", name.kind},      {"tid", track.place},
+        {"ts", e.begin}, {"dur", ns},         {"args", json::object()}};
+    if (*name.number) slice["args"][name.number] = e.number;
     if (*name.amount && e.amount > 0)
-        args[name.amount] = name.amount == kGflops ? e.amount / double(ns) : e.amount;
-    const json event = {{"ph", "X"},          {"name", name.text}, {"cat", name.kind},
-                        {"tid", track.place}, {"ts", e.begin},     {"dur", ns}};
-    events.push_back(event);
-    events.back()["args"] = std::move(args);
-    if (e.flow == 0) return;
-    events.push_back(event);
-    events.back().erase("dur");
-    events.back().update({{"ph", "s"}, {"name", "piece"}, {"id", cat(e.flow)}});
-    // An arrow's end belongs to the slice that it is in: to the last ns of one that arrives.
-    if (e.name == &kTraceReceive)
-        events.back().update({{"ph", "f"}, {"bp", "e"}, {"ts", e.begin + ns - 1}});
+        slice["args"][name.amount] = name.amount == kGflops ? e.amount / double(ns) : e.amount;
+    events.push_back(std::move(slice));
+    // An arrow belongs to the slice that it is in: it ends in the last ns of one that arrives.
+    const bool ends = e.name == &kTraceReceive;
+    if (e.flow != 0)
+        events.push_back({{"ph", ends ? "f" : "s"},
+                          {"bp", "e"},
+                          {"name", "piece"},
+                          {"cat", name.kind},
+                          {"tid", track.place},
+                          {"id", cat(e.flow)},
+                          {"ts", ends ? e.begin + ns - 1 : e.begin}});
 }
 
 json trace_part(const Tracer& tracer, int64_t first) {
