@@ -11,6 +11,7 @@
 #include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -87,9 +88,11 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
     return files;
 }
 
-std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack) {
+std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack,
+                                Log& log) {
     std::vector<ImageFile> files;
-    for (size_t label = 0; label < classes.size(); ++label) {
+    ProgressBar bar(log, cat("listing the folders of ", root), classes.size());
+    for (size_t label = 0; label < classes.size(); ++label, bar.add(1)) {
         const std::string folder = within(root, classes[label]);
         if (may_lack && !fs::is_directory(folder)) continue;
         const std::vector<ImageFile> some = images_below(root, classes[label], int32_t(label));

@@ -56,10 +56,10 @@ Remote remote_of(const DataOptions& options, Log& log) {
 
 // ---- the three kinds of sets ----
 
-Listing list_folders(const std::string& folder) {
-    return {folder, folders_in(folder), [folder](const Names& classes, bool may_lack) {
+Listing list_folders(const std::string& folder, Log& log) {
+    return {folder, folders_in(folder), [folder, &log](const Names& classes, bool may_lack) {
                 return std::make_shared<FileSource>(folder, classes,
-                                                    files_of(folder, classes, may_lack));
+                                                    files_of(folder, classes, may_lack, log));
             }};
 }
 
@@ -199,7 +199,7 @@ Listing list_place(const Place& place, const Names& base, const DataOptions& opt
     if (place.is_list) return list_lines(place.name, base, options, remote);
     if (options.complete || !place.shards.empty())
         return list_shards(place, base, options, remote, log);
-    return list_folders(place.name);
+    return list_folders(place.name, log);
 }
 
 // ---- classes, and parts of a set ----

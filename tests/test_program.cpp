@@ -823,16 +823,6 @@ TEST_CASE("program: --pipeline resumed in mid-run has the same bits; a signal; a
     CHECK(lost[0]->output().find("rank 1 (") != std::string::npos);
 }
 
-TEST_CASE("run log: a bar without images shows no loss, the line after it does") {
-    Diary diary;
-    RunLog run_log(diary.log(), "", 0, /*log_every=*/2, 3, /*terminal=*/true);
-    run_log.plan(1, 4, 4, 0, {});
-    while (diary.text().empty()) run_log.step({0, 8, 1}, 1, Sums{}, true, 0.1, {});
-    CHECK(diary.text().find("epoch 1/1  step 1/4  data ") != std::string::npos);
-    run_log.step({0, 16, 2}, 2, Sums{3, 1, 2, 2, 0}, false, 0.1, {});
-    CHECK(diary.text().find("epoch 1/1  step 2/4  loss 1.5000  top1 50.0 %") != std::string::npos);
-}
-
 TEST_CASE("program: a peer lost in local steps leaves rank 0's own state, and its position") {
     TempDir folder;
     const uint16_t port = free_port();

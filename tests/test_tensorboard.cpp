@@ -31,14 +31,14 @@ TEST_CASE("tensorboard: each process has a file that begins with the step it wil
     std::FILE* out = std::fopen((folder / "log").c_str(), "w");
     Log log(out);
     for (const int64_t first : {0, 4}) {  // the second one goes on after step 4
-        RunLog run_log(log, folder.path(), 0, 1, 3, false, true);
+        RunLog run_log(log, folder.path(), 0, 1, 3, true);
         run_log.plan(1, 10, 10, first, {});
         for (int64_t step = first + 1; step <= first + 6; ++step)
             run_log.step({0, 8 * step, step}, step, {double(step), 2, 4, 4, 0}, false, 0.1, {});
         run_log.validation({0, 0, first + 6}, {1, 2, 3, 4, 0}, false);
     }
     // A rank that takes over writes down its last step once more.
-    RunLog heir(log, "", 1, 1, 3, false, true);
+    RunLog heir(log, "", 1, 1, 3, true);
     heir.plan(1, 10, 10, 0, {});
     CHECK(!heir.tensorboard());
     heir.become(0, folder.path(), 10);

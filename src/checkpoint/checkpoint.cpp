@@ -14,6 +14,7 @@
 #include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/sha256.h"
+#include "src/base/terminal.h"
 #include "src/checkpoint/weights.h"
 
 namespace convoy {
@@ -185,7 +186,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
 
 // ---- loading ---------------------------------------------------------------------------------
 
-static Checkpoint read_checkpoint(const std::string& folder) {
+static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
     std::ifstream file(folder + "/meta.json");
     if (!file) fail(folder, "/meta.json: ", std::strerror(errno));
     Checkpoint checkpoint;
@@ -210,6 +211,7 @@ static Checkpoint read_checkpoint(const std::string& folder) {
     } catch (const std::exception& error) {
         fail(folder, "/meta.json is not what a checkpoint holds: ", error.what());
     }
+    const ProgressBar bar(log, cat("checking and reading ", folder), 0);
     for (const char* name : {"model.safetensors", "optim.safetensors"})
         if (sha256_of_file(cat(folder, "/", name)) != hashes[name])
             fail(folder, "/", name, " was changed or cut short after it was written");
@@ -219,12 +221,12 @@ static Checkpoint read_checkpoint(const std::string& folder) {
 }
 
 Checkpoint load_checkpoint(const std::string& path, Log& log) {
-    if (!fs::exists(path)) fail("--resume: there is no folder ", path);
-    if (fs::exists(fs::path(path) / "meta.json")) return read_checkpoint(path);
+    if (!fs::exists(path)) fail("--resume: there is no folder ", path, "; check the path");
+    if (fs::exists(fs::path(path) / "meta.json")) return read_checkpoint(path, log);
     const std::vector<std::string> names = list_checkpoints(path);
     for (const std::string& name : names) {
         try {
-            return read_checkpoint(fs::path(path) / name);
+            return read_checkpoint(fs::path(path) / name, log);
         } catch (const Error& error) {
             log.notice("checkpoint ", name, " is damaged and skipped: ", error.what());
         }

@@ -136,7 +136,8 @@ struct Config {
     double save_every = 1;
     int keep = 3;
     int log_every = 10;
-    bool quiet = false, json = false, tensorboard = false;
+    bool quiet = false, verbose = false, json = false, tensorboard = false;
+    int histograms = 0;
     std::string page;  // "": none; "on": at the default address
 
     // cost; 0: not given

@@ -77,6 +77,7 @@ JobSession::JobSession(const CommandLine& command_line, Log& its_log, Stop its_s
       config(line.config),
       job_(join_job(line, log, stop, adjust)) {
     if (world() > 1) log.set_prefix(cat("[rank ", rank(), "] "));
+    if (rank() != 0) log.set_draws(false);  // ranks may share a terminal
 }
 
 void JobSession::take_settings_of_rank0() {

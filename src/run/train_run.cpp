@@ -32,9 +32,9 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
             std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)));
     base_lr_ = base_learning_rate(config_, model_->has_batch_norm());
     if (setup_.rank() == 0) folder_ = open_run_folder(config_, 0);
-    run_log_ = std::make_unique<RunLog>(
-        log_, folder_, setup_.rank(), config_.log_every, int(setup_.classes.size()),
-        !config_.quiet && isatty(STDOUT_FILENO), config_.tensorboard);
+    run_log_ = std::make_unique<RunLog>(log_, folder_, setup_.rank(), config_.log_every,
+                                        int(setup_.classes.size()), config_.tensorboard);
+    run_log_->print_events(config_.json);
     if (!config_.page.empty()) page_address(config_.page);  // a mistake in it ends the run here
     if (!config_.page.empty()) run_log_->show_on(&page_state_);
 }
@@ -345,7 +345,7 @@ void TrainRun::validate() {
     optimizer_->swap_average();
     try {
         sums = evaluator_->run(*val_loader_, at_.step,
-                               config_.tensorboard ? watch : Evaluator::Watch());
+                               config_.tensorboard ? watch : Evaluator::Watch(), &log_);
     } catch (...) {
         optimizer_->swap_average();
         throw;

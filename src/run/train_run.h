@@ -14,6 +14,7 @@
 #include "data/decoded_cache.h"
 #include "data/loader.h"
 #include "src/base/clock.h"
+#include "src/base/terminal.h"
 #include "src/job/job_setup.h"
 #include "src/page/server.h"
 #include "src/run/run_log.h"
