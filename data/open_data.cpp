@@ -235,6 +235,7 @@ class PartSource final : public Source {
             whole_->fingerprint());
     }
     std::string name(size_t i) const override { return whole_->name(samples_[i]); }
+    std::string title(size_t i) const override { return whole_->title(samples_[i]); }
     void read(size_t i, std::vector<uint8_t>& bytes) const override {
         whole_->read(samples_[i], bytes);
     }

@@ -76,7 +76,7 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
         for (size_t n = 0; n < size_t(batch->n); ++n) {
             const auto of_image = std::span(probabilities).subspan(n * classes, classes);
             best.push_back(int(std::ranges::max_element(of_image) - of_image.begin()));
-            print_prediction(source->name(batch->samples[n]), of_image, trained.card.classes,
+            print_prediction(source->title(batch->samples[n]), of_image, trained.card.classes,
                              config.json);
         }
         if (explainer && !best.empty()) {
@@ -84,7 +84,7 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
             const std::vector<float> maps = explainer->run(images, best);
             const size_t map = maps.size() / best.size(), row = rows.size() / best.size();
             for (size_t n = 0; n < best.size(); ++n)
-                write_heat(config.explain, source->name(batch->samples[n]),
+                write_heat(config.explain, source->title(batch->samples[n]),
                            heat_picture(&rows[n * row], trained.card.preprocess(),
                                         std::span(maps).subspan(n * map, map), explainer->H(),
                                         explainer->W()),
