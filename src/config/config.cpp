@@ -277,6 +277,8 @@ static const Option kOptions[] = {
      "steps between two lines"},
     {"tensorboard", "Output", &C::tensorboard, "", kTrain, kJob, kAny,
      "write curves, settings, images and mistakes for TensorBoard into the run folder, under tb/"},
+    {"histograms", "Output", &C::histograms, "N", kTrain, kJob, from(0, 1e6),
+     "for TensorBoard, every N epochs: how each tensor's weights and gradients are distributed"},
     {"page", "Output", &C::page, "[ADDRESS:PORT]", kTrain | kPage, kJob | kBare, kAny,
      "show the run on a web page of rank 0, and to Prometheus at /metrics; default address: "
      "127.0.0.1:29480; any but loopback needs the token of the URL that is printed"},

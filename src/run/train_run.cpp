@@ -195,6 +195,7 @@ int TrainRun::train() {
             const JobCost cost = costs_->of_job(run_log_->seconds());
             if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, cost);
             logged_epoch_ = at_.epoch;
+            show_histograms();
             if (val_loader_ && !stopped_ && config_.schedule != Schedule::kRange) validate();
             go_to({at_.epoch + 1, 0, at_.step});
         }

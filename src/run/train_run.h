@@ -63,6 +63,7 @@ class TrainRun {
     void take_usage();
     void go_to(const Position& at);
     void show_images(const Batch& batch);
+    void show_histograms();
     void validate();
     void keep_weights_equal();
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
