@@ -318,10 +318,18 @@ TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the r
     const json meta = json::parse(read_file(run + "/latest/meta.json"));
     CHECK(meta["step"].get<int>() > 5);
     const std::string steps = cat(meta["step"].get<int>() + 2);
-    const auto [status, output] = run_trainer({"--resume", run, "--steps", steps});
+    const double spent = read_log(run).back()["cost"];
+    CHECK(meta.at("spent").at("cost").get<double>() == doctest::Approx(spent));
+    const auto [status, output] =
+        run_trainer({"--resume", run, "--steps", steps, "--price-per-hour", "3600"});
     CAPTURE(output);
     CHECK(status == 0);
     CHECK(output.find(cat("done: ", steps, " steps")) != std::string::npos);
+    CHECK(output.find(", before --resume cost ") != std::string::npos);
+    const json done = read_log(run).back();
+    CHECK(done["before"]["cost"] == meta.at("spent").at("cost"));
+    CHECK(done["cost"].get<double>() ==  // one unit a second
+          doctest::Approx(spent + done["seconds"].get<double>()).epsilon(0.1));
 }
 
 TEST_CASE("program: two ranks on one host cost what the host costs, once; without prices nothing") {

@@ -124,6 +124,7 @@ static json meta_to_json(const CheckpointMeta& meta, const std::string& folder) 
                     {"order", meta.order},
                     {"peak_top1", meta.peak_top1},
                     {"stale_validations", meta.stale},
+                    {"spent", meta.spent},
                     {"options", meta.settings},
                     {"sha256",
                      {{"model.safetensors", sha256_of_file(folder + "/model.safetensors")},
@@ -206,6 +207,9 @@ static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
         meta.order = content.value("order", "");
         meta.peak_top1 = content.value("peak_top1", meta.best_top1);
         meta.stale = content.value("stale_validations", 0);
+        const json spent = content.value("spent", json::object());
+        for (const auto& [name, value] : spent.items())  // what is no amount is not known
+            if (value.is_number() && value >= 0) meta.spent[name] = value;
         meta.settings = content.at("options").get<std::map<std::string, std::string>>();
         content.at("sha256").get_to(hashes);
     } catch (const std::exception& error) {

@@ -20,10 +20,9 @@ static json quality(const Sums& sums) {
 
 // Money, energy and gas so far: in the events of epochs and of the end. What is known of them.
 static json cost_fields(const JobCost& cost) {
-    json fields = json::object();
-    if (cost.cost >= 0) fields["cost"] = cost.cost;
-    if (cost.kwh >= 0) fields.update({{"kwh", cost.kwh}, {"power_source", cost.power_source}});
-    if (cost.grams_co2e >= 0) fields["grams_co2e"] = cost.grams_co2e;
+    json fields = cost.sums();
+    if (cost.kwh >= 0) fields["power_source"] = cost.power_source;
+    if (cost.before && !fields.empty()) fields["before"] = *cost.before;
     return fields;
 }
 

@@ -177,7 +177,7 @@ void TrainRun::begin() {
         board->text("ranks", ranks, at_.step);
     }
     log_job();
-    costs_ = std::make_unique<CostMeter>(setup_.job);
+    costs_ = std::make_unique<CostMeter>(setup_.job, spent_before_);
     const std::string device = device_identity(config_.device);
     usage_ = std::make_unique<Utilisation>(device.starts_with("GPU-") ? device : "", communicator_,
                                            clocks());
@@ -201,9 +201,9 @@ int TrainRun::train() {
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
+    const JobCost cost = costs_->of_job(run_log_->seconds());
     save(at_, false);
     usage_->step() == at_.step ? take_usage() : tell_usage();
-    const JobCost cost = costs_->of_job(run_log_->seconds());
     setup_.job.finish();
     return finish(cost);
 }
@@ -269,7 +269,8 @@ void TrainRun::train_epoch() {
         check_bad(epoch_sums_.skipped + int64_t(setup_.data.train->damaged()), loader_->samples(),
                   "images of this epoch");
         if (over()) return;
-        if (save_is_due() && !epoch_done()) try_to_save(at_, false);
+        if (save_is_due() && !epoch_done())
+            costs_->of_job(run_log_->seconds()), try_to_save(at_, false);
         if (agreed == kNewRing) part();
         communicator_.set_progress(at_.step, Phase::kData);
     }
@@ -368,6 +369,7 @@ void TrainRun::validate() {
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
     run_log_->validation(at_, sums, is_best);
+    costs_->of_job(run_log_->seconds());  // for the checkpoint
     if (is_best && config_.save_every > 0) try_to_save({at_.epoch + 1, 0, at_.step}, true);
 }
 

@@ -138,6 +138,7 @@ class TrainRun {
     double smooth_loss_ = 0, least_loss_ = 0;  // with --schedule range, and whether the first is
     bool diverges_ = false;                    // four times the second
     Position last_val_at_;
+    std::optional<Amounts> spent_before_;     // of the checkpoint that it goes on from
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;

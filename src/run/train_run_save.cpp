@@ -52,7 +52,8 @@ void TrainRun::save(const Position& at, bool is_best) {
                               public_settings(config_),
                               setup_.order,
                               peak_top1_,
-                              stale_};
+                              stale_,
+                              costs_ ? costs_->spent() : spent_before_.value_or(Amounts())};
     const ModelCard card{config_.model, setup_.model_text, model_->input(), setup_.classes};
     const auto begin = Clock::now();
     const ProgressBar bar(log_, cat("saving the checkpoint of step ", at.step), 0);
