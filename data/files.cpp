@@ -34,8 +34,9 @@ std::string within(const std::string& root, const std::string& name) {
 
 // Names of the folders in `root`, sorted, hidden ones left out.
 Names folders_in(const std::string& root) {
-    if (!fs::exists(root)) fail("data folder '", root, "': there is no such folder");
-    if (!fs::is_directory(root)) fail("data folder '", root, "' is a file, not a folder");
+    if (!fs::exists(root))
+        fail("data folder '", root, "': there is no such folder; check the path");
+    if (!fs::is_directory(root)) fail("data folder '", root, "' is a file: name the one above it");
     Names names;
     try {
         for (const fs::directory_entry& entry : fs::directory_iterator(root))
@@ -97,7 +98,8 @@ std::vector<ImageFile> files_of(const std::string& root, const Names& classes, b
         if (may_lack && !fs::is_directory(folder)) continue;
         const std::vector<ImageFile> some = images_below(root, classes[label], int32_t(label));
         if (some.empty() && !may_lack)
-            fail("class '", classes[label], "' has no images in '", folder, "'");
+            fail("class '", classes[label], "' has no images in '", folder,
+                 "': add some, or leave the class out with --classes");
         files.insert(files.end(), some.begin(), some.end());
     }
     return files;

@@ -168,7 +168,7 @@ FileList read_list(const std::string& path) {
         const uintmax_t size = fs::file_size(file, missing);
         list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
     }
-    if (list.files.empty()) fail("data '", path, "' is empty");
+    if (list.files.empty()) fail("data '", path, "' is empty; it takes path, tab, label");
     return list;
 }
 
@@ -298,7 +298,7 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
         fail("validation set '", listing.where, "' has a class '", *other,
              "' that training does not know; there are: ", listed(known));
     SourcePtr source = listing.open(classes, true);
-    if (source->size() == 0) fail("validation set '", listing.where, "' has no images");
+    if (source->size() == 0) fail("set '", listing.where, "' has no images: name another one");
     return source;
 }
 
@@ -356,7 +356,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
     const Listing train = list_place(places.train, {}, options, remote, log);
     if (train.known.empty())
         fail("'", train.where,
-             "' has neither class folders, one with images for each class, nor shards");
+             "' has neither class folders with images nor shards: name the folder above");
     Place& val = places.val;
     if (!options.val.empty()) {
         const Places other = find_places(options.val, remote);
@@ -444,7 +444,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
                                       (fs::is_regular_file(path) && !is_shard(path) && !is_list)))
             files.push_back({path, -1, 0});
         if (files.size() > before) continue;
-        if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads");
+        if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads: name files");
         end_files();
         const Place place = find_places(path, remote).train;
         if (place.is_list) {
@@ -453,7 +453,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
                 std::make_shared<FileSource>(list.folder, Names(), std::move(list.files)));
             continue;
         }
-        if (place.shards.empty()) fail("folder '", path, "' has no images");
+        if (place.shards.empty()) fail("folder '", path, "' has no images: name another one");
         std::vector<Shard> shards =
             open_shards(place.shards, {options.cache, options.threads, remote}, log);
         std::vector<std::vector<int32_t>> class_of;

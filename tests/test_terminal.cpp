@@ -290,3 +290,35 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
     const auto doctor = events({"doctor", "--json", "--coord", "127.0.0.1:1"});
     CHECK(doctor.size() > 5);
 }
+
+TEST_CASE("program: an error says what to do next") {
+    TempDir folder;
+    const std::string text = folder / "README.md";
+    std::ofstream(text) << "# Not weights at all, but some text\n";
+    std::filesystem::create_directories(folder / "empty");
+    struct {
+        Words words;
+        const char* advice;
+    } cases[] = {
+        {{"finetune", text},
+         "neither a safetensors file nor one that PyTorch's torch.save() wrote: "
+         "give weights as .safetensors, .pth or .pt"},
+        {{"import", text, "--classes", "a,b", "--out", folder / "x.safetensors"},
+         "give weights as .safetensors, .pth or .pt"},
+        {{"eval", "--from", text}, "Give a run's folder, one of its checkpoints or a .safetensors"},
+        {{"--resume", folder / "empty"}, "name the folder of another run, or leave --resume out"},
+        {{"eval", "--from", text + "/x"}, "check the path"},
+        {{"check", folder / "empty"}, "name the folder above"},
+        {{"report", text}, "name a run's folder, or its log.jsonl"},
+        {{"--coord", "localhost:1", "--token-file", folder / "none"}, "`trainer token` makes"},
+        {{"import"}, "trainer import FILE"},
+    };
+    for (const auto& [words, advice] : cases) {
+        CAPTURE(join_text(words, " "));
+        const auto [status, message] = run_trainer(words);
+        CHECK(status == 1);
+        CAPTURE(message);
+        CHECK(message.find(advice) != message.npos);
+        CHECK(lines_of(message).size() == 1);
+    }
+}

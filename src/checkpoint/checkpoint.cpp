@@ -235,7 +235,8 @@ Checkpoint load_checkpoint(const std::string& path, Log& log) {
             log.notice("checkpoint ", name, " is damaged and skipped: ", error.what());
         }
     }
-    fail("--resume: ", path, names.empty() ? " holds no checkpoint" : " holds no valid checkpoint");
+    fail("--resume: ", path, names.empty() ? " holds no checkpoint" : " holds no valid checkpoint",
+         ": name the folder of another run, or leave --resume out to begin anew");
 }
 
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend) {
@@ -267,7 +268,7 @@ std::map<std::string, std::string> settings_beside(const std::string& model_file
 
 std::string find_model_file(const std::string& path) {
     if (path.empty()) fail("give --from: a run folder, a checkpoint or a .safetensors file");
-    if (!fs::exists(path)) fail("--from: there is no ", path);
+    if (!fs::exists(path)) fail("--from: there is no ", path, "; check the path");
     if (!fs::is_directory(path)) return path;
     for (const char* folder : {"", "best", "latest"}) {
         const fs::path file = fs::path(path) / folder / "model.safetensors";

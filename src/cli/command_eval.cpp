@@ -119,7 +119,8 @@ static int eval_in_job(JobSession& job) {
     }
     const uint64_t bad = uint64_t(sums.skipped) + source->damaged();
     if (double(bad) > config.max_bad * double(source->size()))
-        fail(bad, " images did not decode, more than --max-bad ", config.max_bad, " allows");
+        fail(bad, " images did not decode, more than --max-bad ", config.max_bad,
+             " allows; `trainer check` names them all");
     const std::string missed = missed_demands(result, config.min_top1, config.min_recall);
     if (!missed.empty()) job.log.notice(missed);
     return missed.empty() ? 0 : 3;

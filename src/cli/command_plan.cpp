@@ -82,7 +82,8 @@ int plan_in_job(JobSession& job) {
         broadcast_text(communicator, job.rank() == 0 ? model_text(config.model) : "");
     const Shares agreed = gather_shares(communicator, config.share, job.log);
     if (config.batch < job.world())
-        fail("--batch ", config.batch, " cannot be divided among ", job.world(), " ranks");
+        fail("--batch ", config.batch, " cannot be divided among ", job.world(),
+             " ranks: give more");
     const int classes = class_count(config);
 
     choose_device(job);

@@ -26,7 +26,7 @@ static int all_threads(const Config& config) {
 
 static int command_check(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
-    if (line.files.size() > 1) fail("check takes one data set, not ", line.files.size());
+    if (line.files.size() > 1) fail("check takes one data set: trainer check PATH");
     if (!line.files.empty() && line.given.contains("data"))
         fail("check takes the data set as a word or by ", line.given.at("data"), ", not both");
     if (!line.files.empty()) config.data = line.files[0];
@@ -143,7 +143,7 @@ static int command_export(const CommandLine& line, Log& log, const Stop&) {
 
 static int command_import(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
-    if (line.files.size() != 1) fail("import takes one weights file, not ", line.files.size());
+    if (line.files.size() != 1) fail("import takes one file: trainer import ", kImportRow.usage);
     if (config.out.empty()) fail("import needs --out FILE.safetensors");
     if (config.classes.empty()) fail("import needs --classes A,B,C: the names behind the outputs");
     const std::string text = model_text(config.model);
