@@ -11,6 +11,7 @@
 #include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -33,8 +34,9 @@ std::string within(const std::string& root, const std::string& name) {
 
 // Names of the folders in `root`, sorted, hidden ones left out.
 Names folders_in(const std::string& root) {
-    if (!fs::exists(root)) fail("data folder '", root, "': there is no such folder");
-    if (!fs::is_directory(root)) fail("data folder '", root, "' is a file, not a folder");
+    if (!fs::exists(root))
+        fail("data folder '", root, "': there is no such folder; check the path");
+    if (!fs::is_directory(root)) fail("data folder '", root, "' is a file: name the one above it");
     Names names;
     try {
         for (const fs::directory_entry& entry : fs::directory_iterator(root))
@@ -87,14 +89,17 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
     return files;
 }
 
-std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack) {
+std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack,
+                                Log& log) {
     std::vector<ImageFile> files;
-    for (size_t label = 0; label < classes.size(); ++label) {
+    ProgressBar bar(log, cat("listing the folders of ", root), classes.size());
+    for (size_t label = 0; label < classes.size(); ++label, bar.add(1)) {
         const std::string folder = within(root, classes[label]);
         if (may_lack && !fs::is_directory(folder)) continue;
         const std::vector<ImageFile> some = images_below(root, classes[label], int32_t(label));
         if (some.empty() && !may_lack)
-            fail("class '", classes[label], "' has no images in '", folder, "'");
+            fail("class '", classes[label], "' has no images in '", folder,
+                 "': add some, or leave the class out with --classes");
         files.insert(files.end(), some.begin(), some.end());
     }
     return files;

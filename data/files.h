@@ -50,6 +50,7 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
                                     int32_t label);
 
 // The images of root/CLASS for each class. A class without any is an error unless it may lack.
-std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack);
+std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack,
+                                Log& log);
 
 }  // namespace convoy

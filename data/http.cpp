@@ -96,7 +96,7 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     const std::string id = variable("AWS_ACCESS_KEY_ID");
     const std::string secret = variable("AWS_SECRET_ACCESS_KEY");
     if (id.empty() != secret.empty())
-        fail("of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set");
+        fail("of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set: set both, or none");
     if (!id.empty()) {
         if (curl_version_info(CURLVERSION_NOW)->version_num < 0x075700)
             fail(text, ": this libcurl, ", LIBCURL_VERSION,

@@ -14,6 +14,7 @@
 #include "data/parallel.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 
 namespace convoy {

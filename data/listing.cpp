@@ -14,10 +14,10 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-Listing list_folders(const std::string& folder) {
-    return {folder, folders_in(folder), [folder](const Names& classes, bool may_lack) {
+Listing list_folders(const std::string& folder, Log& log) {
+    return {folder, folders_in(folder), [folder, &log](const Names& classes, bool may_lack) {
                 return std::make_shared<FileSource>(folder, classes,
-                                                    files_of(folder, classes, may_lack));
+                                                    files_of(folder, classes, may_lack, log));
             }};
 }
 
@@ -120,7 +120,7 @@ FileList read_list(const std::string& path) {
         const uintmax_t size = fs::file_size(file, missing);
         list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
     }
-    if (list.files.empty()) fail("data '", path, "' is empty");
+    if (list.files.empty()) fail("data '", path, "' is empty; it takes path, tab, label");
     return list;
 }
 
@@ -150,7 +150,7 @@ Listing list_place(const Place& place, const Names& base, const DataOptions& opt
     if (place.is_list) return list_lines(place.name, base, options, remote);
     if (options.complete || !place.shards.empty())
         return list_shards(place, base, options, remote, log);
-    return list_folders(place.name);
+    return list_folders(place.name, log);
 }
 
 }  // namespace convoy

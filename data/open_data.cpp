@@ -73,6 +73,7 @@ class PartSource final : public Source {
             whole_->fingerprint());
     }
     std::string name(size_t i) const override { return whole_->name(samples_[i]); }
+    std::string title(size_t i) const override { return whole_->title(samples_[i]); }
     void read(size_t i, std::vector<uint8_t>& bytes) const override {
         whole_->read(samples_[i], bytes);
     }
@@ -135,7 +136,7 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
         fail("validation set '", listing.where, "' has a class '", *other,
              "' that training does not know; there are: ", listed(known));
     SourcePtr source = listing.open(classes, true);
-    if (source->size() == 0) fail("validation set '", listing.where, "' has no images");
+    if (source->size() == 0) fail("set '", listing.where, "' has no images: name another one");
     return source;
 }
 
@@ -193,7 +194,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
     const Listing train = list_place(places.train, {}, options, remote, log);
     if (train.known.empty())
         fail("'", train.where,
-             "' has neither class folders, one with images for each class, nor shards");
+             "' has neither class folders with images nor shards: name the folder above");
     Place& val = places.val;
     if (!options.val.empty()) {
         const Places other = find_places(options.val, remote);
@@ -281,7 +282,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
                                       (fs::is_regular_file(path) && !is_shard(path) && !is_list)))
             files.push_back({path, -1, 0});
         if (files.size() > before) continue;
-        if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads");
+        if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads: name files");
         end_files();
         const Place place = find_places(path, remote).train;
         if (place.is_list) {
@@ -290,7 +291,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
                 std::make_shared<FileSource>(list.folder, Names(), std::move(list.files)));
             continue;
         }
-        if (place.shards.empty()) fail("folder '", path, "' has no images");
+        if (place.shards.empty()) fail("folder '", path, "' has no images: name another one");
         std::vector<Shard> shards =
             open_shards(place.shards, {options.cache, options.threads, remote}, log);
         std::vector<std::vector<int32_t>> class_of;

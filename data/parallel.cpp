@@ -1,15 +1,12 @@
 // parallel.cpp — see parallel.h.
 #include "data/parallel.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <future>
+#include <mutex>
 #include <vector>
-
-#include "src/base/text.h"
 
 namespace convoy {
 
@@ -32,27 +29,6 @@ void for_each_parallel(size_t n, int threads, const std::function<void(size_t)>&
         workers.push_back(std::async(std::launch::async, run));
     for (auto& worker : workers) worker.get();
     if (failure) std::rethrow_exception(failure);
-}
-
-ProgressBar::ProgressBar(Log& log, std::string what, uint64_t total)
-    : log_(log),
-      what_(std::move(what)),
-      total_(std::max<uint64_t>(total, 1)),
-      is_terminal_(isatty(STDOUT_FILENO)) {}
-
-void ProgressBar::add(uint64_t done) {
-    std::lock_guard lock(mutex_);
-    done_ += done;
-    if (seconds_since(told_) < (is_terminal_ ? 0.2 : 10)) return;
-    told_ = Clock::now();
-    const double left = seconds_since(begin_) * double(total_ - std::min(done_, total_)) /
-                        double(std::max<uint64_t>(done_, 1));
-    const std::string text =
-        cat(what_, ": ", done_ * 100 / total_, " %, ", clock_text(left), " left");
-    if (is_terminal_)
-        log_.transient(text);
-    else
-        log_.info(text);
 }
 
 }  // namespace convoy

@@ -125,6 +125,8 @@ class Pieces {
 };
 
 void scan_tar(ByteStream& stream, const Findings& findings);
+// The name of the member whose content begins at `offset`; "" where there is none, nor a tar.
+std::string tar_member_name(const Storage& storage, uint64_t offset);
 void scan_tfrecord(ByteStream& stream, const Findings& findings);
 // Whether these bytes begin a TFRecord: a length with its checksum.
 bool begins_tfrecord(std::span<const uint8_t> head);

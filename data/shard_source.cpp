@@ -4,8 +4,10 @@
 #include <algorithm>
 
 #include "data/crc32c.h"
+#include "data/records.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/text.h"
 
 namespace convoy {
 namespace {
@@ -65,6 +67,13 @@ ShardSource::Place ShardSource::place(size_t i) const {
 std::string ShardSource::name(size_t i) const {
     const auto [shard, sample] = place(i);
     return cat(shards_[shard].name, ", byte ", shards_[shard].index.offsets[sample]);
+}
+
+std::string ShardSource::title(size_t i) const {
+    const auto [shard, sample] = place(i);
+    const auto& [file, storage, index] = shards_[shard];
+    const std::string member = tar_member_name(*storage, index.offsets[sample]);
+    return member.empty() ? name(i) : cat(file, "/", printable(member));
 }
 
 void ShardSource::read(size_t i, std::vector<uint8_t>& bytes) const {

@@ -17,6 +17,8 @@ class ShardSource final : public Source {
                 const std::vector<std::vector<int32_t>>& class_of);
 
     std::string name(size_t i) const override;  // "train-000.tar, byte 1536"
+    std::string title(
+        size_t i) const override;  // "train-000.tar/hat/12.jpg"; of what is no tar: name
     // The bytes are compared with the checksum of the index.
     void read(size_t i, std::vector<uint8_t>& bytes) const override;
     void expect(size_t i) const override;

@@ -25,6 +25,8 @@ class Source {
     int32_t label(size_t i) const { return labels_[i]; }
 
     virtual std::string name(size_t i) const = 0;  // for people: "flowers/train/hat/0012.jpg"
+    // The same, but by the name that a sample has in its shard. May read; does not throw.
+    virtual std::string title(size_t i) const { return name(i); }
     // Whether samples come in their order, an epoch after begin_epoch() (pipe_source.h). A label is
     // known once its sample has been read.
     virtual bool is_stream() const { return false; }

@@ -200,4 +200,27 @@ class TarScan {
 
 void scan_tar(ByteStream& stream, const Findings& findings) { TarScan(stream, findings).run(); }
 
+// A member's header is the block before its content. A long name is in two blocks before that: the
+// header of an entry of type x (pax) or L (GNU), and the name.
+std::string tar_member_name(const Storage& storage, uint64_t offset) try {
+    constexpr size_t kBlock = 512, kType = 156, kMagic = 257;
+    if (offset % kBlock != 0 || offset == 0) return "";
+    std::vector<uint8_t> head(std::min<uint64_t>(offset, 3 * kBlock));
+    storage.read(offset - head.size(), head);
+    const auto begins = [&](size_t at) { return std::memcmp(&head[at + kMagic], "ustar", 5) == 0; };
+    const size_t last = head.size() - kBlock;
+    const bool is_long = begins(0) && (head[kType] == 'x' || head[kType] == 'L');
+    if (!begins(last)) return "";
+    const std::unique_ptr<archive, int (*)(archive*)> tar(archive_read_new(), archive_read_free);
+    archive_read_support_format_tar(tar.get());
+    archive_read_open_memory(tar.get(), &head[is_long ? 0 : last], is_long ? head.size() : kBlock);
+    archive_entry* entry;
+    if (archive_read_next_header(tar.get(), &entry) < ARCHIVE_WARN) return "";
+    const char* path = archive_entry_pathname(entry);
+    if (!path) path = archive_entry_pathname_utf8(entry);
+    return path ? path : "";
+} catch (const Error&) {
+    return "";  // what cannot be read is told by read()
+}
+
 }  // namespace convoy

@@ -14,7 +14,7 @@ events = [json.loads(line) for line in open(f"{run}/log.jsonl")]
 readers = {}
 for split, name in ("train", "step"), ("val", "val"):
     reader = event_accumulator.EventAccumulator(
-        f"{run}/tb/{split}", {event_accumulator.TENSORS: 0, event_accumulator.SCALARS: 0})
+        f"{run}/tb/{split}", {event_accumulator.TENSORS: 0, event_accumulator.SCALARS: 0, event_accumulator.HISTOGRAMS: 0})
     reader.Reload()
     readers[split] = reader
     for tag in "loss", "top1":
@@ -36,4 +36,16 @@ assert start.session_start_info.hparams["batch"].number_value == 8
 experiment = plugin_data_pb2.HParamsPluginData.FromString(
     train.SummaryMetadata("_hparams_/experiment").plugin_data.content).experiment
 assert {info.name for info in experiment.hparam_infos} == set(start.session_start_info.hparams)
+tensors = [tag[8:] for tag in train.Tags()["histograms"] if tag.startswith("weights/")]
+assert len(tensors) > 3
+for kind in "weights/", "gradients/":
+    for tensor in tensors:
+        (shown,) = train.Histograms(kind + tensor)
+        histogram = shown.histogram_value
+        assert sum(histogram.bucket) == histogram.num > 0, (kind, tensor)
+        assert len(histogram.bucket) == len(histogram.bucket_limit)
+        assert sorted(set(histogram.bucket_limit)) == list(histogram.bucket_limit)
+        assert histogram.bucket_limit[-1] >= histogram.max >= histogram.min
+        mean = histogram.sum / histogram.num
+        assert histogram.sum_squares / histogram.num >= mean * mean * (1 - 1e-9)
 print(f"tensorboard: {len(train.Scalars('loss'))} steps")

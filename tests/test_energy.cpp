@@ -221,6 +221,29 @@ TEST_CASE("job cost: nothing given and nothing measured is nothing said") {
     CHECK(job.text() == "");
 }
 
+TEST_CASE(
+    "job cost: a run that goes on adds what was spent before, and says what it does not know") {
+    const RankCost rank = {.host = "a", .machine = "a", .price_per_hour = 2, .watts = 500};
+    JobCost job = job_cost({&rank, 1}, 3600, 100);
+    const auto of = [&](std::map<std::string, double> before) {
+        job.before = before;
+        return job.text();
+    };
+    const std::string own =
+        "cost 2.00 (2.00 an hour a machine), 0.5 kWh (estimate: 500 W a machine), 50.00 g CO2e, "
+        "before --resume";
+    CHECK(of({{"cost", 1}, {"kwh", 0.25}, {"grams_co2e", 30}}) ==
+          own + " cost 1.00 grams_co2e 30.00 kwh 0.25, in all cost 3.00 grams_co2e 80.00 kwh 0.75");
+    CHECK(job.sums() ==
+          std::map<std::string, double>{{"cost", 3}, {"kwh", 0.75}, {"grams_co2e", 80}});
+    CHECK(of({{"cost", 1}}) ==
+          own + " cost 1.00 (not known: 0), in all cost 3.00 grams_co2e 50.00 kwh 0.5");
+    CHECK(of({}) == own + " (not known: 0), in all cost 2.00 grams_co2e 50.00 kwh 0.5");
+    job = {};
+    CHECK(of({{"cost", 1}}) == "before --resume cost 1.00, in all cost 1.00");
+    CHECK(of({}) == "");
+}
+
 TEST_CASE("job cost: ranks of one machine count it once, at the largest of what they give") {
     const RankCost ranks[] = {
         {.host = "a", .machine = "a", .price_per_hour = 0.41, .watts = 65, .cpu_joules = -1},

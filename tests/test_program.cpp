@@ -318,10 +318,18 @@ TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the r
     const json meta = json::parse(read_file(run + "/latest/meta.json"));
     CHECK(meta["step"].get<int>() > 5);
     const std::string steps = cat(meta["step"].get<int>() + 2);
-    const auto [status, output] = run_trainer({"--resume", run, "--steps", steps});
+    const double spent = read_log(run).back()["cost"];
+    CHECK(meta.at("spent").at("cost").get<double>() == doctest::Approx(spent));
+    const auto [status, output] =
+        run_trainer({"--resume", run, "--steps", steps, "--price-per-hour", "3600"});
     CAPTURE(output);
     CHECK(status == 0);
     CHECK(output.find(cat("done: ", steps, " steps")) != std::string::npos);
+    CHECK(output.find(", before --resume cost ") != std::string::npos);
+    const json done = read_log(run).back();
+    CHECK(done["before"]["cost"] == meta.at("spent").at("cost"));
+    CHECK(done["cost"].get<double>() ==  // one unit a second
+          doctest::Approx(spent + done["seconds"].get<double>()).epsilon(0.1));
 }
 
 TEST_CASE("program: two ranks on one host cost what the host costs, once; without prices nothing") {
@@ -821,16 +829,6 @@ TEST_CASE("program: --pipeline resumed in mid-run has the same bits; a signal; a
     lost[1]->kill(SIGKILL);
     CHECK(lost[0]->wait(20) == 1);
     CHECK(lost[0]->output().find("rank 1 (") != std::string::npos);
-}
-
-TEST_CASE("run log: a bar without images shows no loss, the line after it does") {
-    Diary diary;
-    RunLog run_log(diary.log(), "", 0, /*log_every=*/2, 3, /*terminal=*/true);
-    run_log.plan(1, 4, 4, 0, {});
-    while (diary.text().empty()) run_log.step({0, 8, 1}, 1, Sums{}, true, 0.1, {});
-    CHECK(diary.text().find("epoch 1/1  step 1/4  data ") != std::string::npos);
-    run_log.step({0, 16, 2}, 2, Sums{3, 1, 2, 2, 0}, false, 0.1, {});
-    CHECK(diary.text().find("epoch 1/1  step 2/4  loss 1.5000  top1 50.0 %") != std::string::npos);
 }
 
 TEST_CASE("program: a peer lost in local steps leaves rank 0's own state, and its position") {

@@ -142,6 +142,26 @@ TEST_CASE("tar: WebDataset's samples, with offsets as Python's tarfile has them"
     CHECK(std::ranges::equal(gnu.offsets, golden::kTarGnuOffsets));
 }
 
+TEST_CASE("tar: the name before a member's content, short or long; elsewhere none") {
+    TempDir dir;
+    const std::string end = "Mütze/0001.png";
+    for (const auto& [digits, offsets] : {std::pair(golden::kTarPax, golden::kTarPaxOffsets),
+                                          {golden::kTarGnu, golden::kTarGnuOffsets}}) {
+        put(dir / "long.tar", golden_shard(digits));
+        const StoragePtr tar = open_local(dir / "long.tar");
+        const std::string name = tar_member_name(*tar, offsets[0]);
+        CHECK(name.size() == 319);
+        CHECK(name.ends_with(end));
+        CHECK(tar_member_name(*tar, offsets[1]) == "set/hat/0002.png");
+        for (const uint64_t no_member :
+             {uint64_t(0), uint64_t(7), uint64_t(1024), tar->size() + 512})
+            CHECK(tar_member_name(*tar, no_member) == "");
+    }
+    put(dir / "a.tfrecord", golden_shard(golden::kTfrecordFromOne));
+    const DataSet set = open({.train = dir / "a.tfrecord", .label_offset = 1});
+    CHECK(set.train->title(0) == set.train->name(0));
+}
+
 TEST_CASE("TFRecord: protobuf's Examples; a record without an image is a fault") {
     const Found found = scan(golden_shard(golden::kTfrecord));
     CHECK(found.labels == Texts{"3 hat", "1 shoe", "3 hat"});
@@ -312,6 +332,7 @@ TEST_CASE("a folder of shards: train and val by name, classes by number, the sam
     CHECK(set.train->label(3) == 3);
     CHECK(set.train->name(4) ==
           cat(dir / "set/train-001.tar", ", byte ", golden::kTarUstarOffsets[1]));
+    CHECK(set.train->title(4) == dir / "set/train-001.tar/a/0002.PNG");
     CHECK(set.train->shard_begins() == std::vector<uint64_t>{0, 3});
     Bytes bytes;
     set.train->read(4, bytes);

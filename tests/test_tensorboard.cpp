@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/shard_writer.h"
+#include "src/checkpoint/safetensors.h"
 #include "src/run/pictures.h"
 #include "src/run/run_log.h"
 #include "tests/event_files.h"
@@ -31,14 +32,14 @@ TEST_CASE("tensorboard: each process has a file that begins with the step it wil
     std::FILE* out = std::fopen((folder / "log").c_str(), "w");
     Log log(out);
     for (const int64_t first : {0, 4}) {  // the second one goes on after step 4
-        RunLog run_log(log, folder.path(), 0, 1, 3, false, true);
+        RunLog run_log(log, folder.path(), 0, 1, 3, true);
         run_log.plan(1, 10, 10, first, {});
         for (int64_t step = first + 1; step <= first + 6; ++step)
             run_log.step({0, 8 * step, step}, step, {double(step), 2, 4, 4, 0}, false, 0.1, {});
         run_log.validation({0, 0, first + 6}, {1, 2, 3, 4, 0}, false);
     }
     // A rank that takes over writes down its last step once more.
-    RunLog heir(log, "", 1, 1, 3, false, true);
+    RunLog heir(log, "", 1, 1, 3, true);
     heir.plan(1, 10, 10, 0, {});
     CHECK(!heir.tensorboard());
     heir.become(0, folder.path(), 10);
@@ -125,6 +126,50 @@ TEST_CASE("tensorboard: pictures are the rows of a batch, and what was taken for
     CHECK(Quality(5000).pairs.empty());
 }
 
+// Packed doubles of a field.
+static std::vector<double> packed(std::string_view message, int field) {
+    const std::string bytes(proto_text(message, field));
+    std::vector<double> values(bytes.size() / sizeof(double));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+}
+
+TEST_CASE("histogram: every number is in the bucket whose limits enclose it") {
+    Histogram histogram;
+    std::vector<float> values = random_floats(1000, 1);
+    for (float& value : values) value *= value * value;  // of many sizes
+    values.insert(values.end(), {0, -0.0f, 1e-30f, -1e-30f, 1, -1, 3e38f, -3e38f});
+    histogram.add(std::span(values).first(500));
+    histogram.add(std::span(values).subspan(500));
+    histogram.add(std::vector<float>{NAN, INFINITY, -INFINITY});
+    const ProtoMessage message = histogram.message();
+    CHECK(proto_one(message, 1).real64() == -3e38f);
+    CHECK(proto_one(message, 2).real64() == 3e38f);
+    CHECK(proto_one(message, 3).real64() == double(values.size()));
+    double sum = 0, squares = 0;
+    for (const float value : values) sum += value, squares += double(value) * value;
+    CHECK(proto_one(message, 4).real64() == doctest::Approx(sum));
+    CHECK(proto_one(message, 5).real64() == doctest::Approx(squares));
+    const std::vector<double> limits = packed(message, 6), counts = packed(message, 7);
+    REQUIRE(limits.size() == counts.size());
+    CHECK(std::ranges::is_sorted(limits, std::less_equal()));
+    double before = -INFINITY;
+    for (size_t i = 0; i < limits.size(); before = limits[i++]) {
+        CAPTURE(limits[i]);
+        // A limit is of the bucket that is further from 0.
+        const auto inside = [&](double x) {
+            return limits[i] > 0 ? (x >= before || (before < 0 && x > before)) && x < limits[i]
+                                 : x > before && x <= limits[i];
+        };
+        CHECK(counts[i] == double(std::ranges::count_if(values, inside)));
+        if (i > 0 && counts[i] > 0 && limits[i] < 1e30 && limits[i] > 1e-9 && before > 0)
+            CHECK(limits[i] / before <= 1.125);
+    }
+    Histogram twice;
+    twice.add(std::vector<float>{1, 2}, 0.5f);
+    CHECK(proto_one(twice.message(), 4).real64() == 1.5);
+}
+
 TEST_CASE("tensorboard: a resumed run's curves have each step once, as TensorBoard reads them") {
     TempDir folder;
     const std::string run = folder / "run";
@@ -134,9 +179,31 @@ TEST_CASE("tensorboard: a resumed run's curves have each step once, as TensorBoa
         REQUIRE(status == 0);
     };
     train({"--generated", "48", "--size", "16", "--batch", "8", "--epochs", "2", "--log-every", "1",
-           "--device", "cpu", "--tensorboard", "--out", run});
+           "--device", "cpu", "--histograms", "2", "--out", run});
     CHECK(points(run + "/tb/train", "loss").size() == 10);
     CHECK(points(run + "/tb/val", "loss").size() == 2);
+    // Of every second epoch: as many weights as the model has, and their mean gradients.
+    std::map<std::string, double> numbers;
+    for (const std::string& event : events_of(files_of(run + "/tb/train")[0]))
+        for (const ProtoField& summary : proto_all(event, 5))
+            for (const ProtoField& value : proto_all(summary.bytes, 1))
+                if (const auto histogram = proto_all(value.bytes, 5); !histogram.empty()) {
+                    CHECK(step_of(event) == 10);
+                    const std::string tag(proto_text(value.bytes, 1));
+                    CHECK(numbers.emplace(tag, proto_one(histogram[0].bytes, 3).real64()).second);
+                    CHECK(proto_one(histogram[0].bytes, 5).real64() > 0);
+                }
+    const SafeTensors weights = read_safetensors(run + "/latest/model.safetensors");
+    size_t trained = 0;
+    for (const auto& [name, tensor] : weights.tensors) {
+        if (name.find("running") != name.npos || name.ends_with("num_batches_tracked")) continue;
+        ++trained;
+        CAPTURE(name);
+        CHECK(numbers["weights/" + name] == double(tensor.values.size()));
+        CHECK(numbers["gradients/" + name] == double(tensor.values.size()));
+    }
+    CHECK(trained > 3);
+    CHECK(numbers.size() == 2 * trained);
     std::filesystem::remove_all(run + "/step-00000010");  // steps 6 to 10 are done once more
     std::filesystem::remove(run + "/best");
     train({"--resume", run, "--epochs", "3", "--device", "cpu"});

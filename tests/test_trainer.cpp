@@ -771,7 +771,7 @@ TEST_CASE("between two averages the step lines are about this rank alone, and sa
     TempDir folder;
     std::FILE* out = std::tmpfile();
     Log log(out);
-    RunLog run_log(log, folder.path(), 0, /*log_every=*/2, 3, /*terminal=*/false);
+    RunLog run_log(log, folder.path(), 0, /*log_every=*/2, 3);
     run_log.plan(1, 10, 10, 0, {});
     for (int step = 1; step <= 7; ++step) {
         const bool local = step != 5;  // as with --sync-every 5

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "src/base/check.h"
+#include "src/base/clock.h"
 
 namespace convoy {
 
@@ -22,6 +23,13 @@ class Log {
     }
     std::string prefix() const { return prefix_; }  // for the error with which a rank ends
     void set_quiet(bool quiet) { quiet_ = quiet; }
+    // Details too, and each line begins with the seconds since this object was made.
+    void set_verbose(bool verbose) { verbose_ = verbose; }
+    // To stderr, where standard output is for programs (--json).
+    void use_stderr() { out_ = stderr; }
+    // Whether draw() draws, where stderr is a terminal.
+    void set_draws(bool draws) { draws_ = draws; }
+    bool draws() const;
 
     // A line of news. Left out under --quiet.
     template <class... Parts>
@@ -33,32 +41,24 @@ class Log {
     void notice(const Parts&... parts) {
         write(cat(parts...));
     }
-    // Text that the next line overwrites (a progress bar); for terminals only.
-    void transient(const std::string& text) {
-        std::lock_guard lock(mutex_);
-        fmt::print(out_, "\r\033[K{}", text);
-        std::fflush(out_);
-        transient_ = true;
+    // A decision or a time that --verbose alone tells.
+    template <class... Parts>
+    void detail(const Parts&... parts) {
+        if (verbose_) write(cat(parts...));
     }
+    // A bar, full to this part, and a text, on stderr; the next line or bar replaces them. On
+    // terminals only.
+    void draw(double part, const std::string& text);
+    void erase();
 
  private:
-    void write(const std::string& text) {
-        std::lock_guard lock(mutex_);
-        std::string all = transient_ ? "\r\033[K" : "";
-        for (size_t at = 0; at <= text.size();) {
-            const size_t end = std::min(text.find('\n', at), text.size());
-            all += prefix_ + text.substr(at, end - at) + "\n";
-            at = end + 1;
-        }
-        transient_ = false;
-        std::fwrite(all.data(), 1, all.size(), out_);  // one write: lines of ranks do not mix
-        std::fflush(out_);
-    }
+    void write(const std::string& text);
 
     std::FILE* out_;
     std::mutex mutex_;
     std::string prefix_;
-    bool quiet_ = false, transient_ = false;
+    const Clock::time_point begin_ = Clock::now();
+    bool quiet_ = false, verbose_ = false, draws_ = false, drawn_ = false;
 };
 
 }  // namespace convoy

@@ -76,6 +76,36 @@ bool is_utf8(std::string_view text) {
     return true;
 }
 
+std::string cut_text(const std::string& line, int width) {
+    size_t at = 0;
+    for (; at < line.size(); ++at)
+        if ((line[at] & 0xC0) != 0x80 && width-- == 0) break;
+    return line.substr(0, at);
+}
+
+std::string wrapped(const std::string& text, int width) {
+    std::string all;
+    for (std::string line : split(text, '\n')) {
+        const size_t first = line.find_first_not_of(' ');
+        const size_t column = line.find_first_not_of(' ', line.find("  ", first));
+        const std::string indent(column < size_t(width) * 2 / 3 ? column : 2, ' ');
+        for (std::string head; width > 0 && (head = cut_text(line, width)) != line;) {
+            const size_t blank = line.rfind(' ', head.size());
+            if (blank == line.npos || blank <= indent.size()) break;  // a word as wide as all
+            all += head.substr(0, blank) + "\n";
+            line = indent + line.substr(blank + 1);
+        }
+        all += line + "\n";
+    }
+    all.pop_back();
+    return all;
+}
+
+std::string bar_text(double part, int width) {
+    return fmt::format("[{:<{}}]", std::string(size_t(std::clamp(part, 0.0, 1.0) * width), '='),
+                       width);
+}
+
 std::string clock_text(double seconds) {
     const long s = seconds > 0 ? long(std::min(seconds, 1e15) + 0.5) : 0;
     return s < 3600 ? fmt::format("{}:{:02}", s / 60, s % 60)

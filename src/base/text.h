@@ -29,6 +29,14 @@ bool is_utf8(std::string_view text);
 // Control characters as \xNN: for names from outside in what people read.
 std::string printable(std::string_view text);
 
+// The first `width` characters of UTF-8.
+std::string cut_text(const std::string& line, int width);
+// Lines of at most `width` characters, broken at blanks, with the second column (behind two blanks)
+// below itself. 0: the text as it is.
+std::string wrapped(const std::string& text, int width);
+// "[=====     ]": full to this part, `width` characters inside.
+std::string bar_text(double part, int width);
+
 std::string clock_text(double seconds);  // "3:10" (minutes), "2:05:07" (hours)
 std::string count_text(double n);        // "57.0 M", "4.2 k", "316"
 std::string bytes_text(double bytes);    // "57.00 MB", "316 B"

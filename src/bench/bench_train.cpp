@@ -270,7 +270,9 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
     // A step is recorded when it comes to its place of the input for the second time, of two
     // places.
     const int warm_up = no_graph.empty() ? 4 : 1;
+    log.draw(0, "timing steps");
     const Measured m = measure(config, warm_up, *work, batch, communicator, stop, started);
+    log.erase();
     if (m.signal) return m.signal;
     if (const std::string why = work->take_graph_failure(); !why.empty()) no_graph = why;
     if (config.graph == GraphMode::kOn && !config.json && !no_graph.empty())

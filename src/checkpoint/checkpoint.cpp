@@ -14,6 +14,7 @@
 #include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/sha256.h"
+#include "src/base/terminal.h"
 #include "src/checkpoint/weights.h"
 
 namespace convoy {
@@ -123,6 +124,7 @@ static json meta_to_json(const CheckpointMeta& meta, const std::string& folder) 
                     {"order", meta.order},
                     {"peak_top1", meta.peak_top1},
                     {"stale_validations", meta.stale},
+                    {"spent", meta.spent},
                     {"options", meta.settings},
                     {"sha256",
                      {{"model.safetensors", sha256_of_file(folder + "/model.safetensors")},
@@ -185,7 +187,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
 
 // ---- loading ---------------------------------------------------------------------------------
 
-static Checkpoint read_checkpoint(const std::string& folder) {
+static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
     std::ifstream file(folder + "/meta.json");
     if (!file) fail(folder, "/meta.json: ", std::strerror(errno));
     Checkpoint checkpoint;
@@ -205,11 +207,15 @@ static Checkpoint read_checkpoint(const std::string& folder) {
         meta.order = content.value("order", "");
         meta.peak_top1 = content.value("peak_top1", meta.best_top1);
         meta.stale = content.value("stale_validations", 0);
+        const json spent = content.value("spent", json::object());
+        for (const auto& [name, value] : spent.items())  // what is no amount is not known
+            if (value.is_number() && value >= 0) meta.spent[name] = value;
         meta.settings = content.at("options").get<std::map<std::string, std::string>>();
         content.at("sha256").get_to(hashes);
     } catch (const std::exception& error) {
         fail(folder, "/meta.json is not what a checkpoint holds: ", error.what());
     }
+    const ProgressBar bar(log, cat("checking and reading ", folder), 0);
     for (const char* name : {"model.safetensors", "optim.safetensors"})
         if (sha256_of_file(cat(folder, "/", name)) != hashes[name])
             fail(folder, "/", name, " was changed or cut short after it was written");
@@ -219,17 +225,18 @@ static Checkpoint read_checkpoint(const std::string& folder) {
 }
 
 Checkpoint load_checkpoint(const std::string& path, Log& log) {
-    if (!fs::exists(path)) fail("--resume: there is no folder ", path);
-    if (fs::exists(fs::path(path) / "meta.json")) return read_checkpoint(path);
+    if (!fs::exists(path)) fail("--resume: there is no folder ", path, "; check the path");
+    if (fs::exists(fs::path(path) / "meta.json")) return read_checkpoint(path, log);
     const std::vector<std::string> names = list_checkpoints(path);
     for (const std::string& name : names) {
         try {
-            return read_checkpoint(fs::path(path) / name);
+            return read_checkpoint(fs::path(path) / name, log);
         } catch (const Error& error) {
             log.notice("checkpoint ", name, " is damaged and skipped: ", error.what());
         }
     }
-    fail("--resume: ", path, names.empty() ? " holds no checkpoint" : " holds no valid checkpoint");
+    fail("--resume: ", path, names.empty() ? " holds no checkpoint" : " holds no valid checkpoint",
+         ": name the folder of another run, or leave --resume out to begin anew");
 }
 
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend) {
@@ -261,7 +268,7 @@ std::map<std::string, std::string> settings_beside(const std::string& model_file
 
 std::string find_model_file(const std::string& path) {
     if (path.empty()) fail("give --from: a run folder, a checkpoint or a .safetensors file");
-    if (!fs::exists(path)) fail("--from: there is no ", path);
+    if (!fs::exists(path)) fail("--from: there is no ", path, "; check the path");
     if (!fs::is_directory(path)) return path;
     for (const char* folder : {"", "best", "latest"}) {
         const fs::path file = fs::path(path) / folder / "model.safetensors";

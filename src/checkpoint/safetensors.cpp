@@ -155,8 +155,10 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
     uint64_t length;
     std::memcpy(&length, read_bytes(file, sizeof length, left).data(), sizeof length);
     if (length > kMaxHeader)
-        fail("its header says it is ", length, " bytes long, more than ", kMaxHeader,
-             "; is this a safetensors file?");
+        fail(
+            "is no safetensors file, which would begin with the length of its header. Give a run's "
+            "folder, one of its checkpoints or a .safetensors file; `trainer import` makes one of "
+            "PyTorch's .pth");
     const json header = parse_header(read_bytes(file, length, left));
     SafeTensors content;
     std::vector<Entry> entries;

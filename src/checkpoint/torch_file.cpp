@@ -275,6 +275,10 @@ SafeTensors read_weights(const std::string& path, Log& log) {
              " is in PyTorch's format from before 1.6; convert it: python3 -c \"import torch; "
              "torch.save(torch.load('",
              path, "', weights_only=True), 'converted.pth')\"");
+    } else if (std::filesystem::is_regular_file(path) && head[8] != '{') {  // of the header
+        fail(path,
+             " is neither a safetensors file nor one that PyTorch's torch.save() wrote: give "
+             "weights as .safetensors, .pth or .pt");
     } else {
         content = read_safetensors(path);
     }

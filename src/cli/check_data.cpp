@@ -12,6 +12,7 @@
 #include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/terminal.h"
 
 namespace convoy {
 namespace {

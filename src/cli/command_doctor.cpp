@@ -216,6 +216,7 @@ static int command_doctor(const CommandLine& line, Log&, const Stop&) {
         const auto& [state, text, advice] = finding;
         const char* name = state == State::ok ? "ok" : state == State::note ? "note" : "BAD";
         good = good && state != State::bad;
+        if (config.quiet && state == State::ok) continue;
         if (config.json)
             fmt::print("{}\n",
                        nlohmann::json{

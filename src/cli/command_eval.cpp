@@ -99,8 +99,10 @@ static int eval_in_job(JobSession& job) {
         quality.add(batch, logits);
     };
     const auto begin = Clock::now();
-    const Sums sums = evaluator.run(loader, 0, reports ? watch : Evaluator::Watch());
+    const Sums sums = evaluator.run(loader, 0, reports ? watch : Evaluator::Watch(), &job.log);
     const double seconds = seconds_since(begin);
+    job.log.detail(fmt::format("evaluated in {:.2f} s, of which {:.2f} s waiting for images",
+                               seconds, loader.waited_seconds()));
     if (reports && !evaluator.stopped()) quality.gather(job.communicator(), *source);
     for (const std::string& reason : loader.take_bad_reasons())
         job.log.notice("left out: ", reason);
@@ -117,7 +119,8 @@ static int eval_in_job(JobSession& job) {
     }
     const uint64_t bad = uint64_t(sums.skipped) + source->damaged();
     if (double(bad) > config.max_bad * double(source->size()))
-        fail(bad, " images did not decode, more than --max-bad ", config.max_bad, " allows");
+        fail(bad, " images did not decode, more than --max-bad ", config.max_bad,
+             " allows; `trainer check` names them all");
     const std::string missed = missed_demands(result, config.min_top1, config.min_recall);
     if (!missed.empty()) job.log.notice(missed);
     return missed.empty() ? 0 : 3;

@@ -66,7 +66,7 @@ std::string picture(const std::vector<Point>& points, double suggestion) {
                         1}});
 }
 
-int report(const std::string& folder, Log& log) {
+int report(const std::string& folder, bool as_json, Log& log) {
     const std::vector<Point> points = read_points(folder + "/log.jsonl");
     if (points.size() < 20)
         fail(
@@ -85,7 +85,8 @@ int report(const std::string& folder, Log& log) {
         log.info(fmt::format("{:>8.1e}  {:>6.3f}  {}", point.lr, point.loss,
                              std::string(1 + size_t(kWidth * (point.loss - lowest) / range), '#')));
     }
-    json content = {{"suggestion", suggestion},
+    json content = {{"event", "lr-find"},
+                    {"suggestion", suggestion},
                     {"steepest", points[steep].lr},
                     {"least", points[least].lr},
                     {"points", json::array()}};
@@ -93,10 +94,13 @@ int report(const std::string& folder, Log& log) {
         content["points"].push_back({{"lr", point.lr}, {"loss", point.loss}});
     write_in(folder, "lr.json", content.dump(1) + "\n");
     write_in(folder, "lr.svg", picture(points, suggestion));
-    log.info(
-        fmt::format("suggestion: --lr {:.2g} (the loss falls fastest at {:.2g} and is least at "
-                    "{:.2g}), for this --batch and --optimizer; curve: {}/lr.svg, lr.json",
-                    suggestion, points[steep].lr, points[least].lr, folder));
+    if (as_json)
+        fmt::print("{}\n", content.dump());
+    else
+        fmt::print(
+            "suggestion: --lr {:.2g} (the loss falls fastest at {:.2g} and is least at "
+            "{:.2g}), for this --batch and --optimizer; curve: {}/lr.svg, lr.json\n",
+            suggestion, points[steep].lr, points[least].lr, folder);
     return 0;
 }
 
@@ -127,7 +131,7 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
             throw;
         log.info(error.what());
     }
-    return report(config.out, log);
+    return report(config.out, config.json, log);
 }
 
 const CommandRow kLrFindRow = {"lr-find", Command(kTrain | kLrFind), "[options]",

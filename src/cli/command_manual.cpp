@@ -79,10 +79,21 @@ an option that is not given: CONVOY_WEIGHT_DECAY=0 is \-\-weight\-decay 0.
 .TP
 \fBRANK\fR, \fBWORLD_SIZE\fR, \fBLOCAL_RANK\fR, \fBMASTER_ADDR\fR, \fBMASTER_PORT\fR
 and their like of other launchers: the rank where no option gives it.
+.TP
+\fBNO_COLOR\fR, \fBTERM\fR
+print without colours; TERM=dumb: without progress bars too.
 .SH EXIT STATUS
-0: done. 1: an error, told in one sentence. 3: eval is below what was asked for. 128+\fIn\fR: ended by signal
-\fIn\fR; a training run has saved a checkpoint.
-.SH EXAMPLES
+)";
+    page += entry("0", "", "done.") + entry("3", "", "eval: below --min-top1 or --min-recall.");
+    page +=
+        entry("1", "",
+              "an error, told on stderr; check, predict: an image did not decode; doctor: a job "
+              "would not start; health: no rank answers, or its job stalls.");
+    page +=
+        entry("128+n", "",
+              "ended by signal n: 130 SIGINT, 143 SIGTERM, 141 SIGPIPE (nobody reads the output "
+              "any more); a training run has saved a checkpoint.");
+    page += R"(.SH EXAMPLES
 Train on a folder of class folders, then on two machines:
 .PP
 .EX

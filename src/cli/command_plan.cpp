@@ -4,6 +4,7 @@
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/base/terminal.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
@@ -81,7 +82,8 @@ int plan_in_job(JobSession& job) {
         broadcast_text(communicator, job.rank() == 0 ? model_text(config.model) : "");
     const Shares agreed = gather_shares(communicator, config.share, job.log);
     if (config.batch < job.world())
-        fail("--batch ", config.batch, " cannot be divided among ", job.world(), " ranks");
+        fail("--batch ", config.batch, " cannot be divided among ", job.world(),
+             " ranks: give more");
     const int classes = class_count(config);
 
     choose_device(job);
@@ -95,6 +97,7 @@ int plan_in_job(JobSession& job) {
     const JobTiming timing = [&] {
         StepProbe probe(config, *backend, model, optimizer, classes,
                         config.compute / double(largest));
+        const ProgressBar bar(job.log, "measuring links and ranks", 0);
         return time_job(communicator, probe, config, agreed.weights, /*brief=*/false, job.stop);
     }();
     PlanReport report{timing, job.peers(), config.batch, agreed.weights, agreed.fair};

@@ -6,6 +6,7 @@
 
 #include "data/loader.h"
 #include "src/base/check.h"
+#include "src/base/terminal.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
 #include "src/report/explain.h"
@@ -50,7 +51,7 @@ static void write_heat(const std::string& folder, std::string name, const Image&
 // Prints a line for each image. Returns whether all could be read, or a signal came.
 static bool predict_all(const Config& config, std::shared_ptr<const Source> source,
                         TrainedModel& trained, const LoaderOptions& options, const Stop& stop,
-                        std::set<std::string>& written) {
+                        std::set<std::string>& written, Log& log) {
     Backend& backend = *trained.backend;
     Model& model = *trained.model;
     const size_t classes = trained.card.classes.size();
@@ -61,8 +62,11 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
     std::unique_ptr<Explainer> explainer;
     if (!config.explain.empty())
         explainer = std::make_unique<Explainer>(trained, int(options.batch));
+    std::optional<ProgressBar> bar;  // lines on a terminal show themselves how far it is
+    if (terminal_width(stdout) == 0) bar.emplace(log, "predicting", source->size());
     loader.start(0, 0);
     while (Batch* batch = loader.next()) {
+        if (bar) bar->add(uint64_t(batch->n));
         if (stop()) return false;
         const Tensor images = input.take(*batch);
         const Tensor logits = model.forward(images, {false, {}, batch->samples, {}});
@@ -72,7 +76,7 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
         for (size_t n = 0; n < size_t(batch->n); ++n) {
             const auto of_image = std::span(probabilities).subspan(n * classes, classes);
             best.push_back(int(std::ranges::max_element(of_image) - of_image.begin()));
-            print_prediction(source->name(batch->samples[n]), of_image, trained.card.classes,
+            print_prediction(source->title(batch->samples[n]), of_image, trained.card.classes,
                              config.json);
         }
         if (explainer && !best.empty()) {
@@ -80,7 +84,7 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
             const std::vector<float> maps = explainer->run(images, best);
             const size_t map = maps.size() / best.size(), row = rows.size() / best.size();
             for (size_t n = 0; n < best.size(); ++n)
-                write_heat(config.explain, source->name(batch->samples[n]),
+                write_heat(config.explain, source->title(batch->samples[n]),
                            heat_picture(&rows[n * row], trained.card.preprocess(),
                                         std::span(maps).subspan(n * map, map), explainer->H(),
                                         explainer->W()),
@@ -106,7 +110,7 @@ static int command_predict(const CommandLine& line, Log& log, const Stop& stop) 
     bool is_good = true;
     std::set<std::string> written;  // heat maps
     for (const auto& source : sources) {
-        is_good = predict_all(config, source, trained, options, stop, written) && is_good;
+        is_good = predict_all(config, source, trained, options, stop, written, log) && is_good;
         if (stop()) return 128 + stop();
     }
     return is_good ? 0 : 1;

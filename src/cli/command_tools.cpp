@@ -6,6 +6,7 @@
 #include "net/health.h"
 #include "net/tls.h"
 #include "src/base/check.h"
+#include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/checkpoint/onnx.h"
 #include "src/checkpoint/torch_file.h"
@@ -25,12 +26,11 @@ static int all_threads(const Config& config) {
 
 static int command_check(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
-    if (line.files.size() > 1) fail("check takes one data set, not ", line.files.size());
+    if (line.files.size() > 1) fail("check takes one data set: trainer check PATH");
     if (!line.files.empty() && line.given.contains("data"))
         fail("check takes the data set as a word or by ", line.given.at("data"), ", not both");
     if (!line.files.empty()) config.data = line.files[0];
     if (config.data.empty()) fail("check needs a data set: trainer check PATH");
-    if (config.json) log.set_quiet(true);
     DataOptions options = data_options(config);
     options.tell_faults = false;  // the report has them all
     const DataSet data = open_data(options, log);
@@ -104,16 +104,17 @@ static int command_token(const CommandLine&, Log&, const Stop&) {
     return 0;
 }
 
-static int command_models(const CommandLine& line, Log&, const Stop&) {
+static int command_models(const CommandLine& line, Log& log, const Stop&) {
     if (!line.files.empty()) {
         fmt::print("{}", model_text(line.files[0]));
         return 0;
     }
+    Table table(line.config.json);
     for (const std::string& name : built_in_models())
-        fmt::print("{:<13} input {}\n", name, input_size_text(model_input_size(model_text(name))));
-    fmt::print(
-        "\n`trainer models NAME` prints a network's text: a start for a --model FILE of your "
-        "own.\n");
+        table.row({{"model", name, "model"},
+                   {"input", input_size_text(model_input_size(model_text(name))), "input"}});
+    log.info(
+        "\n`trainer models NAME` prints a network's text: a start for a --model FILE of your own.");
     return 0;
 }
 
@@ -142,7 +143,7 @@ static int command_export(const CommandLine& line, Log& log, const Stop&) {
 
 static int command_import(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
-    if (line.files.size() != 1) fail("import takes one weights file, not ", line.files.size());
+    if (line.files.size() != 1) fail("import takes one file: trainer import ", kImportRow.usage);
     if (config.out.empty()) fail("import needs --out FILE.safetensors");
     if (config.classes.empty()) fail("import needs --classes A,B,C: the names behind the outputs");
     const std::string text = model_text(config.model);

@@ -192,7 +192,7 @@ class Tune {
         } else if (left <= 0) {
             tried.speed.fault = "not measured: --minutes are over";
         } else {
-            if (!config_.json) log_.info(cat("measuring ", tried.setup.name));
+            log_.info(cat("measuring ", tried.setup.name));
             std::filesystem::remove_all(folder_ + "/run0");
             tried.speed = MeasuredRun(folder_, ranks(tried.setup))
                               .watch(kSeconds, std::max(left, 20.0), stop_);

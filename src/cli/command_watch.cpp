@@ -1,5 +1,4 @@
 // command_watch.cpp — page and watch: a run that trains, or has ended, in a browser or a terminal.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,6 +10,7 @@
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/base/terminal.h"
 #include "src/cli/commands.h"
 #include "src/page/server.h"
 #include "src/page/watch.h"
@@ -74,31 +74,28 @@ static std::function<json()> source_of(const std::string& run) {
     };
 }
 
-static int terminal_width() {
-    winsize size{};
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 99;
-}
-
 static int command_watch(const CommandLine& line, Log&, const Stop& stop) {
     const auto next = source_of(the_word(line, "watch takes a run folder or HOST:PORT"));
-    const bool terminal = isatty(STDOUT_FILENO);
-    size_t drawn = 0;  // lines that the next ones overwrite
+    const bool json = line.config.json;
+    const int width = json ? 0 : terminal_width(stdout);  // 0: a line each, nothing is drawn again
+    size_t drawn = 0;                                     // lines that the next ones overwrite
     double last_step = -1;
     while (!stop()) {
-        const json state = next();
+        const nlohmann::json state = next();
         std::string text = drawn > 0 ? fmt::format("\033[{}A\033[J", drawn) : "";
-        for (const std::string& event : watch_events(state)) text += event + "\n";
-        const std::vector<std::string> lines = terminal
-                                                   ? watch_lines(state, terminal_width())
-                                                   : std::vector<std::string>{watch_line(state)};
+        for (const std::string& event : watch_events(state))
+            if (!json) text += event + "\n";
+        const std::vector<std::string> lines =
+            width > 0 ? watch_lines(state, width)
+                      : std::vector{json ? state.dump() : watch_line(state)};
         const double step = std::fmax(json_number(state, "step"), 0);
-        if (terminal || step != last_step || is_over(state))
+        if (width > 0 || step != last_step || is_over(state))
             for (const std::string& one : lines) text += one + "\n";
-        drawn = terminal ? lines.size() : 0, last_step = step;
+        drawn = width > 0 ? lines.size() : 0, last_step = step;
         fmt::print("{}", text);
         std::fflush(stdout);
         if (is_over(state)) return 0;
-        wait(terminal ? 1 : 2, stop);
+        wait(width > 0 ? 1 : 2, stop);
     }
     return 128 + stop();
 }

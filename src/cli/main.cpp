@@ -1,14 +1,18 @@
-// main.cpp — from the arguments to the exit status. The one place where errors are printed.
-//
-//   0 done   1 error, one sentence on stderr   128+n after signal n, with a checkpoint
+// main.cpp — from the arguments to the exit status (command_manual.cpp lists them). The one place
+// where errors are printed.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <exception>
+#include <system_error>
 
+#include "src/base/terminal.h"
+#include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/cli/version.h"
 
@@ -53,35 +57,67 @@ static Environment environment() {
     return variables;
 }
 
+static bool is_piped() {
+    struct stat out {};
+    return fstat(STDOUT_FILENO, &out) == 0 && (S_ISFIFO(out.st_mode) || S_ISSOCK(out.st_mode));
+}
+
+static void set_up(Log& log, const CommandLine& line) {
+    const Config& config = line.config;
+    if (config.json) log.use_stderr();
+    log.set_quiet(config.quiet || (config.json && !config.verbose));
+    log.set_verbose(config.verbose);
+    log.set_draws(!config.quiet && !is_piped());  // what reads a pipe may draw there itself
+    for (const auto& [option, who] : line.given)
+        if (!who.starts_with("--")) log.detail("--", option, " is from ", who);
+}
+
+// The status, unless what was printed is lost: a reader that has enough of a pipe ends the program
+// as its signal would. Training and the coordinator do what matters elsewhere.
+static int with_output(int status, Command command) {
+    if ((std::fflush(stdout) == 0 && !std::ferror(stdout)) || command & (kTrain | kCoordinator))
+        return status;
+    if (is_piped()) return 128 + SIGPIPE;
+    fail("standard output cannot be written; is the disk full?");
+}
+
 int main(int argc, char** argv) {
     // A standard stream that the caller has closed: its number must not go to the next file opened.
     for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
         if (fcntl(stream, F_GETFD) == -1) open("/dev/null", O_RDWR);
+    // A closed pipe or socket, and a limit on the size of files, are errors of the write.
+    for (int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
     Log log;
+    Command command{};  // none yet
     try {
         const std::vector<std::string> words(argv + 1, argv + argc);
         if (!words.empty() && words[0] == "--version") {
             fmt::print("{}", version_text());
-            return 0;
+            return with_output(0, command);
         }
         const CommandLine line = parse_command_line(words, environment());
         if (!line.help.empty()) {
-            fmt::print("{}", line.help);
-            return 0;
+            fmt::print("{}", wrapped(line.help, terminal_width(stdout)));
+            return with_output(0, command);
         }
         const CommandRow& row = **std::ranges::find(kCommands, line.command, &CommandRow::command);
-        log.set_quiet(line.config.quiet || line.config.json);
+        command = row.command;
+        set_up(log, line);
         if (getpid() == 1) end_on_signals();
-        // A closed pipe or socket, and a limit on the size of files, are errors of the write.
-        for (int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
         // Waits until a training run asks for it (TrainRun::wish).
         sigset_t trace;
         sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
         sigprocmask(SIG_BLOCK, &trace, nullptr);
-        return row.run(line, log, stop_signal);
+        const int status = row.run(line, log, stop_signal);
+        log.detail(fmt::format("took {:.2f} s of processors", double(clock()) / CLOCKS_PER_SEC));
+        return with_output(status, command);
     } catch (const std::exception& error) {
-        std::fflush(stdout);
-        Log(stderr).notice(log.prefix(), "error: ", error.what());
+        log.erase();
+        // fmt::print says so at once.
+        const auto* failure = dynamic_cast<const std::system_error*>(&error);
+        if (failure && failure->code() == std::errc::broken_pipe && std::ferror(stdout))
+            return 128 + SIGPIPE;
+        Log(stderr).notice(log.prefix(), in_red("error:", stderr), " ", error.what());
         return stop_signal() ? 128 + stop_signal() : 1;
     }
 }

@@ -18,6 +18,7 @@
 #include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/sha256.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -209,9 +210,11 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
         log.info(counted(int64_t(all.size() - todo.size()), "shard"), " of ", all.size(),
                  " are there already");
     Losses losses;
-    ProgressBar progress(log, cat("packing ", images, " images"), images);
-    for_each_parallel(todo.size(), options.threads,
-                      [&](size_t i) { write_shard(todo[i], options, progress, losses); });
+    {
+        ProgressBar progress(log, cat("packing ", images, " images"), images);
+        for_each_parallel(todo.size(), options.threads,
+                          [&](size_t i) { write_shard(todo[i], options, progress, losses); });
+    }
     size_t told = 0;
     for (const std::string& reason : losses.reasons)
         if (++told <= 20) log.notice("left out: ", reason);
@@ -221,6 +224,7 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
     for (const ShardTask& task : all) names.push_back(task.path);
     const std::vector<Shard> shards =
         open_shards(names, {"", options.threads, Remote({}, log)}, log);
+    const ProgressBar hashing(log, "SHA-256 of shards", 0);
     for_each_parallel(names.size(), options.threads,
                       [&](size_t i) { checksums[i] = sha256_of_file(names[i]); });
     uint64_t packed = 0, bytes = 0;

@@ -17,6 +17,9 @@ static constexpr unsigned kSteps = kTrain | kBenchTrain | kPlan;
 static constexpr unsigned kModel = kTrain | kBenchTrain | kImport | kPlan;
 static constexpr unsigned kCompute =
     kTrain | kEval | kPredict | kBenchTrain | kBenchKernels | kPlan;
+static constexpr unsigned kBenches = kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData;
+static constexpr unsigned kTalks = kTrain | kEval | kPredict | kCheck | kPack | kCoordinator |
+                                   kExport | kImport | kPlan | kReport | kDoctor | kBenches;
 static constexpr unsigned kSets = kTrain | kEval | kCheck | kPack | kBenchData;
 
 using C = Config;
@@ -285,18 +288,23 @@ static const Option kOptions[] = {
      "steps between two lines"},
     {"tensorboard", "Output", &C::tensorboard, "", kTrain, kJob, kAny,
      "write curves, settings, images and mistakes for TensorBoard into the run folder, under tb/"},
+    {"histograms", "Output", &C::histograms, "N", kTrain, kJob, from(0, 1e6),
+     "for TensorBoard, every N epochs: how each tensor's weights and gradients are distributed"},
     {"page", "Output", &C::page, "[ADDRESS:PORT]", kTrain | kPage, kJob | kBare, kAny,
      "show the run on a web page of rank 0, and to Prometheus at /metrics; default address: "
      "127.0.0.1:29480; any but loopback needs the token of the URL that is printed"},
     {"trace", "Output", &C::trace, "FIRST:LAST", kTrain, kJob, kAny,
      "write these steps of all ranks, at most 100, into the run folder for ui.perfetto.dev; the "
      "last three are written when a rank gets SIGUSR2, and on a stall, a loss or an error"},
-    {"quiet", "Output", &C::quiet, "", kTrain | kEval | kPredict | kCoordinator, 0, kAny,
-     "print only errors and notices"},
+    {"quiet", "Output", &C::quiet, "", kTalks, 0, kAny,
+     "print only errors, notices and what was asked for; no progress bars"},
+    {"verbose", "Output", &C::verbose, "", kTalks, 0, kAny,
+     "print times and decisions too: seconds before each line, waits for images, checkpoints, "
+     "variables that were options, and processor time"},
     {"json", "Output", &C::json, "",
-     kEval | kPredict | kCheck | kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData |
-         kPlan | kDoctor | kTune,
-     0, kAny, "print one JSON object a line"},
+     kTrain | kEval | kPredict | kCheck | kPlan | kDoctor | kTune | kModels | kWatch | kBenches, 0,
+     kAny,
+     "print one JSON object a line, and messages to stderr; train: the events of RUN/log.jsonl"},
     {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},
     {"format", "Output", &C::format, "auto|tar|tfrecord|safetensors|onnx", kPack | kExport, 0, kAny,

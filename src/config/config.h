@@ -138,7 +138,8 @@ struct Config {
     int keep = 3;
     int log_every = 10;
     double minutes = 10;  // of tune
-    bool quiet = false, json = false, tensorboard = false;
+    bool quiet = false, verbose = false, json = false, tensorboard = false;
+    int histograms = 0;
     std::string page;   // "": none; "on": at the default address
     std::string trace;  // "FIRST:LAST"
 

@@ -21,7 +21,8 @@ Access access_of(const Config& config) {
     if (file.empty()) return {config.token, config.open};
     std::ifstream in(file);
     Access access{"", config.open};
-    if (!(in >> access.token)) fail("--token-file ", file, " cannot be read, or is empty");
+    if (!(in >> access.token))
+        fail("--token-file ", file, " cannot be read, or is empty; `trainer token` makes one");
     const auto others = std::filesystem::perms::others_all;
     if ((std::filesystem::status(file).permissions() & others) != std::filesystem::perms::none)
         fail("--token-file ", file, " can be read by every user of this machine: chmod 600 ", file);
@@ -78,6 +79,7 @@ JobSession::JobSession(const CommandLine& command_line, Log& its_log, Stop its_s
       config(line.config),
       job_(join_job(line, log, stop, adjust)) {
     if (world() > 1) log.set_prefix(cat("[rank ", rank(), "] "));
+    if (rank() != 0) log.set_draws(false);  // ranks may share a terminal
 }
 
 void JobSession::take_settings_of_rank0() {

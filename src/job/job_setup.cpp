@@ -177,6 +177,7 @@ static void check_loop(Config& config) {
     if (config.freeze_epochs > 0 && config.lr == 0)
         fail("--freeze-epochs needs --lr: the usual rate is one for training from scratch");
     if (in_pieces) config.factors = FactorMode::kOff;
+    config.tensorboard |= config.histograms > 0;
 }
 
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.

@@ -26,14 +26,6 @@ static std::string shown(const char* format, double x, double factor = 1) {
     return std::isfinite(x) ? fmt::format(fmt::runtime(format), factor * x) : "-";
 }
 
-// The first `width` characters of UTF-8.
-static std::string cut(const std::string& line, int width) {
-    size_t at = 0;
-    for (; at < line.size(); ++at)
-        if ((line[at] & 0xC0) != 0x80 && width-- == 0) break;
-    return line.substr(0, at);
-}
-
 bool is_over(const json& state) {
     const std::string phase = word(state, "state");
     return phase == "done" || phase == "stopped" || phase == "failed";
@@ -58,8 +50,8 @@ std::vector<std::string> watch_lines(const json& state, int width) {
     lines.push_back(cat(word(state, "model"), " on ",
                         word(state, "data").empty() ? "generated images" : word(state, "data")));
     const double part = json_number(state, "step") / json_number(state, "steps");
-    const int full = std::isfinite(part) ? int(std::clamp(part, 0.0, 1.0) * 40) : 0;
-    lines.push_back(fmt::format("[{:<40}] {}", std::string(size_t(full), '='), watch_line(state)));
+    lines.push_back(cat(bar_text(std::isfinite(part) ? part : 0, std::clamp(width / 4, 8, 40)), " ",
+                        watch_line(state)));
     const double late = json_number(state, "now") - json_number(state, "last_step_time");
     if (word(state, "state") == "training" && json_number(state, "last_step_time") > 0 && late > 30)
         lines.push_back(cat("no step is logged since ", clock_text(late)));
@@ -82,7 +74,7 @@ std::vector<std::string> watch_lines(const json& state, int width) {
             bytes(json_number(rank, "sent") / json_number(rank, "seconds")) + "/s",
             shown("{:.0f} %", json_number(rank, "gpu"), 100)));
     }
-    for (std::string& line : lines) line = cut(line, width);
+    for (std::string& line : lines) line = cut_text(line, width);
     return lines;
 }
 

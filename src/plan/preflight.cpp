@@ -7,6 +7,7 @@
 
 #include "data/order.h"
 #include "src/base/check.h"
+#include "src/base/terminal.h"
 #include "src/job/device_choice.h"
 #include "src/plan/plan_report.h"
 
@@ -32,6 +33,7 @@ JobTiming time_copy(const JobSetup& setup, Communicator& communicator,
                /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
     StepProbe probe(config, *backend, model, optimizer, classes);
+    const ProgressBar bar(setup.job.log, "pre-flight: measuring links and ranks", 0);
     return time_job(communicator, probe, config, shares, /*brief=*/true, setup.job.stop);
 }
 

@@ -128,7 +128,7 @@ RunHistory read_history(const std::string& path) {
             ++run.damaged;
         }
     if (run.settings.empty() && run.train.empty() && run.val.empty())
-        fail(file, " has no events of a run");
+        fail(file, " has no events of a run: name a run's folder, or its log.jsonl");
     return run;
 }
 

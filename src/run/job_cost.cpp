@@ -73,6 +73,14 @@ JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_p
     return job;
 }
 
+Amounts JobCost::sums() const {
+    Amounts all = before.value_or(Amounts());
+    for (const auto& [name, value] :
+         {std::pair("cost", cost), {"kwh", kwh}, {"grams_co2e", grams_co2e}})
+        if (value >= 0) all[name] += value;
+    return all;
+}
+
 std::string JobCost::text() const {
     std::vector<std::string> parts;
     if (cost >= 0)
@@ -80,10 +88,21 @@ std::string JobCost::text() const {
                             " an hour a machine)"));
     if (kwh >= 0) parts.push_back(cat(number_text(kwh), " kWh (", power_source, ")"));
     if (grams_co2e >= 0) parts.push_back(number_text(grams_co2e) + " g CO2e");
+    const Amounts all = sums();
+    const auto text_of = [](std::string what, const Amounts& amounts) {
+        for (const auto& [name, value] : amounts) what += cat(" ", name, " ", number_text(value));
+        return what;
+    };
+    if (before && !all.empty())
+        parts.push_back(text_of("before --resume", *before) +
+                        (before->size() < all.size() ? " (not known: 0)" : "") +
+                        text_of(", in all", all));
     return join_text(parts);
 }
 
-CostMeter::CostMeter(JobSession& job) : job_(job), cpu_([] { return cpu_packages(); }) {
+CostMeter::CostMeter(JobSession& job, std::optional<Amounts> before)
+    : job_(job), cpu_([] { return cpu_packages(); }) {
+    last_.before = std::move(before);
     const Config& config = job.config;
     mine_ = {
         .machine = machine_id(), .price_per_hour = config.price_per_hour, .watts = config.watts};
@@ -113,12 +132,23 @@ JobCost CostMeter::of_job(double seconds) {
     read();
     tell_failures();
     mine_.cpu_joules = cpu_.joules(), mine_.gpu_joules = gpu_.joules();
-    const nlohmann::json mine = {mine_.host, mine_.machine,    mine_.price_per_hour, mine_.watts,
-                                 mine_.gpu,  mine_.cpu_joules, mine_.gpu_joules};
+    const nlohmann::json mine = {mine_.host,
+                                 mine_.machine,
+                                 mine_.price_per_hour,
+                                 mine_.watts,
+                                 mine_.gpu,
+                                 mine_.cpu_joules,
+                                 mine_.gpu_joules,
+                                 last_.before ? nlohmann::json(*last_.before) : nlohmann::json()};
     std::vector<RankCost> ranks;
-    for (const auto& rank : gather_json(job_.communicator(), mine))
+    std::optional<Amounts> before;
+    for (const auto& rank : gather_json(job_.communicator(), mine)) {
         ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[4], rank[5], rank[6]});
-    return job_cost(ranks, seconds, job_.config.grams_per_kwh);
+        if (!rank[7].is_null()) before = rank[7].get<Amounts>();
+    }
+    last_ = job_cost(ranks, seconds, job_.config.grams_per_kwh);
+    last_.before = before;
+    return last_;
 }
 
 }  // namespace convoy

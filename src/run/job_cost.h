@@ -3,6 +3,8 @@
 // The formulae are in src/run/README.md. A machine counts once, however many ranks it has.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -11,14 +13,20 @@
 
 namespace convoy {
 
+// What is known of "cost", "kwh", "grams_co2e".
+using Amounts = std::map<std::string, double>;
+
 struct JobCost {
     double cost = -1, kwh = -1, grams_co2e = -1;  // -1: not known
     double price_per_hour = 0;                    // of a machine, on average
     std::string power_source;                     // "measured: CPU packages"
+    // Where a run goes on: what the processes before have spent, as far as it was known.
+    std::optional<Amounts> before = {};
 
-    // "cost 1.23 (0.41 an hour a machine), 0.12 kWh (measured: CPU packages), 48.00 g CO2e"; "" if
-    // nothing is known.
+    // "cost 1.23 (0.41 an hour a machine), 0.12 kWh (measured: CPU packages), 48.00 g CO2e", and
+    // what was spent before, and in all; "" if nothing is known.
     std::string text() const;
+    Amounts sums() const;  // of the whole job
 };
 
 // What one rank knows of its machine.
@@ -34,15 +42,18 @@ JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_p
 // Counts on one rank from its construction on.
 class CostMeter {
  public:
-    explicit CostMeter(JobSession& job);
+    // before: of one rank is enough, the others learn of it from of_job().
+    explicit CostMeter(JobSession& job, std::optional<Amounts> before = {});
     void read();  // to be called now and then: see cpu_packages()
     // Collective: the cost of `seconds` of all ranks.
     JobCost of_job(double seconds);
+    Amounts spent() const { return last_.sums(); }  // as of the last time
 
  private:
     void tell_failures();
     JobSession& job_;
     RankCost mine_;
+    JobCost last_;
     EnergySource cpu_, gpu_;
 };
 

@@ -68,7 +68,7 @@ static std::vector<uint8_t> small_jpeg(const Source& source, uint64_t sample) tr
 void Quality::gather(Communicator& communicator, const Source& source) {
     nlohmann::json mine = nlohmann::json::array();
     for (const auto& [probability, truth, guess, sample, name, jpeg] : worst) {
-        const std::string shown = printable(source.name(sample));
+        const std::string shown = printable(source.title(sample));
         mine.push_back({probability, truth, guess, sample, is_utf8(shown) ? shown : cat(sample),
                         small_jpeg(source, sample)});
     }

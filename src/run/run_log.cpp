@@ -20,21 +20,19 @@ static json quality(const Sums& sums) {
 
 // Money, energy and gas so far: in the events of epochs and of the end. What is known of them.
 static json cost_fields(const JobCost& cost) {
-    json fields = json::object();
-    if (cost.cost >= 0) fields["cost"] = cost.cost;
-    if (cost.kwh >= 0) fields.update({{"kwh", cost.kwh}, {"power_source", cost.power_source}});
-    if (cost.grams_co2e >= 0) fields["grams_co2e"] = cost.grams_co2e;
+    json fields = cost.sums();
+    if (cost.kwh >= 0) fields["power_source"] = cost.power_source;
+    if (cost.before && !fields.empty()) fields["before"] = *cost.before;
     return fields;
 }
 
 RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
-               bool terminal, bool tensorboard)
+               bool tensorboard)
     : log_(log),
       shows_curves_(tensorboard),
       rank_(rank),
       log_every_(log_every),
       classes_(classes),
-      terminal_(terminal),
       begin_(Clock::now()),
       drawn_(begin_),
       epoch_begin_(begin_) {
@@ -88,6 +86,7 @@ void RunLog::event(const char* name, const json& fields) {
     if (page_) page_->event(line);
     if (!file_) return;
     const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    if (prints_) std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout);
     if (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0)
         return;
     log_.notice("cannot write ", path_, ": ", std::strerror(errno),
@@ -117,7 +116,7 @@ void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, b
     line_due_ |= due;  // without sums of all ranks, or without images, it is left to a later step
     const bool prints =
         window.sums.count > 0 && (local ? due && own_.steps >= log_every_ : line_due_);
-    if (prints || (terminal_ && rank_ == 0 && seconds_since(drawn_) > 0.1))
+    if (prints || (log_.draws() && rank_ == 0 && seconds_since(drawn_) > 0.1))
         print_step(at, step_in_epoch, window, lr, prints);
     if (!prints) return;
     line_due_ = local;
@@ -145,9 +144,7 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, const Window&
                         100 * net, 100 * busy, lr, clock_text(left));
     drawn_ = Clock::now();
     if (!whole_line) {
-        constexpr int kWidth = 20;
-        const int64_t full = kWidth * step_in_epoch / std::max<int64_t>(steps_per_epoch_, 1);
-        log_.transient(fmt::format("[{:<{}}] {}", std::string(size_t(full), '='), kWidth, text));
+        log_.draw(double(step_in_epoch) / double(std::max<int64_t>(steps_per_epoch_, 1)), text);
         return;
     }
     if (rank_ == 0) log_.info(text);

@@ -20,9 +20,8 @@ std::string quality_text(const Sums& sums, int classes);
 class RunLog {
  public:
     // Events are appended to `folder`/log.jsonl; "" keeps no file. Lines for people are rank 0's.
-    // On a terminal a progress bar is drawn between two lines. tensorboard: events are also shown
-    // there.
-    RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes, bool terminal,
+    // tensorboard: events are also shown there.
+    RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
            bool tensorboard = false);
     ~RunLog();
 
@@ -47,6 +46,8 @@ class RunLog {
     void become(int rank, const std::string& folder, int64_t next_step);
     // From now on `page` gets every event too, on every rank, so that an heir knows what was.
     void show_on(PageState* page) { page_ = page; }
+    // From now on what goes to the file goes to standard output too.
+    void print_events(bool prints) { prints_ = prints; }
     // Null without --tensorboard, before plan(), and on ranks that keep no file.
     TensorBoard* tensorboard() const { return tensorboard_.get(); }
 
@@ -74,7 +75,7 @@ class RunLog {
     std::unique_ptr<TensorBoard> tensorboard_;
     PageState* page_ = nullptr;
     int rank_, log_every_, classes_;
-    bool terminal_, line_due_ = false;
+    bool line_due_ = false, prints_ = false;
     double norm_ = 0;
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
     Window all_;        // of all ranks, since their last line

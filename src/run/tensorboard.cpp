@@ -183,6 +183,10 @@ void TensorBoard::text(const std::string& tag, const std::string& markdown, int6
     train_->add_value(step, ProtoMessage().bytes(1, tag).bytes(8, tensor).bytes(9, plugin("text")));
 }
 
+void TensorBoard::histogram(const std::string& tag, const Histogram& histogram, int64_t step) {
+    train_->add_value(step, ProtoMessage().bytes(1, tag).bytes(5, histogram.message()));
+}
+
 void TensorBoard::picture(const std::string& tag, const Image& image, int64_t step, bool exact,
                           const std::string& description) {
     const std::vector<uint8_t> bytes = encoded(image, exact ? ".png" : ".jpg", 95);

@@ -16,7 +16,7 @@
 
 #include "data/decode.h"
 #include "src/base/log.h"
-#include "src/base/protobuf.h"
+#include "src/run/histogram.h"
 
 namespace convoy {
 
@@ -36,6 +36,7 @@ class TensorBoard {
     // RGB or grey, stored as JPEG, or as PNG where `exact`. description: Markdown.
     void picture(const std::string& tag, const Image& image, int64_t step, bool exact,
                  const std::string& description);
+    void histogram(const std::string& tag, const Histogram& histogram, int64_t step);
 
  private:
     class File;

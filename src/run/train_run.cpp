@@ -32,9 +32,9 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
             std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)));
     base_lr_ = base_learning_rate(config_, model_->has_batch_norm());
     if (setup_.rank() == 0) folder_ = open_run_folder(config_, 0);
-    run_log_ = std::make_unique<RunLog>(
-        log_, folder_, setup_.rank(), config_.log_every, int(setup_.classes.size()),
-        !config_.quiet && isatty(STDOUT_FILENO), config_.tensorboard);
+    run_log_ = std::make_unique<RunLog>(log_, folder_, setup_.rank(), config_.log_every,
+                                        int(setup_.classes.size()), config_.tensorboard);
+    run_log_->print_events(config_.json);
     if (!config_.page.empty()) page_address(config_.page);  // a mistake in it ends the run here
     if (!config_.page.empty()) run_log_->show_on(&page_state_);
 }
@@ -195,7 +195,7 @@ void TrainRun::begin() {
         board->text("ranks", ranks, at_.step);
     }
     log_job();
-    costs_ = std::make_unique<CostMeter>(setup_.job);
+    costs_ = std::make_unique<CostMeter>(setup_.job, spent_before_);
     const std::string device = device_identity(config_.device);
     usage_ = std::make_unique<Utilisation>(device.starts_with("GPU-") ? device : "", communicator_,
                                            clocks());
@@ -215,15 +215,16 @@ int TrainRun::train() {
             const JobCost cost = costs_->of_job(run_log_->seconds());
             if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, cost);
             logged_epoch_ = at_.epoch;
+            show_histograms();
             if (val_loader_ && !stopped_ && config_.schedule != Schedule::kRange) validate();
             go_to({at_.epoch + 1, 0, at_.step});
         }
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
     finish_trace();
+    const JobCost cost = costs_->of_job(run_log_->seconds());
     save(at_, false);
     usage_->step() == at_.step ? take_usage() : tell_usage();
-    const JobCost cost = costs_->of_job(run_log_->seconds());
     setup_.job.finish();
     return finish(cost);
 }
@@ -295,7 +296,8 @@ void TrainRun::train_epoch() {
         check_bad(epoch_sums_.skipped + int64_t(setup_.data.train->damaged()), loader_->samples(),
                   "images of this epoch");
         if (over()) return;
-        if (save_is_due() && !epoch_done()) try_to_save(at_, false);
+        if (save_is_due() && !epoch_done())
+            costs_->of_job(run_log_->seconds()), try_to_save(at_, false);
         if (agreed == kNewRing) part();
         communicator_.set_progress(at_.step, Phase::kData);
     }
@@ -373,7 +375,7 @@ void TrainRun::validate() {
     optimizer_->swap_average();
     try {
         sums = evaluator_->run(*val_loader_, at_.step,
-                               config_.tensorboard ? watch : Evaluator::Watch());
+                               config_.tensorboard ? watch : Evaluator::Watch(), &log_);
     } catch (...) {
         optimizer_->swap_average();
         throw;
@@ -395,6 +397,7 @@ void TrainRun::validate() {
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
     run_log_->validation(at_, sums, is_best);
+    costs_->of_job(run_log_->seconds());  // for the checkpoint
     if (is_best && config_.save_every > 0) try_to_save({at_.epoch + 1, 0, at_.step}, true);
 }
 

@@ -15,6 +15,7 @@
 #include "data/decoded_cache.h"
 #include "data/loader.h"
 #include "src/base/clock.h"
+#include "src/base/terminal.h"
 #include "src/job/job_setup.h"
 #include "src/page/server.h"
 #include "src/run/run_log.h"
@@ -66,6 +67,7 @@ class TrainRun {
     void go_to(const Position& at);
     Batch* next_batch();
     void show_images(const Batch& batch);
+    void show_histograms();
     void validate();
     void keep_weights_equal();
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
@@ -154,6 +156,7 @@ class TrainRun {
     double smooth_loss_ = 0, least_loss_ = 0;  // with --schedule range, and whether the first is
     bool diverges_ = false;                    // four times the second
     Position last_val_at_;
+    std::optional<Amounts> spent_before_;     // of the checkpoint that it goes on from
     Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
+#include "src/base/terminal.h"
 #include "src/run/train_run.h"
 
 namespace convoy {
@@ -52,10 +53,14 @@ void TrainRun::save(const Position& at, bool is_best) {
                               public_settings(config_),
                               setup_.order,
                               peak_top1_,
-                              stale_};
+                              stale_,
+                              costs_ ? costs_->spent() : spent_before_.value_or(Amounts())};
     const ModelCard card{config_.model, setup_.model_text, model_->input(), setup_.classes};
+    const auto begin = Clock::now();
+    const ProgressBar bar(log_, cat("saving the checkpoint of step ", at.step), 0);
     const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,
                                                is_best, config_.keep);
+    log_.detail(fmt::format("{} written in {:.2f} s", folder, seconds_since(begin)));
     run_log_->event("checkpoint", {{"step", at.step}, {"folder", folder}});
 }
 

@@ -32,6 +32,7 @@ void TrainRun::start_weights() {
             at_.consumed = 0;
         }
         peak_top1_ = meta.peak_top1, stale_ = meta.stale;
+        spent_before_ = meta.spent;
         // A new --out folder holds no best checkpoint yet.
         best_top1_ = std::filesystem::exists(folder_ + "/best") ? meta.best_top1 : -1;
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",

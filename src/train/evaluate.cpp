@@ -2,6 +2,7 @@
 #include "src/train/evaluate.h"
 
 #include "src/base/check.h"
+#include "src/base/terminal.h"
 
 namespace convoy {
 
@@ -16,12 +17,15 @@ Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
       pieces_(std::max(model.planned(), 1), model.max_batch(), 0),
       pipeline_(pipeline) {}
 
-Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch) {
+Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) {
     Sums total;
     stopped_ = 0;
     loader.start(0, 0);
     communicator_.set_progress(step, Phase::kValidation);
+    std::optional<ProgressBar> bar;
+    if (log) bar.emplace(*log, "evaluating", uint64_t(loader.samples()));
     while (Batch* own = loader.next()) {
+        if (bar) bar->add(uint64_t(own->global_wanted));
         const Batch& batch = pipeline_ ? pipeline_->take(*own) : *own;
         Counters counters;
         set_counters(counters, batch, stop_());

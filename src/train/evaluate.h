@@ -25,9 +25,9 @@ class Evaluator {
     // loader.samples(), unless they come as a stream, which may end early. Blocks; returns the same
     // sums on all ranks. A signal on any rank ends all at the same batch: then stopped() is that
     // signal, and the sums are partial. watch: sees each batch of this rank with its logits,
-    // without a pipeline.
+    // without a pipeline. log: draws how far it is.
     using Watch = std::function<void(const Batch&, Tensor logits)>;
-    Sums run(Loader& loader, int64_t step, const Watch& watch = {});
+    Sums run(Loader& loader, int64_t step, const Watch& watch = {}, Log* log = nullptr);
     int stopped() const { return stopped_; }
 
  private:
