@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
-#include "src/base/random.h"
 #include "src/base/sha256.h"
 #include "src/base/terminal.h"
 #include "src/checkpoint/weights.h"
@@ -21,6 +20,8 @@ namespace convoy {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+static constexpr const char* kFiles[] = {"model.safetensors", "optim.safetensors"};
 
 // ---- files -----------------------------------------------------------------------------------
 
@@ -106,33 +107,6 @@ static SafeTensors optimizer_state(Model& model, Optimizer& optimizer, Backend& 
     return content;
 }
 
-// Of all that meta.json says but the checksum itself.
-static std::string checksum_of(json content) {
-    content.erase("checksum");
-    return fmt::format("{:016x}", hash_bytes(content.dump()));
-}
-
-static json meta_to_json(const CheckpointMeta& meta, const std::string& folder) {
-    json content = {{"format", 2},
-                    {"program", "convoy"},
-                    {"epoch", meta.position.epoch},
-                    {"samples_consumed", meta.position.consumed},
-                    {"step", meta.position.step},
-                    {"optimizer_steps", meta.optimizer_steps},
-                    {"best_top1", meta.best_top1},
-                    {"data_fingerprint", fmt::format("{:016x}", meta.data_fingerprint)},
-                    {"order", meta.order},
-                    {"peak_top1", meta.peak_top1},
-                    {"stale_validations", meta.stale},
-                    {"spent", meta.spent},
-                    {"options", meta.settings},
-                    {"sha256",
-                     {{"model.safetensors", sha256_of_file(folder + "/model.safetensors")},
-                      {"optim.safetensors", sha256_of_file(folder + "/optim.safetensors")}}}};
-    content["checksum"] = checksum_of(content);
-    return content;
-}
-
 static void remove_old(const fs::path& run, const std::string& newest, int keep) {
     std::error_code ignored;  // no best yet; a folder that cannot be removed costs only space
     const std::string best = fs::read_symlink(run / "best", ignored).string();
@@ -162,10 +136,12 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
         fs::remove_all(fresh);
         fs::create_directories(fresh);
         weights.metadata = card_to_metadata(card);
-        write_safetensors(fresh / "model.safetensors", weights);
-        write_safetensors(fresh / "optim.safetensors", state);
+        write_safetensors(fresh / kFiles[0], weights);
+        write_safetensors(fresh / kFiles[1], state);
+        FileHashes hashes;
+        for (const char* one : kFiles) hashes[one] = sha256_of_file(fresh / one);
         std::ofstream file(fresh / "meta.json", std::ios::binary);
-        file << meta_to_json(meta, fresh).dump(2) << "\n";
+        file << meta_text(meta, hashes);
         close_synced(file, fresh / "meta.json");
         sync_path(fresh);
         const fs::path old = fs::path(run) / cat(name, ".writing-old");
@@ -188,39 +164,25 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
 // ---- loading ---------------------------------------------------------------------------------
 
 static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
-    std::ifstream file(folder + "/meta.json");
-    if (!file) fail(folder, "/meta.json: ", std::strerror(errno));
+    constexpr uintmax_t kMostBytes = 16 << 20;
+    const std::string path = folder + "/meta.json";
+    std::ifstream file(path, std::ios::binary);
+    if (!file) fail(path, ": ", std::strerror(errno));
     Checkpoint checkpoint;
     checkpoint.folder = folder;
-    CheckpointMeta& meta = checkpoint.meta;
-    std::map<std::string, std::string> hashes;  // by file name
+    FileHashes hashes;
     try {
-        const json content = json::parse(file);
-        // Format 1, that of version 0.1.0, has no checksum.
-        if (content.at("format") != 1 && content.at("checksum") != checksum_of(content))
-            fail("it was changed or cut short after it was written");
-        meta.position = {content.at("epoch"), content.at("samples_consumed"), content.at("step")};
-        meta.optimizer_steps = content.at("optimizer_steps");
-        meta.best_top1 = content.at("best_top1");
-        meta.data_fingerprint =
-            std::stoull(content.at("data_fingerprint").get<std::string>(), nullptr, 16);
-        meta.order = content.value("order", "");
-        meta.peak_top1 = content.value("peak_top1", meta.best_top1);
-        meta.stale = content.value("stale_validations", 0);
-        const json spent = content.value("spent", json::object());
-        for (const auto& [name, value] : spent.items())  // what is no amount is not known
-            if (value.is_number() && value >= 0) meta.spent[name] = value;
-        meta.settings = content.at("options").get<std::map<std::string, std::string>>();
-        content.at("sha256").get_to(hashes);
+        if (fs::file_size(path) > kMostBytes) fail("it has more than ", kMostBytes, " bytes");
+        checkpoint.meta = parse_meta({std::istreambuf_iterator<char>(file), {}}, hashes);
     } catch (const std::exception& error) {
-        fail(folder, "/meta.json is not what a checkpoint holds: ", error.what());
+        fail(path, " is not what a checkpoint holds: ", error.what());
     }
     const ProgressBar bar(log, cat("checking and reading ", folder), 0);
-    for (const char* name : {"model.safetensors", "optim.safetensors"})
+    for (const char* name : kFiles)
         if (sha256_of_file(cat(folder, "/", name)) != hashes[name])
             fail(folder, "/", name, " was changed or cut short after it was written");
-    checkpoint.model = read_safetensors(folder + "/model.safetensors");
-    checkpoint.optimizer = read_safetensors(folder + "/optim.safetensors");
+    checkpoint.model = read_safetensors(cat(folder, "/", kFiles[0]));
+    checkpoint.optimizer = read_safetensors(cat(folder, "/", kFiles[1]));
     return checkpoint;
 }
 

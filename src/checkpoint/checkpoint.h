@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "src/base/log.h"
+#include "src/checkpoint/meta.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/train/trainer.h"
 
@@ -48,19 +49,6 @@ std::map<std::string, std::string> card_to_metadata(const ModelCard& card);
 // Throws Error naming `path` where the metadata lacks something.
 ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
                              const std::string& path);
-
-struct CheckpointMeta {
-    Position position;
-    double best_top1 = -1;  // of the validations so far; -1: none
-    int64_t optimizer_steps = 0;
-    uint64_t data_fingerprint = 0;
-    std::map<std::string, std::string> settings;  // job settings of the run
-    std::string order =
-        {};                 // along which position counts (JobSetup::order); "": an older version's
-    double peak_top1 = -1;  // for --early-stop and --target-top1: best_top1 of all folders, and
-    int stale = 0;          // the validations since
-    std::map<std::string, double> spent = {};  // by the whole job so far: JobCost::sums()
-};
 
 struct Checkpoint {
     std::string folder;

@@ -15,6 +15,7 @@
 #include "net/wire.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
+#include "src/checkpoint/meta.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/config/config.h"
 #include "src/model/model_text.h"
@@ -104,6 +105,14 @@ void fuzz_list(Bytes bytes) {
 void fuzz_safetensors(Bytes bytes) {
     for (const auto& [name, tensor] : read_safetensors(file_of(bytes)).tensors)
         if (tensor.values.size() * 2 > bytes.size()) __builtin_trap();  // bf16: 2 bytes each
+}
+
+// What is taken is taken again as it is written.
+void fuzz_meta(Bytes bytes) {
+    FileHashes hashes, again;
+    const CheckpointMeta meta = parse_meta(std::string(view(bytes)), hashes);
+    const std::string text = meta_text(meta, hashes);
+    if (meta_text(parse_meta(text, again), again) != text) __builtin_trap();
 }
 
 // A file with these bytes, and one whose pickle they are, with a checksum that fits.
@@ -241,6 +250,15 @@ const std::map<std::string, Target> kTargets = {
               text(pickled_dict(tensor)), text(torch_file(pickled_dict(tensor))),
               text("\x80\x02}" + pickled("model") + "ccollections\nOrderedDict\n)R(" + tensor +
                    "uN\x86\x87]a\x8c\x01xh\x01q\x01su.")};
+      }}},
+    {"meta",
+     {fuzz_meta,
+      [] {
+          CheckpointMeta meta;
+          meta.settings = {{"batch", "64"}}, meta.spent = {{"cost", 1.5}};
+          std::string json = meta_text(meta, {{"model.safetensors", "00ff"}});
+          json.replace(json.find("\"format\": 2"), 11, "\"format\": 1");  // without a checksum
+          return std::vector<Bytes>{text(json)};
       }}},
     {"model",
      {fuzz_model,

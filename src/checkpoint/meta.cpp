@@ -1,0 +1,64 @@
+// meta.cpp — see meta.h.
+#include "src/checkpoint/meta.h"
+
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+#include "src/base/random.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+// Of all that meta.json says but the checksum itself.
+static std::string checksum_of(json content) {
+    content.erase("checksum");
+    return fmt::format("{:016x}", hash_bytes(content.dump()));
+}
+
+std::string meta_text(const CheckpointMeta& meta, const FileHashes& hashes) {
+    json content = {{"format", 2},
+                    {"program", "convoy"},
+                    {"epoch", meta.position.epoch},
+                    {"samples_consumed", meta.position.consumed},
+                    {"step", meta.position.step},
+                    {"optimizer_steps", meta.optimizer_steps},
+                    {"best_top1", meta.best_top1},
+                    {"data_fingerprint", fmt::format("{:016x}", meta.data_fingerprint)},
+                    {"order", meta.order},
+                    {"peak_top1", meta.peak_top1},
+                    {"stale_validations", meta.stale},
+                    {"spent", meta.spent},
+                    {"options", meta.settings},
+                    {"sha256", hashes}};
+    content["checksum"] = checksum_of(content);
+    return content.dump(2) + "\n";
+}
+
+CheckpointMeta parse_meta(const std::string& text, FileHashes& hashes) {
+    CheckpointMeta meta;
+    try {
+        const json content = json::parse(text);
+        // Format 1, that of version 0.1.0, has no checksum.
+        if (content.at("format") != 1 && content.at("checksum") != checksum_of(content))
+            fail("it was changed or cut short after it was written");
+        meta.position = {content.at("epoch"), content.at("samples_consumed"), content.at("step")};
+        meta.optimizer_steps = content.at("optimizer_steps");
+        meta.best_top1 = content.at("best_top1");
+        meta.data_fingerprint =
+            std::stoull(content.at("data_fingerprint").get<std::string>(), nullptr, 16);
+        meta.order = content.value("order", "");
+        meta.peak_top1 = content.value("peak_top1", meta.best_top1);
+        meta.stale = content.value("stale_validations", 0);
+        const json spent = content.value("spent", json::object());
+        for (const auto& [name, value] : spent.items())  // what is no amount is not known
+            if (value.is_number() && value >= 0) meta.spent[name] = value;
+        meta.settings = content.at("options").get<std::map<std::string, std::string>>();
+        content.at("sha256").get_to(hashes);
+    } catch (const std::exception& error) {
+        fail(error.what());
+    }
+    return meta;
+}
+
+}  // namespace convoy
