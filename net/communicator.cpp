@@ -316,8 +316,8 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
              ": its ranks are 0 to ", options.world - 1);
     if (options.host.empty()) fail("joining needs the host of the coordinator (--coord HOST:PORT)");
 
-    auto membership = std::make_unique<Membership>(log, options.heartbeat, options.stall,
-                                                   options.access, options.flows);
+    auto membership =
+        std::make_unique<Membership>(log, options.heartbeat, options.stall, options.access);
     std::future<Connected> future = rendezvous(*membership, options);
     while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
         if (const int signal = stop ? stop() : 0; signal != 0)

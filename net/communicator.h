@@ -189,8 +189,6 @@ struct JoinOptions {
     // The interface, address or network to use ("eth1", "10.0.0.7", "10.0.0.0/24"); "": the one
     // that the route to the coordinator takes.
     std::string iface;
-    // TCP connections of each edge of the ring that this rank dials; 0: by the round trip.
-    uint32_t flows = 0;
     Access access;
     std::chrono::milliseconds join_timeout{600'000};
     // A rank is lost when its connection ends, or when three heartbeats are missing and its machine
@@ -204,6 +202,7 @@ struct JoinOptions {
     // alive.
     bool bf16_wire = false, elastic = false, alone = false;
     int min_world = 1;
+    uint32_t flows = 0;  // rank 0's value: TCP connections of an edge; 0: by the round trip
 
     // Take part in a job that trains: the communicator is that of a rank after the others, and has
     // no ring until its first regroup(-1, true). `rank` and `world` are not asked for.

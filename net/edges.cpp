@@ -59,7 +59,8 @@ class Edges {
 
 asio::awaitable<void> Edges::open() {
     for (int rank : peers_)
-        if (rank < welcome_.rank) co_await dial_peer(rank, membership_.flows());
+        if (rank < welcome_.rank)
+            co_await dial_peer(rank, std::min(welcome_.rules.flows, wire::kMostFlows));
     for (co_await accept_waiting(); !missing().empty(); co_await accept_waiting())
         co_await wait_for_news();
     membership_.send(wire::encode_empty(wire::Type::ready, welcome_.generation));

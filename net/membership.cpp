@@ -25,9 +25,8 @@ wire::Heartbeat Progress::heartbeat() const {
     return beat;
 }
 
-Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, const Access& access,
-                       uint32_t flows)
-    : log_(log), heartbeat_(heartbeat), stall_(stall), flows_(flows), listener_(io_, log, access) {
+Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, const Access& access)
+    : log_(log), heartbeat_(heartbeat), stall_(stall), listener_(io_, log, access) {
     progress_.since = heard_ = Clock::now();
     expect_edges();
     listener_.on_health = [this] { return health(); };

@@ -40,9 +40,8 @@ struct IncomingEdge {
 class Membership {
  public:
     // `stall` is how long the coordinator may be silent before this rank is unhealthy.
-    // flows: JoinOptions::flows.
     Membership(Log& log, std::chrono::milliseconds heartbeat, std::chrono::milliseconds stall,
-               const Access& access, uint32_t flows);
+               const Access& access);
     // Sends the messages that wait (for a second at most), then ends the control thread.
     ~Membership();
     Membership(const Membership&) = delete;
@@ -57,7 +56,6 @@ class Membership {
     JobStatus& status() { return status_; }
     Progress& progress() { return progress_; }
     std::chrono::milliseconds heartbeat() const { return heartbeat_; }
-    uint32_t flows() const { return flows_; }
 
     // The five below run on the control thread.
     // What this rank waits for before WELCOME, for health().
@@ -124,7 +122,6 @@ class Membership {
 
     Log& log_;
     std::chrono::milliseconds heartbeat_, stall_;
-    const uint32_t flows_;
     JobStatus status_;
     Progress progress_;
     wire::Welcome welcome_;

@@ -330,8 +330,12 @@ wire::Join Rendezvous::join_message() const {
     join.world = options_.world;
     join.serves = membership_.coordinator_id();
     join.heartbeat_ms = uint32_t(options_.heartbeat.count());
-    join.rules = {options_.bf16_wire, options_.elastic, options_.alone,
-                  uint32_t(options_.min_world), uint32_t(options_.stall.count())};
+    join.rules = {options_.bf16_wire,
+                  options_.elastic,
+                  options_.alone,
+                  uint32_t(options_.min_world),
+                  uint32_t(options_.stall.count()),
+                  options_.flows};
     join.process = membership_.process();
     join.host = host_id();
     join.address = advertised();

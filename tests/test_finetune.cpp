@@ -156,6 +156,7 @@ TEST_CASE("program: what does not go together is refused in a sentence at the st
           {{"--replicas", "2", "--pipeline", "2"}, "--replicas 2 does not go with --pipeline"},
           {{"--replicas", "2", "--bn-group", "0"}, "--replicas needs --bn-group above 0"},
           {{"--replicas", "2", "--device", "simt"}, "--replicas shares the weights"},
+          {{"--replicas", "4", "--device", "cpu", "--threads", "3"}, "there are 3: give fewer"},
           {{"--accumulate", "2", "--pipeline", "2"}, "--accumulate 2 does not go with --pipeline"},
           {{"--accumulate", "2", "--bn-group", "0"}, "--accumulate needs --bn-group above 0"},
           {{"--schedule", "onecycle", "--warmup", "2"}, "--warmup has no effect"},

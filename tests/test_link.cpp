@@ -99,8 +99,7 @@ TEST_CASE("a connection that breaks ends the link, and shutting it ends them all
     CHECK_THROWS_AS(pair.left.send_all(noise(16)), LinkLost);
 }
 
-TEST_CASE(
-    "--flows: edges of several connections, each rank's own number, with and without a token") {
+TEST_CASE("--flows: edges have as many connections as rank 0 says, with and without a token") {
     for (const std::string& token : {std::string(), make_token()}) {
         CAPTURE(token.empty());
         const int world = 4;
@@ -108,7 +107,7 @@ TEST_CASE(
         run_ranks(
             world,
             [&](JoinOptions& options) {
-                options.flows = uint32_t(1 + 3 * options.rank);
+                options.flows = options.rank == 0 ? 3 : 999;
                 options.access.token = token;
             },
             [&](Job& job) {

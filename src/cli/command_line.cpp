@@ -109,7 +109,8 @@ static Environment read_settings(const std::string& path) {
         std::string name, value;
         if (!(line >> name) || name[0] == '#') continue;
         std::getline(line >> std::ws, value);
-        if (!find_option(name) || value.empty())
+        if (value.ends_with('\r')) value.pop_back();
+        if (!find_option(name) || value.empty() || name == "settings")
             fail("--settings ", path, ": '", printable(text), "' is not an option and its value");
         settings[name] = value;
     }
@@ -167,7 +168,9 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         const std::string option = "--" + name, variable = environment_name(name);
         const bool is_typed = app.count(option) > 0, is_set = environment.contains(variable);
         if (!is_typed && !is_set && !settings.contains(name)) return;
-        line.given[name] = is_typed ? option : is_set ? variable : line.config.settings;
+        line.given[name] = is_typed ? option
+                           : is_set ? variable
+                                    : cat(line.config.settings, ": --", name);
         const bool bare = is_typed && text.empty() && find_option(name)->flags & kBare;
         set_option(line.config, name,
                    bare       ? "on"

@@ -11,6 +11,7 @@
 #include "src/base/clock.h"
 #include "src/base/table.h"
 #include "src/cli/commands.h"
+#include "src/cli/version.h"
 #include "src/job/exchange.h"
 #include "src/plan/tune.h"
 
@@ -44,8 +45,9 @@ std::vector<std::string> leading_words(const CommandLine& line) {
 
 class Tune {
  public:
-    Tune(const CommandLine& line, Log& log, const Stop& stop)
+    Tune(const CommandLine& line, int rank, Log& log, const Stop& stop)
         : config_(line.config),
+          rank_(rank),
           log_(log),
           stop_(stop),
           given_(given_words(line)),
@@ -56,10 +58,16 @@ class Tune {
         std::error_code gone;
         std::filesystem::remove_all(folder_, gone);
     }
-    std::string file() const { return config_.out.empty() ? "tuned.settings" : config_.out; }
+    // Each rank has its own, of which rank 0's has the name that was asked for.
+    std::string file() const {
+        return cat(config_.out.empty() ? "tuned.settings" : config_.out,
+                   rank_ > 0 ? cat(".rank", rank_) : "");
+    }
 
-    std::vector<Tried> measure_here() {
+    // Within this part of --minutes.
+    std::vector<Tried> measure_here(double part) {
         std::vector<Tried> tried;
+        end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * part * config_.minutes));
         for (Setup& setup : local_setups(available_cpus(), count_gpus()))
             tried.push_back(measure(std::move(setup), [&](const Setup& of) {
                 std::vector<std::vector<std::string>> ranks;
@@ -83,14 +91,15 @@ class Tune {
         const auto [host, port] = coordinator_address(config_.coord);
         // The ranks of this job listen on the numbers after the coordinator's.
         int next = port + 50;
+        end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * config_.minutes));
         for (Setup& setup : join_setups(job.world())) {
             ++next;
+            const bool in_stages = setup.options.contains("pipeline");
+            for (const auto& [name, value] : own.options)
+                if (!in_stages || (name != "accumulate" && name != "replicas"))
+                    setup.options.try_emplace(name, value);
             const auto ranks = [&, at = cat("--coord=", host, ":", next)](const Setup& of) {
-                Setup both = of;
-                for (const auto& [name, value] : own.options)
-                    if (!both.options.contains(name) && name != "accumulate")
-                        both.options[name] = value;
-                std::vector<std::string> all = words(both, job.rank() == 0);
+                std::vector<std::string> all = words(of, job.rank() == 0);
                 all.insert(all.end(),
                            {at, cat("--rank=", job.rank()), cat("--world=", job.world())});
                 return std::vector<std::vector<std::string>>{all};
@@ -101,9 +110,12 @@ class Tune {
                 broadcast_json(job.communicator(), runs);
                 tried.push_back(measure(std::move(setup), ranks, job.world()));
                 if (runs) job.communicator().barrier();
-            } else if (broadcast_json(job.communicator(), {}).get<bool>()) {
-                MeasuredRun run(folder_, ranks(setup));
-                job.communicator().barrier();
+            } else {
+                if (broadcast_json(job.communicator(), {}).get<bool>()) {
+                    MeasuredRun run(folder_, ranks(setup), environment_);
+                    job.communicator().barrier();
+                }
+                tried.push_back({std::move(setup), {}});
             }
         }
         return tried;
@@ -131,23 +143,22 @@ class Tune {
         }
     }
 
-    // What `trainer --settings` takes: the user's own options, and those of the fastest setup.
-    void write(const CommandLine& line, const Setup& here, const Setup* together) {
+    // What `trainer --settings` takes: the user's own options, and those of the setup.
+    void write(const CommandLine& line, const Setup& setup) {
+        static const std::set<std::string> kNot = {"coord",    "rank",       "world", "out",
+                                                   "settings", "token-file", "json",  "minutes"};
+        const std::string start =
+            cat(setup.ranks > 1 ? cat("tools/launch -n ", setup.ranks, " -- ") : "",
+                "trainer --settings ", file());
         std::ofstream out(file());
-        out << "# Written by `trainer tune`: " << here.name
-            << (together ? ", " + together->name : "") << ".\n";
-        if (!together && here.ranks > 1)
-            out << "# To start it: tools/launch -n " << here.ranks << " -- ./trainer --settings "
-                << file() << "\n";
-        for (const auto& [name, who] : line.given)
-            if ((find_option(name)->commands & kTrain) && name != "coord" && name != "rank" &&
-                name != "world" && name != "out" && name != "settings" && name != "token-file")
-                out << name << " " << get_option(line.config, name) << "\n";
-        for (const Setup* setup : {&here, together})
-            if (setup)
-                for (const auto& [name, value] : setup->options)
-                    out << name << " " << value << "\n";
+        out << "# Written by `trainer tune`: " << setup.name << ". To start it: " << start << "\n";
+        for (const auto& [name, who] : line.given) {
+            const std::string value = get_option(line.config, name);
+            if (!kNot.contains(name) && !value.empty()) out << name << " " << value << "\n";
+        }
+        for (const auto& [name, value] : setup.options) out << name << " " << value << "\n";
         if (!out.flush()) fail("cannot write ", file(), ": ", std::strerror(errno));
+        log_.info("written: ", file(), "   try: ", start);
     }
 
  private:
@@ -174,8 +185,9 @@ class Tune {
     std::string key(const Setup& setup, int world) const {
         utsname machine{};
         uname(&machine);
-        std::string text = cat(machine.nodename, " ", available_cpus(), " cores, ", world,
-                               " machines, ", setup.ranks, " ranks: ", options_of(setup));
+        std::string text =
+            cat(kVersion, " ", machine.nodename, " ", available_cpus(), " cores, ", count_gpus(),
+                " GPUs, ", world, " machines, ", setup.ranks, " ranks: ", options_of(setup));
         for (const std::string& word : given_) text += " " + word;
         return text;
     }
@@ -186,7 +198,7 @@ class Tune {
         constexpr double kSeconds = 3;
         Tried tried{std::move(setup), {}};
         const std::string name = key(tried.setup, world);
-        const double left = 60 * config_.minutes - seconds_since(begin_);
+        const double left = -seconds_since(end_);
         if (const Speed* known = records_.find(name)) {
             tried.speed = *known, tried.is_from_file = true;
         } else if (left <= 0) {
@@ -194,49 +206,49 @@ class Tune {
         } else {
             log_.info(cat("measuring ", tried.setup.name));
             std::filesystem::remove_all(folder_ + "/run0");
-            tried.speed = MeasuredRun(folder_, ranks(tried.setup))
-                              .watch(kSeconds, std::max(left, 20.0), stop_);
+            tried.speed = MeasuredRun(folder_, ranks(tried.setup), environment_)
+                              .watch(kSeconds, std::max(left / 3, 20.0), stop_);
             if (tried.speed.fault.empty()) records_.add(name, tried.speed);
         }
         return tried;
     }
 
     const Config& config_;
+    const int rank_;
     Log& log_;
     const Stop& stop_;
     const std::vector<std::string> given_, leading_;
     TuneRecords records_;
     const std::string folder_;
+    const std::vector<std::string> environment_ = plain_environment();
     const Clock::time_point begin_ = Clock::now();
+    Clock::time_point end_;  // after it nothing is begun
 };
 
 int tune_in_job(JobSession& job) {
-    if (job.world() > 1) job.take_settings_of_rank0();
-    Tune tune(job.line, job.log, job.stop);
-    std::vector<Tried> here = tune.measure_here();
+    const bool alone = job.world() == 1;
+    if (!alone) job.take_settings_of_rank0();
+    Tune tune(job.line, job.rank(), job.log, job.stop);
+    std::vector<Tried> here = tune.measure_here(alone ? 1 : 0.5);
     const double base = here[0].speed.images_per_second;
     tune.print(here, base);
+    if (!alone) std::erase_if(here, [](const Tried& one) { return one.setup.ranks > 1; });
     const Tried* best = fastest(here);
     if (!best)
         fail("no setup could be measured; the first: ", here[0].speed.fault,
              "; more --minutes, or a smaller --model or --batch, may help");
-    if (job.world() == 1) {
-        tune.write(job.line, best->setup, nullptr);
-    } else {
-        std::erase_if(here, [](const Tried& one) { return one.setup.ranks > 1; });
-        const Setup own = fastest(here)->setup;
-        const std::vector<Tried> joined = tune.measure_together(job, own);
-        const Tried* fast = fastest(joined);
-        if (job.rank() == 0) tune.print(joined, base);
-        json found = fast ? json(fast->setup.options) : json();
-        found = broadcast_json(job.communicator(), found);
-        if (found.is_null())
-            fail("no setup of several machines could be measured; rank 0 says why");
-        const Setup together{fast ? fast->setup.name : "as rank 0 chose", 1, found};
-        tune.write(job.line, own, &together);
-        job.finish();
+    if (alone) {
+        tune.write(job.line, best->setup);
+        return 0;
     }
-    job.log.info(cat("written: ", tune.file(), "   try: trainer --settings ", tune.file()));
+    const std::vector<Tried> joined = tune.measure_together(job, best->setup);
+    if (job.rank() == 0) tune.print(joined, base);
+    const Tried* fast = fastest(joined);
+    const int found =
+        broadcast_json(job.communicator(), fast ? int(fast - joined.data()) : -1).get<int>();
+    if (found < 0) job.log.notice("no setup of several machines could be measured: this is of one");
+    tune.write(job.line, found < 0 ? best->setup : joined[size_t(found)].setup);
+    job.finish();
     return 0;
 }
 

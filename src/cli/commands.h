@@ -56,5 +56,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
 // RANK, WORLD_SIZE, MASTER_ADDR and their like of Open MPI, Slurm and Kubernetes: rank, world,
 // local-rank and coord where no option gave them. Throws Error where two disagree.
 void apply_launcher(CommandLine& line, const Environment& environment);
+// The variables of this process but those that are options, here or of a launcher: "NAME=value".
+std::vector<std::string> plain_environment();
 
 }  // namespace convoy

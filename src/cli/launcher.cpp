@@ -1,5 +1,9 @@
 // launcher.cpp — options from the environment variables that launchers set.
 
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/cli/commands.h"
@@ -54,6 +58,18 @@ static std::string rank_of_slot(const std::string& slot) {
              "': slots are numbers from 1; it takes "
              "\"{{.Task.Slot}}\", in a service with replicas");
     return cat(number - 1);
+}
+
+std::vector<std::string> plain_environment() {
+    std::vector<std::string> plain;
+    for (char** variable = environ; *variable; ++variable) {
+        const std::string text = *variable, name = text.substr(0, text.find('='));
+        const bool is_launchers = std::ranges::count(
+            kVariables, name, [](const auto& known) { return std::string(known.second); });
+        if (!is_launchers && (!name.starts_with("CONVOY_") || name == "CONVOY_TOKEN"))
+            plain.push_back(text);
+    }
+    return plain;
 }
 
 void apply_launcher(CommandLine& line, const Environment& environment) {

@@ -192,7 +192,8 @@ static const Option kOptions[] = {
     {"iface", "Ranks", &C::iface, "NAME|ADDRESS|CIDR", kRanked, 0, kAny,
      "interface, address or network to use; default: the route to the coordinator"},
     {"flows", "Ranks", &C::flows, "N", kRanked, 0, from(0, wire::kMostFlows),
-     "TCP connections of an edge of the ring; 0: one, and more where the way to the other rank is "
+     "on rank 0: TCP connections of an edge of the ring; 0: one, and more where the way to the "
+     "other rank is "
      "long"},
     {"token-file", "Ranks", &C::token_file, "FILE", kRanked | kCoordinator | kHealth, 0, kAny,
      "let in only ranks that have the token in FILE, and encrypt all that ranks send; `trainer "

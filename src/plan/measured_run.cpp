@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -56,22 +57,32 @@ Speed speed_of_log(const std::string& path, double& seconds) {
     return speed;
 }
 
-MeasuredRun::MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options)
+static std::vector<char*> pointers(std::vector<std::string>& texts) {
+    std::vector<char*> all;
+    for (std::string& text : texts) all.push_back(text.data());
+    all.push_back(nullptr);
+    return all;
+}
+
+MeasuredRun::MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options,
+                         const std::vector<std::string>& environment)
     : folder_(std::move(folder)) {
+    std::vector<std::string> variables = environment;
+    const std::vector<char*> envp = pointers(variables);
     for (size_t rank = 0; rank < options.size(); ++rank) {
         std::vector<std::string> words = {"trainer", "train"};
         words.insert(words.end(), options[rank].begin(), options[rank].end());
         words.push_back(cat("--out=", folder_, "/run", rank));
-        std::vector<char*> argv;
-        for (std::string& word : words) argv.push_back(word.data());
-        argv.push_back(nullptr);
+        const std::vector<char*> argv = pointers(words);
         const std::string output = cat(folder_, "/", rank, ".out");
         const pid_t process = fork();
         if (process < 0) fail("cannot start a process: ", std::strerror(errno));
         if (process == 0) {  // only calls that are safe in a copy of a process with threads
             const int out = open(output.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
             dup2(out, STDOUT_FILENO), dup2(out, STDERR_FILENO);
-            execv("/proc/self/exe", argv.data());
+            prctl(PR_SET_PDEATHSIG, SIGKILL);  // it must not outlive this process
+            close_range(3, ~0u, 0);            // nor keep its sockets
+            execve("/proc/self/exe", argv.data(), envp.data());
             _exit(127);
         }
         processes_.push_back(process);
@@ -105,6 +116,8 @@ bool MeasuredRun::one_has_ended(std::string& why) {
         std::ifstream file(cat(folder_, "/", rank, ".out"));
         for (std::string line; std::getline(file, line);)
             if (const size_t at = line.find("error: "); at != line.npos) why = line.substr(at + 7);
+        if (WIFSIGNALED(status))
+            why = cat("it was ended by signal ", WTERMSIG(status), "; is there enough memory?");
         if (why.empty()) why = cat("it ended with status ", WEXITSTATUS(status));
         return true;
     }

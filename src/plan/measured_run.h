@@ -26,8 +26,10 @@ Speed speed_of_log(const std::string& path, double& seconds);
 // `folder`, which exists.
 class MeasuredRun {
  public:
-    // `options`: of each process.
-    MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options);
+    // `options`: of each process. environment: of all, "NAME=value": without options, which would
+    // count as given.
+    MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options,
+                const std::vector<std::string>& environment);
     ~MeasuredRun() { end(); }
     MeasuredRun(const MeasuredRun&) = delete;
 

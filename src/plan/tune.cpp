@@ -49,7 +49,7 @@ std::vector<Setup> local_setups(int cores, int gpus) {
 std::vector<Setup> join_setups(int world) {
     std::vector<Setup> setups = {
         {"ring", 1, {}},
-        {"ring, bf16 on the wire", 1, {{"wire", "bf16"}}},
+        {"ring, bf16 on the wire", 1, {{"wire", "bf16"}}, false},
         {"ring, no factors", 1, {{"factors", "off"}}},
         {"averages every 8 steps", 1, {{"sync-every", "8"}}, false},
         {"server", 1, {{"sync", "server"}}},

@@ -46,6 +46,9 @@ void TrainRun::build() {
         fail(
             "--replicas shares the weights in this machine's memory: it needs --device cpu; on "
             "GPUs start a rank for each");
+    if (config_.replicas > 1 && config_.replicas > backend_->threads())
+        fail("--replicas ", config_.replicas, " needs a thread for each, and there are ",
+             backend_->threads(), ": give fewer, or more by --threads");
     for (int r = 0; config_.replicas > 1 && r < config_.replicas; ++r) {
         Config own = config_;
         own.threads = std::max(backend_->threads() / config_.replicas, 1);

@@ -2,19 +2,40 @@
 #include "src/train/replicas.h"
 
 #include <algorithm>
-#include <barrier>
-#include <future>
+#include <system_error>
 
 #include "src/base/check.h"
 
 namespace convoy {
 
 Replicas::Replicas(Model& model, std::span<const std::unique_ptr<Backend>> backends, int images)
-    : params_(model.params()) {
+    : params_(model.params()), passed_(std::ssize(backends)), done_(std::ssize(backends)) {
     for (const auto& backend : backends) {
         ENSURE(backend->host_visible(), "replicas on a device with memory of its own");
         replicas_.push_back({*backend, model.replica(*backend)});
         activation_bytes_ += replicas_.back().model->plan(images, /*training=*/true);
+    }
+    try {
+        for (size_t r = 1; r < replicas_.size(); ++r) threads_.emplace_back([this, r] { work(r); });
+    } catch (const std::system_error& error) {
+        stop();
+        fail("no thread for each of ", replicas_.size(), " replicas: ", error.what(),
+             "; give fewer by --replicas");
+    }
+}
+
+void Replicas::stop() noexcept {
+    stops_ = true;
+    ++rounds_;
+    rounds_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+}
+
+void Replicas::work(size_t replica) {
+    for (uint32_t round = 0;; ++round) {
+        rounds_.wait(round);
+        if (stops_) return;
+        take_part(replica);
     }
 }
 
@@ -34,47 +55,35 @@ void Replicas::add_up(size_t part) {
     }
 }
 
-void Replicas::train(std::span<const Piece> pieces, const Train& train) {
-    std::barrier<> passed(std::ssize(replicas_));
-    std::atomic<bool> all_well = true;
-    const auto one = [&](size_t r) {
-        Replica& own = replicas_[r];
-        Params& params = own.model->params();
-        std::exception_ptr failure;
-        try {
-            std::fill_n(params.grads, params.grads_size, 0.0f);
-            for (size_t i = r; i < pieces.size(); i += replicas_.size()) {
-                Piece piece = pieces[i];
-                piece.pass.refresh = i == r;  // each has its own copy of the weights in bf16
-                piece.pass.trace = {};        // its track has one writer
-                train(*own.model, own.backend, piece, params.counters() + StepCounters::kLoss);
-            }
-            own.backend.synchronize();
-        } catch (...) {
-            failure = std::current_exception();
-            all_well = false;
-        }
-        passed.arrive_and_wait();  // until all gradients are complete
-        if (failure) std::rethrow_exception(failure);
-        if (all_well) add_up(r);
-    };
-    std::vector<std::future<void>> others;
-    for (size_t r = 1; r < replicas_.size(); ++r)
-        others.push_back(std::async(std::launch::async, one, r));
-    std::exception_ptr failure;
+void Replicas::take_part(size_t replica) {
+    Replica& own = replicas_[replica];
+    Params& params = own.model->params();
     try {
-        one(0);
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    for (auto& other : others) {
-        try {
-            other.get();
-        } catch (...) {
-            if (!failure) failure = std::current_exception();
+        std::fill_n(params.grads, params.grads_size, 0.0f);
+        for (size_t i = replica; i < pieces_.size(); i += replicas_.size()) {
+            Piece piece = pieces_[i];
+            piece.pass.refresh = i == replica;  // each has its own copy of the weights in bf16
+            piece.pass.trace = {};              // its track has one writer
+            (*train_)(*own.model, own.backend, piece, params.counters() + StepCounters::kLoss);
         }
+        own.backend.synchronize();
+    } catch (...) {
+        own.failure = std::current_exception();
     }
-    if (failure) std::rethrow_exception(failure);
+    passed_.arrive_and_wait();
+    if (std::ranges::none_of(replicas_, [](const Replica& r) { return bool(r.failure); }))
+        add_up(replica);
+    done_.arrive_and_wait();
+}
+
+void Replicas::train(std::span<const Piece> pieces, const Train& train) {
+    pieces_ = pieces, train_ = &train;
+    for (Replica& replica : replicas_) replica.failure = nullptr;
+    ++rounds_;
+    rounds_.notify_all();
+    take_part(0);
+    for (const Replica& replica : replicas_)
+        if (replica.failure) std::rethrow_exception(replica.failure);
 }
 
 }  // namespace convoy

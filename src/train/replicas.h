@@ -11,9 +11,13 @@
 // The ring gets the gradients when all are added up, so it is not hidden behind the backward pass.
 #pragma once
 
+#include <atomic>
+#include <barrier>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "src/model/model.h"
@@ -25,7 +29,9 @@ class Replicas {
  public:
     // Of `model`, which has memory for passes of `images` and whose arenas are in host memory; one
     // on each backend. All must outlive this.
+    // Throws Error where a thread cannot be made.
     Replicas(Model& model, std::span<const std::unique_ptr<Backend>> backends, int images);
+    ~Replicas() { stop(); }
 
     // A pass, forward and backward, of one piece; the last: where its loss and hits are added.
     using Train = std::function<void(Model&, Backend&, const Piece&, float* sums)>;
@@ -39,12 +45,23 @@ class Replicas {
     struct Replica {
         Backend& backend;
         std::unique_ptr<Model> model;
+        std::exception_ptr failure = {};  // of its last passes
     };
+    void work(size_t replica);  // a thread: takes part in each train(), until stop()
+    void take_part(size_t replica);
     void add_up(size_t part);
+    void stop() noexcept;
 
     Params& params_;
     std::vector<Replica> replicas_;
     size_t activation_bytes_ = 0;
+    // Of train() under way:
+    std::span<const Piece> pieces_;
+    const Train* train_ = nullptr;
+    std::barrier<> passed_, done_;  // of all replicas: their passes; their part of the sum
+    std::atomic<uint32_t> rounds_ = 0;
+    bool stops_ = false;
+    std::vector<std::thread> threads_;  // of all replicas but the first
 };
 
 }  // namespace convoy
