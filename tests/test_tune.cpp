@@ -145,7 +145,7 @@ TEST_CASE("program: tune and --settings say what is wrong with what they are giv
         CHECK(status == 1);
         CHECK(text.find(what) != text.npos);
     };
-    says({"tune", "--threads=2"}, "--threads does not go with tune, which tries its values");
+    says({"tune", "--wire=bf16"}, "--wire does not go with tune, which tries its values");
     says({"tune", "--steps=9"}, "--steps does not go with tune");
     says({"tune", "--model=nothing", "--out", folder / "x"}, "no setup could be measured");
     says({"--settings", folder / "none"}, "No such file");

@@ -28,7 +28,7 @@ std::vector<std::string> given_words(const CommandLine& line) {
                                                "lr",   "elastic", "stall", "join-timeout"};
     std::vector<std::string> words = {"--quiet", "--join-timeout=60"};
     for (const auto& [name, who] : line.given)
-        if (!kOwn.contains(name))
+        if (!kOwn.contains(name) && !is_tuned(name))
             words.push_back(cat("--", name, "=", get_option(line.config, name)));
     return words;
 }
@@ -68,7 +68,7 @@ class Tune {
     std::vector<Tried> measure_here(double part) {
         std::vector<Tried> tried;
         end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * part * config_.minutes));
-        for (Setup& setup : local_setups(available_cpus(), count_gpus()))
+        for (Setup& setup : local_setups(cores(), count_gpus()))
             tried.push_back(measure(std::move(setup), [&](const Setup& of) {
                 std::vector<std::vector<std::string>> ranks;
                 const std::string coord = cat("--coord=127.0.0.1:", free_port());
@@ -154,7 +154,8 @@ class Tune {
         out << "# Written by `trainer tune`: " << setup.name << ". To start it: " << start << "\n";
         for (const auto& [name, who] : line.given) {
             const std::string value = get_option(line.config, name);
-            if (!kNot.contains(name) && !value.empty()) out << name << " " << value << "\n";
+            if (!kNot.contains(name) && !is_tuned(name) && !value.empty())
+                out << name << " " << value << "\n";
         }
         for (const auto& [name, value] : setup.options) out << name << " " << value << "\n";
         if (!out.flush()) fail("cannot write ", file(), ": ", std::strerror(errno));
@@ -162,6 +163,7 @@ class Tune {
     }
 
  private:
+    int cores() const { return config_.threads > 0 ? config_.threads : available_cpus(); }
     static std::string make_folder() {
         std::string name = (std::filesystem::temp_directory_path() / "tune-XXXXXX").string();
         if (!mkdtemp(name.data())) fail("cannot make a folder ", name, ": ", std::strerror(errno));
@@ -186,8 +188,8 @@ class Tune {
         utsname machine{};
         uname(&machine);
         std::string text =
-            cat(kVersion, " ", machine.nodename, " ", available_cpus(), " cores, ", count_gpus(),
-                " GPUs, ", world, " machines, ", setup.ranks, " ranks: ", options_of(setup));
+            cat(kVersion, " ", machine.nodename, " ", cores(), " cores, ", count_gpus(), " GPUs, ",
+                world, " machines, ", setup.ranks, " ranks: ", options_of(setup));
         for (const std::string& word : given_) text += " " + word;
         return text;
     }
@@ -256,7 +258,8 @@ int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
     for (const char* name : {"resume", "join", "steps", "epochs", "page", "tensorboard", "shards"})
         if (given.given.contains(name)) fail("--", name, " does not go with tune");
     for (const auto& [name, who] : given.given)
-        if (is_tuned(name)) fail("--", name, " does not go with tune, which tries its values");
+        if (is_tuned(name) && name != "threads")
+            fail("--", name, " does not go with tune, which tries its values");
     CommandLine line = given;
     line.config.stall = 1e6;  // the others wait while rank 0 measures
     return run_in_job(line, log, stop, tune_in_job);
