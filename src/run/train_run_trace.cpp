@@ -42,7 +42,7 @@ bool TrainRun::wants_trace() {
     sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
     const timespec now{};
     if (sigtimedwait(&trace, nullptr, &now) == SIGUSR2) trace_asked_ = true;
-    return trace_asked_;
+    return trace_asked_ || stalled_;
 }
 
 // After a step. meets: all ranks are at this place.
@@ -63,20 +63,23 @@ void TrainRun::finish_trace() {
 // Collective. A full disk costs the trace, not the run.
 void TrainRun::write_trace() {
     if (!trace_) trace_ = trace_part(setup_.job.tracer);
-    trace_asked_ = false;
+    if (trace_asked_.exchange(false)) (*trace_)["asked"] = true;
+    stalled_ = false;
     std::string name = cat("rank ", setup_.rank());
     for (const Peer& peer : setup_.job.peers())
         if (peer.rank == setup_.rank()) name += cat(" (", peer.host, ", ", peer.address, ")");
-    auto parts = gather_trace(communicator_, *trace_, name);
+    auto parts = gather_trace(communicator_, *trace_, name, !folder_.empty());
     trace_.reset(), trace_due_ = false;
     if (folder_.empty()) return;
+    const bool asked = std::ranges::any_of(
+        parts, [](const nlohmann::json& part) { return part["asked"] == true; });
     try {
-        const std::string path =
-            convoy::write_trace(folder_, "", std::move(parts), size_t(setup_.rank()));
+        const std::string path = convoy::write_trace(folder_, asked ? "" : "-auto",
+                                                     std::move(parts), size_t(setup_.rank()));
         log_.notice("trace: ", path, "   (open it at https://ui.perfetto.dev)");
         const std::string file = std::filesystem::path(path).filename();
         run_log_->event("trace", {{"step", at_.step}, {"file", file}});
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
         log_.notice("error: ", error.what(), ". Training goes on");
     }
 }
@@ -99,7 +102,7 @@ static void write_own(const Tracer& tracer, int rank, const std::string& folder,
 // that all wait for never comes back; if it does, a trace of all ranks follows.
 void TrainRun::watch_for_stalls() {
     communicator_.on_stall([this, rank = setup_.rank(), folder = folder_] {
-        trace_asked_ = true;
+        stalled_ = true;
         write_own(setup_.job.tracer, rank, folder, log_);
     });
 }
