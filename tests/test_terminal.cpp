@@ -275,6 +275,13 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
         logged.push_back(json::parse(line));
     CHECK(trained == logged);
     CHECK(logged.size() > 5);
+    std::filesystem::create_directory(folder / "full");
+    std::filesystem::create_symlink("/dev/full", folder / "full/log.jsonl");
+    const auto without =
+        events({"--generated", "48", "--batch", "8", "--size", "16", "--epochs", "1", "--threads",
+                "1", "--device", "cpu", "--out", folder / "full", "--json"});
+    REQUIRE(!without.empty());
+    CHECK(without.back()["event"] == "done");
     const auto models = events({"models", "--json"});
     CHECK(models.size() > 5);
     CHECK(models[0]["model"].is_string());
