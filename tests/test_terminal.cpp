@@ -216,9 +216,11 @@ TEST_CASE("program: the manual page has every exit status that there is, and no 
     saw(status, 128 + SIGPIPE);
     CHECK(message == "");
     CHECK(on_terminal(80, {"models"}, {}, ends[1]).first == 128 + SIGPIPE);
-    Words find = small;
-    find.insert(find.begin(), "lr-find"), find.back() = folder / "found";
-    CHECK(on_terminal(80, find, {}, ends[1]).first == 128 + SIGPIPE);
+    CHECK(on_terminal(80,
+                      {"lr-find", "--generated", "48", "--batch", "8", "--size", "16", "--steps",
+                       "40", "--threads", "1", "--out", folder / "found"},
+                      {}, ends[1])
+              .first == 128 + SIGPIPE);
     close(ends[1]);
     if (const int full = open("/dev/full", O_WRONLY | O_CLOEXEC); full >= 0) {
         const auto [failed, why] = on_terminal(80, {"man"}, {}, full);

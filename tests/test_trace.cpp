@@ -350,7 +350,8 @@ TEST_CASE("trace: a rank without a step does not move the others; of automatic f
     const auto now = std::filesystem::file_time_type::clock::now();
     for (int i = 2; i < 14; ++i) {
         parts[0]["last"] = i;
-        const std::string path = write_trace(folder.path(), i % 2 ? "-auto" : "-rank0", parts, 0);
+        const std::string path =
+            write_trace(folder.path(), i % 2 ? "-auto" : "-auto-rank0", parts, 0);
         std::filesystem::last_write_time(path, now + std::chrono::seconds(i - 100));
     }
     std::set<std::string> left;
@@ -358,7 +359,7 @@ TEST_CASE("trace: a rank without a step does not move the others; of automatic f
         left.insert(entry.path().filename());
     CHECK(left.size() == 9);
     for (const char* name :
-         {"trace-1-1.json.gz", "trace-1-6-rank0.json.gz", "trace-1-13-auto.json.gz"})
+         {"trace-1-1.json.gz", "trace-1-6-auto-rank0.json.gz", "trace-1-13-auto.json.gz"})
         CHECK(left.contains(name));
 }
 
@@ -443,7 +444,7 @@ TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and 
     REQUIRE(rank0.wait_for("trace of the last steps of this rank: "));
     check_trace(read_trace(trace_in(folder / "run")));
     rank1.kill(SIGCONT);
-    REQUIRE(rank0.wait_for("-auto.json.gz"));  // where it was left behind: of a loss
+    REQUIRE(rank0.wait_for("-auto.json.gz "));  // where it was left behind: of a loss
     rank0.kill(SIGKILL);
 }
 

@@ -55,7 +55,6 @@ static void add_events(json& events, const Track& track, const TraceEntry& e) {
 }
 
 json trace_part(const Tracer& tracer, int64_t first) {
-    const bool asked = first != 0;
     int64_t last = 0, begin = INT64_MAX;
     struct Copy {
         const Track* track;
@@ -89,7 +88,7 @@ json trace_part(const Tracer& tracer, int64_t first) {
     return {{"first", first},   {"last", last},
             {"begin", begin},   {"overwritten", overwritten},
             {"name", "rank 0"}, {"turns", json::array()},
-            {"asked", asked},   {"events", events}};
+            {"events", events}};
 }
 
 static std::string text_of(const json& all) {
@@ -110,16 +109,14 @@ static std::string bounded(json& part, size_t most) {
         part["begin"] = begin;
         auto overwritten = part["overwritten"].get<std::set<std::string>>();
         std::string track;
-        json events = json::array();
         bool cut = false;  // an arrow goes with the slice before it
-        for (json& event : part["events"]) {
+        std::erase_if(part["events"].get_ref<json::array_t&>(), [&](const json& event) {
             if (event["name"] == "thread_name") track = event["args"]["name"];
             if (event["ph"] == "M" || event["ph"] == "X") cut = event.value("ts", begin) < begin;
             if (cut) overwritten.insert(track);
-            if (!cut) events.push_back(std::move(event));
-        }
+            return cut;
+        });
         part["overwritten"] = overwritten;
-        part["events"] = std::move(events);
     }
     return text;
 }
@@ -133,26 +130,23 @@ std::vector<json> gather_trace(Communicator& communicator, json part, const std:
         part["turns"].push_back({entered, trace_ns(Clock::now())});
     }
     // An all-gather brings every part to every rank.
-    const auto texts =
-        allgather_text(communicator, bounded(part, (15 << 20) / size_t(communicator.world())));
+    const size_t most = (15 << 20) / size_t(communicator.world());
     std::vector<json> parts;
-    for (const std::string& text : texts)
+    for (const std::string& text : allgather_text(communicator, bounded(part, most)))
         if (writes) parts.push_back(json::parse(text));
     return parts;
 }
 
 // The newest 8 of those that nobody has asked for.
 static void drop_old_traces(const std::string& folder) {
-    namespace fs = std::filesystem;
-    std::vector<std::pair<fs::file_time_type, fs::path>> all;
+    std::vector<std::pair<std::filesystem::file_time_type, std::filesystem::path>> all;
     std::error_code error;  // another thread may do the same
-    for (const auto& entry : fs::directory_iterator(folder, error))
-        if (const std::string name = entry.path().filename();
-            name.starts_with("trace-") && name.ends_with(".json.gz") &&
-            (name.find("-auto") != name.npos || name.find("-rank") != name.npos))
-            all.emplace_back(entry.last_write_time(error), entry.path());
+    for (const auto& file : std::filesystem::directory_iterator(folder, error))
+        if (const std::string name = file.path().filename();
+            name.starts_with("trace-") && name.find("-auto") != name.npos)
+            all.emplace_back(file.last_write_time(error), file.path());
     std::ranges::sort(all, std::greater());
-    for (size_t i = 8; i < all.size(); ++i) fs::remove(all[i].second, error);
+    for (size_t i = 8; i < all.size(); ++i) std::filesystem::remove(all[i].second, error);
 }
 
 std::string write_trace(const std::string& folder, const std::string& ending,

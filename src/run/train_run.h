@@ -136,7 +136,7 @@ class TrainRun {
     std::string folder_;         // the run's, on the rank that saves
     const TraceSteps trace_steps_ = trace_steps(config_.trace);
     Track* track_ = nullptr;
-    std::atomic<bool> trace_asked_{false};  // of this rank: by SIGUSR2, the page
+    std::atomic<bool> trace_asked_{false};  // by SIGUSR2, the page, --trace
     std::atomic<bool> stalled_{false};      // a trace is due without being asked for
     std::optional<nlohmann::json> trace_;   // this rank's part of one that is to be written
     bool trace_due_ = false;                // all ranks write one before they go on

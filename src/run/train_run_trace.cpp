@@ -47,7 +47,8 @@ bool TrainRun::wants_trace() {
 
 // After a step. meets: all ranks are at this place.
 void TrainRun::trace_step(bool meets) {
-    if (at_.step == trace_steps_.last) trace_ = trace_part(setup_.job.tracer, trace_steps_.first);
+    if (at_.step == trace_steps_.last)
+        trace_ = trace_part(setup_.job.tracer, trace_steps_.first), trace_asked_ = true;
     if (meets && (trace_ || trainer_->trace_agreed())) write_trace();
 }
 
@@ -56,14 +57,14 @@ void TrainRun::finish_trace() {
     if (at_.step >= trace_steps_.last) return;
     if (at_.step < trace_steps_.first)
         return log_.info("--trace ", config_.trace, ": no trace, the run had ", at_.step, " steps");
-    trace_ = trace_part(setup_.job.tracer, trace_steps_.first);
+    trace_ = trace_part(setup_.job.tracer, trace_steps_.first), trace_asked_ = true;
     write_trace();
 }
 
 // Collective. A full disk costs the trace, not the run.
 void TrainRun::write_trace() {
     if (!trace_) trace_ = trace_part(setup_.job.tracer);
-    if (trace_asked_.exchange(false)) (*trace_)["asked"] = true;
+    (*trace_)["asked"] = trace_asked_.exchange(false);
     stalled_ = false;
     std::string name = cat("rank ", setup_.rank());
     for (const Peer& peer : setup_.job.peers())
@@ -92,7 +93,7 @@ static void write_own(const Tracer& tracer, int rank, const std::string& folder,
         nlohmann::json part = trace_part(tracer);
         part["name"] = cat("rank ", rank);
         log.notice("trace of the last steps of this rank: ",
-                   write_trace(folder, cat("-rank", rank), {part}, 0));
+                   write_trace(folder, cat("-auto-rank", rank), {part}, 0));
     } catch (const std::exception& error) {
         log.notice("error: ", error.what());
     }
