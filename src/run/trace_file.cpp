@@ -139,14 +139,14 @@ std::vector<json> gather_trace(Communicator& communicator, json part, const std:
 
 // The newest 8 of those that nobody has asked for.
 static void drop_old_traces(const std::string& folder) {
-    std::vector<std::pair<std::filesystem::file_time_type, std::filesystem::path>> all;
+    std::multimap<std::filesystem::file_time_type, std::filesystem::path> all;
     std::error_code error;  // another thread may do the same
     for (const auto& file : std::filesystem::directory_iterator(folder, error))
         if (const std::string name = file.path().filename();
             name.starts_with("trace-") && name.find("-auto") != name.npos)
-            all.emplace_back(file.last_write_time(error), file.path());
-    std::ranges::sort(all, std::greater());
-    for (size_t i = 8; i < all.size(); ++i) std::filesystem::remove(all[i].second, error);
+            all.emplace(file.last_write_time(error), file.path());
+    for (; all.size() > 8; all.erase(all.begin()))
+        std::filesystem::remove(all.begin()->second, error);
 }
 
 std::string write_trace(const std::string& folder, const std::string& ending,
