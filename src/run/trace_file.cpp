@@ -129,8 +129,7 @@ std::vector<json> gather_trace(Communicator& communicator, json part, const std:
         communicator.barrier();
         part["turns"].push_back({entered, trace_ns(Clock::now())});
     }
-    // An all-gather brings every part to every rank.
-    const size_t most = (15 << 20) / size_t(communicator.world());
+    const size_t most = (15 << 20) / size_t(communicator.world());  // all get all parts
     std::vector<json> parts;
     for (const std::string& text : allgather_text(communicator, bounded(part, most)))
         if (writes) parts.push_back(json::parse(text));
