@@ -346,7 +346,12 @@ TEST_CASE("page server: traces are asked for by the page alone, and no other fil
     CHECK(!asked);
     CHECK(post("Origin: http://localhost:1\r\nContent-Length: 0\r\n").starts_with("HTTP/1.1 202 "));
     CHECK(asked.exchange(false));
-    CHECK(post("").starts_with("HTTP/1.1 202 "));
+    CHECK(post("").starts_with("HTTP/1.1 429 "));  // one in 10 seconds
+    CHECK(!asked);
+    const PageServer proxied(cat("127.0.0.1:", free_port()), state, folder.path(), &asked);
+    CHECK(get(port_of(proxied.url("x")), "/trace", "Origin: https://localhost\r\n", "POST",
+              "localhost")
+              .starts_with("HTTP/1.1 202 "));
     CHECK(asked);
 
     CHECK(get(port, "/trace.json.gz").starts_with("HTTP/1.1 404 "));

@@ -216,6 +216,11 @@ TEST_CASE("program: the manual page has every exit status that there is, and no 
     saw(status, 128 + SIGPIPE);
     CHECK(message == "");
     CHECK(on_terminal(80, {"models"}, {}, ends[1]).first == 128 + SIGPIPE);
+    CHECK(on_terminal(80,
+                      {"lr-find", "--generated", "48", "--batch", "8", "--size", "16", "--steps",
+                       "40", "--threads", "1", "--out", folder / "found"},
+                      {}, ends[1])
+              .first == 128 + SIGPIPE);
     close(ends[1]);
     if (const int full = open("/dev/full", O_WRONLY | O_CLOEXEC); full >= 0) {
         const auto [failed, why] = on_terminal(80, {"man"}, {}, full);
@@ -275,6 +280,13 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
         logged.push_back(json::parse(line));
     CHECK(trained == logged);
     CHECK(logged.size() > 5);
+    std::filesystem::create_directory(folder / "full");
+    std::filesystem::create_symlink("/dev/full", folder / "full/log.jsonl");
+    const auto without =
+        events({"--generated", "48", "--batch", "8", "--size", "16", "--epochs", "1", "--threads",
+                "1", "--device", "cpu", "--out", folder / "full", "--json"});
+    REQUIRE(!without.empty());
+    CHECK(without.back()["event"] == "done");
     const auto models = events({"models", "--json"});
     CHECK(models.size() > 5);
     CHECK(models[0]["model"].is_string());

@@ -257,15 +257,110 @@ TEST_CASE("trace: barriers set the clocks of ranks") {
             Tracer tracer;
             const Track* track = tracer.track("trainer", 1, 8);
             REQUIRE(track);
-            std::vector<json> parts = gather_trace(*job.communicator, trace_part(tracer),
-                                                   cat("rank ", job.communicator->rank()));
-            if (job.communicator->rank() != 0) return;
+            std::vector<json> parts =
+                gather_trace(*job.communicator, trace_part(tracer),
+                             cat("rank ", job.communicator->rank()), job.communicator->rank() == 0);
+            CHECK(parts.empty() == (job.communicator->rank() != 0));
+            if (parts.empty()) return;
             REQUIRE(parts.size() == 3);
             for (size_t other = 1; other < 3; ++other)
                 for (size_t i = 0; i < parts[0]["turns"].size(); ++i)  // one clock here
                     for (size_t k : {size_t(0), other})
                         CHECK(parts[k]["turns"][i][0] <= parts[other - k][("turns")][i][1]);
         });
+}
+
+TEST_CASE("trace: what is too long loses its oldest slices, of all tracks, and names those") {
+    TempDir folder;
+    constexpr int64_t kSlices = (1 << 16) - 1;  // and a step
+    run_ranks(
+        2, [](JoinOptions&) {},
+        [&](Job& job) {
+            Communicator& all = *job.communicator;
+            const bool writes = all.rank() == 0;
+            Tracer tracer;
+            Track* trainer = tracer.track("trainer", 1, kSlices);
+            Track* late = tracer.track("late", 2, 16);
+            Track* network = tracer.track(writes ? "sends" : "receives", 3, kSlices);
+            trainer->add(kTraceStep, at_ns(999), at_ns(1000), 1);
+            for (int64_t i = 1000; i < 1000 + kSlices; ++i) {
+                trainer->add(kTraceForward, at_ns(2 * i), at_ns(2 * i + 2), i);
+                network->add(writes ? kTraceSend : kTraceReceive, at_ns(2 * i), at_ns(2 * i + 2), i,
+                             8, uint64_t(i));
+            }
+            late->add(kTraceUpdate, at_ns(2 * (999 + kSlices)), at_ns(2 * (1000 + kSlices)));
+            // No host's name can end a run.
+            std::vector<json> parts = gather_trace(all, trace_part(tracer, 1), "rank \xff", writes);
+            CHECK(parts.size() == (writes ? 2 : 0));
+            if (parts.size() != 2) return;
+            for (const json& part : parts) {
+                CHECK(part.dump().size() <= (15 << 20) / 2);
+                CHECK(part["overwritten"].size() == 2);
+                CHECK(part["overwritten"][1] == "trainer");
+                std::map<int, int64_t> first, last, names;
+                for (const json& event : part["events"])
+                    if (event["ph"] == "X") {
+                        first.emplace(event["tid"], event["ts"]);
+                        last[event["tid"]] = event["ts"];
+                    } else if (event["name"] == "thread_name") {
+                        ++names[event["tid"]];
+                    }
+                CHECK(names.size() == 3);
+                CHECK(first[1] == first[3]);
+                CHECK(first[1] > 2000);
+                CHECK(first[1] - part["begin"].get<int64_t>() < 2);
+                for (int tid = 1; tid <= 3; ++tid) CHECK(last[tid] == 2 * (999 + kSlices));
+            }
+            const json trace = read_trace(write_trace(folder.path(), "", std::move(parts), 0));
+            CHECK(check_trace(trace) > 1000);
+        });
+}
+
+TEST_CASE("trace: a track of which nothing could be copied is named") {
+    Tracer tracer;
+    Track* busy = tracer.track("busy", 2, 1);
+    tracer.track("trainer", 1, 8)->add(kTraceStep, at_ns(1000), at_ns(2000), 1);
+    std::atomic<bool> done = false;
+    std::thread writer([&] {
+        while (!done) busy->add(kTraceDecode, at_ns(0), at_ns(1));
+    });
+    bool named = false;
+    for (const auto begin = Clock::now(); !named && seconds_since(begin) < 60;)
+        named = !trace_part(tracer)["overwritten"].empty();
+    done = true;
+    writer.join();
+    CHECK(named);
+}
+
+TEST_CASE("trace: a rank without a step does not move the others; of automatic files 8 are kept") {
+    TempDir folder;
+    std::vector<json> parts;
+    for (int rank = 0; rank < 2; ++rank) {
+        Tracer tracer;
+        Track* trainer = tracer.track("trainer", 1, 8);
+        if (rank == 0) trainer->add(kTraceStep, at_ns(5000), at_ns(6000), 1);
+        parts.push_back(trace_part(tracer));
+        parts.back()["turns"].push_back({7000 - 6000 * rank, 7100 - 6000 * rank});
+    }
+    const json trace = read_trace(write_trace(folder.path(), "", parts, 0));
+    REQUIRE(count(trace, "step") == 1);
+    for (const json& event : trace["traceEvents"])
+        if (event["ph"] == "X") CHECK(ns(event, "ts") == 0);
+
+    const auto now = std::filesystem::file_time_type::clock::now();
+    for (int i = 2; i < 14; ++i) {
+        parts[0]["last"] = i;
+        const std::string path =
+            write_trace(folder.path(), i % 2 ? "-auto" : "-auto-rank0", parts, 0);
+        std::filesystem::last_write_time(path, now + std::chrono::seconds(i - 100));
+    }
+    std::set<std::string> left;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+        left.insert(entry.path().filename());
+    CHECK(left.size() == 9);
+    for (const char* name :
+         {"trace-1-1.json.gz", "trace-1-6-auto-rank0.json.gz", "trace-1-13-auto.json.gz"})
+        CHECK(left.contains(name));
 }
 
 TEST_CASE("trace: --trace takes the first and the last of at most 100 steps") {
@@ -309,11 +404,14 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
                 if (entry.path().filename().string().starts_with("trace-") &&
                     entry.path().extension() == ".gz")
                     return true;
+                else
+                    std::this_thread::sleep_for(std::chrono::milliseconds(10));
         return false;
     };
     rank1.kill(SIGUSR2);  // any rank
     REQUIRE(wait_for_file());
     const std::string path = trace_in(folder / "run");
+    CHECK(path.find("-auto") == path.npos);
     const json last = read_trace(path);
     CHECK(check_trace(last) > 10);
     CHECK(steps_of(last, 0).size() == 3);
@@ -324,6 +422,7 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
     REQUIRE(rank0.wait_for("1 rank, step "));
     REQUIRE(rank0.wait_for("epoch "));
     REQUIRE(wait_for_file());
+    CHECK(trace_in(folder / "run").ends_with("-auto.json.gz"));
     const json loss = read_trace(trace_in(folder / "run"));
     check_trace(loss);
     CHECK(!steps_of(loss, 0).empty());
@@ -345,7 +444,7 @@ TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and 
     REQUIRE(rank0.wait_for("trace of the last steps of this rank: "));
     check_trace(read_trace(trace_in(folder / "run")));
     rank1.kill(SIGCONT);
-    REQUIRE(rank0.wait_for("trace: "));  // where it was left behind: of a loss
+    REQUIRE(rank0.wait_for("-auto.json.gz "));  // where it was left behind: of a loss
     rank0.kill(SIGKILL);
 }
 
@@ -363,4 +462,8 @@ TEST_CASE(
     CHECK(steps_of(trace, 0) == std::set<int64_t>{3, 4});
     CHECK(run("5:9", "after").second.find("--trace 5:9: no trace, the run had 4 steps") !=
           std::string::npos);
+    const auto [resumed, told] = run_trainer({"--resume", folder / "in", "--generated", "24",
+                                              "--steps", "6", "--trace", "1:3", "--quiet"});
+    CHECK(resumed == 0);
+    CHECK(told.find("--trace 1:3: no trace, the run begins after step 4") != std::string::npos);
 }

@@ -75,8 +75,8 @@ static void set_up(Log& log, const CommandLine& line) {
 // The status, unless what was printed is lost: a reader that has enough of a pipe ends the program
 // as its signal would. Training and the coordinator do what matters elsewhere.
 static int with_output(int status, Command command) {
-    if ((std::fflush(stdout) == 0 && !std::ferror(stdout)) || command & (kTrain | kCoordinator))
-        return status;
+    const bool whole = std::fflush(stdout) == 0 && !std::ferror(stdout);
+    if (whole || command == kTrain || command == kCoordinator) return status;
     if (is_piped()) return 128 + SIGPIPE;
     fail("standard output cannot be written; is the disk full?");
 }

@@ -136,8 +136,9 @@ function showEvents() {
 // What each thread of each rank did, for https://ui.perfetto.dev.
 by('ask').onclick = async () => {
   by('ask').disabled = true;
-  await fetch('trace', {method: 'POST'}).catch(() => {});
-  setTimeout(() => { by('ask').disabled = false; }, 3000);
+  const answer = await fetch('trace', {method: 'POST'}).catch(() => null);
+  by('refused').textContent = !answer ? 'no answer' : answer.ok ? '' : await answer.text();
+  setTimeout(() => { by('ask').disabled = false; }, 10000);
 };
 
 function show(s) {

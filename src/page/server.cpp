@@ -239,9 +239,12 @@ struct PageServer::Server {
         if (asks) {
             // Another site's script may send it too, but not without saying where it is from.
             const std::string origin = text_of(request[http::field::origin]);
-            if (!origin.empty() && origin != "http://" + text_of(request[http::field::host]))
+            if (!origin.empty() && !origin.ends_with("://" + text_of(request[http::field::host])))
                 return refuse(403, "a trace is asked for by this page alone");
             if (!asked) return refuse(404, "this run has ended");
+            if (Clock::now() < next_trace)
+                return refuse(429, "a trace was asked for in the last 10 seconds: wait for it");
+            next_trace = Clock::now() + std::chrono::seconds(10);
             *asked = true;
             return {202, "text/plain; charset=utf-8", "asked for\n", ""};
         }
@@ -289,6 +292,7 @@ struct PageServer::Server {
     std::atomic<bool>* const asked;
     const std::string name;  // as --page has it
     std::string address, bound_port, token, cookie;
+    Clock::time_point next_trace{};  // none before
     int listener = -1;
     const int wake = eventfd(0, EFD_CLOEXEC);
     std::list<Viewer> connections;

@@ -5,11 +5,11 @@
 //   /trace        POST: asks for a trace   /trace.json.gz                    the newest one
 //
 // One thread, which sleeps until somebody asks; 32 connections, 8 KB for a request's head and no
-// body, 10 seconds for a silent one. Nothing that is asked changes the run: a trace
-// is what it has written down already. At a loopback address
-// anybody on the machine may look, by an address or as localhost: another name in Host is refused,
-// since a web site could point its own name here. At other addresses a request needs the view
-// token, in the URL (?t=…, which leaves a cookie) or as Authorization: Bearer.
+// body, 10 seconds for a silent one. What is learned stays the same; for a trace all ranks
+// wait a moment, so one in 10 seconds is taken. At loopback anybody on the machine may look, by an
+// address or as localhost: another name in Host is refused, since a web site could point its own
+// name here. At other addresses a request needs the view token, in the URL (?t=…, which leaves a
+// cookie) or as Authorization: Bearer.
 #pragma once
 
 #include <atomic>

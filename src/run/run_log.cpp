@@ -78,16 +78,17 @@ double RunLog::images_per_second() const { return double(run_.count) / std::max(
 
 void RunLog::event(const char* name, const json& fields) {
     if (tensorboard_) tensorboard_->event(name, fields);
-    if (!file_ && !page_) return;
+    if (path_.empty() && !page_) return;
     const double now =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     json line = {{"event", name}, {"time", now}, {"rank", rank_}};
     line.update(fields);
     if (page_) page_->event(line);
-    if (!file_) return;
+    if (path_.empty()) return;
     const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     if (prints_) std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout);
-    if (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0)
+    if (!file_ ||
+        (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0))
         return;
     log_.notice("cannot write ", path_, ": ", std::strerror(errno),
                 "; the run goes on without it");  // a log is not worth a run

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "src/base/check.h"
-#include "src/job/exchange.h"
 
 namespace convoy {
 
@@ -74,7 +75,8 @@ json trace_part(const Tracer& tracer, int64_t first) {
                 begin = std::min(begin, e.begin);
     json overwritten = json::array(), events = json::array();
     for (auto& [track, lost, entries] : all) {
-        if (lost && entries.front().begin > begin) overwritten.push_back(track->name);
+        if (lost && (entries.empty() || entries.front().begin > begin))
+            overwritten.push_back(track->name);
         events.push_back(meta("thread_name", track->place, "name", track->name));
         events.push_back(meta("thread_sort_index", track->place, "sort_index", track->place));
         // They were written when they ended; the outer of two that begin together goes first.
@@ -89,17 +91,61 @@ json trace_part(const Tracer& tracer, int64_t first) {
             {"events", events}};
 }
 
-std::vector<json> gather_trace(Communicator& communicator, json part, const std::string& name) {
+static std::string text_of(const json& all) {
+    return all.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// The text of a part, which begins later where it would be longer than `most`.
+static std::string bounded(json& part, size_t most) {
+    std::string text;
+    while ((text = text_of(part)).size() > most) {
+        std::vector<int64_t> times;
+        for (const json& event : part["events"])
+            if (event["ph"] == "X") times.push_back(event["ts"]);
+        if (times.empty()) break;
+        std::ranges::sort(times);
+        const double kept = 0.9 * double(most) / double(text.size()) * double(times.size());
+        const int64_t begin = times[times.size() - 1 - size_t(kept)] + 1;
+        part["begin"] = begin;
+        auto overwritten = part["overwritten"].get<std::set<std::string>>();
+        std::string track;
+        bool cut = false;  // an arrow goes with the slice before it
+        std::erase_if(part["events"].get_ref<json::array_t&>(), [&](const json& event) {
+            if (event["name"] == "thread_name") track = event["args"]["name"];
+            if (event["ph"] == "M" || event["ph"] == "X") cut = event.value("ts", begin) < begin;
+            if (cut) overwritten.insert(track);
+            return cut;
+        });
+        part["overwritten"] = overwritten;
+    }
+    return text;
+}
+
+std::vector<json> gather_trace(Communicator& communicator, json part, const std::string& name,
+                               bool writes) {
     part["name"] = name;
     for (int i = 0; i < 40; ++i) {
         const int64_t entered = trace_ns(Clock::now());
         communicator.barrier();
         part["turns"].push_back({entered, trace_ns(Clock::now())});
     }
-    // All-gathers carry 16 MB of a rank.
-    for (json& events = part["events"]; part.dump().size() > 15 << 20;)
-        events.erase(events.begin(), events.begin() + ptrdiff_t(events.size() + 1) / 2);
-    return gather_json(communicator, part);
+    const size_t most = (15 << 20) / size_t(communicator.world());  // all get all parts
+    std::vector<json> parts;
+    for (const std::string& text : allgather_text(communicator, bounded(part, most)))
+        if (writes) parts.push_back(json::parse(text));
+    return parts;
+}
+
+// The newest 8 of those that nobody has asked for.
+static void drop_old_traces(const std::string& folder) {
+    std::multimap<std::filesystem::file_time_type, std::filesystem::path> all;
+    std::error_code error;  // another thread may do the same
+    for (const auto& file : std::filesystem::directory_iterator(folder, error))
+        if (const std::string name = file.path().filename();
+            name.starts_with("trace-") && name.find("-auto") != name.npos)
+            all.emplace(file.last_write_time(error), file.path());
+    for (; all.size() > 8; all.erase(all.begin()))
+        std::filesystem::remove(all.begin()->second, error);
 }
 
 std::string write_trace(const std::string& folder, const std::string& ending,
@@ -117,7 +163,8 @@ std::string write_trace(const std::string& folder, const std::string& ending,
         }
         if (offsets.size() == writer) least = most = 0;
         offsets.push_back(least + (most - least) / 2);
-        begin = std::min(begin, part["begin"].get<int64_t>() + offsets.back());
+        if (const int64_t first = part["begin"]; first != INT64_MAX)  // it has events
+            begin = std::min(begin, first + offsets.back());
         ranks.push_back({{"offset_us", double(offsets.back()) / 1e3},
                          {"error_us", double(most - least) / 2e3},
                          {"overwritten", part["overwritten"]}});
@@ -142,7 +189,7 @@ std::string write_trace(const std::string& folder, const std::string& ending,
                       {"distributedInfo", {{"rank", writer}, {"world_size", parts.size()}}},
                       {"convoy", {{"ranks", ranks}}},
                       {"traceEvents", std::move(events)}};
-    const std::string text = all.dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string text = text_of(all);
     const std::string path = cat(folder, "/trace-", parts[writer]["first"].get<int64_t>(), "-",
                                  parts[writer]["last"].get<int64_t>(), ending, ".json.gz");
     const gzFile file = gzopen((path + ".part").c_str(), "wb");
@@ -150,6 +197,7 @@ std::string write_trace(const std::string& folder, const std::string& ending,
     if ((file && gzclose(file) != Z_OK) || !written ||
         std::rename((path + ".part").c_str(), path.c_str()) != 0)
         fail("the trace ", path, " cannot be written: is the disk full?");
+    if (!ending.empty()) drop_old_traces(folder);
     return path;
 }
 

@@ -25,11 +25,11 @@ TraceSteps trace_steps(const std::string& option);  // of --trace; throws Error
 
 // The events of this rank from step `first` on; 0: of the last three. Any thread.
 nlohmann::json trace_part(const Tracer& tracer, int64_t first = 0);
-// Collective: the parts of all ranks under their names, with what sets their clocks.
+// Collective: the parts of all ranks that fit in 15 MB, with their clocks; {} where not `writes`.
 std::vector<nlohmann::json> gather_trace(Communicator& communicator, nlohmann::json part,
-                                         const std::string& name);
+                                         const std::string& name, bool writes);
 // Writes FOLDER/trace-FIRST-LAST`ending`.json.gz with the clock of part `writer`; returns the path.
-// Throws Error.
+// ending: "" where somebody asked for it; else "-auto…", of which 8 are kept. Throws Error.
 std::string write_trace(const std::string& folder, const std::string& ending,
                         std::vector<nlohmann::json> parts, size_t writer);
 

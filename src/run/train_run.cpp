@@ -184,6 +184,8 @@ void TrainRun::begin() {
     count_steps();
     if (setup_.rank() == 0) print_start();
     serve_page();
+    if (!folder_.empty() && trace_steps_.last > 0 && at_.step >= trace_steps_.last)
+        log_.notice("--trace ", config_.trace, ": no trace, the run begins after step ", at_.step);
     const int64_t epochs = config_.steps > 0
                                ? (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_
                                : config_.epochs;

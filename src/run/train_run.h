@@ -136,9 +136,9 @@ class TrainRun {
     std::string folder_;         // the run's, on the rank that saves
     const TraceSteps trace_steps_ = trace_steps(config_.trace);
     Track* track_ = nullptr;
-    std::atomic<bool> trace_asked_{false};  // of this rank: by SIGUSR2, the page, a stall
-    std::optional<nlohmann::json> trace_;   // this rank's part of one that is to be written
-    bool trace_due_ = false;                // all ranks write one before they go on
+    std::atomic<bool> trace_asked_{false}, stalled_{false};  // by SIGUSR2, the page, --trace
+    std::optional<nlohmann::json> trace_;  // this rank's part of one that is to be written
+    bool trace_due_ = false;               // all ranks write one before they go on
     std::unique_ptr<Optimizer> optimizer_;
     std::unique_ptr<Trainer> trainer_;
     std::unique_ptr<Evaluator> evaluator_;

@@ -42,12 +42,13 @@ bool TrainRun::wants_trace() {
     sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
     const timespec now{};
     if (sigtimedwait(&trace, nullptr, &now) == SIGUSR2) trace_asked_ = true;
-    return trace_asked_;
+    return trace_asked_ || stalled_;
 }
 
 // After a step. meets: all ranks are at this place.
 void TrainRun::trace_step(bool meets) {
-    if (at_.step == trace_steps_.last) trace_ = trace_part(setup_.job.tracer, trace_steps_.first);
+    if (at_.step == trace_steps_.last)
+        trace_ = trace_part(setup_.job.tracer, trace_steps_.first), trace_asked_ = true;
     if (meets && (trace_ || trainer_->trace_agreed())) write_trace();
 }
 
@@ -56,27 +57,30 @@ void TrainRun::finish_trace() {
     if (at_.step >= trace_steps_.last) return;
     if (at_.step < trace_steps_.first)
         return log_.info("--trace ", config_.trace, ": no trace, the run had ", at_.step, " steps");
-    trace_ = trace_part(setup_.job.tracer, trace_steps_.first);
+    trace_ = trace_part(setup_.job.tracer, trace_steps_.first), trace_asked_ = true;
     write_trace();
 }
 
 // Collective. A full disk costs the trace, not the run.
 void TrainRun::write_trace() {
     if (!trace_) trace_ = trace_part(setup_.job.tracer);
-    trace_asked_ = false;
+    (*trace_)["asked"] = trace_asked_.exchange(false);
+    stalled_ = false;
     std::string name = cat("rank ", setup_.rank());
     for (const Peer& peer : setup_.job.peers())
         if (peer.rank == setup_.rank()) name += cat(" (", peer.host, ", ", peer.address, ")");
-    auto parts = gather_trace(communicator_, *trace_, name);
+    auto parts = gather_trace(communicator_, *trace_, name, !folder_.empty());
     trace_.reset(), trace_due_ = false;
     if (folder_.empty()) return;
+    const bool asked = std::ranges::any_of(
+        parts, [](const nlohmann::json& part) { return part["asked"] == true; });
     try {
-        const std::string path =
-            convoy::write_trace(folder_, "", std::move(parts), size_t(setup_.rank()));
+        const std::string path = convoy::write_trace(folder_, asked ? "" : "-auto",
+                                                     std::move(parts), size_t(setup_.rank()));
         log_.notice("trace: ", path, "   (open it at https://ui.perfetto.dev)");
         const std::string file = std::filesystem::path(path).filename();
         run_log_->event("trace", {{"step", at_.step}, {"file", file}});
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
         log_.notice("error: ", error.what(), ". Training goes on");
     }
 }
@@ -89,7 +93,7 @@ static void write_own(const Tracer& tracer, int rank, const std::string& folder,
         nlohmann::json part = trace_part(tracer);
         part["name"] = cat("rank ", rank);
         log.notice("trace of the last steps of this rank: ",
-                   write_trace(folder, cat("-rank", rank), {part}, 0));
+                   write_trace(folder, cat("-auto-rank", rank), {part}, 0));
     } catch (const std::exception& error) {
         log.notice("error: ", error.what());
     }
@@ -99,7 +103,7 @@ static void write_own(const Tracer& tracer, int rank, const std::string& folder,
 // that all wait for never comes back; if it does, a trace of all ranks follows.
 void TrainRun::watch_for_stalls() {
     communicator_.on_stall([this, rank = setup_.rank(), folder = folder_] {
-        trace_asked_ = true;
+        stalled_ = true;
         write_own(setup_.job.tracer, rank, folder, log_);
     });
 }
