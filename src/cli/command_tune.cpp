@@ -131,7 +131,7 @@ class Tune {
                                      : !one.setup.is_exact ? "trains another way"
                                      : one.is_from_file    ? "measured before"
                                                            : "";
-            table.row({{"setup", one.setup.name, "setup", "{:<28}"},
+            table.row({{"setup", one.setup.name, "setup", "{:<30}"},
                        {"options", options_of(one.setup)},
                        {"images_per_second", s.images_per_second, "img/s", "{:.1f}"},
                        {"speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}"},
