@@ -252,6 +252,18 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
     }
 }
 
+static void check_trains_the_same(const Config& config, const std::vector<double>& shares,
+                                  int steps, const Outcome& one) {
+    CAPTURE(config.accumulate);
+    CAPTURE(config.replicas);
+    CAPTURE(shares.size());
+    const Outcome many = train_in_threads(config, shares, steps);
+    CHECK(many.samples == one.samples);
+    CHECK_CLOSE(many.losses, one.losses, 2e-5);
+    CHECK_CLOSE(many.weights, one.weights, 2e-4);
+    CHECK_CLOSE(many.momentum, one.momentum, 2e-4);
+}
+
 TEST_CASE("--accumulate: pieces train what the whole batch trains, on any number of ranks") {
     const int steps = 5;
     const Outcome one = train_in_threads(small_config(), {1}, steps);
@@ -261,13 +273,7 @@ TEST_CASE("--accumulate: pieces train what the whole batch trains, on any number
         for (const SyncKind sync : {SyncKind::kRing, SyncKind::kServer}) {
             Config config = small_config();
             config.accumulate = pieces, config.sync = sync;
-            CAPTURE(pieces);
-            CAPTURE(shares.size());
-            const Outcome many = train_in_threads(config, shares, steps);
-            CHECK(many.samples == one.samples);
-            CHECK_CLOSE(many.losses, one.losses, 2e-5);
-            CHECK_CLOSE(many.weights, one.weights, 2e-4);
-            CHECK_CLOSE(many.momentum, one.momentum, 2e-4);
+            check_trains_the_same(config, shares, steps, one);
         }
     Config config = small_config();
     config.sync_every = 2;
@@ -287,13 +293,7 @@ TEST_CASE(
          {std::tuple{2, 1, alone}, {3, 1, alone}, {2, 3, alone}, {30, 1, alone}, {2, 1, unequal}})
         for (const SyncKind sync : {SyncKind::kRing, SyncKind::kServer}) {
             config.replicas = replicas, config.accumulate = pieces, config.sync = sync;
-            CAPTURE(replicas);
-            CAPTURE(shares.size());
-            const Outcome many = train_in_threads(config, shares, steps);
-            CHECK(many.samples == one.samples);
-            CHECK_CLOSE(many.losses, one.losses, 2e-5);
-            CHECK_CLOSE(many.weights, one.weights, 2e-4);
-            CHECK_CLOSE(many.momentum, one.momentum, 2e-4);
+            check_trains_the_same(config, shares, steps, one);
         }
     // The same replicas, the same bits, whoever is faster.
     config.replicas = 3, config.accumulate = 1, config.sync = SyncKind::kRing;

@@ -111,7 +111,8 @@ static Environment read_settings(const std::string& path) {
         std::getline(line >> std::ws, value);
         if (value.ends_with('\r')) value.pop_back();
         if (!find_option(name) || value.empty() || name == "settings")
-            fail("--settings ", path, ": '", printable(text), "' is not an option and its value");
+            fail("--settings ", path, ": '", printable(text),
+                 "' is not an option and its value, such as 'batch 64'");
         settings[name] = value;
     }
     return settings;

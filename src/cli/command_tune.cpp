@@ -131,15 +131,25 @@ class Tune {
                                      : !one.setup.is_exact ? "trains another way"
                                      : one.is_from_file    ? "measured before"
                                                            : "";
-            table.row({{"setup", one.setup.name, "setup", "{:<30}"},
-                       {"options", options_of(one.setup)},
-                       {"images_per_second", s.images_per_second, "img/s", "{:.1f}"},
-                       {"speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}"},
-                       {"cores", s.cores, "cores", "{:.1f}"},
-                       {"memory_mb", s.memory_megabytes, "memory", "{:.0f} MB"},
-                       {"net_wait", 100 * s.net_wait, "net wait", "{:.0f} %"},
-                       {"net_busy", 100 * s.net_busy, "net busy", "{:.0f} %"},
-                       {"note", note, ""}});
+            std::vector<Cell> row = {{"setup", one.setup.name, "setup", "{:<30}"},
+                                     {"options", options_of(one.setup)}};
+            // What was not measured has no figures.
+            const auto figure = [&](const char* key, double value, const char* title,
+                                    const std::string& text) {
+                if (s.fault.empty()) row.emplace_back(key, value);
+                row.emplace_back("", s.fault.empty() ? text : std::string("-"), title, "{:>7}");
+            };
+            const double speed_up = base > 0 ? s.images_per_second / base : 0;
+            figure("images_per_second", s.images_per_second, "img/s",
+                   fmt::format("{:.1f}", s.images_per_second));
+            figure("speed_up", speed_up, "x", fmt::format("{:.2f}", speed_up));
+            figure("cores", s.cores, "cores", fmt::format("{:.1f}", s.cores));
+            figure("memory_mb", s.memory_megabytes, "memory",
+                   fmt::format("{:.0f} MB", s.memory_megabytes));
+            figure("net_wait", s.net_wait, "net wait", fmt::format("{:.0f} %", 100 * s.net_wait));
+            figure("net_busy", s.net_busy, "net busy", fmt::format("{:.0f} %", 100 * s.net_busy));
+            row.push_back({"note", note, ""});
+            table.row(row);
         }
     }
 
