@@ -51,7 +51,7 @@ void TrainRun::build() {
              backend_->threads(), ": give fewer, or more by --threads");
     for (int r = 0; config_.replicas > 1 && r < config_.replicas; ++r) {
         Config own = config_;
-        own.threads = std::max(backend_->threads() / config_.replicas, 1);
+        own.threads = backend_->threads() / config_.replicas;
         replica_backends_.push_back(make_backend(own));
     }
     ModelOptions of_model = model_options(config_, int(setup_.classes.size()));
