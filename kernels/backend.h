@@ -28,6 +28,9 @@
 
 namespace convoy {
 
+class SpanSink;  // src/base/trace.h
+class Track;
+
 // The window of a convolution or a pool; rows and columns may differ. Padding at the end may exceed
 // that at the beginning by `extra`.
 // Output rows P = ⌊(H + 2·pad_h + extra_h − size_h) / stride_h⌋ + 1; columns Q likewise.
@@ -161,6 +164,12 @@ class Backend {
     // given must stay alive. One recording is made at a time; several may be kept.
     virtual bool can_record() const { return false; }
     virtual std::unique_ptr<Recording> record() { fail("device ", name(), " cannot record"); }
+    // Where ops go on after their calls: slices of its work go to these tracks from now on. Returns
+    // what is told which ops belong to which, good until the next call; else null. ops null: to
+    // none.
+    virtual SpanSink* trace(Track* ops, Track* uploads, Track* downloads) {
+        return (void)ops, (void)uploads, (void)downloads, nullptr;
+    }
     // The peak of multiply-adds on registers, in 10⁹ operations a second, on all compute threads
     // and in the precision of the ops: no op can exceed it. Takes about a millisecond. 0: not
     // known.

@@ -83,6 +83,7 @@ CudaBackend::~CudaBackend() {
     // Memory may only go when no kernel uses it; errors are for those who still need the results.
     for (cudaStream_t stream : {upload_stream_, copy_stream_, stream_})
         (void)cudaStreamSynchronize(stream);
+    timeline_.reset();
     cublas_.reset();  // before its stream
     for (cudaEvent_t event : copies_done_) (void)cudaEventDestroy(event);
     (void)cudaEventDestroy(ops_done_);
@@ -115,10 +116,18 @@ const float* CudaBackend::to_device(const float* host, float* device, size_t ele
     return device;
 }
 
+SpanSink* CudaBackend::trace(Track* ops, Track* uploads, Track* downloads) {
+    upload_track_ = uploads, download_track_ = downloads;
+    timeline_ = ops ? std::make_unique<Timeline>(memory_, stream_, ops) : nullptr;
+    return timeline_.get();
+}
+
 void CudaBackend::start_upload(const float* host, float* device, size_t elems) {
+    if (timeline_) timeline_->begin(upload_stream_, upload_track_);
     CUDA_CHECK(cudaMemcpyAsync(device, host, elems * sizeof(float), cudaMemcpyHostToDevice,
                                upload_stream_));
     CUDA_CHECK(cudaEventRecord(uploaded_, upload_stream_));
+    if (timeline_) timeline_->end(kTraceUpload, 0, double(elems * sizeof(float)));
 }
 
 void CudaBackend::wait_upload() { CUDA_CHECK(cudaStreamWaitEvent(stream_, uploaded_)); }
@@ -136,15 +145,17 @@ void CudaBackend::upload(void* device, const void* host, size_t bytes) {
 
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
     CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    synchronize();
 }
 
 int64_t CudaBackend::start_download(float* host, const float* device, size_t elems) {
     CUDA_CHECK(cudaEventRecord(ops_done_, stream_));
     CUDA_CHECK(cudaStreamWaitEvent(copy_stream_, ops_done_));
+    if (timeline_) timeline_->begin(copy_stream_, download_track_);
     CUDA_CHECK(
         cudaMemcpyAsync(host, device, elems * sizeof(float), cudaMemcpyDeviceToHost, copy_stream_));
     CUDA_CHECK(cudaEventRecord(copies_done_[downloads_ % copies_done_.size()], copy_stream_));
+    if (timeline_) timeline_->end(kTraceDownload, 0, double(elems * sizeof(float)));
     return downloads_++;
 }
 
@@ -161,6 +172,9 @@ void CudaBackend::fill(float* to, size_t elems, float value) {
     CUDA_LAUNCHED();
 }
 
-void CudaBackend::synchronize() { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+void CudaBackend::synchronize() {
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    if (timeline_) timeline_->write();
+}
 
 }  // namespace convoy::CONVOY_DEVICE

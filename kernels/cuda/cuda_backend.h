@@ -13,6 +13,7 @@
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/timeline.h"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -49,6 +50,7 @@ class CudaBackend final : public Backend {
     void wait_download(int64_t number) override;
     bool can_record() const override { return true; }
     std::unique_ptr<Recording> record() override;
+    SpanSink* trace(Track* ops, Track* uploads, Track* downloads) override;
     double measure_peak_gflops() override;
 
 #include "kernels/ops.inc"
@@ -88,6 +90,8 @@ class CudaBackend final : public Backend {
     std::array<cudaEvent_t, 64> copies_done_{};
     int64_t downloads_ = 0;
     DeviceMemory memory_;
+    std::unique_ptr<Timeline> timeline_;  // null: not traced
+    Track *upload_track_ = nullptr, *download_track_ = nullptr;
 };
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -14,8 +14,9 @@ namespace {
 
 class GraphRecording final : public Recording {
  public:
-    GraphRecording(DeviceMemory& memory, cudaStream_t stream)
-        : memory_(memory), stream_(stream), passed_(memory) {
+    GraphRecording(DeviceMemory& memory, cudaStream_t stream,
+                   const std::unique_ptr<Timeline>& timeline)
+        : memory_(memory), stream_(stream), timeline_(timeline), passed_(memory) {
         // Relaxed: other threads of the process may use CUDA meanwhile.
         CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
         memory_.start_recording(passed_);
@@ -38,6 +39,7 @@ class GraphRecording final : public Recording {
 
     bool replay() override {
         if (moves_ != memory_.moves()) return false;
+        const Span span(nullptr, kTraceRecorded, 0, 0, timeline_.get());
         passed_.refresh(stream_);
         CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
         return true;
@@ -55,6 +57,7 @@ class GraphRecording final : public Recording {
 
     DeviceMemory& memory_;
     cudaStream_t stream_;
+    const std::unique_ptr<Timeline>& timeline_;  // as it is when the graph is replayed
     PassedData passed_;
     bool capturing_ = true;
     cudaGraphExec_t graph_ = nullptr;
@@ -64,7 +67,7 @@ class GraphRecording final : public Recording {
 }  // namespace
 
 std::unique_ptr<Recording> CudaBackend::record() {
-    return std::make_unique<GraphRecording>(memory_, stream_);
+    return std::make_unique<GraphRecording>(memory_, stream_, timeline_);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

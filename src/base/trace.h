@@ -33,6 +33,7 @@ inline constexpr TraceName kTraceWaitData{"wait for data", "step", "step"},
     kTraceWaitBucket{"wait for bucket", "bucket", "bucket", "bytes"},
     kTraceAverage{"average", "run", "step"}, kTraceValidation{"validation", "run", "step"},
     kTraceCheckpoint{"checkpoint", "run", "step"}, kTraceNewRing{"new ring", "run", "ranks"},
+    kTraceUpload{"upload", "data", "", "bytes"}, kTraceDownload{"download", "data", "", "bytes"},
     kTraceDecode{"decode", "data", "sample"}, kTraceSum{"sum", "network", "collective", "bytes"},
     kTraceGather{"gather", "network", "collective", "bytes"},
     kTraceBroadcast{"broadcast", "network", "collective", "bytes"},
@@ -71,22 +72,34 @@ class Track {
     std::atomic<uint64_t> begun_{0}, done_{0};  // entries
 };
 
+// A device that works later than the host tells it to: it writes its own time of a span.
+class SpanSink {
+ public:
+    virtual ~SpanSink() = default;
+    virtual void begin() = 0;  // spans nest
+    virtual void end(const TraceName& name, int64_t number, double amount) noexcept = 0;
+};
+
 class Span {
  public:
-    Span(Track* track, const TraceName& name, int64_t number = 0, double amount = 0)
-        : amount(amount), track_(track), name_(name), number_(number) {
+    Span(Track* track, const TraceName& name, int64_t number = 0, double amount = 0,
+         SpanSink* device = nullptr)
+        : amount(amount), track_(track), device_(device), name_(name), number_(number) {
+        if (device_) device_->begin();
         if (track_) begin_ = Clock::now();
     }
     ~Span() { end(); }
     Span(const Span&) = delete;
     void end() {
         if (track_) track_->add(name_, begin_, Clock::now(), number_, amount);
-        track_ = nullptr;
+        if (device_) device_->end(name_, number_, amount);
+        track_ = nullptr, device_ = nullptr;
     }
     double amount;
 
  private:
     Track* track_;
+    SpanSink* device_;
     const TraceName& name_;
     const int64_t number_;
     Clock::time_point begin_;

@@ -25,7 +25,12 @@ void TrainRun::open_tracks() {
     const size_t pieces = size_t(config_.pipeline > 1 ? config_.micro : config_.accumulate);
     const size_t buckets = 8 + model_->params().grads_size * sizeof(float) / bucket_bytes_;
     const size_t messages = buckets * size_t(2 * setup_.world() + 1);
-    track_ = track("trainer", 1, (4 * model_->lines().size() + 8) * pieces + 2 * buckets + 16);
+    const size_t slices = (4 * model_->lines().size() + 8) * pieces + 16;
+    track_ = track("trainer", 1, slices + 2 * buckets);
+    if (!backend_->host_visible())
+        device_track_ =
+            backend_->trace(track("device: operations", 2, slices), track("device: uploads", 5, 4),
+                            track("device: downloads", 6, buckets));
     if (setup_.world() > 1)
         communicator_.record(track("network: collectives, sends", 3, messages),
                              track("network: receives", 4, messages));
@@ -102,8 +107,9 @@ static void write_own(const Tracer& tracer, int rank, const std::string& folder,
 // The thread that trains waits in a collective then. What is written at once is there if the rank
 // that all wait for never comes back; if it does, a trace of all ranks follows.
 void TrainRun::watch_for_stalls() {
-    communicator_.on_stall([this, rank = setup_.rank(), folder = folder_] {
+    communicator_.on_stall([this, rank = setup_.rank(), folder = folder_](const std::string& why) {
         stalled_ = true;
+        run_log_->event("stall", {{"why", why}});
         write_own(setup_.job.tracer, rank, folder, log_);
     });
 }
