@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <opencv2/imgcodecs.hpp>
 #include <opencv2/imgproc.hpp>
 
+#include "data/music.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
 
@@ -130,8 +130,10 @@ GeneratedSource::GeneratedSource(std::vector<std::string> classes, uint64_t seed
     : seed_(seed), first_(first), samples_(count) {
     classes_ = std::move(classes);
     for (const std::string& name : classes_) {
-        kinds_.push_back(int(std::ranges::find(all_classes(), name) - all_classes().begin()));
-        ENSURE(kinds_.back() < 3, "no generated class ", name);
+        is_music_ = std::ranges::find(all_classes(), name) == all_classes().end();
+        const std::vector<std::string>& names = is_music_ ? music_kinds() : all_classes();
+        kinds_.push_back(int(std::ranges::find(names, name) - names.begin()));
+        ENSURE(kinds_.back() < int(names.size()), "no generated class ", name);
     }
     for (size_t i = 0; i < count; ++i) labels_.push_back(int32_t(i % classes_.size()));
 }
@@ -143,13 +145,11 @@ std::string GeneratedSource::name(size_t i) const {
 void GeneratedSource::read(size_t i, std::vector<uint8_t>& bytes) const {
     Lazy& sample = samples_[i];
     std::call_once(sample.drawn, [&] {
-        Image image = draw_shape(kinds_[size_t(labels_[i])], seed_, first_ + i);
-        for (size_t at = 0; at < image.pixels.size(); at += 3)
-            std::swap(image.pixels[at], image.pixels[at + 2]);  // OpenCV's order is BGR
-        const cv::Mat bgr(image.H, image.W, CV_8UC3, image.pixels.data());
-        cv::imencode(".jpg", bgr, sample.jpeg, {cv::IMWRITE_JPEG_QUALITY, 90});
+        const auto draw = is_music_ ? draw_music : draw_shape;
+        sample.file = encoded(draw(kinds_[size_t(labels_[i])], seed_, first_ + i),
+                              is_music_ ? ".png" : ".jpg");
     });
-    bytes = sample.jpeg;
+    bytes = sample.file;
 }
 
 uint64_t GeneratedSource::fingerprint() const {

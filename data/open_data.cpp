@@ -11,6 +11,7 @@
 
 #include "data/generated.h"
 #include "data/listing.h"
+#include "data/music.h"
 #include "data/order.h"
 #include "data/pipe_source.h"
 #include "data/shard_source.h"
@@ -118,7 +119,8 @@ DataSet open_generated(const DataOptions& options) {
     if (!options.val.empty()) fail("--val needs --data: the generated set brings its own");
     if (options.label_offset != 0) fail("--label-offset needs --data: generated images have names");
     const Names classes =
-        choose_classes(GeneratedSource::all_classes(), options.classes, "the generated set", false);
+        choose_classes(options.music ? music_kinds() : GeneratedSource::all_classes(),
+                       options.classes, "the generated set", false);
     if (options.val_split < 0 || options.val_split >= 1)
         fail("--val-split ", options.val_split, " is not between 0 and 1");
     const size_t n = size_t(std::max(options.generated, 0));

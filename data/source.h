@@ -87,6 +87,7 @@ struct DataOptions {
     std::vector<std::string> classes = {};  // keep only these, in this order; empty: all, sorted
     bool part = false;         // other ranks hold the rest of the set: it may lack classes
     int generated = 3000;      // images of the generated set; a sixth of them validates
+    bool music = false;        // it has music (music.h), not shapes
     uint64_t seed = 0;         // of the split and of the generated set
     int64_t label_offset = 0;  // subtracted from the numbers of classes in shards and lists
     std::string cache = {};    // folder for indexes that cannot lie beside their shards, and blocks

@@ -12,7 +12,7 @@ optional="libjs-dygraphs"
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "deps: this is no Debian or Ubuntu; what is needed, by Debian's names:"
-    echo "$packages"
+    echo "$packages $*"
     exit 0
 fi
 
