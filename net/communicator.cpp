@@ -103,6 +103,7 @@ class RingCommunicator final : public Communicator {
           dial_(std::move(connected.dial)),
           thread_([this] { work(); }) {
         membership_->status().on_end([this] { shut_ring(); });
+        share_memory();
     }
 
     ~RingCommunicator() override {
@@ -157,6 +158,7 @@ class RingCommunicator final : public Communicator {
                 int(std::ranges::find(me_.peers, peer.process, &wire::Member::process) -
                     me_.peers.begin()));
         me_ = std::move(connected.welcome);
+        share_memory();
         return ranks;
     }
     int min_world() const override {
@@ -204,7 +206,9 @@ class RingCommunicator final : public Communicator {
     void record(Track* sent, Track* received) override {
         tracks_.sent = sent, tracks_.received = received;
     }
-    void on_stall(std::function<void()> then) override { membership_->on_stall(std::move(then)); }
+    void on_stall(std::function<void(const std::string&)> then) override {
+        membership_->on_stall(std::move(then));
+    }
     uint64_t bytes_sent() const override {
         return sent_before_ + (ring_ ? ring_->bytes_sent() : 0) +
                (group_ring_ ? group_ring_->bytes_sent() : 0);
@@ -271,6 +275,15 @@ class RingCommunicator final : public Communicator {
             if (link.is_open()) link.set_limit(limit_);
         return std::make_unique<Ring>(w.rank, w.ring, std::move(connected.links), w.generation,
                                       w.rules.bf16, membership_->progress().moved, &tracks_);
+    }
+    // Where some rank has company on its host. An error is that of the next collective too.
+    void share_memory() {
+        if (!me_.rules.shm || hosts_of(me_.ring, me_.peers).size() == me_.ring.size()) return;
+        submit([this] {
+            const auto [news, all] = ring_->share_memory(me_.peers, limit_);
+            if (rank_ > 0) return;
+            all ? membership_->log().info(news) : membership_->log().notice(news);
+        }).wait();
     }
     void shut_ring() noexcept {
         std::lock_guard lock(ring_mutex_);

@@ -158,9 +158,9 @@ class Communicator {
     // Where collectives and their pieces are written down from now on (src/base/trace.h): what is
     // sent, what arrives.
     virtual void record(Track* sent, Track* received) { (void)sent, (void)received; }
-    // `then` is called by another thread when the job begins to wait for a rank (stall); null: by
-    // none any more.
-    virtual void on_stall(std::function<void()> then) { (void)then; }
+    // `then` is called by another thread when the job begins to wait for a rank, with a sentence
+    // that names it; null: by none any more.
+    virtual void on_stall(std::function<void(const std::string&)> then) { (void)then; }
 
     // Payload bytes that this rank has sent to its peers in collectives, headers included.
     virtual uint64_t bytes_sent() const = 0;
@@ -203,6 +203,7 @@ struct JoinOptions {
     bool bf16_wire = false, elastic = false, alone = false;
     int min_world = 1;
     uint32_t flows = 0;  // rank 0's value: TCP connections of an edge; 0: by the round trip
+    bool shm = false;    // rank 0's value: ranks of one host sum in shared memory, where they can
 
     // Take part in a job that trains: the communicator is that of a rank after the others, and has
     // no ring until its first regroup(-1, true). `rank` and `world` are not asked for.
@@ -212,9 +213,11 @@ struct JoinOptions {
     // picks a port where port is 0 on rank 0.
     std::function<void(uint16_t)> listening;
 
-    // For tests: called before each socket operation of the ring; returns how many of so many bytes
-    // it may move.
+    // For tests: called before each socket operation of the ring, and each that others see in
+    // shared memory; returns how many of so many bytes it may move.
     std::function<size_t(size_t)> limit;
+    // For tests: the name of the host that this rank is taken to be on; "": its own.
+    std::string host_id;
 
     // Rank 0 gives every setting of the job. Another rank gives what its user typed; one that
     // differs from rank 0's is refused with an error that names both values.

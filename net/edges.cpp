@@ -1,4 +1,5 @@
 // edges.cpp — the connections between ranks, opened once all addresses are known.
+#include <algorithm>
 #include <cmath>
 
 #include "net/host.h"
@@ -25,7 +26,12 @@ class Edges {
           from_(from),
           peers_(neighbours(welcome.rank, welcome.ring)),
           links_(size_t(welcome.world)),
-          flows_(size_t(welcome.world), 1) {}
+          flows_(size_t(welcome.world), 1) {
+        if (!welcome.rules.shm) return;
+        const auto hosts = hosts_of(welcome.ring, welcome.peers);
+        for (const int rank : neighbours_of_host(welcome.rank, hosts))
+            if (std::ranges::find(peers_, rank) == peers_.end()) peers_.push_back(rank);
+    }
 
     asio::awaitable<void> open();
     asio::awaitable<void> dial_peer(int rank, uint32_t flows);

@@ -35,6 +35,14 @@ Link::~Link() {
     for (const Flow& flow : flows_) ::close(flow.socket);
 }
 
+bool Link::has_ended() const {
+    for (const Flow& flow : flows_) {
+        pollfd entry{flow.socket, POLLRDHUP, 0};
+        if (::poll(&entry, 1, 0) > 0) return true;
+    }
+    return false;
+}
+
 void Link::shut() noexcept {
     for (const Flow& flow : flows_)
         ::shutdown(flow.socket, SHUT_RDWR);  // an error means that it is dead already

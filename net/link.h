@@ -45,6 +45,7 @@ class Link {
     ~Link();
 
     bool is_open() const { return !flows_.empty(); }
+    bool has_ended() const;  // the other end has closed it
     // Where the next byte goes, or comes from.
     int socket_out() const { return flows_[out_.flow].socket; }
     int socket_in() const { return flows_[in_.flow].socket; }

@@ -207,7 +207,7 @@ void Membership::handle(const Message& message) {
             const bool stood = !stalled_.empty();
             stalled_ = wire::decode<wire::Heartbeat>(message.body).phase;
             std::lock_guard lock(stall_mutex_);
-            if (!stood && !stalled_.empty() && on_stall_) on_stall_();
+            if (!stood && !stalled_.empty() && on_stall_) on_stall_(stalled_);
             break;
         }
         default: break;  // STATUS: read_messages() has noted the time

@@ -87,7 +87,7 @@ class Membership {
     bool ring_is_open() const { return ring_is_open_; }  // GENERATION has arrived
 
     // From any thread: Communicator::on_stall.
-    void on_stall(std::function<void()> then) {
+    void on_stall(std::function<void(const std::string&)> then) {
         std::lock_guard lock(stall_mutex_);
         on_stall_ = std::move(then);
     }
@@ -135,7 +135,7 @@ class Membership {
     std::string joining_ = "no word from the coordinator yet";
     std::string stalled_;  // whom the job waits for, as the coordinator said last
     std::mutex stall_mutex_;
-    std::function<void()> on_stall_;
+    std::function<void(const std::string&)> on_stall_;
 
     // Declared before the members that hold sockets, which must be destroyed first.
     asio::io_context io_{1};

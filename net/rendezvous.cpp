@@ -335,9 +335,10 @@ wire::Join Rendezvous::join_message() const {
                   options_.alone,
                   uint32_t(options_.min_world),
                   uint32_t(options_.stall.count()),
-                  options_.flows};
+                  options_.flows,
+                  options_.shm};
     join.process = membership_.process();
-    join.host = host_id();
+    join.host = options_.host_id.empty() ? host_id() : options_.host_id;
     join.address = advertised();
     join.settings = options_.settings;
     return join;

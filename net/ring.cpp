@@ -77,6 +77,7 @@ class Ring::Flow {
           sent_track_(ring.sent_track()),
           received_track_(ring.received_track()),
           span_(sent_track_, trace_name(type), header_.number, double(bytes)) {
+        if (ring.host_) ring.host_->enter(header_.number, type, bytes);
         if (sent > 0) {
             staged_ = std::span(ring.outbox_).first(wire::kHeaderBytes);
             wire::encode(header_, std::span(ring.outbox_).first<wire::kHeaderBytes>());
@@ -185,6 +186,7 @@ class Ring::Flow {
             advance(in_, apply(piece, partial_ + n), received_ + 1);
         }
         ring_.moved_ += n;
+        if (ring_.host_) ring_.host_->progress(n);
         return n > 0;
     }
 
@@ -236,11 +238,17 @@ Ring::Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t ge
 }
 
 void Ring::shut() noexcept {
+    shut_ = true;
     for (Link& link : links_) link.shut();
 }
 
 void Ring::sum(std::span<float> data) {
-    if (data.size_bytes() <= kSmallSum) return recursive_doubling(wire::Type::sum, data);
+    const bool small = data.size_bytes() <= kSmallSum;
+    if (hosts_.size() == 1 || (!small && !hosts_.empty())) return sum_by_host(data);
+    small ? recursive_doubling(wire::Type::sum, data) : sum_around(data);
+}
+
+void Ring::sum_around(std::span<float> data) {
     const int laps = 2 * (world() - 1);
     pieces_.clear();
     for (int piece = 0; piece <= laps; ++piece) {  // chunk position, position-1, position-2, …
@@ -287,6 +295,7 @@ uint64_t Ring::flow(int sender, int piece) const {
 void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
     if (world() == 1) return;
     ++number_;
+    if (host_) host_->enter(number_, type, data.size_bytes());
     const Span span(sent_track(), trace_name(type), number_, double(data.size_bytes()));
     float theirs[kSmallSum / sizeof(float)];
     const std::span<float> arrived = std::span(theirs).first(data.size());

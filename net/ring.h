@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "net/communicator.h"
+#include "net/host_sum.h"
 #include "net/link.h"
 #include "net/wire.h"
 
@@ -21,6 +22,12 @@ namespace convoy {
 // The ranks with which `rank` shares an edge, in a ring of the given order: its two neighbours,
 // and its partners in recursive doubling.
 std::vector<int> neighbours(int rank, const std::vector<int>& ring);
+
+// The ranks of a ring, host by host (ring_order() keeps them together).
+std::vector<std::vector<int>> hosts_of(const std::vector<int>& ring,
+                                       const std::vector<wire::Member>& peers);
+// As neighbours(), in a ring of the first rank of each host.
+std::vector<int> neighbours_of_host(int rank, const std::vector<std::vector<int>>& hosts);
 
 // A neighbour sent a message that does not belong to this collective.
 struct PeerMistake : Error {
@@ -33,6 +40,12 @@ struct RingTracks {
     std::atomic<Track*> sent{nullptr}, received{nullptr};
 };
 
+// Who shares memory, and who cannot and why.
+struct SharedNews {
+    std::string text;
+    bool all;  // who are on one host
+};
+
 class Ring {
  public:
     // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16. `moved`
@@ -40,6 +53,12 @@ class Ring {
     // generation apart.
     Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
          std::atomic<uint64_t>& moved, const RingTracks* tracks = nullptr, int group = 0);
+
+    // From here on the ranks of a host (`peers`, by rank) sum in memory that they share, where all
+    // of them can open it, and one of each host goes on the ring. All ranks call it before the
+    // first sum. Returns what the log shall say.
+    SharedNews share_memory(const std::vector<wire::Member>& peers,
+                            const std::function<size_t(size_t)>& limit);
 
     // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
     // and summed in fp32; small sums always travel as fp32.
@@ -59,6 +78,8 @@ class Ring {
  private:
     class Flow;
     std::array<EdgeTiming, 2> probe(int peer, bool left);
+    void sum_by_host(std::span<float> data);
+    void sum_around(std::span<float> data);
     void recursive_doubling(wire::Type type, std::span<float> data);
     Track* sent_track() const { return tracks_ ? tracks_->sent.load() : nullptr; }
     Track* received_track() const { return tracks_ ? tracks_->received.load() : nullptr; }
@@ -83,6 +104,12 @@ class Ring {
     std::atomic<uint64_t> sent_{0};
     const RingTracks* const tracks_;
     const uint64_t group_;
+    std::atomic<bool> shut_{false};
+    // share_memory(): the ring of those who sum for their hosts (none: no memory is shared), this
+    // rank's place there (-1: none), and its own host's memory.
+    std::vector<int> hosts_;
+    int host_position_ = -1;
+    std::unique_ptr<HostSum> host_;
 };
 
 }  // namespace convoy

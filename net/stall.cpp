@@ -10,6 +10,8 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+static constexpr seconds kQuiet{3};
+
 StallWatch::StallWatch(std::vector<std::string> addresses, milliseconds patience,
                        Clock::time_point now)
     : patience_(patience), next_(patience) {
@@ -54,13 +56,13 @@ std::string StallWatch::stall(Clock::time_point now) const {
         step = std::max(step, r.beat.step);
     }
     std::string text = cat("step ", step, ": ");
-    if (least == most)
-        return cat(text, "all ranks are in the same collective and no byte has moved for ",
-                   duration_cast<seconds>(waited).count(), " s: check the network between them");
     std::string names;
     for (int rank = 0; rank < int(ranks_.size()); ++rank)
-        if (ranks_[rank].beat.begun == least)
+        if (ranks_[rank].beat.begun == least && (least < most || now - ranks_[rank].heard > kQuiet))
             names += (names.empty() ? "" : "; for ") + describe(rank, now);
+    if (names.empty())
+        return cat(text, "all ranks are in the same collective and no byte has moved for ",
+                   duration_cast<seconds>(waited).count(), " s: check the network between them");
     return cat(text, "all wait for ", names);
 }
 
@@ -71,7 +73,7 @@ std::string StallWatch::describe(int rank, Clock::time_point now) const {
     if (!r.beat.phase.empty())
         text += cat(", in ", r.beat.phase, " since ",
                     duration_cast<seconds>(quiet + milliseconds(r.beat.phase_ms)).count(), " s");
-    if (quiet > seconds(3))
+    if (quiet > kQuiet)
         text += cat(", and silent for ", duration_cast<seconds>(quiet).count(),
                     " s: its machine answers, its process does not");
     return text;

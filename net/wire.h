@@ -19,7 +19,8 @@
 //                                    process, pairs settings
 //                                    rules, of which rank 0's count: u8 sums travel as bf16, u8
 //                                    survivors go on, u8 however few of the others answer, u32
-//                                    fewest ranks, u32 stall in ms, u32 connections of an edge
+//                                    fewest ranks, u32 stall in ms, u32 connections of an edge, u8
+//                                    ranks of a host share memory
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
@@ -134,6 +135,7 @@ using Settings = std::map<std::string, std::string>;
 struct Rules {
     bool bf16 = false, elastic = false, alone = false;
     uint32_t min_world = 1, stall_ms = 30'000, flows = 0;
+    bool shm = false;
 };
 
 // One struct a message. fields() lists what its body holds, in the order of the table above.

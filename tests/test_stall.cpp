@@ -60,6 +60,14 @@ TEST_CASE(
     REQUIRE(report);
     CHECK(report->find("check the network") != std::string::npos);
 
+    StallWatch inside({"a:1", "b:1"}, seconds(30), start);  // of the collective, and stopped there
+    inside.heard(1, beat_of(3, "reduce", 5, 4), start);
+    for (int s = 0; s <= 31; ++s) inside.heard(0, beat_of(3, "reduce", 5, 4), start + seconds(s));
+    report = inside.report(start + seconds(32));
+    REQUIRE(report);
+    CHECK(report->find("all wait for rank 1 (b:1), in reduce since 32 s, and silent for 32 s") !=
+          std::string::npos);
+
     StallWatch stopped({"a:1", "b:1"}, seconds(30), start);
     stopped.heard(1, beat_of(3, "forward", 4, 4), start);
     for (int s = 0; s <= 31; ++s) stopped.heard(0, beat_of(3, "reduce", 5, 4), start + seconds(s));

@@ -224,6 +224,9 @@ TEST_CASE("nobody else is let in, and learns no more than one alert") {
          true},
     };
     for (auto& [what, stranger, we_dial] : cases) {
+#ifdef OPENSSL_NO_CHACHA  // the static build's library: the stranger has no such cipher either
+        if (stranger.suite[1] == 3) continue;
+#endif
         CAPTURE(what);
         Wire wire;
         Tls ours(make_tls(token), wire.ends[0], we_dial);

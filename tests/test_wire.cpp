@@ -30,7 +30,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
               4,
               77,
               250,
-              {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000},
+              {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
               "nodeA",
               "10.0.0.7:29401",
               5,
@@ -45,6 +45,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     CHECK(join2.rules.elastic);
     CHECK(!join2.rules.alone);
     CHECK(join2.rules.min_world == 3);
+    CHECK(join2.rules.shm);
     CHECK(join2.process == 5);
     CHECK(join2.host == "nodeA");
     CHECK(join2.address == "10.0.0.7:29401");
