@@ -17,6 +17,7 @@ struct LayerTrace {
     Track* track = nullptr;
     const TraceName* names = nullptr;  // Tracer::layers
     size_t layers = 0;
+    SpanSink* device = nullptr;
 };
 
 // What one pass over a batch needs to know besides the pixels.
@@ -27,6 +28,7 @@ struct Pass {
     std::span<const int> groups;        // bounds of the batch norm groups
     bool refresh = true;                // the weights may have changed since the last pass
     LayerTrace trace = {};
+    bool again = false;  // for its activations: leaves no sums of statistics
 };
 
 // Follows the gradients while the backward pass forms them. The base class does nothing.
@@ -110,7 +112,7 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
     static Span span(const Layer& layer, const LayerTrace& trace, bool backward, int images) {
         if (!trace.track) return {nullptr, kTraceForward};
         return {trace.track, trace.names[layer.number + backward * trace.layers], images,
-                layer.flops * images};
+                layer.flops * images, trace.device};
     }
 };
 

@@ -38,6 +38,7 @@ struct StepCounters {
         kBad = 8,      // ranks whose stage has gradients that are not finite
         kSquares = 9,  // of the gradients, with --clip-norm: written after the sums
         kTrace = 10,   // ranks that want a trace of the last steps
+        kImages = 11,  // behind a fragment of an average (--fragments)
         kSize = 16,    // one cache line
     };
 };

@@ -25,6 +25,7 @@ PipelineOptions::PipelineOptions(const Config& config)
     : stages(config.pipeline),
       pieces(config.micro),
       gpipe(config.pipeline_order == PipelineOrder::kGpipe),
+      recompute(config.recompute),
       bf16_wire(config.wire == WireType::kBf16),
       batch(config.batch),
       bn_group(config.bn_group) {}
@@ -65,10 +66,9 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
     reducer_ = std::make_unique<GradReducer>(model.params(), backend, *group_, summing);
 
     // One more than 1f1b needs, so that the next stage does not wait for the way.
-    const size_t held = options.gpipe
-                            ? cuts_.most()
-                            : std::min(cuts_.most(), size_t(options.stages - stage_ + !is_last()));
-    for (size_t i = 0; i < held; ++i) {
+    held_ = options.gpipe ? cuts_.most()
+                          : std::min(cuts_.most(), size_t(options.stages - stage_ + !is_last()));
+    for (size_t i = 0; i < (options.recompute ? 1 : held_); ++i) {
         models_.push_back(model.twin());
         activation_bytes_ += models_.back()->plan(planned_images(), /*training=*/true);
     }
@@ -229,6 +229,7 @@ void Pipeline::begin(Tensor x, const Batch& batch, const Pass& pass) {
 void Pipeline::forward(size_t i, Model& model) {
     if (stage_ > 0) receive(x_, i, x_of_[i]);
     y_of_[i] = model.forward(x_of_[i], pieces_[i].pass);
+    last_forward_ = i;
     if (!is_last()) send(kForward, y_, i, y_of_[i]);
 }
 
@@ -241,6 +242,12 @@ void Pipeline::loss(size_t i, const Batch& batch, float smoothing, Tensor dlogit
 void Pipeline::backward(size_t i, const Batch& batch, float smoothing, float* sums) {
     const Piece& piece = pieces_[i];
     Model& model = *models_[i % models_.size()];
+    if (options_.recompute && last_forward_ != i) {
+        Pass again = piece.pass;
+        again.again = true, again.refresh = false;
+        y_of_[i] = model.forward(x_of_[i], again);
+        last_forward_ = i;
+    }
     const Tensor dy = model.dlogits(piece.images());
     if (is_last())
         loss(i, batch, smoothing, dy, sums);
@@ -259,7 +266,7 @@ void Pipeline::train(Tensor x, const Batch& batch, const Pass& pass, float smoot
     begin(x, batch, pass);
     if (pieces_.empty()) reducer_->start();
     for (size_t forwards = 0, backwards = 0; backwards < pieces_.size();)
-        if (forwards < pieces_.size() && forwards - backwards < models_.size()) {
+        if (forwards < pieces_.size() && forwards - backwards < held_) {
             forward(forwards, *models_[forwards % models_.size()]);
             ++forwards;
         } else {

@@ -37,7 +37,7 @@ struct PipelineOptions {
     PipelineOptions(const Config& config);
     std::vector<size_t> cuts = {};  // first layer of each stage (stages.h)
     int stages, pieces;             // --pipeline (1: none), --micro
-    bool gpipe, bf16_wire;
+    bool gpipe, recompute, bf16_wire;
     int64_t batch;  // images of a step over all replicas
     int bn_group;
 };
@@ -112,7 +112,9 @@ class Pipeline final : public Sync {
     const Type wire_type_;
     std::unique_ptr<Communicator> group_;  // the replicas of this stage
     std::unique_ptr<GradReducer> reducer_;
-    std::vector<std::unique_ptr<Model>> models_;  // as many pieces as this stage holds
+    size_t held_;                                 // pieces between forward and backward
+    std::vector<std::unique_ptr<Model>> models_;  // as many, or one with --recompute
+    size_t last_forward_ = 0;                     // piece
     Crossing x_, y_, dx_, dy_;                    // of this stage
     size_t activation_bytes_ = 0;
     uint64_t number_ = 0;  // of the pass

@@ -8,8 +8,50 @@
 
 namespace convoy {
 
-Replicas::Replicas(Model& model, std::span<const std::unique_ptr<Backend>> backends, int images)
-    : params_(model.params()), passed_(std::ssize(backends)), done_(std::ssize(backends)) {
+class Replicas::Keeper final : public GradListener {
+ public:
+    Keeper(Replicas& all, Backend& backend, int row) : all_(all), backend_(backend), row_(row) {}
+    bool take_factors(const Param& w, Tensor x, Tensor dy) override {
+        for (Joined& layer : all_.joined_)
+            if (layer.w->name == w.name) {
+                put(layer.x, x);
+                put(layer.dy, dy);
+                return true;
+            }
+        return false;
+    }
+
+ private:
+    void put(Tensor& rows, Tensor from) {
+        {
+            std::lock_guard lock(all_.joined_mutex_);
+            const Shape one = from.shape();
+            if (!rows) rows = all_.backend_.alloc({all_.most_, one.H, one.W, one.C}, from.type);
+        }
+        backend_.copy(rows.images(row_, row_ + from.N), from);
+    }
+
+    Replicas& all_;
+    Backend& backend_;
+    const int row_;
+};
+
+Replicas::Replicas(Model& model, Backend& backend,
+                   std::span<const std::unique_ptr<Backend>> backends, int images)
+    : params_(model.params()),
+      backend_(backend),
+      most_(model.max_batch()),
+      passed_(std::ssize(backends)),
+      done_(std::ssize(backends)) {
+    size_t begin = 0;
+    for (Param* w : params_.all()) {
+        if (w->dims != 2 || w->frozen) continue;
+        Param* const b = params_.find(layer_name(w->name) + ".bias");
+        joined_.push_back({w, b && !b->frozen ? b : nullptr});
+        summed_.push_back({begin, w->offset});
+        begin = w->offset + w->shape.elems();
+    }
+    summed_.push_back({begin, params_.grads_size});
     for (const auto& backend : backends) {
         ENSURE(backend->host_visible(), "replicas on a device with memory of its own");
         replicas_.push_back({*backend, model.replica(*backend)});
@@ -39,19 +81,17 @@ void Replicas::work(size_t replica) {
     }
 }
 
-// A slice of the model's gradients = the sum of the replicas', always in the same order.
+// A slice of the model's gradients += those of the replicas, always in the same order.
 void Replicas::add_up(size_t part) {
-    const size_t n = params_.grads_size, parts = replicas_.size();
-    const size_t begin = n * part / parts, end = n * (part + 1) / parts;
+    const size_t parts = replicas_.size();
     float* const sum = params_.grads;
-    const auto grads = [&](size_t r) { return replicas_[r].model->params().grads; };
-    // The counters of this rank are there already; the replicas count loss and hits alone.
-    const size_t own = std::clamp(params_.updated_size, begin, end);
-    std::copy(grads(0) + begin, grads(0) + own, sum + begin);
-    for (size_t i = own; i < end; ++i) sum[i] += grads(0)[i];
-    for (size_t r = 1; r < parts; ++r) {
-        const float* const of = grads(r);
-        for (size_t i = begin; i < end; ++i) sum[i] += of[i];
+    for (const auto& [first, last] : summed_) {
+        const size_t n = last - first;
+        const size_t begin = first + n * part / parts, end = first + n * (part + 1) / parts;
+        for (const Replica& replica : replicas_) {
+            const float* const of = replica.model->params().grads;
+            for (size_t i = begin; i < end; ++i) sum[i] += of[i];
+        }
     }
 }
 
@@ -59,12 +99,15 @@ void Replicas::take_part(size_t replica) {
     Replica& own = replicas_[replica];
     Params& params = own.model->params();
     try {
-        std::fill_n(params.grads, params.grads_size, 0.0f);
+        for (const auto& [begin, end] : summed_)
+            std::fill(params.grads + begin, params.grads + end, 0.0f);
         for (size_t i = replica; i < pieces_.size(); i += replicas_.size()) {
             Piece piece = pieces_[i];
             piece.pass.refresh = i == replica;  // each has its own copy of the weights in bf16
             piece.pass.trace = {};              // its track has one writer
-            (*train_)(*own.model, own.backend, piece, params.counters() + StepCounters::kLoss);
+            Keeper keeper(*this, own.backend, piece.begin);
+            (*train_)(*own.model, own.backend, piece, keeper,
+                      params.counters() + StepCounters::kLoss);
         }
         own.backend.synchronize();
     } catch (...) {
@@ -84,6 +127,11 @@ void Replicas::train(std::span<const Piece> pieces, const Train& train) {
     take_part(0);
     for (const Replica& replica : replicas_)
         if (replica.failure) std::rethrow_exception(replica.failure);
+    const int rows = pieces.empty() ? 0 : pieces.back().end;
+    for (const Joined& layer : joined_)
+        if (layer.x)
+            backend_.linear_grad_w(layer.x.images(0, rows), layer.dy.images(0, rows), layer.w->grad,
+                                   layer.b ? layer.b->grad.floats() : nullptr);
 }
 
 }  // namespace convoy

@@ -8,6 +8,10 @@
 //   waits backward     dw 0      dw 1         dw K−1         once a step
 //                └── gradient = dw 0 + dw 1 + … ──┘    each replica adds up a slice of the arenas
 //
+// The weights of linear layers are most of some models, and to add their gradients up took longer
+// than the batch (alexnet, vgg16). Replicas keep x and dy of these layers in place of dw, for one
+// product over all rows and with all threads in the end.
+//
 // The ring gets the gradients when all are added up, so it is not hidden behind the backward pass.
 #pragma once
 
@@ -16,6 +20,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
@@ -27,14 +32,15 @@ namespace convoy {
 
 class Replicas {
  public:
-    // Of `model`, which has memory for passes of `images` and whose arenas are in host memory; one
-    // on each backend. All must outlive this.
-    // Throws Error where a thread cannot be made.
-    Replicas(Model& model, std::span<const std::unique_ptr<Backend>> backends, int images);
+    // Of `model`, which is on `backend`, has memory for passes of `images`, and whose arenas are in
+    // host memory; one on each of `backends`. All must outlive this. Throws Error where a thread
+    // cannot be made.
+    Replicas(Model& model, Backend& backend, std::span<const std::unique_ptr<Backend>> backends,
+             int images);
     ~Replicas() { stop(); }
 
     // A pass, forward and backward, of one piece; the last: where its loss and hits are added.
-    using Train = std::function<void(Model&, Backend&, const Piece&, float* sums)>;
+    using Train = std::function<void(Model&, Backend&, const Piece&, GradListener&, float* sums)>;
     // Gradients and loss sums of the model = those of all pieces, of which replica r trains every
     // Kth from the rth on. Blocks. Throws what a pass throws; the gradients are then undefined.
     void train(std::span<const Piece> pieces, const Train& train);
@@ -47,13 +53,24 @@ class Replicas {
         std::unique_ptr<Model> model;
         std::exception_ptr failure = {};  // of its last passes
     };
+    // A linear layer of the model, and what goes into its product: a row an image of the batch.
+    struct Joined {
+        Param *w, *b;  // b null: none, or frozen
+        Tensor x = {}, dy = {};
+    };
+    class Keeper;               // of x and dy
     void work(size_t replica);  // a thread: takes part in each train(), until stop()
     void take_part(size_t replica);
     void add_up(size_t part);
     void stop() noexcept;
 
     Params& params_;
+    Backend& backend_;
+    const int most_;  // images of a batch
     std::vector<Replica> replicas_;
+    std::vector<Joined> joined_;
+    std::mutex joined_mutex_;            // of what is not allocated yet
+    std::vector<Params::Range> summed_;  // of the arenas: the rest
     size_t activation_bytes_ = 0;
     // Of train() under way:
     std::span<const Piece> pieces_;

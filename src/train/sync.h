@@ -10,6 +10,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -37,6 +38,9 @@ class Sync : public GradListener {
     virtual bool gathers() const { return false; }
     // After a local step, with its counters.
     virtual void add(const Counters&) {}
+    // --fragments: in the same step on every rank. Where sums of all ranks have come that were sent
+    // in an earlier step: counters = these, and the return value is where that was.
+    virtual std::optional<Position> stream(const Position&, Counters&) { return {}; }
     // In the same step on every rank; blocks. Where steps are local, counters = the sums of all
     // ranks since the last time.
     virtual void gather(Counters&) {}

@@ -11,7 +11,7 @@ TrainerOptions::TrainerOptions(const Config& config)
       label_smoothing(float(config.label_smoothing)),
       sync(config.sync),
       sync_every(config.sync_every),
-      outer(config),
+      average(config),
       servers(config),
       pipeline(config),
       graph(config.graph),
@@ -30,7 +30,7 @@ static std::unique_ptr<Sync> make_sync(const TrainerOptions& options, Backend& b
         return std::make_unique<ServerSync>(options.servers, options.reducer.bucket_bytes, params,
                                             optimizer, backend, communicator);
     if (options.sync_every > 1 && communicator.world() > 1)
-        return std::make_unique<WeightAverage>(options.outer, options.reducer, params, optimizer,
+        return std::make_unique<WeightAverage>(options.average, options.reducer, params, optimizer,
                                                backend, communicator);
     return std::make_unique<GradReducer>(params, backend, communicator, options.reducer);
 }
@@ -49,8 +49,10 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       pieces_(std::max(model.planned(), 1), model.max_batch(), options.bn_group),
       graph_(backend,
              why_no_graph(backend, communicator.world()).empty() ? options.graph : GraphMode::kOff),
-      track_(options.track) {
-    if (!options.replicas.empty()) replicas_.emplace(model, options.replicas, model.planned());
+      track_(options.track),
+      device_(options.device) {
+    if (!options.replicas.empty())
+        replicas_.emplace(model, backend, options.replicas, model.planned());
     if (track_) layer_trace_ = model.trace(*options.tracer, track_);
     // Recorded steps read them at these addresses: they must not move.
     const size_t most = size_t(model.max_batch());
@@ -74,6 +76,8 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
     labels_ = batch.labels, samples_ = batch.samples;
     second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
     group_bounds(batch.positions, options_.bn_group, groups_);
+    const bool traced = at.step + 1 >= options_.first_traced && at.step + 1 <= options_.last_traced;
+    layer_trace_.device = traced ? device_ : nullptr;
     pass_ = {true, {options_.seed, uint32_t(at.epoch)}, samples_, groups_, true, layer_trace_};
     std::span<const Piece> pieces;
     if (!pipeline_) pieces = pieces_.cut(batch.positions, pass_);
@@ -96,7 +100,7 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
             const bool summed = sync_->finish();
             waits.end();
             communicator_.set_progress(at.step, Phase::kUpdate);
-            const Span update(track_, kTraceUpdate);
+            const Span update(track_, kTraceUpdate, 0, 0, device_);
             if (summed) optimizer_.update();
             graph_.end();
             done = true;
@@ -131,11 +135,11 @@ void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& ba
                     float* sums) {
     GradListener nobody;
     const auto pass = [&](Model& model, Backend& backend, const Piece& piece, float* sums_of_piece,
-                          Track* track, bool completes) {
-        Span forward(track, kTraceForward, piece.number);
+                          Track* track, SpanSink* device, GradListener* listener) {
+        Span forward(track, kTraceForward, piece.number, 0, device);
         const Tensor logits = model.forward(input.images(piece.begin, piece.end), piece.pass);
         forward.end();
-        Span loss(track, kTraceLoss, piece.number);
+        Span loss(track, kTraceLoss, piece.number, 0, device);
         const Tensor dlogits = model.dlogits(piece.images());
         backend.softmax_cross_entropy(logits, piece.of(labels_), options_.label_smoothing, dlogits,
                                       sums_of_piece,
@@ -143,20 +147,21 @@ void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& ba
         loss.end();
 
         if (!replicas_) communicator_.set_progress(step, Phase::kBackward);
-        const Span backward(track, kTraceBackward, piece.number);
-        if (completes) sync_->start(batch.wanted_by);
-        model.backward(dlogits, piece.pass, completes ? *sync_ : nobody);
+        const Span backward(track, kTraceBackward, piece.number, 0, device);
+        if (listener == sync_.get()) sync_->start(batch.wanted_by);
+        model.backward(dlogits, piece.pass, *listener);
     };
     if (replicas_) {
         const Span replicas(track_, kTraceReplicas);
-        replicas_->train(pieces,
-                         [&](Model& model, Backend& backend, const Piece& piece, float* own) {
-                             pass(model, backend, piece, own, nullptr, false);
-                         });
+        replicas_->train(pieces, [&](Model& model, Backend& backend, const Piece& piece,
+                                     GradListener& keeper, float* own) {
+            pass(model, backend, piece, own, nullptr, nullptr, &keeper);
+        });
     }
     if (replicas_ || pieces.empty()) return sync_->start(batch.wanted_by);
     for (const Piece& piece : pieces)
-        pass(model_, backend_, piece, sums, track_, &piece == &pieces.back());
+        pass(model_, backend_, piece, sums, track_, device_,
+             &piece == &pieces.back() ? sync_.get() : &nobody);
 }
 
 Sums Trainer::gather(const Position& at) {
@@ -167,6 +172,17 @@ Sums Trainer::gather(const Position& at) {
     sync_->gather(counters);
     if (local()) agree(counters);
     return sums_of(counters);
+}
+
+std::optional<Position> Trainer::stream(const Position& at, Sums& sums) {
+    const AverageOptions& how = options_.average;
+    if (!local() || how.fragments == 1 || at.step % how.interval != 0) return {};
+    communicator_.set_progress(at.step, Phase::kAverage);
+    const Span span(track_, kTraceAverage, at.step);
+    Counters counters = {};
+    const std::optional<Position> upto = sync_->stream(at, counters);
+    if (upto) agree(counters), sums = sums_of(counters);
+    return upto;
 }
 
 void Trainer::fail_at(size_t bad, const Position& at) {

@@ -27,7 +27,7 @@ struct TrainerOptions {
     float label_smoothing;
     SyncKind sync;
     int sync_every;
-    OuterOptions outer;
+    AverageOptions average;
     ServerOptions servers;
     PipelineOptions pipeline;
     GraphMode graph;
@@ -36,7 +36,11 @@ struct TrainerOptions {
     // A backend for each of several replicas (replicas.h), which must outlive the trainer; or none.
     std::span<const std::unique_ptr<Backend>> replicas = {};
     Tracer* tracer = nullptr;
-    Track* track = nullptr;  // of the thread that trains
+    Track* track = nullptr;      // of the thread that trains
+    SpanSink* device = nullptr;  // Backend::trace
+    // Of the steps whose layers the device writes down, counted from 1; of others it does so of
+    // passes: an event takes the host about a microsecond.
+    int64_t first_traced = 0, last_traced = -1;
 };
 
 class Trainer {
@@ -62,6 +66,10 @@ class Trainer {
     // steps are local, the sums of all ranks since the last time. Blocks. Throws Error when a peer
     // is lost: weights are then this rank's own, or equal.
     Sums gather(const Position& at);
+    // Where gather() is not called after a local step: if a fragment's turn has come (--fragments),
+    // sends it and takes the last one. Where sums of all ranks come with that: sums = these, and
+    // the return value is the place up to which they count.
+    std::optional<Position> stream(const Position& at, Sums& sums);
     Sync& sync() { return *sync_; }
     Pipeline* pipeline() { return pipeline_; }  // or null
     size_t replicas_bytes() const { return replicas_ ? replicas_->activation_bytes() : 0; }
@@ -72,7 +80,10 @@ class Trainer {
     // With --clip-norm: of the last step, before it was clipped; of this rank where it is local().
     double gradient_norm() const { return gradient_norm_; }
     // Where steps are written down from now on, or null.
-    void record(Track* track) { track_ = layer_trace_.track = track; }
+    void record(Track* track, SpanSink* device) {
+        track_ = layer_trace_.track = track;
+        device_ = device;
+    }
     // Why steps are no longer recorded, though --graph auto began so; once, then "".
     std::string take_graph_failure() { return graph_.take_failure(); }
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
@@ -100,6 +111,7 @@ class Trainer {
     std::optional<Replicas> replicas_;
     StepGraph graph_;
     Track* track_;
+    SpanSink* device_;
     LayerTrace layer_trace_;
     // Of the current batch; a recorded step reads them at these addresses.
     Pass pass_;

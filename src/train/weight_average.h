@@ -8,8 +8,12 @@
 // averaged like the weights: Yu, Jin, Yang (ICML 2019). Not the same training as H = 1. Ranks send
 // the change since the last average, so a bf16 wire rounds the change and not the weights; every
 // rank ends with the same bits. What was then is kept, so that the steps since can be redone.
-// --outer: the mean movement is a gradient with momentum of its own (outer.md).
+// --outer: the mean movement is a gradient with momentum of its own. --fragments: a part of the
+// weights at a time travels while the next steps compute (both: outer.md).
 #pragma once
+
+#include <future>
+#include <optional>
 
 #include "net/communicator.h"
 #include "src/model/params.h"
@@ -18,17 +22,19 @@
 
 namespace convoy {
 
-struct OuterOptions {
-    OuterOptions(const Config& config);
+struct AverageOptions {
+    AverageOptions(const Config& config);  // throws Error where --fragments does not divide H
     bool nesterov;
     float lr, momentum;
+    int64_t fragments, interval;  // steps from one fragment to the next
 };
 
 class WeightAverage final : public Sync {
  public:
     // All must outlive this.
-    WeightAverage(const OuterOptions& outer, const ReducerOptions& reducer, Params& params,
+    WeightAverage(const AverageOptions& options, const ReducerOptions& reducer, Params& params,
                   Optimizer& optimizer, Backend& backend, Communicator& communicator);
+    ~WeightAverage() override;  // waits for sums that are under way
 
     bool is_local() const override { return true; }
     bool gathers() const override { return true; }
@@ -40,12 +46,18 @@ class WeightAverage final : public Sync {
     void ready(const Param& param) override { alone_.ready(param); }
     bool finish() override { return alone_.finish(); }
     void add(const Counters& counters) override;
+    // With --fragments, after every `interval` steps: takes the fragment that was sent the last
+    // time, for which it waits, and sends the next one. Optimizer state stays the rank's own.
+    // Throws the communicator's Error: then the fragment is not taken.
+    std::optional<Position> stream(const Position& at, Counters& counters) override;
     // Blocks until weights (without --outer) and optimizer state are the mean over the ranks,
-    // weighted by the images trained since the last time, and steps_done is the largest of the
-    // ranks'; counters = the sums of all ranks since then. Throws the communicator's Error: weights
-    // and each optimizer state are then either this rank's own or the mean, not a mixture.
+    // weighted by the images trained since the last gather(), and steps_done is the largest of the
+    // ranks'; counters = the sums of all ranks not told yet. A fragment under way is taken first.
+    // Throws the communicator's Error: weights and each optimizer state are then either this rank's
+    // own or the mean, not a mixture.
     void gather(Counters& counters) override;
-    // Weights and optimizer state become those after the last complete average.
+    // Weights and optimizer state become those after the last complete average; with --fragments
+    // the weights alone, each those after its own.
     void rewind() override;
     void changed() override { begun_ = false; }
 
@@ -58,10 +70,13 @@ class WeightAverage final : public Sync {
         float *values, *kept;  // kept: after the last average, equal on all ranks
         size_t size;
     };
+    std::span<float> change(const Arena& arena, float weight, float* out);
     void average(const Arena& arena, float weight);
-    void step_outer(size_t n);
+    void move(float* weights, float* d, float scale, size_t begin, size_t n);
+    Arena fragment(const Position& at) const;
+    bool take_fragment(Counters& counters);
 
-    const OuterOptions outer_;
+    const AverageOptions options_;
     Params& params_;
     Optimizer& optimizer_;
     Backend& backend_;
@@ -73,6 +88,12 @@ class WeightAverage final : public Sync {
     int64_t kept_steps_ = 0;
     bool begun_ = false;
     Counters sums_ = {};
+    float images_ = 0;  // of this rank since the last gather()
+    // The fragment under way: its change, in device memory, sums of counters, and where that was.
+    float* travels_;
+    Counters beside_ = {};
+    Position sent_;
+    std::vector<std::future<void>> under_way_;
     double seconds_ = 0;
 };
 

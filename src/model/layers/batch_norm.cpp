@@ -10,15 +10,19 @@ namespace convoy {
 
 void BatchStatistics::plan(Shape x, MemoryPlan& plan, bool training) {
     if (training && !running_mean_.frozen)
-        mean_rstd = plan.make({x.N, 1, 1, 2 * x.C}, Type::kFloat32);  // at most a group an image
+        // At most a group an image, and sums that nobody wants.
+        mean_rstd = plan.make({x.N + 1, 1, 1, 2 * x.C}, Type::kFloat32);
 }
 
 const Moments* BatchStatistics::moments(Tensor x, const Pass& pass) {
     if (!pass.training || !mean_rstd) return nullptr;
     ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(running_mean_.name),
            " got ", x.N, " images in ", pass.groups.size(), " bounds of groups");
+    float* const of_groups = mean_rstd.first(x.N + 1).floats();
     // Room for both sums: the variance is joined to the mean.
-    moments_ = {pass.groups, eps_, mean_rstd.first(x.N).floats(), running_mean_.grad.floats()};
+    float* const sums =
+        pass.again ? of_groups + size_t(x.N) * 2 * size_t(x.C) : running_mean_.grad.floats();
+    moments_ = {pass.groups, eps_, of_groups, sums};
     return &moments_;
 }
 
