@@ -31,16 +31,16 @@ struct Fixture {
         : model(kText, {"net", 3, 8, 1, ""}, *backend),
           optimizer(config, model.params(), *backend) {}
 
+    Log log{std::tmpfile()};
+
     std::string save(int64_t step, bool best = false, int keep = 3) {
         CheckpointMeta meta;
         meta.position = {1, 64, step};
         meta.settings["batch"] = "8";
-        return save_checkpoint(folder.path(), meta, card, model, optimizer, *backend, best, keep);
+        return save_checkpoint(folder.path(), meta, card, model, optimizer, *backend, best, keep,
+                               log);
     }
-    Checkpoint load() {
-        Log log(std::tmpfile());
-        return load_checkpoint(folder.path(), log);
-    }
+    Checkpoint load() { return load_checkpoint(folder.path(), log); }
     std::vector<std::string> names() const {
         std::vector<std::string> all;
         for (const auto& entry : fs::directory_iterator(folder.path()))

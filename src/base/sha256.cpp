@@ -27,14 +27,16 @@ std::string sha256_of(std::string_view text) {
     return finish(digest);
 }
 
-std::string sha256_of_file(const std::string& path) {
+std::string sha256_of_file(const std::string& path, ProgressBar* bar) {
     std::ifstream file(path, std::ios::binary);
     if (!file) fail("cannot read ", path, ": ", std::strerror(errno));
     SHA256_CTX digest;
     SHA256_Init(&digest);
     std::vector<char> block(1 << 20);
-    while (file.read(block.data(), std::streamsize(block.size())), file.gcount() > 0)
+    while (file.read(block.data(), std::streamsize(block.size())), file.gcount() > 0) {
         SHA256_Update(&digest, block.data(), size_t(file.gcount()));
+        if (bar) bar->add(uint64_t(file.gcount()));
+    }
     return finish(digest);
 }
 

@@ -4,10 +4,12 @@
 #include <string>
 #include <string_view>
 
+#include "src/base/terminal.h"
+
 namespace convoy {
 
-// Throws Error where the file cannot be read.
-std::string sha256_of_file(const std::string& path);
+// Throws Error where the file cannot be read. bar: is told of the bytes that were.
+std::string sha256_of_file(const std::string& path, ProgressBar* bar = nullptr);
 std::string sha256_of(std::string_view text);
 
 }  // namespace convoy

@@ -124,22 +124,27 @@ static void remove_old(const fs::path& run, const std::string& newest, int keep)
 
 std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
                             const ModelCard& card, Model& model, Optimizer& optimizer,
-                            Backend& backend, bool is_best, int keep) {
+                            Backend& backend, bool is_best, int keep, Log& log) {
     const std::string name = fmt::format("step-{:08}", meta.position.step);
     const fs::path folder = fs::path(run) / name;
     const fs::path fresh = fs::path(run) / cat(name, ".writing-", getpid());
     optimizer.swap_average(/*all=*/true);
     SafeTensors weights = export_weights(model, backend);
-    const SafeTensors state = optimizer_state(model, optimizer, backend);
+    SafeTensors state = optimizer_state(model, optimizer, backend);
     optimizer.swap_average(/*all=*/true);
     try {
         fs::remove_all(fresh);
         fs::create_directories(fresh);
         weights.metadata = card_to_metadata(card);
-        write_safetensors(fresh / kFiles[0], weights);
-        write_safetensors(fresh / kFiles[1], state);
+        uint64_t floats = 0;
+        for (SafeTensors* part : {&weights, &state})
+            for (const auto& [tensor_name, tensor] : part->tensors) floats += tensor.values.size();
+        ProgressBar bar(log, cat("saving the checkpoint ", folder.string()),
+                        2 * floats * sizeof(float));
+        write_safetensors(fresh / kFiles[0], weights, &bar);
+        write_safetensors(fresh / kFiles[1], state, &bar);
         FileHashes hashes;
-        for (const char* one : kFiles) hashes[one] = sha256_of_file(fresh / one);
+        for (const char* one : kFiles) hashes[one] = sha256_of_file(fresh / one, &bar);
         std::ofstream file(fresh / "meta.json", std::ios::binary);
         file << meta_text(meta, hashes);
         close_synced(file, fresh / "meta.json");
@@ -177,11 +182,15 @@ static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
     } catch (const std::exception& error) {
         fail(path, " is not what a checkpoint holds: ", error.what());
     }
-    const ProgressBar bar(log, cat("checking and reading ", folder), 0);
+    uint64_t bytes = 0;
+    std::error_code missing;  // said when it is opened
+    for (const char* name : kFiles) bytes += fs::file_size(fs::path(folder) / name, missing);
+    ProgressBar bar(log, cat("checking and reading ", folder), 2 * bytes);
     for (const char* name : kFiles)
-        if (sha256_of_file(cat(folder, "/", name)) != hashes[name])
+        if (sha256_of_file(cat(folder, "/", name), &bar) != hashes[name])
             fail(folder, "/", name, " was changed or cut short after it was written");
     checkpoint.model = read_safetensors(cat(folder, "/", kFiles[0]));
+    bar.add(fs::file_size(fs::path(folder) / kFiles[0], missing));
     checkpoint.optimizer = read_safetensors(cat(folder, "/", kFiles[1]));
     return checkpoint;
 }

@@ -58,10 +58,10 @@ struct Checkpoint {
 
 // Writes RUN/step-<position.step> and swaps `latest`, and `best` if `is_best`; then removes all but
 // the newest `keep` and the best. Returns the folder. On failure (disk full) throws Error, keeps
-// the older checkpoints and removes the unfinished one.
+// the older checkpoints and removes the unfinished one. `log` shows how far it is.
 std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
                             const ModelCard& card, Model& model, Optimizer& optimizer,
-                            Backend& backend, bool is_best, int keep);
+                            Backend& backend, bool is_best, int keep, Log& log);
 
 // Names of the checkpoints of a run, newest first; none where there is no such folder.
 std::vector<std::string> list_checkpoints(const std::string& run);

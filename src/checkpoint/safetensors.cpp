@@ -225,7 +225,7 @@ void sync_path(const std::string& path) {
     if (error) fail(path, " cannot be synced: ", std::strerror(error));
 }
 
-void write_safetensors(const std::string& path, const SafeTensors& content) {
+void write_safetensors(const std::string& path, const SafeTensors& content, ProgressBar* bar) {
     json header = json::object();
     if (!content.metadata.empty()) header["__metadata__"] = content.metadata;
     std::vector<int64_t> whole;  // of all I64 tensors. They come first: all tensors are aligned
@@ -257,8 +257,10 @@ void write_safetensors(const std::string& path, const SafeTensors& content) {
     write(text.data(), length);
     write(whole.data(), whole.size() * sizeof(int64_t));
     for (const auto& [name, tensor] : content.tensors)
-        if (tensor.dtype == "F32")
+        if (tensor.dtype == "F32") {
             write(tensor.values.data(), tensor.values.size() * sizeof(float));
+            if (bar) bar->add(tensor.values.size() * sizeof(float));
+        }
     close_synced(file, path);
 }
 

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "src/base/terminal.h"
+
 namespace convoy {
 
 struct StoredTensor {
@@ -30,8 +32,9 @@ struct SafeTensors {
 // file, overlapping ranges, a shape that does not match its range, a type that is not known.
 // Nothing is allocated by a number of the file that was not checked against the file's size.
 SafeTensors read_safetensors(const std::string& path);
-// Writes to `path` itself and syncs it. Throws Error.
-void write_safetensors(const std::string& path, const SafeTensors& content);
+// Writes to `path` itself and syncs it. bar: is told of the bytes of floats. Throws Error.
+void write_safetensors(const std::string& path, const SafeTensors& content,
+                       ProgressBar* bar = nullptr);
 
 // Of numbers as files have them: F64, F32, F16, BF16 or I64. Bytes of one, 0 of any other type; all
 // as floats.

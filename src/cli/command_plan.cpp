@@ -4,7 +4,6 @@
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/base/terminal.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
@@ -97,8 +96,8 @@ int plan_in_job(JobSession& job) {
     const JobTiming timing = [&] {
         StepProbe probe(config, *backend, model, optimizer, classes,
                         config.compute / double(largest));
-        const ProgressBar bar(job.log, "measuring links and ranks", 0);
-        return time_job(communicator, probe, config, agreed.weights, /*brief=*/false, job.stop);
+        return time_job(communicator, probe, config, agreed.weights, /*brief=*/false, job.log,
+                        job.stop);
     }();
     PlanReport report{timing, job.peers(), config.batch, agreed.weights, agreed.fair};
     if (agreed.fair) report.shares = fair_shares(communicator, timing, config.batch);

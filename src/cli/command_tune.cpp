@@ -91,6 +91,7 @@ class Tune {
         const auto [host, port] = coordinator_address(config_.coord);
         // The ranks of this job listen on the numbers after the coordinator's.
         int next = port + 50;
+        best_ = 0;
         end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * config_.minutes));
         for (Setup& setup : join_setups(job.world())) {
             ++next;
@@ -219,9 +220,10 @@ class Tune {
             log_.info(cat("measuring ", tried.setup.name));
             std::filesystem::remove_all(folder_ + "/run0");
             tried.speed = MeasuredRun(folder_, ranks(tried.setup), environment_)
-                              .watch(kSeconds, std::max(left / 3, 20.0), stop_);
+                              .watch(kSeconds, std::max(left / 3, 20.0), best_, stop_);
             if (tried.speed.fault.empty()) records_.add(name, tried.speed);
         }
+        if (tried.speed.fault.empty()) best_ = std::max(best_, tried.speed.images_per_second);
         return tried;
     }
 
@@ -235,6 +237,7 @@ class Tune {
     const std::vector<std::string> environment_ = plain_environment();
     const Clock::time_point begin_ = Clock::now();
     Clock::time_point end_;  // after it nothing is begun
+    double best_ = 0;        // images/s, so far
 };
 
 int tune_in_job(JobSession& job) {

@@ -224,10 +224,13 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
     for (const ShardTask& task : all) names.push_back(task.path);
     const std::vector<Shard> shards =
         open_shards(names, {"", options.threads, Remote({}, log)}, log);
-    const ProgressBar hashing(log, "SHA-256 of shards", 0);
-    for_each_parallel(names.size(), options.threads,
-                      [&](size_t i) { checksums[i] = sha256_of_file(names[i]); });
-    uint64_t packed = 0, bytes = 0;
+    uint64_t packed = 0, bytes = 0, file_bytes = 0;
+    for (const std::string& name : names) file_bytes += fs::file_size(name);
+    {
+        ProgressBar hashing(log, "SHA-256 of shards", file_bytes);
+        for_each_parallel(names.size(), options.threads,
+                          [&](size_t i) { checksums[i] = sha256_of_file(names[i], &hashing); });
+    }
     for (const Shard& shard : shards) {
         if (shard.index.fault_count > 0)
             fail(shard.name, ", byte ", shard.index.faults[0].offset, ": ",

@@ -4,11 +4,13 @@
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/base/terminal.h"
 #include "src/job/exchange.h"
 
 namespace convoy {
@@ -25,12 +27,14 @@ namespace {
 class JobTimer {
  public:
     JobTimer(Communicator& communicator, StepProbe& probe, const Config& config,
-             const std::vector<double>& shares, bool brief, const std::function<int()>& stop)
+             const std::vector<double>& shares, bool brief, Log& log,
+             const std::function<int()>& stop)
         : communicator_(communicator),
           probe_(probe),
           config_(config),
           shares_(shares),
           brief_(brief),
+          log_(log),
           stop_(stop),
           mine_{machine_id(), probe.threads(), {}} {}
 
@@ -38,14 +42,20 @@ class JobTimer {
         communicator_.set_progress(0, Phase::kMeasure);
         const bool alone = communicator_.world() == 1;
         choose_rounds();
-        if (!alone) time_edges(), time_sum();
+        bar_.emplace(log_, "measuring links and ranks", 4 + result_.rounds.size());
+        if (!alone) time_edges();
+        bar_->add(1);
+        if (!alone) time_sum();
+        bar_->add(1);
         check_stop();
         const std::vector<int> images = choose_images();
         check_stop();
         if (!alone) probe_.time_linear_layers();
+        bar_->add(1);
         time_compute(images);
         check_stop();
         if (!alone) time_overlap();
+        bar_.reset();
         exchange();
         return std::move(result_);
     }
@@ -138,6 +148,7 @@ class JobTimer {
                     mine_.rounds.back().push_back(probe_.steps(count, round_seconds()));
             }
             communicator_.barrier();
+            bar_->add(1);
         }
     }
 
@@ -190,7 +201,9 @@ class JobTimer {
     const Config& config_;
     const std::vector<double>& shares_;
     const bool brief_;
+    Log& log_;
     const std::function<int()>& stop_;
+    std::optional<ProgressBar> bar_;
     JobTiming result_;
     RankTiming mine_;
     int place_ = 0;            // of this rank among those of its machine
@@ -201,9 +214,9 @@ class JobTimer {
 }  // namespace
 
 JobTiming time_job(Communicator& communicator, StepProbe& probe, const Config& config,
-                   const std::vector<double>& shares, bool brief,
+                   const std::vector<double>& shares, bool brief, Log& log,
                    const std::function<int()>& stop) {
-    return JobTimer(communicator, probe, config, shares, brief, stop).run();
+    return JobTimer(communicator, probe, config, shares, brief, log, stop).run();
 }
 
 std::vector<double> fair_shares(Communicator& communicator, const JobTiming& timing,

@@ -14,14 +14,17 @@
 #include <functional>
 #include <vector>
 
+#include "src/base/log.h"
 #include "src/plan/step_probe.h"
 
 namespace convoy {
 
 // Collective; `shares`: of all ranks. `brief` takes a second or two and one round; else a round
-// takes a second. Polls `stop` in between: a signal on any rank ends the timing of all by an Error.
+// takes a second; `log` shows how far it is. Polls `stop` in between: a signal on any rank ends the
+// timing of all by an Error.
 JobTiming time_job(Communicator& communicator, StepProbe& probe, const Config& config,
-                   const std::vector<double>& shares, bool brief, const std::function<int()>& stop);
+                   const std::vector<double>& shares, bool brief, Log& log,
+                   const std::function<int()>& stop);
 
 // The shares for `--share auto` (plan.h). Collective: rank 0's, so that all have the same bits.
 std::vector<double> fair_shares(Communicator& communicator, const JobTiming& timing, int64_t batch);

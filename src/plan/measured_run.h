@@ -33,10 +33,10 @@ class MeasuredRun {
     ~MeasuredRun() { end(); }
     MeasuredRun(const MeasuredRun&) = delete;
 
-    // Blocks until rank 0, the first process, has trained for `seconds` after its warm-up, a
-    // process has ended (which is a fault) or `limit` seconds are over. Then ends all. Throws Error
-    // on a signal.
-    Speed watch(double seconds, double limit, const Stop& stop);
+    // Blocks until rank 0, the first process, has trained for `seconds` after its warm-up, or for a
+    // quarter of that where it is far below `best` images/s; a process has ended (which is a fault)
+    // or `limit` seconds are over. Then ends all. Throws Error on a signal.
+    Speed watch(double seconds, double limit, double best, const Stop& stop);
 
  private:
     double cpu_seconds() const;

@@ -7,7 +7,6 @@
 
 #include "data/order.h"
 #include "src/base/check.h"
-#include "src/base/terminal.h"
 #include "src/job/device_choice.h"
 #include "src/plan/plan_report.h"
 
@@ -33,8 +32,8 @@ JobTiming time_copy(const JobSetup& setup, Communicator& communicator,
                /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
     StepProbe probe(config, *backend, model, optimizer, classes);
-    const ProgressBar bar(setup.job.log, "pre-flight: measuring links and ranks", 0);
-    return time_job(communicator, probe, config, shares, /*brief=*/true, setup.job.stop);
+    return time_job(communicator, probe, config, shares, /*brief=*/true, setup.job.log,
+                    setup.job.stop);
 }
 
 // What to expect of the job as configured, and what would be faster.
@@ -46,7 +45,8 @@ std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& s
     lines.push_back(fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms",
                                 slowest.from, slowest.to, mbit_per_second(slowest),
                                 1e3 * slowest.latency_seconds));
-    if (config.sync != SyncKind::kRing) return lines;  // what follows is about the ring
+    // What follows is about sums that are waited for.
+    if (config.sync != SyncKind::kRing || config.fragments > 1) return lines;
     if (config.sync_every == 1)
         lines.back() +=
             fmt::format("; buckets of {:.1f} MB", double(timing.bucket_bytes) / (1 << 20));

@@ -31,7 +31,10 @@ std::vector<Setup> local_setups(int cores, int gpus) {
     for (const int threads : parts)
         if (threads > 1) add("", 1, threads, {{"device", "cpu"}});
     for (const int ranks : parts)
-        if (ranks > 1) add("", ranks, std::max(cores / ranks, 1), {{"device", "cpu"}});
+        if (ranks > 1)
+            for (const char* shm : {"off", "auto"})
+                add(*shm == 'a' ? ", shared memory" : "", ranks, std::max(cores / ranks, 1),
+                    {{"device", "cpu"}, {"shm", shm}});
     for (const int replicas : parts)
         if (replicas > 1)
             add(cat(", ", replicas, " replicas"), 1, cores,
@@ -62,8 +65,9 @@ std::vector<Setup> join_setups(int world) {
 }
 
 bool is_tuned(const std::string& option) {
-    for (const char* name : {"threads", "decode-threads", "device", "accumulate", "replicas",
-                             "pipeline", "wire", "factors", "sync-every", "sync"})
+    for (const char* name :
+         {"threads", "decode-threads", "device", "accumulate", "replicas", "pipeline", "wire",
+          "factors", "sync-every", "fragments", "sync", "shm"})
         if (option == name) return true;
     return false;
 }
