@@ -59,7 +59,8 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             {"bn-group", "2"},
             {"save-every", "0.5"},
             {"out", cat(folder, "/run", rank)},
-            {"preflight", "off"}};
+            {"preflight", "off"},
+            {"shm", "off"}};
         for (const std::string& word : more)
             words.emplace_back(word.substr(0, word.find('=')), word.substr(word.find('=') + 1));
         for (const auto& [name, value] : words) {
@@ -263,6 +264,30 @@ TEST_CASE("elastic: over TLS too, a killed rank leaves a job that ends as if not
 }
 #endif
 
+TEST_CASE("elastic: a rank killed anywhere in shared memory too, and one that is stopped there") {
+    const Outcome whole = run_job({}, {"shm=auto"});
+    INFO(whole.logs);
+    CHECK(whole.logs.find("ranks 0, 1, 2 of one host sum in shared memory") != std::string::npos);
+    REQUIRE(whole.operations > 50);
+    check_equal(whole, run_job({}));  // on the ring
+    for (int rank = 0; rank < kWorld; ++rank)
+        for (int i = 1 + rank; i < whole.operations; i += 2 * stride()) {
+            const bool stop = rank == 2 && i < 2 * stride();
+            const Outcome outcome =
+                run_job({rank, i, false, stop ? SIGSTOP : SIGKILL}, {"shm=auto"}, stop);
+            CAPTURE(rank);
+            CAPTURE(i);
+            INFO(outcome.logs);
+            for (int other = 0; other < kWorld; ++other)
+                if (other != rank) CHECK(outcome.status[size_t(other)] == 0);
+            if (outcome.status[size_t(rank)] == 0) continue;
+            if (outcome.logs.find("2 ranks, step ") != std::string::npos)  // not at the very end
+                CHECK(outcome.logs.find("ranks 0, 1 of one host sum in shared memory") !=
+                      std::string::npos);
+            check_equal(outcome, whole);
+        }
+}
+
 TEST_CASE("elastic: a stopped rank is left behind after 3 s, and is told so when it comes back") {
     const Outcome whole = run_job({});
     for (const int rank : {0, 2}) {
@@ -280,8 +305,7 @@ TEST_CASE("elastic: a stopped rank is left behind after 3 s, and is told so when
     }
 }
 
-TEST_CASE("elastic: --sync-every goes back to the last average, and every image counts once") {
-    const std::vector<std::string> more = {"sync-every=2", "outer=nesterov"};
+static void check_averages(const std::vector<std::string>& more) {
     const Outcome whole = run_job({}, more);
     REQUIRE(whole.images == 48);
     for (int i = whole.operations / 5; i < whole.operations; i += whole.operations / 5)
@@ -296,6 +320,11 @@ TEST_CASE("elastic: --sync-every goes back to the last average, and every image 
             if (rank != 0) CHECK(outcome.images == 48);  // rank 0 wrote the log from the beginning
             CHECK(outcome.losses.rbegin()->first == 4);
         }
+}
+
+TEST_CASE("elastic: --sync-every goes back to the last average, and every image counts once") {
+    check_averages({"sync-every=2", "outer=nesterov"});
+    check_averages({"sync-every=4", "outer=nesterov", "fragments=2", "save-every=0"});
 }
 
 TEST_CASE("elastic: TensorBoard's curves go on with the rank that takes over") {
@@ -397,6 +426,12 @@ TEST_CASE("elastic: ranks that leave together, one after the other, and between 
     CHECK(local.status == std::vector{0, 0, 0});
     CHECK(said(local, "2 ranks go on from step 3"));
     CHECK(local.images == 48);
+    const Outcome parts =
+        run_job({.leave = {{1, 1}}}, {"sync-every=2", "fragments=2", "save-every=0"});
+    INFO(parts.logs);
+    CHECK(parts.status == std::vector{0, 0, 0});
+    CHECK(said(parts, "2 ranks go on from step 3"));
+    CHECK(parts.images == 48);
 }
 
 TEST_CASE("elastic: SIGTERM on all ranks, or on one with --elastic off, ends the job saved") {

@@ -212,9 +212,15 @@ TEST_CASE("energy: a GPU is counted by NVML, and is not known where NVML does no
     SUBCASE("another library") { refused("libm.so.6", kGpu, "libm.so.6 has no function nvmlInit"); }
 }
 
+JobCost cost_after(std::span<const RankCost> ranks, double seconds, double grams_per_kwh) {
+    std::vector<RankCost> all(ranks.begin(), ranks.end());
+    for (RankCost& rank : all) rank.seconds = seconds;
+    return job_cost(all, grams_per_kwh);
+}
+
 TEST_CASE("job cost: nothing given and nothing measured is nothing said") {
     const RankCost ranks[] = {{.host = "a", .machine = "a"}, {.host = "b", .machine = "b"}};
-    const JobCost job = job_cost(ranks, 3600, 400);
+    const JobCost job = cost_after(ranks, 3600, 400);
     CHECK(job.cost == -1);
     CHECK(job.kwh == -1);
     CHECK(job.grams_co2e == -1);
@@ -224,14 +230,14 @@ TEST_CASE("job cost: nothing given and nothing measured is nothing said") {
 TEST_CASE(
     "job cost: a run that goes on adds what was spent before, and says what it does not know") {
     const RankCost rank = {.host = "a", .machine = "a", .price_per_hour = 2, .watts = 500};
-    JobCost job = job_cost({&rank, 1}, 3600, 100);
+    JobCost job = cost_after({&rank, 1}, 3600, 100);
     const auto of = [&](std::map<std::string, double> before) {
         job.before = before;
         return job.text();
     };
     const std::string own =
         "cost 2.00 (2.00 an hour a machine), 0.5 kWh (estimate: 500 W a machine), 50.00 g CO2e, "
-        "before --resume";
+        "of processes that ended";
     CHECK(of({{"cost", 1}, {"kwh", 0.25}, {"grams_co2e", 30}}) ==
           own + " cost 1.00 grams_co2e 30.00 kwh 0.25, in all cost 3.00 grams_co2e 80.00 kwh 0.75");
     CHECK(job.sums() ==
@@ -240,7 +246,7 @@ TEST_CASE(
           own + " cost 1.00 (not known: 0), in all cost 3.00 grams_co2e 50.00 kwh 0.5");
     CHECK(of({}) == own + " (not known: 0), in all cost 2.00 grams_co2e 50.00 kwh 0.5");
     job = {};
-    CHECK(of({{"cost", 1}}) == "before --resume cost 1.00, in all cost 1.00");
+    CHECK(of({{"cost", 1}}) == "of processes that ended cost 1.00, in all cost 1.00");
     CHECK(of({}) == "");
 }
 
@@ -251,7 +257,7 @@ TEST_CASE("job cost: ranks of one machine count it once, at the largest of what 
         {.host = "a", .machine = "a", .price_per_hour = 0.3, .watts = 60},
         {.host = "c", .machine = "c", .price_per_hour = 0.41, .watts = 65},
     };
-    const JobCost job = job_cost(ranks, 7200, 400);
+    const JobCost job = cost_after(ranks, 7200, 400);
     CHECK(job.cost == doctest::Approx(3 * 2 * 0.41));
     CHECK(job.kwh == doctest::Approx(3 * 2 * 0.065));
     CHECK(job.grams_co2e == doctest::Approx(3 * 2 * 0.065 * 400));
@@ -281,7 +287,7 @@ TEST_CASE("job cost: what is measured wins over --watts, each GPU once") {
          .cpu_joules = 3.5e6,
          .gpu_joules = 7.2e6},
     };
-    const JobCost job = job_cost(ranks, 3600, 0);
+    const JobCost job = cost_after(ranks, 3600, 0);
     CHECK(job.kwh == doctest::Approx(1 + 0.5 + 2));
     CHECK(job.text() == "3.50 kWh (measured: CPU packages and GPUs)");
 }
@@ -296,22 +302,22 @@ TEST_CASE("job cost: containers of one machine are paid for each, their energy c
                          .gpu_joules = 1.8e6},
                         {}};
     ranks[1] = ranks[0], ranks[1].host = "b";
-    CHECK(job_cost(ranks, 3600, 0).text() ==
+    CHECK(cost_after(ranks, 3600, 0).text() ==
           "cost 1.00 (0.5 an hour a machine), 1.50 kWh (measured: CPU packages and GPUs)");
     for (RankCost& rank : ranks) rank.cpu_joules = -1;
-    CHECK(job_cost(ranks, 3600, 0).kwh == doctest::Approx(0.5));
+    CHECK(cost_after(ranks, 3600, 0).kwh == doctest::Approx(0.5));
 }
 
 TEST_CASE("job cost: where a part cannot be read --watts counts for the whole machine") {
     RankCost rank = {
         .host = "a", .machine = "a", .watts = 500, .gpu = "GPU-1", .gpu_joules = 3.6e6};
-    CHECK(job_cost({&rank, 1}, 3600, 0).text() == "0.5 kWh (estimate: 500 W a machine)");
+    CHECK(cost_after({&rank, 1}, 3600, 0).text() == "0.5 kWh (estimate: 500 W a machine)");
     rank.watts = 0;
-    CHECK(job_cost({&rank, 1}, 3600, 0).text() == "1.00 kWh (measured: GPUs)");
+    CHECK(cost_after({&rank, 1}, 3600, 0).text() == "1.00 kWh (measured: GPUs)");
     rank.cpu_joules = 1.8e6, rank.gpu_joules = -1;
-    CHECK(job_cost({&rank, 1}, 3600, 0).text() == "0.5 kWh (measured: CPU packages)");
+    CHECK(cost_after({&rank, 1}, 3600, 0).text() == "0.5 kWh (measured: CPU packages)");
     rank.watts = 500;
-    CHECK(job_cost({&rank, 1}, 7200, 0).text() == "1.00 kWh (estimate: 500 W a machine)");
+    CHECK(cost_after({&rank, 1}, 7200, 0).text() == "1.00 kWh (estimate: 500 W a machine)");
 }
 
 TEST_CASE("job cost: machines that differ are counted by their kind") {
@@ -319,11 +325,33 @@ TEST_CASE("job cost: machines that differ are counted by their kind") {
         {.host = "a", .machine = "a", .price_per_hour = 1, .cpu_joules = 3.6e6},
         {.host = "b", .machine = "b", .price_per_hour = 0.5, .watts = 100},
         {.host = "c", .machine = "c"}};
-    const JobCost job = job_cost(ranks, 1800, 10);
+    const JobCost job = cost_after(ranks, 1800, 10);
     CHECK(job.cost == doctest::Approx(0.75));
     CHECK(job.price_per_hour == doctest::Approx(0.5));
     CHECK(job.power_source ==
           "estimate: 100 W a machine; measured: CPU packages; not known of 1 of 3 machines");
+}
+
+TEST_CASE("job cost: ranks are paid for from when they came, and until they went") {
+    const auto rank = [](const char* id, double hours, double joules = -1) {
+        const std::string host = std::string(id).substr(0, 1);
+        RankCost cost{
+            .id = id, .host = host, .machine = host, .price_per_hour = 2, .cpu_joules = joules};
+        cost.seconds = 3600 * hours;
+        return cost;
+    };
+    const RankCost first[] = {rank("a", 3, 3.6e6), rank("b", 1, 7.2e6), rank("c", 3)};
+    CHECK(job_cost(first, 0).cost == doctest::Approx(14));
+    CHECK(cost_of_gone({}, first, 0).empty());
+    CHECK(cost_of_gone(first, first, 0).empty());
+    // b is lost; c is lost and has begun anew; d has come.
+    const RankCost then[] = {rank("a", 4, 4e6), rank("c2", 0.5), rank("d", 0.25)};
+    CHECK(cost_of_gone(first, then, 100) == Amounts{{"cost", 8}, {"grams_co2e", 200}, {"kwh", 2}});
+    // One of two ranks of a machine is lost: the machine goes on; what it was there before the
+    // other came is not counted by that one.
+    const RankCost two[] = {rank("a", 3), rank("a2", 3), rank("b", 3), rank("b2", 1)};
+    const RankCost left[] = {rank("a", 4), rank("b2", 2)};
+    CHECK(cost_of_gone(two, left, 0) == Amounts{{"cost", 4}});
 }
 
 }  // namespace convoy

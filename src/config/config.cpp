@@ -43,8 +43,9 @@ static const Option kOptions[] = {
      "written; default: none, and ~/.cache/convoy"},
     {"cache-size", "Data", &C::cache_size, "SIZE", kSets | kPredict, 0, kAny,
      "bytes of remote shards that --cache may hold, such as 500M or 20G"},
-    {"generated", "Data", &C::generated, "N", kSets, kJob, from(24, 1e6),
-     "number of generated images; a sixth is for validation"},
+    {"generated", "Data", &C::generated, "N|music[:N]", kSets, kJob, kAny,
+     "number of generated images of shapes, 24 to 1000000, or music: spectrograms of ten kinds of "
+     "made-up music, in grey; a sixth is for validation"},
     {"shards", "Data", &C::shards, "all|mine|peers", kTrain, kJob, kAny,
      "all: every rank sees the same files; mine: each rank's --data holds its own part of the set; "
      "peers: likewise, but every rank trains on all of it and fetches what it lacks (256 MB in "
@@ -60,7 +61,7 @@ static const Option kOptions[] = {
      "images)"},
     {"flip", "Data", &C::flip, "random|alternating|off", kTrain | kBenchData, kJob, kAny,
      "mirror images left to right: by a coin each epoch; by a coin in the first epoch and then "
-     "every other epoch; or never"},
+     "every other epoch; or never (the default for --generated music)"},
     {"translate", "Data", &C::translate, "N", kTrain | kBenchData, kJob, from(0, 8192),
      "move images by up to N pixels each way, mirrored at the edge"},
     {"jitter", "Data", &C::jitter, "B,C,S,H", kTrain | kBenchData, kJob, kAny,
@@ -195,6 +196,9 @@ static const Option kOptions[] = {
      "on rank 0: TCP connections of an edge of the ring; 0: one, and more where the way to the "
      "other rank is "
      "long"},
+    {"shm", "Ranks", &C::shm, "auto|off", kRanked, 0, kAny,
+     "on rank 0: auto: let ranks of one host form sums in memory that they share, where they can "
+     "open it; one of them sends large sums to other hosts"},
     {"token-file", "Ranks", &C::token_file, "FILE", kRanked | kCoordinator | kHealth, 0, kAny,
      "let in only ranks that have the token in FILE, and encrypt all that ranks send; `trainer "
      "token` prints one; default: the token in CONVOY_TOKEN, or none"},
@@ -225,6 +229,9 @@ static const Option kOptions[] = {
     {"sync-every", "Ranks", &C::sync_every, "H", kSteps, kJob, from(1, 1e9),
      "train H steps on each rank alone, then average weights and momentum; 1: sum the gradients of "
      "every step"},
+    {"fragments", "Ranks", &C::fragments, "P", kTrain | kBenchTrain, kJob, from(1, 1e9),
+     "with --sync-every: average the weights in P parts, one every H/P steps, while training goes "
+     "on; 1: all at once, which waits"},
     {"outer", "Ranks", &C::outer, "off|sgd|nesterov", kTrain, kJob, kAny,
      "with --sync-every: take the mean movement of the weights as a gradient, with momentum of its "
      "own (nesterov is DiLoCo); off: go to the mean"},
@@ -240,6 +247,10 @@ static const Option kOptions[] = {
     {"pipeline-order", "Ranks", &C::pipeline_order, "1f1b|gpipe", kTrain, kJob, kAny,
      "with --pipeline: a backward pass after each forward pass as soon as there can be one; or all "
      "forward passes first, which takes the memory of all pieces"},
+    {"recompute", "Ranks", &C::recompute, "", kTrain, kJob, kAny,
+     "with --pipeline: keep the activations of one piece, and form those of the others again "
+     "before "
+     "their backward pass: less memory for up to a third more computing"},
     {"split", "Ranks", &C::split, "LAYER,…", kTrain, kJob, kAny,
      "with --pipeline: the last layer of each stage but the last one, such as features.8, or conv4 "
      "for the fourth convolution; default: where the longest stage is shortest, as measured"},

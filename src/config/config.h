@@ -52,7 +52,7 @@ struct Config {
     int label_offset = 0;
     std::string cache;
     ByteSize cache_size{10ull << 30};
-    int generated = 3000;
+    std::string generated = "3000";
     ShardMode shards = ShardMode::kAll;
     std::string samples;  // "N" or "N:M"
     std::string shuffle = "full";
@@ -108,6 +108,7 @@ struct Config {
     int port = 0;
     std::string advertise, iface, share;
     int flows = 0;
+    Toggle shm = Toggle::kOff;  // on: auto
     std::string token_file,
         token;  // token: from CONVOY_TOKEN, not from a command line, which ps shows
     bool open = false;
@@ -118,11 +119,12 @@ struct Config {
     SyncKind sync = SyncKind::kRing;
     int servers = 1;
     std::string staleness = "3";
-    int sync_every = 1;
+    int sync_every = 1, fragments = 1;
     OuterKind outer = OuterKind::kOff;
     double outer_lr = 0.7, outer_momentum = 0.9;
     int pipeline = 1, micro = 8;
     PipelineOrder pipeline_order = PipelineOrder::k1f1b;
+    bool recompute = false;
     std::string split;
     double stall = 30;
     Toggle elastic = Toggle::kOn;

@@ -16,10 +16,21 @@
 #include "src/train/pipeline.h"
 #include "src/train/server_sync.h"
 #include "src/train/stages.h"
+#include "src/train/weight_average.h"
 
 namespace convoy {
 
 using nlohmann::json;
+
+// --generated.
+static void take_generated(DataOptions& options, const std::string& text) {
+    options.music = text == "music" || text.starts_with("music:");
+    const std::string count = !options.music ? text : text == "music" ? "3000" : text.substr(6);
+    options.generated = to_number<int>(count).value_or(0);
+    if (options.generated < 24 || options.generated > 1'000'000)
+        fail("--generated cannot be '", text,
+             "': it takes a number of images from 24 to 1000000, music, or music:N");
+}
 
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes) {
     DataOptions options;
@@ -28,7 +39,7 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     options.val_split = float(config.val_split);
     options.classes = classes;
     if (classes.empty() && !config.classes.empty()) options.classes = split(config.classes, ',');
-    options.generated = config.generated;
+    take_generated(options, config.generated);
     options.seed = uint64_t(config.seed);
     options.label_offset = config.label_offset;
     if (config.cache.empty() && config.cache_size.bytes != Config{}.cache_size.bytes)
@@ -119,6 +130,7 @@ static void check_sync(const Config& config) {
     for (const char* name : {"outer-lr", "outer-momentum"})
         if (!outer && is_given(name))
             fail("--", name, " has no effect without --outer sgd or nesterov");
+    (void)AverageOptions(config);
     (void)parse_staleness(config.staleness);
     if (!serves && is_given("servers"))
         fail("--servers has no effect without --sync server or async");
@@ -142,7 +154,7 @@ static void check_pipeline(const Config& config) {
         return get_option(config, name) != get_option({}, name);
     };
     const bool on = config.pipeline > 1;
-    for (const char* name : {"micro", "pipeline-order", "split"})
+    for (const char* name : {"micro", "pipeline-order", "recompute", "split"})
         if (!on && is_given(name)) fail("--", name, " has no effect without --pipeline 2 or more");
     for (const char* name :
          {"sync", "sync-every", "factors", "share", "shards", "accumulate", "replicas"})

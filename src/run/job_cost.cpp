@@ -7,6 +7,7 @@
 #include <set>
 
 #include "kernels/backend.h"
+#include "net/coordinator.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/job/exchange.h"
@@ -22,14 +23,15 @@ struct Machine : RankCost {
 void take_larger(double& a, double b) { a = std::max(a, b); }
 
 // Joules, and where the number is from; "": not known.
-std::pair<double, std::string> energy_of(const Machine& machine, double seconds) {
+std::pair<double, std::string> energy_of(const Machine& machine) {
     const bool cpu = machine.cpu_joules >= 0;
     double joules = cpu ? machine.cpu_joules : 0;
     size_t gpus = 0;
     for (const auto& [uuid, of_gpu] : machine.gpus)
         if (of_gpu >= 0) ++gpus, joules += of_gpu;
     if (machine.watts > 0 && (!cpu || gpus < machine.gpus.size()))
-        return {machine.watts * seconds, fmt::format("estimate: {:g} W a machine", machine.watts)};
+        return {machine.watts * machine.seconds,
+                fmt::format("estimate: {:g} W a machine", machine.watts)};
     if (!cpu) return {joules, gpus ? "measured: GPUs" : ""};
     return {joules, gpus ? "measured: CPU packages and GPUs" : "measured: CPU packages"};
 }
@@ -40,29 +42,33 @@ std::string number_text(double x) {
 
 }  // namespace
 
-JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_per_kwh) {
-    std::map<std::string, double> prices;  // by host: containers may be paid for one by one
+JobCost job_cost(std::span<const RankCost> ranks, double grams_per_kwh) {
+    std::map<std::string, Machine> hosts;  // containers may be paid for one by one
     std::map<std::string, Machine> machines;
     for (const RankCost& rank : ranks) {
-        take_larger(prices[rank.host], rank.price_per_hour);
+        Machine& host = hosts[rank.host];
+        take_larger(host.price_per_hour, rank.price_per_hour);
+        take_larger(host.seconds, rank.seconds);
         Machine& machine = machines[rank.machine];
         take_larger(machine.watts, rank.watts);
+        take_larger(machine.seconds, rank.seconds);
         take_larger(machine.cpu_joules, rank.cpu_joules);
         if (!rank.gpu.empty())
             take_larger(machine.gpus.emplace(rank.gpu, -1).first->second, rank.gpu_joules);
     }
-    double price = 0, joules = 0;
+    double price = 0, cost = 0, joules = 0;
     size_t known = 0;
     std::set<std::string> sources;
-    for (const auto& [host, of_host] : prices) price += of_host;
+    for (const auto& [id, host] : hosts)
+        price += host.price_per_hour, cost += host.price_per_hour * host.seconds / 3600;
     for (const auto& [id, machine] : machines) {
-        const auto [of_machine, source] = energy_of(machine, seconds);
+        const auto [of_machine, source] = energy_of(machine);
         joules += of_machine;
         if (!source.empty()) ++known, sources.insert(source);
     }
     JobCost job;
-    if (price > 0) job.cost = price * seconds / 3600;
-    job.price_per_hour = price / double(prices.size());
+    if (price > 0) job.cost = cost;
+    job.price_per_hour = price / double(hosts.size());
     if (known == 0) return job;
     job.kwh = joules / 3.6e6;
     if (grams_per_kwh > 0) job.grams_co2e = grams_per_kwh * job.kwh;
@@ -71,6 +77,17 @@ JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_p
         job.power_source +=
             cat("; not known of ", machines.size() - known, " of ", machines.size(), " machines");
     return job;
+}
+
+Amounts cost_of_gone(std::span<const RankCost> before, std::span<const RankCost> now,
+                     double grams_per_kwh) {
+    std::vector<RankCost> stay;
+    for (const RankCost& rank : before)
+        if (std::ranges::find(now, rank.id, &RankCost::id) != now.end()) stay.push_back(rank);
+    Amounts gone = job_cost(before, grams_per_kwh).sums();
+    for (const auto& [name, value] : job_cost(stay, grams_per_kwh).sums()) gone[name] -= value;
+    std::erase_if(gone, [](const auto& amount) { return amount.second <= 0; });
+    return gone;
 }
 
 Amounts JobCost::sums() const {
@@ -94,7 +111,7 @@ std::string JobCost::text() const {
         return what;
     };
     if (before && !all.empty())
-        parts.push_back(text_of("before --resume", *before) +
+        parts.push_back(text_of("of processes that ended", *before) +
                         (before->size() < all.size() ? " (not known: 0)" : "") +
                         text_of(", in all", all));
     return join_text(parts);
@@ -104,8 +121,10 @@ CostMeter::CostMeter(JobSession& job, std::optional<Amounts> before)
     : job_(job), cpu_([] { return cpu_packages(); }) {
     last_.before = std::move(before);
     const Config& config = job.config;
-    mine_ = {
-        .machine = machine_id(), .price_per_hour = config.price_per_hour, .watts = config.watts};
+    mine_ = {.id = cat(fresh_id()),
+             .machine = machine_id(),
+             .price_per_hour = config.price_per_hour,
+             .watts = config.watts};
     if (!job.peers().empty()) mine_.host = job.peers()[size_t(job.rank())].host;
     if (const std::string device = device_identity(config.device); device.starts_with("GPU-")) {
         mine_.gpu = device;
@@ -128,25 +147,32 @@ void CostMeter::tell_failures() {
                           " not known: ", why, "; ", instead);
 }
 
-JobCost CostMeter::of_job(double seconds) {
+JobCost CostMeter::of_job() {
     read();
     tell_failures();
     mine_.cpu_joules = cpu_.joules(), mine_.gpu_joules = gpu_.joules();
-    const nlohmann::json mine = {mine_.host,
-                                 mine_.machine,
-                                 mine_.price_per_hour,
-                                 mine_.watts,
-                                 mine_.gpu,
-                                 mine_.cpu_joules,
-                                 mine_.gpu_joules,
-                                 last_.before ? nlohmann::json(*last_.before) : nlohmann::json()};
+    mine_.seconds = seconds_since(begin_);
+    const nlohmann::json mine = {
+        mine_.id,         mine_.host,
+        mine_.machine,    mine_.price_per_hour,
+        mine_.watts,      mine_.gpu,
+        mine_.cpu_joules, mine_.gpu_joules,
+        mine_.seconds,    last_.before ? nlohmann::json(*last_.before) : nlohmann::json()};
     std::vector<RankCost> ranks;
     std::optional<Amounts> before;
     for (const auto& rank : gather_json(job_.communicator(), mine)) {
-        ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[4], rank[5], rank[6]});
-        if (!rank[7].is_null()) before = rank[7].get<Amounts>();
+        ranks.push_back(
+            {rank[0], rank[1], rank[2], rank[3], rank[4], rank[5], rank[6], rank[7], rank[8]});
+        if (!before && !rank[9].is_null()) before = rank[9].get<Amounts>();
     }
-    last_ = job_cost(ranks, seconds, job_.config.grams_per_kwh);
+    // Newcomers know of no ranks before, and take this from the others the next time.
+    const double grams = job_.config.grams_per_kwh;
+    for (const auto& [name, value] : cost_of_gone(ranks_, ranks, grams)) {
+        if (!before) before.emplace();
+        (*before)[name] += value;
+    }
+    ranks_ = ranks;
+    last_ = job_cost(ranks, grams);
     last_.before = before;
     return last_;
 }

@@ -7,7 +7,9 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "src/base/clock.h"
 #include "src/job/job_session.h"
 #include "src/run/energy.h"
 
@@ -20,7 +22,8 @@ struct JobCost {
     double cost = -1, kwh = -1, grams_co2e = -1;  // -1: not known
     double price_per_hour = 0;                    // of a machine, on average
     std::string power_source;                     // "measured: CPU packages"
-    // Where a run goes on: what the processes before have spent, as far as it was known.
+    // What processes that have ended spent, as far as it was known: before --resume, and ranks that
+    // were lost or left.
     std::optional<Amounts> before = {};
 
     // "cost 1.23 (0.41 an hour a machine), 0.12 kWh (measured: CPU packages), 48.00 g CO2e", and
@@ -31,13 +34,18 @@ struct JobCost {
 
 // What one rank knows of its machine.
 struct RankCost {
+    std::string id = {};                      // of its process
     std::string host = {}, machine = {};      // host id; machine_id(), the same in all containers
     double price_per_hour = 0, watts = 0;     // 0: not given
     std::string gpu = {};                     // the UUID of what it computes on; "": no GPU
     double cpu_joules = -1, gpu_joules = -1;  // -1: not known
+    double seconds = 0;                       // that it has run for
 };
-// Of ranks that have run for `seconds`. grams_per_kwh 0: not given.
-JobCost job_cost(std::span<const RankCost> ranks, double seconds, double grams_per_kwh);
+// grams_per_kwh 0: not given.
+JobCost job_cost(std::span<const RankCost> ranks, double grams_per_kwh);
+// What those of `before` that are not there `now` have spent beyond what the others count.
+Amounts cost_of_gone(std::span<const RankCost> before, std::span<const RankCost> now,
+                     double grams_per_kwh);
 
 // Counts on one rank from its construction on.
 class CostMeter {
@@ -45,14 +53,16 @@ class CostMeter {
     // before: of one rank is enough, the others learn of it from of_job().
     explicit CostMeter(JobSession& job, std::optional<Amounts> before = {});
     void read();  // to be called now and then: see cpu_packages()
-    // Collective: the cost of `seconds` of all ranks.
-    JobCost of_job(double seconds);
+    // Collective: the cost of all ranks until now.
+    JobCost of_job();
     Amounts spent() const { return last_.sums(); }  // as of the last time
 
  private:
     void tell_failures();
     JobSession& job_;
     RankCost mine_;
+    std::vector<RankCost> ranks_;  // as of the last time
+    const Clock::time_point begin_ = Clock::now();
     JobCost last_;
     EnergySource cpu_, gpu_;
 };

@@ -40,6 +40,7 @@ RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int
 }
 
 void RunLog::become(int rank, const std::string& folder, int64_t next_step) {
+    std::lock_guard lock(mutex_);
     rank_ = rank;
     if (file_ || folder.empty()) return;
     open(folder);
@@ -77,7 +78,9 @@ double RunLog::seconds() const { return seconds_since(begin_); }
 double RunLog::images_per_second() const { return double(run_.count) / std::max(seconds(), 1e-9); }
 
 void RunLog::event(const char* name, const json& fields) {
-    if (tensorboard_) tensorboard_->event(name, fields);
+    std::lock_guard lock(mutex_);
+    // A stall is told by another thread than the one that writes curves.
+    if (tensorboard_ && std::string_view(name) != "stall") tensorboard_->event(name, fields);
     if (path_.empty() && !page_) return;
     const double now =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

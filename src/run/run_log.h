@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <mutex>
 #include <string>
 
 #include "src/base/log.h"
@@ -38,7 +39,7 @@ class RunLog {
     void epoch(const Position& at, const JobCost& cost);
     void validation(const Position& at, const Sums& sums, bool is_best);
     void done(const Position& at, const std::string& how, const JobCost& cost);
-    // Any other event, with its fields: {"event": "error", "cause": …}.
+    // Any other event, with its fields: {"event": "error", "cause": …}. From any thread.
     void event(const char* name, const nlohmann::json& fields);
 
     // This rank has another number; from now on events go to `folder`, if it is not "". next_step:
@@ -67,6 +68,7 @@ class RunLog {
                     bool whole_line);
 
     Log& log_;
+    std::mutex mutex_;  // of the file, and of what else shows events
     void open(const std::string& folder);
     void open_tensorboard(int64_t next_step);
     std::FILE* file_ = nullptr;

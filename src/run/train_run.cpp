@@ -7,11 +7,8 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/weights.h"
-#include "src/job/device_choice.h"
 #include "src/job/sync_weights.h"
 #include "src/run/pictures.h"
-#include "src/train/input.h"
 #include "src/train/learning_rate.h"
 
 namespace convoy {
@@ -39,120 +36,10 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
     if (!config_.page.empty()) run_log_->show_on(&page_state_);
 }
 
-// What depends on this rank's share of a batch.
-void TrainRun::build() {
-    backend_ = make_backend(config_);
-    if (config_.replicas > 1 && !backend_->host_visible())
-        fail(
-            "--replicas shares the weights in this machine's memory: it needs --device cpu; on "
-            "GPUs start a rank for each");
-    if (config_.replicas > 1 && config_.replicas > backend_->threads())
-        fail("--replicas ", config_.replicas, " needs a thread for each, and there are ",
-             backend_->threads(), ": give fewer, or more by --threads");
-    for (int r = 0; config_.replicas > 1 && r < config_.replicas; ++r) {
-        Config own = config_;
-        own.threads = backend_->threads() / config_.replicas;
-        replica_backends_.push_back(make_backend(own));
-    }
-    ModelOptions of_model = model_options(config_, int(setup_.classes.size()));
-    of_model.head_only = head_only_;
-    sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
-    sharing_.parts = setup_.train_parts;
-    const int stages = config_.pipeline;
-    if (stages > 1) {  // its first stage reads the images
-        of_model.stage = stage_of(setup_.cuts, setup_.rank() % stages);
-        of_model.draw_all = setup_.rank() == 0 && !setup_.fresh;  // the others take rank 0's
-        sharing_.shares.assign(size_t(setup_.world() / stages), 1);
-        sharing_.rank = setup_.rank() / stages;
-        sharing_.pixels = of_model.stage.first == 0;
-    }
-    model_ = std::make_unique<Model>(setup_.model_text, of_model, *backend_);
-    LoaderOptions validating = sharing_;
-    validating.parts = setup_.val_parts;
-    const int max_batch =
-        int(std::max<int64_t>({Loader::max_share(sharing_), Loader::max_share(validating), 1}));
-    model_->expect(max_batch);
-    const int bn_group = model_->has_batch_norm() ? config_.bn_group : 0;
-    const int pieces = config_.accumulate * config_.replicas;
-    if (pieces > 1 && model_->has_batch_norm() && bn_group == 0)
-        fail("--", config_.accumulate > 1 ? "accumulate" : "replicas",
-             " needs --bn-group above 0: batch norm takes its statistics over groups, which are "
-             "not cut");
-    const int piece = piece_images(max_batch, pieces, bn_group);
-    if (stages == 1)
-        activation_bytes_ = model_->plan(std::min(piece, max_batch), config_.replicas == 1);
-    open_tracks();
-    optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
-    if (!train_source_) open_sources();
-    loader_ = make_loader(train_source_, true, 3);
-    if (val_source_) val_loader_ = make_loader(val_source_, false, 2);
-    TrainerOptions options(config_);
-    options.reducer.bucket_bytes = bucket_bytes_;
-    options.pipeline.cuts = setup_.cuts;
-    options.replicas = replica_backends_;
-    options.tracer = &setup_.job.tracer;
-    options.track = options.reducer.track = track_;
-    trainer_ = std::make_unique<Trainer>(options, *backend_, communicator_, *model_, *optimizer_,
-                                         [this] { return wish(); });
-    evaluator_ = std::make_unique<Evaluator>(
-        *model_, *backend_, communicator_, [this] { return wish(); }, sharing_.packed,
-        trainer_->pipeline());
-    activation_bytes_ += trainer_->replicas_bytes();
-    if (stages > 1) activation_bytes_ = trainer_->pipeline()->activation_bytes();
-}
-
-void TrainRun::drop() {
-    const Clocks now = clocks();
-    clocks_before_ = {now.data_wait, now.net_wait, 0};
-    trainer_.reset(), evaluator_.reset();
-    loader_.reset(), val_loader_.reset();
-    optimizer_.reset(), model_.reset(), replica_backends_.clear(), backend_.reset();
-}
-
-// The same weights in a model that trains all layers, with a fresh optimizer.
-void TrainRun::thaw() {
-    const SafeTensors weights = export_weights(*model_, *backend_);
-    drop();
-    head_only_ = false;
-    build();
-    import_weights(weights, *model_, *backend_, /*partial=*/false);
-    if (setup_.rank() == 0)
-        log_.info("all layers train from epoch ", at_.epoch + 1, " on: ", memory_text());
-    run_log_->event("thaw", {{"step", at_.step}});
-}
-
-void TrainRun::open_sources() {
-    room_ = std::make_shared<std::atomic<int64_t>>(int64_t(config_.cache_decoded.bytes));
-    const auto keep = [&](std::shared_ptr<const Source> source) {
-        if (!source || *room_ <= 0) return source;
-        if (source->is_stream()) {
-            log_.notice(
-                "--cache-decoded keeps nothing of a pipe, which brings other images each time");
-            return source;
-        }
-        decoded_bytes_ += decoded_bytes(*source, model_->input().C);
-        return keep_decoded(std::move(source), model_->input().C, room_);
-    };
-    train_source_ = keep(setup_.data.train);
-    val_source_ = keep(setup_.data.val);
-}
-
-std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> source, bool training,
-                                              int slots) {
-    LoaderOptions options = sharing_;
-    options.training = training;
-    if (!training) options.parts = setup_.val_parts;
-    if (!training) options.tracks.clear();
-    return std::make_unique<Loader>(
-        std::move(source), training_preprocess(config_, model_->input()), options,
-        options.pixels ? lend_slots(*backend_, *model_, slots, options.packed)
-                       : std::vector<float*>(size_t(slots), nullptr));
-}
-
 Clocks TrainRun::clocks() const {
     return {clocks_before_.data_wait + loader_->waited_seconds(),
             clocks_before_.net_wait + trainer_->seconds_waited_for_network(),
-            communicator_.seconds_busy()};
+            communicator_.seconds_busy(), compute_seconds_};
 }
 
 int TrainRun::run() {
@@ -217,7 +104,7 @@ int TrainRun::train() {
         if (epoch_done()) {
             keep_weights_equal();
             tell_usage();
-            const JobCost cost = costs_->of_job(run_log_->seconds());
+            const JobCost cost = costs_->of_job();
             if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, cost);
             logged_epoch_ = at_.epoch;
             show_histograms();
@@ -227,7 +114,7 @@ int TrainRun::train() {
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
     finish_trace();
-    const JobCost cost = costs_->of_job(run_log_->seconds());
+    const JobCost cost = costs_->of_job();
     save(at_, false);
     usage_->step() == at_.step ? take_usage() : tell_usage();
     setup_.job.finish();
@@ -240,11 +127,11 @@ void TrainRun::go_to(const Position& at) {
 }
 
 // The sums of a step that is done, or of this rank's part of it.
-void TrainRun::count(const Sums& sums, bool local, double lr) {
+void TrainRun::count(const Sums& sums, bool local, double lr, const Position& upto) {
     const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
     run_log_->step(at_, step_in_epoch, sums, local, lr, clocks(), trainer_->gradient_norm());
     if (local) return;
-    committed_ = at_;
+    committed_ = upto;
     step_sums_ = sums, step_lr_ = lr;
     epoch_sums_ += sums;  // the same on every rank: all check it
     if (config_.schedule != Schedule::kRange || sums.count == 0) return;
@@ -268,28 +155,35 @@ void TrainRun::train_epoch() {
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
         show_images(*batch);
+        const auto begin = Clock::now();
+        const double waited = trainer_->seconds_waited_for_network();
         Sums sums = trainer_->step(*batch, at_, lr, loader_->peek());
         if (const std::string why = trainer_->take_graph_failure(); !why.empty())
             log_.notice(why, "; steps go on op by op");
         at_.consumed += batch->global_wanted;
         ++at_.step;
         loader_->release(batch);
-        bool local = trainer_->local();
-        const bool gathers = trainer_->gathers() && gathers_now();
+        bool local = trainer_->local(), gathers = trainer_->gathers() && gathers_now();
+        Position upto = at_;  // what `sums` are of
+        if (const auto sent = gathers ? std::nullopt : trainer_->stream(at_, sums))
+            upto = *sent, local = false,
+            gathers = trainer_->stop_agreed() != 0 || trainer_->trace_agreed();
         if (gathers) {
             const Sums all = trainer_->gather(at_);
-            if (local) sums = all, local = false;
+            if (local) sums = {}, local = false;
+            if (trainer_->local()) sums += all, upto = at_;
             if (const auto figures = trainer_->sync().measured(); !figures.empty())
                 run_log_->event("sync", {{"step", at_.step}, {"figures", figures}});
         }
+        compute_seconds_ +=
+            std::max(seconds_since(begin) - (trainer_->seconds_waited_for_network() - waited), 0.0);
         if (local) tell_when_it_stops();
         for (const std::string& reason : loader_->take_bad_reasons())
             log_.notice("left out: ", reason);
-        count(sums, local, lr);
-        if (!config_.page.empty()) {  // nobody waits: told with the sums of the next step
+        count(sums, local, lr, upto);
+        if (!config_.page.empty() && !local) {  // nobody waits: told with the sums of the next step
             take_usage();
-            if (!local && at_.step >= usage_->next_step())
-                usage_->tell(at_.step, communicator_, clocks());
+            if (at_.step >= usage_->next_step()) usage_->tell(at_.step, communicator_, clocks());
         }
         if (config_.check_every > 0 && at_.step - checked_step_ >= config_.check_every &&
             (gathers == trainer_->gathers() || trainer_->pipeline()) && !drift_)
@@ -301,8 +195,15 @@ void TrainRun::train_epoch() {
         check_bad(epoch_sums_.skipped + int64_t(setup_.data.train->damaged()), loader_->samples(),
                   "images of this epoch");
         if (over()) return;
-        if (save_is_due() && !epoch_done())
-            costs_->of_job(run_log_->seconds()), try_to_save(at_, false);
+        if (save_is_due() && !epoch_done()) {
+            try {
+                costs_->of_job();
+            } catch (const Error&) {  // a rank is lost: with the cost as it was told last
+                try_to_save(at_, false);
+                throw;
+            }
+            try_to_save(at_, false);
+        }
         if (agreed == kNewRing) part();
         communicator_.set_progress(at_.step, Phase::kData);
     }
@@ -341,9 +242,10 @@ void TrainRun::keep_weights_equal() {
                                 {"tensor", found->tensor}});
 }
 
-// With --sync-every: after every H steps. Wherever the weights are about to be used.
+// With --sync-every: after every H steps, all at once. Wherever the weights are about to be used.
 bool TrainRun::gathers_now() const {
-    return (config_.sync_every > 1 && at_.step % config_.sync_every == 0) ||
+    return (config_.sync_every > 1 && config_.fragments == 1 &&
+            at_.step % config_.sync_every == 0) ||
            at_.step >= total_steps_ || epoch_done() || save_is_due() ||
            (!trainer_->local() && trainer_->stop_agreed() != 0);
 }
@@ -402,7 +304,7 @@ void TrainRun::validate() {
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
     run_log_->validation(at_, sums, is_best);
-    costs_->of_job(run_log_->seconds());  // for the checkpoint
+    costs_->of_job();  // for the checkpoint
     if (is_best && config_.save_every > 0) try_to_save({at_.epoch + 1, 0, at_.step}, true);
 }
 

@@ -1,6 +1,7 @@
 // train_run.h — a training run, from its first step to its last.
 //
 //   train_run.cpp        the loop: epochs, steps, validations
+//   train_run_build.cpp  model, loaders and trainer, for this rank's share
 //   train_run_start.cpp  before step 1: weights, and what is printed
 //   train_run_save.cpp   the run folder and its checkpoints
 //   train_run_trace.cpp  traces of its steps
@@ -59,7 +60,7 @@ class TrainRun {
     void train_epoch();
     bool gathers_now() const;
     void tell_when_it_stops();
-    void count(const Sums& sums, bool local, double lr);
+    void count(const Sums& sums, bool local, double lr, const Position& upto);
     void serve_page();
     void log_job();
     void tell_usage();
@@ -132,10 +133,12 @@ class TrainRun {
     Room room_;                  // of --cache-decoded
     int64_t decoded_bytes_ = 0;  // of all images, where some are kept; about
     Clocks clocks_before_;       // of what was rebuilt since
-    LoaderOptions sharing_;      // batch, shares and rank: of every loader; parts: of training
-    std::string folder_;         // the run's, on the rank that saves
+    double compute_seconds_ = 0;
+    LoaderOptions sharing_;  // batch, shares and rank: of every loader; parts: of training
+    std::string folder_;     // the run's, on the rank that saves
     const TraceSteps trace_steps_ = trace_steps(config_.trace);
     Track* track_ = nullptr;
+    SpanSink* device_track_ = nullptr;
     std::atomic<bool> trace_asked_{false}, stalled_{false};  // by SIGUSR2, the page, --trace
     std::optional<nlohmann::json> trace_;  // this rank's part of one that is to be written
     bool trace_due_ = false;               // all ranks write one before they go on

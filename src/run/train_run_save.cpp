@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
-#include "src/base/terminal.h"
 #include "src/run/train_run.h"
 
 namespace convoy {
@@ -57,9 +56,8 @@ void TrainRun::save(const Position& at, bool is_best) {
                               costs_ ? costs_->spent() : spent_before_.value_or(Amounts())};
     const ModelCard card{config_.model, setup_.model_text, model_->input(), setup_.classes};
     const auto begin = Clock::now();
-    const ProgressBar bar(log_, cat("saving the checkpoint of step ", at.step), 0);
     const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,
-                                               is_best, config_.keep);
+                                               is_best, config_.keep, log_);
     log_.detail(fmt::format("{} written in {:.2f} s", folder, seconds_since(begin)));
     run_log_->event("checkpoint", {{"step", at.step}, {"folder", folder}});
 }

@@ -15,9 +15,9 @@
 
 namespace convoy {
 
-const char* const Utilisation::kNames[] = {"seconds", "data_wait", "net_wait",  "net_busy",
-                                           "cpu",     "memory",    "sent",      "received",
-                                           "read",    "gpu",       "gpu_memory"};
+const char* const Utilisation::kNames[] = {"seconds",  "data_wait", "net_wait", "net_busy",
+                                           "compute",  "cpu",       "memory",   "sent",
+                                           "received", "read",      "gpu",      "gpu_memory"};
 
 // Bytes in memory now; -1 where there is no /proc.
 static double resident_bytes() {
@@ -71,6 +71,7 @@ Utilisation::Figures Utilisation::now(Communicator& communicator, const Clocks& 
             clocks.data_wait,
             clocks.net_wait,
             clocks.net_busy,
+            clocks.compute,
             double(cpu.tv_sec) + 1e-9 * double(cpu.tv_nsec),
             resident_bytes(),
             double(communicator.bytes_sent()),

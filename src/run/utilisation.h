@@ -17,9 +17,10 @@
 
 namespace convoy {
 
-// Seconds since the start of a run: waiting for images, waiting for the network, network busy.
+// Seconds since the start of a run: waiting for images, waiting for the network, network busy, and
+// steps without these waits.
 struct Clocks {
-    double data_wait = 0, net_wait = 0, net_busy = 0;
+    double data_wait = 0, net_wait = 0, net_busy = 0, compute = 0;
 };
 
 class Utilisation {
@@ -51,6 +52,7 @@ class Utilisation {
         kDataWait,
         kNetWait,
         kNetBusy,
+        kCompute,
         kCpu,  // seconds of all cores
         kMemory,
         kSent,
