@@ -74,7 +74,7 @@ std::string talk(int port, const std::string& request) {
     (void)!send(s, request.data(), request.size(), MSG_NOSIGNAL);
     std::string all;
     char part[4096];
-    for (pollfd entry{s, POLLIN, 0}; poll(&entry, 1, 300) > 0;) {
+    for (pollfd entry{s, POLLIN, 0}; poll(&entry, 1, 3000) > 0;) {
         const ssize_t n = recv(s, part, sizeof part, 0);
         if (n <= 0) break;
         all.append(part, size_t(n));
@@ -177,6 +177,10 @@ TEST_CASE("page: a long run keeps a bounded number of points, from its first to 
 
 TEST_CASE("page: one sentence says what limits a run") {
     CHECK(limit({used(0.05, 0)}) == "limited by computing: 95 % of a step");
+    json checks = used(0.05, 0.05);
+    checks["compute"] = 0.3;
+    CHECK(limit({checks}).starts_with(
+        "validation, checkpoints and other work beside steps take 60 %"));
     CHECK(limit({used(0.7, 0)}) ==
           "limited by reading and decoding: waiting for images takes 70 % of a step");
     CHECK(limit({used(0.0, 0.6), used(0.1, 0.65)}) ==
@@ -240,7 +244,9 @@ TEST_CASE("page: metrics follow Prometheus's rules, and those of a lost rank van
     state.event({{"event", "start"}, {"model", kHostile}});
     for (int i = 1; i <= 3; ++i) {
         step(state, i);
-        state.event({{"event", "utilisation"}, {"ranks", {used(0.25, 0), used(0, 0.5)}}});
+        json with_rest = used(0, 0.5);
+        with_rest["compute"] = 0.375;
+        state.event({{"event", "utilisation"}, {"ranks", {used(0.25, 0), with_rest}}});
     }
     const std::string text = state.metrics();
     auto samples = parse_metrics(text);
@@ -249,7 +255,10 @@ TEST_CASE("page: metrics follow Prometheus's rules, and those of a lost rank van
     CHECK(samples["convoy_state{state=\"training\"}"] == 1);
     const std::string rank1 = "{rank=\"1\",host=\"10.0.0.6:29400\"";
     CHECK(samples["convoy_phase_seconds_total" + rank1 + ",phase=\"network\"}"] == 3);
-    CHECK(samples["convoy_phase_seconds_total" + rank1 + ",phase=\"compute\"}"] == 3);
+    CHECK(samples["convoy_phase_seconds_total" + rank1 + ",phase=\"compute\"}"] == 2.25);
+    CHECK(samples["convoy_phase_seconds_total" + rank1 + ",phase=\"other\"}"] == 0.75);
+    const std::string rank0 = "{rank=\"0\",host=\"10.0.0.5:29400\"";  // not told: what is no wait
+    CHECK(samples["convoy_phase_seconds_total" + rank0 + ",phase=\"compute\"}"] == 4.5);
     CHECK(samples["convoy_cpu_seconds_total" + rank1 + "}"] == 9);
     CHECK(samples["convoy_network_sent_bytes_total" + rank1 + "}"] == 9e6);
     begin(state, 1, 3);

@@ -79,8 +79,11 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         {{"--outer", "nesterov"}, "--outer nesterov works on averages: it needs --sync-every"},
         {{"--outer-momentum", "0.5", "--sync-every", "4"}, "no effect without --outer"},
         {{"--outer", "adam"}, "there are off, sgd, nesterov"},
+        {{"--fragments", "3", "--sync-every", "4"}, "3 does not divide --sync-every 4"},
+        {{"--fragments", "2"}, "--fragments 2 works on averages: it needs --sync-every"},
         {{"--servers", "2"}, "--servers has no effect without --sync server or async"},
         {{"--micro", "4"}, "--micro has no effect without --pipeline 2 or more"},
+        {{"--recompute"}, "--recompute has no effect without --pipeline 2 or more"},
         {{"--pipeline", "2"},
          "--pipeline 2 needs as many ranks, or a multiple of them; this job has 1"},
         {{"--pipeline", "2", "--sync", "server"}, "--sync server does not go with --pipeline"},
@@ -325,7 +328,7 @@ TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the r
     CAPTURE(output);
     CHECK(status == 0);
     CHECK(output.find(cat("done: ", steps, " steps")) != std::string::npos);
-    CHECK(output.find(", before --resume cost ") != std::string::npos);
+    CHECK(output.find(", of processes that ended cost ") != std::string::npos);
     const json done = read_log(run).back();
     CHECK(done["before"]["cost"] == meta.at("spent").at("cost"));
     CHECK(done["cost"].get<double>() ==  // one unit a second
@@ -665,19 +668,26 @@ TEST_CASE("program: --outer resumed in mid-run ends with the same bits, and can 
         for (const auto& rank : ranks) CHECK(rank->wait(30) == 0);
         return ranks[0]->output();
     };
-    const std::string run = folder / "run", copy = folder / "copy", again = folder / "again";
-    const Words outer = {"--sync-every", "2", "--outer", "nesterov", "--share", "4:3:1"};
-    Words first = small({"--save-every", "0.6", "--keep", "9", "--out", run});
-    first.insert(first.end(), outer.begin(), outer.end());
-    const std::string said = train(first);
-    CAPTURE(said);
-    CHECK(said.find("every 2 steps: 0.") != std::string::npos);
-    CHECK(said.find("--outer nesterov, lr 0.7, momentum 0.9") != std::string::npos);
-    // In the middle of an epoch of 5 steps.
-    train({"--resume", run + "/step-00000003", "--share", "4:3:1", "--threads", "1", "--preflight",
-           "off", "--out", again});
-    for (const char* name : {"model.safetensors", "optim.safetensors"})
-        CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
+    const std::string run = folder / "run", copy = folder / "copy";
+    for (const bool parts : {true, false}) {
+        const std::string whole = parts ? folder / "parts" : run, again = whole + "-again";
+        Words first = small({"--save-every", "0.6", "--keep", "9", "--sync-every", "2", "--outer",
+                             "nesterov", "--share", "4:3:1", "--out", whole});
+        if (parts) first.insert(first.end(), {"--fragments", "2", "--wire", "bf16"});
+        const std::string said = train(first);
+        CAPTURE(said);
+        CHECK(said.find(parts ? "weights averaged every 2 steps, a fragment of 2 every 1 step in "
+                                "the background: 0."
+                              : "every 2 steps: 0.") != std::string::npos);
+        CHECK(said.find("--outer nesterov, lr 0.7, momentum 0.9") != std::string::npos);
+        CHECK(said.find("held other weights") == std::string::npos);
+        // In the middle of an epoch of 5 steps.
+        train({"--resume", whole + "/step-00000003", "--share", "4:3:1", "--threads", "1",
+               "--preflight", "off", "--wire", parts ? "bf16" : "fp32", "--out", again});
+        for (const char* name : {"model.safetensors", "optim.safetensors"})
+            CHECK(read_file(cat(whole, "/latest/", name)) ==
+                  read_file(cat(again, "/latest/", name)));
+    }
 
     const auto has_outer = [](const std::string& path) {
         return read_file(path + "/latest/optim.safetensors").find("outer/") != std::string::npos;

@@ -170,7 +170,7 @@ TEST_CASE("histogram: every number is in the bucket whose limits enclose it") {
     CHECK(proto_one(twice.message(), 4).real64() == 1.5);
 }
 
-TEST_CASE("tensorboard: a resumed run's curves have each step once, as TensorBoard reads them") {
+TEST_CASE("program: curves of a resumed run have each step once, as TensorBoard reads them") {
     TempDir folder;
     const std::string run = folder / "run";
     const auto train = [&](std::vector<std::string> words) {

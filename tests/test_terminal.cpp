@@ -248,7 +248,7 @@ TEST_CASE("program: --quiet leaves the answer, --verbose tells times") {
     const auto [status, output] = on_terminal(100, words, {"CONVOY_SEED=3"});
     CAPTURE(output);
     CHECK(status == 0);
-    for (const char* text : {"--seed is from CONVOY_SEED", "checkpoint ", " s  took "})
+    for (const char* text : {"--seed is from CONVOY_SEED", " written in ", " s  took "})
         CHECK(output.find(text) != output.npos);
     CHECK(run_trainer({"export", "--from", run, "--out", folder / "a.onnx", "--format", "onnx",
                        "--quiet"}) == std::pair(0, std::string()));

@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "kernels/backend.h"
 #include "src/run/trace_file.h"
 #include "tests/net_support.h"
 #include "tests/process.h"
@@ -363,7 +364,7 @@ TEST_CASE("trace: a rank without a step does not move the others; of automatic f
         CHECK(left.contains(name));
 }
 
-TEST_CASE("trace: --trace takes the first and the last of at most 100 steps") {
+TEST_CASE("program: --trace takes the first and the last of at most 100 steps") {
     CHECK(trace_steps("").last == 0);
     CHECK(trace_steps("1:1").first == 1);
     CHECK(trace_steps("100:199").last == 199);
@@ -442,10 +443,125 @@ TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and 
     REQUIRE(rank0.wait_for("epoch 2/"));
     rank1.kill(SIGSTOP);
     REQUIRE(rank0.wait_for("trace of the last steps of this rank: "));
+    const std::string log = read_file(folder / "run/log.jsonl");
+    CHECK(log.find("all wait for rank 1 ") > log.find("\"event\":\"stall\""));
+    CHECK(log.find("all wait for rank 1 ") != log.npos);
     check_trace(read_trace(trace_in(folder / "run")));
     rank1.kill(SIGCONT);
     REQUIRE(rank0.wait_for("-auto.json.gz "));  // where it was left behind: of a loss
     rank0.kill(SIGKILL);
+}
+
+TEST_CASE("trace: copies beside a device's ops have slices of their own, and so has a replay") {
+    const auto backend = make_backend(on_gpu() ? "cuda" : "simt");
+    Tracer tracer;
+    Track *ops = tracer.track("ops", 1, 64), *up = tracer.track("up", 2, 64),
+          *down = tracer.track("down", 3, 64);
+    SpanSink* const device = backend->trace(ops, up, down);
+    REQUIRE(device);
+    constexpr size_t kFloats = 1000;
+    float *host = backend->alloc_host(kFloats), *there = backend->alloc(kFloats);
+    const auto begin = Clock::now();
+    for (int i = 0; i < 3; ++i) {
+        backend->start_upload(host, there, kFloats);
+        backend->wait_upload();
+        const Span span(nullptr, kTraceForward, i, 7, device);
+        const Span inner(nullptr, kTraceLoss, i, 0, device);
+        backend->fill(there, kFloats, float(i));
+        backend->wait_download(backend->start_download(host, there, kFloats));
+    }
+    const auto recording = backend->record();
+    Span left_out(nullptr, kTraceUpdate, 0, 0, device);
+    backend->fill(there, kFloats, 5);
+    recording->end();
+    left_out.end();
+    REQUIRE(recording->replay());
+    backend->synchronize();
+    const auto end = Clock::now();
+
+    const auto copy = [](const Track* track) {
+        bool lost = false;
+        std::vector<TraceEntry> all = track->copy(lost);
+        std::ranges::stable_sort(all, {}, &TraceEntry::begin);
+        return all;
+    };
+    constexpr int64_t kError = 50'000'000;  // while other processes run
+    int64_t before = trace_ns(begin) - kError;
+    for (const TraceEntry& e : copy(ops)) {
+        CHECK(e.begin >= before);
+        before = e.begin;
+        CHECK(e.begin + e.duration <= trace_ns(end) + kError);
+        CHECK(e.name != &kTraceUpdate);
+    }
+    REQUIRE(copy(ops).size() == 7);
+    CHECK(copy(ops)[4].amount + copy(ops)[5].amount == 7);
+    CHECK(copy(ops)[6].name == &kTraceRecorded);
+    for (const Track* track : {up, down}) {
+        REQUIRE(copy(track).size() == 3);
+        for (const TraceEntry& e : copy(track)) CHECK(e.amount == 4 * kFloats);
+    }
+    CHECK(!backend->trace(nullptr, nullptr, nullptr));
+    backend->start_upload(host, there, kFloats);
+    backend->wait_upload();
+    backend->synchronize();
+    CHECK(copy(up).size() == 3);
+    CHECK(recording->replay());  // recorded while there was a timeline
+    REQUIRE(backend->trace(ops, up, down));
+    CHECK(recording->replay());
+    backend->synchronize();
+    CHECK(copy(ops).size() == 8);
+    CHECK(!make_backend("cpu")->trace(ops, up, down));
+}
+
+TEST_CASE("program: a device writes down when it worked, in order, and before it was waited for") {
+    TempDir folder;
+    const auto run = [&](const std::string& graph) {
+        const auto [status, text] =
+            run_trainer({"--generated", "24", "--size", "16", "--batch", "8", "--steps", "7",
+                         "--out", folder / graph, "--trace", "6:7", "--graph", graph, "--device",
+                         on_gpu() ? "cuda" : "simt"});
+        REQUIRE_MESSAGE(status == 0, text);
+        return read_trace(folder / (graph + "/trace-6-7.json.gz"));
+    };
+    const json trace = run("off");
+    check_trace(trace);
+    std::map<std::string, int> tids;
+    for (const json& event : trace["traceEvents"])
+        if (event["name"] == "thread_name") tids[event["args"]["name"]] = event["tid"];
+    const auto slices_of = [&](const std::string& track, const std::string& kind) {
+        REQUIRE(tids.contains(track));
+        std::vector<json> slices;
+        for (const json& event : trace["traceEvents"])
+            if (event["ph"] == "X" && event["tid"] == tids[track] && event["cat"] == kind)
+                slices.push_back(event);
+        return slices;
+    };
+    std::vector<int64_t> waited;  // when the host had waited for each of both steps
+    for (const json& slice : slices_of("trainer", "pass"))
+        if (slice["name"] == "wait for the device")
+            waited.push_back(ns(slice, "ts") + ns(slice, "dur"));
+    REQUIRE(waited.size() == 2);
+    constexpr int64_t kError = 50'000'000;  // of the two clocks, while other processes run
+    for (const std::string kind : {"forward", "backward", "pass"}) {
+        const std::vector<json> told = slices_of("trainer", kind),
+                                done = slices_of("device: operations", kind);
+        CHECK(done.size() > 2);
+        size_t host = 0;
+        for (const json& slice : done) {
+            while (host < told.size() && told[host]["name"] != slice["name"]) ++host;
+            REQUIRE_MESSAGE(host < told.size(), slice["name"]);  // the same ones, in order
+            CHECK(ns(slice, "ts") + kError >= ns(told[host], "ts"));
+            CHECK(ns(slice, "ts") + ns(slice, "dur") <= waited[2 * host / told.size()] + kError);
+            CHECK(slice["args"].contains("gflops") == told[host]["args"].contains("gflops"));
+            ++host;
+        }
+        if (kind != "pass") CHECK(done.size() == told.size());
+    }
+    int recorded = 0;
+    const json replayed = run("on");
+    for (const json& event : replayed["traceEvents"])
+        recorded += event["name"] == "recorded step" && event["tid"] == tids["device: operations"];
+    CHECK(recorded > 0);
 }
 
 TEST_CASE(

@@ -134,21 +134,33 @@ class Training : public Work {
  public:
     Training(const Config& config, Model& model, Backend& backend, Communicator& communicator,
              const Stop& stop)
-        : optimizer_(config, model.params(), backend),
+        : backend_(backend),
+          optimizer_(config, model.params(), backend),
           options_(config),
           trainer_((options_.tracer = &tracer_, options_.track = track_, options_), backend,
                    communicator, model, optimizer_, stop) {}
+    ~Training() override { record(false); }
     void step(const Batch& batch, int64_t number, bool last) override {
         const Position at{0, 0, number};
-        trainer_.step(batch, at, 1e-4, &batch);
-        if (trainer_.local() && last) trainer_.gather(at);
+        Sums sums = trainer_.step(batch, at, 1e-4, &batch);
+        if (options_.average.fragments > 1)
+            trainer_.stream({0, 0, number + 1}, sums);
+        else if (trainer_.local() && last)
+            trainer_.gather(at);
     }
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }
     std::string take_graph_failure() override { return trainer_.take_graph_failure(); }
-    void record(bool on) override { trainer_.record(on ? track_ : nullptr); }
+    void record(bool on) override {
+        SpanSink* const device =
+            on ? backend_.trace(tracer_.track("operations", 2, 256), tracer_.track("uploads", 3, 8),
+                                tracer_.track("downloads", 4, 256))
+               : backend_.trace(nullptr, nullptr, nullptr);
+        trainer_.record(on ? track_ : nullptr, device);
+    }
 
  private:
+    Backend& backend_;
     Optimizer optimizer_;
     Tracer tracer_;
     Track* const track_ = tracer_.track("trainer", 1, 4096);

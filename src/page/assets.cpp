@@ -1,9 +1,10 @@
 // assets.cpp — see assets.h. The assembler takes in the files: no array of numbers, no tool.
 #include "src/page/assets.h"
 
-#define EMBED(name, file)                                                     \
-    asm(".pushsection .rodata\n" #name "_begin: .incbin \"" file "\"\n" #name \
-        "_end: .byte 0\n.popsection\n");                                      \
+// Global, as an address of a local symbol may be merged with others of its section (arm64).
+#define EMBED(name, file)                                                       \
+    asm(".globl " #name "_begin, " #name "_end\n.pushsection .rodata\n" #name   \
+        "_begin: .incbin \"" file "\"\n" #name "_end: .byte 0\n.popsection\n"); \
     extern "C" const char name##_begin[], name##_end[]
 EMBED(page_html, "src/page/page.html");
 EMBED(page_css, "src/page/page.css");

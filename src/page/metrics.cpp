@@ -41,11 +41,12 @@ constexpr Metric kOfJob[] = {
     {"val_top1", "convoy_top1_ratio", "gauge", "Part of the images that were classified right.",
      "split=\"val\""},
 };
-constexpr const char* kPhaseHelp = "Time of a rank's steps by what it did; the phases add up.";
+constexpr const char* kPhaseHelp = "Time of a rank by what it did; the phases add up.";
 constexpr Metric kOfRanks[] = {
     {"data_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"data\""},
     {"net_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"network\""},
-    {"other_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"compute\""},
+    {"compute_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"compute\""},
+    {"other_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"other\""},
     {"cpu_seconds", "convoy_cpu_seconds_total", "counter", "Processor time of a rank."},
     {"memory", "convoy_resident_memory_bytes", "gauge", "Memory of a rank."},
     {"sent_bytes", "convoy_network_sent_bytes_total", "counter", "Bytes sent to other ranks."},

@@ -99,7 +99,7 @@ function showNumbers(s) {
 
 function showRanks(ranks) {
   const gpu = ranks.some(rank => known(rank.gpu));
-  const titles = ['rank', 'address', 'share', 'time of its steps', 'processor', 'memory', 'sends', 'reads'];
+  const titles = ['rank', 'address', 'share', 'its time', 'processor', 'memory', 'sends', 'reads'];
   if (gpu) titles.push('GPU');
   const line = make('tr');
   line.append(...titles.map(title => make('th', title)));
@@ -107,13 +107,15 @@ function showRanks(ranks) {
   by('ranks').replaceChildren(...ranks.map(rank => {
     const row = make('tr'), parts = make('td', undefined, 'parts'), bar = make('div');
     const data = rank.data_wait || 0, net = rank.net_wait || 0;
+    const compute = known(rank.compute) ? rank.compute : Math.max(0, 1 - data - net);
     if (known(rank.data_wait))
-      for (const [kind, part] of [['data', data], ['compute', Math.max(0, 1 - data - net)], ['net', net]]) {
+      for (const [kind, part] of [['data', data], ['compute', compute], ['net', net]]) {
         const piece = make('i', undefined, kind);
         piece.style.width = 100 * Math.min(1, part) + '%';
         bar.append(piece);
       }
-    bar.title = `images ${percent(data)}, network ${percent(net)}`;
+    bar.title = `images ${percent(data)}, computing ${percent(compute)}, network ${percent(net)}; ` +
+      'the rest is validation, checkpoints and new rings';
     parts.append(bar);
     const speed = x => known(x) && rank.seconds > 0 ? bytes(x / rank.seconds) + '/s' : '–';
     row.append(make('td', rank.rank), make('td', rank.address || 'this machine'), make('td', digits(rank.share, 3)), parts,

@@ -45,12 +45,20 @@ std::string sentence(const std::string& name, const json& event) {
     if (name == "leave") return "this rank has left the job; the others go on";
     if (name == "start") return "training starts";
     if (name == "done") return "done: " + json_text(event, "how");
+    if (name == "stall") return json_text(event, "why");
     if (name == "trace") return "trace: " + json_text(event, "file");
     if (name == "wait") return "too few ranks: waiting for some that --join";
     if (name == "unequal")
         return cat("weights differed between ranks, first in ", json_text(event, "tensor"),
                    "; all are equal again");
     return "";
+}
+
+// Of a rank's time, or of a log without it what is not a wait.
+double compute_part(const json& rank) {
+    const double waits = json_number(rank, "data_wait") + json_number(rank, "net_wait");
+    const double told = json_number(rank, "compute");
+    return std::isfinite(told) ? told : std::max(1 - waits, 0.0);
 }
 
 }  // namespace
@@ -138,8 +146,8 @@ void PageState::take_ranks(const json& told) {
         while (ranks_.size() <= i) ranks_.push_back({{"rank", ranks_.size()}});
         json& rank = ranks_[i];
         copy_numbers(rank, told[i],
-                     {"share", "seconds", "data_wait", "net_wait", "net_busy", "cpu", "memory",
-                      "sent", "received", "read", "gpu", "gpu_memory"});
+                     {"share", "seconds", "data_wait", "net_wait", "net_busy", "compute", "cpu",
+                      "memory", "sent", "received", "read", "gpu", "gpu_memory"});
         for (const char* name : {"address", "host"})
             if (const std::string value = json_text(told[i], name); !value.empty())
                 rank[name] = value;
@@ -153,7 +161,9 @@ void PageState::take_ranks(const json& told) {
                      net = json_number(told[i], "net_wait");
         count("data_seconds", seconds * data);
         count("net_seconds", seconds * net);
-        count("other_seconds", seconds * std::max(1 - data - net, 0.0));
+        const double compute = compute_part(told[i]);
+        count("compute_seconds", seconds * compute);
+        count("other_seconds", seconds * std::max(1 - data - net - compute, 0.0));
         count("cpu_seconds", seconds * json_number(told[i], "cpu"));
         for (const char* bytes : {"sent", "received", "read"})
             count(cat(bytes, "_bytes").c_str(), json_number(told[i], bytes));
@@ -175,7 +185,8 @@ std::string PageState::limit() const {
     }
     if (!busiest) return "";
     const double data = part(*busiest, "data_wait"), net = part(*busiest, "net_wait");
-    const double compute = std::max(1 - data - net, 0.0);
+    const double compute = compute_part(*busiest);
+    const double other = std::max(1 - data - net - compute, 0.0);
     const auto percent = [](double x) { return fmt::format("{:.0f} %", 100 * std::min(x, 1.0)); };
     const std::string cause = data > compute
                                   ? cat("decoding takes ", percent(data), " of its step")
@@ -189,6 +200,9 @@ std::string PageState::limit() const {
     if (data > compute)
         return cat("limited by reading and decoding: waiting for images takes ", percent(data),
                    " of a step");
+    if (other > compute)
+        return cat("validation, checkpoints and other work beside steps take ", percent(other),
+                   " of the time");
     return cat("limited by computing: ", percent(compute), " of a step");
 }
 

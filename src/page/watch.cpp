@@ -63,12 +63,15 @@ std::vector<std::string> watch_lines(const json& state, int width) {
     const json& ranks = list(state, "ranks");
     for (size_t i = 0; i < std::min<size_t>(ranks.size(), 64); ++i) {
         const json& rank = ranks[i];
-        const double data = json_number(rank, "data_wait"), net = json_number(rank, "net_wait");
+        const double data = json_number(rank, "data_wait"), net = json_number(rank, "net_wait"),
+                     compute = json_number(rank, "compute");
         const auto bytes = [](double x) { return std::isfinite(x) ? bytes_text(x) : "-"; };
         lines.push_back(fmt::format(
             "{:>4}  {:<21} {:>5} {:>6} {:>6} {:>6} {:>6} {:>9} {:>10}  {}", i,
             word(rank, "address"), shown("{:g}", json_number(rank, "share")),
-            shown("{:.0f} %", data, 100), shown("{:.0f} %", std::max(1 - data - net, 0.0), 100),
+            shown("{:.0f} %", data, 100),
+            shown("{:.0f} %", std::isfinite(compute) ? compute : std::max(1 - data - net, 0.0),
+                  100),
             shown("{:.0f} %", net, 100), shown("{:.0f} %", json_number(rank, "cpu"), 100),
             bytes(json_number(rank, "memory")),
             bytes(json_number(rank, "sent") / json_number(rank, "seconds")) + "/s",
