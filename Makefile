@@ -7,6 +7,7 @@
 # make install        PREFIX=/usr/local DESTDIR=     make deb       a Debian package in build/
 # make arm64          ./trainer-static-aarch64, and the unit tests for it under qemu-user
 # make fuzz           libFuzzer on what reads strangers' files (clang)
+# make spectrograms   sound files to images (installs libsndfile and FFTW)
 # make gpu-kit        build/gpu-kit: tests and benches for a machine with a GPU and nothing else
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  WERROR=1 (warnings are errors)
 #          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)
@@ -99,7 +100,8 @@ trainer: $(BUILD)/trainer
 trainer-simt: $(BUILD)/trainer-simt
 gemm_ladder: $(BUILD)/gemm_ladder
 augmentations: $(BUILD)/augmentations
-trainer trainer-simt gemm_ladder augmentations: FORCE
+spectrograms: $(BUILD)/spectrograms
+trainer trainer-simt gemm_ladder augmentations spectrograms: FORCE
 	@cmp -s $(BUILD)/$@ $@ || cp -f $(BUILD)/$@ $@
 FORCE:
 # What a binary has (kernels/backend.cpp) is what is linked into it. A file named after the choice
@@ -112,8 +114,17 @@ $(BUILD)/trainer-simt: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
 # Draws data/augmentations.jpg.
 $(BUILD)/augmentations: $(BUILD)/tools/augmentations.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
+# Sound to images; the trainer needs neither of its libraries.
+SOUND := $(and $(wildcard /usr/include/sndfile.h),$(wildcard /usr/include/fftw3.h))
+build/sound.ok: tools/deps.sh
+	@mkdir -p $(@D)
+	$(if $(SOUND),,tools/deps.sh libsndfile1-dev libfftw3-dev)
+	@touch $@
+$(BUILD)/tools/spectrograms.cpp.o: | build/sound.ok
+$(BUILD)/spectrograms: LDLIBS += -lsndfile -lfftw3f
+$(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
 $(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
-$(BUILD)/trainer $(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/augmentations:
+$(BUILD)/trainer $(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/augmentations $(BUILD)/spectrograms:
 	$(CXX) $(filter %.o,$^) -o $@ $(LDLIBS) $(CUDA_LIBS)
 
 # The same objects with static libraries. Without CUDA=1 on the command line it is for CPUs and has
@@ -213,10 +224,11 @@ $(GPU)/%.cu.o: %.cu Makefile | $(READY)
 	@mkdir -p $(@D)
 	nvcc $(NVCCFLAGS) -c $< -o $@
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh
--include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ))
+-include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ) \
+    $(BUILD)/tools/augmentations.cpp.o $(BUILD)/tools/spectrograms.cpp.o)
 
 # The tests of the whole program run the trainer beside them.
-test: $(BUILD)/run_tests $(BUILD)/trainer-simt
+test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(if $(SOUND),$(BUILD)/spectrograms)
 	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) $<
 # Leaves out each barrier of the CUDA kernels in turn: a test must notice. Takes minutes.
 barriers: $(BUILD)/run_tests
@@ -305,12 +317,12 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 51597
+BUDGET := 53118
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \
 	    END { for (room in lines) printf "%6d  %s\n", lines[room], room | "sort -k2"; close("sort -k2"); \
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
-	rm -rf build trainer trainer-simt trainer-static* gemm_ladder
+	rm -rf build trainer trainer-simt trainer-static* gemm_ladder spectrograms
 .PHONY: FORCE all static arm64 gpu-kit test barriers fuzz demo bench deps layers format format-check lines clean install uninstall deb
