@@ -142,8 +142,9 @@ class RingCommunicator final : public Communicator {
     void barrier() override {
         submit([this] { ring_->barrier(); }).get();
     }
-    Ranks regroup(int64_t step, bool planned) override {
-        Connected connected = rejoin(*membership_, first_, from_, step, planned).get();
+    Ranks regroup(int64_t step, bool planned, std::vector<int> ring) override {
+        Connected connected =
+            rejoin(*membership_, first_, from_, step, planned, std::move(ring)).get();
         {
             std::lock_guard lock(ring_mutex_);
             if (ring_) sent_before_ += ring_->bytes_sent();

@@ -120,8 +120,9 @@ class Communicator {
     // After RingBroken, with nothing under way any more: forms a ring of those that are left, who
     // call it too. rank() and world() are new ones then. `step`: steps done; `planned`: all ranks
     // have done them, and nothing broke. Blocks while any of them computes. Throws Error where the
-    // job cannot go on.
-    virtual Ranks regroup(int64_t step, bool planned) = 0;
+    // job cannot go on. `ring`: the order around the ring that rank 0 asks for, of the ranks as
+    // they are before; {}: as it is.
+    virtual Ranks regroup(int64_t step, bool planned, std::vector<int> ring = {}) = 0;
     // With how few ranks the job trains when others have left; 0: with none (--elastic off).
     virtual int min_world() const { return 0; }
     // Newcomers are told `what`, from now on.

@@ -117,6 +117,7 @@ class Coordinator {
     Roster roster_;
     wire::Welcome welcome_;  // of the generation
     Regroup regroup_;
+    std::vector<int> wanted_ring_;  // the order that rank 0 asks for
     Pause pause_;
     StallWatch watch_;
     std::vector<ClientPtr> clients_;    // of the current job, in order of arrival

@@ -80,10 +80,12 @@ void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
 }
 
 void Coordinator::back(Client& client, const wire::Rejoin& rejoin) {
-    const bool planned = rejoin.why.empty() && rejoin.step >= 0;
+    const bool agreed = rejoin.why.empty(), planned = agreed && rejoin.step >= 0;
     if (stage_ != Stage::regrouping)
-        break_ring(-1, planned ? "as its ranks agreed" : cat(client.name(), ": ", rejoin.why));
+        break_ring(-1, agreed ? "as its ranks agreed" : cat(client.name(), ": ", rejoin.why));
     generation_ = std::max(generation_, rejoin.generation);
+    if (client.rank == 0 && std::ranges::is_permutation(rejoin.ring, welcome_.ring))
+        wanted_ring_ = rejoin.ring;
     regroup_.back(client.rank, rejoin.step, planned);
     decide();
 }
@@ -105,7 +107,7 @@ bool Coordinator::own_rank_left() const {
     });
 }
 
-// The ring of those who are back, in the order that they had.
+// The ring of those who are back, in the order that they had or that rank 0 asks for.
 void Coordinator::form_again() {
     const wire::Welcome last = std::move(welcome_);
     ++generation_;
@@ -126,9 +128,14 @@ void Coordinator::form_again() {
         else
             client->rank = int(at - members.begin());
     }
+    std::vector<int> order;
+    for (const int rank : wanted_ring_.empty() ? last.ring : std::exchange(wanted_ring_, {}))
+        if (const auto at = std::ranges::find(members, rank); at != members.end())
+            order.push_back(int(at - members.begin()));
     take_in_newcomers();
+    while (order.size() < welcome_.peers.size()) order.push_back(int(order.size()));
     welcome_.why = regroup_.news();
-    welcome_.ring = ring_order(welcome_.peers);
+    welcome_.ring = ring_order(welcome_.peers, order);
     log(cat("generation ", generation_, ": ", welcome_.why));
     welcome_all();
 }

@@ -139,11 +139,13 @@ void Membership::leave_ring() {
     expect_edges();
 }
 
-wire::Rejoin Membership::rejoin_message(int64_t step, bool planned) const {
+wire::Rejoin Membership::rejoin_message(int64_t step, bool planned,
+                                        const std::vector<int>& ring) const {
     wire::Rejoin rejoin{welcome_.job, process_, step, planned ? "" : broken_by_,
                         welcome_.generation};
     const wire::Member& me = welcome_.peers[size_t(welcome_.rank)];
     if (is_newcomer_) rejoin.host = me.host, rejoin.address = me.address;
+    rejoin.ring = ring;
     return rejoin;
 }
 

@@ -16,7 +16,7 @@ class NullCommunicator : public Communicator {
     std::future<void> allreduce_sum(std::span<float>) override { return done(); }
     std::future<void> gather(std::vector<std::span<float>>) override { return done(); }
     void broadcast(std::span<std::byte>, int) override { status_.throw_if_ended(); }
-    Ranks regroup(int64_t, bool) override { fail("there is no other rank"); }
+    Ranks regroup(int64_t, bool, std::vector<int>) override { fail("there is no other rank"); }
     // As if all ranks had sent the same bytes.
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
         status_.throw_if_ended();

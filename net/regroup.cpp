@@ -81,6 +81,7 @@ std::string Regroup::news() const {
     if (lost.empty()) lost = why_;
     const size_t ranks = members().size() + newcomers_.size();
     lost += cat("; ", counted(ranks, "rank"));
+    if (steps_ < 0) return lost;  // nothing was trained yet
     if (!planned_) return cat(lost, ", step ", steps_ + 1, " redone");
     return cat(lost, ranks == 1 ? " goes" : " go", " on from step ", steps_ + 1);
 }

@@ -88,7 +88,7 @@ class Regroup {
     wire::Rules rules_;
     std::string why_;
     bool doubts_ = false, planned_ = false;
-    int64_t steps_ = 0;
+    int64_t steps_ = -1;
 };
 
 }  // namespace convoy

@@ -21,12 +21,14 @@ constexpr milliseconds kNobody{15'000};  // with no coordinator found
 
 class Rejoin {
  public:
-    Rejoin(Membership& membership, tcp::endpoint first, Addresses from, int64_t step, bool planned)
+    Rejoin(Membership& membership, tcp::endpoint first, Addresses from, int64_t step, bool planned,
+           std::vector<int> ring)
         : m_(membership),
           first_(std::move(first)),
           from_(std::move(from)),
           step_(step),
-          planned_(planned) {}
+          planned_(planned),
+          ring_(std::move(ring)) {}
     asio::awaitable<Connected> run();
 
  private:
@@ -41,6 +43,7 @@ class Rejoin {
     const Addresses from_;
     const int64_t step_;
     const bool planned_;
+    const std::vector<int> ring_;
     Clock::time_point begin_;
     std::set<int> gone_;
 };
@@ -65,7 +68,7 @@ asio::awaitable<Connected> Rejoin::run() {
 asio::awaitable<void> Rejoin::until_welcome() {
     while (!m_.is_welcome()) {
         if (m_.connected())
-            m_.send(wire::encode(m_.rejoin_message(step_, planned_)));
+            m_.send(wire::encode(m_.rejoin_message(step_, planned_, ring_)));
         else
             co_await find_coordinator();
         while (m_.connected() && !m_.is_welcome()) {
@@ -125,7 +128,7 @@ asio::awaitable<bool> Rejoin::ask(int candidate) {
     try {
         Socket socket = co_await dial_candidate(candidate);
         auto connection = std::make_shared<Connection>(std::move(socket));
-        connection->send(wire::encode(m_.rejoin_message(step_, planned_)));
+        connection->send(wire::encode(m_.rejoin_message(step_, planned_, ring_)));
         Message answer;
         co_await connection->read(answer, kDialPatience);
         if (answer.header.type == wire::Type::status) {
@@ -166,11 +169,11 @@ asio::awaitable<void> run_rejoin(std::shared_ptr<Rejoin> rejoin,
 }  // namespace
 
 std::future<Connected> rejoin(Membership& membership, tcp::endpoint first, Addresses from,
-                              int64_t step, bool planned) {
+                              int64_t step, bool planned, std::vector<int> ring) {
     const auto outcome = std::make_shared<std::promise<Connected>>();
     spawn(membership.io().get_executor(),
           run_rejoin(std::make_shared<Rejoin>(membership, std::move(first), std::move(from), step,
-                                              planned),
+                                              planned, std::move(ring)),
                      outcome));
     return outcome->get_future();
 }

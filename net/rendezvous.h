@@ -28,9 +28,9 @@ std::future<Connected> rendezvous(Membership& membership, JoinOptions options);
 
 // Leaves a ring that broke and finds the way into the next one (rejoin.cpp): the coordinator, or
 // the rank that succeeds it, which may be this one. `first`: where the job's first coordinator was;
-// `step`: steps done; `planned`: nothing broke. Runs and answers as rendezvous().
+// `step`, `planned`, `ring`: of Communicator::regroup. Runs and answers as rendezvous().
 std::future<Connected> rejoin(Membership& membership, tcp::endpoint first, Addresses from,
-                              int64_t step, bool planned);
+                              int64_t step, bool planned, std::vector<int> ring);
 
 // Asks the rank that advertises `peer` what a newcomer must know; `first` as below. Throws Error.
 asio::awaitable<wire::Offer> ask_for_offer(std::string peer, tcp::endpoint first, Addresses from,

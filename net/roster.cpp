@@ -1,6 +1,7 @@
 #include "net/roster.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "src/base/text.h"
 
@@ -147,17 +148,19 @@ Roster::Assignment Roster::assign_ranks() const {
         w.peers.push_back({at[rank]->join.host, at[rank]->join.address, at[rank]->join.process});
         if (at[rank]->join.serves == coordinator_) w.server = rank;
     }
-    w.ring = ring_order(w.peers);
+    std::vector<int> by_rank(w.peers.size());
+    std::iota(by_rank.begin(), by_rank.end(), 0);
+    w.ring = ring_order(w.peers, by_rank);
     return assignment;
 }
 
-std::vector<int> ring_order(const std::vector<wire::Member>& peers) {
+std::vector<int> ring_order(const std::vector<wire::Member>& peers, const std::vector<int>& order) {
     std::vector<int> ring;
-    for (size_t first = 0; first < peers.size(); ++first)
-        for (size_t rank = first; rank < peers.size(); ++rank)
-            if (peers[rank].host == peers[first].host &&
-                std::ranges::find(ring, int(rank)) == ring.end())
-                ring.push_back(int(rank));
+    for (const int first : order)
+        for (const int rank : order)
+            if (peers[size_t(rank)].host == peers[size_t(first)].host &&
+                std::ranges::find(ring, rank) == ring.end())
+                ring.push_back(rank);
     return ring;
 }
 

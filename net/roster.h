@@ -12,8 +12,8 @@ namespace convoy {
 // "rank 2 (10.0.0.7:29401)", or "a rank (10.0.0.7:29401)" before it has a number.
 std::string rank_name(int rank, const std::string& address);
 
-// Ranks in ring order: those of a host together.
-std::vector<int> ring_order(const std::vector<wire::Member>& peers);
+// Ranks in ring order: as in `order`, which has all of them, but those of a host together.
+std::vector<int> ring_order(const std::vector<wire::Member>& peers, const std::vector<int>& order);
 
 class Roster {
  public:

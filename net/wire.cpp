@@ -196,6 +196,8 @@ void check(const Welcome& m) {
 void check(const Rejoin& m) {
     if (m.host.size() > kMaxName || m.address.size() > kMaxName)
         fail("a REJOIN message has a host id or an address of more than ", kMaxName, " bytes");
+    if (m.ring.size() > size_t(kMaxWorld))
+        fail("a REJOIN message has a ring of ", m.ring.size(), " ranks");
 }
 void check(const Offer& m) {
     const int world = int(m.peers.size());  // at most a body's bytes

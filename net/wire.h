@@ -74,7 +74,7 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 5;
+constexpr uint16_t kVersion = 6;
 constexpr size_t kHeaderBytes = 24;
 constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
 constexpr uint64_t kJoinLimit = 64 << 10;    // body of a first message, from anybody
@@ -215,7 +215,8 @@ struct Rejoin {
     std::string why;
     uint32_t generation = 0;  // travels in the header
     std::string host = {}, address = {};
-    void fields(auto& body) { body(job, process, step, why, host, address); }
+    std::vector<int> ring = {};  // rank 0: the order that it asks for
+    void fields(auto& body) { body(job, process, step, why, host, address, ring); }
 };
 struct Offer {
     static constexpr Type kType = Type::offer;

@@ -222,7 +222,7 @@ TEST_CASE("joining says what is wrong: refused, not a trainer, another version, 
     Impostor newer(welcome);
     CHECK_THROWS_WITH_AS(
         join(options_for(1, 2, newer.port()), diary.log()),
-        doctest::Contains("speaks version 6 of the protocol, this trainer speaks 5"), Error);
+        doctest::Contains("speaks version 7 of the protocol, this trainer speaks 6"), Error);
 }
 
 TEST_CASE("rank 0 waits for the others no longer than the join timeout, and says who is missing") {

@@ -1,14 +1,11 @@
 // Ranks on hosts of their own: network namespaces (tools/hosts), entered by child processes. Where
 // they cannot be made (no root, no ip) these tests are left out with a message.
-#include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 
+#include "tests/hosts.h"
 #include "tests/net_support.h"
 
 namespace convoy {
@@ -16,55 +13,6 @@ namespace convoy {
 namespace {
 
 using std::chrono::milliseconds;
-
-class Hosts {
- public:
-    explicit Hosts(int count) : set_(cat("test", getpid())) {
-        made_ = geteuid() == 0 && access("tools/hosts", X_OK) == 0 && script(cat("up ", count));
-        if (!made_) MESSAGE("left out: network namespaces cannot be made here");
-    }
-    ~Hosts() {
-        if (made_) script("down");
-    }
-    bool made() const { return made_; }
-    bool run(int host, const std::string& command) {
-        return script(cat("run ", host, " ", command));
-    }
-    // The host's cable, at the switch.
-    bool plug(int host, bool in) {
-        return system(cat("ip netns exec ", set_, "-switch ip link set port", host,
-                          in ? " up" : " down")
-                          .c_str()) == 0;
-    }
-    // A cable between two hosts beside the switch; both ends have this name.
-    bool cable(int one, int other, const std::string& name) {
-        return system(cat("ip link add ", name, " netns ", set_, "-", one, " type veth peer name ",
-                          name, " netns ", set_, "-", other)
-                          .c_str()) == 0 &&
-               run(one, cat("ip link set ", name, " up")) &&
-               run(other, cat("ip link set ", name, " up"));
-    }
-    // Moves the calling process to the host; `names` becomes its /etc/hosts if not empty.
-    void enter(int host, const std::string& names) const {
-        const int space = open(cat("/var/run/netns/", set_, "-", host).c_str(), O_RDONLY);
-        if (space < 0 || setns(space, CLONE_NEWNET) != 0) fail("cannot enter host ", host);
-        if (names.empty()) return;
-        const std::string file = cat("/tmp/", set_, "-hosts-", host);
-        std::ofstream(file) << names << std::flush;
-        if (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0 ||
-            mount(file.c_str(), "/etc/hosts", "", MS_BIND, nullptr) != 0)
-            fail("cannot replace /etc/hosts");
-        unlink(file.c_str());
-    }
-
- private:
-    bool script(const std::string& arguments) {
-        return system(cat("CONVOY_HOSTS=", set_, " tools/hosts ", arguments, " >/dev/null 2>&1")
-                          .c_str()) == 0;
-    }
-    std::string set_;
-    bool made_;
-};
 
 // One rank as a process; what it says is read line by line: its log, and its result at the end.
 class Process {

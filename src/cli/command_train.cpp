@@ -3,18 +3,20 @@
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
 #include "src/plan/preflight.h"
+#include "src/plan/ring_order.h"
 #include "src/run/train_run.h"
 
 namespace convoy {
 
 int train_in_job(JobSession& job) {
-    for (;; job.config = job.line.config) {
+    for (RingSearch search;; job.config = job.line.config) {
         try {
+            search.look_at(job);
             JobSetup setup = set_up_job(job);
             const Preflight preflight = run_preflight(setup);
             return TrainRun(setup, preflight.bucket_bytes, preflight.report).run();
         } catch (const RingBroken&) {
-            regroup_before_start(job);
+            regroup_before_start(job, search.wanted());
         } catch (const SetUpAgain&) {}
         if (job.lost_rank0())
             fail(

@@ -104,8 +104,9 @@ nlohmann::json JobSession::offered(const char* name) const {
     return nlohmann::json::parse(job_.what).at(name);
 }
 
-std::vector<int> JobSession::regroup(int64_t step, bool planned, std::string& why) {
-    Ranks ranks = communicator().regroup(step, planned);
+std::vector<int> JobSession::regroup(int64_t step, bool planned, std::string& why,
+                                     const std::vector<int>& ring) {
+    Ranks ranks = communicator().regroup(step, planned, ring);
     job_.peers = std::move(ranks.peers);
     why = std::move(ranks.why);
     lost_rank0_ |= ranks.before.front() != 0;

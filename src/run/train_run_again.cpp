@@ -86,12 +86,15 @@ void TrainRun::wait_for_ranks() {
     }
 }
 
-void regroup_before_start(JobSession& job) {
+void regroup_before_start(JobSession& job, const std::vector<int>& ring) {
+    const int world = job.world();
     for (std::string why;;) {
         try {
-            job.regroup(-1, false, why);
+            job.regroup(-1, false, why, ring);
             (void)gather_json(job.communicator(), nullptr);  // see agree()
-            return job.log.notice(why, "; nothing was trained yet, so they set up the job again");
+            if (job.world() < world)
+                job.log.notice(why, "; nothing was trained yet, so they set up the job again");
+            return;
         } catch (const RingBroken&) {
             // once more
         }

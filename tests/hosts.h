@@ -1,0 +1,67 @@
+// hosts.h — hosts of their own on one machine: network namespaces (tools/hosts). Where they cannot
+// be made (no root, no ip) the test says so and is left out.
+#pragma once
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "src/base/text.h"
+#include "tests/support.h"
+
+namespace convoy {
+
+class Hosts {
+ public:
+    explicit Hosts(int count) : set_(cat("test", getpid())) {
+        made_ = geteuid() == 0 && access("tools/hosts", X_OK) == 0 && script(cat("up ", count));
+        if (!made_) MESSAGE("left out: network namespaces cannot be made here");
+    }
+    ~Hosts() {
+        if (made_) script("down");
+    }
+    bool made() const { return made_; }
+    // `said`: a file for what it prints.
+    bool run(int host, const std::string& command, const std::string& said = "/dev/null") {
+        return script(cat("run ", host, " ", command), said);
+    }
+    // The host's cable, at the switch.
+    bool plug(int host, bool in) {
+        return system(cat("ip netns exec ", set_, "-switch ip link set port", host,
+                          in ? " up" : " down")
+                          .c_str()) == 0;
+    }
+    // A cable between two hosts beside the switch; both ends have this name.
+    bool cable(int one, int other, const std::string& name) {
+        return system(cat("ip link add ", name, " netns ", set_, "-", one, " type veth peer name ",
+                          name, " netns ", set_, "-", other)
+                          .c_str()) == 0 &&
+               run(one, cat("ip link set ", name, " up")) &&
+               run(other, cat("ip link set ", name, " up"));
+    }
+    // Moves the calling process to the host; `names` becomes its /etc/hosts if not empty.
+    void enter(int host, const std::string& names) const {
+        const int space = open(cat("/var/run/netns/", set_, "-", host).c_str(), O_RDONLY);
+        if (space < 0 || setns(space, CLONE_NEWNET) != 0) fail("cannot enter host ", host);
+        if (names.empty()) return;
+        const std::string file = cat("/tmp/", set_, "-hosts-", host);
+        std::ofstream(file) << names << std::flush;
+        if (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0 ||
+            mount(file.c_str(), "/etc/hosts", "", MS_BIND, nullptr) != 0)
+            fail("cannot replace /etc/hosts");
+        unlink(file.c_str());
+    }
+
+ private:
+    bool script(const std::string& arguments, const std::string& said = "/dev/null") {
+        return system(cat("CONVOY_HOSTS=", set_, " tools/hosts ", arguments, " >", said, " 2>&1")
+                          .c_str()) == 0;
+    }
+    std::string set_;
+    bool made_;
+};
+
+}  // namespace convoy
