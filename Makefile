@@ -229,7 +229,7 @@ $(GPU)/%.cu.o: %.cu Makefile | $(READY)
 
 # The tests of the whole program run the trainer beside them.
 test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(if $(SOUND),$(BUILD)/spectrograms)
-	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) $<
+	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) tools/run_tests $<
 # Leaves out each barrier of the CUDA kernels in turn: a test must notice. Takes minutes.
 barriers: $(BUILD)/run_tests
 	tools/barriers
