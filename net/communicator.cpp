@@ -121,6 +121,9 @@ class RingCommunicator final : public Communicator {
 
     int rank() const override { return rank_; }
     int world() const override { return world_; }
+    int around() const override {
+        return ring_ ? ring_->around() : world_;
+    }  // none yet: a newcomer
 
     std::future<void> allreduce_sum(std::span<float> data) override {
         return submit([this, data] { ring_->sum(data); });

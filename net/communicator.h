@@ -96,6 +96,9 @@ class Communicator {
 
     virtual int rank() const = 0;
     virtual int world() const = 0;
+    // The ranks that a sum of more than kExactBytes goes around: one of each host, where the ranks
+    // of a host share memory.
+    virtual int around() const { return world(); }
 
     // Starts summing `data` over all ranks, in place. Sums run one at a time in the order
     // submitted, which must be the same on every rank. `data` must stay alive, unread and

@@ -74,6 +74,7 @@ class Ring {
     // From any thread: ends the collective, here and on the neighbours, by LinkLost.
     void shut() noexcept;
     uint64_t bytes_sent() const { return sent_; }
+    int around() const { return hosts_.empty() ? world() : int(hosts_.size()); }  // Communicator's
 
  private:
     class Flow;

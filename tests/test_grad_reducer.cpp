@@ -177,7 +177,7 @@ struct LinearArena {
         row("second.weight", {3, 1, 1, 20}, 2);
         params.allocate(*backend, 1);
     }
-    std::vector<bool> used(int64_t batch, int world, FactorMode mode) {
+    std::vector<bool> used(int64_t batch, RingSize world, FactorMode mode) {
         std::vector<bool> list;
         for (const FactorChoice& choice : choose_factors(params, batch, world, mode))
             list.push_back(choice.use);
@@ -196,6 +196,12 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
     CHECK(used(1000, 2, FactorMode::kOn) == std::vector<bool>{true, true});
     CHECK(used(1, 2, FactorMode::kOff) == std::vector<bool>{false, false});
     CHECK(used(1, 1, FactorMode::kOn) == std::vector<bool>{false, false});
+    // Where a sum goes around two hosts of two ranks it is 1 in place of 3/2 of its bytes; factors
+    // stay 3/4 of theirs. In memory that all share a sum sends nothing.
+    CHECK(used(16, {4, 2}, FactorMode::kAuto) == std::vector<bool>{true, false});
+    CHECK(used(17, {4, 2}, FactorMode::kAuto) == std::vector<bool>{false, false});
+    CHECK(used(1, {4, 1}, FactorMode::kAuto) == std::vector<bool>{false, false});
+    CHECK(used(1, {4, 1}, FactorMode::kOn) == std::vector<bool>{true, true});
     const FactorChoice first = choose_factors(params, 10, 4, FactorMode::kAuto)[0];
     CHECK(first.traffic.dense_bytes == doctest::Approx(2 * 3 / 4. * 4 * 620));
     CHECK(first.traffic.factor_bytes == doctest::Approx(3 / 4. * 4 * 10 * 50));
@@ -207,6 +213,11 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
           0);
     CHECK(bf16.find("1.1 MB a rank and step: first 0.8 MB as factors instead of 0.0, second 0.3") ==
           0);
+    const RingSize shared = {4, 1}, hosts = {4, 2};
+    CHECK(traffic_text(params, choose_factors(params, 10, shared, FactorMode::kAuto), shared,
+                       false) == "gradients are summed in memory that the ranks share");
+    CHECK(traffic_text(params, choose_factors(params, 17, hosts, FactorMode::kAuto), hosts,
+                       false) == "0.0 MB a host and step, all gradients as they are");
 }
 
 TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the buckets") {

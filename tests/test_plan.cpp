@@ -80,6 +80,33 @@ TEST_CASE("plan: a sum takes 2(W-1)/W of its bytes and 2(W-1) latencies, a small
     CHECK(sum_seconds(250, 4, link, true) == Approx(2 * (1e-3 + 1e-5)));  // 1000 bytes, exactly
     CHECK(sum_seconds(250, 5, link, false) == Approx(4 * (1e-3 + 1e-5)));
     CHECK(gather_seconds(3'000'000, 3, link, false) == Approx(2 * 0.04 + 2e-3));
+    // Four ranks on two hosts that share memory: around two; on one host: in its memory.
+    PlanLink shared{1e-3, 1e8, 1, 1, 1, 2};
+    CHECK(sum_seconds(1'000'000, 4, shared, false) == Approx(0.04 + 2e-3));
+    CHECK(sum_seconds(1'000'000, 4, shared, true) == Approx(0.02 + 2e-3));
+    shared.around = 1, shared.memory_bytes_per_second = 2e9;
+    CHECK(sum_seconds(1'000'000, 4, shared, true) == Approx(0.002));
+    CHECK(sum_seconds(250, 4, shared, true) == Approx(2 * (1e-3 + 1e-5)));
+}
+
+TEST_CASE("plan: some of the ranks go around as many hosts as they are on") {
+    JobTiming timing = four_ranks();
+    const auto around = [&](int ranks) {
+        return ring_size(link_among(timing, ranks), ranks).around;
+    };
+    CHECK(around(4) == 4);
+    CHECK(around(2) == 2);
+    for (size_t rank = 0; rank < 4; ++rank) timing.ranks[rank].machine = rank < 2 ? "a" : "b";
+    timing.link.around = 4;  // nobody shares memory
+    CHECK(around(3) == 3);
+    timing.link.around = 2;
+    CHECK(around(4) == 2);
+    CHECK(around(3) == 2);
+    CHECK(around(2) == 2);  // on one machine: not measured how fast its memory is
+    for (RankTiming& rank : timing.ranks) rank.machine = "a";
+    timing.link.around = 1;
+    CHECK(around(4) == 1);
+    CHECK(around(2) == 1);
 }
 
 TEST_CASE("plan: a step is what is not hidden, by hand") {
@@ -461,8 +488,9 @@ TEST_CASE("program: with --compute, gradients from factors sleep for the images 
         for (const std::string word : {"--coord", at.c_str(), "--threads", "1"})
             words.push_back(word);
         Words first = words;
-        for (const std::string word : {"--rank", "0", "--world", "2", "--json", "--model",
-                                       model.c_str(), "--batch", "8", "--compute", "0.3"})
+        for (const std::string word :
+             {"--rank", "0", "--world", "2", "--json", "--model", model.c_str(), "--batch", "8",
+              "--compute", "0.3", "--shm", "off"})
             first.push_back(word);
         if (command.size() > 1) first.insert(first.end(), {"--steps", "3"});
         Process rank1(folder, "rank1", words);

@@ -567,7 +567,7 @@ TEST_CASE("program: data damaged on its way is found by --check-every, and all g
                     ++damaged;
                 });
     Words words = small({"--world", "2", "--epochs", "10", "--check-every", "1", "--factors", "off",
-                         "--preflight", "off", "--save-every", "0", "--open"});
+                         "--preflight", "off", "--save-every", "0", "--open", "--shm", "off"});
     words.insert(words.end(), {"--coord", at(port), "--rank", "0", "--out", folder / "run",
                                "--port", cat(port0), "--advertise", at(relay.port())});
     Process rank0(folder, "rank0", words);

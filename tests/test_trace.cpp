@@ -385,7 +385,7 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
         folder, "rank0",
         {"--coord", coord,          "--rank",  "0",   "--world",     "2",   "--threads", "1",
          "--size",  "16",           "--batch", "8",   "--generated", "48",  "--epochs",  "100000",
-         "--out",   folder / "run", "--trace", "3:5", "--preflight", "off", "--factors", "off"});
+         "--out",   folder / "run", "--trace", "3:5", "--preflight", "off", "--shm",     "off"});
     REQUIRE(rank0.wait_for("trace-3-5.json.gz"));
     const json asked = read_trace(folder / "run/trace-3-5.json.gz");
     CHECK(check_trace(asked) > 10);

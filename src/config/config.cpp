@@ -197,8 +197,9 @@ static const Option kOptions[] = {
      "other rank is "
      "long"},
     {"shm", "Ranks", &C::shm, "auto|off", kRanked, 0, kAny,
-     "on rank 0: auto: let ranks of one host form sums in memory that they share, where they can "
-     "open it; one of them sends large sums to other hosts"},
+     "on rank 0: ranks of one host form sums in memory that they share, where they can open it, "
+     "and "
+     "one of them sends large sums to other hosts; off: all send to their neighbours"},
     {"token-file", "Ranks", &C::token_file, "FILE", kRanked | kCoordinator | kHealth, 0, kAny,
      "let in only ranks that have the token in FILE, and encrypt all that ranks send; `trainer "
      "token` prints one; default: the token in CONVOY_TOKEN, or none"},

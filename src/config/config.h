@@ -108,7 +108,7 @@ struct Config {
     int port = 0;
     std::string advertise, iface, share;
     int flows = 0;
-    Toggle shm = Toggle::kOff;  // on: auto
+    Toggle shm = Toggle::kOn;  // on: auto
     std::string token_file,
         token;  // token: from CONVOY_TOKEN, not from a command line, which ps shows
     bool open = false;

@@ -24,6 +24,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanParam, floats, ready, inputs, outputs, bi
 
 namespace {
 
+constexpr double kMemorySpeed = 1e9;  // bytes per second; a guess, until it is measured
+
 class JobTimer {
  public:
     JobTimer(Communicator& communicator, StepProbe& probe, const Config& config,
@@ -91,7 +93,10 @@ class JobTimer {
     void time_edges() {
         const int world = communicator_.world();
         result_.edges = communicator_.measure_edges();
-        const PlanLink link = result_.link = slowest_link(result_.edges, world);
+        result_.link = slowest_link(result_.edges, world);
+        result_.link.around = communicator_.around();
+        result_.link.memory_bytes_per_second = kMemorySpeed;
+        const PlanLink& link = result_.link;
         result_.bucket_bytes =
             config_.bucket.bytes > 0
                 ? config_.bucket.bytes
@@ -113,8 +118,12 @@ class JobTimer {
         const auto begin = Clock::now();
         for (int i = 0; i < sums; ++i) communicator_.allreduce_sum(data_).get();
         sum_seconds_ = largest(seconds_since(begin) / sums);
-        const double latency = 2 * (world - 1) * link.latency_seconds;
-        link.ring_factor = std::clamp((sum_seconds_ - latency) / (expected - latency), 0.5, 100.0);
+        const double latency = 2 * (link.around - 1) * link.latency_seconds;
+        if (link.around == 1)
+            link.memory_bytes_per_second = double(bytes) / sum_seconds_;
+        else
+            link.ring_factor =
+                std::clamp((sum_seconds_ - latency) / (expected - latency), 0.5, 100.0);
     }
 
     // The images to time steps with: this rank's part of the batch, and twice or half as many;

@@ -52,9 +52,11 @@ double sum_seconds(size_t floats, int world, const PlanLink& link, bool bf16) {
         const int steps = std::bit_width(unsigned(whole)) - 1 + (whole < world ? 2 : 0);
         return steps * (link.latency_seconds + bytes / link.bytes_per_second);
     }
-    const double travels = 2.0 * (world - 1) / world * bytes * (bf16 ? 0.5 : 1);
+    const int around = ring_size(link, world).around;
+    if (around == 1) return bytes / link.memory_bytes_per_second;
+    const double travels = 2.0 * (around - 1) / around * bytes * (bf16 ? 0.5 : 1);
     return link.ring_factor * travels / link.bytes_per_second +
-           2 * (world - 1) * link.latency_seconds;
+           2 * (around - 1) * link.latency_seconds;
 }
 
 double gather_seconds(size_t floats, int world, const PlanLink& link, bool bf16) {
@@ -140,6 +142,12 @@ PlanLink link_among(const JobTiming& timing, int ranks) {
     if (slowest.bytes_per_second > 0)
         std::tie(link.latency_seconds, link.bytes_per_second) =
             std::tie(slowest.latency_seconds, slowest.bytes_per_second);
+    // Ranks of one machine are taken to share memory where all do; how fast is known where all of
+    // the job are on one.
+    if (const int all = int(timing.ranks.size()); ranks < all && link.around > 0) {
+        const int machines = int(ranks_by_machine(timing, ranks).size());
+        link.around = link.around == all || (machines == 1 && link.around > 1) ? ranks : machines;
+    }
     // Fewer ranks share processors: the network takes so much less from compute.
     const auto crowd = [&](size_t count) {
         int most = 0;
@@ -185,23 +193,23 @@ static std::vector<std::vector<StepTiming>> evened(const JobTiming& timing, int 
 
 // ---- the step ---------------------------------------------------------------------------------
 
-static bool as_factors(const PlanParam& param, int64_t batch, int world, FactorMode mode) {
+static bool as_factors(const PlanParam& param, int64_t batch, RingSize ring, FactorMode mode) {
     return param.outputs > 0 &&
-           linear_traffic(param.inputs, param.outputs, param.with_bias, batch, world)
+           linear_traffic(param.inputs, param.outputs, param.with_bias, batch, ring)
                .as_factors(mode);
 }
 
-bool any_factors(std::span<const PlanParam> params, int64_t batch, int world, FactorMode mode) {
+bool any_factors(std::span<const PlanParam> params, int64_t batch, RingSize ring, FactorMode mode) {
     return std::any_of(params.begin(), params.end(), [&](const PlanParam& param) {
-        return as_factors(param, batch, world, mode);
+        return as_factors(param, batch, ring, mode);
     });
 }
 
 std::vector<PlanBucket> plan_buckets(std::span<const PlanParam> params, size_t bucket_bytes,
-                                     FactorMode factors, int64_t batch, int world) {
+                                     FactorMode factors, int64_t batch, RingSize ring) {
     std::vector<TravelParam> sizes;
     for (const PlanParam& param : params)
-        sizes.push_back({param.floats, as_factors(param, batch, world, factors), param.bias});
+        sizes.push_back({param.floats, as_factors(param, batch, ring, factors), param.bias});
     std::vector<PlanBucket> buckets;
     for (const BucketSpan& part : cut_buckets(sizes, bucket_bytes)) {
         const PlanParam& last = params[part.end - 1];
@@ -234,8 +242,8 @@ static Handovers hand_over(const JobTiming& timing, PlanSetting setting, int64_t
     const double scale = slowest.backward / timing_at(timed, slowest.images).backward;
     // A layer sent as factors leaves the backward pass: what follows it is ready earlier.
     double& moved = result.moved_seconds;
-    for (const PlanBucket& bucket :
-         plan_buckets(timing.params, timing.bucket_bytes, setting.factors, batch, world)) {
+    for (const PlanBucket& bucket : plan_buckets(timing.params, timing.bucket_bytes,
+                                                 setting.factors, batch, ring_size(link, world))) {
         const PlanParam* param = bucket.factors_of;
         if (param) {
             const auto seconds = [&](double images) {

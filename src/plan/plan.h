@@ -52,6 +52,9 @@ struct PlanLink {
     double ring_factor = 1;  // measured seconds of a long sum ÷ those the edge alone would allow
     // How many times as long each takes while both are at work, on processors that they share.
     double compute_slowdown = 1, network_slowdown = 1;
+    // Ranks that a sum goes around; 0: all. Where 1, bytes of a sum in memory that they share.
+    int around = 0;
+    double memory_bytes_per_second = 0;
 };
 
 // How gradients are sent.
@@ -69,7 +72,7 @@ double gather_seconds(size_t floats, int world, const PlanLink& link, bool bf16)
 size_t bucket_bytes_for(double latency_seconds, double bytes_per_second, int world);
 
 // Whether any linear layer of these is sent as factors.
-bool any_factors(std::span<const PlanParam> params, int64_t batch, int world, FactorMode mode);
+bool any_factors(std::span<const PlanParam> params, int64_t batch, RingSize ring, FactorMode mode);
 
 // What is sent at once: parameters that are summed, or the factors of one linear layer.
 struct PlanBucket {
@@ -78,7 +81,7 @@ struct PlanBucket {
     const PlanParam* factors_of = nullptr;
 };
 std::vector<PlanBucket> plan_buckets(std::span<const PlanParam> params, size_t bucket_bytes,
-                                     FactorMode factors, int64_t batch, int world);
+                                     FactorMode factors, int64_t batch, RingSize ring);
 
 // One hand-over to the network.
 struct Transfer {
@@ -123,6 +126,9 @@ struct JobTiming {
 PlanLink slowest_link(std::span<const EdgeTiming> edges, int ranks);
 // The link of the first ranks: their edges, and the slowdowns as of fewer ranks on a machine.
 PlanLink link_among(const JobTiming& timing, int ranks);
+inline RingSize ring_size(const PlanLink& link, int ranks) {
+    return {ranks, link.around > 0 ? link.around : ranks};
+}
 // Steps of the first ranks, while only these compute.
 std::vector<std::vector<StepTiming>> timings_of(const JobTiming& timing, int ranks);
 // Images a second of each rank without network, while all ranks compute their part of the batch.

@@ -21,7 +21,8 @@ std::vector<PlanChoice> plan_choices(const JobTiming& timing, int64_t batch,
                                          : std::vector(shares.begin(), shares.begin() + ranks);
         if (std::ranges::max(part) == 0) continue;
         const bool has_factors =
-            sync_every == 1 && any_factors(timing.params, batch, ranks, factors);
+            sync_every == 1 &&
+            any_factors(timing.params, batch, ring_size(link_among(timing, ranks), ranks), factors);
         for (const PlanSetting setting : settings) {
             if (ranks == 1 && setting != PlanSetting{}) continue;
             if (setting.factors != FactorMode::kOff && !has_factors) continue;
@@ -43,8 +44,8 @@ const PlanChoice& best_choice(const std::vector<PlanChoice>& choices) {
 }
 
 PlanSetting setting_of(const Config& config, const JobTiming& timing) {
-    const bool any =
-        any_factors(timing.params, config.batch, int(timing.ranks.size()), config.factors);
+    const bool any = any_factors(timing.params, config.batch,
+                                 ring_size(timing.link, int(timing.ranks.size())), config.factors);
     return {config.wire == WireType::kBf16, any ? config.factors : FactorMode::kOff};
 }
 

@@ -124,7 +124,8 @@ void TrainRun::print_settings() const {
 std::vector<FactorChoice> TrainRun::factor_choices() const {
     if (config_.sync_every > 1 || config_.sync != SyncKind::kRing || config_.pipeline > 1)
         return {};
-    return choose_factors(model_->params(), config_.batch, setup_.world(), config_.factors);
+    return choose_factors(model_->params(), config_.batch, {setup_.world(), communicator_.around()},
+                          config_.factors);
 }
 
 std::string TrainRun::memory_text() const {
@@ -176,11 +177,12 @@ std::string TrainRun::traffic() const {
         return setup_.stages_text +
                "; a lost rank ends the job: --elastic works without --pipeline";
     if (config_.sync_every == 1)
-        return traffic_text(params, factor_choices(), setup_.world(), bf16);
+        return traffic_text(params, factor_choices(), {setup_.world(), communicator_.around()},
+                            bf16);
     const int P = config_.fragments;
     const size_t floats = P > 1 ? params.updated_size : averaged_floats();
-    const double mb =
-        2.0 * (setup_.world() - 1) / setup_.world() * double(floats) * (bf16 ? 2e-6 : 4e-6);
+    const int around = communicator_.around();
+    const double mb = 2.0 * (around - 1) / around * double(floats) * (bf16 ? 2e-6 : 4e-6);
     std::string text = fmt::format(
         "{} averaged every {} steps{}: {:.2f} MB a rank and step, for gradients it would be {:.2f}",
         P > 1 ? "weights" : "weights and optimizer state", config_.sync_every,

@@ -3,10 +3,11 @@
 
 namespace convoy {
 
-LinearTraffic linear_traffic(int inputs, int outputs, bool bias, int64_t batch, int world) {
+LinearTraffic linear_traffic(int inputs, int outputs, bool bias, int64_t batch, RingSize ring) {
     const double in = inputs, out = outputs;
-    const double a_float = double(world - 1) / world * sizeof(float);
-    return {2 * a_float * (in * out + (bias ? out : 0)), a_float * double(batch) * (in + out)};
+    const auto a_float = [](int n) { return double(n - 1) / n * sizeof(float); };
+    return {2 * a_float(ring.around) * (in * out + (bias ? out : 0)),
+            a_float(ring.ranks) * double(batch) * (in + out)};
 }
 
 std::vector<BucketSpan> cut_buckets(std::span<const TravelParam> params, size_t bucket_bytes) {

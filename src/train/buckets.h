@@ -24,8 +24,14 @@ struct LinearTraffic {
                                        : mode == FactorMode::kAuto && factor_bytes < dense_bytes;
     }
 };
+// Ranks, and how many of them a sum goes around (Communicator::around).
+struct RingSize {
+    RingSize(int all) : RingSize(all, all) {}
+    RingSize(int all, int sum) : ranks(all), around(sum) {}
+    int ranks, around;
+};
 // batch: images of a step over all ranks.
-LinearTraffic linear_traffic(int inputs, int outputs, bool bias, int64_t batch, int world);
+LinearTraffic linear_traffic(int inputs, int outputs, bool bias, int64_t batch, RingSize ring);
 
 struct TravelParam {
     size_t floats = 0;        // in the gradient arena, padding included

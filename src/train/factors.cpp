@@ -9,24 +9,23 @@
 
 namespace convoy {
 
-std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int world,
+std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize ring,
                                          FactorMode mode) {
     std::vector<FactorChoice> choices;
     for (Param* w : params.all()) {
         if (w->dims != 2 || w->frozen) continue;  // in files a linear layer has two dimensions
         Param* b = params.find(layer_name(w->name) + ".bias");
         if (b && b->frozen) b = nullptr;
-        const LinearTraffic traffic = linear_traffic(w->shape.C, w->shape.N, b, batch, world);
+        const LinearTraffic traffic = linear_traffic(w->shape.C, w->shape.N, b, batch, ring);
         choices.push_back({w, b, traffic, traffic.as_factors(mode)});
     }
     return choices;
 }
 
-std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world,
+std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, RingSize ring,
                          bool bf16_wire) {
     const double unit = bf16_wire ? 2e6 : 1e6;  // fp32 bytes of a MB sent
-    const double ring = 2.0 * (world - 1) / world * sizeof(float) * double(params.grads_size);
-    double sent = ring;
+    double sent = 2.0 * (ring.around - 1) / ring.around * sizeof(float) * double(params.grads_size);
     std::string as_factors;
     for (const FactorChoice& choice : choices) {
         if (!choice.use) continue;
@@ -36,7 +35,10 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
                         as_factors.empty() ? ": " : ", ", layer_name(choice.w->name),
                         choice.traffic.factor_bytes / unit, choice.traffic.dense_bytes / unit);
     }
-    return fmt::format("{:.1f} MB a rank and step{}", sent / unit,
+    if (ring.around == 1 && ring.ranks > 1 && sent == 0)
+        return "gradients are summed in memory that the ranks share";
+    return fmt::format("{:.1f} MB a {} and step{}", sent / unit,
+                       ring.around < ring.ranks ? "host" : "rank",
                        as_factors.empty() ? ", all gradients as they are" : as_factors);
 }
 

@@ -34,7 +34,8 @@ struct FactorChoice {
 
 // Every linear layer, in forward order. batch: images of a step over all ranks. kAuto uses factors
 // where they are fewer bytes; nothing travels in a world of one.
-std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, int world, FactorMode mode);
+std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize ring,
+                                         FactorMode mode);
 
 // That of the linear layer which has this param; null: none has.
 inline const FactorChoice* choice_of(std::span<const FactorChoice> choices, const Param* param) {
@@ -44,7 +45,7 @@ inline const FactorChoice* choice_of(std::span<const FactorChoice> choices, cons
 }
 
 // What a rank sends in a step, and which layers go as factors: "17.1 MB a rank and step: …".
-std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, int world,
+std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, RingSize ring,
                          bool bf16_wire);
 
 // The rows of x and dy of one linear layer, of all ranks.

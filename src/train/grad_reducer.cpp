@@ -35,8 +35,8 @@ void GradReducer::cut(const ReducerOptions& options) {
         buckets_.push_back({begin, end});
         end = begin;
     }
-    const std::vector<FactorChoice> choices =
-        choose_factors(params_, options.batch, communicator_.world(), options.factors);
+    const std::vector<FactorChoice> choices = choose_factors(
+        params_, options.batch, {communicator_.world(), communicator_.around()}, options.factors);
     const std::vector<Param*> params = params_.backward_order();
     std::vector<TravelParam> sizes;
     size_t end = params_.trained_size;
