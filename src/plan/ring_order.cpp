@@ -4,6 +4,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/job/exchange.h"
 
@@ -89,9 +90,10 @@ void RingSearch::look_at(JobSession& job) {
     const size_t hosts = ranks_by_host(job.peers()).size();
     if (hosts < 4 || hosts > kMostHosts) return;
     // Only rank 0 knows how far the search is: where any other rank is lost, it begins anew.
-    if (speeds_.hosts() != hosts) speeds_ = LinkSpeeds(hosts), as_joined_ = 0;
+    if (job.world() != world_) world_ = job.world(), speeds_ = LinkSpeeds(hosts), as_joined_ = 0;
     const bool begins = !done_ && job.config.preflight != Toggle::kOff;
     if (broadcast_text(communicator, begins ? "measure" : "").empty()) return;
+    if (const int signal = job.stop()) fail("stopped by signal ", signal, " before the job began");
     communicator.set_progress(0, Phase::kMeasure);
     const std::vector<EdgeTiming> edges = communicator.measure_edges();
     if (job.rank() == 0) wanted_ = next_ring(job, edges);
