@@ -94,18 +94,26 @@ SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
     return {join_text(news, "; "), all};
 }
 
+static constexpr TraceName kTraceSharedSum{"sum in shared memory", "network", "collective",
+                                           "bytes"};
+
 void Ring::sum_by_host(std::span<float> data) {
     const uint32_t number = number_ + 1;
-    const Span span(host_ ? sent_track() : nullptr, kTraceSum, number, double(data.size_bytes()));
+    const auto span = [&] {
+        return Span(host_ ? sent_track() : nullptr, kTraceSharedSum, number,
+                    double(data.size_bytes()));
+    };
     const bool alone = hosts_.size() == 1;
-    if (host_) host_->sum(number, data, alone);
+    if (const Span shared = span(); host_) host_->sum(number, data, alone);
     if (!alone && host_position_ >= 0) {
         std::swap(ring_, hosts_), std::swap(position_, host_position_);
         sum_around(data);
         std::swap(ring_, hosts_), std::swap(position_, host_position_);
     }
     number_ = number;
-    if (host_ && !alone) host_->spread(data);
+    if (alone || !host_) return;
+    const Span shared = span();
+    host_->spread(data);
 }
 
 }  // namespace convoy

@@ -446,7 +446,14 @@ TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and 
     const std::string log = read_file(folder / "run/log.jsonl");
     CHECK(log.find("all wait for rank 1 ") > log.find("\"event\":\"stall\""));
     CHECK(log.find("all wait for rank 1 ") != log.npos);
-    check_trace(read_trace(trace_in(folder / "run")));
+    const json stalled = read_trace(trace_in(folder / "run"));
+    check_trace(stalled);
+    int shared = 0;  // sums of ranks of one host
+    for (const json& event : stalled["traceEvents"]) {
+        shared += event["name"] == "sum in shared memory";
+        CHECK(event["name"] != "sum");
+    }
+    CHECK(shared > 3);
     rank1.kill(SIGCONT);
     REQUIRE(rank0.wait_for("-auto.json.gz "));  // where it was left behind: of a loss
     rank0.kill(SIGKILL);
