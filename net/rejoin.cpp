@@ -37,6 +37,7 @@ class Rejoin {
     asio::awaitable<bool> ask(int candidate);
     asio::awaitable<Socket> dial_candidate(int candidate);
     asio::awaitable<void> look_around();
+    milliseconds patience_with(int rank) const;
 
     Membership& m_;
     const tcp::endpoint first_;
@@ -45,8 +46,16 @@ class Rejoin {
     const bool planned_;
     const std::vector<int> ring_;
     Clock::time_point begin_;
-    std::set<int> gone_;
+    std::set<int> gone_, answered_;
 };
+
+// How long to wait for rank's turn. One that has answered finds out itself; but it asks those
+// before it, which may be silent, as long as this rank does, and may have begun later. Passed over
+// too soon, it would serve a coordinator beside another one.
+milliseconds Rejoin::patience_with(int rank) const {
+    if (!answered_.contains(rank)) return kSilence;
+    return std::min(kSilence + 3 * (rank + 1) * kDialPatience, kNobody - kSilence);
+}
 
 asio::awaitable<Connected> Rejoin::run() {
     for (;;) {
@@ -82,7 +91,7 @@ asio::awaitable<void> Rejoin::until_welcome() {
 // Leaves the membership with a connection on which REJOIN was accepted.
 asio::awaitable<void> Rejoin::find_coordinator() {
     begin_ = Clock::now();
-    gone_.clear();
+    gone_.clear(), answered_.clear();
     for (; Clock::now() - begin_ < kNobody; co_await sleep_for(kPause)) {
         if (m_.welcome().ring.empty()) co_await look_around();
         const wire::Welcome& last = m_.welcome();
@@ -92,8 +101,7 @@ asio::awaitable<void> Rejoin::find_coordinator() {
             if (rank == last.server) continue;
             if (rank == last.rank && !last.ring.empty()) m_.succeed(first_);
             if (co_await ask(rank)) co_return;
-            // It lives, and finds out soon that it is its turn.
-            if (!gone_.contains(rank) && Clock::now() - begin_ < kSilence) break;
+            if (!gone_.contains(rank) && Clock::now() - begin_ < patience_with(rank)) break;
         }
     }
     fail(
@@ -136,6 +144,7 @@ asio::awaitable<bool> Rejoin::ask(int candidate) {
             co_return true;
         }
         const auto refusal = wire::decode<wire::Refuse>(answer.body);
+        answered_.insert(candidate);
         if (!refusal.again) m_.status().end(refusal.why, -1, wire::End::membership);
     } catch (const Error& e) {
         if (std::string(e.what()).find("connection refused") != std::string::npos)

@@ -58,8 +58,8 @@ has broken "d \| bench kernels.* \| FAILED \| 0 rows, then ended by signal 11"
 has broken "f \| ladder: fp32 "
 begin=$SECONDS
 TOTAL=20 TRAINER=$work/hangs check slow 1 c e
-[ $((SECONDS - begin)) -lt 20 ] || complain "slow: took $((SECONDS - begin)) s; 8 s were allowed"
-has slow "c \| tiny on the CPU \| FAILED \| stopped after [12] s"
-has slow "e \| train .* \| FAILED \| stopped after [0-9]+ s"
+[ $((SECONDS - begin)) -lt 80 ] || complain "slow: took $((SECONDS - begin)) s; the programs sleep for 100"
+has slow "c \| tiny on the CPU \| FAILED \| (stopped after [0-9]+ s|no time was left for it)"
+has slow "e \| train .* \| FAILED \| (stopped after [0-9]+ s|no time was left for it)"
 check unknown 2 a x 2>/dev/null
 echo "tests/gpu_check.sh: passed in $SECONDS s"

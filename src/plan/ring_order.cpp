@@ -28,7 +28,7 @@ std::vector<int> best_tour(size_t hosts, const Score& score) {
     return best;
 }
 
-// next(one, other): each link of the tour.
+// link(one, other) for each link of the tour.
 template <typename Link>
 void for_each_link(const std::vector<int>& tour, const Link& link) {
     for (size_t i = 0; i < tour.size(); ++i) link(tour[i], tour[(i + 1) % tour.size()]);
