@@ -99,6 +99,14 @@ void Coordinator::decide() {
     if (verdict == Regroup::Verdict::form && !own_rank_left()) form_again();
 }
 
+void Coordinator::retire() {
+    for (const auto* list : {&clients_, &newcomers_})
+        for (const ClientPtr& client : *list) client->connection->close();
+    clients_.clear(), newcomers_.clear();
+    job_ = fresh_id();
+    stage_ = Stage::gathering;
+}
+
 // Then this process ends soon, and the next rank serves the coordinator.
 bool Coordinator::own_rank_left() const {
     return std::ranges::any_of(clients_, [&](const ClientPtr& c) {

@@ -79,6 +79,12 @@ void Membership::succeed(const tcp::endpoint& first) {
     admit();
 }
 
+void Membership::retire() {
+    coordinator_->retire();
+    retired_.push_back(std::move(coordinator_));
+    listener_.on_join = nullptr, listener_.on_rejoin = nullptr;
+}
+
 void Membership::send_heartbeats(std::shared_ptr<Connection> connection) {
     heartbeats_on_ = connection;
     spawn(io_.get_executor(), heartbeats(std::move(connection)));
@@ -114,6 +120,7 @@ void Membership::start(std::shared_ptr<Connection> connection, const wire::Welco
 
 void Membership::use(std::shared_ptr<Connection> connection) {
     if (connection != heartbeats_on_) send_heartbeats(connection);
+    if (connection_ && connection_ != connection) connection_->close();
     connection_ = std::move(connection);
     heard_ = Clock::now();
     spawn(io_.get_executor(), read_messages(connection_));

@@ -72,6 +72,8 @@ class Membership {
     void use(std::shared_ptr<Connection> connection);
     // Succeeds the coordinator that was lost.
     void succeed(const tcp::endpoint& first);
+    // Serves none any more: its ranks find another one.
+    void retire();
     bool connected() const { return connection_ && connection_->is_open(); }
     // A newcomer that asks to be taken in: `job` as it knows it, this rank after the others.
     void visit(const wire::Welcome& job);
@@ -144,6 +146,7 @@ class Membership {
     Listener listener_;
     std::vector<IncomingEdge> incoming_edges_;
     std::unique_ptr<Coordinator> coordinator_;
+    std::vector<std::unique_ptr<Coordinator>> retired_;  // their coroutines may still run
     std::shared_ptr<Connection> connection_, heartbeats_on_;
     std::thread thread_;
 };

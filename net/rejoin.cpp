@@ -34,8 +34,9 @@ class Rejoin {
  private:
     asio::awaitable<void> until_welcome();
     asio::awaitable<void> find_coordinator();
-    asio::awaitable<bool> ask(int candidate);
+    asio::awaitable<bool> ask(int candidate, bool believes = true);
     asio::awaitable<Socket> dial_candidate(int candidate);
+    asio::awaitable<void> find_lower_coordinator();
     asio::awaitable<void> look_around();
     milliseconds patience_with(int rank) const;
 
@@ -47,6 +48,7 @@ class Rejoin {
     const std::vector<int> ring_;
     Clock::time_point begin_;
     std::set<int> gone_, answered_;
+    int serving_ = -1;  // the rank whose coordinator has taken this one, if it was looked for
 };
 
 // How long to wait for rank's turn. One that has answered finds out itself; but it asks those
@@ -80,9 +82,12 @@ asio::awaitable<void> Rejoin::until_welcome() {
             m_.send(wire::encode(m_.rejoin_message(step_, planned_, ring_)));
         else
             co_await find_coordinator();
-        while (m_.connected() && !m_.is_welcome()) {
-            co_await m_.wait_for_news(milliseconds(1'000));
+        for (auto asked = Clock::now(); m_.connected() && !m_.is_welcome();) {
+            co_await m_.wait_for_news(kDialPatience);
             m_.status().throw_if_ended();
+            if (Clock::now() - asked < kDialPatience) continue;
+            co_await find_lower_coordinator();
+            asked = Clock::now();
         }
         m_.status().throw_if_ended();
     }
@@ -110,6 +115,18 @@ asio::awaitable<void> Rejoin::find_coordinator() {
         kNobody.count() / 1000, " s");
 }
 
+// Ranks that did not hear each other for a while may have served a coordinator each, and would wait
+// for one another: all go to that of the lowest rank.
+asio::awaitable<void> Rejoin::find_lower_coordinator() {
+    for (int rank = 0; rank < serving_ && !m_.is_welcome(); ++rank) {
+        const bool retires = serving_ == m_.welcome().rank && !m_.welcome().ring.empty();
+        if (co_await ask(rank, /*believes=*/false)) {
+            if (retires) m_.retire();
+            break;
+        }
+    }
+}
+
 // While a newcomer prepared itself, other ranks may have come and gone.
 asio::awaitable<void> Rejoin::look_around() {
     const wire::Welcome last = m_.welcome();
@@ -130,8 +147,8 @@ asio::awaitable<void> Rejoin::look_around() {
 }
 
 // Whether `candidate` (a rank, or -1: a coordinator in a process of its own) serves a coordinator
-// and takes this rank.
-asio::awaitable<bool> Rejoin::ask(int candidate) {
+// and takes this rank. Believes: ends where it says that the job has.
+asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
     if (gone_.contains(candidate)) co_return false;
     try {
         Socket socket = co_await dial_candidate(candidate);
@@ -140,12 +157,14 @@ asio::awaitable<bool> Rejoin::ask(int candidate) {
         Message answer;
         co_await connection->read(answer, kDialPatience);
         if (answer.header.type == wire::Type::status) {
+            if (m_.is_welcome()) co_return false;  // meanwhile, by another one
             m_.use(std::move(connection));
+            serving_ = candidate;
             co_return true;
         }
         const auto refusal = wire::decode<wire::Refuse>(answer.body);
         answered_.insert(candidate);
-        if (!refusal.again) m_.status().end(refusal.why, -1, wire::End::membership);
+        if (!refusal.again && believes) m_.status().end(refusal.why, -1, wire::End::membership);
     } catch (const Error& e) {
         if (std::string(e.what()).find("connection refused") != std::string::npos)
             gone_.insert(candidate);
