@@ -223,4 +223,41 @@ TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one
                    "which served the coordinator, was lost: no sign of life"));
 }
 
+// Rank 1 is stopped for a while and so begins later to look for the others: when the cable works
+// again, rank 2 has given it up and serves a coordinator, and rank 1 serves another one.
+TEST_CASE("two coordinators of one job: its ranks go to the lower rank's and go on together") {
+    Hosts hosts(4);
+    if (!hosts.made()) return;
+    const auto work = [](Job& job) {
+        alarm(60);  // a rank that waits for ever ends without a result
+        Communicator& ring = *job.communicator;
+        const auto run = [&] {
+            for (;; std::this_thread::sleep_for(milliseconds(5))) ring.barrier();
+        };
+        CHECK_THROWS_AS(run(), RingBroken);
+        ring.regroup(1, false);
+        std::vector<float> data(1000, 1);
+        ring.allreduce_sum(data).get();
+        return cat(data[0], " ranks");
+    };
+    std::vector<std::unique_ptr<Process>> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+        JoinOptions options = options_for(rank, "10.77.0.1");
+        options.world = 4, options.elastic = true;
+        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, work));
+    }
+    for (auto& rank : ranks) rank->await("4 of 4 joined");
+    REQUIRE(hosts.run(3, "ip route add blackhole 10.77.0.2"));
+    ranks[1]->signal(SIGSTOP);
+    ranks[0]->signal(SIGKILL);
+    std::this_thread::sleep_for(milliseconds(1'600));
+    ranks[1]->signal(SIGCONT);
+    std::this_thread::sleep_for(milliseconds(2'100));
+    REQUIRE(hosts.run(3, "ip route del blackhole 10.77.0.2"));
+    for (int rank = 1; rank < 4; ++rank) {
+        CAPTURE(rank);
+        CHECK(contains(ranks[size_t(rank)]->await("result:"), "3 ranks"));
+    }
+}
+
 }  // namespace convoy
