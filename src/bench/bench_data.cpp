@@ -26,16 +26,18 @@ struct Stage {
     double seconds = 0, bytes = 0;
 };
 
-// Times all stages sample after sample, in turns, so that a disturbance hits them alike. The first
-// 64 samples are not timed: they fill caches and size buffers.
+// Times all stages sample after sample, in turns, so that a disturbance hits them alike. Samples
+// come from all over the set: the first ones may be all of one class, and larger than others. 64 of
+// them are not timed: they fill caches and size buffers.
 std::vector<Speed> time_stages(std::vector<Stage>& stages, size_t samples, double seconds) {
     for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i)
         for (Stage& stage : stages) stage.one(i);
+    constexpr size_t kPrime = 7919;
     size_t done = 0;
     for (const auto begin = Clock::now(); done == 0 || seconds_since(begin) < seconds; ++done)
         for (Stage& stage : stages) {
             const auto start = Clock::now();
-            stage.bytes += stage.one(done % samples);
+            stage.bytes += stage.one(done * kPrime % samples);
             stage.seconds += seconds_since(start);
         }
     std::vector<Speed> speeds;
