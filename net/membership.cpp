@@ -206,11 +206,11 @@ void Membership::handle(const Message& message) {
             answer_due_ = false;
             if (left_)
                 status_.end("this rank has left the job", -1);
-            else if ((server_left_ = welcome_.server >= 0))
+            else if (welcome_.server < 0)
+                status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
+            else if (server_left_ = true; !regrouping_)  // else no cause of the next ring's end
                 status_.set_cause(cat(rank_name(welcome_.server, connection_->remote()),
                                       " has left the job, and the coordinator with it"));
-            else
-                status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
             break;
         case Type::heartbeat: {
             const bool stood = !stalled_.empty();

@@ -34,6 +34,12 @@ class Hosts {
                           in ? " up" : " down")
                           .c_str()) == 0;
     }
+    // The host receives nothing from now on; what it sends arrives.
+    bool deafen(int host) {
+        return system(cat("ip netns exec ", set_, "-switch tc qdisc add dev port", host,
+                          " root bfifo limit 1")
+                          .c_str()) == 0;
+    }
     // A cable between two hosts beside the switch; both ends have this name.
     bool cable(int one, int other, const std::string& name) {
         return system(cat("ip link add ", name, " netns ", set_, "-", one, " type veth peer name ",

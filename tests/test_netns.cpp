@@ -260,4 +260,41 @@ TEST_CASE("two coordinators of one job: its ranks go to the lower rank's and go 
     }
 }
 
+TEST_CASE("a rank that is cut off notices it in the ring after that which the coordinator left") {
+    Hosts hosts(3);
+    if (!hosts.made()) return;
+    const TempDir dir;
+    const auto work = [&](Job& job) {
+        alarm(30);  // well after the silence, well before TCP gives up
+        Communicator& ring = *job.communicator;
+        const int me = ring.rank();
+        ring.barrier();
+        if (me == 0) {  // when the others have asked for the next ring
+            std::this_thread::sleep_for(milliseconds(200));
+            ring.leave();
+            job.communicator.reset();
+            _exit(0);
+        }
+        ring.regroup(1, /*planned=*/true);
+        ring.barrier();
+        if (me == 2) std::ofstream(dir / "formed");
+        const auto run = [&] {
+            for (;; std::this_thread::sleep_for(milliseconds(5))) ring.barrier();
+        };
+        CHECK_THROWS_AS(run(), RingBroken);
+        return std::string("noticed");
+    };
+    std::vector<std::unique_ptr<Process>> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+        JoinOptions options = options_for(rank, "10.77.0.1");
+        options.elastic = true;
+        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, work));
+    }
+    for (int i = 0; i < 1000 && !std::filesystem::exists(dir / "formed"); ++i)
+        std::this_thread::sleep_for(milliseconds(20));
+    REQUIRE(hosts.deafen(3));
+    CHECK(contains(ranks[1]->await("result:"), "noticed"));
+    CHECK(contains(ranks[2]->await("result:"), "noticed"));
+}
+
 }  // namespace convoy
