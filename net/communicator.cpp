@@ -100,7 +100,6 @@ class RingCommunicator final : public Communicator {
           first_(connected.first),
           from_(connected.from),
           me_(std::move(connected.welcome)),
-          dial_(std::move(connected.dial)),
           thread_([this] { work(); }) {
         membership_->status().on_end([this] { shut_ring(); });
         share_memory();
@@ -146,6 +145,10 @@ class RingCommunicator final : public Communicator {
         submit([this] { ring_->barrier(); }).get();
     }
     Ranks regroup(int64_t step, bool planned, std::vector<int> ring) override {
+        if (fetcher_) {
+            membership_->status().on_end([this] { shut_ring(); });
+            std::exchange(fetcher_, nullptr)->close();
+        }
         Connected connected =
             rejoin(*membership_, first_, from_, step, planned, std::move(ring)).get();
         {
@@ -165,6 +168,7 @@ class RingCommunicator final : public Communicator {
         share_memory();
         return ranks;
     }
+    bool ended() const override { return membership_->status().ended(); }
     int min_world() const override {
         return me_.rules.elastic ? std::max(1, int(me_.rules.min_world)) : 0;
     }
@@ -172,9 +176,12 @@ class RingCommunicator final : public Communicator {
     bool newcomer_waits() const override { return membership_->newcomer_waits(); }
     Fetcher& open_fetcher(ServeBytes serve) override {
         ENSURE(!fetcher_, "a second time");
-        fetcher_ =
-            std::make_unique<RankFetcher>(*membership_, me_, std::move(dial_), std::move(serve));
-        membership_->status().on_end([this] { shut_ring(), fetcher_->shut(); });
+        const auto dial = [this, me = me_](int rank, bool group) {
+            return dial_edge(*membership_, me, first_, from_, rank, group);
+        };
+        fetcher_ = std::make_shared<RankFetcher>(*membership_, me_, dial, std::move(serve));
+        // Its own share: regroup() may take the fetcher away meanwhile.
+        membership_->status().on_end([this, fetcher = fetcher_] { shut_ring(), fetcher->shut(); });
         return *fetcher_;
     }
     std::unique_ptr<Communicator> open_group(const std::vector<int>& ranks) override {
@@ -309,8 +316,7 @@ class RingCommunicator final : public Communicator {
     const tcp::endpoint first_;
     const Addresses from_;
     wire::Welcome me_;
-    RankFetcher::Dial dial_;
-    std::unique_ptr<RankFetcher> fetcher_;
+    std::shared_ptr<RankFetcher> fetcher_;
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Operation> queue_;

@@ -133,8 +133,12 @@ class Communicator {
     // One has asked to be taken in: regroup() does it, after a step of all ranks.
     virtual bool newcomer_waits() const { return false; }
 
-    // Serves other ranks from now on, and may read what they serve: once, and every rank does it.
-    // A barrier after it makes sure of the others. Valid as long as the communicator.
+    // Whether the ring is broken or the job has ended: the next collective says why.
+    virtual bool ended() const { return false; }
+
+    // Serves other ranks from now on, and may read what they serve: once a ring, and every rank
+    // does it. A barrier after it makes sure of the others. Valid until the communicator goes or
+    // regroup() is called.
     virtual Fetcher& open_fetcher(ServeBytes serve) = 0;
 
     // The sums, gathers and barriers of some of the ranks, ascending, this one among them; all of

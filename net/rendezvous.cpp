@@ -103,7 +103,6 @@ asio::awaitable<Connected> Rendezvous::join() {
     if (!options_.newcomer) membership_.start(connection_, welcome_);
     Connected connected{.welcome = welcome_,
                         .links = {},
-                        .dial = {},
                         .first = connection_->remote_endpoint(),
                         .from = from_,
                         .limit = options_.limit,
@@ -113,11 +112,6 @@ asio::awaitable<Connected> Rendezvous::join() {
         connected.what = std::move(offer_.what);
         co_return connected;
     }
-    connected.dial = [&membership = membership_, welcome = welcome_,
-                      coordinator = connection_->remote_endpoint(),
-                      from = from_](int rank, bool group) {
-        return dial_edge(membership, welcome, coordinator, from, rank, group);
-    };
     connected.links =
         co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_);
     membership_.listener().on_edge = nullptr;  // all edges are here

@@ -14,10 +14,8 @@ namespace convoy {
 struct Connected {
     wire::Welcome welcome;
     std::vector<Link> links;  // by rank; closed where this rank has no edge
-    std::function<asio::awaitable<Link>(int rank, bool group)>
-        dial;             // another edge; on the control thread
-    tcp::endpoint first;  // the coordinator
-    Addresses from;       // of --iface
+    tcp::endpoint first;      // the coordinator
+    Addresses from;           // of --iface
     std::function<size_t(size_t)> limit;
     std::string what = {};  // of a newcomer, which has no ring yet: wire::Offer::what
     std::string error;      // why it failed (time up, refused, an edge that did not open), or ""

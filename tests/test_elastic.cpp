@@ -327,6 +327,31 @@ TEST_CASE("elastic: --sync-every goes back to the last average, and every image 
     check_averages({"sync-every=4", "outer=nesterov", "fragments=2", "save-every=0"});
 }
 
+TEST_CASE("elastic: of servers and workers any may be killed; the others go back to a checkpoint") {
+    check_averages({"sync=async", "servers=2"});
+    const std::vector<std::string> more = {"sync=server", "servers=2"};
+    const Outcome whole = run_job({}, more);
+    check_equal(whole, run_job({}));
+    for (const int rank : {0, 1, 2})
+        for (int i = 1 + rank; i < whole.operations; i += whole.operations / 4) {
+            const Outcome outcome = run_job({rank, i, false, SIGKILL}, more);
+            CAPTURE(rank);
+            CAPTURE(i);
+            for (int other = 0; other < kWorld; ++other) {
+                INFO(outcome.logs);
+                if (other != rank) CHECK(outcome.status[size_t(other)] == 0);
+            }
+            if (outcome.status[size_t(rank)] == 128 + SIGKILL) check_equal(outcome, whole);
+        }
+    for (const Cut& cut : {Cut{.joins = true}, Cut{.leave = {{0, 2}}}}) {
+        const Outcome outcome = run_job(cut, more);
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{0, 0, 0});
+        CHECK(outcome.logs.find("redone") == std::string::npos);
+        check_equal(outcome, whole);
+    }
+}
+
 TEST_CASE("elastic: TensorBoard's curves go on with the rank that takes over") {
     const std::vector<std::string> more = {"tensorboard=1"};
     const Outcome whole = run_job({}, more);

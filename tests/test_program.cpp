@@ -743,7 +743,7 @@ TEST_CASE("program: --sync server resumed in mid-run has the same bits; async; a
     CHECK(gathered == 2);  // at the ends of epochs
 
     auto ranks = start(small({"--epochs", "100000", "--sync", "async", "--save-every", "0",
-                              "--log-every", "1", "--out", folder / "lost"}),
+                              "--log-every", "1", "--elastic", "off", "--out", folder / "lost"}),
                        free_port());
     REQUIRE(ranks[0]->wait_for("epoch 2/"));
     ranks[2]->kill(SIGKILL);

@@ -705,6 +705,9 @@ TEST_CASE("--sync async: one worker trains what one rank trains, bit for bit; 0 
         CHECK(async.weights == one.weights);
         CHECK(async.momentum == one.momentum);
         CHECK(async.measured.at("staleness_max") == 0);
+        const Outcome dedicated = train_in_threads(config, {0, 1}, 5);  // rank 0 only serves
+        CHECK(dedicated.weights == one.weights);
+        CHECK(dedicated.momentum == one.momentum);
         config.staleness = "0", config.servers = 2;
         const Outcome zero = train_in_threads(config, {5, 3}, 5);
         config.sync = SyncKind::kServer;

@@ -55,10 +55,10 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
     options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
     options.bf16_wire = config.wire == WireType::kBf16;
-    // What one rank alone holds is lost with it: images, a server's weights, a stage.
+    // What one rank alone holds is lost with it: images, a stage.
     options.elastic = line.command == kTrain && config.elastic == Toggle::kOn &&
                       config.schedule != Schedule::kRange && config.shards == ShardMode::kAll &&
-                      config.sync == SyncKind::kRing && config.pipeline == 1;
+                      config.pipeline == 1;
     options.min_world = config.min_world;
     options.alone = config.alone;
     options.newcomer = config.join;

@@ -123,17 +123,18 @@ int TrainRun::train() {
 
 void TrainRun::go_to(const Position& at) {
     if (at.epoch != at_.epoch) epoch_sums_ = {};
-    at_ = committed_ = at;
+    at_ = committed_ = at, committed_sums_ = epoch_sums_;
 }
 
-// The sums of a step that is done, or of this rank's part of it.
-void TrainRun::count(const Sums& sums, bool local, double lr, const Position& upto) {
+// The sums of a step that is done, or of this rank's part of it. upto: how far the job has come for
+// good; none: a lost rank would take parts of the state with it.
+void TrainRun::count(const Sums& sums, bool local, double lr, std::optional<Position> upto) {
     const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
     run_log_->step(at_, step_in_epoch, sums, local, lr, clocks(), trainer_->gradient_norm());
     if (local) return;
-    committed_ = upto;
     step_sums_ = sums, step_lr_ = lr;
     epoch_sums_ += sums;  // the same on every rank: all check it
+    if (upto) committed_ = *upto, committed_sums_ = epoch_sums_;
     if (config_.schedule != Schedule::kRange || sums.count == 0) return;
     smooth_loss_ = at_.step == 1 ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
     least_loss_ = at_.step == 1 ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
@@ -165,6 +166,8 @@ void TrainRun::train_epoch() {
         loader_->release(batch);
         bool local = trainer_->local(), gathers = trainer_->gathers() && gathers_now();
         Position upto = at_;  // what `sums` are of
+        // What is trained is on servers, or in stages.
+        const bool is_apart = !local && !gathers && trainer_->gathers();
         if (const auto sent = gathers ? std::nullopt : trainer_->stream(at_, sums))
             upto = *sent, local = false,
             gathers = trainer_->stop_agreed() != 0 || trainer_->trace_agreed();
@@ -180,7 +183,7 @@ void TrainRun::train_epoch() {
         if (local) tell_when_it_stops();
         for (const std::string& reason : loader_->take_bad_reasons())
             log_.notice("left out: ", reason);
-        count(sums, local, lr, upto);
+        count(sums, local, lr, is_apart ? std::nullopt : std::optional(upto));
         if (!config_.page.empty() && !local) {  // nobody waits: told with the sums of the next step
             take_usage();
             if (at_.step >= usage_->next_step()) usage_->tell(at_.step, communicator_, clocks());

@@ -61,7 +61,7 @@ class TrainRun {
     void train_epoch();
     bool gathers_now() const;
     void tell_when_it_stops();
-    void count(const Sums& sums, bool local, double lr, const Position& upto);
+    void count(const Sums& sums, bool local, double lr, std::optional<Position> upto);
     void serve_page();
     void log_job();
     void tell_usage();
@@ -160,8 +160,9 @@ class TrainRun {
     double smooth_loss_ = 0, least_loss_ = 0;  // with --schedule range, and whether the first is
     bool diverges_ = false;                    // four times the second
     Position last_val_at_;
-    std::optional<Amounts> spent_before_;     // of the checkpoint that it goes on from
-    Sums last_val_, epoch_sums_, step_sums_;  // step_sums_: those that were counted last
+    std::optional<Amounts> spent_before_;  // of the checkpoint that it goes on from
+    // Of the epoch: so far, and up to committed_. step_sums_: those that were counted last.
+    Sums last_val_, epoch_sums_, committed_sums_, step_sums_;
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
     bool shown_ = false;      // the first images

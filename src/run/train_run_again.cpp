@@ -105,7 +105,7 @@ void TrainRun::go_on() {
     const auto begin = Clock::now();
     trainer_->sync().rewind();
     if (usage_) usage_->forget();
-    at_ = committed_;
+    at_ = committed_, epoch_sums_ = committed_sums_;
     if (costs_ && !planned_ && !trace_) trace_ = trace_part(setup_.job.tracer);
     State state = snapshot();
     drop();

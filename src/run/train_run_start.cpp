@@ -166,7 +166,9 @@ std::string TrainRun::server_text() const {
     text += fmt::format(", and each server {:.2f} MB of weights (a ring: {:.2f} MB)",
                         mb * (W - 1) / S, 2 * mb * (W - 1) / W);
     if (config_.sync == SyncKind::kAsync) text += "; --staleness " + config_.staleness;
-    return text + "; a lost rank ends the job: --elastic works with --sync ring";
+    if (communicator_.min_world() > 0)
+        text += "; when a rank is lost the others go back to the last checkpoint or epoch";
+    return text;
 }
 
 std::string TrainRun::traffic() const {

@@ -16,6 +16,13 @@ constexpr size_t kBlockFloats = sizeof(StepBlock) / sizeof(float);
 // Bits of a request: file = step and kind; offset = who asks, and floats into the arena.
 constexpr uint32_t kKindBits = 3;
 constexpr uint64_t kPlaceBits = 40;
+constexpr std::chrono::seconds kFirstCause{3};  // until a rank that was killed is known to be lost
+// Of the servers some may have been lost.
+ServerOptions fitting(ServerOptions options, int world) {
+    options.servers = std::min(options.servers, world);
+    return options;
+}
+
 }  // namespace
 
 int64_t parse_staleness(const std::string& text) {
@@ -33,7 +40,7 @@ ServerOptions::ServerOptions(const Config& config)
 
 ServerSync::ServerSync(const ServerOptions& options, size_t piece_bytes, Params& params,
                        Optimizer& optimizer, Backend& backend, Communicator& communicator)
-    : options_(options),
+    : options_(fitting(options, communicator.world())),
       piece_(std::clamp<size_t>(piece_bytes, 64, Fetcher::kMostBytes) / sizeof(float)),
       params_(params),
       optimizer_(optimizer),
@@ -50,7 +57,6 @@ ServerSync::ServerSync(const ServerOptions& options, size_t piece_bytes, Params&
       }) {
     if (!backend.host_visible())
         fail("--sync server and async work on CPUs: choose --device cpu, or --sync ring");
-    ENSURE(options.servers <= communicator.world(), options.servers, " servers");
 }
 
 ServerSync::~ServerSync() {
@@ -129,12 +135,31 @@ void ServerSync::answer(uint32_t file, uint64_t offset, std::span<std::byte> byt
     if (kind == kWeights) own_.ahead_max = std::max(own_.ahead_max, step - slowest());
 }
 
-void ServerSync::begin(const Batch& batch) {
+// An answer that fails may be the first sign of a ring that breaks: then this throws the cause.
+void ServerSync::throw_if_broken() const {
+    const auto begin = Clock::now();
+    while (!communicator_.ended() && Clock::now() - begin < kFirstCause)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (communicator_.ended()) communicator_.barrier();
+}
+
+void ServerSync::keep_weights() {
+    if (communicator_.min_world() > 0)
+        kept_.assign(params_.weights, params_.weights + params_.updated_size);
+}
+
+void ServerSync::rewind() {
+    std::ranges::copy(kept_, params_.weights);
+    if (!kept_.empty()) optimizer_.steps_done = all_.updates;
+}
+
+void ServerSync::begin(const Batch& batch) try {
     part_ = batch.global_wanted ? double(batch.wanted) / double(batch.global_wanted) : 0;
     if (step_ < 0 && workers_.empty()) {
         communicator_.barrier();  // every rank answers
         std::lock_guard lock(answers_.mutex);
-        own_.updates = optimizer_.steps_done;
+        all_.updates = own_.updates = optimizer_.steps_done;
+        keep_weights();
         weights_.assign(params_.weights + mine_.begin, params_.weights + mine_.end);
         for (const float* arena : optimizer_.state())
             state_.emplace_back(arena + std::min(mine_.begin, params_.state_size),
@@ -147,6 +172,9 @@ void ServerSync::begin(const Batch& batch) {
         answers_.notify();
     }
     if (options_.async) pull(kWeights);
+} catch (const std::exception&) {
+    throw_if_broken();
+    throw;
 }
 
 void ServerSync::start(std::span<const int64_t>) {
@@ -176,6 +204,17 @@ bool ServerSync::finish() {
     backend_.synchronize();
     if (options_.async) block->state.lr = float(block->state.lr * part_);
     const auto begin = Clock::now();
+    try {
+        push_and_pull();
+    } catch (const std::exception&) {
+        throw_if_broken();
+        throw;
+    }
+    waited_ += seconds_since(begin);
+    return false;
+}
+
+void ServerSync::push_and_pull() {
     std::unique_lock lock(answers_.mutex);
     counted_ = true;
     answers_.notify();
@@ -184,7 +223,7 @@ bool ServerSync::finish() {
             params_.updated_size * sizeof(float) + uint64_t(options_.servers) * sizeof(StepBlock);
         const auto is_gone = [&] { return taken_ >= all || !failure_.empty(); };
         while (!answers_.wait_for(lock, std::chrono::milliseconds(200), is_gone))
-            if (communicator_.lost_rank() >= 0) {  // nobody will ask any more
+            if (communicator_.ended()) {  // nobody will ask any more
                 lock.unlock();
                 communicator_.barrier();  // throws the first cause
                 lock.lock();
@@ -194,8 +233,6 @@ bool ServerSync::finish() {
         lock.unlock();
         pull(kWeights);
     }
-    waited_ += seconds_since(begin);
-    return false;
 }
 
 void ServerSync::pull(uint32_t kind) {
@@ -276,23 +313,35 @@ void ServerSync::update(std::span<Worker> workers) {
 }
 
 void ServerSync::add(const Counters& counters) {
-    for (int i = 0; i < StepCounters::kSize; ++i) sums_[i] += counters[i];
+    for (int i = 0; i < StepCounters::kSize; ++i)
+        sums_[i] = counters[i] + (i < StepCounters::kSigint ? sums_[i] : 0);  // a wish counts once
 }
 
-void ServerSync::gather(Counters& counters) {
+void ServerSync::gather(Counters& counters) try {
     const auto begin = Clock::now();
+    gather_all(counters);
+    waited_ += seconds_since(begin);
+} catch (const std::exception&) {
+    throw_if_broken();
+    throw;
+}
+
+void ServerSync::gather_all(Counters& counters) {
     std::copy(std::begin(sums_), std::end(sums_), counters);
     std::fill(std::begin(sums_), std::end(sums_), 0.0f);
     communicator_.allreduce_sum(counters).get();
     if (options_.async) pull(kAllWeights);
+    // Apart until all is here: a rank may be lost meanwhile.
+    std::vector<std::vector<float>> state(optimizer_.state().size(),
+                                          std::vector<float>(params_.state_size));
     OnWay on_way;
     for (int s = 0; s < options_.servers; ++s)
-        for (size_t i = 0; i < optimizer_.state().size(); ++i) {
+        for (size_t i = 0; i < state.size(); ++i) {
             Slice slice = slice_of(s);
             slice.end = std::min(slice.end, params_.state_size);
             if (slice.begin < slice.end)
                 ask(on_way, s, uint32_t(kState + i), step_ + 1, slice,
-                    optimizer_.state()[i] + slice.begin);
+                    state[i].data() + slice.begin);
         }
     on_way.get();
     Totals own;
@@ -310,8 +359,9 @@ void ServerSync::gather(Counters& counters) {
         all_.stale_max = std::max(all_.stale_max, own.stale_max);
         all_.ahead_max = std::max(all_.ahead_max, own.ahead_max);
     }
+    for (size_t i = 0; i < state.size(); ++i) std::ranges::copy(state[i], optimizer_.state()[i]);
     optimizer_.steps_done = all_.updates;
-    waited_ += seconds_since(begin);
+    keep_weights();
 }
 
 std::map<std::string, double> ServerSync::measured() const {

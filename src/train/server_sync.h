@@ -40,7 +40,7 @@ struct ServerOptions {
 class ServerSync final : public Sync {
  public:
     // All must outlive this. The backend's memory must be the host's. Every rank makes one, once
-    // for a communicator.
+    // for a ring.
     // Pushes and pulls go in pieces of at most piece_bytes.
     ServerSync(const ServerOptions& options, size_t piece_bytes, Params& params,
                Optimizer& optimizer, Backend& backend, Communicator& communicator);
@@ -56,6 +56,8 @@ class ServerSync final : public Sync {
     bool finish() override;
     void add(const Counters& counters) override;
     void gather(Counters& counters) override;
+    // To the weights and the optimizer state of the last gather(), or of the first begin().
+    void rewind() override;
     double seconds_waited() const override { return waited_; }
     // staleness_mean, staleness_max: updates by other ranks between a pull and the update by what
     // was computed from it; ahead_max: steps ahead of the slowest rank; bytes: pushed and pulled.
@@ -82,6 +84,10 @@ class ServerSync final : public Sync {
     void ask(OnWay& on_way, int rank, uint32_t kind, int64_t step, Slice slice, float* to);
     void answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes);
     void pull(uint32_t kind);
+    void push_and_pull();
+    void gather_all(Counters& counters);
+    void keep_weights();
+    void throw_if_broken() const;
     void collect(size_t worker);
     // Of one worker, or of all: their sum.
     void update(std::span<Worker> workers);
@@ -113,6 +119,7 @@ class ServerSync final : public Sync {
     double part_ = 1;             // of the images of the step
     Counters sums_ = {};
     Totals all_ = {};
+    std::vector<float> kept_;  // the weights, for rewind(); the optimizer's arenas are of that time
     double waited_ = 0;
     Answers answers_;  // last: it reads all else
 };
