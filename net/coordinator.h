@@ -58,6 +58,7 @@ class Coordinator {
     void add(Socket socket, wire::Join join);
     // Likewise of a rank whose connection broke; the answer is STATUS or REFUSE.
     void add_again(Socket socket, const wire::Rejoin& rejoin);
+    bool has_formed() const { return stage_ == Stage::forming || stage_ == Stage::running; }
     // Hangs up on all ranks and serves no job any more.
     void retire();
     // Where the job is, for a newcomer; REFUSE where it can take in none.

@@ -30,6 +30,7 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     log(cat("generation ", generation_, " ends: ", lost < 0 ? "" : cat(names()[size_t(lost)], ": "),
             why));
     stage_ = Stage::regrouping;
+    wanted_ring_.clear();
     regroup_ = Regroup(names(), welcome_.rules, why, Clock::now());
     for (const ClientPtr& client : clients_) {
         regroup_.heard(client->rank, client->heard);

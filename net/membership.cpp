@@ -80,6 +80,7 @@ void Membership::succeed(const tcp::endpoint& first) {
 }
 
 void Membership::retire() {
+    if (!coordinator_) return;
     coordinator_->retire();
     retired_.push_back(std::move(coordinator_));
     listener_.on_join = nullptr, listener_.on_rejoin = nullptr;
@@ -115,6 +116,7 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
 
 void Membership::start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
     welcome_ = welcome;
+    if (welcome.server != welcome.rank) retire();  // rank 0's own, beside the one that it found
     use(std::move(connection));
 }
 
@@ -201,6 +203,7 @@ void Membership::handle(const Message& message) {
             if (!regrouping_) break;
             welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
             regrouping_ = server_left_ = false;
+            broken_by_.clear();
             break;
         case Type::leave:
             answer_due_ = false;

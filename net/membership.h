@@ -72,6 +72,8 @@ class Membership {
     void use(std::shared_ptr<Connection> connection);
     // Succeeds the coordinator that was lost.
     void succeed(const tcp::endpoint& first);
+    // Its coordinator, if it has one, has sent WELCOME to a ring.
+    bool has_formed() const { return coordinator_ && coordinator_->has_formed(); }
     // Serves none any more: its ranks find another one.
     void retire();
     bool connected() const { return connection_ && connection_->is_open(); }

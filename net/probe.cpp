@@ -76,7 +76,14 @@ std::vector<EdgeTiming> Ring::measure_edges() {
     for (int edge = 0; edge < edges; ++edge)
         broadcast(std::as_writable_bytes(std::span(timings[size_t(edge)])), at(edge));
     std::vector<EdgeTiming> list;
-    for (const auto& both : timings) list.insert(list.end(), both.begin(), both.end());
+    for (int edge = 0; edge < edges; ++edge)
+        for (EdgeTiming& timing : timings[size_t(edge)]) {
+            const int one = at(edge), other = at((edge + 1) % world());
+            const bool is_theirs = std::minmax(timing.from, timing.to) == std::minmax(one, other);
+            if (!is_theirs || !(timing.bytes_per_second > 0))
+                throw PeerMistake(one, "its timing of an edge is damaged");
+            list.push_back(timing);
+        }
     return list;
 }
 

@@ -48,7 +48,7 @@ class Rejoin {
     const std::vector<int> ring_;
     Clock::time_point begin_;
     std::set<int> gone_, answered_;
-    int serving_ = -1;  // the rank whose coordinator has taken this one, if it was looked for
+    int serving_ = -1;  // the rank whose coordinator has taken this one; -1: in its own process
 };
 
 // How long to wait for rank's turn. One that has answered finds out itself; but it asks those
@@ -77,17 +77,20 @@ asio::awaitable<Connected> Rejoin::run() {
 }
 
 asio::awaitable<void> Rejoin::until_welcome() {
+    gone_.clear(), answered_.clear();  // by their ranks in another ring
+    serving_ = m_.welcome().server;
     while (!m_.is_welcome()) {
         if (m_.connected())
             m_.send(wire::encode(m_.rejoin_message(step_, planned_, ring_)));
         else
             co_await find_coordinator();
-        for (auto asked = Clock::now(); m_.connected() && !m_.is_welcome();) {
+        // Not often: those that are silent take their time, and WELCOME waits for it.
+        auto due = Clock::now() + kDialPatience;
+        for (; m_.connected() && !m_.is_welcome(); m_.status().throw_if_ended()) {
             co_await m_.wait_for_news(kDialPatience);
-            m_.status().throw_if_ended();
-            if (Clock::now() - asked < kDialPatience) continue;
+            if (Clock::now() < due) continue;
             co_await find_lower_coordinator();
-            asked = Clock::now();
+            due = Clock::now() + kSilence;
         }
         m_.status().throw_if_ended();
     }
@@ -116,12 +119,12 @@ asio::awaitable<void> Rejoin::find_coordinator() {
 }
 
 // Ranks that did not hear each other for a while may have served a coordinator each, and would wait
-// for one another: all go to that of the lowest rank.
+// for one another: all go to that of the lowest rank, or to one in a process of its own.
 asio::awaitable<void> Rejoin::find_lower_coordinator() {
-    for (int rank = 0; rank < serving_ && !m_.is_welcome(); ++rank) {
-        const bool retires = serving_ == m_.welcome().rank && !m_.welcome().ring.empty();
+    for (int rank = m_.welcome().server < 0 ? -1 : 0; rank < serving_; ++rank) {
+        if (m_.is_welcome()) break;
         if (co_await ask(rank, /*believes=*/false)) {
-            if (retires) m_.retire();
+            m_.retire();
             break;
         }
     }
@@ -157,7 +160,7 @@ asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
         Message answer;
         co_await connection->read(answer, kDialPatience);
         if (answer.header.type == wire::Type::status) {
-            if (m_.is_welcome()) co_return false;  // meanwhile, by another one
+            if (m_.is_welcome() || (!believes && m_.has_formed())) co_return false;  // meanwhile
             m_.use(std::move(connection));
             serving_ = candidate;
             co_return true;

@@ -42,7 +42,8 @@
 //   REJOIN      rank → coordinator   u64 job, u64 process, i64 steps done, text why ("": all
 //                                    agreed to, after a step): it has left the ring of this
 //                                    generation and waits for WELCOME to the next; text host id,
-//                                    text address, of a newcomer that asks for it (else "")
+//                                    text address, of a newcomer that asks for it (else ""); list
+//                                    of i32: the order of the ring that rank 0 asks for (else {})
 //   OFFER       anybody → rank or coordinator   no body: may I take part in the job?
 //               answer               u64 job, i32 rank that serves the coordinator (-1: none),
 //                                    rules, list of peers, text what a newcomer must know ("": a

@@ -333,7 +333,7 @@ TEST_CASE("elastic: of servers and workers any may be killed; the others go back
     const Outcome whole = run_job({}, more);
     check_equal(whole, run_job({}));
     for (const int rank : {0, 1, 2})
-        for (int i = 1 + rank; i < whole.operations; i += whole.operations / 4) {
+        for (int i = 1 + rank; i < whole.operations; i += stride()) {
             const Outcome outcome = run_job({rank, i, false, SIGKILL}, more);
             CAPTURE(rank);
             CAPTURE(i);

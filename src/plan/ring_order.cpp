@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/text.h"
@@ -90,7 +91,7 @@ void RingSearch::look_at(JobSession& job) {
     const size_t hosts = ranks_by_host(job.peers()).size();
     if (hosts < 4 || hosts > kMostHosts) return;
     // Only rank 0 knows how far the search is: where any other rank is lost, it begins anew.
-    if (job.world() != world_) world_ = job.world(), speeds_ = LinkSpeeds(hosts), as_joined_ = 0;
+    if (job.world() != world_) world_ = job.world(), speeds_ = LinkSpeeds(hosts), begun_ = false;
     const bool begins = !done_ && job.config.preflight != Toggle::kOff;
     if (broadcast_text(communicator, begins ? "measure" : "").empty()) return;
     if (const int signal = job.stop()) fail("stopped by signal ", signal, " before the job began");
@@ -117,8 +118,7 @@ std::vector<int> RingSearch::next_ring(JobSession& job, const std::vector<EdgeTi
         slowest = std::min(slowest, edge.bytes_per_second);
         fastest = std::max(fastest, edge.bytes_per_second);
     }
-    if (as_joined_ == 0) {
-        as_joined_ = slowest;
+    if (!std::exchange(begun_, true)) {
         done_ = fastest < kDiffer * slowest;
         if (done_) return {};
         job.log.notice(
@@ -128,26 +128,28 @@ std::vector<int> RingSearch::next_ring(JobSession& job, const std::vector<EdgeTi
     }
     std::vector<int> tour = exploring_tour(speeds_);
     done_ = speeds_.unknown(tour) == 0;
-    double best = 0;
+    double best = 0, as_joined = 0;
     if (done_) {
+        std::vector<int> joined(hosts.size());
+        std::iota(joined.begin(), joined.end(), 0);
         tour = fastest_tour(speeds_);
-        best = speeds_.slowest(tour);
-        if (best < kWorthwhile * as_joined_) std::iota(tour.begin(), tour.end(), 0);
+        best = speeds_.slowest(tour), as_joined = speeds_.slowest(joined);
+        if (best < kWorthwhile * as_joined) tour = joined;
     }
     std::vector<int> ring;
     for (const int host : tour)
         ring.insert(ring.end(), hosts[size_t(host)].begin(), hosts[size_t(host)].end());
     if (done_)
         job.log.notice(
-            best < kWorthwhile * as_joined_
+            best < kWorthwhile * as_joined
                 ? fmt::format(
                       "no other order of the ring is faster: its slowest link carries {:.0f} "
                       "Mbit/s",
-                      mbit(as_joined_))
+                      mbit(as_joined))
                 : fmt::format(
                       "the ring goes by ranks {}: its slowest link carries {:.0f} Mbit/s, in "
                       "place of {:.0f} in the order of joining",
-                      join_text(ring), mbit(best), mbit(as_joined_)));
+                      join_text(ring), mbit(best), mbit(as_joined)));
     return ring;
 }
 

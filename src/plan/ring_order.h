@@ -50,8 +50,8 @@ class RingSearch {
     std::vector<int> next_ring(JobSession& job, const std::vector<EdgeTiming>& edges);
 
     bool done_ = false;
-    int world_ = 0;         // that speeds_ is of
-    double as_joined_ = 0;  // of the slowest link in the order of joining
+    int world_ = 0;  // that speeds_ is of
+    bool begun_ = false;
     LinkSpeeds speeds_;
     std::vector<int> wanted_;
 };

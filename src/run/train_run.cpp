@@ -132,9 +132,11 @@ void TrainRun::count(const Sums& sums, bool local, double lr, std::optional<Posi
     const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
     run_log_->step(at_, step_in_epoch, sums, local, lr, clocks(), trainer_->gradient_norm());
     if (local) return;
-    step_sums_ = sums, step_lr_ = lr;
     epoch_sums_ += sums;  // the same on every rank: all check it
-    if (upto) committed_ = *upto, committed_sums_ = epoch_sums_;
+    if (upto) {
+        committed_ = *upto, committed_sums_ = epoch_sums_;
+        step_sums_ = sums, step_lr_ = lr;
+    }
     if (config_.schedule != Schedule::kRange || sums.count == 0) return;
     smooth_loss_ = at_.step == 1 ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
     least_loss_ = at_.step == 1 ? smooth_loss_ : std::min(least_loss_, smooth_loss_);

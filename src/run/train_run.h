@@ -161,7 +161,7 @@ class TrainRun {
     bool diverges_ = false;                    // four times the second
     Position last_val_at_;
     std::optional<Amounts> spent_before_;  // of the checkpoint that it goes on from
-    // Of the epoch: so far, and up to committed_. step_sums_: those that were counted last.
+    // Of the epoch: so far, and up to committed_. step_sums_: of the last step up to there.
     Sums last_val_, epoch_sums_, committed_sums_, step_sums_;
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
