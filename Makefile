@@ -86,7 +86,8 @@ LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(GPU_OBJ)
 MAIN_OBJ := $(BUILD)/src/cli/main.cpp.o
 # The thread sanitizer has nothing to see in tests without threads of their own.
 ifdef TSAN
-  TESTS ?= ring join faults fetch health strangers loader remote cpu_backend grad_reducer trainer program
+  TESTS ?= ring ring_order host_sum link join faults fetch health strangers loader remote cpu_backend grad_reducer \
+           trainer program
 endif
 TEST_SRC := $(if $(TESTS),tests/main.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) \
@@ -319,7 +320,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 53618
+BUDGET := 53621
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \
