@@ -135,6 +135,8 @@ class Reader {
         std::string key;
         for (size_t n = count(8); n > 0; --n) {
             get(key);
+            if (settings.contains(key))
+                fail("a ", name(type_), " message has the setting '", key, "' twice");
             get(settings[key]);
         }
     }

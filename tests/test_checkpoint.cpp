@@ -127,7 +127,9 @@ TEST_CASE_FIXTURE(Fixture,
     CHECK(step_with("", {}) == 20);
     CHECK(step_with("sha256", 5) == 10);
     CHECK(step_with("sha256", {{"model.safetensors", 5}}) == 10);
-    CHECK(step_with("epoch", "x") == 10);
+    for (const json& none : {json("x"), json(1e100), json(1.5), json(-1), json(UINT64_MAX)})
+        for (const char* count : {"epoch", "samples_consumed", "step", "stale_validations"})
+            CHECK(step_with(count, none) == 10);
     CHECK(step_with("options", json::array()) == 10);
 }
 

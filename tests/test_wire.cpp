@@ -189,6 +189,14 @@ TEST_CASE("a list that claims more items than its bytes could hold is refused by
     CHECK_THROWS_WITH_AS(decode<Join>(body), doctest::Contains("items in 0 bytes"), Error);
 }
 
+TEST_CASE("a JOIN that names a setting twice is refused") {
+    Join join;
+    join.settings = {{"lr", "1"}, {"lt", "2"}};
+    std::string body = body_of(encode(join));
+    body[body.rfind("lt") + 1] = 'r';
+    CHECK_THROWS_WITH_AS(decode<Join>(body), doctest::Contains("the setting 'lr' twice"), Error);
+}
+
 TEST_CASE("a WELCOME whose ring is no permutation of the ranks is refused") {
     Welcome welcome{9, 1, 1, 2, 0, {}, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 1}, ""};
     CHECK_THROWS_WITH_AS(decode<Welcome>(body_of(encode(welcome)), 1),

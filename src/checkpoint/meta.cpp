@@ -2,6 +2,7 @@
 #include "src/checkpoint/meta.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/random.h"
@@ -14,6 +15,14 @@ using nlohmann::json;
 static std::string checksum_of(json content) {
     content.erase("checksum");
     return fmt::format("{:016x}", hash_bytes(content.dump()));
+}
+
+// nlohmann::json itself would make some int64_t of 1e100 as well.
+static void take_count(const json& number, auto& count) {
+    if (!number.is_number_unsigned() ||
+        !std::in_range<std::decay_t<decltype(count)>>(number.get<uint64_t>()))
+        fail(number.dump(-1, ' ', true), " is not a count");
+    number.get_to(count);
 }
 
 std::string meta_text(const CheckpointMeta& meta, const FileHashes& hashes) {
@@ -42,14 +51,16 @@ CheckpointMeta parse_meta(const std::string& text, FileHashes& hashes) {
         // Format 1, that of version 0.1.0, has no checksum.
         if (content.at("format") != 1 && content.at("checksum") != checksum_of(content))
             fail("it was changed or cut short after it was written");
-        meta.position = {content.at("epoch"), content.at("samples_consumed"), content.at("step")};
-        meta.optimizer_steps = content.at("optimizer_steps");
+        take_count(content.at("epoch"), meta.position.epoch);
+        take_count(content.at("samples_consumed"), meta.position.consumed);
+        take_count(content.at("step"), meta.position.step);
+        take_count(content.at("optimizer_steps"), meta.optimizer_steps);
         meta.best_top1 = content.at("best_top1");
         meta.data_fingerprint =
             std::stoull(content.at("data_fingerprint").get<std::string>(), nullptr, 16);
         meta.order = content.value("order", "");
         meta.peak_top1 = content.value("peak_top1", meta.best_top1);
-        meta.stale = content.value("stale_validations", 0);
+        take_count(content.value("stale_validations", json(0u)), meta.stale);
         const json spent = content.value("spent", json::object());
         for (const auto& [name, value] : spent.items())  // what is no amount is not known
             if (value.is_number() && value >= 0) meta.spent[name] = value;
