@@ -97,6 +97,9 @@ std::string file_of(const Bytes& bytes) {
 }
 
 void fuzz_list(Bytes bytes) {
+    int digits = 0;
+    for (const uint8_t c : bytes)  // class 999,999 is allowed, but slow
+        if ((digits = std::isdigit(c) ? digits + 1 : 0) > 3) return;
     static std::FILE* const nowhere = std::fopen("/dev/null", "w");
     Log log(nowhere);
     open_data({.train = file_of(bytes), .val_split = 0.5f}, log);
@@ -157,18 +160,20 @@ void fuzz_model(Bytes bytes) { parse_model(std::string(view(bytes)), "fuzz"); }
 // Lines "name=value", as rank 0 or a checkpoint sends them: what is taken is taken again as it is
 // printed.
 void fuzz_options(Bytes bytes) {
-    Config config;
+    Config config, again;
     for (const std::string& line : split(std::string(view(bytes)), '\n')) {
         const size_t at = line.find('=');
-        if (at == std::string::npos || !find_option(line.substr(0, at))) continue;
+        const std::string name = line.substr(0, at);
+        if (at == std::string::npos || !find_option(name)) continue;
         try {
-            set_option(config, line.substr(0, at), line.substr(at + 1));
-        } catch (const Error&) {}
+            set_option(config, name, line.substr(at + 1));
+        } catch (const Error&) {
+            continue;
+        }
+        const std::string value = get_option(config, name);
+        set_option(again, name, value);
+        if (get_option(again, name) != value) __builtin_trap();
     }
-    const auto settings = job_settings(config, kTrain);
-    Config again;
-    apply_settings(again, settings);
-    if (job_settings(again, kTrain) != settings) __builtin_trap();
 }
 
 void fuzz_image(Bytes bytes) {
