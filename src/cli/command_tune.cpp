@@ -64,66 +64,66 @@ class Tune {
                    rank_ > 0 ? cat(".rank", rank_) : "");
     }
 
-    // Within this part of --minutes.
-    std::vector<Tried> measure_here(double part) {
-        std::vector<Tried> tried;
+    int cores() const { return config_.threads > 0 ? config_.threads : available_cpus(); }
+
+    // Within this part of --minutes; returns the fastest.
+    const Tried* measure_here(std::vector<Tried>& setups, double part) {
         end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * part * config_.minutes));
-        for (Setup& setup : local_setups(cores(), count_gpus()))
-            tried.push_back(measure(std::move(setup), [&](const Setup& of) {
-                std::vector<std::vector<std::string>> ranks;
-                const std::string coord = cat("--coord=127.0.0.1:", free_port());
-                for (int rank = 0; rank < of.ranks; ++rank) {
-                    ranks.push_back(words(of));
-                    if (of.ranks == 1) break;
-                    ranks.back().insert(ranks.back().end(),
-                                        {coord, cat("--rank=", rank), cat("--world=", of.ranks),
-                                         "--preflight=off"});
-                }
-                return ranks;
-            }));
-        return tried;
-    }
-
-    // Collective: rank 0 decides what is measured next and for how long. `own`: options of this
-    // machine's rank, the fastest that it has by itself.
-    std::vector<Tried> measure_together(JobSession& job, const Setup& own) {
-        std::vector<Tried> tried;
-        const auto [host, port] = coordinator_address(config_.coord);
-        // The ranks of this job listen on the numbers after the coordinator's.
-        int next = port + 50;
-        best_ = 0;
-        end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * config_.minutes));
-        for (Setup& setup : join_setups(job.world())) {
-            ++next;
-            const bool in_stages = setup.options.contains("pipeline");
-            for (const auto& [name, value] : own.options)
-                if (!in_stages || (name != "accumulate" && name != "replicas"))
-                    setup.options.try_emplace(name, value);
-            const auto ranks = [&, at = cat("--coord=", host, ":", next)](const Setup& of) {
-                std::vector<std::string> all = words(of, job.rank() == 0);
-                all.insert(all.end(),
-                           {at, cat("--rank=", job.rank()), cat("--world=", job.world())});
-                return std::vector<std::vector<std::string>>{all};
-            };
-            // The others start theirs, and end it when rank 0 says that it is done.
-            if (job.rank() == 0) {
-                const bool runs = !is_known(setup, job.world());
-                broadcast_json(job.communicator(), runs);
-                tried.push_back(measure(std::move(setup), ranks, job.world()));
-                if (runs) job.communicator().barrier();
-            } else {
-                if (broadcast_json(job.communicator(), {}).get<bool>()) {
-                    MeasuredRun run(folder_, ranks(setup), environment_);
-                    job.communicator().barrier();
-                }
-                tried.push_back({std::move(setup), {}});
+        const auto ranks = [&](const Setup& of) {
+            std::vector<std::vector<std::string>> all;
+            const std::string coord = cat("--coord=127.0.0.1:", free_port());
+            for (int rank = 0; rank < of.ranks; ++rank) {
+                all.push_back(words(of));
+                if (of.ranks > 1)
+                    all.back().insert(all.back().end(),
+                                      {coord, cat("--rank=", rank), cat("--world=", of.ranks),
+                                       "--preflight=off"});
             }
-        }
-        return tried;
+            return all;
+        };
+        return race(setups, [&](Tried& one, double seconds) { measure(one, seconds, ranks, 1); });
     }
 
-    void print(const std::vector<Tried>& all, double base) const {
-        const Tried* const best = fastest(all);
+    // Collective: rank 0 decides what is measured next and for how long; the others run with it.
+    // `own`: options of this machine's rank, the fastest that it has by itself. Rank 0 returns the
+    // fastest.
+    const Tried* measure_together(JobSession& job, const Setup& own, std::vector<Tried>& setups) {
+        const auto [host, port] = coordinator_address(config_.coord);
+        for (Tried& one : setups)
+            for (const auto& [name, value] : own.options)
+                if (!one.setup.options.contains("pipeline") ||
+                    (name != "accumulate" && name != "replicas"))
+                    one.setup.options.try_emplace(name, value);
+        // The ranks of this job listen on the numbers after the coordinator's.
+        auto ranks = [&, next = port + 50](const Setup& of) mutable {
+            std::vector<std::string> all = words(of, job.rank() == 0);
+            all.insert(all.end(), {cat("--coord=", host, ":", ++next), cat("--rank=", job.rank()),
+                                   cat("--world=", job.world())});
+            return std::vector<std::vector<std::string>>{all};
+        };
+        const auto begin_next = [&](int number) {
+            return broadcast_json(job.communicator(), number).get<int>();
+        };
+        if (job.rank() > 0) {
+            for (int number = begin_next(-1); number >= 0;) {
+                MeasuredRun run(folder_, ranks(setups[size_t(number)].setup), environment_);
+                number = begin_next(-1);  // rank 0 has ended this one
+            }
+            return nullptr;
+        }
+        end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * config_.minutes));
+        const Tried* best = race(setups, [&](Tried& one, double seconds) {
+            const auto all_ranks = [&](const Setup& of) {
+                begin_next(int(&one - setups.data()));
+                return ranks(of);
+            };
+            measure(one, seconds, all_ranks, job.world());
+        });
+        begin_next(-1);
+        return best;
+    }
+
+    void print(const std::vector<Tried>& all, const Tried* best, double base) const {
         Table table(config_.json);
         for (const Tried& one : all) {
             const Speed& s = one.speed;
@@ -132,7 +132,7 @@ class Tune {
                                      : !one.setup.is_exact ? "trains another way"
                                      : one.is_from_file    ? "measured before"
                                                            : "";
-            std::vector<Cell> row = {{"setup", one.setup.name, "setup", "{:<30}"},
+            std::vector<Cell> row = {{"setup", one.setup.name, "setup", "{:<34}"},
                                      {"options", options_of(one.setup)}};
             // What was not measured has no figures.
             const auto figure = [&](const char* key, double value, const char* title,
@@ -141,6 +141,7 @@ class Tune {
                 row.emplace_back("", s.fault.empty() ? text : std::string("-"), title, "{:>7}");
             };
             const double speed_up = base > 0 ? s.images_per_second / base : 0;
+            figure("seconds", s.seconds, "for", fmt::format("{:.0f} s", s.seconds));
             figure("images_per_second", s.images_per_second, "img/s",
                    fmt::format("{:.1f}", s.images_per_second));
             figure("speed_up", speed_up, "x", fmt::format("{:.2f}", speed_up));
@@ -174,7 +175,6 @@ class Tune {
     }
 
  private:
-    int cores() const { return config_.threads > 0 ? config_.threads : available_cpus(); }
     static std::string make_folder() {
         std::string name = (std::filesystem::temp_directory_path() / "tune-XXXXXX").string();
         if (!mkdtemp(name.data())) fail("cannot make a folder ", name, ": ", std::strerror(errno));
@@ -204,27 +204,24 @@ class Tune {
         for (const std::string& word : given_) text += " " + word;
         return text;
     }
-    bool is_known(const Setup& setup, int world) const { return records_.find(key(setup, world)); }
 
+    // `ranks` gives the options of each process, once, if the setup is to run.
     template <class Ranks>
-    Tried measure(Setup setup, const Ranks& ranks, int world = 1) {
-        constexpr double kSeconds = 3;
-        Tried tried{std::move(setup), {}};
+    void measure(Tried& tried, double seconds, Ranks&& ranks, int world) {
         const std::string name = key(tried.setup, world);
         const double left = -seconds_since(end_);
-        if (const Speed* known = records_.find(name)) {
+        if (const Speed* known = records_.find(name); known && known->seconds >= seconds) {
             tried.speed = *known, tried.is_from_file = true;
-        } else if (left <= 0) {
-            tried.speed.fault = "not measured: --minutes are over";
-        } else {
-            log_.info(cat("measuring ", tried.setup.name));
+        } else if (left > 0) {
+            log_.info(cat("measuring ", tried.setup.name, " for ", seconds, " s"));
             std::filesystem::remove_all(folder_ + "/run0");
             tried.speed = MeasuredRun(folder_, ranks(tried.setup), environment_)
-                              .watch(kSeconds, std::max(left / 3, 20.0), best_, stop_);
+                              .watch(seconds, std::max(left / 3, 20.0), stop_);
+            tried.is_from_file = false;
             if (tried.speed.fault.empty()) records_.add(name, tried.speed);
+        } else if (tried.speed.seconds == 0) {
+            tried.speed.fault = "not measured: --minutes are over";
         }
-        if (tried.speed.fault.empty()) best_ = std::max(best_, tried.speed.images_per_second);
-        return tried;
     }
 
     const Config& config_;
@@ -237,18 +234,18 @@ class Tune {
     const std::vector<std::string> environment_ = plain_environment();
     const Clock::time_point begin_ = Clock::now();
     Clock::time_point end_;  // after it nothing is begun
-    double best_ = 0;        // images/s, so far
 };
 
 int tune_in_job(JobSession& job) {
     const bool alone = job.world() == 1;
     if (!alone) job.take_settings_of_rank0();
     Tune tune(job.line, job.rank(), job.log, job.stop);
-    std::vector<Tried> here = tune.measure_here(alone ? 1 : 0.5);
+    std::vector<Tried> here, joined;
+    for (Setup& one : local_setups(tune.cores(), count_gpus()))
+        if (alone || one.ranks == 1) here.push_back({std::move(one)});
+    const Tried* best = tune.measure_here(here, alone ? 1 : 0.5);
     const double base = here[0].speed.images_per_second;
-    tune.print(here, base);
-    if (!alone) std::erase_if(here, [](const Tried& one) { return one.setup.ranks > 1; });
-    const Tried* best = fastest(here);
+    tune.print(here, best, base);
     if (!best)
         fail("no setup could be measured; the first: ", here[0].speed.fault,
              "; more --minutes, or a smaller --model or --batch, may help");
@@ -256,9 +253,9 @@ int tune_in_job(JobSession& job) {
         tune.write(job.line, best->setup);
         return 0;
     }
-    const std::vector<Tried> joined = tune.measure_together(job, best->setup);
-    if (job.rank() == 0) tune.print(joined, base);
-    const Tried* fast = fastest(joined);
+    for (Setup& one : join_setups(job.world())) joined.push_back({std::move(one)});
+    const Tried* fast = tune.measure_together(job, best->setup, joined);
+    if (job.rank() == 0) tune.print(joined, fast, base);
     const int found =
         broadcast_json(job.communicator(), fast ? int(fast - joined.data()) : -1).get<int>();
     if (found < 0) job.log.notice("no setup of several machines could be measured: this is of one");

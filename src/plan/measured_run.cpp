@@ -34,24 +34,23 @@ uint16_t free_port() {
     return ntohs(address.sin_port);
 }
 
-Speed speed_of_log(const std::string& path, double& seconds) {
+Speed speed_of_log(const std::string& path) {
     constexpr int kWarmUp = 2;
     std::ifstream file(path);
     Speed speed;
     double images = 0, waited = 0, busy = 0;
     int steps = 0;
-    seconds = 0;
     for (std::string line; std::getline(file, line);) {
         const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
         if (!event.is_object() || event.value("event", "") != "step" || ++steps <= kWarmUp)
             continue;
         const double n = event.value("images", 0.0), rate = event.value("images_per_second", 0.0);
         if (!(n > 0 && rate > 0)) continue;
-        images += n, seconds += n / rate;
+        images += n, speed.seconds += n / rate;
         waited += n / rate * event.value("net_wait", 0.0);
         busy += n / rate * event.value("net_busy", 0.0);
     }
-    if (seconds > 0)
+    if (const double seconds = speed.seconds; seconds > 0)
         speed.images_per_second = images / seconds, speed.net_wait = waited / seconds,
         speed.net_busy = busy / seconds;
     return speed;
@@ -135,28 +134,24 @@ long MeasuredRun::end() {
     return peaks_;
 }
 
-Speed MeasuredRun::watch(double seconds, double limit, double best, const Stop& stop) {
+Speed MeasuredRun::watch(double seconds, double limit, const Stop& stop) {
     const auto begin = Clock::now();
     auto since = begin;  // the first step whose speed counts
-    double cpu_before = 0, covered = 0;
+    double cpu_before = 0;
     Speed speed;
-    const auto is_clear = [&] {
-        return covered >= seconds / 4 && speed.images_per_second < 0.7 * best;
-    };
     // The window of the cores begins with the first line that is seen.
-    while (speed.fault.empty() &&
-           ((covered < seconds && !is_clear()) || seconds_since(since) < 0.5)) {
+    while (speed.fault.empty() && (speed.seconds < seconds || seconds_since(since) < 0.5)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         if (const int signal = stop()) fail("stopped by signal ", signal);
-        if (covered == 0) since = Clock::now(), cpu_before = cpu_seconds();
+        if (speed.seconds == 0) since = Clock::now(), cpu_before = cpu_seconds();
         std::string why;
         const bool has_ended = one_has_ended(why);
-        speed = speed_of_log(folder_ + "/run0/log.jsonl", covered);
+        speed = speed_of_log(folder_ + "/run0/log.jsonl");
         if (has_ended)
             speed.fault = why;
         else if (seconds_since(begin) > limit)
-            speed.fault =
-                fmt::format("too slow: only {:.1f} s were measured in {:.0f} s", covered, limit);
+            speed.fault = fmt::format("too slow: only {:.1f} s were measured in {:.0f} s",
+                                      speed.seconds, limit);
     }
     if (speed.fault.empty())
         speed.cores = (cpu_seconds() - cpu_before) / std::max(seconds_since(since), 1e-3);

@@ -11,6 +11,7 @@
 namespace convoy {
 
 struct Speed {
+    double seconds = 0;                 // that the measured steps took
     double images_per_second = 0;       // of all ranks
     double net_wait = 0, net_busy = 0;  // parts of the time, of rank 0
     double cores = 0,
@@ -19,8 +20,8 @@ struct Speed {
 };
 
 // The speed that the lines of a log.jsonl tell, beginning with the third: the first two warm up.
-// `seconds`: that these lines cover. Lines that are no step, or no JSON, are passed over.
-Speed speed_of_log(const std::string& path, double& seconds);
+// Lines that are no step, or no JSON, are passed over.
+Speed speed_of_log(const std::string& path);
 
 // `trainer train` in some processes of this machine. Their output and rank 0's run folder are in
 // `folder`, which exists.
@@ -33,10 +34,10 @@ class MeasuredRun {
     ~MeasuredRun() { end(); }
     MeasuredRun(const MeasuredRun&) = delete;
 
-    // Blocks until rank 0, the first process, has trained for `seconds` after its warm-up, or for a
-    // quarter of that where it is far below `best` images/s; a process has ended (which is a fault)
-    // or `limit` seconds are over. Then ends all. Throws Error on a signal.
-    Speed watch(double seconds, double limit, double best, const Stop& stop);
+    // Blocks until rank 0, the first process, has trained for `seconds` after its warm-up, a
+    // process has ended (which is a fault) or `limit` seconds are over. Then ends all. Throws Error
+    // on a signal.
+    Speed watch(double seconds, double limit, const Stop& stop);
 
  private:
     double cpu_seconds() const;

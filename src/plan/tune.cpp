@@ -72,13 +72,21 @@ bool is_tuned(const std::string& option) {
     return false;
 }
 
-const Tried* fastest(const std::vector<Tried>& tried) {
-    const Tried* best = nullptr;
-    for (const Tried& one : tried)
-        if (one.speed.fault.empty() && one.setup.is_exact &&
-            (!best || one.speed.images_per_second > best->speed.images_per_second))
-            best = &one;
-    return best;
+const Tried* race(std::vector<Tried>& tried,
+                  const std::function<void(Tried&, double seconds)>& measure) {
+    std::vector<Tried*> left;
+    for (Tried& one : tried) left.push_back(&one);
+    for (double seconds = 1;; seconds = std::min(3 * seconds, 9.0)) {
+        for (Tried* one : left) measure(*one, seconds);
+        std::erase_if(left, [](const Tried* one) {
+            return !one->setup.is_exact || !one->speed.fault.empty();
+        });
+        std::ranges::stable_sort(left, std::greater(),
+                                 [](const Tried* one) { return one->speed.images_per_second; });
+        if (left.size() < 2 || (left.size() <= 3 && seconds > 1))
+            return left.empty() ? nullptr : left[0];
+        left.resize(std::max<size_t>((left.size() + 2) / 3, 2));
+    }
 }
 
 TuneRecords::TuneRecords(std::string path) : path_(std::move(path)) {
@@ -89,9 +97,13 @@ TuneRecords::TuneRecords(std::string path) : path_(std::move(path)) {
         const auto number = [&](const char* name) {
             return one.contains(name) && one[name].is_number() ? one[name].get<double>() : 0;
         };
-        const Speed speed{number("images_per_second"), number("net_wait"),
-                          number("net_busy"),          number("cores"),
-                          number("memory_mb"),         ""};
+        const Speed speed{number("seconds"),
+                          number("images_per_second"),
+                          number("net_wait"),
+                          number("net_busy"),
+                          number("cores"),
+                          number("memory_mb"),
+                          ""};
         if (speed.images_per_second > 0) speeds_[one["key"]] = speed;
     }
 }
@@ -105,6 +117,7 @@ void TuneRecords::add(const std::string& key, const Speed& speed) {
     speeds_[key] = speed;
     std::ofstream file(path_, std::ios::app);
     file << json{{"key", key},
+                 {"seconds", speed.seconds},
                  {"images_per_second", speed.images_per_second},
                  {"net_wait", speed.net_wait},
                  {"net_busy", speed.net_busy},

@@ -2,6 +2,7 @@
 // real run (measured_run.h).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,11 +30,15 @@ bool is_tuned(const std::string& option);
 
 struct Tried {
     Setup setup;
-    Speed speed;
+    Speed speed = {};
     bool is_from_file = false;  // measured by an earlier tune
 };
-// The fastest of those that are exact; null if there is none.
-const Tried* fastest(const std::vector<Tried>& tried);
+// The fastest of those that are exact; null if none could be measured. All are measured for a
+// second, the fastest third of the exact ones for three, and so on to the last two or three
+// (successive halving: Jamieson and Talwalkar 2016), so that the time goes to those that are hard
+// to tell apart. `measure` sets the speed.
+const Tried* race(std::vector<Tried>& tried,
+                  const std::function<void(Tried&, double seconds)>& measure);
 
 // The runs measured so far, in a file of JSON lines, so that a tune that was interrupted goes on.
 // A key names everything on which a speed depends.
