@@ -1,9 +1,9 @@
 // micro.h — the innermost loops, compiled once for each width of vector registers.
 //
 // vectors.h, micro_body.h and the other *_body.h are the source; micro_base.cpp compiles them for
-// the floor of the build (AVX2, NEON, …), micro_avx512.cpp for AVX-512; micro_amx.cpp adds the tile
-// unit, and passes that round to bf16 by the processor's own instruction. pick_micro() chooses at
-// run time.
+// the floor of the build (AVX2, NEON, …), micro_avx512.cpp for AVX-512; micro_amx.cpp adds products
+// of bf16 by the processor's own instructions, and passes that round by them. pick_micro() chooses
+// at run time.
 #pragma once
 
 #include <cstddef>
@@ -174,6 +174,7 @@ constexpr int kRowStride = kDepthBlock + kPiece;
 const Micro& micro_base();
 const Micro& micro_avx512();  // only on x86-64, only to be called where the processor has it
 const Micro& micro_amx();     // only on x86-64, only to be called where may_use_amx()
+const Micro& micro_avx512_bf16();  // only on x86-64, only where the processor has AVX512_BF16
 // bf16: whether its products are needed, for which the system must be asked.
 const Micro& pick_micro(bool bf16 = false);
 

@@ -1,4 +1,7 @@
-// micro_amx.cpp — AVX-512, with products of bf16 on the tile unit (tiles.h).
+// micro_amx.cpp — AVX-512, with products of bf16 by the processor's own instructions: on the tile
+// unit, or VDPBF16PS, which adds 16 products of pairs to 16 sums (tiles.h).
+
+#include <cstring>
 
 #include "kernels/cpu/micro.h"
 
@@ -80,18 +83,70 @@ void multiply_any(const TileBlock& block) {
         block.column_tiles > 1 ? multiply<1, 2>(block) : multiply<1, 1>(block);
 }
 
+// 8 rows × J tiles of columns, whose sums stay in registers over all steps.
+template <int J>
+void dot_rows(const TileBlock& block, int row, float* sums) {
+    constexpr int kRows = 8;
+    __m512 c[kRows][J];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+        for (int j = 0; j < J; ++j)
+            c[i][j] = block.add ? _mm512_loadu_ps(sums + i * 32 + j * 16) : _mm512_setzero_ps();
+    const Bf16 *b = block.b, *ahead = block.ahead;
+    for (int t = 0; t < block.steps; ++t, b += block.b_step) {
+        for (int i = 0; row == 0 && i < block.ahead_lines; ++i, ahead += 32)
+            __builtin_prefetch(ahead, 0, 2);
+        const Bf16* a = block.a + (block.a_at ? block.a_at[t] : block.a_step * t) +
+                        row / 16 * block.a_half + row % 16 * block.a_row;
+        for (int p = 0; p < 32; p += 2) {
+            __m512bh pairs[J];
+#pragma GCC unroll 2
+            for (int j = 0; j < J; ++j)
+                pairs[j] = __m512bh(_mm512_loadu_si512(b + j * block.b_half + p * 16));
+#pragma GCC unroll 8
+            for (int i = 0; i < kRows; ++i) {
+                int pair;
+                std::memcpy(&pair, a + i * block.a_row + p, sizeof pair);
+#pragma GCC unroll 2
+                for (int j = 0; j < J; ++j)
+                    c[i][j] =
+                        _mm512_dpbf16_ps(c[i][j], __m512bh(_mm512_set1_epi32(pair)), pairs[j]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+        for (int j = 0; j < J; ++j) _mm512_storeu_ps(sums + i * 32 + j * 16, c[i][j]);
+}
+
+void multiply_dots(const TileBlock& block) {
+    for (int row = 0; row < 16 * block.row_tiles; row += 8)
+        (block.column_tiles > 1 ? dot_rows<2> : dot_rows<1>)(block, row, block.sums + row * 32);
+}
+
+Micro with_bf16(const char* name, void (*multiply)(const TileBlock&)) {
+    Micro micro = micro_avx512();
+    micro.name = name;
+    micro.tiles = kTileTwin;
+    micro.tiles.multiply = multiply;
+    micro.on_bf16 = kPasses<Bf16>;
+    return micro;
+}
+
 }  // namespace
 
 const Micro& micro_amx() {
     static const Micro micro = [] {
-        Micro with_tiles = micro_avx512();
-        with_tiles.name = "AVX-512 with AMX";
-        with_tiles.tiles = kTileTwin;
+        Micro with_tiles = with_bf16("AVX-512 with AMX", multiply_any);
         with_tiles.tiles.begin = begin, with_tiles.tiles.end = end;
-        with_tiles.tiles.multiply = multiply_any;
-        with_tiles.on_bf16 = kPasses<Bf16>;
         return with_tiles;
     }();
+    return micro;
+}
+const Micro& micro_avx512_bf16() {
+    static const Micro micro = with_bf16("AVX-512 with BF16", multiply_dots);
     return micro;
 }
 

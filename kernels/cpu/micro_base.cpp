@@ -46,8 +46,12 @@ const Micro& pick_micro([[maybe_unused]] bool bf16) {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) {
         if (!bf16) return micro_avx512();
-        static const bool amx = __builtin_cpu_supports("avx512bf16") && may_use_amx();
-        return amx ? micro_amx() : micro_avx512();
+        if (!__builtin_cpu_supports("avx512bf16")) return micro_avx512();
+        static const bool amx = may_use_amx();
+        if (amx) return micro_amx();
+        // VDPBF16PS multiplies at twice the rate of floats on AMD's processors, at half on Intel's.
+        if (__builtin_cpu_is("amd")) return micro_avx512_bf16();
+        return micro_avx512();
     }
 #endif
     return micro_base();

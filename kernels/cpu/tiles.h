@@ -1,4 +1,5 @@
-// tiles.h — products of bf16 on the tile unit of x86 (AMX), and a twin in plain vectors.
+// tiles.h — products of bf16 on the tile unit of x86 (AMX), and a twin in plain vectors; blocks of
+// the same layout by VDPBF16PS.
 //
 // A tile is 16 rows of 64 bytes. Two tiles of A and two of B make a block of 32 × 32 sums:
 //
@@ -17,6 +18,9 @@
 // below 2⁻¹²⁶ are taken and given as 0. The twin (tile_body.h) does the same in the same order, so
 // the bits are equal. (Except NaNs' own bits; and outside of x86 the twin keeps small numbers.) On
 // arm64 the instruction would be BFMMLA, with pairs of 4.
+//
+// VDPBF16PS adds a pair at a time: c += a(2p+1)·b(2p+1), then c += a(2p)·b(2p), both fused. So its
+// sums have other roundings than those of the other two.
 #pragma once
 
 #include <cstddef>

@@ -134,8 +134,10 @@ int bench_kernels(const Config& config, double seconds, std::FILE* out, const Ma
                 why_none = error.what();
             }
         if (!config.json && model == kTimedModels[0].first) {
-            fmt::print(out, "{}; limit {:.0f} GFLOP/s (multiply-adds on registers)\n",
-                       backend->description(), backend->measure_peak_gflops());
+            fmt::print(out, "{}; limit {:.0f} GFLOP/s ({})\n", backend->description(),
+                       backend->measure_peak_gflops(),
+                       config.precision == Precision::kBf16 ? "products of bf16, from L1"
+                                                            : "multiply-adds on registers");
             if (!why_none.empty()) fmt::print(out, "no cuBLAS to compare with: {}\n", why_none);
         }
         std::map<std::string, int> layers;

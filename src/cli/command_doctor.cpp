@@ -57,11 +57,12 @@ double gigabytes(double bytes) { return bytes / (1 << 30); }
 Finding processors(const Config& config) {
     const std::string name = line_of("/proc/cpuinfo", "model name");
     const int cpus = available_cpus();
-    std::string text =
-        cat(name.empty() ? "" : printable(name) + "; ",
-            make_backend("cpu", {.threads = config.threads})->description(),
-            line_of("/proc/cpuinfo", "flags").find(" amx_bf16") == std::string::npos ? "; no AMX"
-                                                                                     : "; AMX");
+    const std::string flags = line_of("/proc/cpuinfo", "flags");
+    std::string text = cat(name.empty() ? "" : printable(name) + "; ",
+                           make_backend("cpu", {.threads = config.threads})->description(),
+                           flags.find(" amx_bf16") != flags.npos      ? "; AMX"
+                           : flags.find(" avx512_bf16") != flags.npos ? "; BF16, no AMX"
+                                                                      : "; no AMX");
     const int all = int(std::thread::hardware_concurrency());
     if (cpus < all) text += cat("; ", cpus, " of ", all, " processors, by affinity or cgroup");
     const double load = to_number<double>(first_word("/proc/loadavg")).value_or(0);

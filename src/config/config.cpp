@@ -170,8 +170,8 @@ static const Option kOptions[] = {
     {"conv", "Device", &C::conv, "auto|winograd|direct", kCompute, 0, kAny,
      "algorithm of 3x3 and 5x5 convolutions"},
     {"precision", "Device", &C::precision, "fp32|tf32|bf16", kCompute, 0, kAny,
-     "number format of products; tf32 (GPUs) and bf16 use tensor cores, bf16 on a CPU its tile "
-     "unit (AMX), and sum in fp32; bf16 also halves the memory of activations"},
+     "number format of products; tf32 (GPUs) and bf16 use tensor cores, bf16 on a CPU AMX or "
+     "VDPBF16PS, and sum in fp32; bf16 also halves the memory of activations"},
     {"gemm", "Device", &C::gemm, "own|cublas", kCompute, 0, kAny,
      "matrix products of linear layers on a GPU: own kernels, or cuBLAS where it is installed"},
     {"graph", "Device", &C::graph, "auto|on|off", kTrain | kBenchTrain, 0, kAny,
