@@ -172,8 +172,8 @@ constexpr int kDepthBlock = 256;  // most depth of a tile: a panel of b, 32 colu
 constexpr int kRowStride = kDepthBlock + kPiece;
 
 const Micro& micro_base();
-const Micro& micro_avx512();  // only on x86-64, only to be called where the processor has it
-const Micro& micro_amx();     // only on x86-64, only to be called where may_use_amx()
+const Micro& micro_avx512();       // only on x86-64, only to be called where the processor has it
+const Micro& micro_amx();          // only on x86-64, only to be called where may_use_amx()
 const Micro& micro_avx512_bf16();  // only on x86-64, only where the processor has AVX512_BF16
 // bf16: whether its products are needed, for which the system must be asked.
 const Micro& pick_micro(bool bf16 = false);
