@@ -99,6 +99,7 @@ void dot_rows(const TileBlock& block, int row, float* sums) {
             __builtin_prefetch(ahead, 0, 2);
         const Bf16* a = block.a + (block.a_at ? block.a_at[t] : block.a_step * t) +
                         row / 16 * block.a_half + row % 16 * block.a_row;
+#pragma GCC unroll 4
         for (int p = 0; p < 32; p += 2) {
             __m512bh pairs[J];
 #pragma GCC unroll 2
