@@ -126,7 +126,8 @@ struct Results {
     std::vector<float> dw;
 };
 Results run(const Micro& micro, int threads, const Case& c, bool linear) {
-    CpuBackend backend({.threads = threads, .precision = Precision::kBf16}, micro);
+    CpuBackend backend(
+        {.threads = threads, .conv = ConvMethod::kDirect, .precision = Precision::kBf16}, micro);
     const Type half = Type::kBfloat16;
     const Shape xs = linear ? Shape{c.x.N * c.x.H, 1, 1, c.x.C * c.x.W} : c.x;
     const Window window = linear ? Window::square(1) : c.window;

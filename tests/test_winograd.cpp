@@ -6,10 +6,12 @@
 // F(4, 3) and 3.50 for F(2, 5); by its square, 10.8 and 12.3, in two dimensions. Relative to m
 // there are some 12 roundings of the transforms and √(C/2) of the sum over C ≤ 256 channels in a
 // row, each of 0.4·2^-24 rms: √(12 + 128)·0.4·2^-24·12.3 = 3.5e-6. Measured 0.5e-6 to 1.5e-6,
-// allowed 5e-6.
+// allowed 5e-6. Images in bf16 are transformed as floats, so only storing y and dx adds an error,
+// of half a unit of the last of 8 bits: 2^-8.
 #include "kernels/backend.h"
 #include "tests/reference.h"
 #include "tests/support.h"
+#include "tests/through_device.h"
 
 namespace convoy {
 
@@ -57,8 +59,22 @@ double relative_error(const Got& got, const std::vector<double>& want) {
     return std::sqrt(error / size);
 }
 
-std::unique_ptr<Backend> winograd(int threads) {
-    return make_backend("cpu", {.threads = threads, .conv = ConvMethod::kWinograd});
+std::unique_ptr<Backend> cpu(int threads, ConvMethod conv, Precision precision) {
+    auto backend = make_backend("cpu", {.threads = threads, .conv = conv, .precision = precision});
+    if (precision == Precision::kFp32) return backend;
+    return std::make_unique<ThroughDevice>(std::move(backend));
+}
+std::unique_ptr<Backend> winograd(int threads, Precision precision = Precision::kFp32) {
+    return cpu(threads, ConvMethod::kWinograd, precision);
+}
+
+constexpr Precision kPrecisions[] = {Precision::kFp32, Precision::kBf16};
+double stored(Precision precision) { return precision == Precision::kBf16 ? 0x1p-8 : 0; }
+
+std::vector<float> rounded(std::vector<float> x, Precision precision) {
+    if (precision == Precision::kBf16)
+        for (float& v : x) v = reference::rounded(v, precision);
+    return x;
 }
 
 Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
@@ -67,34 +83,42 @@ Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
 }  // namespace
 
 TEST_CASE("Winograd's forward, grad_x and grad_w are within 5e-6 of the formula in double") {
-    auto backend = winograd(2);
-    for (const Case& c : kCases)
-        for (Input kind : {kRandom, kConstant, kLargeMean, kSpread}) {
-            if (kind != kRandom && c.K * c.x.C > 5000) continue;  // the formula takes its time
-            CAPTURE(cat("x ", c.x.text(), " to ", c.K, ", ", c.size, "x", c.size, " pad ", c.pad_h,
-                        "x", c.pad_w, " input ", int(kind)));
-            const Window window = c.window();
-            const Shape ws = c.filters(), ys = reference::conv_shape(c.x, ws, window);
-            std::vector<float> x = fill(c.x.elems(), 1, kind), w = random_floats(ws.elems(), 2);
-            std::vector<float> dy = fill(ys.elems(), 3, kind);
-            const reference::Array X(c.x, x), W(ws, w), DY(ys, dy);
+    for (Precision precision : kPrecisions) {
+        auto backend = winograd(2, precision);
+        const double bound = kBound + stored(precision);
+        for (const Case& c : kCases)
+            for (Input kind : {kRandom, kConstant, kLargeMean, kSpread}) {
+                if (kind != kRandom && c.K * c.x.C > 5000) continue;  // the formula takes its time
+                CAPTURE(cat(name_of(precision), " x ", c.x.text(), " to ", c.K, ", ", c.size, "x",
+                            c.size, " pad ", c.pad_h, "x", c.pad_w, " input ", int(kind)));
+                const Window window = c.window();
+                const Shape ws = c.filters(), ys = reference::conv_shape(c.x, ws, window);
+                auto x = rounded(fill(c.x.elems(), 1, kind), precision);
+                auto w = rounded(random_floats(ws.elems(), 2), precision);
+                auto dy = rounded(fill(ys.elems(), 3, kind), precision);
+                const reference::Array X(c.x, x), W(ws, w), DY(ys, dy);
 
-            Guarded y(ys.elems()), dx(c.x.elems()), dw(ws.elems(), 0.0f);
-            backend->conv2d(view(x, c.x), view(w, ws), nullptr, window, false, view(y, ys));
-            CHECK(relative_error(y.span(), reference::conv2d(X, W, {}, window, false).v) <= kBound);
-            backend->conv2d_grad_x(view(dy, ys), view(w, ws), window, nullptr, view(dx, c.x));
-            CHECK(relative_error(dx.span(), reference::conv2d_grad_x(DY, W, window, c.x, {}).v) <=
-                  kBound);
-            backend->conv2d_grad_w(view(x, c.x), view(dy, ys), window, view(dw, ws), nullptr);
-            CHECK(relative_error(dw.span(), reference::conv2d_grad_w(X, DY, window, ws).v) <=
-                  kBound);
-        }
+                Guarded y(ys.elems()), dx(c.x.elems()), dw(ws.elems(), 0.0f);
+                backend->conv2d(view(x, c.x), view(w, ws), nullptr, window, false, view(y, ys));
+                const auto want_y = reference::conv2d(X, W, {}, window, false).v;
+                CHECK(relative_error(y.span(), want_y) <= bound);
+                backend->conv2d_grad_x(view(dy, ys), view(w, ws), window, nullptr, view(dx, c.x));
+                const auto want_dx = reference::conv2d_grad_x(DY, W, window, c.x, {}).v;
+                CHECK(relative_error(dx.span(), want_dx) <= bound);
+                backend->conv2d_grad_w(view(x, c.x), view(dy, ys), window, view(dw, ws), nullptr);
+                const auto want_dw = reference::conv2d_grad_w(X, DY, window, ws).v;
+                CHECK(relative_error(dw.span(), want_dw) <= kBound);
+            }
+    }
 }
 
 TEST_CASE("Winograd's epilogue adds the bias, cuts at zero and applies the mask") {
-    auto backend = winograd(2);
-    auto direct = make_backend("cpu", {.threads = 2, .conv = ConvMethod::kDirect});
-    for (int size : {3, 5}) {
+    for (const auto& [precision, size] : {std::pair(Precision::kFp32, 3),
+                                          {Precision::kFp32, 5},
+                                          {Precision::kBf16, 3},
+                                          {Precision::kBf16, 5}}) {
+        auto backend = winograd(2, precision);
+        auto direct = cpu(2, ConvMethod::kDirect, precision);
         const Window window = Window::square(size, 1, size / 2);
         const Shape xs{2, 7, 6, 19}, ws{37, size, size, 19}, ys{2, 7, 6, 37};
         std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
@@ -107,8 +131,12 @@ TEST_CASE("Winograd's epilogue adds the bias, cuts at zero and applies the mask"
         backend->conv2d_grad_x(view(dy, ys), view(w, ws), window, view(x, xs), view(dx, xs));
         // Sums of 9·19 or more products, each side off by its own rounding, Winograd's eight times.
         const int taps = size * size;
-        CHECK_CLOSE(y.span(), want, 9 * sum_tolerance(taps * 19));
-        CHECK_CLOSE(dx.span(), want_dx, 9 * sum_tolerance(taps * 37));
+        const double twice = 2 * stored(precision);  // stored by both
+        const auto largest = [](const auto& v) {
+            return std::abs(*std::ranges::max_element(v, {}, [](float f) { return std::abs(f); }));
+        };
+        CHECK_CLOSE(y.span(), want, 9 * sum_tolerance(taps * 19) + twice * largest(want));
+        CHECK_CLOSE(dx.span(), want_dx, 9 * sum_tolerance(taps * 37) + twice * largest(want_dx));
         for (size_t i = 0; i < x.size(); ++i)
             if (x[i] <= 0) CHECK(dx.data()[i] == 0);
     }

@@ -1,6 +1,5 @@
 // conv2d.cpp — convolutions as products with the matrix of patches (gemm.h), or where that is
-// faster by Winograd's method (winograd.h). In bf16 on tiles (tiles.h), always directly. Depthwise
-// ones are in depthwise.cpp.
+// faster by Winograd's method (winograd.h). Depthwise ones are in depthwise.cpp.
 //
 //   conv2d         y  = patches(x) · wᵀ          rows n,p,q · depth r,s,c · columns k
 //   conv2d_grad_x  dx = patches(dy) · w          for each of the stride_h·stride_w phases:
@@ -42,9 +41,12 @@ struct PhaseTaps {
 
 }  // namespace
 
-bool CpuBackend::use_winograd(const Patches& x, int K) const {
-    if (!winograd_can(x)) return false;
-    return conv_ == ConvMethod::kWinograd || (conv_ == ConvMethod::kAuto && winograd_pays(x, K));
+template <class T>
+bool CpuBackend::use_winograd(const PatchesOf<T>& x, int K) const {
+    if (!winograd_can(x) || conv_ == ConvMethod::kDirect) return false;
+    if (conv_ == ConvMethod::kWinograd) return true;
+    if (std::is_same_v<T, Bf16> && cpu_.micro.tiles.beats_winograd) return false;
+    return winograd_pays(x, K);
 }
 
 void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
@@ -59,13 +61,13 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
     with_product_types(x, y, [&]<class X, class Y>(X, Y) {
         const auto patches = patches_of<X>(x, window, y);
         const EpilogueOf<Y> epilogue{b, relu};
-        if constexpr (std::is_same_v<X, float>)
+        if constexpr (std::is_same_v<X, Y>)
             if (use_winograd(patches, w.N)) {
                 std::vector<ptrdiff_t> taps(size_t(w.H) * w.W);
                 for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * w.C;
-                return winograd_conv(cpu_, patches,
-                                     {w.floats(), 1, filter, int(taps.size()), taps.data()}, w.N,
-                                     y.floats(), epilogue);
+                const RightSideOf<X> filters{numbers<X>(w), 1, filter, int(taps.size()),
+                                             taps.data()};
+                return winograd_conv(cpu_, patches, filters, w.N, numbers<Y>(y), epilogue);
             }
         multiply_patches(cpu_, patches, RightSideOf<X>{numbers<X>(w), 1, filter}, w.N,
                          RowMapOf<Y>{numbers<Y>(y), line * y.H, line, row}, epilogue);
@@ -105,7 +107,7 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
                 const ptrdiff_t at = a * line + b * pixel;
                 const EpilogueOf<X> epilogue{nullptr, false,
                                              mask ? numbers<X>(mask) + at : nullptr};
-                if constexpr (std::is_same_v<Y, float>)
+                if constexpr (std::is_same_v<X, Y>)
                     if (step_h == 1 && step_w == 1 && use_winograd(patches, dx.C)) {
                         winograd_conv(cpu_, patches, filters, dx.C, to, epilogue);
                         continue;
@@ -126,9 +128,8 @@ void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, fl
         const X* from = numbers<X>(dy);
         if (db) add_column_sums(cpu_, from, int64_t(dy.N) * dy.H * dy.W, dy.C, db);
         if (own) return;
-        if constexpr (std::is_same_v<X, float>)
-            if (use_winograd(patches, dy.C))
-                return winograd_grad_w(cpu_, from, dy.C, patches, dw.floats());
+        if (use_winograd(patches, dy.C))
+            return winograd_grad_w(cpu_, from, dy.C, patches, dw.floats());
         multiply_rows(cpu_, from, dy.C, patches, dw.floats());
     });
 }

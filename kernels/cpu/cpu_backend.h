@@ -40,7 +40,8 @@ class CpuBackend : public Backend {
     void depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y);
     void depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx);
     void depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw);
-    bool use_winograd(const Patches& x, int K) const;
+    template <class T>
+    bool use_winograd(const PatchesOf<T>& x, int K) const;
     // f(float(), float()), or in bf16 f(Bf16(), T()): of what a product of x is compiled for that
     // gives y, which may be fp32 as well.
     template <class F>

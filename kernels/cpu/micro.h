@@ -32,9 +32,10 @@ struct TileOut {
 
 // A block of pixels of an NHWC image, 6x6, 4x4 or 2x2; those outside of [row_begin, row_end) ×
 // [col_begin, col_end) do not exist: they are read as 0 and not written.
+template <class T>
 struct WinogradBlock {
-    const float* data;      // of pixel (0, 0), which may lie outside of the image
-    ptrdiff_t line, pixel;  // floats from one row, or column, to the next
+    const T* data;          // of pixel (0, 0), which may lie outside of the image
+    ptrdiff_t line, pixel;  // numbers from one row, or column, to the next
     int channels;
     int row_begin, row_end, col_begin, col_end;
 };
@@ -47,17 +48,20 @@ struct WinogradPieces {
     ptrdiff_t piece_stride;
 };
 
-// F(out × out, size × size), out + size − 1 = 6: blocks of `out` × `out` outputs.
+// F(out × out, size × size), out + size − 1 = 6: blocks of `out` × `out` outputs. Images of T; what
+// is transformed, and the filters, are floats.
+template <class T>
 struct WinogradMethod {
     int size;
-    void (*gradient)(const WinogradBlock& in, const WinogradPieces& to);  // out × out → 36
+    void (*input)(const WinogradBlock<T>& in, const WinogradPieces& to);     // 6 × 6 → 36
+    void (*gradient)(const WinogradBlock<T>& in, const WinogradPieces& to);  // out × out → 36
     // size × size → 36, for `columns` (a multiple of width) side by side: tap t at
     // g[t·tap_stride + j], number xi to u[xi·xi_stride + j].
     void (*filter)(const float* g, ptrdiff_t tap_stride, int columns, float* u,
                    ptrdiff_t xi_stride);
     // 36 → out × out, then bias, relu and mask of `epilogue` (its rows and cols are not used). m
     // may be read up to the next multiple of width.
-    void (*output)(const float* m, ptrdiff_t xi_stride, const WinogradBlock& to,
+    void (*output)(const float* m, ptrdiff_t xi_stride, const WinogradBlock<T>& to,
                    const TileOut& epilogue);
     // dw += 36 → size × size, dw size² × channels; sums may be read up to the next multiple of
     // width.
@@ -153,9 +157,9 @@ struct Micro {
     const auto& passes(const float*) const { return on_floats; }
     const auto& passes(const Bf16*) const { return on_bf16; }
 
-    // The transforms of winograd.h: 6x6 pixels → 36, and what depends on the size of the filters.
-    void (*winograd_input)(const WinogradBlock& in, const WinogradPieces& out);
-    WinogradMethod winograd3, winograd5;
+    // The transforms of winograd.h.
+    WinogradMethod<float> winograd3, winograd5;
+    WinogradMethod<Bf16> winograd3_bf16, winograd5_bf16;
 
     // rounds·kChains·width multiply-adds in registers alone: the limit of the processor.
     float (*multiply_add_chains)(int rounds);

@@ -16,6 +16,8 @@ constexpr int kWidth = 16;
 
 #include "kernels/cpu/passes_body.h"
 
+#include "kernels/cpu/winograd_body.h"
+
 namespace convoy {
 
 namespace {
@@ -133,6 +135,7 @@ Micro with_bf16(const char* name, void (*multiply)(const TileBlock&)) {
     micro.tiles = kTileTwin;
     micro.tiles.multiply = multiply;
     micro.on_bf16 = kPasses<Bf16>;
+    micro.winograd3_bf16 = kWinograd3<Bf16>, micro.winograd5_bf16 = kWinograd5<Bf16>;
     return micro;
 }
 
@@ -142,6 +145,7 @@ const Micro& micro_amx() {
     static const Micro micro = [] {
         Micro with_tiles = with_bf16("AVX-512 with AMX", multiply_any);
         with_tiles.tiles.begin = begin, with_tiles.tiles.end = end;
+        with_tiles.tiles.beats_winograd = true;
         return with_tiles;
     }();
     return micro;

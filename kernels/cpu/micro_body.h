@@ -245,9 +245,10 @@ constexpr Micro make_micro(const char* name) {
             transpose,
             kPasses<float>,
             kPasses<Bf16>,
-            transform_pixels<input_transform>,
-            kWinograd3,
-            kWinograd5,
+            kWinograd3<float>,
+            kWinograd5<float>,
+            kWinograd3<Bf16>,
+            kWinograd5<Bf16>,
             multiply_add_chains,
             kTileTwin};
 }

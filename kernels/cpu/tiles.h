@@ -69,6 +69,9 @@ struct TileUnit {
     // at to[c·step].
     void (*pair)(const Bf16* first, const Bf16* second, int n, Bf16* to, ptrdiff_t step);
 
+    // Products are so fast that Winograd's method, which takes a fourth of them in floats, is not.
+    bool beats_winograd = false;
+
     void store(const float* sums, const TileRows<float>& to) const { store_floats(sums, to); }
     void store(const float* sums, const TileRows<Bf16>& to) const { store_bf16(sums, to); }
 };

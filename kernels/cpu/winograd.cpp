@@ -35,7 +35,8 @@ struct Filters {
     float* panel(int xi, int p) const { return data + xi * xi_stride + ptrdiff_t(p) * depth * nr; }
 };
 
-Filters transform_filters(Cpu& cpu, const WinogradMethod& method, const RightSide& w, int depth,
+template <class T>
+Filters transform_filters(Cpu& cpu, const WinogradMethod<T>& method, const RightSide& w, int depth,
                           int columns) {
     constexpr int kBlock = 16;  // depth at a time: 9·16·32 floats are 18 KB
     const int all_taps = method.size * method.size;
@@ -59,15 +60,16 @@ Filters transform_filters(Cpu& cpu, const WinogradMethod& method, const RightSid
 }
 
 // One thread's work on tiles [first, first + count).
+template <class T>
 struct BlockConv {
     const Micro& micro;
-    const WinogradMethod& method;
-    const Patches& x;
+    const WinogradMethod<T>& method;
+    const PatchesOf<T>& x;
     const Tiles& tiles;
     const Filters& u;
     int K, group;
-    float* result;
-    const Epilogue& epilogue;
+    T* result;
+    const EpilogueOf<T>& epilogue;
     float *v, *m;
 
     void operator()(int first, int count) const {
@@ -78,9 +80,9 @@ struct BlockConv {
             const int height = panels.height(p);
             for (int i = 0; i < height; ++i) {
                 const int begin = panels.begin(p);
-                micro.winograd_input(tiles.input(x, first + begin + i),
-                                     {v + ptrdiff_t(begin) * padded + i * kPiece, v_stride, kPiece,
-                                      ptrdiff_t(height) * kPiece});
+                method.input(tiles.input(x, first + begin + i),
+                             {v + ptrdiff_t(begin) * padded + i * kPiece, v_stride, kPiece,
+                              ptrdiff_t(height) * kPiece});
             }
         }
         const int width = group * u.nr;  // of a row of M
@@ -123,21 +125,34 @@ struct BlockConv {
     }
 };
 
+// The filters as floats.
+RightSide in_floats(Cpu&, const RightSide& filters, int64_t) { return filters; }
+RightSide in_floats(Cpu& cpu, const RightSideOf<Bf16>& filters, int64_t elems) {
+    float* to = cpu.shared.get(kSlotA, elems);
+    cpu.pool.for_ranges(elems, 1 << 16, [&](size_t begin, size_t end) {
+        std::copy(filters.b + begin, filters.b + end, to + begin);
+    });
+    return {to, filters.step_k, filters.step_j, filters.taps, filters.tap_start};
+}
+
 }  // namespace
 
-bool winograd_pays(const Patches& x, int K) {
+template <class T>
+bool winograd_pays(const PatchesOf<T>& x, int K) {
     const Tiles tiles(x);
     const double outputs = double(tiles.out) * tiles.out * std::max(1, tiles.count);
     const double used = double(x.rows()) / outputs;
     return x.C >= 16 && K >= 16 && used > 0.4 && tiles.count >= 16;
 }
 
-void winograd_conv(Cpu& cpu, const Patches& x, const RightSide& filters, int K, float* result,
-                   const Epilogue& epilogue) {
+template <class T>
+void winograd_conv(Cpu& cpu, const PatchesOf<T>& x, const RightSideOf<T>& filters, int K, T* result,
+                   const EpilogueOf<T>& epilogue) {
     const Tiles tiles(x);
     if (tiles.count == 0) return;
-    const WinogradMethod& method = method_for(cpu.micro, x);
-    const Filters u = transform_filters(cpu, method, filters, x.C, K);
+    const WinogradMethod<T>& method = method_for(cpu.micro, x);
+    const RightSide weights = in_floats(cpu, filters, int64_t(K) * x.depth());
+    const Filters u = transform_filters(cpu, method, weights, x.C, K);
     const Blocking blocking(x.C, u.panels, u.nr);
     const int threads = cpu.pool.size();
     // As many blocks for each thread, and all of nearly the same size.
@@ -151,9 +166,15 @@ void winograd_conv(Cpu& cpu, const Patches& x, const RightSide& filters, int K, 
         const int begin = int(int64_t(tiles.count) * task / blocks);
         const int end = int(int64_t(tiles.count) * (task + 1) / blocks);
         float* v = scratch[thread];
-        BlockConv{cpu.micro,      method, x,        tiles, u,          K,
-                  blocking.group, result, epilogue, v,     v + v_elems}(begin, end - begin);
+        BlockConv<T>{cpu.micro,      method, x,        tiles, u,          K,
+                     blocking.group, result, epilogue, v,     v + v_elems}(begin, end - begin);
     });
 }
+
+template bool winograd_pays(const Patches&, int);
+template bool winograd_pays(const PatchesOf<Bf16>&, int);
+template void winograd_conv(Cpu&, const Patches&, const RightSide&, int, float*, const Epilogue&);
+template void winograd_conv(Cpu&, const PatchesOf<Bf16>&, const RightSideOf<Bf16>&, int, Bf16*,
+                            const EpilogueOf<Bf16>&);
 
 }  // namespace convoy

@@ -2,7 +2,8 @@
 // multiplications.
 //
 // Lavin, Gray: "Fast Algorithms for Convolutional Neural Networks" (2015); here F(4x4, 3x3) and
-// F(2x2, 5x5), fp32. Both take 6x6 blocks of x; they differ in G and A alone (winograd_body.h):
+// F(2x2, 5x5), in fp32, of images in fp32 or bf16. Both take 6x6 blocks of x; they differ in G and
+// A alone (winograd_body.h):
 //
 //   forward  y  = Aᵀ [ Σ_c (G w Gᵀ) ⊙ (Bᵀ x B) ] A      a 6x6 block of x gives a block of y
 //   grad_x   the same with dy for x, and w rotated by 180° with k and c exchanged
@@ -25,19 +26,23 @@
 namespace convoy {
 
 // Whether the method is defined for such windows.
-inline bool winograd_can(const Patches& x) {
+template <class T>
+bool winograd_can(const PatchesOf<T>& x) {
     return (x.R == 3 || x.R == 5) && x.S == x.R && x.step_h == 1 && x.step_w == 1;
 }
 // Whether it is faster than the product with patches: the rule of `conv = auto`.
-bool winograd_pays(const Patches& x, int K);
+template <class T>
+bool winograd_pays(const PatchesOf<T>& x, int K);
 
-// result (N×P×Q×K) = epilogue(conv of x). filters: depth x.C, columns K, of R·S taps: filter (r, s)
-// of (c, k) at b[tap_start[r·S + s] + c·step_k + k·step_j].
-void winograd_conv(Cpu& cpu, const Patches& x, const RightSide& filters, int K, float* result,
-                   const Epilogue& epilogue);
+// result (N×P×Q×K) = epilogue(conv of x). filters: depth x.C, columns K, of R·S taps, without gaps:
+// filter (r, s) of (c, k) at b[tap_start[r·S + s] + c·step_k + k·step_j].
+template <class T>
+void winograd_conv(Cpu& cpu, const PatchesOf<T>& x, const RightSideOf<T>& filters, int K, T* result,
+                   const EpilogueOf<T>& epilogue);
 
 // dw += gradient of the filters, K×R×S×C.
-void winograd_grad_w(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw);
+template <class T>
+void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float* dw);
 
 // ---- for winograd.cpp and winograd_grad_w.cpp: how an image is cut into tiles ------------------
 
@@ -49,15 +54,19 @@ constexpr int kStagger = 16;
 
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-inline const WinogradMethod& method_for(const Micro& micro, const Patches& x) {
+inline const auto& method_for(const Micro& micro, const Patches& x) {
     return x.R == 3 ? micro.winograd3 : micro.winograd5;
+}
+inline const auto& method_for(const Micro& micro, const PatchesOf<Bf16>& x) {
+    return x.R == 3 ? micro.winograd3_bf16 : micro.winograd5_bf16;
 }
 
 // Tile t covers outputs [out·row, out·row + out) × [out·col, out·col + out) of image n, where out
 // is 4 for 3x3 windows and 2 for 5x5.
 struct Tiles {
     int P, Q, out, rows, cols, count;
-    explicit Tiles(const Patches& x)
+    template <class T>
+    explicit Tiles(const PatchesOf<T>& x)
         : P(x.P),
           Q(x.Q),
           out(7 - x.R),
@@ -66,7 +75,8 @@ struct Tiles {
           count(x.N * rows * cols) {}
 
     // The 6x6 pixels of x under tile t.
-    WinogradBlock input(const Patches& x, int t) const {
+    template <class T>
+    WinogradBlock<T> input(const PatchesOf<T>& x, int t) const {
         const int n = t / (rows * cols);
         const int h = t / cols % rows * out + x.h0, w = t % cols * out + x.w0;
         const ptrdiff_t pixel = x.C, line = pixel * x.W;
@@ -80,7 +90,8 @@ struct Tiles {
                 std::min(6, x.W - w)};
     }
     // Channels [k, k_end) of the outputs of tile t, y N×P×Q×K.
-    WinogradBlock output(const float* y, int K, int t, int k, int k_end) const {
+    template <class T>
+    WinogradBlock<T> output(const T* y, int K, int t, int k, int k_end) const {
         const int n = t / (rows * cols), p = t / cols % rows * out, q = t % cols * out;
         const ptrdiff_t pixel = K, line = pixel * Q;
         return {y + (ptrdiff_t(n) * P + p) * line + q * pixel + k,

@@ -137,22 +137,16 @@ inline void transform(Fetch&& fetch, Put&& put) {
     }
 }
 
-inline Vec load_part(const float* p, int count) {
-    float padded[kWidth] = {};
-    for (int i = 0; i < count; ++i) padded[i] = p[i];
-    return load(padded);
-}
-
 // Pixels of a block to its 36 transformed ones. Channels are written up to a full piece.
-template <auto T>
-void transform_pixels(const WinogradBlock& in, const WinogradPieces& out) {
+template <auto T, class Number>
+void transform_pixels(const WinogradBlock<Number>& in, const WinogradPieces& out) {
     const int padded = (in.channels + out.piece - 1) / out.piece * out.piece;
     const bool inner = in.row_begin == 0 && in.row_end == Size<T>::kIn && in.col_begin == 0 &&
                        in.col_end == Size<T>::kIn;
     for (int c = 0; c < padded; c += kWidth) {
         float* to = out.data + c / out.piece * out.piece_stride + c % out.piece;
         const auto put = [&](int i, int j, Vec v) { store(to + (i * 6 + j) * out.xi_stride, v); };
-        const float* from = in.data + c;
+        const Number* from = in.data + c;
         const int count = in.channels - c;
         if (inner && count >= kWidth)
             transform<T>([&](int i, int j) { return load(from + i * in.line + j * in.pixel); },
@@ -163,8 +157,8 @@ void transform_pixels(const WinogradBlock& in, const WinogradPieces& out) {
                     if (i < in.row_begin || i >= in.row_end || j < in.col_begin ||
                         j >= in.col_end || count <= 0)
                         return Vec{};
-                    const float* p = from + i * in.line + j * in.pixel;
-                    return count >= kWidth ? load(p) : load_part(p, count);
+                    const Number* p = from + i * in.line + j * in.pixel;
+                    return count >= kWidth ? load(p) : load_few(p, count);
                 },
                 put);
     }
@@ -179,30 +173,23 @@ void winograd_filter(const float* g, ptrdiff_t tap_stride, int columns, float* u
             [&](int i, int j, Vec v) { store(u + (i * 6 + j) * xi_stride + c, v); });
 }
 
-template <auto T>
-void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock& out,
+template <auto T, class Number>
+void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock<Number>& out,
                      const TileOut& epilogue) {
-    float* base = const_cast<float*>(out.data);
+    Number* base = const_cast<Number*>(out.data);
     for (int c = 0; c < out.channels; c += kWidth) {
         const int count = out.channels - c;
+        const auto finish = [&](Number* to, Vec v, auto n) {
+            if (epilogue.bias) v += get(epilogue.bias + c, n);
+            if (epilogue.relu) v = v < 0 ? Vec{} : v;
+            if (epilogue.mask) v = get(to + epilogue.mask, n) <= 0 ? Vec{} : v;
+            put(to, v, n);
+        };
         transform<T>([&](int i, int j) { return load(m + (i * 6 + j) * xi_stride + c); },
                      [&](int i, int j, Vec v) {
                          if (i >= out.row_end || j >= out.col_end) return;
-                         float* to = base + i * out.line + j * out.pixel + c;
-                         if (count < kWidth) {
-                             float* row = to;
-                             TileOut last = epilogue;
-                             last.rows = &row, last.cols = count;
-                             if (last.bias) last.bias += c;
-                             float sums[kWidth];
-                             store(sums, v);
-                             finish_tile(sums, 1, last);
-                             return;
-                         }
-                         if (epilogue.bias) v += load(epilogue.bias + c);
-                         if (epilogue.relu) v = v < 0 ? Vec{} : v;
-                         if (epilogue.mask) v = load(to + epilogue.mask) <= 0 ? Vec{} : v;
-                         store(to, v);
+                         Number* to = base + i * out.line + j * out.pixel + c;
+                         count >= kWidth ? finish(to, v, All()) : finish(to, v, count);
                      });
     }
 }
@@ -225,10 +212,20 @@ void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, 
     }
 }
 
-constexpr WinogradMethod kWinograd3{3, transform_pixels<gradient_4>, winograd_filter<filter_3>,
-                                    winograd_output<output_4>, winograd_filter_grad<filter_grad_3>};
-constexpr WinogradMethod kWinograd5{5, transform_pixels<gradient_2>, winograd_filter<filter_5>,
-                                    winograd_output<output_2>, winograd_filter_grad<filter_grad_5>};
+template <class T>
+constexpr WinogradMethod<T> kWinograd3{3,
+                                       transform_pixels<input_transform, T>,
+                                       transform_pixels<gradient_4, T>,
+                                       winograd_filter<filter_3>,
+                                       winograd_output<output_4, T>,
+                                       winograd_filter_grad<filter_grad_3>};
+template <class T>
+constexpr WinogradMethod<T> kWinograd5{5,
+                                       transform_pixels<input_transform, T>,
+                                       transform_pixels<gradient_2, T>,
+                                       winograd_filter<filter_5>,
+                                       winograd_output<output_2, T>,
+                                       winograd_filter_grad<filter_grad_5>};
 
 }  // namespace
 }  // namespace convoy

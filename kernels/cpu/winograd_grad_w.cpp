@@ -15,12 +15,13 @@ constexpr int kSmallSum = 36 * 128 * 128;  // floats, 2.4 MB
 constexpr int kL2Floats = 280'000;
 constexpr int kManyTiles = 256;  // of a block when S is large: reads and writes of S are shared
 
+template <class T>
 struct GradW {
     const Micro& micro;
-    const WinogradMethod& method;
-    const Patches& x;
+    const WinogradMethod<T>& method;
+    const PatchesOf<T>& x;
     const Tiles& tiles;
-    const float* dy;
+    const T* dy;
     int K, most;  // tiles of a block
 
     int panels() const { return ceil_div(x.C, micro.nr); }
@@ -36,8 +37,8 @@ struct GradW {
     void transform(float* block, int first, int begin, int end) const {
         float *v = block, *y = block + kXi * v_stride();
         for (int t = begin; t < end; ++t) {
-            micro.winograd_input(tiles.input(x, first + t), {v + t * micro.nr, v_stride(), micro.nr,
-                                                             ptrdiff_t(most) * micro.nr});
+            method.input(tiles.input(x, first + t),
+                         {v + t * micro.nr, v_stride(), micro.nr, ptrdiff_t(most) * micro.nr});
             method.gradient(
                 tiles.output(dy, K, first + t, 0, K),
                 {y + t * micro.lane, y_stride(), micro.lane, ptrdiff_t(most) * micro.lane});
@@ -64,7 +65,8 @@ struct GradW {
     }
 };
 
-void sum_per_thread(Cpu& cpu, GradW op, float* sums) {
+template <class T>
+void sum_per_thread(Cpu& cpu, GradW<T> op, float* sums) {
     const int threads = cpu.pool.size();
     float* const* scratch = cpu.for_threads(op.block_elems());
     cpu.pool.for_each(threads, [&](int task, int thread) {
@@ -82,7 +84,8 @@ void sum_per_thread(Cpu& cpu, GradW op, float* sums) {
     });
 }
 
-void sum_together(Cpu& cpu, GradW op, float* sums) {
+template <class T>
+void sum_together(Cpu& cpu, GradW<T> op, float* sums) {
     float* block = cpu.shared.get(kSlotA, op.block_elems());
     for (int first = 0; first < op.tiles.count; first += op.most) {
         const int count = std::min(op.most, op.tiles.count - first);
@@ -95,10 +98,11 @@ void sum_together(Cpu& cpu, GradW op, float* sums) {
 
 }  // namespace
 
-void winograd_grad_w(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw) {
+template <class T>
+void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float* dw) {
     const Tiles tiles(x);
     if (tiles.count == 0) return;
-    GradW op{cpu.micro, method_for(cpu.micro, x), x, tiles, dy, K, 0};
+    GradW<T> op{cpu.micro, method_for(cpu.micro, x), x, tiles, dy, K, 0};
     const int row = kXi * (op.width() + op.lanes() * cpu.micro.lane);
     const bool own = kXi * int64_t(K) * op.width() <= kSmallSum || cpu.pool.size() == 1;
     const int parts = own ? cpu.pool.size() : 1;
@@ -122,5 +126,8 @@ void winograd_grad_w(Cpu& cpu, const float* dy, int K, const Patches& x, float* 
         op.method.filter_grad(row_sums, op.s_stride(), x.C, dw + ptrdiff_t(k) * x.depth());
     });
 }
+
+template void winograd_grad_w(Cpu&, const float*, int, const Patches&, float*);
+template void winograd_grad_w(Cpu&, const Bf16*, int, const PatchesOf<Bf16>&, float*);
 
 }  // namespace convoy

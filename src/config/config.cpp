@@ -168,7 +168,7 @@ static const Option kOptions[] = {
     {"threads", "Device", &C::threads, "T", kCompute, 0, from(0, 4096),
      "compute threads; 0: as many as this process may use"},
     {"conv", "Device", &C::conv, "auto|winograd|direct", kCompute, 0, kAny,
-     "algorithm of 3x3 and 5x5 convolutions"},
+     "algorithm of 3x3 and 5x5 convolutions on CPUs; auto: the faster one, layer by layer"},
     {"precision", "Device", &C::precision, "fp32|tf32|bf16", kCompute, 0, kAny,
      "number format of products; tf32 (GPUs) and bf16 use tensor cores, bf16 on a CPU AMX or "
      "VDPBF16PS, and sum in fp32; bf16 also halves the memory of activations"},
