@@ -20,7 +20,7 @@ namespace convoy {
 namespace {
 
 constexpr size_t kOwnSums = 300'000;     // floats of dw of which each thread has its own
-constexpr ptrdiff_t kOwnBand = 400'000;  // numbers of a thread's own packed band
+constexpr ptrdiff_t kOwnBand = 200'000;  // numbers of a thread's own packed band
 constexpr int kBand = 2048;              // pixels of a band that threads share
 
 struct GradW {
@@ -60,9 +60,11 @@ struct GradW {
         pack_x(first, band, plane, chunk % plane_chunks(band), scratch,
                to + a_elems(band) + plane * phases() * phase(band));
     }
-    // Block `task` of a band: sums of 32 k × 32 c of a tap, added to dw.
+    // Block `task` of a band: sums of 32 k × 32 c of a tap, added to dw. next: where the band
+    // begins of which a share is brought to L2 meanwhile, or 0.
     int blocks() const { return k_blocks() * c_blocks() * pixels.taps(); }
-    void multiply(const Bf16* packed, int band, int task, float* sums, float* dw) const {
+    void multiply(const Bf16* packed, int band, int task, float* sums, float* dw,
+                  int64_t next = 0) const {
         const int tap = task % pixels.taps(), c = task / pixels.taps() % c_blocks() * 32;
         const int k = task / pixels.taps() / c_blocks() * 32;
         const ptrdiff_t shift = pixels.shift(tap);
@@ -75,9 +77,13 @@ struct GradW {
             rows[i] = dw + ptrdiff_t(k + i) * pixels.x.depth() + tap * pixels.channels + c;
             __builtin_prefetch(rows[i], 1), __builtin_prefetch(rows[i] + 16, 1);
         }
+        const ptrdiff_t all = K + pixels.channels, begin = all * task / blocks();
+        const Bf16* ahead = begin < K ? dy.data + next * K + begin * band
+                                      : pixels.x.x + next * pixels.channels + (begin - K) * band;
         micro.tiles.multiply({band / 32, packed + k / 16 * a_half(band), 32, a_half(band), 512,
                               nullptr, b, 512, panel(band), sums, (out.count + 15) / 16,
-                              (out.cols + 15) / 16});
+                              (out.cols + 15) / 16, false, ahead,
+                              next ? ceil_div(all, blocks()) : 0});
         out.accumulate = true;
         micro.tiles.store(sums, out);
     }
@@ -157,11 +163,13 @@ void multiply_rows(Cpu& cpu, const Bf16* dy, int K, const PatchesOf<Bf16>& x, fl
         float *part = parts + elems * task, *sums = scratch[thread], *chunks = sums + 1024;
         Bf16* packed = reinterpret_cast<Bf16*>(chunks + chunk_floats);
         std::fill_n(part, elems, 0.0f);
-        for (int i = bands * task / threads; i < bands * (task + 1) / threads; ++i) {
+        const int last = bands * (task + 1) / threads - 1;
+        for (int i = bands * task / threads; i <= last; ++i) {
+            const int64_t next = i < last && x.is_matrix() ? int64_t(i + 1) * band : 0;
             for (int chunk = 0; chunk < op.chunks(band); ++chunk)
                 op.pack(int64_t(i) * band, band, chunk, chunks, packed);
             for (int block = 0; block < op.blocks(); ++block)
-                op.multiply(packed, band, block, sums, part);
+                op.multiply(packed, band, block, sums, part, next);
         }
     });
     cpu.pool.for_ranges(elems, 4096, [&](size_t begin, size_t end) {
