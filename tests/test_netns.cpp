@@ -286,9 +286,9 @@ TEST_CASE("a coordinator in a process of its own beside a rank's: the ranks go t
     // which was stopped in the beginning, still waits for it then.
     REQUIRE(hosts.run(4, "ip route add blackhole 10.77.0.1"));
     kill(coordinator, SIGSTOP);
-    std::this_thread::sleep_for(milliseconds(1'600));
+    std::this_thread::sleep_for(milliseconds(2'000));
     kill(coordinator, SIGCONT);
-    std::this_thread::sleep_for(milliseconds(2'200));
+    std::this_thread::sleep_for(milliseconds(1'900));
     REQUIRE(hosts.run(4, "ip route del blackhole 10.77.0.1"));
     for (auto& rank : ranks) CHECK(contains(rank->await("result:"), "3 ranks"));
     kill(coordinator, SIGKILL);
