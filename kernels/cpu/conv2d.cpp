@@ -45,7 +45,7 @@ template <class T>
 bool CpuBackend::use_winograd(const PatchesOf<T>& x, int K) const {
     if (!winograd_can(x) || conv_ == ConvMethod::kDirect) return false;
     if (conv_ == ConvMethod::kWinograd) return true;
-    if (std::is_same_v<T, Bf16> && cpu_.micro.tiles.beats_winograd) return false;
+    if (std::is_same_v<T, Bf16> && cpu_.micro.tiles.amx) return false;
     return winograd_pays(x, K);
 }
 

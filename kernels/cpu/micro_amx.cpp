@@ -145,7 +145,7 @@ const Micro& micro_amx() {
     static const Micro micro = [] {
         Micro with_tiles = with_bf16("AVX-512 with AMX", multiply_any);
         with_tiles.tiles.begin = begin, with_tiles.tiles.end = end;
-        with_tiles.tiles.beats_winograd = true;
+        with_tiles.tiles.amx = true;
         return with_tiles;
     }();
     return micro;

@@ -62,9 +62,14 @@ void multiply_tiles(const TileBlock& block) {
 
 template <class T>
 void store_tiles(const float* sums, const TileRows<T>& out) {
+    const bool plain = out.cols == 32 && !(out.accumulate || out.bias || out.relu || out.mask);
     for (int i = 0; i < out.count; ++i, sums += 32) {
         if (!out.rows[i]) continue;
         T* row = out.rows[i] + out.first;
+        if (plain) {
+            for (int j = 0; j < 32; j += kWidth) store(row + j, load(sums + j));
+            continue;
+        }
         over_vectors(out.cols, [&](int j, auto n) {
             Vec v = load(sums + j);
             if (out.accumulate) v += get(row + j, n);

@@ -129,6 +129,10 @@ struct TileProduct {
         const int rows = std::min(32, band.rows - i), j = panel * 32,
                   cols = std::min(32, columns - j);
         const Bf16* a = band.a + i * band.a_row + (band.at ? 0 : 32 * from);
+        // On AMX stores gain less than this costs.
+        if (until == int(steps.size()) && !transposed && !micro.tiles.amx)
+            for (int r = 0; r < rows; ++r)
+                if (T* row = band.to[i + r]) __builtin_prefetch(row + j, 1);
         micro.tiles.multiply({until - from, a, band.a_row, 16 * band.a_row, 32,
                               band.at ? band.at + from : nullptr, packed + from * kPanelStep,
                               kPanelStep, 512, sums, (rows + 15) / 16, (cols + 15) / 16, from > 0,

@@ -69,8 +69,9 @@ struct TileUnit {
     // at to[c·step].
     void (*pair)(const Bf16* first, const Bf16* second, int n, Bf16* to, ptrdiff_t step);
 
-    // Products are so fast that Winograd's method, which takes a fourth of them in floats, is not.
-    bool beats_winograd = false;
+    // AMX. Products are so fast that Winograd's method, with a fourth of them in floats, is not,
+    // and that sums have to be fetched and stored more rarely.
+    bool amx = false;
 
     void store(const float* sums, const TileRows<float>& to) const { store_floats(sums, to); }
     void store(const float* sums, const TileRows<Bf16>& to) const { store_bf16(sums, to); }
