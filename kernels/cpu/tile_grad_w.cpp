@@ -19,8 +19,9 @@ namespace convoy {
 
 namespace {
 
-constexpr size_t kOwnSums = 300'000;     // floats of dw of which each thread has its own
-constexpr ptrdiff_t kOwnBand = 200'000;  // numbers of a thread's own packed band
+constexpr int kOwnSums = 600;            // blocks of dw of which each thread has its own
+constexpr ptrdiff_t kOwnBand = 100'000;  // numbers of a thread's own packed band,
+constexpr int kLeastBand = 128;          // but so many pixels; on AMX twice of both
 constexpr int kBand = 2048;              // pixels of a band that threads share
 
 struct GradW {
@@ -34,11 +35,12 @@ struct GradW {
     int c_blocks() const { return ceil_div(pixels.channels, 32); }
     int phases() const { return pixels.reach() > 0 && !pixels.runs ? 2 : 1; }
     // A: tiles of 16 k × 32 pixels, those of the same k one after the other; B: of each plane and
-    // phase, panels of 16 channels, with a row for two pixels.
-    ptrdiff_t a_half(int band) const { return band * 16; }
+    // phase, panels of 16 channels, with a row for two pixels. A line of the cache between panels,
+    // so that they fall into different sets of it.
+    ptrdiff_t a_half(int band) const { return band * 16 + 32; }
     ptrdiff_t a_elems(int band) const { return k_blocks() * 2 * a_half(band); }
     ptrdiff_t pair_places(int band) const { return (band + pixels.reach() + 31) / 32 * 32; }
-    ptrdiff_t panel(int band) const { return pair_places(band) * 16; }
+    ptrdiff_t panel(int band) const { return pair_places(band) * 16 + 32; }
     ptrdiff_t phase(int band) const { return c_blocks() * 2 * panel(band); }
     ptrdiff_t band_elems(int band) const {
         return a_elems(band) + pixels.planes() * phases() * phase(band);
@@ -60,32 +62,39 @@ struct GradW {
         pack_x(first, band, plane, chunk % plane_chunks(band), scratch,
                to + a_elems(band) + plane * phases() * phase(band));
     }
-    // Block `task` of a band: sums of 32 k × 32 c of a tap, added to dw. next: where the band
-    // begins of which a share is brought to L2 meanwhile, or 0.
+    // A block is 32 k × 32 c of a tap.
+    struct Block {
+        int k, c, tap;
+    };
     int blocks() const { return k_blocks() * c_blocks() * pixels.taps(); }
-    void multiply(const Bf16* packed, int band, int task, float* sums, float* dw,
+    Block block(int task) const {
+        return {task / pixels.taps() / c_blocks() * 32, task / pixels.taps() % c_blocks() * 32,
+                task % pixels.taps()};
+    }
+    // sums (32 × 32) = what a band gives to block `task`; add: += . next: where the band begins of
+    // which a share is brought to L2 meanwhile, or 0.
+    void multiply(const Bf16* packed, int band, int task, float* sums, bool add = false,
                   int64_t next = 0) const {
-        const int tap = task % pixels.taps(), c = task / pixels.taps() % c_blocks() * 32;
-        const int k = task / pixels.taps() / c_blocks() * 32;
+        const auto [k, c, tap] = block(task);
         const ptrdiff_t shift = pixels.shift(tap);
         const Bf16* b = packed + a_elems(band) +
                         (pixels.plane(tap) * phases() + shift % 2) * phase(band) +
                         c / 16 * panel(band) + shift / 2 * 32;
-        float* rows[32];
-        TileRows<float> out{rows, std::min(32, K - k), 0, std::min(32, pixels.channels - c)};
-        for (int i = 0; i < out.count; ++i) {
-            rows[i] = dw + ptrdiff_t(k + i) * pixels.x.depth() + tap * pixels.channels + c;
-            __builtin_prefetch(rows[i], 1), __builtin_prefetch(rows[i] + 16, 1);
-        }
         const ptrdiff_t all = K + pixels.channels, begin = all * task / blocks();
         const Bf16* ahead = begin < K ? dy.data + next * K + begin * band
                                       : pixels.x.x + next * pixels.channels + (begin - K) * band;
         micro.tiles.multiply({band / 32, packed + k / 16 * a_half(band), 32, a_half(band), 512,
-                              nullptr, b, 512, panel(band), sums, (out.count + 15) / 16,
-                              (out.cols + 15) / 16, false, ahead,
+                              nullptr, b, 512, panel(band), sums, K - k > 16 ? 2 : 1,
+                              pixels.channels - c > 16 ? 2 : 1, add, ahead,
                               next ? ceil_div(all, blocks()) : 0});
-        out.accumulate = true;
-        micro.tiles.store(sums, out);
+    }
+    // Where sums of block `task` are added.
+    TileRows<float> rows_of(int task, float* dw, float* (&rows)[32]) const {
+        const auto [k, c, tap] = block(task);
+        const int count = std::min(32, K - k);
+        for (int i = 0; i < count; ++i)
+            rows[i] = dw + ptrdiff_t(k + i) * pixels.x.depth() + tap * pixels.channels + c;
+        return {rows, count, 0, std::min(32, pixels.channels - c), /*accumulate=*/true};
     }
 
  private:
@@ -133,48 +142,60 @@ void multiply_rows(Cpu& cpu, const Bf16* dy, int K, const PatchesOf<Bf16>& x, fl
 
     const int64_t places = pixels.places();
     const int threads = cpu.pool.size();
-    const size_t elems = size_t(K) * x.depth();
-    const bool own = threads > 1 && !rows_in_order && elems <= kOwnSums && places >= 1024 * threads;
+    const bool own =
+        threads > 1 && !rows_in_order && op.blocks() <= kOwnSums && places >= 1024 * threads;
     const int whole = int(std::min<int64_t>(kBand, (places + 31) / 32 * 32));
     int band = whole;
-    while (own && band > 256 && op.band_elems(band) > kOwnBand) band = band / 64 * 32;
+    const int twice = cpu.micro.tiles.amx ? 2 : 1;
+    while (own && band > kLeastBand * twice && op.band_elems(band) > kOwnBand * twice)
+        band = band / 64 * 32;
     const size_t packed_floats = size_t(op.band_elems(band)) / 2 + 16;
     const size_t chunk_floats = op.chunk_floats();
-    float* const* scratch = cpu.for_threads(1024 + chunk_floats + (own ? packed_floats : 0));
+    float* const* scratch = cpu.for_threads(chunk_floats + (own ? packed_floats : 0));
     if (!own) {
         Bf16* packed = reinterpret_cast<Bf16*>(cpu.shared.get(kSlotA, packed_floats));
         for (int64_t first = 0; first < places; first += band) {
             cpu.pool.for_each(op.chunks(band), [&](int chunk, int thread) {
-                op.pack(first, band, chunk, scratch[thread] + 1024, packed);
+                op.pack(first, band, chunk, scratch[thread], packed);
             });
             cpu.pool.for_ranges(size_t(op.blocks()), 1, [&](size_t begin, size_t end) {
                 const TileRegion region(cpu.micro.tiles);
                 alignas(64) float sums[1024];
-                for (size_t task = begin; task < end; ++task)
-                    op.multiply(packed, band, int(task), sums, dw);
+                float* rows[32];
+                for (int task = int(begin); task < int(end); ++task) {
+                    const TileRows<float> to = op.rows_of(task, dw, rows);
+                    for (int i = 0; i < to.count; ++i)
+                        __builtin_prefetch(rows[i], 1), __builtin_prefetch(rows[i] + 16, 1);
+                    op.multiply(packed, band, task, sums);
+                    cpu.micro.tiles.store(sums, to);
+                }
             });
         }
         return;
     }
     const int bands = ceil_div(places, band);
-    float* parts = cpu.shared.get(kSlotParts, elems * threads);
+    const auto first_band = [&](int thread) { return bands * thread / threads; };
+    const size_t part = size_t(op.blocks()) * 1024;
+    float* parts = cpu.shared.get(kSlotParts, part * threads);
     cpu.pool.for_each(threads, [&](int task, int thread) {
         const TileRegion region(cpu.micro.tiles);
-        float *part = parts + elems * task, *sums = scratch[thread], *chunks = sums + 1024;
-        Bf16* packed = reinterpret_cast<Bf16*>(chunks + chunk_floats);
-        std::fill_n(part, elems, 0.0f);
-        const int last = bands * (task + 1) / threads - 1;
-        for (int i = bands * task / threads; i <= last; ++i) {
-            const int64_t next = i < last && x.is_matrix() ? int64_t(i + 1) * band : 0;
+        Bf16* packed = reinterpret_cast<Bf16*>(scratch[thread] + chunk_floats);
+        for (int i = first_band(task); i < first_band(task + 1); ++i) {
+            const bool last = i + 1 == first_band(task + 1);
             for (int chunk = 0; chunk < op.chunks(band); ++chunk)
-                op.pack(int64_t(i) * band, band, chunk, chunks, packed);
+                op.pack(int64_t(i) * band, band, chunk, scratch[thread], packed);
             for (int block = 0; block < op.blocks(); ++block)
-                op.multiply(packed, band, block, sums, part, next);
+                op.multiply(packed, band, block, parts + part * task + 1024 * block,
+                            i > first_band(task),
+                            x.is_matrix() && !last ? int64_t(i + 1) * band : 0);
         }
     });
-    cpu.pool.for_ranges(elems, 4096, [&](size_t begin, size_t end) {
+    cpu.pool.for_each(op.blocks(), [&](int block, int) {
+        float* rows[32];
+        const TileRows<float> to = op.rows_of(block, dw, rows);
         for (int t = 0; t < threads; ++t)
-            for (size_t i = begin; i < end; ++i) dw[i] += parts[elems * t + i];
+            if (first_band(t) < first_band(t + 1))
+                cpu.micro.tiles.store(parts + part * t + 1024 * block, to);
     });
 }
 
