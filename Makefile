@@ -19,11 +19,11 @@ CROSS   := $(filter-out $(shell uname -m),$(MACHINE))
 VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))
 BUILD   := build/$(VARIANT)$(CROSS:%=-%)
 
-# AVX2 is the floor on x86-64; files named *_avx512.cpp and *_amx.cpp are chosen at run time.
+# AVX2 is the floor on x86-64; files named *_avx512.cpp and *_avx512_bf16.cpp are chosen at run time.
 ISA        := $(if $(filter x86_64,$(MACHINE)),-march=x86-64-v3)
 # (GCC 12 warns of its own header.)
 ISA_AVX512 := -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized
-ISA_AMX    := $(ISA_AVX512) -mamx-tile -mamx-bf16 -mavx512bf16
+ISA_BF16   := $(ISA_AVX512) -mamx-tile -mamx-bf16 -mavx512bf16
 
 # -O1 for control code, -O2 and -O3 for code that touches every byte. -g1: line numbers for traces.
 # Checked by a sanitizer, that would take twice as long to compile.
@@ -74,7 +74,7 @@ endif
 LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*.cpp data/*.cpp) \
            $(filter-out src/cli/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
 ifneq ($(MACHINE),x86_64)
-  LIB_SRC := $(filter-out %_avx512.cpp %_amx.cpp,$(LIB_SRC))
+  LIB_SRC := $(filter-out %_avx512.cpp %_avx512_bf16.cpp,$(LIB_SRC))
 endif
 CU_SRC   := $(wildcard kernels/cuda/*.cu)
 # Each .cu is compiled by nvcc for GPUs, and by g++ for the emulator (kernels/simt).
@@ -194,7 +194,7 @@ $(BUILD)/data/pixel_ops.cpp.o: CXXFLAGS += -O3
 # Vectors for the start values, and the same ones on every machine.
 $(BUILD)/src/model/start_values.cpp.o: CXXFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
 $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
-$(BUILD)/%_amx.cpp.o: CXXFLAGS += $(ISA_AMX)
+$(BUILD)/%_avx512_bf16.cpp.o: CXXFLAGS += $(ISA_BF16)
 # The page has its files in the program; without dygraphs (libjs-dygraphs) it says so in place of curves.
 DYGRAPHS := /usr/share/javascript/dygraphs/dygraph.min.js
 build/charts.js.gz: $(wildcard $(DYGRAPHS)) | $(READY)

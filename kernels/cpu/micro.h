@@ -1,9 +1,9 @@
 // micro.h — the innermost loops, compiled once for each width of vector registers.
 //
 // vectors.h, micro_body.h and the other *_body.h are the source; micro_base.cpp compiles them for
-// the floor of the build (AVX2, NEON, …), micro_avx512.cpp for AVX-512; micro_amx.cpp adds products
-// of bf16 by the processor's own instructions, and passes that round by them. pick_micro() chooses
-// at run time.
+// the floor of the build (AVX2, NEON, …), micro_avx512.cpp for AVX-512; micro_avx512_bf16.cpp adds
+// products of bf16 by the processor's own instructions, and passes that round by them. pick_micro()
+// chooses at run time.
 #pragma once
 
 #include <cstddef>

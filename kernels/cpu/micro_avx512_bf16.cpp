@@ -1,5 +1,5 @@
-// micro_amx.cpp — AVX-512, with products of bf16 by the processor's own instructions: on the tile
-// unit, or VDPBF16PS, which adds 16 products of pairs to 16 sums (tiles.h).
+// micro_avx512_bf16.cpp — AVX-512, with products of bf16 by the processor's own instructions: on
+// the tile unit, or VDPBF16PS, which adds 16 products of pairs to 16 sums (tiles.h).
 
 #include <cstring>
 
