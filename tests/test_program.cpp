@@ -215,6 +215,21 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(resumed.find("done: 15 steps") != std::string::npos);
 }
 
+TEST_CASE("program: in bf16 each validation is of the weights as they are then") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    REQUIRE(run_trainer(small({"--precision", "bf16", "--batch", "4", "--out", run})).first == 0);
+    double last = 0;
+    for (const json& event : read_log(run))
+        if (event["event"] == "val") last = event["loss"].get<double>();
+    const auto [status, output] =
+        run_trainer({"eval", "--from", run + "/latest", "--generated", "48", "--batch", "4",
+                     "--precision", "bf16", "--json"});
+    CAPTURE(output);
+    REQUIRE(status == 0);
+    CHECK(json::parse(output)["loss"] == last);
+}
+
 TEST_CASE("program: a grey rectangle as input is trained, resumed, evaluated, exported, imported") {
     TempDir folder;
     const std::string run = folder / "run", text = folder / "grey.txt";

@@ -64,12 +64,14 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
         explainer = std::make_unique<Explainer>(trained, int(options.batch));
     std::optional<ProgressBar> bar;  // lines on a terminal show themselves how far it is
     if (terminal_width(stdout) == 0) bar.emplace(log, "predicting", source->size());
+    bool refresh = true;  // with --precision bf16 the weights are copied once
     loader.start(0, 0);
     while (Batch* batch = loader.next()) {
         if (bar) bar->add(uint64_t(batch->n));
         if (stop()) return false;
         const Tensor images = input.take(*batch);
-        const Tensor logits = model.forward(images, {false, {}, batch->samples, {}});
+        const Tensor logits = model.forward(images, {false, {}, batch->samples, {}, refresh});
+        refresh = false;
         backend.softmax(logits, logits);
         backend.download(probabilities.data(), logits.data, logits.elems() * sizeof(float));
         std::vector<int> best;

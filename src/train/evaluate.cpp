@@ -22,6 +22,7 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) 
     stopped_ = 0;
     loader.start(0, 0);
     communicator_.set_progress(step, Phase::kValidation);
+    bool refresh = true;
     std::optional<ProgressBar> bar;
     if (log) bar.emplace(*log, "evaluating", uint64_t(loader.samples()));
     while (Batch* own = loader.next()) {
@@ -36,7 +37,9 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) 
         if (pipeline_) {
             pipeline_->evaluate(input, batch, sums_ + StepCounters::kLoss);
         } else {
-            const auto pieces = pieces_.cut(batch.positions, {false, {}, batch.samples, {}});
+            const auto pieces =
+                pieces_.cut(batch.positions, {false, {}, batch.samples, {}, refresh});
+            if (!pieces.empty()) refresh = false;
             Tensor all;  // of the batch
             for (const Piece& piece : pieces) {
                 const Tensor logits =

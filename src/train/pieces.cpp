@@ -39,7 +39,7 @@ std::span<const Piece> PieceCutter::cut(std::span<const int32_t> positions, cons
         group_bounds(positions.subspan(begin, n), bn_group_, piece.groups);
         piece.pass = pass;
         piece.pass.samples = pass.samples.subspan(begin, n), piece.pass.groups = piece.groups;
-        piece.pass.refresh = i == 0;
+        piece.pass.refresh = pass.refresh && i == 0;
     }
     return std::span(pieces_).first(count);
 }
