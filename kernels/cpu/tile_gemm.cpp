@@ -92,9 +92,12 @@ struct TileProduct {
     // 32 columns of b. none: zeros.
     void pack_panel(int panel, const Bf16* none, Bf16* to) const {
         const int j = panel * 32, count = std::min(32, columns - j);
-        for (const Step& step : steps) {
+        for (size_t s = 0; s < steps.size(); ++s) {
+            const Step& step = steps[s];
             if (b.step_k == 1) {
                 alignas(64) Bf16 rows[32][32] = {};
+                const Step& soon = steps[std::min(s + 2, steps.size() - 1)];
+                for (int i = 0; i < count; ++i) __builtin_prefetch(right(soon, 0, j + i));
                 for (int i = 0; i < count; ++i)
                     std::memcpy(rows[i], right(step, 0, j + i), size_t(step.count) * sizeof(Bf16));
                 for (int half = 0; half < 2; ++half)  // a pair is moved as one float
