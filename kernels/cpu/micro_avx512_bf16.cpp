@@ -101,8 +101,9 @@ void dot_rows(const TileBlock& block, int row, float* sums) {
             __builtin_prefetch(ahead, 0, 2);
         const Bf16* a = block.a + (block.a_at ? block.a_at[t] : block.a_step * t) +
                         row / 16 * block.a_half + row % 16 * block.a_row;
+        const int depth = block.depth ? block.depth[t] : 32;
 #pragma GCC unroll 4
-        for (int p = 0; p < 32; p += 2) {
+        for (int p = 0; p < depth; p += 2) {
             __m512bh pairs[J];
 #pragma GCC unroll 2
             for (int j = 0; j < J; ++j)

@@ -41,6 +41,7 @@ struct TileProduct {
     const ptrdiff_t row;    // from one place of a band to the next
     std::vector<Step> steps = {};
     std::vector<ptrdiff_t> at = {};  // of each step, in a band
+    std::vector<int> depths = {};    // of each step; none: 32
 
     TileProduct(const Micro& micro, const PatchesOf<Bf16>& x, const RightSideOf<Bf16>& b,
                 int columns, const RowMapOf<T>& result, const EpilogueOf<T>& epilogue,
@@ -59,6 +60,8 @@ struct TileProduct {
         for (int c = 0; c < pixels.channels; c += 32)
             for (int tap = 0; tap < pixels.taps(); ++tap)
                 steps.push_back({tap, c, std::min(32, pixels.channels - c)});
+        if (pixels.channels % 32)
+            for (const Step& step : steps) depths.push_back(ceil_div(step.count, 8) * 8);
     }
 
     int panels() const { return ceil_div(columns, 32); }
@@ -139,7 +142,8 @@ struct TileProduct {
         micro.tiles.multiply({until - from, a, band.a_row, 16 * band.a_row, 32,
                               band.at ? band.at + from : nullptr, packed + from * kPanelStep,
                               kPanelStep, 512, sums, (rows + 15) / 16, (cols + 15) / 16, from > 0,
-                              ahead, ceil_div(ahead_elems, 32 * (until - from))});
+                              ahead, ceil_div(ahead_elems, 32 * (until - from)),
+                              depths.empty() ? nullptr : &depths[size_t(from)]});
         if (until < int(steps.size())) return;
         TileRows<T> out{band.to + i, rows, j, cols};
         T* to[32];

@@ -44,6 +44,7 @@ struct TileBlock {
     // What is needed next is brought to L2: so many lines of the cache with each step.
     const Bf16* ahead = nullptr;
     int ahead_lines = 0;
+    const int* depth = nullptr;  // of each step: a multiple of 8, beyond it B is 0; null: 32
 };
 
 // Where the rows of a block of sums go, and what is applied to them before.
