@@ -91,8 +91,10 @@ class RingCommunicator final : public Communicator {
     };
 
  public:
-    RingCommunicator(std::unique_ptr<Membership> membership, Connected connected)
+    RingCommunicator(std::unique_ptr<Membership> membership, Connected connected,
+                     std::function<int()> stop)
         : membership_(std::move(membership)),
+          stop_(std::move(stop)),
           rank_(connected.welcome.rank),
           world_(connected.welcome.world),
           limit_(std::move(connected.limit)),
@@ -149,8 +151,9 @@ class RingCommunicator final : public Communicator {
             membership_->status().on_end([this] { shut_ring(); });
             std::exchange(fetcher_, nullptr)->close();
         }
-        Connected connected =
-            rejoin(*membership_, first_, from_, step, planned, std::move(ring)).get();
+        auto next = rejoin(*membership_, first_, from_, step, planned, std::move(ring));
+        wait_for_ring(next);
+        Connected connected = next.get();
         {
             std::lock_guard lock(ring_mutex_);
             if (ring_) sent_before_ += ring_->bytes_sent();
@@ -287,6 +290,18 @@ class RingCommunicator final : public Communicator {
         return std::make_unique<Ring>(w.rank, w.ring, std::move(connected.links), w.generation,
                                       w.rules.bf16, membership_->progress().moved, &tracks_);
     }
+    // A signal waits for the next ring, unless that takes long: others may be out of reach.
+    void wait_for_ring(const std::future<Connected>& next) {
+        std::optional<Clock::time_point> asked;
+        while (next.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
+            const int signal = stop_ ? stop_() : 0;
+            if (signal != 0 && !asked) asked = Clock::now();
+            if (!asked || Clock::now() - *asked < kSilence) continue;
+            membership_->status().end(
+                cat("stopped by signal ", signal, " while it waited for other ranks"), -1,
+                wire::End::cut_off);
+        }
+    }
     // Where some rank has company on its host. An error is that of the next collective too.
     void share_memory() {
         if (!me_.rules.shm || hosts_of(me_.ring, me_.peers).size() == me_.ring.size()) return;
@@ -307,6 +322,7 @@ class RingCommunicator final : public Communicator {
     }
 
     std::unique_ptr<Membership> membership_;
+    const std::function<int()> stop_;
     int rank_, world_;
     std::mutex ring_mutex_;  // another ring takes the place of one that broke
     const std::function<size_t(size_t)> limit_;
@@ -339,8 +355,8 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
              ": its ranks are 0 to ", options.world - 1);
     if (options.host.empty()) fail("joining needs the host of the coordinator (--coord HOST:PORT)");
 
-    auto membership =
-        std::make_unique<Membership>(log, options.heartbeat, options.stall, options.access);
+    auto membership = std::make_unique<Membership>(log, options.heartbeat, options.stall,
+                                                   options.join_timeout, options.access);
     std::future<Connected> future = rendezvous(*membership, options);
     while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
         if (const int signal = stop ? stop() : 0; signal != 0)
@@ -351,7 +367,8 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     Job job;
     job.peers = peers_of(result.welcome);
     job.what = std::move(result.what);
-    job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result));
+    job.communicator =
+        std::make_unique<RingCommunicator>(std::move(membership), std::move(result), stop);
     return job;
 }
 

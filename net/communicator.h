@@ -58,6 +58,11 @@ struct LeftBehind : Error {
     using Error::Error;
 };
 
+// The others may live, but were not reached for long: this rank saves what it has.
+struct CutOff : Error {
+    using Error::Error;
+};
+
 // Answers another rank: fills `bytes` with those of `file` from `offset` on, or throws Error.
 // Called by several threads; trusts nothing.
 using ServeBytes = std::function<void(uint32_t file, uint64_t offset, std::span<std::byte> bytes)>;
@@ -246,7 +251,7 @@ struct Job {
 // coordinator on a thread of this process, unless one already listens there. Blocks until all ranks
 // have joined and the ring is open; retries with back-off and fresh DNS until join_timeout, and
 // logs who is missing. `log` must outlive the communicator, which logs silent ranks and stalls.
-// `stop` is polled while waiting: non-zero ends the wait by an Error.
+// `stop` is polled while waiting, here and in regroup(): the signal that ends the wait by an Error.
 Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop = {});
 
 // Serves the coordinator alone (`./trainer coordinator`), one job after the other, at `host:port`

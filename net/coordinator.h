@@ -46,6 +46,7 @@ class Coordinator {
         TlsContext tls = {};
         bool server_left = false;  // the coordinator before was not lost: its rank has left
         bool cut_off = false;      // it was silent: perhaps this process is what was lost
+        std::chrono::milliseconds patience{600'000};  // of a part of the job that was cut off
     };
     Coordinator(asio::io_context& io, Options options, Log& log);
     // Succeeds a coordinator that was lost, in a job that was as `last` says.
@@ -93,6 +94,7 @@ class Coordinator {
     void break_ring(int lost, const std::string& why);
     void back(Client& client, const wire::Rejoin& rejoin);
     void decide();
+    void wait_for_others(const std::string& why);
     bool own_rank_left() const;
     void form_again();
     void take_in_newcomers();
@@ -120,7 +122,8 @@ class Coordinator {
     Roster roster_;
     wire::Welcome welcome_;  // of the generation
     Regroup regroup_;
-    std::vector<int> wanted_ring_;  // the order that rank 0 asks for
+    std::optional<Clock::time_point> cut_off_;  // this part of the job waits for the others
+    std::vector<int> wanted_ring_;              // the order that rank 0 asks for
     Pause pause_;
     StallWatch watch_;
     std::vector<ClientPtr> clients_;    // of the current job, in order of arrival

@@ -32,6 +32,7 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     stage_ = Stage::regrouping;
     wanted_ring_.clear();
     regroup_ = Regroup(names(), welcome_.rules, why, Clock::now());
+    cut_off_.reset();
     for (const ClientPtr& client : clients_) {
         regroup_.heard(client->rank, client->heard);
         if (client->left) regroup_.left(client->rank);
@@ -88,6 +89,7 @@ void Coordinator::back(Client& client, const wire::Rejoin& rejoin) {
     if (client.rank == 0 && std::ranges::is_permutation(rejoin.ring, welcome_.ring))
         wanted_ring_ = rejoin.ring;
     regroup_.back(client.rank, rejoin.step, planned);
+    if (cut_off_) regroup_.doubt(Clock::now());  // where one is back, others may be soon
     decide();
 }
 
@@ -95,9 +97,31 @@ void Coordinator::decide() {
     std::string why;
     if (pause_.note(Clock::now())) regroup_.doubt(Clock::now());
     const Regroup::Verdict verdict = regroup_.verdict(Clock::now(), why);
-    if (verdict == Regroup::Verdict::behind) stop_job(-1, why, wire::End::membership);
-    if (verdict == Regroup::Verdict::end) stop_job(regroup_.members().front() == 0 ? -1 : 0, why);
+    if (verdict == Regroup::Verdict::behind)
+        stop_job(-1, cat(why, ": this process ends; --alone would let it go on"),
+                 wire::End::membership);
+    if (verdict == Regroup::Verdict::cut_off) wait_for_others(why);
     if (verdict == Regroup::Verdict::form && !own_rank_left()) form_again();
+}
+
+// Some may live, behind a switch that starts again: probes and REJOINs will tell.
+void Coordinator::wait_for_others(const std::string& why) {
+    const auto now = Clock::now();
+    if (!cut_off_) {
+        notice(cat(why, ": this part of the job waits for them, for ",
+                   options_.patience / std::chrono::seconds(1),
+                   " s at most; --alone would let it go on"));
+        cut_off_ = now;
+        return regroup_.doubt(now);
+    }
+    if (now - *cut_off_ < options_.patience) return;
+    const std::string text = cat(why, ": this part of the job ends; --alone would let it go on");
+    const int lowest = regroup_.members().front();
+    for (const ClientPtr& client : clients_)
+        if (client->rank == lowest)
+            client->connection->send(
+                wire::encode(wire::Abort{-1, text, wire::End::cut_off, generation_}));
+    stop_job(-1, text);
 }
 
 void Coordinator::retire() {

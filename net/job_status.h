@@ -31,6 +31,8 @@ class JobStatus {
                 error_ = std::make_exception_ptr(Error(cause_));
             else if (what == wire::End::ring)
                 error_ = std::make_exception_ptr(RingBroken(cause_));
+            else if (what == wire::End::cut_off)
+                error_ = std::make_exception_ptr(CutOff(cause_));
             else
                 error_ = std::make_exception_ptr(LeftBehind(cause_));
             cause_known_ = ended_ = true;

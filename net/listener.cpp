@@ -119,7 +119,8 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
         if ((type == wire::Type::join && !on_join) || (type == wire::Type::rejoin && !on_rejoin))
             // Again: the name it dialled may have other addresses, among them the coordinator's.
             answer = wire::encode(wire::Refuse{
-                true, cat("port ", port(), " is that of a rank, not of the coordinator")});
+                true, cat("port ", port(), " is that of a rank, not of the coordinator",
+                          coordinator_at ? coordinator_at() : "")});
         else if (type == wire::Type::health && on_health)
             answer = health_message();
         else if (type == wire::Type::offer && on_offer)

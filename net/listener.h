@@ -36,6 +36,8 @@ class Listener {
     std::function<void(Socket, wire::Edge)> on_edge;
     std::function<wire::Health()> on_health;  // the answer to HEALTH
     std::function<std::string()> on_offer;    // OFFER or REFUSE, encoded
+    // Where the coordinator is, for a JOIN that comes to a rank.
+    std::function<std::string()> coordinator_at;
 
  private:
     void listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint);

@@ -25,14 +25,25 @@ wire::Heartbeat Progress::heartbeat() const {
     return beat;
 }
 
-Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, const Access& access)
-    : log_(log), heartbeat_(heartbeat), stall_(stall), listener_(io_, log, access) {
+Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, milliseconds patience,
+                       const Access& access)
+    : log_(log),
+      heartbeat_(heartbeat),
+      stall_(stall),
+      patience_(patience),
+      listener_(io_, log, access) {
     progress_.since = heard_ = Clock::now();
     expect_edges();
     listener_.on_health = [this] { return health(); };
     listener_.on_offer = [this] {
         if (!what_.empty()) return offer_message(welcome_, what_);
         return wire::encode(wire::Refuse{true, "no job trains there yet"});
+    };
+    listener_.coordinator_at = [this] {
+        const int server = welcome_.server;
+        if (!connection_ || server < 0 || server >= int(welcome_.peers.size()))
+            return std::string();
+        return cat(", which is at ", welcome_.peers[size_t(server)].address);
     };
     thread_ = std::thread([this] { io_.run(); });
 }
@@ -56,7 +67,10 @@ Membership::~Membership() {
 
 void Membership::serve(int world) {
     coordinator_ = std::make_unique<Coordinator>(
-        io_, Coordinator::Options{world, heartbeat_, false, process_, {}, {}, tls()}, log_);
+        io_,
+        Coordinator::Options{
+            world, heartbeat_, false, process_, {}, {}, tls(), false, false, patience_},
+        log_);
     admit();
 }
 
@@ -74,7 +88,8 @@ void Membership::succeed(const tcp::endpoint& first) {
     pause_.note(Clock::now());
     const Coordinator::Options options{0,        heartbeat_,   false,
                                        process_, first,        pause_,
-                                       tls(),    server_left_, coordinator_is_silent()};
+                                       tls(),    server_left_, coordinator_is_silent(),
+                                       patience_};
     coordinator_ = std::make_unique<Coordinator>(io_, options, log_, welcome_, broken_by_);
     admit();
 }

@@ -39,9 +39,10 @@ struct IncomingEdge {
 
 class Membership {
  public:
-    // `stall` is how long the coordinator may be silent before this rank is unhealthy.
+    // `stall` is how long the coordinator may be silent before this rank is unhealthy, `patience`
+    // how long a part of the job that was cut off waits for the others.
     Membership(Log& log, std::chrono::milliseconds heartbeat, std::chrono::milliseconds stall,
-               const Access& access);
+               std::chrono::milliseconds patience, const Access& access);
     // Sends the messages that wait (for a second at most), then ends the control thread.
     ~Membership();
     Membership(const Membership&) = delete;
@@ -125,7 +126,7 @@ class Membership {
     asio::awaitable<void> flush(std::shared_ptr<std::promise<void>> done);
 
     Log& log_;
-    std::chrono::milliseconds heartbeat_, stall_;
+    std::chrono::milliseconds heartbeat_, stall_, patience_;
     JobStatus status_;
     Progress progress_;
     wire::Welcome welcome_;

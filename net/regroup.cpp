@@ -1,11 +1,20 @@
 // regroup.cpp — see regroup.h.
 #include "net/regroup.h"
 
+#include <time.h>
+
 #include <algorithm>
 
 #include "src/base/text.h"
 
 namespace convoy {
+
+Pause::Outside Pause::Outside::now() {
+    timespec boot{};
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    return {std::chrono::seconds(boot.tv_sec) + std::chrono::nanoseconds(boot.tv_nsec),
+            std::chrono::system_clock::now().time_since_epoch()};
+}
 
 Regroup::Regroup(std::vector<std::string> names, const wire::Rules& rules, std::string why,
                  Clock::time_point now)
@@ -37,7 +46,7 @@ void Regroup::doubt(Clock::time_point now) {
 }
 
 Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) const {
-    int silent = 0, back = 0, lowest = -1;
+    int silent = 0, dead = 0, back = 0, lowest = -1;
     for (int rank = 0; rank < int(ranks_.size()); ++rank) {
         const Rank& r = ranks_[size_t(rank)];
         if (r.state == State::left || (r.state == State::gone && !doubts_)) continue;
@@ -45,7 +54,7 @@ Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) const
         back += r.state == State::back;
         if (r.state == State::back) continue;
         if (r.state == State::waited_for && now - r.heard < kSilence) return Verdict::wait;
-        ++silent;
+        ++silent, dead += r.state == State::gone;
     }
     if (back == 0) return Verdict::wait;
     const bool has_lowest = ranks_[size_t(lowest)].state == State::back;
@@ -53,9 +62,8 @@ Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) const
         why = cat(doubts_ ? "this process was stopped or cut off for a while; " : "", "only ",
                   counted(back, "rank"), " of ", back + silent, " ",
                   back == 1 ? "answers" : "answer", ", and the others may ",
-                  doubts_ ? "have gone on without it" : "be training together", ": this ",
-                  doubts_ ? "process" : "part of the job", " ends; --alone would let it go on");
-        return doubts_ ? Verdict::behind : Verdict::end;
+                  dead == silent ? "have gone on without it" : "be training together");
+        return dead == silent ? Verdict::behind : Verdict::cut_off;
     }
     return Verdict::form;
 }

@@ -12,11 +12,12 @@
 // goes on. Where some are only silent, they may be the other half of a cut network: then more than
 // half of those who are not gone go on, or exactly half of them with the lowest of their ranks. So
 // two groups never both go on: what is gone for one group is gone indeed, so the halves that both
-// count cannot sum up to more than all who live. A process that was stopped for some time itself,
-// or heard nothing, may have been left behind by ranks that have ended since: to it nobody is gone
-// for certain.
+// count cannot sum up to more than all who live. The smaller part waits for the others. A process
+// that waited so, was stopped for some time itself, or heard nothing, may have been left behind by
+// ranks that have ended since: to it nobody is gone for certain.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -27,15 +28,22 @@ namespace convoy {
 
 constexpr std::chrono::milliseconds kSilence{3'000};
 
-// Whether this process itself was stopped lately (SIGSTOP, a suspended machine), by a clock that is
-// read every second or more often.
+// Whether this process itself was stopped lately (SIGSTOP, a suspended machine), by clocks that are
+// read every second or more often: Clock stands still while the machine is suspended.
 class Pause {
  public:
+    // Time since some moment, by the clock that counts suspension and by that of the wall.
+    struct Outside {
+        std::chrono::nanoseconds boot, wall;
+        static Outside now();
+    };
     // Returns whether it was stopped since the last call.
-    bool note(Clock::time_point now) {
-        const bool stopped = now - last_ > kSilence * 3 / 5;
+    bool note(Clock::time_point now, const Outside& outside = Outside::now()) {
+        const auto passed = std::max<std::chrono::nanoseconds>(
+            {now - last_, outside.boot - outside_.boot, outside.wall - outside_.wall});
+        const bool stopped = passed > kSilence * 3 / 5;
         if (stopped) stopped_at_ = now;
-        last_ = now;
+        last_ = now, outside_ = outside;
         return stopped;
     }
     bool lately(Clock::time_point now) {
@@ -45,6 +53,7 @@ class Pause {
 
  private:
     Clock::time_point last_ = Clock::now(), stopped_at_ = last_ - 2 * kSilence;
+    Outside outside_ = Outside::now();
 };
 
 class Regroup {
@@ -67,8 +76,9 @@ class Regroup {
     // left behind.
     void doubt(Clock::time_point now);
 
-    // end: `why` says what is missing. behind: the others may have gone on without this process.
-    enum class Verdict { wait, form, end, behind };
+    // cut_off: the others, of which some may live, may be training together. behind: they may have
+    // done so, and be gone. `why` says both.
+    enum class Verdict { wait, form, cut_off, behind };
     Verdict verdict(Clock::time_point now, std::string& why) const;
     std::vector<int> members() const;  // who is back, ascending; without newcomers
     // "rank 2 (10.0.0.7:29401) lost: connection closed, redial refused; 3 ranks, step 812 redone",

@@ -22,6 +22,10 @@ constexpr int kPortsTried = 1000;
 struct TryAgain : Error {
     using Error::Error;
 };
+// … by who listens there.
+struct Refused : TryAgain {
+    using TryAgain::TryAgain;
+};
 
 std::string clock_time(milliseconds from_now) {
     const std::time_t then =
@@ -35,7 +39,9 @@ const char* advice(const std::string& why) {
     if (why.find("not known") != std::string::npos)
         return "is --coord spelled right, and known to DNS or /etc/hosts here?";
     if (why.find("refused") != std::string::npos)
-        return "is rank 0 (or `trainer coordinator`) running there, on this port?";
+        return "is rank 0 (or `trainer coordinator`) running there, on this port? A job that "
+               "trains "
+               "is entered by the port of any of its ranks";
     if (why.find("no answer") != std::string::npos || why.find("no route") != std::string::npos)
         return "is the address right, the machine up, and no firewall in the way?";
     if (why.find("of a rank") != std::string::npos)
@@ -56,6 +62,7 @@ class Rendezvous {
     asio::awaitable<void> attempt();
     asio::awaitable<void> ask(std::vector<tcp::endpoint>& endpoints);
     asio::awaitable<void> read_until_welcome();
+    asio::awaitable<void> come_late(tcp::endpoint there, std::string refused);
     asio::awaitable<void> take_offer();
     asio::awaitable<void> serve_if_mine();
     bool try_to_listen(const asio::ip::address& address);
@@ -159,13 +166,38 @@ asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
     connection_->send(options_.newcomer ? wire::encode_empty(wire::Type::offer)
                                         : wire::encode(join_message()));
     if (!options_.newcomer) membership_.send_heartbeats(connection_);
+    const tcp::endpoint there = connection_->remote_endpoint();
+    std::string refused;
     try {
         co_await read_until_welcome();
+    } catch (const Refused& e) {
+        connection_->close();
+        if (options_.newcomer || options_.rank >= 0 || options_.world > 0 || !options_.elastic)
+            throw;
+        refused = e.what();
     } catch (...) {
         connection_->close();
         throw;
     }
+    if (!refused.empty()) co_await come_late(there, refused);
     if (options_.newcomer) co_await take_offer();
+}
+
+// A rank without a number, where a job trains already, takes part in it as by --join.
+asio::awaitable<void> Rendezvous::come_late(tcp::endpoint there, std::string refused) {
+    options_.newcomer = true;
+    try {
+        std::vector<tcp::endpoint> endpoints{there};
+        connection_ = std::make_shared<Connection>(
+            co_await dial(endpoints, from_, membership_.tls(), kDialPatience));
+        connection_->send(wire::encode_empty(wire::Type::offer));
+        co_await read_until_welcome();
+        co_return;
+    } catch (const Error&) {
+        connection_->close();
+    }
+    options_.newcomer = false;
+    throw TryAgain(refused);
 }
 
 // A coordinator in a process of its own leaves it to the ranks to say what is trained.
@@ -212,7 +244,7 @@ bool Rendezvous::handle(const Message& message) {
             return false;
         case Type::refuse: {
             const auto refuse = wire::decode<wire::Refuse>(message.body);
-            if (refuse.again) throw TryAgain(refuse.why);
+            if (refuse.again) throw Refused(refuse.why);
             fail("the coordinator at ", where(), " refuses this rank: ", refuse.why);
         }
         case Type::welcome:

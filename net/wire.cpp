@@ -124,7 +124,7 @@ class Reader {
     }
     void get(End& end) {
         end = End(take(1)[0]);
-        if (end > End::membership) fail("a ", name(type_), " message ends nothing that there is");
+        if (end > End::cut_off) fail("a ", name(type_), " message ends nothing that there is");
     }
     template <class T>
     void get(std::vector<T>& list) {

@@ -75,7 +75,7 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 6;
+constexpr uint16_t kVersion = 7;
 constexpr size_t kHeaderBytes = 24;
 constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
 constexpr uint64_t kJoinLimit = 64 << 10;    // body of a first message, from anybody
@@ -198,9 +198,9 @@ struct Heartbeat {
     std::string phase;
     void fields(auto& body) { body(step, begun, done, moved, phase_ms, phase); }
 };
-// What an ABORT ends: the job; the ring alone, so that survivors form a new one; or the membership
-// of the rank that is told so.
-enum class End : uint8_t { job, ring, membership };
+// What an ABORT ends: the job; the ring alone, so that survivors form a new one; the membership of
+// the rank that is told so; or a part of the job that was cut off, whose state this rank saves.
+enum class End : uint8_t { job, ring, membership, cut_off };
 struct Abort {
     static constexpr Type kType = Type::abort;
     int lost = -1;

@@ -529,10 +529,17 @@ TEST_CASE(
     Process third(job.folder, "third", {"--join", "--coord", at(job.port), "--threads", "1"});
     CHECK(third.wait_for(") joined; 4 ranks go on from step ", 30));
     const std::string text = third.output(), name = "rank 3 (";
-    const std::string address = text.substr(text.find(name) + name.size());
-    Process fourth(job.folder, "fourth",
-                   {"--join", "--coord", address.substr(0, address.find(')')), "--threads", "1"});
+    std::string address = text.substr(text.find(name) + name.size());
+    address = address.substr(0, address.find(')'));
+    // Without --join and a number too.
+    Process fourth(job.folder, "fourth", {"--coord", address, "--threads", "1"});
     CHECK(fourth.wait_for(") joined; 5 ranks go on from step ", 30));
+    const auto [status, output] =
+        run_trainer({"--coord", address, "--rank", "1", "--join-timeout", "0.5"});
+    CHECK(status == 1);
+    CAPTURE(output);
+    CHECK(output.find(cat("not of the coordinator, which is at ", at(job.port))) !=
+          std::string::npos);
     third.kill(SIGKILL);
     CHECK(fourth.wait_for("rank 3 (", 30));
     for (auto& rank : job.ranks) CHECK(rank->wait(180) == 0);

@@ -152,9 +152,31 @@ TEST_CASE("regroup: two halves of a cut network never both go on") {
     Regroup minority = members(3);
     minority.back(2, 1);
     std::string why;
-    CHECK(at(minority, 3, &why) == Verdict::end);
+    CHECK(at(minority, 3, &why) == Verdict::cut_off);
     CHECK(why.find("only 1 rank of 3 answers, and the others may be training together") == 0);
     Regroup alone = members(3, {.alone = true});
     alone.back(2, 1);
     CHECK(at(alone, 3) == Verdict::form);
+    // It waits, and who has waited takes no death for certain: they may have ended meanwhile.
+    minority.doubt(kStart + std::chrono::seconds(3));
+    minority.gone(0, "redial refused");
+    CHECK(at(minority, 60) == Verdict::cut_off);
+    Regroup together = minority;
+    together.back(1, 1);
+    CHECK(at(together, 60) == Verdict::form);
+    minority.gone(1, "redial refused");
+    CHECK(at(minority, 60) == Verdict::behind);
+}
+
+TEST_CASE("regroup: a machine that was suspended, or stopped with its clock, is noticed") {
+    using std::chrono::seconds;
+    const auto now = Clock::now();
+    const Pause::Outside then = Pause::Outside::now();
+    Pause pause;
+    CHECK(!pause.note(now + seconds(1), {then.boot + seconds(1), then.wall + seconds(1)}));
+    CHECK(!pause.note(now + seconds(2), {then.boot + seconds(2), then.wall - seconds(3600)}));
+    Pause other = pause;
+    CHECK(pause.note(now + seconds(3), {then.boot + seconds(60), then.wall}));
+    CHECK(other.note(now + seconds(3), {then.boot + seconds(3), then.wall}));
+    CHECK(!other.note(now + seconds(4), {then.boot + seconds(4), then.wall}));
 }

@@ -81,7 +81,8 @@ void TrainRun::save_after_failure(const std::exception& failure) {
     if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return;
     if (dynamic_cast<const LeftBehind*>(&failure)) return;  // the others save
     const bool replaces_rank0 = setup_.rank() == 1 && communicator_.lost_rank() == 0;
-    if (setup_.rank() != 0 && !replaces_rank0) return;
+    const bool is_cut_off = dynamic_cast<const CutOff*>(&failure);
+    if (setup_.rank() != 0 && !replaces_rank0 && !is_cut_off) return;
     try {
         if (folder_.empty()) folder_ = open_run_folder(config_, std::max(first_rank_, 1));
         save(at_, false);  // unless it is saved already
