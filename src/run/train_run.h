@@ -109,6 +109,7 @@ class TrainRun {
     void print_start() const;
     void print_settings() const;
     void print_ranks() const;
+    std::string split_groups() const;
     std::string memory_text() const;
     size_t averaged_floats() const;  // with --sync-every
     std::string server_text() const;

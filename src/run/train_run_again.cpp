@@ -150,6 +150,8 @@ void TrainRun::go_on() {
                                 {"ranks", setup_.world()},
                                 {"why", why},
                                 {"seconds", seconds_since(begin)}});
+    if (const std::string cuts = split_groups(); !cuts.empty() && setup_.rank() == 0)
+        log_.notice(cuts);
     if (total_steps_ > 0) log_job(), serve_page();
 }
 

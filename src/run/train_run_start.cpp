@@ -206,14 +206,23 @@ void TrainRun::print_ranks() const {
         log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank, shares[size_t(peer.rank)],
                               peer.address, peer.host));
     for (const std::string& line : expectations_) log_.info(line);
-    if (config_.bn_group == 0 || !model_->has_batch_norm() || !sharing_.parts.empty()) return;
-    for (int rank = 0; rank + 1 < setup_.world(); ++rank) {
-        const int64_t cut = share_of(config_.batch, shares, rank).end;
-        if (cut % config_.bn_group != 0)
-            log_.info("batch norm: the cut between rank ", rank, " and ", rank + 1, " at image ",
-                      cut, " splits a group of ", config_.bn_group,
-                      "; its statistics are taken over two smaller ones");
-    }
+    if (const std::string cuts = split_groups(); !cuts.empty()) log_.info(cuts);
+}
+
+// Where shares split groups of batch norm, whose statistics differ then from one rank's.
+std::string TrainRun::split_groups() const {
+    if (config_.bn_group == 0 || !model_->has_batch_norm() || !sharing_.parts.empty()) return "";
+    std::vector<std::string> cuts;
+    for (int rank = 0; rank + 1 < setup_.world(); ++rank)
+        if (const int64_t cut = share_of(config_.batch, setup_.shares.weights, rank).end;
+            cut % config_.bn_group != 0)
+            cuts.push_back(std::to_string(cut));
+    if (cuts.empty()) return "";
+    return cat(
+        "batch norm: shares end at image ", join_text(cuts, " and "),
+        " of a batch and split groups of ", config_.bn_group,
+        ", whose statistics are taken over smaller ones: losses are not quite those of other "
+        "shares");
 }
 
 }  // namespace convoy
