@@ -209,6 +209,9 @@ struct JoinOptions {
     std::chrono::milliseconds heartbeat{1'000};
     // Rank 0's value. When no byte has moved for this long, every log names the rank to blame.
     std::chrono::milliseconds stall{30'000};
+    // Rank 0's value: after so long without progress the ranks that all wait for are given up, or,
+    // if all are in one collective, its connections. 0: never.
+    std::chrono::milliseconds give_up{0};
     // Rank 0's values: send sums above 16 KB and gathers as bf16; where a rank is lost, collectives
     // throw RingBroken, and regroup() goes on with those that are left. min_world: what
     // min_world() says there. `alone`: go on even if only few of them answer and the others may be

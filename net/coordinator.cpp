@@ -328,8 +328,28 @@ asio::awaitable<void> Coordinator::tick() {
                 client->connection->close();
         if (stage_ == Stage::running)
             if (const auto stalled = watch_.report(now)) notice(*stalled);
+        give_up(now);
         if (stage_ == Stage::regrouping) decide();
         co_await sleep_for(options_.heartbeat / 2);
+    }
+}
+
+// --give-up: no rank is waited for without end, though it lives.
+void Coordinator::give_up(Clock::time_point now) {
+    const milliseconds patience(welcome_.rules.give_up_ms), waited = watch_.longest_wait(now);
+    if (stage_ != Stage::running || patience.count() == 0 || waited < patience) return;
+    const std::string why = fmt::format("no progress for {:.1f} s, --give-up {:g}",
+                                        waited.count() / 1e3, patience.count() / 1e3);
+    const std::vector<int> late = watch_.waited_for(now);
+    if (!elastic() || late.size() == clients_.size()) {
+        const int lost = late.empty() ? -1 : late.front();
+        return stop_job(lost, lost < 0 ? why : cat(names()[size_t(lost)], ": ", why));
+    }
+    break_ring(late.empty() ? -1 : late.front(), why);
+    for (const int rank : late) {
+        regroup_.gone(rank, why);
+        for (const ClientPtr& client : std::vector(clients_))
+            if (client->rank == rank) leave_behind(*client, why);
     }
 }
 

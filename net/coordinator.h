@@ -110,6 +110,7 @@ class Coordinator {
     void log(const std::string& text);
     asio::awaitable<void> tick();
     void check_silence(Client& client, Clock::time_point now);
+    void give_up(Clock::time_point now);
 
     asio::io_context& io_;
     Options options_;

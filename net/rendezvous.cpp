@@ -361,6 +361,7 @@ wire::Join Rendezvous::join_message() const {
                   options_.alone,
                   uint32_t(options_.min_world),
                   uint32_t(options_.stall.count()),
+                  uint32_t(options_.give_up.count()),
                   options_.flows,
                   options_.shm};
     join.process = membership_.process();

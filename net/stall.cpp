@@ -1,6 +1,7 @@
 #include "net/stall.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "net/roster.h"
 
@@ -47,23 +48,27 @@ std::optional<std::string> StallWatch::report(Clock::time_point now) {
 std::string StallWatch::stall(Clock::time_point now) const {
     const milliseconds waited = longest_wait(now);
     if (ranks_.empty() || waited < patience_) return "";
-    // The numbers of the collectives that the ranks have begun.
-    uint64_t least = UINT64_MAX, most = 0;
     int64_t step = 0;
-    for (const Rank& r : ranks_) {
-        least = std::min(least, r.beat.begun);
-        most = std::max(most, r.beat.begun);
-        step = std::max(step, r.beat.step);
-    }
+    for (const Rank& r : ranks_) step = std::max(step, r.beat.step);
     std::string text = cat("step ", step, ": ");
     std::string names;
-    for (int rank = 0; rank < int(ranks_.size()); ++rank)
-        if (ranks_[rank].beat.begun == least && (least < most || now - ranks_[rank].heard > kQuiet))
-            names += (names.empty() ? "" : "; for ") + describe(rank, now);
+    for (const int rank : waited_for(now))
+        names += (names.empty() ? "" : "; for ") + describe(rank, now);
     if (names.empty())
         return cat(text, "all ranks are in the same collective and no byte has moved for ",
                    duration_cast<seconds>(waited).count(), " s: check the network between them");
     return cat(text, "all wait for ", names);
+}
+
+// By the numbers of the collectives that the ranks have begun.
+std::vector<int> StallWatch::waited_for(Clock::time_point now) const {
+    const auto begun = [](const Rank& r) { return r.beat.begun; };
+    const auto [least, most] = std::ranges::minmax(ranks_ | std::views::transform(begun));
+    std::vector<int> ranks;
+    for (int rank = 0; rank < int(ranks_.size()); ++rank)
+        if (ranks_[rank].beat.begun == least && (least < most || now - ranks_[rank].heard > kQuiet))
+            ranks.push_back(rank);
+    return ranks;
 }
 
 std::string StallWatch::describe(int rank, Clock::time_point now) const {

@@ -22,6 +22,10 @@ class StallWatch {
     // waited in a collective for `patience` with nothing done and no byte moved. Otherwise "",
     // however long a rank computes while no other rank waits for it.
     std::string stall(Clock::time_point now) const;
+    // How long some rank has waited in a collective so, and for whom: none where all ranks are in
+    // the same one.
+    std::chrono::milliseconds longest_wait(Clock::time_point now) const;
+    std::vector<int> waited_for(Clock::time_point now) const;
     // The same text for the log: once, then again after twice that time, four times, …
     std::optional<std::string> report(Clock::time_point now);
 
@@ -35,7 +39,6 @@ class StallWatch {
         wire::Heartbeat beat;
         Clock::time_point heard, moved;
     };
-    std::chrono::milliseconds longest_wait(Clock::time_point now) const;
     std::string describe(int rank, Clock::time_point now) const;
 
     std::vector<Rank> ranks_;

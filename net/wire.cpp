@@ -71,7 +71,7 @@ class Writer {
     }
     void put(const Member& member) { (*this)(member.host, member.address, member.process); }
     void put(const Rules& r) {
-        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.flows, r.shm);
+        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.flows, r.shm);
     }
     void put(End end) { put(uint8_t(end)); }
     void put(const Settings::value_type& pair) { (*this)(pair.first, pair.second); }
@@ -120,7 +120,7 @@ class Reader {
     }
     void get(Member& member) { (*this)(member.host, member.address, member.process); }
     void get(Rules& r) {
-        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.flows, r.shm);
+        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.flows, r.shm);
     }
     void get(End& end) {
         end = End(take(1)[0]);

@@ -289,6 +289,38 @@ TEST_CASE("after the stall time the log of every rank says who all wait for, and
     CHECK(diary.text().find(told) != std::string::npos);
 }
 
+TEST_CASE("--give-up: a rank that all wait for is left behind, and told so; the others go on") {
+    for (const bool elastic : {true, false}) {
+        CAPTURE(elastic);
+        std::atomic<int> ends{0};
+        const auto work = [&](Job& job) {
+            Communicator& ring = *job.communicator;
+            if (ring.rank() != 2) {
+                CHECK_THROWS_WITH_AS(sum(job, 1000), doctest::Contains("--give-up 0.6"), Error);
+                ++ends;
+                if (!elastic) throw Error("ended");
+                CHECK(ring.regroup(0, false).why.find("rank 2 (127.0.0.1:") != std::string::npos);
+                CHECK(ring.world() == 2);
+                return sum(job, 1000);
+            }
+            ring.set_progress(1, Phase::kData);
+            while (!ring.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("--give-up 0.6"), Error);
+            ++ends;
+            throw Error("ended");
+        };
+        CHECK_THROWS_WITH_AS(run_ranks(
+                                 3,
+                                 [&](JoinOptions& options) {
+                                     options.elastic = elastic;
+                                     options.give_up = std::chrono::milliseconds(600);
+                                 },
+                                 work),
+                             "ended", Error);
+        CHECK(ends == 3);
+    }
+}
+
 // Of this process.
 struct Use {
     int64_t threads = 0, descriptors = 0, bytes = 0;

@@ -257,6 +257,9 @@ static const Option kOptions[] = {
      "for the fourth convolution; default: where the longest stage is shortest, as measured"},
     {"stall", "Ranks", &C::stall, "S", kRanked, 0, from(0.1, 1e7),
      "seconds without progress after which every log names the rank that all wait for"},
+    {"give-up", "Ranks", &C::give_up, "S", kTrain, 0, from(0, 1e6),
+     "on rank 0: seconds without progress after which the others go on without that rank; with "
+     "--elastic off the job ends; 0: wait"},
     {"elastic", "Ranks", &C::elastic, "on|off", kTrain, 0, kAny,
      "on rank 0: go on with the ranks that are left when one is lost; off: end with a checkpoint"},
     {"join", "Ranks", &C::join, "", kTrain, 0, kAny,

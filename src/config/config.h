@@ -127,6 +127,7 @@ struct Config {
     bool recompute = false;
     std::string split;
     double stall = 30;
+    double give_up = 0;
     Toggle elastic = Toggle::kOn;
     int min_world = 1;
     int64_t check_every = 100;
