@@ -119,8 +119,11 @@ asio::awaitable<Connected> Rendezvous::join() {
         connected.what = std::move(offer_.what);
         co_return connected;
     }
-    connected.links =
-        co_await open_edges(membership_, welcome_, connection_->remote_endpoint(), from_);
+    try {
+        connected.links = co_await open_edges(membership_, welcome_, connected.first, from_);
+    } catch (const RingBroken&) {  // which the first collective says
+        connected.links.resize(size_t(welcome_.world));
+    }
     membership_.listener().on_edge = nullptr;  // all edges are here
     co_return connected;
 }
