@@ -283,7 +283,7 @@ void Coordinator::send_leave() { broadcast(wire::encode_empty(wire::Type::leave)
 
 std::string Coordinator::offer() const {
     if (stage_ == Stage::gathering)
-        return wire::encode(wire::Refuse{true, cat("no job trains there yet: ", roster_.status())});
+        return wire::encode(wire::Refuse{true, cat(wire::kNoJobYet, ": ", roster_.status())});
     return offer_message(welcome_, "");
 }
 

@@ -49,13 +49,16 @@ void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
     const auto member = std::ranges::find(welcome_.peers, rejoin.process, &wire::Member::process);
     const bool is_new = member == welcome_.peers.end() && !rejoin.address.empty();
     const bool is_full = is_new && welcome_.world + int(newcomers_.size()) >= wire::kMaxWorld;
-    if (!elastic() || rejoin.job != job_ || is_full ||
+    const bool is_anew = stage_ == Stage::gathering && generation_ == 1;  // in a killed one's place
+    if (is_anew || !elastic() || rejoin.job != job_ || is_full ||
         (!is_new && member == welcome_.peers.end())) {
         former_.push_back(client);
         return client->connection->send(wire::encode(wire::Refuse{
-            false, is_full  ? cat("the job has ", wire::kMaxWorld, " ranks, the most there can be")
-                   : is_new ? "the job that it asked for has ended"
-                            : left_behind(generation_)}));
+            is_anew, is_anew ? wire::kNoJobYet
+                     : is_full
+                         ? cat("the job has ", wire::kMaxWorld, " ranks, the most there can be")
+                     : is_new ? "the job that it asked for has ended"
+                              : left_behind(generation_)}));
     }
     if (is_new) {
         for (const ClientPtr& c : std::vector(newcomers_))  // by a connection that broke

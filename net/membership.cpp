@@ -37,7 +37,7 @@ Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, mil
     listener_.on_health = [this] { return health(); };
     listener_.on_offer = [this] {
         if (!what_.empty()) return offer_message(welcome_, what_);
-        return wire::encode(wire::Refuse{true, "no job trains there yet"});
+        return wire::encode(wire::Refuse{true, wire::kNoJobYet});
     };
     listener_.coordinator_at = [this] {
         const int server = welcome_.server;

@@ -166,7 +166,7 @@ asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
             co_return true;
         }
         const auto refusal = wire::decode<wire::Refuse>(answer.body);
-        answered_.insert(candidate);
+        (refusal.why == wire::kNoJobYet ? gone_ : answered_).insert(candidate);
         if (!refusal.again && believes) m_.status().end(refusal.why, -1, wire::End::membership);
     } catch (const Error& e) {
         if (std::string(e.what()).find("connection refused") != std::string::npos)

@@ -80,7 +80,8 @@ constexpr size_t kHeaderBytes = 24;
 constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
 constexpr uint64_t kJoinLimit = 64 << 10;    // body of a first message, from anybody
 constexpr uint64_t kGuestLimit = 4 << 10;    // body of a message of one who has no rank yet
-constexpr uint64_t kHealthLimit = 4 << 10;   // body of HEALTH, whatever the other limit is
+constexpr char kNoJobYet[] = "no job trains there yet";  // of a REFUSE
+constexpr uint64_t kHealthLimit = 4 << 10;  // body of HEALTH, whatever the other limit is
 constexpr int kMaxWorld = 4096;
 
 enum class Type : uint16_t {
