@@ -1,0 +1,65 @@
+#include "tests/socket_calls.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vector>
+
+namespace convoy {
+
+// Sockets of the ring wait; Asio's do not.
+static bool waits(int socket) { return (fcntl(socket, F_GETFL) & O_NONBLOCK) == 0; }
+
+void reset_link(int which) {
+    std::vector<int> links;
+    for (int socket = 3; socket < 256; ++socket) {
+        sockaddr_storage peer{};
+        socklen_t size = sizeof peer;
+        if (getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
+            peer.ss_family == AF_INET && waits(socket))
+            links.push_back(socket);
+    }
+    if (links.empty()) return;
+    const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+    syscall(SYS_connect, links[size_t(which) % links.size()], &nobody, sizeof nobody);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+static size_t ask(int socket, size_t bytes) {
+    return on_socket_call && !waits(socket) ? on_socket_call(bytes) : bytes;
+}
+
+// In place of libc's, under names that its headers do not know.
+extern "C" {
+ssize_t call_send(int, const void*, size_t, int) __asm__("send");
+ssize_t call_recv(int, void*, size_t, int) __asm__("recv");
+ssize_t call_recv_chk(int, void*, size_t, size_t, int) __asm__("__recv_chk");
+int call_connect(int, const void*, socklen_t) __asm__("connect");
+int call_accept(int, void*, socklen_t*) __asm__("accept");
+
+ssize_t call_send(int socket, const void* bytes, size_t n, int flags) {
+    return syscall(SYS_sendto, socket, bytes, ask(socket, n), flags, nullptr, 0);
+}
+ssize_t call_recv(int socket, void* bytes, size_t n, int flags) {
+    return syscall(SYS_recvfrom, socket, bytes, ask(socket, n), flags, nullptr, nullptr);
+}
+ssize_t call_recv_chk(int socket, void* bytes, size_t n, size_t, int flags) {
+    return call_recv(socket, bytes, n, flags);
+}
+int call_connect(int socket, const void* to, socklen_t size) {
+    ask(socket, 0);
+    return int(syscall(SYS_connect, socket, to, size));
+}
+int call_accept(int socket, void* from, socklen_t* size) {
+    ask(socket, 0);
+    return int(syscall(SYS_accept, socket, from, size));
+}
+}
+
+#endif
+
+}  // namespace convoy
