@@ -7,6 +7,7 @@
 // CONVOY_TEST_STRIDE is the distance from one place to the next. Without it, 67: what CI runs, with
 // one kind of cut at each of these places. 301: with the sanitizers. 1: each kind at each of some
 // 1,400 places, 20 to 40 minutes on two cores; before a release that changes net/ or src/run.
+#include <malloc.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -18,8 +19,8 @@
 #include "src/checkpoint/safetensors.h"
 #include "src/cli/commands.h"
 #include "src/run/train_run.h"
+#include "tests/call_hooks.h"
 #include "tests/event_files.h"
-#include "tests/socket_calls.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -38,18 +39,33 @@ struct Cut {
     std::vector<std::string> own = {};  // its options
     bool early = false;                 // operations count from the beginning of the set-up
     bool reset = false;                 // no signal: a link of the ring is reset, its rank lives
-    bool control = false;  // operations are those of socket_calls.h, from the beginning
+    bool control = false;               // operations are those of call_hooks.h, from the beginning
+    int file_call = 0;     // it is killed before that one of its calls that make files last
+    bool returns = false;  // it was stopped, goes on without the others, and --joins them again
+    bool piles = false;    // rank 2 comes and is killed in training, again and again
     bool again = false;    // once it is killed, the rank is started again
-    // Another that is killed, at an operation of the ring, or of socket_calls.h in training.
+    // Another that is killed, at an operation of the ring, or of call_hooks.h in training.
     struct {
         int rank = -1, operation = 0;
         bool control = false;
     } second = {};
 };
 
+// Of this process.
+struct Use {
+    int64_t threads = 0, descriptors = 0, bytes = 0;
+};
+
+Use use_now() {
+    const auto count = [](const char* folder) {
+        return std::distance(std::filesystem::directory_iterator(folder), {});
+    };
+    return {count("/proc/self/task"), count("/proc/self/fd"), int64_t(mallinfo2().uordblks)};
+}
+
 // A rank in a process of its own. Its log goes to folder/rank<N>.out.
 pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& cut,
-                 const std::vector<std::string>& more, int join_seconds = 20) {
+                 const std::vector<std::string>& more, int join_seconds = 20, int world = kWorld) {
     const pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (pid != 0) return pid;
@@ -57,6 +73,10 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
     Log log(out);
     int status = 1;
     std::atomic<int> operations{-1};  // -1: not training yet
+    int file_calls = 0;
+    on_file_call = [&] {
+        if (++file_calls == cut.file_call && rank == cut.rank) kill(getpid(), SIGKILL);
+    };
     std::atomic<int> controls{0}, controls_in_training{0};
     on_socket_call = [&](size_t bytes) {
         ++controls;
@@ -74,7 +94,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         std::vector<std::pair<std::string, std::string>> words = {
             {"coord", cat("127.0.0.1:", port)},
             {"rank", std::to_string(rank)},
-            {"world", std::to_string(kWorld)},
+            {"world", std::to_string(world)},
             {"generated", "57"},
             {"batch", "12"},
             {"size", "16"},
@@ -111,10 +131,24 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
                     line.given[word.substr(0, word.find('='))] = word;
         }
         JobSession* session = nullptr;
+        int last_world = 0;
         int polls = 0;  // one a step, later one a batch of the validation
         const auto stop = [&] {
             const auto leave = cut.leave.find(rank);
             const auto begin = std::chrono::steady_clock::now();
+            const bool holds = cut.piles || (cut.returns && polls == 0);
+            if (holds && rank == 0 && operations >= 0 && session->communicator().world() < kWorld) {
+                ++polls;
+                while (!session->communicator().newcomer_waits() &&
+                       std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
+                    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            }
+            if (cut.piles && operations >= 0 && session->communicator().world() != last_world) {
+                last_world = session->communicator().world();
+                const Use use = use_now();
+                log.notice("world ", last_world, " use: ", use.threads, " ", use.descriptors, " ",
+                           use.bytes);
+            }
             if (cut.joins && cut.operation >= 0 && rank == 0 && operations >= 0 && ++polls == 2 &&
                 session->communicator().world() < kWorld)
                 while (!session->communicator().newcomer_waits() &&
@@ -154,7 +188,8 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             status = TrainRun(setup, 16 << 10, {}).run();
         }
         log.notice("operations: ", operations.load());
-        log.notice("controls: ", controls.load(), " in training: ", controls_in_training.load());
+        log.notice("controls: ", controls.load(), " in training: ", controls_in_training.load(),
+                   " files: ", file_calls);
     } catch (const std::exception& error) {
         log.notice("error: ", error.what());
     }
@@ -169,12 +204,14 @@ struct Outcome {
     std::vector<int> status = std::vector<int>(kWorld);
     std::vector<std::string> log = std::vector<std::string>(kWorld);
     int operations = 0;  // of rank 1
-    std::vector<int> controls = std::vector<int>(kWorld), controls_in_training = controls;
+    std::vector<int> controls = std::vector<int>(kWorld), controls_in_training = controls,
+                     file_calls = controls;
     bool is_unequal = false;  // ranks held other weights after a step
     std::map<int64_t, int64_t> step_images;
     int64_t images = 0;  // of the epoch
     double val_loss = -1;
-    std::set<int> saved;  // ranks whose folders hold a checkpoint
+    std::set<int> saved;            // ranks whose folders hold a checkpoint
+    std::map<int, int64_t> newest;  // by rank, the step of the newest valid one
     std::string logs;
 };
 
@@ -196,6 +233,10 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
             outcome.status[size_t(rank)] =
                 WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
             left.erase(rank);
+            if (cut.returns && rank == cut.rank && outcome.status[size_t(rank)] == 1 && !late) {
+                pids[size_t(rank)] = start_rank(folder.path(), rank, port, {.joins = true}, more);
+                left.insert(rank);
+            }
             if (cut.again && outcome.status[size_t(rank)] == 128 + SIGKILL && !late) {
                 Cut none;
                 none.early = cut.early;
@@ -207,6 +248,9 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
     while (!left.empty() && !late) {
         reap(WNOHANG);
         if (resume && left == std::set{cut.rank}) kill(pids[size_t(cut.rank)], SIGCONT);
+        if (cut.returns &&
+            read_file(folder / "rank0.out").find("generation 2") != std::string::npos)
+            kill(pids[size_t(cut.rank)], SIGCONT);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         late = std::chrono::steady_clock::now() - begin > std::chrono::seconds(60);
     }
@@ -220,9 +264,10 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
         if (rank == 1 && text.find("operations: ") != std::string::npos)
             outcome.operations = std::stoi(text.substr(text.find("operations: ") + 12));
         if (const size_t at = text.find("controls: "); at != std::string::npos)
-            std::sscanf(text.c_str() + at, "controls: %d in training: %d",
+            std::sscanf(text.c_str() + at, "controls: %d in training: %d files: %d",
                         &outcome.controls[size_t(rank)],
-                        &outcome.controls_in_training[size_t(rank)]);
+                        &outcome.controls_in_training[size_t(rank)],
+                        &outcome.file_calls[size_t(rank)]);
         const std::string run = cat(folder.path().string(), "/run", rank);
         std::ifstream file(run + "/log.jsonl");
         for (std::string line; std::getline(file, line);) {
@@ -241,7 +286,11 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
         if (std::filesystem::exists(run + "/tb/val"))
             for (const auto& [step, loss] : points(run + "/tb/val", "loss"))
                 outcome.val_curve[int64_t(step)] = loss;
-        if (std::filesystem::exists(run + "/latest")) outcome.saved.insert(rank);
+        if (std::filesystem::exists(run + "/latest")) {
+            outcome.saved.insert(rank);
+            Log quiet(nullptr);
+            outcome.newest[rank] = load_checkpoint(run, quiet).meta.position.step;
+        }
     }
     // First of those that were killed, so what they have counts where nobody else saved: they may
     // have been killed while they said good-bye.
@@ -389,6 +438,66 @@ TEST_CASE("elastic: a stopped rank is left behind after 3 s, and is told so when
     }
 }
 
+TEST_CASE("elastic: a rank that was left behind joins again from its host") {
+    const Outcome whole = run_job({});
+    Cut cut{.rank = 2, .operation = whole.operations / 2, .signal = SIGSTOP};
+    cut.returns = true;
+    const Outcome outcome = run_job(cut);
+    INFO(outcome.logs);
+    CHECK(outcome.status == std::vector{0, 0, 0});
+    CHECK(outcome.log[2].find("started again with --join it takes part again") !=
+          std::string::npos);
+    CHECK(said(outcome, ") joined; 3 ranks go on from step "));
+    check_equal(outcome, whole);
+}
+
+TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing piles up") {
+    constexpr int kGenerations = 60;
+    const TempDir folder;
+    const uint16_t port = free_port();
+    const Outcome whole = run_job({});
+    const std::vector<std::string> more = {"epochs=1000", "save-every=0"};
+    Cut cut;
+    cut.piles = true;
+    std::vector<pid_t> pids;
+    for (int rank = 0; rank < 2; ++rank)
+        pids.push_back(start_rank(folder.path(), rank, port, cut, more, 20, kWorld - 1));
+    const auto formed = [&] {
+        return read_file(folder / "rank0.out").find(cat("generation ", kGenerations)) !=
+               std::string::npos;
+    };
+    for (int i = 0; i < kGenerations && !formed(); ++i) {
+        const Cut killed{.rank = 2, .operation = 20 + 37 * i % whole.operations, .joins = true};
+        CAPTURE(i);
+        const pid_t newcomer = start_rank(folder.path(), 2, port, killed, more);
+        int status = 0;
+        REQUIRE(waitpid(newcomer, &status, 0) == newcomer);
+        INFO(read_file(folder / "rank0.out"));
+        INFO(read_file(folder / "rank2.out"));
+        REQUIRE((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+    }
+    for (const pid_t pid : pids) kill(pid, SIGKILL), waitpid(pid, nullptr, 0);
+    CHECK(formed());
+    for (int rank = 0; rank < 2; ++rank) {
+        std::ifstream log(cat(folder.path().string(), "/rank", rank, ".out"));
+        std::vector<Use> uses;
+        for (std::string line; std::getline(log, line);) {
+            Use use;
+            const size_t at = line.find("world 3 use: ");
+            if (at != std::string::npos &&
+                std::sscanf(line.c_str() + at, "world 3 use: %ld %ld %ld", &use.threads,
+                            &use.descriptors, &use.bytes) == 3)
+                uses.push_back(use);
+        }
+        CAPTURE(rank);
+        REQUIRE(uses.size() >= kGenerations / 4);
+        const Use &early = uses[5], &late = uses.back();
+        CHECK(late.threads == early.threads);
+        CHECK(late.descriptors <= early.descriptors + 2);
+        CHECK(late.bytes <= early.bytes + (1 << 20));
+    }
+}
+
 static void check_averages(const std::vector<std::string>& more) {
     const Outcome whole = run_job({}, more);
     REQUIRE(whole.images == 48);
@@ -407,7 +516,19 @@ static void check_averages(const std::vector<std::string>& more) {
 }
 
 TEST_CASE("elastic: --sync-every goes back to the last average, and every image counts once") {
-    check_averages({"sync-every=2", "outer=nesterov"});
+    const std::vector<std::string> more = {"sync-every=2", "outer=nesterov"};
+    check_averages(more);
+    const Outcome whole = run_job({}, more);  // where nobody is lost, the same is trained again
+    for (int i = 1; i < whole.operations; i += std::max(stride() / 2, 1)) {
+        Cut cut{.rank = i % kWorld, .operation = i};
+        cut.reset = true;
+        const Outcome outcome = run_job(cut, more);
+        CAPTURE(i);
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{0, 0, 0});
+        CHECK(!said(outcome, " lost: "));
+        check_equal(outcome, whole);
+    }
     check_averages({"sync-every=4", "outer=nesterov", "fragments=2", "save-every=0"});
 }
 
@@ -493,6 +614,32 @@ TEST_CASE("elastic: a rank killed at any socket operation of the set-up, which t
                     CHECK((rank == 0 && outcome.status[size_t(other)] == 1));
             if (said(outcome, "rank 0 was lost before training began")) continue;
             if (outcome.status[size_t(rank)] == 128 + SIGKILL) check_equal(outcome, whole);
+        }
+    CHECK(again > 0);
+}
+
+TEST_CASE("elastic: a rank killed in the pre-flight, at any of its socket operations") {
+    const std::vector<std::string> on = {"preflight=on"};
+    const Outcome whole = run_job({.early = true}, on);
+    INFO(whole.logs);
+    const Outcome without = run_job({.early = true});
+    REQUIRE(whole.operations > without.operations + 50);
+    check_equal(whole, without);
+    int again = 0;
+    for (int rank = 0; rank < kWorld; ++rank)
+        for (int i = 1 + rank; i < whole.operations;
+             i += std::max(whole.operations * stride() / 200, 1)) {
+            const Outcome outcome = run_job({.rank = rank, .operation = i, .early = true}, on);
+            CAPTURE(rank);
+            CAPTURE(i);
+            INFO(outcome.logs);
+            again += said(outcome, "so they set up the job again");
+            const bool is_lost = said(outcome, "rank 0 was lost before training began");
+            CHECK((!is_lost || rank == 0));
+            for (int other = 0; other < kWorld; ++other)
+                if (other != rank) CHECK(outcome.status[size_t(other)] == is_lost);
+            if (!is_lost && outcome.status[size_t(rank)] == 128 + SIGKILL)
+                check_equal(outcome, whole);
         }
     CHECK(again > 0);
 }
@@ -652,7 +799,7 @@ TEST_CASE("elastic: a rank that is killed, and started again as it was, hinders 
     }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // see tests/socket_calls.h
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // see tests/call_hooks.h
 
 TEST_CASE("elastic: a rank killed at any operation of JOIN, WELCOME, EDGE and READY comes again") {
     const Outcome whole = run_job({.early = true});
@@ -681,6 +828,49 @@ TEST_CASE("elastic: a rank killed at any operation of JOIN, WELCOME, EDGE and RE
     CHECK(afresh > 0);
     CHECK(again > 0);
     CHECK(without > 0);
+}
+
+TEST_CASE("elastic: of two killed ranks the second is on its way into the next ring") {
+    const Outcome whole = run_job({});
+    const int half = whole.operations / 2;
+    int alone = 0;
+    for (const auto& [first, second] : {std::pair(1, 2), {0, 1}, {2, 0}, {0, 2}}) {
+        const Outcome one = run_job({.rank = first, .operation = half});
+        const int last = one.controls_in_training[size_t(second)];
+        REQUIRE(last > 5);
+        for (int i = 1; i <= last; i += std::max(stride() / 16, 1)) {
+            Cut cut{.rank = first, .operation = half, .half = i % 2 == 0};
+            cut.second = {second, i, true};
+            const Outcome outcome = run_job(cut);
+            CAPTURE(first);
+            CAPTURE(second);
+            CAPTURE(i);
+            INFO(outcome.logs);
+            CHECK(outcome.status[size_t(3 - first - second)] == 0);
+            alone += said(outcome, "1 rank, step ");
+            check_equal(outcome, whole);
+        }
+    }
+    CHECK(alone > 0);
+}
+
+TEST_CASE("elastic: rank 0 killed while it saves leaves whole checkpoints, and the others go on") {
+    const Outcome whole = run_job({});
+    REQUIRE(whole.file_calls[0] > 8);
+    REQUIRE(whole.newest == std::map<int, int64_t>{{0, 4}});
+    for (int i = 1; i <= whole.file_calls[0]; ++i) {
+        Cut cut{.rank = 0, .operation = 1 << 30};
+        cut.file_call = i;
+        const Outcome outcome = run_job(cut);
+        CAPTURE(i);
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{128 + SIGKILL, 0, 0});
+        const bool has_one = outcome.newest.contains(0);  // it could be loaded
+        CHECK((has_one || i <= whole.file_calls[0] / 2));
+        CHECK((!has_one || i > 1));
+        CHECK(outcome.newest.at(1) == 4);
+        check_equal(outcome, whole);
+    }
 }
 
 #endif

@@ -1,4 +1,4 @@
-#include "tests/socket_calls.h"
+#include "tests/call_hooks.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -40,6 +40,8 @@ ssize_t call_recv(int, void*, size_t, int) __asm__("recv");
 ssize_t call_recv_chk(int, void*, size_t, size_t, int) __asm__("__recv_chk");
 int call_connect(int, const void*, socklen_t) __asm__("connect");
 int call_accept(int, void*, socklen_t*) __asm__("accept");
+int call_fsync(int) __asm__("fsync");
+int call_rename(const char*, const char*) __asm__("rename");
 
 ssize_t call_send(int socket, const void* bytes, size_t n, int flags) {
     return syscall(SYS_sendto, socket, bytes, ask(socket, n), flags, nullptr, 0);
@@ -57,6 +59,14 @@ int call_connect(int socket, const void* to, socklen_t size) {
 int call_accept(int socket, void* from, socklen_t* size) {
     ask(socket, 0);
     return int(syscall(SYS_accept, socket, from, size));
+}
+int call_fsync(int file) {
+    if (on_file_call) on_file_call();
+    return int(syscall(SYS_fsync, file));
+}
+int call_rename(const char* from, const char* to) {
+    if (on_file_call) on_file_call();
+    return int(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 }
 

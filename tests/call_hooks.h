@@ -1,0 +1,20 @@
+// call_hooks.h — a test's word before some of this process's calls: those on sockets that Asio
+// reads and writes (control connections, the dialling of edges; the ring has JoinOptions::limit),
+// and those that make files last. Never called in builds with sanitizers, which have such calls
+// themselves. Both are to be set before there are threads.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace convoy {
+
+// How many of so many bytes the call may move; 0 bytes: it connects or accepts.
+inline std::function<size_t(size_t)> on_socket_call;
+inline std::function<void()> on_file_call;  // fsync and rename
+
+// The connection of the ring, one of those of this process, is reset: both ends see an error at
+// their next call, nobody has ended. which: any number.
+void reset_link(int which);
+
+}  // namespace convoy
