@@ -256,6 +256,7 @@ bool Rendezvous::handle(const Message& message) {
         case Type::offer:
             offer_ = wire::decode<wire::Offer>(message.body, message.header.generation);
             return true;
+        case Type::leave: throw TryAgain(cat(connection_->remote(), " has ended"));
         case Type::heartbeat:
         case Type::notice: return false;
         default:

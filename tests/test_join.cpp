@@ -225,6 +225,14 @@ TEST_CASE("joining says what is wrong: refused, not a trainer, another version, 
         doctest::Contains("speaks version 7 of the protocol, this trainer speaks 6"), Error);
 }
 
+TEST_CASE("a coordinator that ends while a rank waits there may be followed by another") {
+    Diary diary;
+    Impostor ends(wire::encode_empty(wire::Type::leave));
+    JoinOptions options = options_for(1, 2, ends.port());
+    options.join_timeout = milliseconds(1);  // else it would dial again
+    CHECK_THROWS_WITH_AS(join(options, diary.log()), doctest::Contains("no job at "), Error);
+}
+
 TEST_CASE("rank 0 waits for the others no longer than the join timeout, and says who is missing") {
     Diary diary;
     JoinOptions alone = options_for(0, 3, 0);
