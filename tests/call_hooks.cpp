@@ -13,13 +13,13 @@ namespace convoy {
 // Sockets of the ring wait; Asio's do not.
 static bool waits(int socket) { return (fcntl(socket, F_GETFL) & O_NONBLOCK) == 0; }
 
-void reset_link(int which) {
+void reset_link(int which, bool control) {
     std::vector<int> links;
     for (int socket = 3; socket < 256; ++socket) {
         sockaddr_storage peer{};
         socklen_t size = sizeof peer;
         if (getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
-            peer.ss_family == AF_INET && waits(socket))
+            peer.ss_family == AF_INET && waits(socket) != control)
             links.push_back(socket);
     }
     if (links.empty()) return;

@@ -13,8 +13,8 @@ namespace convoy {
 inline std::function<size_t(size_t)> on_socket_call;
 inline std::function<void()> on_file_call;  // fsync and rename
 
-// The connection of the ring, one of those of this process, is reset: both ends see an error at
-// their next call, nobody has ended. which: any number.
-void reset_link(int which);
+// One of this process's connections, of the ring or to ranks' coordinators, is reset: both ends see
+// an error at their next call, nobody has ended. which: any number.
+void reset_link(int which, bool control);
 
 }  // namespace convoy

@@ -38,8 +38,9 @@ struct Cut {
     bool joins = false;             // rank 2 is none yet: it joins the others in their second step
     std::vector<std::string> own = {};  // its options
     bool early = false;                 // operations count from the beginning of the set-up
-    bool reset = false;                 // no signal: a link of the ring is reset, its rank lives
-    bool control = false;               // operations are those of call_hooks.h, from the beginning
+    bool reset =
+        false;  // no signal: a link of the ring (control: of Asio) is reset, its rank lives
+    bool control = false;  // operations are those of call_hooks.h, from the beginning
     int file_call = 0;     // it is killed before that one of its calls that make files last
     bool returns = false;  // it was stopped, goes on without the others, and --joins them again
     bool piles = false;    // rank 2 comes and is killed in training, again and again
@@ -84,7 +85,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         if (rank == cut.second.rank && cut.second.control &&
             controls_in_training >= cut.second.operation)
             kill(getpid(), SIGKILL);
-        if (rank != cut.rank || !cut.control || controls < cut.operation) return bytes;
+        if (rank != cut.rank || !cut.control || cut.reset || controls < cut.operation) return bytes;
         if (cut.half && controls == cut.operation && bytes > 1) return bytes / 2;
         kill(getpid(), SIGKILL);
         return bytes;
@@ -166,9 +167,10 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
                 if (rank == cut.second.rank && !cut.second.control &&
                     operations >= cut.second.operation)
                     kill(getpid(), SIGKILL);
-                if (cut.control || rank != cut.rank || operations < cut.operation) return bytes;
+                if ((cut.control && !cut.reset) || rank != cut.rank || operations < cut.operation)
+                    return bytes;
                 if (cut.reset) {
-                    if (operations == cut.operation + cut.half) reset_link(operations);
+                    if (operations == cut.operation + cut.half) reset_link(operations, cut.control);
                     return cut.half && operations == cut.operation && bytes > 1 ? bytes / 2 : bytes;
                 }
                 if (cut.half && operations == cut.operation && bytes > 1) return bytes / 2;
@@ -781,6 +783,25 @@ TEST_CASE("elastic: a newcomer is refused in a sentence, and the job goes on") {
         CHECK(outcome.status == std::vector{0, 0, 1});
         CHECK(said(outcome, sentence));
     }
+}
+
+TEST_CASE("elastic: a connection to the coordinator is reset, and nobody is lost") {
+    const Outcome whole = run_job({});
+    int again = 0;
+    for (int rank = 0; rank < kWorld; ++rank)
+        for (int i = 1 + rank; i < whole.operations; i += 2 * stride()) {
+            Cut cut{.rank = rank, .operation = i};
+            cut.reset = cut.control = true;
+            const Outcome outcome = run_job(cut);
+            CAPTURE(rank);
+            CAPTURE(i);
+            INFO(outcome.logs);
+            again += said(outcome, "; 3 ranks, step ");
+            CHECK(outcome.status == std::vector{0, 0, 0});
+            CHECK(!said(outcome, " lost: "));
+            check_equal(outcome, whole);
+        }
+    CHECK(again > 0);
 }
 
 TEST_CASE("elastic: a rank that is killed, and started again as it was, hinders nobody") {
