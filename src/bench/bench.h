@@ -32,9 +32,11 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
 //   CPU        seconds of processors, user and system, for each 10^9 bytes that rank 0 sends and
 //              receives
 //   link       what the slowest edge of the ring carries in one direction
-void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop);
-// The same with config.world processes of this machine (2 if it is 0), joined over loopback. It
-// forks: this process must have one thread.
+//   plain      the figures of the other job, of the same ranks without a token, if there is one
+void bench_allreduce(Communicator& communicator, Communicator* plain, const Config& config,
+                     const Stop& stop);
+// The same with config.world processes of this machine (2 if it is 0), joined over loopback, with a
+// token also without it. It forks: this process must have one thread.
 void bench_allreduce_local(const Config& config, const Access& access);
 
 // Times each stage of the input pipeline on one thread, in turns: read, decode, validation,

@@ -44,7 +44,28 @@ static std::vector<double> time_sums(Communicator& communicator, size_t bytes, c
     return times;
 }
 
-void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop) {
+namespace {
+struct Sums {
+    std::vector<double> times;  // seconds of each
+    double algorithm_gbps, bus_gbps, cpu_s_per_gb;
+};
+}  // namespace
+
+static Sums measure(Communicator& communicator, size_t bytes, const Stop& stop) {
+    const int world = communicator.world();
+    const std::clock_t cpu_before = std::clock();  // user and system, of all threads
+    const double sent_before = double(communicator.bytes_sent());
+    const std::vector<double> times = time_sums(communicator, bytes, stop);
+    const double cpu = double(std::clock() - cpu_before) / CLOCKS_PER_SEC;
+    const double bus_bytes = double(bytes) * 2 * (world - 1) / world * double(times.size());
+    const double on_wire = double(communicator.bytes_sent()) - sent_before;
+    const double sent = on_wire > bus_bytes / 100 ? on_wire : bus_bytes;  // in shared memory
+    const double algorithm = double(bytes) * 8 / 1e9 / median(times);
+    return {times, algorithm, algorithm * 2 * (world - 1) / world, 1e9 * cpu / sent};
+}
+
+void bench_allreduce(Communicator& communicator, Communicator* plain, const Config& config,
+                     const Stop& stop) {
     const int world = communicator.world();
     if (world < 2) fail("bench allreduce needs at least two ranks");
     double link = 1e300;
@@ -52,33 +73,32 @@ void bench_allreduce(Communicator& communicator, const Config& config, const Sto
         link = std::min(link, edge.bytes_per_second * 8 / 1e9);
     Table table(config.json);
     for (const size_t bytes : parse_sizes(config)) {
-        const std::clock_t cpu_before = std::clock();  // user and system, of all threads
-        const double sent_before = double(communicator.bytes_sent());
-        const std::vector<double> times = time_sums(communicator, bytes, stop);
-        const double cpu = double(std::clock() - cpu_before) / CLOCKS_PER_SEC;
-        const double bus_bytes = double(bytes) * 2 * (world - 1) / world * double(times.size());
-        const double on_wire = double(communicator.bytes_sent()) - sent_before;
-        const double sent = on_wire > bus_bytes / 100 ? on_wire : bus_bytes;  // in shared memory
-        const auto [least, most] = std::ranges::minmax(times);
-        const double algorithm = double(bytes) * 8 / 1e9 / median(times);
-        const double bus = algorithm * 2 * (world - 1) / world;
+        const Sums sums = measure(communicator, bytes, stop);
+        const Sums beside = plain ? measure(*plain, bytes, stop) : Sums();
+        const auto [least, most] = std::ranges::minmax(sums.times);
         if (communicator.rank() != 0) continue;
-        table.row({{"bench", "allreduce"},
-                   {"world", world},
-                   {"wire", get_option(config, "wire")},
-                   {"shm", get_option(config, "shm")},
-                   {"encrypted", config.token.empty() && config.token_file.empty() ? 0 : 1},
-                   {"bytes", bytes},
-                   {"", size_text(bytes), "size", "{:>6}"},
-                   {"sums", times.size(), "sums", "{:4}"},
-                   {"median_us", 1e6 * median(times), "median us", "{:9.1f}"},
-                   {"min_us", 1e6 * least},
-                   {"max_us", 1e6 * most},
-                   {"algorithm_gbps", algorithm, "alg Gbit/s", "{:.3f}"},
-                   {"bus_gbps", bus, "bus Gbit/s", "{:.3f}"},
-                   {"cpu_s_per_gb", 1e9 * cpu / sent, "CPU s/GB", "{:.2f}"},
-                   {"link_gbps", link, "link Gbit/s", "{:.3f}"},
-                   {"", 100 * bus / link, "of link", "{:.0f} %"}});
+        std::vector<Cell> row{
+            {"bench", "allreduce"},
+            {"world", world},
+            {"wire", get_option(config, "wire")},
+            {"shm", get_option(config, "shm")},
+            {"encrypted", config.token.empty() && config.token_file.empty() ? 0 : 1},
+            {"bytes", bytes},
+            {"", size_text(bytes), "size", "{:>6}"},
+            {"sums", sums.times.size(), "sums", "{:4}"},
+            {"median_us", 1e6 * median(sums.times), "median us", "{:9.1f}"},
+            {"min_us", 1e6 * least},
+            {"max_us", 1e6 * most},
+            {"algorithm_gbps", sums.algorithm_gbps, "alg Gbit/s", "{:.3f}"},
+            {"bus_gbps", sums.bus_gbps, "bus Gbit/s", "{:.3f}"},
+            {"cpu_s_per_gb", sums.cpu_s_per_gb, "CPU s/GB", "{:.2f}"},
+            {"link_gbps", link, "link Gbit/s", "{:.3f}"},
+            {"", 100 * sums.bus_gbps / link, "of link", "{:.0f} %"}};
+        if (plain) {
+            row.push_back({"plain_bus_gbps", beside.bus_gbps, "plain bus", "{:.3f}"});
+            row.push_back({"plain_cpu_s_per_gb", beside.cpu_s_per_gb, "plain CPU s/GB", "{:.2f}"});
+        }
+        table.row(row);
     }
 }
 
@@ -98,25 +118,31 @@ void bench_allreduce_local(const Config& config, const Access& access) {
     close(port_pipe[rank == 0 ? 0 : 1]);
     try {
         JoinOptions how;
-        how.access = access;
         how.host = "127.0.0.1", how.rank = rank, how.world = world;
         how.bf16_wire = config.wire == WireType::kBf16;
         how.shm = config.shm == Toggle::kOn;
         how.join_timeout = std::chrono::seconds(30);
         how.listening = [&](uint16_t port) {
-            const std::vector<uint16_t> ports(size_t(world), port);
+            const std::vector<uint16_t> ports(size_t(world) - 1, port);
             const ssize_t bytes = ssize_t(ports.size() * sizeof port);
             if (write(port_pipe[1], ports.data(), size_t(bytes)) != bytes)
                 fail("bench allreduce cannot tell its ranks the port");
         };
-        if (rank > 0 && read(port_pipe[0], &how.port, sizeof how.port) != sizeof how.port)
-            fail("bench allreduce: rank 0 has ended");
         Log log(stderr);
         log.set_quiet(true);
-        Job job = join(how, log);
-        bench_allreduce(*job.communicator, config, [] { return 0; });  // a signal ends the process
-        job.communicator->barrier();
-        job.communicator->leave();
+        std::vector<Job> jobs;  // with a token a second one without
+        for (const Access& its : {access, Access()}) {
+            if (!jobs.empty() && access.token.empty()) break;
+            how.access = its;
+            if (rank > 0 && read(port_pipe[0], &how.port, sizeof how.port) != sizeof how.port)
+                fail("bench allreduce: rank 0 has ended");
+            jobs.push_back(join(how, log));
+        }
+        bench_allreduce(*jobs.front().communicator,
+                        jobs.size() > 1 ? jobs[1].communicator.get() : nullptr, config,
+                        [] { return 0; });  // a signal ends the process
+        for (const Job& job : jobs) job.communicator->barrier();
+        for (const Job& job : jobs) job.communicator->leave();
     } catch (const std::exception& error) {
         if (rank == 0) throw;
         fmt::print(stderr, "rank {}: {}\n", rank, error.what());

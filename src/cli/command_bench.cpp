@@ -28,14 +28,20 @@ static int command_bench_train(const CommandLine& line, Log& log, const Stop& st
 
 static int bench_allreduce_in_job(JobSession& job) {
     job.take_settings_of_rank0();
-    bench_allreduce(job.communicator(), job.config, job.stop);
+    bench_allreduce(job.communicator(), nullptr, job.config, job.stop);
     job.finish();
     return 0;
 }
 
 static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop) {
-    if (!line.config.coord.empty()) return run_in_job(line, log, stop, bench_allreduce_in_job);
-    bench_allreduce_local(line.config, access_of(line.config));
+    CommandLine own = line;
+    const Access access = access_of(line.config);
+    if (!access.token.empty() && own.config.shm == Toggle::kOn) {
+        log.notice("a token encrypts the ring over TCP, so that is measured: --shm off");
+        own.config.shm = Toggle::kOff;
+    }
+    if (!line.config.coord.empty()) return run_in_job(own, log, stop, bench_allreduce_in_job);
+    bench_allreduce_local(own.config, access);
     return 0;
 }
 
