@@ -7,12 +7,22 @@
 namespace convoy {
 
 namespace {
-constexpr std::chrono::seconds kFirstMessage{10};  // then a silent connection is dropped
-constexpr size_t kGuests = 64;                     // connections without a first message
-constexpr ptrdiff_t kGuestsOfOne = 16;             // of these, from one address
-constexpr int kStrangersNamed = 10;                // a port scanner must not fill the log
-constexpr size_t kHealthText = 1'000;              // bytes: a list of thousands of ranks is cut
+constexpr size_t kGuests = 64;          // connections without a first message
+constexpr ptrdiff_t kGuestsOfOne = 16;  // of these, from one address
+constexpr int kLinesPerMinute = 10;     // of refusals
+constexpr size_t kHealthText = 1'000;   // bytes: a list of thousands of ranks is cut
 }  // namespace
+
+std::chrono::milliseconds Listener::patience{10'000};  // then a silent connection is dropped
+
+std::string Refusals::line(Clock::time_point now, const std::string& text) {
+    if (now - minute_ >= std::chrono::minutes(1)) minute_ = now, lines_ = 0;
+    if (lines_ == kLinesPerMinute) return ++left_out_, "";
+    ++lines_;
+    if (left_out_ == 0) return text;
+    return cat(text, " (", std::exchange(left_out_, 0),
+               " others were refused since the last line)");
+}
 
 void Listener::open(const asio::ip::address& address, uint16_t port) {
     const tcp::endpoint endpoint(address, port);
@@ -94,7 +104,7 @@ asio::awaitable<Message> Listener::first_message(Socket& socket) {
     Message first;
     std::exception_ptr failure;
     try {
-        co_await within(kFirstMessage, socket, greet(socket, first));
+        co_await within(patience, socket, greet(socket, first));
     } catch (...) {
         failure = std::current_exception();
     }
@@ -142,7 +152,7 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
     }
     if (!refusal.empty()) answer = wire::encode(wire::Refuse{false, refusal});
     if (answer.empty()) co_return;
-    co_await within(kFirstMessage, socket, write_message(socket, answer));
+    co_await within(patience, socket, write_message(socket, answer));
 }
 
 std::string Listener::health_message() const {
@@ -164,9 +174,9 @@ void Listener::dispatch(Socket& socket, const Message& first) {
 }
 
 void Listener::turn_away(const std::string& who, const std::string& why) {
-    if (++strangers_ > kStrangersNamed) return;
-    log_.notice("refused ", who, " at port ", port(), ": ", why,
-                strangers_ == kStrangersNamed ? " (no further ones will be logged)" : "");
+    const std::string line =
+        refusals_.line(Clock::now(), cat("refused ", who, " at port ", port(), ": ", why));
+    if (!line.empty()) log_.notice(line);
 }
 
 }  // namespace convoy

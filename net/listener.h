@@ -13,6 +13,18 @@
 
 namespace convoy {
 
+// Refused strangers in the log: a port scanner must not fill it.
+class Refusals {
+ public:
+    // What to log of a refusal at `now`: at most ten lines a minute, the first of which counts
+    // those that were left out before. "": nothing.
+    std::string line(Clock::time_point now, const std::string& text);
+
+ private:
+    Clock::time_point minute_;
+    int lines_ = 0, left_out_ = 0;
+};
+
 class Listener {
  public:
     Listener(asio::io_context& io, Log& log, const Access& access)
@@ -29,6 +41,8 @@ class Listener {
     bool is_open() const { return !acceptors_.empty(); }
     uint16_t port() const;  // 0 while not open
     void close() noexcept;
+
+    static std::chrono::milliseconds patience;  // for a first message; tests lower it
 
     // Called with each connection; where a callback is null, the connection is closed.
     std::function<void(Socket, wire::Join)> on_join;
@@ -60,7 +74,7 @@ class Listener {
         Socket* socket;
     };
     std::vector<Guest> guests_;  // connections without a first message, the oldest in front
-    int strangers_ = 0;
+    Refusals refusals_;
 };
 
 }  // namespace convoy

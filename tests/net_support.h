@@ -2,6 +2,7 @@
 // picks.
 #pragma once
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,6 +37,12 @@ class Diary {
     std::FILE* file_;
     Log log_;
 };
+
+// Whether bytes, the end of a connection or a caller come to an Asio socket; false after 20 s.
+inline bool has_news(auto& socket) {
+    pollfd at{socket.native_handle(), POLLIN, 0};
+    return poll(&at, 1, 20'000) == 1;
+}
 
 // The coordinator's port, as rank 0 tells it to the others.
 class Port {

@@ -1,4 +1,8 @@
 // What strangers at the port may do: nothing that a rank would notice.
+#include <optional>
+
+#include "net/listener.h"
+#include "net/tls.h"
 #include "tests/fake_rank.h"
 
 namespace convoy {
@@ -57,6 +61,59 @@ TEST_CASE("of many silent connections the oldest are closed, and ranks still get
         CHECK(error == asio::error::would_block);
     }
     run_two_ranks(coordinator.port(), diary.log());
+}
+
+TEST_CASE("of silent connections from many addresses 64 stay, the oldest are closed") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    asio::io_context io;
+    std::vector<tcp::socket> silent;
+    for (int i = 0; i < 80; ++i) {
+        silent.emplace_back(io,
+                            tcp::endpoint(asio::ip::make_address(cat("127.0.0.", 2 + i % 8)), 0));
+        silent.back().connect({asio::ip::make_address("127.0.0.1"), coordinator.port()});
+    }
+    for (size_t i = 0; i < 80; ++i) {
+        char byte;
+        std::error_code error;
+        if (i < 16) REQUIRE(has_news(silent[i]));
+        silent[i].non_blocking(true);
+        silent[i].read_some(asio::buffer(&byte, 1), error);
+        CHECK((error == asio::error::would_block) == (i >= 16));
+    }
+}
+
+TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while") {
+    const milliseconds patience = std::exchange(Listener::patience, milliseconds(50));
+    for (const std::string& token : {std::string(), make_token()}) {
+        Diary diary;
+        std::optional<LoneCoordinator> coordinator;
+        coordinator.emplace(2, diary.log(), Access{token});
+        asio::io_context io;
+        tcp::socket silent(io), slow(io);
+        for (tcp::socket* stranger : {&silent, &slow})
+            stranger->connect({asio::ip::make_address("127.0.0.1"), coordinator->port()});
+        asio::write(slow, asio::buffer(token.empty() ? "CNVY" : "\x16\x03\x01\x40", 4));
+        for (tcp::socket* stranger : {&silent, &slow}) {
+            REQUIRE(has_news(*stranger));
+            CHECK(is_closed(*stranger));
+        }
+        coordinator.reset();  // which logs it after it has hung up
+        CHECK(diary.text().find("it connected and sent nothing") != std::string::npos);
+    }
+    Listener::patience = patience;
+}
+
+TEST_CASE("refused strangers get ten lines a minute; the next line counts those left out") {
+    Refusals refusals;
+    const Clock::time_point begin = Clock::now();
+    int lines = 0;
+    for (int i = 0; i < 500; ++i)
+        lines += !refusals.line(begin + milliseconds(100 * i), "refused").empty();
+    CHECK(lines == 10);
+    CHECK(refusals.line(begin + std::chrono::seconds(61), "refused") ==
+          "refused (490 others were refused since the last line)");
+    CHECK(refusals.line(begin + std::chrono::seconds(62), "refused") == "refused");
 }
 
 TEST_CASE("nobody without a rank may announce a long message, or leave") {
