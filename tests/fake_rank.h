@@ -64,7 +64,6 @@ class FakeRank {
     }
     const wire::Welcome& welcome() const { return welcome_; }
 
- private:
     static void say(tcp::socket& socket, const std::string& bytes) {
         asio::write(socket, asio::buffer(bytes));
     }
@@ -77,6 +76,7 @@ class FakeRank {
         return message;
     }
 
+ private:
     int rank_;
     asio::io_context io_;
     tcp::socket control_{io_}, edge_{io_};

@@ -173,6 +173,66 @@ TEST_CASE("strangers at the port, silent, talking or of another version, do not 
     rank0.join();
 }
 
+TEST_CASE("an answer to EDGE of another job, rank or flow is none: the rank dials again") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    asio::io_context io;
+    tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
+    auto rank1 = std::async(std::launch::async,
+                            [&] { join(options_for(1, 2, coordinator.port()), diary.log()); });
+    FakeRank rank0(0, coordinator.port());
+    wire::Join joins;
+    joins.rank = 0, joins.world = 2, joins.rules.flows = 2;
+    joins.address = cat("127.0.0.1:", acceptor.local_endpoint().port());
+    rank0.send(wire::encode(joins));
+    rank0.await_welcome();
+    const wire::Welcome& w = rank0.welcome();
+    const wire::Edge answers[] = {
+        {w.job ^ 1, 0, 1, w.generation, 0, 2}, {w.job, 1, 1, w.generation, 0, 2},
+        {w.job, 0, 1, w.generation, 0, 2},  // right
+        {w.job, 0, 0, w.generation, 1, 2},     {w.job, 0, 1, w.generation, 0, 2},
+        {w.job, 0, 1, w.generation, 1, 2}};  // right
+    std::vector<tcp::socket> kept;
+    for (size_t i = 0; i < std::size(answers); ++i) {
+        REQUIRE(has_news(acceptor));
+        kept.push_back(acceptor.accept());
+        const auto asked = wire::decode<wire::Edge>(FakeRank::hear(kept.back()).body);
+        REQUIRE(asked.flow == i / 3);
+        FakeRank::say(kept.back(), wire::encode(answers[i]));
+    }
+    rank0.ready();
+    CHECK_NOTHROW(rank1.get());
+}
+
+TEST_CASE("elastic: a rank at whose address another process answers is gone at once") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    asio::io_context io;
+    tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
+    FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
+    wire::Join joins;
+    joins.rank = 0, joins.world = 2, joins.address = "127.0.0.1:9", joins.process = 5;
+    joins.rules.elastic = true;
+    rank0.send(wire::encode(joins));
+    joins.rank = 1, joins.process = 6;
+    joins.address = cat("127.0.0.1:", acceptor.local_endpoint().port());
+    rank1.send(wire::encode(joins));
+    rank0.await_welcome(), rank1.await_welcome();
+    rank1.send(wire::encode_empty(wire::Type::ready, rank1.welcome().generation));
+    rank0.ready();
+    rank1.die();
+    REQUIRE(has_news(acceptor));
+    tcp::socket probe = acceptor.accept();
+    CHECK(FakeRank::hear(probe).header.type == wire::Type::health);
+    rank0.await(wire::Type::abort);
+    wire::Rejoin back{rank0.welcome().job, 5, 3, "the ring broke"};
+    rank0.send(wire::encode(back));
+    FakeRank::say(probe, wire::encode(wire::Health{true, "", 7}));
+    rank0.await_welcome();  // otherwise after 3 s of silence, which it would say
+    CHECK(rank0.welcome().why.find("closed, another process is at its address; 1 rank") !=
+          std::string::npos);
+}
+
 TEST_CASE("a rank whose place in the queue is given up can be taken by another") {
     Port port;
     Diary diary;

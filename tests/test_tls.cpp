@@ -75,7 +75,7 @@ static Bytes key_of(const std::string& token) {
 struct Stranger {
     std::string identity = "convoy1";
     Bytes key = {};  // empty: none
-    std::string suites = "TLS_AES_128_GCM_SHA256";
+    std::string suites = "TLS_AES_128_GCM_SHA256", groups = "X25519:P-256";
     Bytes suite = {0x13, 0x01};  // that of the key
     int most_version = TLS1_3_VERSION;
     bool certificate = false;
@@ -95,6 +95,7 @@ struct Stranger {
         SSL_CTX* ctx = SSL_CTX_new(TLS_method());
         SSL_CTX_set_max_proto_version(ctx, most_version);
         REQUIRE(SSL_CTX_set_ciphersuites(ctx, suites.c_str()));
+        REQUIRE(SSL_CTX_set1_groups_list(ctx, groups.c_str()));
         if (certificate) add_certificate(ctx);
         SSL* ssl = SSL_new(ctx);
         SSL_CTX_free(ctx);
@@ -218,6 +219,8 @@ TEST_CASE("nobody else is let in, and learns no more than one alert") {
         {"another cipher, which listens",
          {.key = key, .suites = "TLS_CHACHA20_POLY1305_SHA256", .suite = {0x13, 0x03}},
          true},
+        {"another group", {.key = key, .groups = "P-256"}, false},
+        {"another group, which listens", {.key = key, .groups = "P-256"}, true},
         {"TLS 1.2", {.most_version = TLS1_2_VERSION}, false},
         {"TLS 1.2 with a certificate, which listens",
          {.most_version = TLS1_2_VERSION, .certificate = true},
@@ -237,6 +240,25 @@ TEST_CASE("nobody else is let in, and learns no more than one alert") {
         CHECK_FALSE(m.theirs);
         CHECK(stranger.alerts.size() <= 1);
         if (!we_dial) CHECK(stranger.alerts.size() == 1);
+        // It is not spoken at all: no certificate is looked at.
+        if (stranger.most_version == TLS1_2_VERSION)
+            CHECK(stranger.alerts == (we_dial ? std::vector<std::string>()
+                                              : std::vector<std::string>{"protocol version"}));
+        SSL_free(theirs);
+    }
+}
+
+TEST_CASE("a client that offers another group first is asked again, and the key serves twice") {
+    const std::string token = make_token();
+    for (int i = 0; i < 3; ++i) {
+        Wire wire;
+        Tls ours(make_tls(token), wire.ends[0], false);
+        Stranger holder{.key = key_of(token), .groups = "P-256:X25519"};
+        SSL* theirs = holder.connection(wire.ends[1], true);
+        const Meeting m = meet(ours, theirs);
+        CHECK((m.ours && m.theirs));
+        CHECK(holder.messages[SSL3_MT_SERVER_HELLO] == 2);  // the first is a HelloRetryRequest
+        CHECK(SSL_get_negotiated_group(theirs) == NID_X25519);
         SSL_free(theirs);
     }
 }
@@ -254,6 +276,8 @@ struct Pair {
 
 TEST_CASE("the key is changed after so many records, and no byte is lost by it") {
     Pair pair;
+    const uint32_t records = Tls::records_per_key;
+    CHECK(records <= 23'726'566);  // 2^24.5, the limit of AES-GCM (RFC 8446, 5.5)
     Tls::records_per_key = 3;
     for (unsigned char i = 0; i < 10; ++i) {
         const std::byte sent{i};
@@ -262,7 +286,7 @@ TEST_CASE("the key is changed after so many records, and no byte is lost by it")
         CHECK(SSL_read(pair.theirs, &got, 1) == 1);
         CHECK(got == i);
     }
-    Tls::records_per_key = 1 << 23;
+    Tls::records_per_key = records;
     CHECK(pair.holder.messages[SSL3_MT_KEY_UPDATE] == 3);  // before records 4, 7 and 10
 }
 
@@ -392,12 +416,16 @@ TEST_CASE("an edge that somebody bends to another rank than was meant is refused
             co_await read_message(control, wire::kControlLimit, message);
         const auto welcome = wire::decode<wire::Welcome>(message.body, message.header.generation);
         const auto [host, port] = split_address(welcome.peers[0].address, "peer");
-        // From the rank to itself, from another one, to another one, of another job; then the right
-        // one.
+        // From the rank to itself, from another one, to another one, of another job, of another
+        // generation, of flows that there are not; then the right one.
         const wire::Edge edges[] = {{welcome.job, 0, 0, welcome.generation},
                                     {welcome.job, 2, 0, welcome.generation},
                                     {welcome.job, 1, 1, welcome.generation},
                                     {welcome.job ^ 1, 1, 0, welcome.generation},
+                                    {welcome.job, 1, 0, welcome.generation + 1},
+                                    {welcome.job, 1, 0, welcome.generation, 0, 0},
+                                    {welcome.job, 1, 0, welcome.generation, 1, 2},
+                                    {welcome.job, 1, 0, welcome.generation, 0, 17},
                                     {welcome.job, 1, 0, welcome.generation}};
         for (const wire::Edge& edge : edges) {
             Socket socket = co_await dial(host, port, {}, tls, milliseconds(5'000));
@@ -406,7 +434,7 @@ TEST_CASE("an edge that somebody bends to another rank than was meant is refused
                 co_await read_message(socket, wire::kJoinLimit, message);
                 const auto answer = wire::decode<wire::Edge>(message.body);
                 CHECK((answer.job == welcome.job && answer.from == 0 && answer.to == 1));
-                CHECK(refused == 4);
+                CHECK(refused == 8);
             } catch (const std::system_error&) {
                 ++refused;
             }
@@ -418,7 +446,7 @@ TEST_CASE("an edge that somebody bends to another rank than was meant is refused
     io.run();
     rank0.join();
     if (failure) std::rethrow_exception(failure);
-    CHECK(refused == 4);
+    CHECK(refused == 8);
 }
 
 TEST_CASE("a token on one side only, or another one, ends both sides' wait with one sentence") {
