@@ -5,6 +5,7 @@
 #include <openssl/kdf.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/resource.h>
 
 #include <cstring>
 
@@ -574,6 +575,8 @@ TEST_CASE("program: token, --token-file and CONVOY_TOKEN; a file that others can
         CHECK(figures.find(part) != std::string::npos);
     const auto line = parse_command_line({"health"}, {{"CONVOY_TOKEN", token}});
     CHECK(access_of(line.config).token == token);
+    rlimit core{};
+    CHECK((getrlimit(RLIMIT_CORE, &core) == 0 && core.rlim_cur == 1));  // none is dumped
     const auto both = parse_command_line({"health", "--token-file", file}, {{"CONVOY_TOKEN", "x"}});
     CHECK(access_of(both.config).token == token);
     CHECK(bench(folder / "none").second.find("cannot be read") != std::string::npos);
