@@ -92,13 +92,6 @@ asio::awaitable<void> Edges::wait_for_news() {
          " within ", kAllEdges.count() / 1000, " s of the start");
 }
 
-// How many connections a path needs on which bytes take so long: a window of 3 MB, half of the 6 MB
-// to which Linux lets a receiver's buffer grow, carries 1 Gbit/s for 24 ms.
-uint32_t flows_for(double round_trip_seconds) {
-    constexpr double kWindowSeconds = 0.024;
-    return uint32_t(std::clamp(std::ceil(round_trip_seconds / kWindowSeconds), 1.0, 8.0));
-}
-
 // flows: of the edge; 0: as many as the path needs.
 asio::awaitable<void> Edges::dial_peer(int rank, uint32_t flows) {
     co_await dial_flow(rank, 0, flows);
@@ -202,6 +195,13 @@ void Edges::add_flow(int rank, uint32_t flow, Socket socket) {
 }
 
 }  // namespace
+
+// A window of 3 MB, half of the 6 MB to which Linux lets a receiver's buffer grow, carries 1 Gbit/s
+// for 24 ms.
+uint32_t flows_for(double round_trip_seconds) {
+    constexpr double kWindowSeconds = 0.024;
+    return uint32_t(std::clamp(std::ceil(round_trip_seconds / kWindowSeconds), 1.0, 8.0));
+}
 
 // A peer on the machine of the coordinator may know itself only as loopback; from another machine
 // it is reached at the address of the coordinator.

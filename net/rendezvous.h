@@ -41,6 +41,9 @@ wire::Welcome as_newcomer(const wire::Offer& offer, const wire::Member& me);
 // Error.
 std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::endpoint& first);
 
+// --flows auto: how many connections an edge needs on which bytes take so long, there and back.
+uint32_t flows_for(double round_trip_seconds);
+
 // Opens the edges of this rank (edges.cpp), each from one of this machine's addresses `from`
 // (none: the system chooses). The higher rank of a pair dials the lower one; edges that arrive
 // before WELCOME wait in the membership. Throws Error.

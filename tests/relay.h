@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "net/asio.h"
 
@@ -16,8 +17,10 @@ namespace convoy {
 class Relay {
  public:
     // touch: may change what passes, in pieces of at most 64 KB; in the relay's thread.
-    explicit Relay(std::function<uint16_t()> to, std::function<void(std::span<char>)> touch = {})
-        : to_(std::move(to)), touch_(std::move(touch)) {
+    // delay: of what passes, each way; so long at most 64 KB of a connection are under way.
+    explicit Relay(std::function<uint16_t()> to, std::function<void(std::span<char>)> touch = {},
+                   std::chrono::milliseconds delay = {})
+        : to_(std::move(to)), touch_(std::move(touch)), delay_(delay) {
         acceptor_ = {io_, tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0)};
         thread_ = std::thread([this] {
             asio::co_spawn(io_, accept(), [](std::exception_ptr) {});
@@ -29,6 +32,11 @@ class Relay {
         thread_.join();
     }
     uint16_t port() { return acceptor_.local_endpoint().port(); }
+    // Bytes to the port and back, by connection.
+    std::vector<size_t> connections() {
+        std::lock_guard lock(mutex_);
+        return connections_;
+    }
     std::string passed() {
         std::lock_guard lock(mutex_);
         return passed_;
@@ -42,11 +50,14 @@ class Relay {
             co_await acceptor_.async_accept(*in, asio::use_awaitable);
             co_await out->async_connect({asio::ip::make_address("127.0.0.1"), to_()},
                                         asio::use_awaitable);
-            spawn(io_.get_executor(), pass(in, out));
-            spawn(io_.get_executor(), pass(out, in));
+            std::lock_guard lock(mutex_);
+            spawn(io_.get_executor(), pass(in, out, connections_.size()));
+            spawn(io_.get_executor(), pass(out, in, connections_.size()));
+            connections_.push_back(0);
         }
     }
-    asio::awaitable<void> pass(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to) {
+    asio::awaitable<void> pass(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to,
+                               size_t connection) {
         std::string buffer(1 << 16, '\0');
         try {
             for (;;) {
@@ -56,7 +67,9 @@ class Relay {
                 {
                     std::lock_guard lock(mutex_);
                     passed_ += buffer.substr(0, n);
+                    connections_[connection] += n;
                 }
+                if (delay_.count() > 0) co_await sleep_for(delay_);
                 co_await asio::async_write(*to, asio::buffer(buffer.data(), n),
                                            asio::use_awaitable);
             }
@@ -68,10 +81,12 @@ class Relay {
 
     std::function<uint16_t()> to_;
     std::function<void(std::span<char>)> touch_;
+    const std::chrono::milliseconds delay_;
     asio::io_context io_{1};
     tcp::acceptor acceptor_{io_};
     std::mutex mutex_;
     std::string passed_;
+    std::vector<size_t> connections_;
     std::thread thread_;
 };
 

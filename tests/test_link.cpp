@@ -5,10 +5,15 @@
 #include <random>
 
 #include "net/link.h"
+#include "net/rendezvous.h"
 #include "net/tls.h"
 #include "tests/net_support.h"
+#include "tests/relay.h"
 
 namespace convoy {
+
+using std::chrono::milliseconds;
+
 namespace {
 
 struct Pair {
@@ -127,6 +132,60 @@ TEST_CASE("--flows: edges have as many connections as rank 0 says, with and with
         }
         CHECK(sums[1] == sums[0]);
         CHECK(sums[2] == sums[0]);
+    }
+}
+
+TEST_CASE("--flows auto: one connection, and one more for each 24 ms there and back, up to 8") {
+    for (const auto& [ms, flows] :
+         {std::pair(0.0, 1u), {0.1, 1}, {24, 1}, {25, 2}, {48, 2}, {100, 5}, {180, 8}, {900, 8}})
+        CHECK(flows_for(ms / 1000) == flows);
+}
+
+// Two ranks, whose only edge passes through a relay that delays by `delay` each way, sum `elems`
+// numbers. Returns the bytes of each connection.
+static std::vector<size_t> sum_over_delay(milliseconds delay, uint32_t flows, size_t elems,
+                                          double& seconds) {
+    std::atomic<uint16_t> port0{0};
+    Relay relay([&] { return port0.load(); }, {}, delay);
+    run_ranks(
+        2,
+        [&](JoinOptions& options) {
+            options.flows = flows;
+            options.access.open = true;  // --advertise listens everywhere
+            if (options.rank > 0) return;
+            options.advertise = cat("127.0.0.1:", relay.port());
+            options.listening = [&, tell = options.listening](uint16_t p) { port0 = p, tell(p); };
+        },
+        [&](Job& job) {
+            std::vector<float> data(elems);
+            for (size_t i = 0; i < elems; ++i)
+                data[i] = float((size_t(job.communicator->rank()) + i) % 17);
+            job.communicator->barrier();
+            const auto begin = Clock::now();
+            job.communicator->allreduce_sum(data).get();
+            if (job.communicator->rank() == 0) seconds = seconds_since(begin);
+            size_t wrong = 0;
+            for (size_t i = 0; i < elems; ++i) wrong += data[i] != float(i % 17 + (i + 1) % 17);
+            CHECK(wrong == 0);
+        });
+    return relay.connections();
+}
+
+TEST_CASE("sums over a way that delays are right with 1 and 4 connections, and use them all") {
+    double seconds;
+    for (const size_t flows : {1, 4}) {
+        const auto bytes = sum_over_delay(milliseconds(2), uint32_t(flows), 1'000'003, seconds);
+        REQUIRE(bytes.size() == flows);
+        for (const size_t n : bytes) CHECK(n > 8'000'024 / flows * 3 / 4);
+    }
+}
+
+// run_tests -ns -s -tc='measured: *'
+TEST_CASE("measured: 8 MB over a way of 20 ms, 64 KB a connection" * doctest::skip()) {
+    for (const uint32_t flows : {1, 2, 4, 8}) {
+        double seconds = 0;
+        sum_over_delay(milliseconds(20), flows, 2'000'000, seconds);
+        MESSAGE(flows << " connections: " << seconds << " s");
     }
 }
 

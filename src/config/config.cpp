@@ -192,10 +192,9 @@ static const Option kOptions[] = {
      "address for the other ranks; default: the one that the coordinator sees"},
     {"iface", "Ranks", &C::iface, "NAME|ADDRESS|CIDR", kRanked, 0, kAny,
      "interface, address or network to use; default: the route to the coordinator"},
-    {"flows", "Ranks", &C::flows, "N", kRanked, 0, from(0, wire::kMostFlows),
-     "on rank 0: TCP connections of an edge of the ring; 0: one, and more where the way to the "
-     "other rank is "
-     "long"},
+    {"flows", "Ranks", &C::flows, "auto|N", kRanked, 0, from(0, wire::kMostFlows),
+     "on rank 0: TCP connections of an edge of the ring; auto (or 0): one, and more where the way "
+     "to the other rank is long"},
     {"shm", "Ranks", &C::shm, "auto|off", kRanked, 0, kAny,
      "on rank 0: ranks of one host form sums in memory that they share, where they can open it, "
      "and "
@@ -362,6 +361,11 @@ const Option* find_option(const std::string& name) {
     return nullptr;
 }
 
+// Of a number for which 0 is "auto".
+static bool has_auto(const Option& option) {
+    return std::string_view(option.value).starts_with("auto|");
+}
+
 static const Option& option_named(const std::string& name) {
     const Option* option = find_option(name);
     ENSURE(option, "--", name);
@@ -382,7 +386,7 @@ std::string get_option(const Config& config, const std::string& name) {
             else if constexpr (std::is_same_v<T, InputSize>)
                 return input_size_text(value);
             else
-                return cat(value);
+                return has_auto(option) && cat(value) == "0" ? "auto" : cat(value);
         },
         option.field);
 }
@@ -434,7 +438,7 @@ static T parse_value(const Option& option, const std::string& text, const std::s
         if (!size) fail(who, " cannot be '", text, "': it takes ", kInputSizeForms);
         return *size;
     } else {
-        return parse_number<T>(option, text, who);
+        return parse_number<T>(option, has_auto(option) && text == "auto" ? "0" : text, who);
     }
 }
 
