@@ -277,10 +277,10 @@ void compare_data(JobSession& job, const DataSet& data) {
     const std::vector<json> all = job.is_newcomer() ? std::vector<json>{job.offered("data"), mine}
                                                     : gather_json(job.communicator(), mine);
     for (size_t rank = 1; rank < all.size(); ++rank)
-        if (all[rank][0] != all[0][0] || all[rank][1] != all[0][1])
+        if (all[rank].at(0) != all[0].at(0) || all[rank].at(1) != all[0].at(1))
             fail(job.is_newcomer() ? "this rank" : cat("rank ", rank),
-                 " sees other images than rank 0: ", all[rank][2].get<std::string>(), " against ",
-                 all[0][2].get<std::string>(),
+                 " sees other images than rank 0: ", all[rank].at(2).get<std::string>(),
+                 " against ", all[0].at(2).get<std::string>(),
                  "; names, sizes and classes must be the same on all ranks");
 }
 
