@@ -237,8 +237,8 @@ barriers: $(BUILD)/run_tests
 # Each target for FUZZ_SECONDS; what crashed it is left in build/fuzz.
 FUZZ_SECONDS := 20
 FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% pack% policy% pixel_ops% resize% decoded%),\
-              $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp \
-            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) src/config/config.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
+              $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
+            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) src/config/config.cpp src/config/settings_file.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
             tests/fuzz/fuzz.cpp
 FUZZ_OBJ := $(FUZZ_SRC:%=build/fuzz/%.o)
 build/fuzz/%.o: % Makefile | $(READY)
@@ -249,7 +249,7 @@ build/fuzz/fuzz: $(FUZZ_OBJ)
 	clang++ -fsanitize=fuzzer,address,undefined $^ -o $@ $(LDLIBS)
 fuzz: $(if $(shell command -v clang++),build/fuzz/fuzz)
 	@$(if $^,:,echo "fuzz: left out, as there is no clang++ (apt-get install clang)"; exit 0); \
-	for target in tar tfrecord idx gzip index list image wire safetensors torch meta model options; do \
+	for target in tar tfrecord idx gzip index list image wire safetensors torch meta model options settings token; do \
 	  mkdir -p build/fuzz/corpus/$$target; log=build/fuzz/$$target.log; \
 	  FUZZ_TARGET=$$target FUZZ_SEEDS=build/fuzz/corpus/$$target $< -max_total_time=$(FUZZ_SECONDS) \
 	    -max_len=8192 -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 -verbosity=0 -close_fd_mask=1 \

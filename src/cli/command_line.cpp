@@ -13,6 +13,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
+#include "src/config/settings_file.h"
 
 namespace convoy {
 
@@ -97,25 +98,6 @@ static void take_rest(CommandLine& line, const CommandRow& row,
              near.empty() ? cat("; see trainer ", row.name, " --help")
                           : cat("; did you mean ", near, "?"));
     }
-}
-
-// The lines "name value" of a settings file, or of comments, which begin with #.
-static Environment read_settings(const std::string& path) {
-    std::ifstream file(path);
-    if (!file) fail("--settings ", path, ": ", std::strerror(errno));
-    Environment settings;
-    for (std::string text; std::getline(file, text);) {
-        std::istringstream line(text);
-        std::string name, value;
-        if (!(line >> name) || name[0] == '#') continue;
-        std::getline(line >> std::ws, value);
-        if (value.ends_with('\r')) value.pop_back();
-        if (!find_option(name) || value.empty() || name == "settings")
-            fail("--settings ", path, ": '", printable(text),
-                 "' is not an option and its value, such as 'batch 64'");
-        settings[name] = value;
-    }
-    return settings;
 }
 
 struct UsageFormatter : CLI::Formatter {

@@ -13,12 +13,14 @@
 #include "data/decode.h"
 #include "data/index.h"
 #include "data/source.h"
+#include "net/tls.h"
 #include "net/wire.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/meta.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/config/config.h"
+#include "src/config/settings_file.h"
 #include "src/model/model_text.h"
 #include "tests/golden.h"
 #include "tests/golden_images.h"
@@ -178,6 +180,20 @@ void fuzz_options(Bytes bytes) {
     }
 }
 
+// What is taken is taken again as it was read.
+void fuzz_settings(Bytes bytes) {
+    const auto settings = read_settings(file_of(bytes));
+    std::string lines;
+    for (const auto& [name, value] : settings) lines += cat(name, " ", value, "\r\n");
+    const auto again = [&]() noexcept { return read_settings(file_of(text(lines))); };
+    if (again() != settings) __builtin_trap();
+}
+
+// Of 53 characters that are digits, one in 32 has a right check.
+void fuzz_token(Bytes bytes) {
+    if (make_tls(std::string(view(bytes))) && bytes.size() != 53) __builtin_trap();
+}
+
 void fuzz_image(Bytes bytes) {
     Decoder decoder;
     Image image;
@@ -285,6 +301,10 @@ const std::map<std::string, Target> kTargets = {
               text(lines), text("size=80x64\nbatch=12\ncache-size=3 GB\njitter=0.1,0.2,0.3\n"
                                 "shuffle=window=9\nauto-augment=trivial\nlr=1e-3\n")};
       }}},
+    {"settings",
+     {fuzz_settings,
+      [] { return std::vector<Bytes>{text("# from tune\nbatch 64\n\tlr   0.1 \r\nsize 9\n")}; }}},
+    {"token", {fuzz_token, [] { return std::vector<Bytes>{text(make_token())}; }}},
     {"image",
      {fuzz_image,
       [] {
