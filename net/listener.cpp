@@ -18,7 +18,7 @@ std::chrono::milliseconds Listener::patience{10'000};  // then a silent connecti
 std::string Refusals::line(Clock::time_point now, const std::string& text) {
     if (now - minute_ >= std::chrono::minutes(1)) minute_ = now, lines_ = 0;
     if (lines_ == kLinesPerMinute) return ++left_out_, "";
-    ++lines_;
+    if (++lines_ == kLinesPerMinute) return cat(text, " (others in this minute are only counted)");
     if (left_out_ == 0) return text;
     return cat(text, " (", std::exchange(left_out_, 0),
                " others were refused since the last line)");
