@@ -50,6 +50,7 @@ class Link {
     int socket_out() const { return flows_[out_.flow].socket; }
     int socket_in() const { return flows_[in_.flow].socket; }
     const std::string& peer() const { return peer_; }
+    bool is_plain() const { return !flows_.front().tls; }  // nobody checks what arrives
     void shut() noexcept;
     void set_limit(std::function<size_t(size_t)> limit) { limit_ = std::move(limit); }
 

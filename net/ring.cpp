@@ -18,6 +18,9 @@
 // The one rule: the outgoing stream may not overtake the incoming one. Bytes are added and passed
 // on as they come, at most kStage at a time, so that they are still in the cache. A gather is the
 // second lap alone; a broadcast is one piece that every rank passes on.
+//
+// Without TLS a sum (stream_sum.h) follows each piece. A rank sends that of a piece it passes on
+// when the one that it got was right: so nobody completes a collective with damaged data.
 #include "net/ring.h"
 
 #include <algorithm>
@@ -25,6 +28,7 @@
 #include <cstring>
 
 #include "net/reduce.h"
+#include "net/stream_sum.h"
 
 namespace convoy {
 
@@ -32,6 +36,17 @@ namespace {
 
 constexpr size_t kStage = 256 << 10;  // bytes: two of them and the data fit a 1 MB L2 cache
 constexpr size_t kSmallSum = Communicator::kExactBytes;  // up to here fewer steps beat fewer bytes
+constexpr size_t kSumBytes = sizeof(uint64_t);
+
+uint64_t sum_of(std::span<const float> data) {
+    StreamSum sum;
+    sum.add(std::as_bytes(data));
+    return sum.value();
+}
+
+[[noreturn]] void fail_damaged(const Link& link) {
+    throw LinkLost(cat("data from ", link.peer(), " was damaged on its way"));
+}
 
 }  // namespace
 
@@ -83,8 +98,8 @@ class Ring::Flow {
             wire::encode(header_, std::span(ring.outbox_).first<wire::kHeaderBytes>());
         }
         if (received == 0) header_received_ = wire::kHeaderBytes;
-        advance(out_, 0, sent);
-        advance(in_, 0, received + 1);
+        skip_empty(out_, sent);
+        skip_empty(in_, received + 1);
     }
 
     void run() {
@@ -92,7 +107,8 @@ class Ring::Flow {
             const bool sent = !sent_all() && send();
             const bool received = !received_all() && receive();
             if (!sent && !received)
-                wait_for(right_, !staged_.empty() || sendable() > 0, left_, !received_all());
+                wait_for(right_, !staged_.empty() || sendable() > 0 || can_end_piece(), left_,
+                         !received_all());
         }
     }
 
@@ -103,15 +119,20 @@ class Ring::Flow {
         Clock::time_point begin = {};  // of the piece, where it is recorded
     };
 
-    // Empty pieces are skipped.
-    void advance(Place& place, size_t bytes, int end) {
-        if (place.at == 0 && bytes > 0 && &place == &in_ && received_track_)
-            place.begin = Clock::now();
-        place.at += bytes;
-        while (place.piece < end && place.at == ring_.pieces_[size_t(place.piece)].size()) {
-            if (place.at > 0) record(place);
-            ++place.piece, place.at = 0;
-        }
+    bool is_done(const Place& place) const {
+        return place.at == ring_.pieces_[size_t(place.piece)].size();
+    }
+    void skip_empty(Place& place, int end) {
+        while (place.piece < end && place.at == 0 && is_done(place)) ++place.piece;
+    }
+    void end_piece(Place& place, int end) {
+        record(place);
+        ++place.piece, place.at = 0;
+        skip_empty(place, end);
+    }
+    // All of the piece is sent, and it was not damaged before.
+    bool can_end_piece() const {
+        return out_.piece < sent_ && is_done(out_) && (out_.piece == 0 || out_.piece < in_.piece);
     }
     // What is this rank's piece s is piece s+1 of the next one, but of a broadcast there is one.
     void record(const Place& place) {
@@ -135,14 +156,20 @@ class Ring::Flow {
 
     // Sends some bytes without blocking; true if any went.
     bool send() {
+        if (staged_.empty() && can_end_piece()) {
+            stage_sum();
+            if (staged_.empty()) return true;
+        }
         const size_t bytes = std::min(sendable(), kStage);
         size_t n = 0;
         if (staged_.empty() && bytes == 0) return false;
         if (out_.at == 0 && sent_track_) out_.begin = Clock::now();
         if (staged_.empty() && bf16_) pack(bytes);
         if (staged_.empty()) {
-            n = right_.send_some(ring_.pieces_[size_t(out_.piece)].subspan(out_.at, bytes));
-            advance(out_, n, sent_);
+            const auto piece = ring_.pieces_[size_t(out_.piece)].subspan(out_.at, bytes);
+            n = right_.send_some(piece);
+            if (right_.is_plain()) sum_out_.add(piece.first(n));
+            out_.at += n;
         } else {
             // Only a header may wait for more: the kernel holds such bytes back for up to 200 ms.
             n = right_.send_some(staged_, !header_sent_ && bytes > 0);
@@ -162,7 +189,17 @@ class Ring::Flow {
         // The first complete piece: its owner must hold what the others are going to read.
         if (out_.piece == sums_) unpack_bf16(floats, packed, n);
         staged_ = std::span(ring_.outbox_).first(n * sizeof(uint16_t));
-        advance(out_, bytes, sent_);
+        if (right_.is_plain()) sum_out_.add(staged_);
+        out_.at += bytes;
+    }
+    // Stages the sum of a piece, and goes on to the next one.
+    void stage_sum() {
+        if (right_.is_plain()) {
+            const uint64_t sum = std::exchange(sum_out_, {}).value();
+            std::memcpy(ring_.outbox_.data(), &sum, kSumBytes);
+            staged_ = std::span(ring_.outbox_).first(kSumBytes);
+        }
+        end_piece(out_, sent_);
     }
 
     // Receives some bytes without blocking; true if any came.
@@ -176,18 +213,34 @@ class Ring::Flow {
             return n > 0;
         }
         const std::span<std::byte> piece = ring_.pieces_[size_t(in_.piece)].subspan(in_.at);
-        if (!bf16_ && in_.piece > sums_) {
+        if (in_.at == 0 && received_track_) in_.begin = Clock::now();
+        if (piece.empty()) {
+            n = left_.receive_some(std::span(sum_bytes_).subspan(sum_received_));
+            sum_received_ += n;
+        } else if (!bf16_ && in_.piece > sums_) {
             n = left_.receive_some(piece.first(std::min(piece.size(), kStage)));
-            advance(in_, n, received_ + 1);
+            if (left_.is_plain()) sum_in_.add(piece.first(n));
+            in_.at += n;
         } else {
             const size_t room =
                 std::min(bf16_ ? piece.size() / 2 : piece.size(), kStage) - partial_;
-            n = left_.receive_some(std::span(ring_.inbox_).subspan(partial_, room));
-            advance(in_, apply(piece, partial_ + n), received_ + 1);
+            const auto into = std::span(ring_.inbox_).subspan(partial_, room);
+            n = left_.receive_some(into);
+            if (left_.is_plain()) sum_in_.add(into.first(n));
+            in_.at += apply(piece, partial_ + n);
         }
+        if (is_done(in_) && (sum_received_ == kSumBytes || !left_.is_plain())) check_sum();
         ring_.moved_ += n;
         if (ring_.host_) ring_.host_->progress(n);
         return n > 0;
+    }
+
+    void check_sum() {
+        uint64_t sum;
+        std::memcpy(&sum, sum_bytes_, kSumBytes);
+        if (left_.is_plain() && sum != sum_in_.value()) fail_damaged(left_);
+        sum_in_ = {}, sum_received_ = 0;
+        end_piece(in_, received_ + 1);
     }
 
     // Adds or stores the whole elements among the first `bytes` of the inbox; a part of one at the
@@ -218,6 +271,9 @@ class Ring::Flow {
     std::byte header_bytes_[wire::kHeaderBytes];
     size_t header_received_ = 0;  // bytes
     size_t partial_ = 0;          // bytes of an incomplete element at the front of the inbox
+    StreamSum sum_out_, sum_in_;  // of the current pieces
+    std::byte sum_bytes_[kSumBytes];
+    size_t sum_received_ = 0;  // bytes
     Track *const sent_track_, *const received_track_;
     const Span span_;
 };
@@ -316,11 +372,19 @@ void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
     if (position_ + whole < world()) send_small(type, position_ + whole, data);
 }
 
+size_t Ring::small_bytes(int position, size_t bytes) {
+    return wire::kHeaderBytes + bytes + (link(position).is_plain() ? kSumBytes : 0);
+}
+
 void Ring::send_small(wire::Type type, int position, std::span<const float> data) {
-    const std::span message = std::span(outbox_).first(wire::kHeaderBytes + data.size_bytes());
+    const std::span message = std::span(outbox_).first(small_bytes(position, data.size_bytes()));
     wire::encode({type, generation_, number_, data.size_bytes()},
                  message.first<wire::kHeaderBytes>());
     if (!data.empty()) std::memcpy(&message[wire::kHeaderBytes], data.data(), data.size_bytes());
+    if (link(position).is_plain()) {
+        const uint64_t sum = sum_of(data);
+        std::memcpy(&message[wire::kHeaderBytes + data.size_bytes()], &sum, kSumBytes);
+    }
     const auto begin = Clock::now();
     link(position).send_all(message);
     if (Track* const track = sent_track())
@@ -331,7 +395,7 @@ void Ring::send_small(wire::Type type, int position, std::span<const float> data
 
 void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
     const wire::Header expected{type, generation_, number_, data.size_bytes()};
-    const std::span message = std::span(inbox_).first(wire::kHeaderBytes + data.size_bytes());
+    const std::span message = std::span(inbox_).first(small_bytes(position, data.size_bytes()));
     // The header first: a neighbour in a shorter sum will never send the rest of this one.
     const size_t got = link(position).receive_at_least(wire::kHeaderBytes, message);
     const auto begin = Clock::now();
@@ -341,6 +405,11 @@ void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
         track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()),
                    flow(position, ring_[size_t(position_)]));
     if (!data.empty()) std::memcpy(data.data(), &message[wire::kHeaderBytes], data.size_bytes());
+    if (link(position).is_plain()) {
+        uint64_t sum;
+        std::memcpy(&sum, &message[wire::kHeaderBytes + data.size_bytes()], kSumBytes);
+        if (sum != sum_of(data)) fail_damaged(link(position));
+    }
     moved_ += message.size();
 }
 

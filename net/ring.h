@@ -85,6 +85,7 @@ class Ring {
     Track* sent_track() const { return tracks_ ? tracks_->sent.load() : nullptr; }
     Track* received_track() const { return tracks_ ? tracks_->received.load() : nullptr; }
     uint64_t flow(int sender, int piece) const;
+    size_t small_bytes(int position, size_t bytes);  // of a message with so many
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
     void check(const wire::Header& expected, std::span<const std::byte, wire::kHeaderBytes> got,
