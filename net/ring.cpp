@@ -130,10 +130,9 @@ class Ring::Flow {
         ++place.piece, place.at = 0;
         skip_empty(place, end);
     }
-    // All of the piece is sent, and it was not damaged before.
-    bool can_end_piece() const {
-        return out_.piece < sent_ && is_done(out_) && (out_.piece == 0 || out_.piece < in_.piece);
-    }
+    // What is sent now has arrived here in full, undamaged, or is our own.
+    bool is_whole() const { return out_.piece == 0 || out_.piece < in_.piece; }
+    bool can_end_piece() const { return out_.piece < sent_ && is_done(out_) && is_whole(); }
     // What is this rank's piece s is piece s+1 of the next one, but of a broadcast there is one.
     void record(const Place& place) {
         const bool in = &place == &in_;
@@ -150,11 +149,11 @@ class Ring::Flow {
     // Bytes of the current piece that have arrived here and are not sent; piece 0 is our own.
     size_t sendable() const {
         if (out_.piece >= sent_ || out_.piece > in_.piece) return 0;
-        const bool whole = out_.piece == 0 || out_.piece < in_.piece;
-        return (whole ? ring_.pieces_[size_t(out_.piece)].size() : in_.at) - out_.at;
+        return (is_whole() ? ring_.pieces_[size_t(out_.piece)].size() : in_.at) - out_.at;
     }
 
-    // Sends some bytes without blocking; true if any went.
+    // Sends some bytes without blocking; true if any went. Only what is followed at once, by data
+    // or a sum, may wait for more: the kernel holds such bytes back for up to 200 ms.
     bool send() {
         if (staged_.empty() && can_end_piece()) {
             stage_sum();
@@ -167,12 +166,12 @@ class Ring::Flow {
         if (staged_.empty() && bf16_) pack(bytes);
         if (staged_.empty()) {
             const auto piece = ring_.pieces_[size_t(out_.piece)].subspan(out_.at, bytes);
-            n = right_.send_some(piece);
+            const bool is_end = out_.at + bytes == ring_.pieces_[size_t(out_.piece)].size();
+            n = right_.send_some(piece, right_.is_plain() && is_end && is_whole());
             if (right_.is_plain()) sum_out_.add(piece.first(n));
             out_.at += n;
         } else {
-            // Only a header may wait for more: the kernel holds such bytes back for up to 200 ms.
-            n = right_.send_some(staged_, !header_sent_ && bytes > 0);
+            n = right_.send_some(staged_, header_sent_ ? can_end_piece() : bytes > 0);
             staged_ = staged_.subspan(n);
             header_sent_ = header_sent_ || staged_.empty();
         }
@@ -215,8 +214,7 @@ class Ring::Flow {
         const std::span<std::byte> piece = ring_.pieces_[size_t(in_.piece)].subspan(in_.at);
         if (in_.at == 0 && received_track_) in_.begin = Clock::now();
         if (piece.empty()) {
-            n = left_.receive_some(std::span(sum_bytes_).subspan(sum_received_));
-            sum_received_ += n;
+            // The sum alone is still to come.
         } else if (!bf16_ && in_.piece > sums_) {
             n = left_.receive_some(piece.first(std::min(piece.size(), kStage)));
             if (left_.is_plain()) sum_in_.add(piece.first(n));
@@ -228,6 +226,10 @@ class Ring::Flow {
             n = left_.receive_some(into);
             if (left_.is_plain()) sum_in_.add(into.first(n));
             in_.at += apply(piece, partial_ + n);
+        }
+        if (is_done(in_) && left_.is_plain()) {
+            const size_t came = left_.receive_some(std::span(sum_bytes_).subspan(sum_received_));
+            sum_received_ += came, n += came;
         }
         if (is_done(in_) && (sum_received_ == kSumBytes || !left_.is_plain())) check_sum();
         ring_.moved_ += n;

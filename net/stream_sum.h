@@ -18,13 +18,17 @@ class StreamSum {
         using Words = uint64_t __attribute__((vector_size(32)));
         size_t i = 0;
         for (; i < bytes.size() && at_ % 8 != 0; ++i) add(bytes[i]);
-        Words sums[4] = {}, words[4];
-        for (; i + sizeof words <= bytes.size(); i += sizeof words) {
-            std::memcpy(words, bytes.data() + i, sizeof words);
-            for (int j = 0; j < 4; ++j) sums[j] += words[j];
-        }
-        const Words all = sums[0] + sums[1] + sums[2] + sums[3];
-        sum_ += all[0] + all[1] + all[2] + all[3];
+        Words a{}, b{}, c{}, d{};
+        const auto words = [&] {
+            Words w;
+            std::memcpy(&w, bytes.data() + i, sizeof w);
+            i += sizeof w;
+            return w;
+        };
+        while (i + 4 * sizeof a <= bytes.size())
+            a += words(), b += words(), c += words(), d += words();
+        a += b + c + d;
+        sum_ += a[0] + a[1] + a[2] + a[3];
         for (; i < bytes.size(); ++i) add(bytes[i]);
     }
     uint64_t value() const { return sum_; }
