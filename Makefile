@@ -138,8 +138,10 @@ STATIC_LINK  = $(CXX) $(filter %.o,$^) -o $@ -s -Wl,--gc-sections \
                $(if $(shell ld --help | grep -e --no-warnings),-Wl$(comma)--no-warnings) \
                -Wl,-Bstatic -L$(STATIC_LIBS)/lib $(LDLIBS) \
                $$(cat $(STATIC_LIBS)/libs) $(if $(filter 1,$(STATIC_CUDA)),-static-libgcc -static-libstdc++ \
-               $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static)
+               $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static-pie $(PACKED))
 comma := ,
+# The relocations of -static-pie take 0.7 MB, packed 0.1; the linker for aarch64 cannot pack them yet.
+PACKED      := $(if $(filter x86_64,$(MACHINE)),-Wl$(comma)-z$(comma)pack-relative-relocs)
 static: $(STATIC)/trainer
 	@cmp -s $< trainer-static$(CROSS:%=-%) || cp -f $< trainer-static$(CROSS:%=-%)
 $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_SRC:%=$(BUILD)/%.o) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(STATIC_LIBS)/libs
@@ -320,7 +322,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 53971
+BUDGET := 54036
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \
