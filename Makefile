@@ -36,8 +36,9 @@ CXXFLAGS    += $(if $(findstring clang,$(CXX)),-Wno-unknown-pragmas -Wno-missing
 KERNELFLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 # A stack or a buffer of the C library that overflows ends the process; so it does not in kernels,
 # which strangers' bytes do not reach.
+FORTIFY     := $(shell test "$$($(CXX) -dumpversion 2>&1 | cut -d. -f1)" -ge 12 2>/dev/null && echo 3 || echo 2)
 HARDENED    := $(if $(SAN)$(TSAN),,-fstack-protector-strong -fstack-clash-protection \
-                 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+                 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=$(FORTIFY))
 CXXFLAGS    += $(HARDENED)
 KERNELFLAGS += $(if $(HARDENED),-fno-stack-protector -fno-stack-clash-protection)
 LDLIBS      := -Wl,-z,relro,-z,now -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcurl -larchive -lz \
