@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
+#include <cstring>
 
 #include "src/base/random.h"
 
@@ -12,16 +13,19 @@ namespace convoy {
 static size_t aligned(size_t elems) { return (elems + 15) / 16 * 16; }  // to 64 bytes
 
 uint64_t checksum(std::span<const float> values) {
-    // Four chains of multiply and add, so that one need not wait for the other.
     constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ull;  // 2^64 divided by the golden ratio
-    uint64_t chain[4] = {1, 2, 3, 4};
-    for (size_t i = 0; i < values.size(); ++i) {
-        const uint64_t bits = std::bit_cast<uint32_t>(values[i]);
-        chain[i % 4] = (chain[i % 4] ^ bits) * kPrime;
+    const auto mix = [](uint64_t sum, uint64_t bits) {
+        return std::rotl((sum ^ bits) * kPrime, 31);
+    };
+    // Four chains of two floats at a time, so that one need not wait for the other.
+    uint64_t a = 1, b = 2, c = 3, d = 4, words[4];
+    size_t i = 0;
+    for (; i + 8 <= values.size(); i += 8) {
+        std::memcpy(words, &values[i], sizeof words);
+        a = mix(a, words[0]), b = mix(b, words[1]), c = mix(c, words[2]), d = mix(d, words[3]);
     }
-    uint64_t sum = values.size();
-    for (uint64_t c : chain) sum = (sum ^ (c >> 32) ^ c) * kPrime;
-    return sum;
+    for (; i < values.size(); ++i) a = mix(a, std::bit_cast<uint32_t>(values[i]));
+    return mix(mix(mix(mix(mix(values.size(), a), b), c), d), 0);
 }
 
 Param& Params::add(Param param) {

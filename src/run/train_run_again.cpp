@@ -242,13 +242,16 @@ void TrainRun::agree(State& state) {
     setup_.shares.weights = (*root)["shares"].get<std::vector<double>>();
     for (size_t rank = 0; rank < all.size(); ++rank)
         if (const double share = all[rank]["share"]; share > 0) setup_.shares.weights[rank] = share;
-    std::vector<std::vector<float>> arenas = state.arenas;
-    for (size_t i = 0; thaws && i < arenas.size(); ++i) arenas[i].resize((*root)["sizes"].at(i));
-    for (std::vector<float>& arena : arenas)
-        if (!equal_on_all_ranks(arena, communicator_))
-            communicator_.broadcast(std::as_writable_bytes(std::span(arena)),
-                                    int(root - all.begin()));
-    state.arenas = std::move(arenas);
+    std::vector<std::vector<float>> received(state.arenas.size());
+    for (size_t i = 0; i < received.size(); ++i) {
+        std::vector<float>& arena = received[i];
+        if (thaws) arena.resize((*root)["sizes"].at(i));
+        if (equal_on_all_ranks(thaws ? arena : state.arenas[i], communicator_)) continue;
+        if (!thaws) arena = state.arenas[i];
+        communicator_.broadcast(std::as_writable_bytes(std::span(arena)), int(root - all.begin()));
+    }
+    for (size_t i = 0; i < received.size(); ++i)
+        if (!received[i].empty()) state.arenas[i] = std::move(received[i]);
     state.optimizer_steps = (*root)["optimizer"];
     const bool is_behind = state.at.step >= 0 && state.at.step < (*root)["step"];
     state.at = {(*root)["epoch"], (*root)["consumed"], (*root)["step"]};
