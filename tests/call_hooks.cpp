@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <vector>
 
 namespace convoy {
@@ -42,6 +43,9 @@ int call_connect(int, const void*, socklen_t) __asm__("connect");
 int call_accept(int, void*, socklen_t*) __asm__("accept");
 int call_fsync(int) __asm__("fsync");
 int call_rename(const char*, const char*) __asm__("rename");
+int call_renameat2(int, const char*, int, const char*, unsigned) __asm__("renameat2");
+int call_symlink(const char*, const char*) __asm__("symlink");
+int call_unlinkat(int, const char*, int) __asm__("unlinkat");
 
 ssize_t call_send(int socket, const void* bytes, size_t n, int flags) {
     return syscall(SYS_sendto, socket, bytes, ask(socket, n), flags, nullptr, 0);
@@ -67,6 +71,19 @@ int call_fsync(int file) {
 int call_rename(const char* from, const char* to) {
     if (on_file_call) on_file_call();
     return int(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+int call_renameat2(int at, const char* from, int in, const char* to, unsigned flags) {
+    if (on_file_call) on_file_call();
+    if (cannot_exchange && flags != 0) return errno = EINVAL, -1;
+    return int(syscall(SYS_renameat2, at, from, in, to, flags));
+}
+int call_symlink(const char* target, const char* name) {
+    if (on_file_call) on_file_call();
+    return int(syscall(SYS_symlinkat, target, AT_FDCWD, name));
+}
+int call_unlinkat(int folder, const char* name, int flags) {
+    if (on_file_call) on_file_call();
+    return int(syscall(SYS_unlinkat, folder, name, flags));
 }
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/call_hooks.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -169,6 +170,45 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: remains of a killed save are no checkpoi
     CHECK(load().meta.position.step == 10);
     save(40);
     CHECK(!fs::exists(folder.path() / "step-00000020.writing-1"));
+}
+
+// Every checkpoint that has a name of one is whole; the steps, newest first.
+static std::vector<int64_t> steps_of(Fixture& all) {
+    std::vector<int64_t> steps;
+    for (const std::string& name : list_checkpoints(all.folder.path()))
+        steps.push_back(load_checkpoint(all.folder / name, all.log).meta.position.step);
+    return steps;
+}
+
+TEST_CASE_FIXTURE(Fixture, "checkpoint: a kill before any call of a save leaves whole ones alone") {
+    for (const bool exchanges : {true, false})
+        for (const int64_t step : {20, 30})  // 20: once more
+            for (int call = 1, status = SIGKILL; status == SIGKILL; ++call) {
+                INFO(exchanges, " ", step, " ", call);
+                save(10);
+                fs::remove_all(folder.path() / "step-00000030");
+                save(20);
+                const pid_t pid = fork();
+                REQUIRE(pid >= 0);
+                if (pid == 0) {
+                    cannot_exchange = !exchanges;
+                    on_file_call = [&] {
+                        if (--call == 0) kill(getpid(), SIGKILL);
+                    };
+                    save(step, false, 1);
+                    _exit(0);
+                }
+                waitpid(pid, &status, 0);
+                const std::vector<int64_t> steps = steps_of(*this);
+                CHECK((steps[0] == 20 || steps[0] == step));
+                if (exchanges) CHECK(fs::exists(folder.path() / "latest/meta.json"));
+                cannot_exchange = !exchanges;
+                save(step);
+                cannot_exchange = false;
+                CHECK(steps_of(*this)[0] == step);
+                for (const std::string& name : names())
+                    CHECK(name.find(".writing-") == std::string::npos);
+            }
 }
 
 TEST_CASE_FIXTURE(Fixture, "checkpoint: another optimizer's state is refused by name") {

@@ -1,11 +1,13 @@
 // checkpoint.cpp — see checkpoint.h.
 #include "src/checkpoint/checkpoint.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -107,6 +109,13 @@ static SafeTensors optimizer_state(Model& model, Optimizer& optimizer, Backend& 
     return content;
 }
 
+static void remove_checkpoint(const fs::path& folder) {
+    std::error_code ignored;
+    const fs::path gone = folder.string() + ".writing-old";  // half a folder is no checkpoint
+    fs::rename(folder, gone, ignored);
+    fs::remove_all(gone, ignored);
+}
+
 static void remove_old(const fs::path& run, const std::string& newest, int keep) {
     std::error_code ignored;  // no best yet; a folder that cannot be removed costs only space
     const std::string best = fs::read_symlink(run / "best", ignored).string();
@@ -115,11 +124,18 @@ static void remove_old(const fs::path& run, const std::string& newest, int keep)
             fs::remove_all(entry.path(), ignored);  // left by a process that was killed in between
     int kept = 0;
     for (const std::string& name : list_checkpoints(run))
-        if (name != newest && name != best && ++kept >= keep) {
-            const fs::path gone = run / (name + ".writing-old");  // half a folder is no checkpoint
-            fs::rename(run / name, gone, ignored);
-            fs::remove_all(gone, ignored);
-        }
+        if (name != newest && name != best && ++kept >= keep) remove_checkpoint(run / name);
+}
+
+// `fresh` becomes `folder`, even where that is a checkpoint of the same step: at every moment one
+// of them is whole and has a name that list_checkpoints() knows.
+static void put_in_place(const fs::path& fresh, const fs::path& folder) {
+    if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0)
+        return;                                     // what was there has the name of a leftover now
+    const fs::path old = folder.string() + "-old";  // a file system that cannot exchange them
+    if (fs::exists(folder)) fs::remove_all(old), fs::rename(folder, old);
+    fs::rename(fresh, folder);
+    remove_checkpoint(old);
 }
 
 std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
@@ -149,10 +165,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
         file << meta_text(meta, hashes);
         close_synced(file, fresh / "meta.json");
         sync_path(fresh);
-        const fs::path old = fs::path(run) / cat(name, ".writing-old");
-        if (fs::exists(folder)) fs::rename(folder, old);  // the same step, saved again
-        fs::rename(fresh, folder);
-        fs::remove_all(old);
+        put_in_place(fresh, folder);
         if (is_best) swap_link(run, "best", name);
         swap_link(run, "latest", name);
         sync_path(run);
