@@ -1,8 +1,11 @@
 // run_log.cpp — see run_log.h.
 #include "src/run/run_log.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
@@ -42,7 +45,7 @@ RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int
 void RunLog::become(int rank, const std::string& folder, int64_t next_step) {
     std::lock_guard lock(mutex_);
     rank_ = rank;
-    if (file_ || folder.empty()) return;
+    if (!path_.empty() || folder.empty()) return;
     open(folder);
     open_tensorboard(next_step);
 }
@@ -56,8 +59,30 @@ void RunLog::open(const std::string& folder) {
     if (folder.empty()) return;
     folder_ = folder;
     path_ = folder + "/log.jsonl";
-    file_ = std::fopen(path_.c_str(), "a");
-    if (!file_) fail("cannot write ", path_, ": ", std::strerror(errno));
+    if (!write("")) fail("cannot write ", path_, ": ", std::strerror(errno));
+}
+
+// Opens the file first where it is not open, or was removed. A full disk may have cut a line short:
+// what follows begins another one.
+bool RunLog::write(const std::string& text) {
+    struct stat status = {};
+    if (file_ && fstat(fileno(file_), &status) == 0 && status.st_nlink == 0)
+        std::fclose(std::exchange(file_, nullptr));
+    if (!file_) {
+        std::error_code failed;  // as the next call says
+        std::filesystem::create_directories(folder_, failed);
+        file_ = std::fopen(path_.c_str(), "a+");
+        if (!file_) return false;
+        const bool cut = std::fseek(file_, -1, SEEK_END) == 0 && std::fgetc(file_) != '\n';
+        std::fseek(file_, 0, SEEK_END);
+        if (cut) std::fputc('\n', file_);
+    }
+    if (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0)
+        return true;
+    const int error = errno;
+    std::fclose(std::exchange(file_, nullptr));
+    errno = error;
+    return false;
 }
 
 RunLog::~RunLog() {
@@ -90,13 +115,12 @@ void RunLog::event(const char* name, const json& fields) {
     if (path_.empty()) return;
     const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     if (prints_) std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout);
-    if (!file_ ||
-        (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0))
-        return;
-    log_.notice("cannot write ", path_, ": ", std::strerror(errno),
-                "; the run goes on without it");  // a log is not worth a run
-    std::fclose(file_);
-    file_ = nullptr;
+    const bool failed = !write(text);
+    if (failed && !fails_)
+        log_.notice("cannot write ", path_, ": ", std::strerror(errno),
+                    "; the run goes on without it");  // a log is not worth a run
+    if (fails_ && !failed) log_.notice("events go to ", path_, " again");
+    fails_ = failed;
 }
 
 void RunLog::event_at(const char* name, const Position& at, json fields) {

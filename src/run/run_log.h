@@ -70,6 +70,7 @@ class RunLog {
     Log& log_;
     std::mutex mutex_;  // of the file, and of what else shows events
     void open(const std::string& folder);
+    bool write(const std::string& text);
     void open_tensorboard(int64_t next_step);
     std::FILE* file_ = nullptr;
     std::string folder_, path_;
@@ -77,7 +78,7 @@ class RunLog {
     std::unique_ptr<TensorBoard> tensorboard_;
     PageState* page_ = nullptr;
     int rank_, log_every_, classes_;
-    bool line_due_ = false, prints_ = false;
+    bool line_due_ = false, prints_ = false, fails_ = false;
     double norm_ = 0;
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
     Window all_;        // of all ranks, since their last line

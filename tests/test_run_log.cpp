@@ -1,0 +1,65 @@
+#include "src/run/run_log.h"
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "src/base/text.h"
+#include "tests/process.h"
+
+using namespace convoy;
+
+namespace {
+
+struct Events {
+    TempDir folder;
+    const std::string run = folder / "run", path = run + "/log.jsonl";
+    Log log{std::fopen((folder / "out").c_str(), "w")};
+
+    Events() { std::filesystem::create_directory(run); }
+    std::string said() const {
+        std::fflush(nullptr);
+        return read_file(folder / "out");
+    }
+    // The "n" of each line; -1 of one that is no event.
+    std::vector<int> numbers() const {
+        std::vector<int> all;
+        for (const std::string& line : split(read_file(path), '\n')) {
+            const auto event = nlohmann::json::parse(line, nullptr, false);
+            if (!line.empty()) all.push_back(event.is_object() ? int(event["n"]) : -1);
+        }
+        return all;
+    }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Events, "log.jsonl: what follows a line that was cut short begins another one") {
+    for (const int n : {1, 2}) {
+        RunLog(log, run, 0, 1, 3).event("one", {{"n", n}});
+        std::ofstream(path, std::ios::app) << "{\"event\":\"cu";
+    }
+    RunLog(log, run, 0, 1, 3).event("one", {{"n", 3}});
+    CHECK(numbers() == std::vector<int>{1, -1, 2, -1, 3});
+}
+
+TEST_CASE_FIXTURE(Events, "log.jsonl: after a full disk, or the loss of its folder, it goes on") {
+    RunLog events(log, run, 0, 1, 3);
+    // Longer than what is said, which the limit meets too.
+    events.event("one", {{"n", 1}, {"text", std::string(1000, 'x')}});
+    rlimit old{};
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    const auto old_handler = signal(SIGXFSZ, SIG_IGN);
+    const rlimit tight{rlim_t(std::filesystem::file_size(path)) + 10, old.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+    for (const int n : {2, 3}) events.event("lost", {{"n", n}});
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    signal(SIGXFSZ, old_handler);
+    events.event("one", {{"n", 4}});
+    CHECK(numbers() == std::vector<int>{1, -1, 4});
+    CHECK(split(said(), '\n').size() == 3);  // it cannot be written; it can again; the end
+    std::filesystem::remove_all(run);
+    events.event("one", {{"n", 5}});
+    CHECK(numbers() == std::vector<int>{5});
+}
