@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <set>
 
 #include "data/records.h"
 #include "data/storage.h"
@@ -62,41 +63,46 @@ static Inode inode_of(const fs::path& path) {
 }
 
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
-                                    int32_t label) {
+                                    int32_t label, const std::function<int()>& stop) {
     std::vector<ImageFile> files;
-    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
-    std::string at = within(root, folder);      // where it is, for an error
-    std::vector<Inode> above = {inode_of(at)};  // the folders from there down to this one
-    try {
-        for (fs::recursive_directory_iterator it(at, kFollow), end; it != end; ++it) {
-            at = it->path().native();
-            if (is_hidden(it->path())) {
-                it.disable_recursion_pending();
-            } else if (it->is_directory()) {
-                above.resize(size_t(it.depth()) + 1);
-                above.push_back(inode_of(at));
-                if (std::ranges::count(above, above.back()) > 1)
-                    it.disable_recursion_pending();   // a link to a folder that it lies in
-            } else if (has_image_name(it->path())) {  // what is no file is bad when it is read
-                files.push_back({it->path().lexically_relative(root).generic_string(), label,
-                                 it->is_regular_file() ? uint64_t(it->file_size()) : 0});
+    std::set<Inode> listed;
+    Names folders = {within(root, folder)};
+    for (size_t next = 0; next < folders.size(); ++next) {
+        const std::string at = folders[next];
+        if (!listed.insert(inode_of(at)).second) continue;
+        Names below;
+        try {
+            for (const fs::directory_entry& entry : fs::directory_iterator(at)) {
+                if (const int signal = stop ? stop() : 0)
+                    fail("stopped by signal ", signal, " while the images were listed");
+                const fs::path& path = entry.path();
+                if (is_hidden(path)) continue;
+                if (entry.is_directory())
+                    below.push_back(path.native());
+                else if (has_image_name(path))  // what is no file is bad when it is read
+                    files.push_back({path.lexically_relative(root).generic_string(), label,
+                                     entry.is_regular_file() ? uint64_t(entry.file_size()) : 0});
             }
+        } catch (const fs::filesystem_error& error) {
+            fail("folder '", error.path1().native(),
+                 "' cannot be listed: ", error.code().message());
         }
-    } catch (const fs::filesystem_error& error) {
-        fail("folder '", at, "' cannot be listed: ", error.code().message());
+        std::ranges::sort(below);  // of many links to a folder every machine takes the same one
+        folders.insert(folders.end(), below.begin(), below.end());
     }
     std::ranges::sort(files, {}, &ImageFile::path);
     return files;
 }
 
 std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack,
-                                Log& log) {
+                                Log& log, const std::function<int()>& stop) {
     std::vector<ImageFile> files;
     ProgressBar bar(log, cat("listing the folders of ", root), classes.size());
     for (size_t label = 0; label < classes.size(); ++label, bar.add(1)) {
         const std::string folder = within(root, classes[label]);
         if (may_lack && !fs::is_directory(folder)) continue;
-        const std::vector<ImageFile> some = images_below(root, classes[label], int32_t(label));
+        const std::vector<ImageFile> some =
+            images_below(root, classes[label], int32_t(label), stop);
         if (some.empty() && !may_lack)
             fail("class '", classes[label], "' has no images in '", folder,
                  "': add some, or leave the class out with --classes");

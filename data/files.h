@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -45,12 +46,13 @@ std::string within(const std::string& root, const std::string& name);
 Names folders_in(const std::string& root);
 
 // The images below root/folder ("": root itself), sorted by path. By extension, in upper or lower
-// case; hidden files and folders are left out, links are followed, but not in a circle.
+// case; hidden files and folders are left out, links are followed, but each folder is listed once.
+// Throws Error once stop() is other than 0.
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
-                                    int32_t label);
+                                    int32_t label, const std::function<int()>& stop = {});
 
 // The images of root/CLASS for each class. A class without any is an error unless it may lack.
 std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack,
-                                Log& log);
+                                Log& log, const std::function<int()>& stop = {});
 
 }  // namespace convoy

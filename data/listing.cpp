@@ -14,10 +14,10 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-Listing list_folders(const std::string& folder, Log& log) {
-    return {folder, folders_in(folder), [folder, &log](const Names& classes, bool may_lack) {
+Listing list_folders(const std::string& folder, const std::function<int()>& stop, Log& log) {
+    return {folder, folders_in(folder), [folder, stop, &log](const Names& classes, bool may_lack) {
                 return std::make_shared<FileSource>(folder, classes,
-                                                    files_of(folder, classes, may_lack, log));
+                                                    files_of(folder, classes, may_lack, log, stop));
             }};
 }
 
@@ -150,7 +150,7 @@ Listing list_place(const Place& place, const Names& base, const DataOptions& opt
     if (place.is_list) return list_lines(place.name, base, options, remote);
     if (options.complete || !place.shards.empty())
         return list_shards(place, base, options, remote, log);
-    return list_folders(place.name, log);
+    return list_folders(place.name, options.stop, log);
 }
 
 }  // namespace convoy

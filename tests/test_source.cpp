@@ -289,6 +289,30 @@ TEST_CASE("links that lead round in a circle are not followed, others are") {
                                                      dir / "b/0.jpg", dir / "b/1.jpg"});
 }
 
+TEST_CASE("a folder to which many links lead is listed once for each class; a signal ends it") {
+    TempDir dir;
+    const int kFolders = 4, kDeep = 12;
+    for (int i = 0; i < kFolders; ++i) put_class(dir / cat(i), 2);
+    for (int i = 0; i < kFolders; ++i)
+        for (int k = 0; k < kFolders; ++k)
+            fs::create_directory_symlink(cat("../", k), dir / cat(i, "/to", k));
+    for (int i = 0; i < kDeep; ++i) {  // 2^12 ways to the last
+        fs::create_directories(dir / cat(".chain/", i));
+        for (const char* link : {"/x", "/y"})
+            fs::create_directory_symlink(cat("../", i + 1), dir / cat(".chain/", i, link));
+    }
+    put_class(dir / cat(".chain/", kDeep), 1);
+    fs::create_directory_symlink("0", dir / "link");  // a class of its own
+    fs::create_directory_symlink(".chain/0", dir / "chain");
+    const auto source = open({.train = dir.path()}).train;
+    CHECK(source->size() == size_t(2 * kFolders * (kFolders + 1) + 1));
+    CHECK(source->name(2) == dir / "0/to1/0.jpg");  // not 0/to2/to1/0.jpg
+    int calls = 0;
+    refuses({.train = dir.path(), .stop = [&] { return ++calls < 20 ? 0 : 15; }},
+            "stopped by signal 15 while the images were listed");
+    CHECK(calls == 20);
+}
+
 TEST_CASE("what is no file, or larger than any image, is a bad image; names cannot forge lines") {
     TempDir dir;
     put_class(dir / "a", 1), put_class(dir / "b", 1);
