@@ -1,5 +1,7 @@
 // The real binary, as its users run it: options, training, resuming, use of the model, and several
 // ranks of which one is killed.
+#include <sys/resource.h>
+
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 
@@ -314,6 +316,34 @@ TEST_CASE("program: a cut checkpoint is named, and the one before it is used") {
     CHECK(status == 0);
     CHECK(output.find("step-00000010 is damaged and skipped") != std::string::npos);
     CHECK(output.find("step-00000005: epoch 2, 0 images into it, step 5") != std::string::npos);
+}
+
+TEST_CASE("program: a file that may not grow ends the run, which says that nothing was saved") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    rlimit old{};
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    const rlimit tight{20'000, old.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+    Process full(folder, "full", small({"--epochs", "1", "--out", run}));
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    CHECK(full.wait() == 1);
+    const std::string output = full.output();
+    CAPTURE(output);
+    CHECK(output.find("model.safetensors cannot be written: File too large") != std::string::npos);
+    CHECK(output.find("saved the state") == std::string::npos);
+    CHECK(!std::filesystem::exists(run + "/latest"));
+}
+
+TEST_CASE("program: a run that is resumed with nothing left to do leaves its checkpoint alone") {
+    TempDir folder;
+    const std::string run = folder / "run", other = folder / "other";
+    REQUIRE(run_trainer(small({"--epochs", "1", "--out", run})).first == 0);
+    const auto written = std::filesystem::last_write_time(run + "/step-00000005/meta.json");
+    CHECK(run_trainer({"--resume", run}).first == 0);
+    CHECK(std::filesystem::last_write_time(run + "/step-00000005/meta.json") == written);
+    CHECK(run_trainer({"--resume", run, "--out", other}).first == 0);
+    CHECK(std::filesystem::exists(other + "/latest/meta.json"));
 }
 
 TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the run can go on") {

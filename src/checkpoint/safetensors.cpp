@@ -251,7 +251,8 @@ void write_safetensors(const std::string& path, const SafeTensors& content, Prog
 
     std::ofstream file(path, std::ios::binary);
     const auto write = [&](const void* bytes, size_t n) {
-        file.write(static_cast<const char*>(bytes), std::streamsize(n));
+        if (!file.write(static_cast<const char*>(bytes), std::streamsize(n)))
+            fail(path, " cannot be written: ", std::strerror(errno));
     };
     write(&length, sizeof length);
     write(text.data(), length);

@@ -41,8 +41,8 @@ std::string open_run_folder(const Config& config, int rank) {
 // The state after step at.step, unless it is saved already. Nothing without a folder, or of a run
 // that looks for a rate.
 void TrainRun::save(const Position& at, bool is_best) {
-    if (saved_step_ == at.step || folder_.empty() || config_.schedule == Schedule::kRange) return;
-    saved_step_ = at.step;
+    if (saved_step_ == at.step && !is_best) return;
+    if (folder_.empty() || config_.schedule == Schedule::kRange) return;
     communicator_.set_progress(at.step, Phase::kCheckpoint);
     const Span span(track_, kTraceCheckpoint, at.step);
     const CheckpointMeta meta{at,
@@ -58,6 +58,7 @@ void TrainRun::save(const Position& at, bool is_best) {
     const auto begin = Clock::now();
     const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,
                                                is_best, config_.keep, log_);
+    saved_step_ = at.step;
     log_.detail(fmt::format("{} written in {:.2f} s", folder, seconds_since(begin)));
     run_log_->event("checkpoint", {{"step", at.step}, {"folder", folder}});
 }
@@ -67,7 +68,6 @@ void TrainRun::try_to_save(const Position& at, bool is_best) {
     try {
         save(at, is_best);
     } catch (const Error& error) {
-        saved_step_ = -1;
         log_.notice("error: ", error.what(), ". Training goes on");
         run_log_->event("error", {{"step", at.step}, {"cause", error.what()}, {"goes_on", true}});
     }
@@ -92,7 +92,7 @@ void TrainRun::save_after_failure(const std::exception& failure) {
                                            : "",
                     "; to continue: trainer --resume ", folder_);
     } catch (const std::exception& error) {
-        log_.notice("error: ", error.what());
+        if (error.what() != std::string(failure.what())) log_.notice("error: ", error.what());
     }
 }
 

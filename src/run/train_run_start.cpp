@@ -35,6 +35,9 @@ void TrainRun::start_weights() {
         spent_before_ = meta.spent;
         // A new --out folder holds no best checkpoint yet.
         best_top1_ = std::filesystem::exists(folder_ + "/best") ? meta.best_top1 : -1;
+        std::error_code none;
+        if (std::filesystem::equivalent(folder_ + "/latest", setup_.resumed->folder, none))
+            saved_step_ = at_.step;
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",
                   at_.consumed, " images into it, step ", at_.step);
         setup_.resumed.reset();
