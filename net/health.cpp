@@ -79,4 +79,14 @@ HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience,
     return search.report;
 }
 
+bool answers(const std::string& address, uint16_t port, std::chrono::milliseconds patience,
+             const std::string& token) {
+    Search search;
+    search.tls = make_tls(token);
+    const tcp::endpoint endpoint(asio::ip::make_address(address), port);
+    spawn(search.io.get_executor(), search.ask(endpoint, patience));
+    search.io.run();
+    return search.found == 3;
+}
+
 }  // namespace convoy

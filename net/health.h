@@ -23,4 +23,8 @@ asio::awaitable<void> ask_health(Socket& socket, wire::Health& health);
 HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience,
                         const std::string& token = "");
 
+// Whether a rank or coordinator answers at an IP address. Blocks, for at most `patience`.
+bool answers(const std::string& address, uint16_t port, std::chrono::milliseconds patience,
+             const std::string& token);
+
 }  // namespace convoy

@@ -465,6 +465,27 @@ TEST_CASE("program: a killed rank 0 is named too, and rank 1 saves in its place"
     CHECK(std::filesystem::exists(folder / "saved/latest/meta.json"));
 }
 
+TEST_CASE("program: of four ranks 0 and 1 are killed at once, and rank 2 saves in their place") {
+    TempDir folder;
+    const uint16_t port = free_port();
+    std::vector<std::unique_ptr<Process>> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+        const std::string name = cat("rank", rank);
+        Words words = {"--coord", at(port),      "--rank",    cat(rank),
+                       "--out",   folder / name, "--threads", "1"};
+        if (rank == 0)
+            words = small({"--coord", at(port), "--rank", "0", "--world", "4", "--epochs", "100000",
+                           "--save-every", "0", "--log-every", "1", "--elastic", "off", "--out",
+                           folder / name});
+        ranks.push_back(std::make_unique<Process>(folder, name, words));
+    }
+    REQUIRE(ranks[0]->wait_for("epoch 2/"));
+    for (const int rank : {0, 1}) ranks[size_t(rank)]->kill(SIGKILL);
+    for (const int rank : {2, 3}) CHECK(ranks[size_t(rank)]->wait(30) == 1);
+    CAPTURE(ranks[2]->output());
+    CHECK(std::filesystem::exists(folder / "rank2/latest/meta.json"));
+}
+
 #ifndef __SANITIZE_THREAD__  // each job would take minutes
 
 #ifdef __SANITIZE_ADDRESS__

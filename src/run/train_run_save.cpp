@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "net/health.h"
 #include "src/base/check.h"
 #include "src/run/train_run.h"
 
@@ -73,17 +74,24 @@ void TrainRun::try_to_save(const Position& at, bool is_best) {
     }
 }
 
-// Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or
-// rank 1 if rank 0 is lost. Does not throw: the first failure is the one that is reported.
+static bool answers(const JobSession& job, int rank) {
+    const auto [address, port] = coordinator_address(job.peers()[size_t(rank)].address);
+    return answers(address, port, std::chrono::milliseconds(1'500), access_of(job.config).token);
+}
+
+// Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or if
+// it is lost the lowest rank that answers; others too, once that has ended. Does not throw: the
+// first failure is the one that is reported.
 void TrainRun::save_after_failure(const std::exception& failure) {
     if (at_.step <= 0 || config_.schedule == Schedule::kRange) return;
     // What servers or other stages hold is not here.
     if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return;
     if (dynamic_cast<const LeftBehind*>(&failure)) return;  // the others save
-    const bool replaces_rank0 = setup_.rank() == 1 && communicator_.lost_rank() == 0;
     const bool is_cut_off = dynamic_cast<const CutOff*>(&failure);
-    if (setup_.rank() != 0 && !replaces_rank0 && !is_cut_off) return;
+    if (setup_.rank() != 0 && communicator_.lost_rank() != 0 && !is_cut_off) return;
     try {
+        for (int rank = 1; rank < setup_.rank() && !is_cut_off; ++rank)
+            if (answers(setup_.job, rank)) return;
         if (folder_.empty()) folder_ = open_run_folder(config_, std::max(first_rank_, 1));
         save(at_, false);  // unless it is saved already
         log_.notice("saved the state after step ", at_.step,
