@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "data/jpeg.h"
+#include "data/large_image.h"
 #include "src/base/check.h"
 
 namespace convoy {
@@ -256,6 +257,9 @@ void Decoder::read(Crop crop, Image& image, int reduction) {
                crop.left + crop.W <= W_,
            name_, ": the crop is not inside the image of ", W_, "x", H_);
     image.C = channels_;
+    const uint64_t each = is_jpeg_ ? 6 * jpeg_->is_held_whole() : raw_ ? 0 : 3;  // bytes a pixel
+    LargeImage::expect(each * uint64_t(H_) * uint64_t(W_) +
+                       uint64_t(crop.H) * uint64_t(crop.W) * uint64_t(channels_));
     if (is_jpeg_) return jpeg_->read(crop, image, reduction);
     if (raw_) return read_raw(crop, image);
     cv::Mat bgr = decode_by_opencv(bytes_, name_);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "data/large_image.h"
 #include "data/records.h"
 #include "data/storage.h"
 #include "src/base/check.h"
@@ -132,6 +133,7 @@ void FileSource::read(size_t i, std::vector<uint8_t>& bytes) const {
     const StoragePtr file = open_local(path(i));
     if (file->size() > kMaxSample)
         fail(name(i), ": ", file->size(), " bytes; the limit is ", kMaxSample);
+    LargeImage::expect_encoded(file->size());
     bytes.resize(file->size());
     file->read(0, bytes);
 }

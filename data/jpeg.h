@@ -20,6 +20,8 @@ class JpegReader {
     void open(std::span<const uint8_t> bytes, const std::string& name);
     int H() const { return int(info_.image_height); }
     int W() const { return int(info_.image_width); }
+    // The whole image is held in memory as it is read: 2 bytes a sample.
+    bool is_held_whole() { return jpeg_has_multiple_scans(&info_); }
     // The opened image's `crop` as RGB or grey (image.C): the same pixels as in the whole image.
     // CMYK is turned into RGB as Pillow does it. reduction: as of Decoder::read. Throws Error. Call
     // open() before the next read().

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "data/decode.h"
+#include "data/large_image.h"
 #include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -145,7 +146,7 @@ double Loader::waited_seconds() const {
 }
 
 void Loader::decode_rows(Track* track) {
-    Buffers buffers{.decoder = Decoder(how_.size.C, options_.max_pixels)};
+    std::unique_ptr<Buffers> buffers;
     std::unique_lock lock(mutex_);
     while (!stopping_) {
         Slot* slot = claim();
@@ -160,18 +161,26 @@ void Loader::decode_rows(Track* track) {
         std::string reason;
         std::exception_ptr error;
         bool missing = false;
+        std::optional<LargeImage> large(std::in_place);
         try {
             const Span span(track, kTraceDecode, int64_t(slot->batch.samples[row]));
-            make_row(buffers, *slot, row);
+            if (!buffers)
+                buffers.reset(new Buffers{.decoder = Decoder(how_.size.C, options_.max_pixels)});
+            make_row(*buffers, *slot, row);
         } catch (const Unreachable&) {
             error = std::current_exception();
         } catch (const Error& bad_image) {
             reason = bad_image.what();
         } catch (const NoSample&) {
             missing = true;
+        } catch (const std::bad_alloc&) {
+            reason = LargeImage::fault(
+                source_->name(slot->batch.samples[row] - uint64_t(first_sample_)));
         } catch (...) {
             error = std::current_exception();
         }
+        if (large->is_large()) buffers.reset();
+        large.reset();
 
         lock.lock();
         slot->good[row] = reason.empty() && !missing;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "data/crc32c.h"
+#include "data/large_image.h"
 #include "data/records.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
@@ -85,6 +86,7 @@ void ShardSource::read(size_t i, std::vector<uint8_t>& bytes) const {
     const bool is_raw = index.shape.C > 0;
     thread_local std::vector<uint8_t> planes;
     std::vector<uint8_t>& to = is_raw ? planes : bytes;
+    LargeImage::expect_encoded(length);
     to.resize(length);
     storage->read(offset, to);
     if (crc32c(to) != index.checksums[sample])

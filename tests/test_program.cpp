@@ -49,6 +49,34 @@ static std::vector<double> losses_of(const std::string& folder) {
     return losses;
 }
 
+#ifndef __SANITIZE_ADDRESS__  // it reserves terabytes
+TEST_CASE("program: huge images are read one at a time; one that memory has no room for is bad") {
+    TempDir folder;
+    for (const char* name : {"a", "b"}) write_images(folder / cat("data/", name), 4);
+    const Words huge = {"0.jpg", "1.jpg", "2.jpg", "3.jpg"};
+    for (const std::string& name : huge) {
+        std::ofstream(folder / ("data/a/" + name)) << "\xFF\xD8\xFF";
+        std::filesystem::resize_file(folder / ("data/a/" + name), 500 << 20);
+    }
+    const auto run = [&](int megabytes, const std::string& words) {
+        CHECK(std::system(cat("ulimit -v ", megabytes, "000; exec ", trainer_path(), " ", words,
+                              " --data ", folder / "data", " >", folder / "out", " 2>&1")
+                              .c_str()) >= 0);
+        return read_file(folder / "out");
+    };
+    const std::string train = cat("train --size 16 --batch 4 --epochs 1 --threads 1 --preflight ",
+                                  "off --max-bad 0.5 --decode-threads 4 --out ", folder / "run");
+    for (const std::string& words : {std::string("check --decode-threads 4"), train})
+        for (const bool fits : {true, false}) {
+            const std::string output = run(fits ? 1'500 : 700, words);
+            CAPTURE(output);
+            for (const std::string& name : huge) CHECK(output.find("/a/" + name) != output.npos);
+            CHECK((output.find("takes more memory than there is") == output.npos) == fits);
+            std::filesystem::remove_all(folder / "run");
+        }
+}
+#endif
+
 TEST_CASE("program: a closed standard output does not write into the run's files") {
     TempDir folder;
     const std::string run = folder / "run";

@@ -1,6 +1,8 @@
 // The safetensors reader and writer; the reader against hostile files.
 #include "src/checkpoint/safetensors.h"
 
+#include <sys/resource.h>
+
 #include <cstring>
 #include <fstream>
 
@@ -169,6 +171,25 @@ TEST_CASE("cut anywhere, or with any byte changed, a file is an Error or another
         }
     CHECK(refused > good.size());  // of 4 · size: most changes of the header are noticed
 }
+
+#ifndef __SANITIZE_ADDRESS__  // it reserves terabytes
+TEST_CASE("a file for which there is no memory is an Error naming it") {
+    TempDir dir;
+    const std::string path = dir / "m.safetensors";
+    write_file(path, file_of(R"({"w":{"dtype":"F32","shape":[75000000000],)"
+                             R"("data_offsets":[0,300000000000]}})",
+                             0));
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) + 300'000'000'000);
+    rlimit usual{};
+    REQUIRE(getrlimit(RLIMIT_AS, &usual) == 0);
+    const rlimit tight{1ull << 37, usual.rlim_max};  // less than the file, more than is in use
+    REQUIRE(setrlimit(RLIMIT_AS, &tight) == 0);
+    CHECK_THROWS_WITH_AS(read_safetensors(path),
+                         doctest::Contains("m.safetensors: takes more memory than there is"),
+                         Error);
+    setrlimit(RLIMIT_AS, &usual);
+}
+#endif
 
 TEST_CASE("a file that cannot be written is an Error naming it and the cause") {
     TempDir dir;

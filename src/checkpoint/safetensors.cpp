@@ -208,6 +208,8 @@ SafeTensors read_safetensors(const std::string& path) try {
     return read(file, size);
 } catch (const Error& error) {
     fail(path, ": ", error.what());
+} catch (const std::bad_alloc&) {
+    fail(path, ": takes more memory than there is");
 }
 
 // ---- writing ---------------------------------------------------------------------------------

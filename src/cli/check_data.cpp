@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "data/decode.h"
+#include "data/large_image.h"
 #include "data/parallel.h"
 #include "data/shard_writer.h"
 #include "data/storage.h"
@@ -26,15 +28,22 @@ struct Finding {
     std::string fault;      // "" when it decoded
 };
 
+struct Buffers {
+    std::vector<uint8_t> bytes = {};
+    Decoder decoder;
+    Image image = {};
+};
+
 std::vector<Finding> decode_all(const Source& source, const std::string& part, int threads,
                                 int64_t max_pixels, Log& log) {
     std::vector<Finding> findings(source.size());
     ProgressBar progress(log, cat("checking ", findings.size(), " images for ", part),
                          findings.size());
     for_each_parallel(findings.size(), threads, [&](size_t i) {
-        thread_local std::vector<uint8_t> bytes;
-        thread_local Decoder decoder(3, max_pixels);
-        thread_local Image image;
+        thread_local std::unique_ptr<Buffers> buffers;
+        LargeImage large;
+        if (!buffers) buffers.reset(new Buffers{.decoder = Decoder(3, max_pixels)});
+        auto& [bytes, decoder, image] = *buffers;
         Finding& one = findings[i];
         try {
             source.read(i, bytes);
@@ -47,7 +56,10 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
             throw;
         } catch (const Error& error) {
             one.fault = error.what();
+        } catch (const std::bad_alloc&) {
+            one.fault = LargeImage::fault(source.name(i));
         }
+        if (large.is_large()) buffers.reset();
         progress.add(1);
     });
     return findings;

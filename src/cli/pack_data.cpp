@@ -7,10 +7,12 @@
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "data/decode.h"
 #include "data/index.h"
+#include "data/large_image.h"
 #include "data/order.h"
 #include "data/parallel.h"
 #include "data/resize.h"
@@ -96,24 +98,31 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
     const Part& part = *task.part;
     const std::string temporary = task.path + ".part";
     const auto writer = make_shard_writer(options.format, temporary);
-    Shrinker shrinker(options);
+    std::optional<Shrinker> shrinker;
     std::vector<uint8_t> bytes;
     for (uint64_t i = part.begins[task.number]; i < part.begins[task.number + 1]; ++i) {
         const uint64_t sample = part.sample(i);
         const int32_t label = part.source->label(sample);
+        LargeImage large;
+        if (!shrinker) shrinker.emplace(options);
         try {
             part.source->read(sample, bytes);
-            shrinker.run(bytes, part.source->name(sample));
+            shrinker->run(bytes, part.source->name(sample));
         } catch (const Unreachable&) {  // no image is to blame
             throw;
         } catch (const Error& error) {
             std::lock_guard lock(losses.mutex);
             losses.reasons.insert(error.what());
             bytes.clear();
+        } catch (const std::bad_alloc&) {
+            std::lock_guard lock(losses.mutex);
+            losses.reasons.insert(LargeImage::fault(part.source->name(sample)));
+            bytes.clear();
         }
         if (!bytes.empty())
             writer->add(fmt::format("{:09}", i), image_extension(bytes), bytes, label,
                         part.source->classes()[size_t(label)]);
+        if (large.is_large()) shrinker.reset(), bytes = {};
         progress.add(1);
     }
     writer->close();
