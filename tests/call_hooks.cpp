@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,6 +46,8 @@ int call_fsync(int) __asm__("fsync");
 int call_rename(const char*, const char*) __asm__("rename");
 int call_renameat2(int, const char*, int, const char*, unsigned) __asm__("renameat2");
 int call_symlink(const char*, const char*) __asm__("symlink");
+ssize_t call_pread(int, void*, size_t, off_t) __asm__("pread");
+int call_poll(pollfd*, nfds_t, int) __asm__("poll");
 int call_unlinkat(int, const char*, int) __asm__("unlinkat");
 
 ssize_t call_send(int socket, const void* bytes, size_t n, int flags) {
@@ -80,6 +83,15 @@ int call_renameat2(int at, const char* from, int in, const char* to, unsigned fl
 int call_symlink(const char* target, const char* name) {
     if (on_file_call) on_file_call();
     return int(syscall(SYS_symlinkat, target, AT_FDCWD, name));
+}
+ssize_t call_pread(int file, void* bytes, size_t n, off_t offset) {
+    if (const int error = read_error ? read_error() : 0) return errno = error, -1;
+    return syscall(SYS_pread64, file, bytes, n, offset);
+}
+int call_poll(pollfd* files, nfds_t n, int ms) {
+    if (n == 0 && on_wait) return on_wait(), 0;
+    const timespec time{ms / 1000, ms % 1000 * 1'000'000};
+    return int(syscall(SYS_ppoll, files, n, ms < 0 ? nullptr : &time, nullptr, 0));
 }
 int call_unlinkat(int folder, const char* name, int flags) {
     if (on_file_call) on_file_call();

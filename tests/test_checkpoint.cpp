@@ -172,6 +172,33 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: remains of a killed save are no checkpoi
     CHECK(!fs::exists(folder.path() / "step-00000020.writing-1"));
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // call_hooks.h
+TEST_CASE_FIXTURE(Fixture,
+                  "checkpoint: while too many files are open, a save waits for two seconds") {
+    rlimit usual{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    const rlimit none{3, usual.rlim_max};
+    for (const int enough : {3, 100}) {
+        int waits = 0;
+        on_wait = [&] {
+            if (++waits == enough) setrlimit(RLIMIT_NOFILE, &usual);
+        };
+        REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+        std::string fault;
+        try {
+            save(enough);
+        } catch (const Error& error) {
+            fault = error.what();
+        }
+        setrlimit(RLIMIT_NOFILE, &usual);
+        CHECK(waits == std::min(enough, 20));
+        CHECK((fault.find("Too many open files") == std::string::npos) == (enough == 3));
+        CHECK(load().meta.position.step == 3);
+    }
+    on_wait = nullptr;
+}
+#endif
+
 // Every checkpoint that has a name of one is whole; the steps, newest first.
 static std::vector<int64_t> steps_of(Fixture& all) {
     std::vector<int64_t> steps;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -148,33 +149,39 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
     SafeTensors weights = export_weights(model, backend);
     SafeTensors state = optimizer_state(model, optimizer, backend);
     optimizer.swap_average(/*all=*/true);
-    try {
-        fs::remove_all(fresh);
-        fs::create_directories(fresh);
-        weights.metadata = card_to_metadata(card);
-        uint64_t floats = 0;
-        for (SafeTensors* part : {&weights, &state})
-            for (const auto& [tensor_name, tensor] : part->tensors) floats += tensor.values.size();
-        ProgressBar bar(log, cat("saving the checkpoint ", folder.string()),
-                        2 * floats * sizeof(float));
-        write_safetensors(fresh / kFiles[0], weights, &bar);
-        write_safetensors(fresh / kFiles[1], state, &bar);
-        FileHashes hashes;
-        for (const char* one : kFiles) hashes[one] = sha256_of_file(fresh / one, &bar);
-        std::ofstream file(fresh / "meta.json", std::ios::binary);
-        file << meta_text(meta, hashes);
-        close_synced(file, fresh / "meta.json");
-        sync_path(fresh);
-        put_in_place(fresh, folder);
-        if (is_best) swap_link(run, "best", name);
-        swap_link(run, "latest", name);
-        sync_path(run);
-    } catch (const std::exception& error) {
-        std::error_code ignored;  // the first error is the one to report
-        fs::remove_all(fresh, ignored);
-        fail("cannot save the checkpoint ", folder.string(), ": ", error.what(),
-             "; the checkpoints before it are as they were");
-    }
+    for (int tries = 0;; ++tries) try {
+            fs::remove_all(fresh);
+            fs::create_directories(fresh);
+            weights.metadata = card_to_metadata(card);
+            uint64_t floats = 0;
+            for (SafeTensors* part : {&weights, &state})
+                for (const auto& [tensor_name, tensor] : part->tensors)
+                    floats += tensor.values.size();
+            ProgressBar bar(log, cat("saving the checkpoint ", folder.string()),
+                            2 * floats * sizeof(float));
+            write_safetensors(fresh / kFiles[0], weights, &bar);
+            write_safetensors(fresh / kFiles[1], state, &bar);
+            FileHashes hashes;
+            for (const char* one : kFiles) hashes[one] = sha256_of_file(fresh / one, &bar);
+            std::ofstream file(fresh / "meta.json", std::ios::binary);
+            file << meta_text(meta, hashes);
+            close_synced(file, fresh / "meta.json");
+            sync_path(fresh);
+            put_in_place(fresh, folder);
+            if (is_best) swap_link(run, "best", name);
+            swap_link(run, "latest", name);
+            sync_path(run);
+            break;
+        } catch (const std::exception& error) {
+            std::error_code ignored;  // the first error is the one to report
+            fs::remove_all(fresh, ignored);
+            const std::string why = error.what();
+            const auto is = [&](int cause) { return why.find(std::strerror(cause)) != why.npos; };
+            // Too many open files: may pass, as in data/storage.cpp.
+            if (tries < 20 && (is(EMFILE) || is(ENFILE)) && ::poll(nullptr, 0, 100) == 0) continue;
+            fail("cannot save the checkpoint ", folder.string(), ": ", why,
+                 "; the checkpoints before it are as they were");
+        }
     remove_old(run, name, keep);
     return folder;
 }
