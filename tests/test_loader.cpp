@@ -10,6 +10,7 @@
 
 #include "data/decoded_cache.h"
 #include "data/generated.h"
+#include "data/storage.h"
 #include "pictures.h"
 #include "src/base/check.h"
 #include "src/train/input.h"
@@ -36,14 +37,15 @@ std::shared_ptr<const Source> pictures(size_t n) {
 // The generated set with faults: some samples are damaged, one throws something unexpected.
 class FaultySource final : public Source {
  public:
-    FaultySource(size_t n, std::set<size_t> bad, size_t explosive = SIZE_MAX)
-        : good_(pictures(n)), bad_(std::move(bad)), explosive_(explosive) {
+    FaultySource(size_t n, std::set<size_t> bad, size_t explosive = SIZE_MAX,
+                 std::exception_ptr fault = nullptr)
+        : good_(pictures(n)), bad_(std::move(bad)), explosive_(explosive), fault_(fault) {
         classes_ = good_->classes();
         for (size_t i = 0; i < n; ++i) labels_.push_back(good_->label(i));
     }
     std::string name(size_t i) const override { return cat("sample ", i); }
     void read(size_t i, std::vector<uint8_t>& bytes) const override {
-        if (i == explosive_) throw std::logic_error("explosive");
+        if (i == explosive_) std::rethrow_exception(fault_);
         good_->read(i, bytes);
         if (bad_.count(i)) bytes.resize(bytes.size() / 2);
     }
@@ -53,6 +55,7 @@ class FaultySource final : public Source {
     std::shared_ptr<const Source> good_;
     std::set<size_t> bad_;
     size_t explosive_;
+    std::exception_ptr fault_;
 };
 
 // A loader with slots of its own, guarded by sentinels.
@@ -277,21 +280,26 @@ TEST_CASE("a batch of bad images alone is handed over empty, and the epoch goes 
 }
 
 TEST_CASE("an exception in a decode thread travels to next(); start() begins afresh") {
-    const auto source = std::make_shared<FaultySource>(8, std::set<size_t>{}, 5);
-    Rig rig(source, options(2, 2, false));
-    const auto read_all = [&] {
-        rig->start(0, 0);
-        int steps = 0;
-        try {
-            while (Batch* batch = rig->next()) rig->release(batch), ++steps;
-        } catch (const std::logic_error&) {
-            return -steps - 1;
-        }
-        return steps;
-    };
-    CHECK(read_all() < 0);
-    CHECK(read_all() < 0);  // and does not hang
-    CHECK(rig->take_bad_reasons().empty());
+    for (const std::exception_ptr& fault :
+         {std::make_exception_ptr(std::logic_error("explosive")),
+          std::make_exception_ptr(Unreachable("a disk that fails, which is no image's fault"))}) {
+        const auto source = std::make_shared<FaultySource>(8, std::set<size_t>{}, 5, fault);
+        Rig rig(source, options(2, 2, false));
+        const auto read_all = [&] {
+            rig->start(0, 0);
+            int steps = 0;
+            try {
+                while (Batch* batch = rig->next()) rig->release(batch), ++steps;
+            } catch (const std::exception&) {
+                CHECK(std::current_exception() == fault);
+                return -steps - 1;
+            }
+            return steps;
+        };
+        CHECK(read_all() < 0);
+        CHECK(read_all() < 0);  // and does not hang
+        CHECK(rig->take_bad_reasons().empty());
+    }
 }
 
 TEST_CASE("start() takes every batch back, at any moment, and a late release() does no harm") {

@@ -11,6 +11,7 @@
 #include "data/storage.h"
 #include "src/base/check.h"
 #include "support.h"
+#include "tests/call_hooks.h"
 
 using namespace convoy;
 namespace fs = std::filesystem;
@@ -362,6 +363,38 @@ TEST_CASE("too many open files are no fault of an image") {
     CHECK(fault == dir / "1.jpg: cannot be opened: Too many open files");
     CHECK(open_local(dir / "1.jpg")->size() == 5);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // call_hooks.h
+TEST_CASE("a file that cannot be opened or read for a while is tried again, for two seconds") {
+    TempDir dir;
+    put(dir / "1.jpg");
+    rlimit usual{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    const rlimit none{3, usual.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    int waits = 0;
+    on_wait = [&] {
+        if (++waits == 3) setrlimit(RLIMIT_NOFILE, &usual);
+    };
+    StoragePtr file;
+    CHECK_NOTHROW(file = open_local(dir / "1.jpg"));
+    setrlimit(RLIMIT_NOFILE, &usual);
+    CHECK(waits == 3);
+    REQUIRE(file);
+    for (const int error : {EIO, ENFILE, EMFILE})
+        for (const int times : {3, 100}) {
+            int calls = waits = 0;
+            read_error = [&] { return ++calls <= times ? error : 0; };
+            std::vector<uint8_t> bytes(5);
+            if (times == 3)
+                CHECK_NOTHROW(file->read(0, bytes));
+            else
+                CHECK_THROWS_AS(file->read(0, bytes), Unreachable);
+            CHECK(waits == std::min(times, 20));
+        }
+    read_error = nullptr, on_wait = nullptr;
+}
+#endif
 
 TEST_CASE("predict's files and folders are one source, in the order given; lists are another") {
     TempDir dir;
