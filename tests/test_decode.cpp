@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <opencv2/imgcodecs.hpp>
 
+#include "data/large_image.h"
 #include "golden.h"
 #include "golden_images.h"
 #include "pictures.h"
@@ -64,6 +65,29 @@ int64_t peak_bytes() {
 }
 
 }  // namespace
+
+TEST_CASE("an image is large by the memory that its decoding takes") {
+    const int kSide = 4800;  // 23 million pixels
+    const cv::Mat bgr(kSide, kSide, CV_8UC3, cv::Scalar(1, 2, 3));
+    const auto is_large = [&](const char* extension, const std::vector<int>& how, int rows) {
+        Bytes bytes;
+        REQUIRE(cv::imencode(extension, bgr, bytes, how));
+        LargeImage large;
+        Decoder decoder;
+        Image image;
+        decoder.open(bytes, "picture");
+        decoder.read({0, 0, rows, kSide}, image);
+        return large.is_large();
+    };
+    CHECK(is_large(".jpg", {}, kSide));  // 69 MB
+    CHECK(!is_large(".jpg", {}, 100));   // decoded row by row
+    CHECK(is_large(".jpg", {cv::IMWRITE_JPEG_PROGRESSIVE, 1}, 100));
+    CHECK(is_large(".png", {}, 100));  // decoded whole
+    CHECK(!is_large(".ppm", {}, 100));
+    LargeImage small;
+    decoded(encoded(".png"));
+    CHECK(!small.is_large());
+}
 
 TEST_CASE("colour, progressive, grey and CMYK JPEGs decode to Pillow's pixels") {
     const std::pair<const char*, const char*> cases[] = {

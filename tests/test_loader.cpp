@@ -10,6 +10,7 @@
 
 #include "data/decoded_cache.h"
 #include "data/generated.h"
+#include "data/large_image.h"
 #include "data/storage.h"
 #include "pictures.h"
 #include "src/base/check.h"
@@ -300,6 +301,31 @@ TEST_CASE("an exception in a decode thread travels to next(); start() begins afr
         CHECK(read_all() < 0);  // and does not hang
         CHECK(rig->take_bad_reasons().empty());
     }
+}
+
+TEST_CASE("of images that take much memory several decode threads hold one at a time") {
+    struct Huge final : Source {
+        const std::shared_ptr<const Source> good = pictures(64);
+        mutable std::atomic<int> held = 0, most = 0;
+
+        Huge() {
+            classes_ = good->classes();
+            for (size_t i = 0; i < good->size(); ++i) labels_.push_back(good->label(i));
+        }
+        std::string name(size_t) const override { return "huge"; }
+        uint64_t fingerprint() const override { return 0; }
+        void read(size_t i, std::vector<uint8_t>& bytes) const override {
+            LargeImage::expect_encoded(LargeImage::kLeast + 1);
+            most = std::max(int(most), ++held);
+            good->read(i, bytes);
+            for (int n = 0; n < 100; ++n) std::this_thread::yield();
+            --held;
+        }
+    };
+    const auto source = std::make_shared<Huge>();
+    Rig rig(source, options(8, 4, false));
+    CHECK(read_epoch(rig, *source, 0).size() == source->size());
+    CHECK(source->most == 1);
 }
 
 TEST_CASE("start() takes every batch back, at any moment, and a late release() does no harm") {
