@@ -1,5 +1,7 @@
 #include "net/coordinator.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <random>
 
@@ -14,8 +16,16 @@ namespace {
 
 constexpr std::chrono::seconds kFormerPatience{60};  // for ranks of earlier jobs to hang up
 constexpr std::chrono::seconds kRefusedPatience{5};  // for those that were refused
+constexpr ptrdiff_t kMostRefused = 64;               // of which so many stay so long
 constexpr size_t kStallText = 500;                   // bytes of it in a heartbeat
 constexpr size_t kRefusalText = 1'000;               // bytes of it in a REFUSE and in the log
+
+// Of this process's files some are for those who ask at the port, and for images.
+size_t most_seats() {
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    return std::max(files.rlim_cur / 2, files.rlim_cur - std::min<rlim_t>(files.rlim_cur, 256));
+}
 
 }  // namespace
 
@@ -76,6 +86,9 @@ void Coordinator::add(Socket socket, wire::Join join) {
                    elastic() ? ", which --join would enter" : ""));
         return;
     }
+    if (clients_.size() > most_seats())
+        return refuse(*client, true,
+                      cat(most_seats(), " ranks are here, the most that `ulimit -n` there allows"));
     // The same rank at the same port of the same host: the earlier process has ended, though its
     // connection has not closed here yet.
     for (const ClientPtr& c : std::vector(clients_))
@@ -195,16 +208,23 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
 
 void Coordinator::refuse(Client& client, bool again, const std::string& reason) {
     const std::string why = reason.substr(0, kRefusalText);
-    client.refused = true;
     if (!again) {
         log(cat(client.join.address, " was refused: ", why));
         broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
     }
     client.connection->send(wire::encode(wire::Refuse{again, why}));
-    const auto self =
-        std::ranges::find(clients_, client.id, [](const ClientPtr& c) { return c->id; });
-    former_.push_back(*self);
+    turn_out(*std::ranges::find(clients_, client.id, [](const ClientPtr& c) { return c->id; }));
     remove(client);
+}
+
+// Hangs up on a refused client when it has had time to read why, or when many have come after it.
+void Coordinator::turn_out(ClientPtr client) {
+    client->refused = true;
+    former_.push_back(std::move(client));
+    if (std::ranges::count(former_, true, &Client::refused) <= kMostRefused) return;
+    const auto oldest = std::ranges::find(former_, true, &Client::refused);
+    (*oldest)->connection->close();
+    former_.erase(oldest);
 }
 
 void Coordinator::remove(Client& client) {
@@ -257,6 +277,8 @@ void Coordinator::next_job() {
         client->connection->send(
             wire::encode(wire::Abort{-1, "the job has ended", wire::End::membership}));
     clients_.insert(clients_.end(), newcomers_.begin(), newcomers_.end());
+    for (const ClientPtr& client : former_)
+        if (client->connection->drained()) client->connection->close();
     former_.insert(former_.end(), clients_.begin(), clients_.end());
     clients_.clear(), newcomers_.clear();
     job_ = fresh_id();

@@ -76,7 +76,7 @@ class Coordinator {
     struct Client {
         std::string name() const { return rank_name(rank < 0 ? join.rank : rank, join.address); }
         int id, rank = -1;
-        uint64_t job;
+        uint64_t job = 0;
         wire::Join join;
         Clock::time_point heard;
         bool ready = false, left = false, silent = false, refused = false;
@@ -89,6 +89,7 @@ class Coordinator {
     void disconnected(Client& client, const std::string& why);
     void refuse(Client& client, bool again, const std::string& why);
     void remove(Client& client);
+    void turn_out(ClientPtr client);
     void assign_ranks();
     void welcome_all();
     void break_ring(int lost, const std::string& why);

@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr milliseconds kProbe{1'000};  // for a rank to say that it lives
+constexpr size_t kMostNewcomers = 64;  // who wait at a time
 
 std::string left_behind(uint32_t generation) {
     return cat("the job went on without this rank, in generation ", generation,
@@ -48,17 +49,19 @@ void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
     client->connection = std::make_shared<Connection>(std::move(socket));
     const auto member = std::ranges::find(welcome_.peers, rejoin.process, &wire::Member::process);
     const bool is_new = member == welcome_.peers.end() && !rejoin.address.empty();
-    const bool is_full = is_new && welcome_.world + int(newcomers_.size()) >= wire::kMaxWorld;
+    const bool is_full = is_new && (newcomers_.size() >= kMostNewcomers ||
+                                    welcome_.world + int(newcomers_.size()) >= wire::kMaxWorld);
     const bool is_anew = stage_ == Stage::gathering && generation_ == 1;  // in a killed one's place
     if (is_anew || !elastic() || rejoin.job != job_ || is_full ||
         (!is_new && member == welcome_.peers.end())) {
-        former_.push_back(client);
-        return client->connection->send(wire::encode(wire::Refuse{
-            is_anew, is_anew ? wire::kNoJobYet
-                     : is_full
-                         ? cat("the job has ", wire::kMaxWorld, " ranks, the most there can be")
-                     : is_new ? "the job that it asked for has ended"
-                              : left_behind(generation_)}));
+        client->connection->send(wire::encode(wire::Refuse{
+            is_anew, is_anew   ? wire::kNoJobYet
+                     : is_full ? cat("the job has ", welcome_.world, " ranks and ",
+                                     newcomers_.size(), " newcomers: it takes no more now")
+                     : is_new  ? "the job that it asked for has ended"
+                               : left_behind(generation_)}));
+        spawn(io_.get_executor(), serve(client));
+        return turn_out(std::move(client));
     }
     if (is_new) {
         for (const ClientPtr& c : std::vector(newcomers_))  // by a connection that broke

@@ -7,7 +7,7 @@
 namespace convoy {
 
 namespace {
-constexpr size_t kGuests = 64;          // connections without a first message
+constexpr size_t kGuests = 64;          // connections that wait for a first message or its answer
 constexpr ptrdiff_t kGuestsOfOne = 16;  // of these, from one address
 constexpr int kLinesPerMinute = 10;     // of refusals
 constexpr size_t kHealthText = 1'000;   // bytes: a list of thousands of ranks is cut
@@ -90,7 +90,7 @@ asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) 
 // A trainer speaks at once. So where too many are silent, the oldest of them goes, at first of
 // those from the same address: however many connect and say nothing, a rank gets in, and
 // descriptors are left for images.
-asio::awaitable<Message> Listener::first_message(Socket& socket) {
+void Listener::let_in(Socket& socket) {
     std::error_code ignored;  // of a socket that is gone, which the read below reports
     const asio::ip::address from = socket.remote_endpoint(ignored).address();
     const auto is_same = [&](const Guest& guest) { return guest.from == from; };
@@ -101,16 +101,6 @@ asio::awaitable<Message> Listener::first_message(Socket& socket) {
         guests_.erase(oldest);
     }
     guests_.push_back({from, &socket});
-    Message first;
-    std::exception_ptr failure;
-    try {
-        co_await within(patience, socket, greet(socket, first));
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    std::erase_if(guests_, [&](const Guest& guest) { return guest.socket == &socket; });
-    if (failure) std::rethrow_exception(failure);
-    co_return first;
 }
 
 asio::awaitable<void> Listener::greet(Socket& socket, Message& first) {
@@ -122,9 +112,11 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
     std::error_code gone;
     const std::string who = address_text(socket.remote_endpoint(gone));
     std::string refusal, answer;
+    let_in(socket);
     try {
         set_options(socket);
-        const Message first = co_await first_message(socket);
+        Message first;
+        co_await within(patience, socket, greet(socket, first));
         const wire::Type type = first.header.type;
         if ((type == wire::Type::join && !on_join) || (type == wire::Type::rejoin && !on_rejoin))
             // Again: the name it dialled may have other addresses, among them the coordinator's.
@@ -147,12 +139,16 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
         turn_away(who, "it connected and sent nothing");
     } catch (const std::system_error&) {
         // Closed before the first message: a port check, or a rank that was stopped.
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
         turn_away(who, e.what());
     }
     if (!refusal.empty()) answer = wire::encode(wire::Refuse{false, refusal});
-    if (answer.empty()) co_return;
-    co_await within(patience, socket, write_message(socket, answer));
+    try {
+        if (!answer.empty()) co_await within(patience, socket, write_message(socket, answer));
+    } catch (const std::exception&) {
+        // It does not want to know.
+    }
+    std::erase_if(guests_, [&](const Guest& guest) { return guest.socket == &socket; });
 }
 
 std::string Listener::health_message() const {

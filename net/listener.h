@@ -57,7 +57,7 @@ class Listener {
     void listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint);
     asio::awaitable<void> accept(std::shared_ptr<tcp::acceptor> acceptor);
     asio::awaitable<void> read_first(Socket socket);
-    asio::awaitable<Message> first_message(Socket& socket);
+    void let_in(Socket& socket);
     std::string health_message() const;
     asio::awaitable<void> greet(Socket& socket, Message& first);
     void dispatch(Socket& socket, const Message& first);
@@ -73,7 +73,7 @@ class Listener {
         asio::ip::address from;
         Socket* socket;
     };
-    std::vector<Guest> guests_;  // connections without a first message, the oldest in front
+    std::vector<Guest> guests_;  // whose first message or answer is awaited, the oldest in front
     Refusals refusals_;
 };
 

@@ -12,12 +12,13 @@ class FakeRank {
         control_.connect({asio::ip::make_address("127.0.0.1"), coordinator_port});
     }
 
-    void join(int world, std::string address = "127.0.0.1:9") {
+    void join(int world, std::string address = "127.0.0.1:9", wire::Rules rules = {}) {
         wire::Join join;
         join.rank = rank_;
         join.world = world;
         join.heartbeat_ms = 100;
         join.host = "fake";
+        join.rules = rules;
         join.address = std::move(address);
         say(control_, wire::encode(join));
     }

@@ -35,6 +35,16 @@ static void run_two_ranks(uint16_t port, Log& log) {
     other.join();
 }
 
+// Whether the other end closes the connection after one message of `type`, within 20 s.
+static bool ends_after(wire::Type type, tcp::socket& socket) {
+    try {
+        while (has_news(socket)) CHECK(FakeRank::hear(socket).header.type == type);
+    } catch (const std::system_error&) {
+        return true;
+    }
+    return false;
+}
+
 // Whether the other end has closed the connection; waits for it, or for bytes.
 static bool is_closed(tcp::socket& socket) {
     char byte;
@@ -102,6 +112,41 @@ TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while
         CHECK(diary.text().find("it connected and sent nothing") != std::string::npos);
     }
     Listener::patience = patience;
+}
+
+TEST_CASE("refused JOINs and REJOINs that stay are hung up on when others come") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    wire::Join join{.rank = 7};  // of a world of 2
+    join.address = "127.0.0.1:9";
+    for (const std::string& first : {wire::encode(join), wire::encode(wire::Rejoin{})}) {
+        asio::io_context io;
+        std::vector<tcp::socket> refused;
+        for (int i = 0; i < 80; ++i) {
+            refused.emplace_back(io);
+            refused.back().connect({asio::ip::make_address("127.0.0.1"), coordinator.port()});
+            FakeRank::say(refused.back(), first);
+        }
+        for (size_t i = 0; i < 16; ++i) REQUIRE(ends_after(wire::Type::refuse, refused[i]));
+    }
+    run_two_ranks(coordinator.port(), diary.log());
+}
+
+TEST_CASE("at most 64 newcomers wait at a time") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    FakeRank zero(0, coordinator.port()), one(1, coordinator.port());
+    one.join(2);
+    zero.join(2, "127.0.0.1:10", {.elastic = true});
+    for (FakeRank* rank : {&zero, &one}) rank->await_welcome();  // and the ring stays unformed
+    std::vector<std::unique_ptr<FakeRank>> newcomers;
+    for (int i = 0; i < 66; ++i) {
+        wire::Rejoin ask{.job = zero.welcome().job, .process = uint64_t(i + 1)};
+        ask.address = "127.0.0.1:9";
+        newcomers.push_back(std::make_unique<FakeRank>(-1, coordinator.port()));
+        newcomers.back()->send(wire::encode(ask));
+        newcomers.back()->await(i < 64 ? wire::Type::status : wire::Type::refuse);
+    }
 }
 
 TEST_CASE("refused strangers get ten lines a minute; the next line counts those left out") {
