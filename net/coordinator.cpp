@@ -29,6 +29,8 @@ size_t most_seats() {
 
 }  // namespace
 
+milliseconds Coordinator::form_patience{60'000};  // edges have 30 s by themselves
+
 uint64_t fresh_id() {
     std::random_device device;
     return uint64_t(device()) << 32 | device() | 1;
@@ -154,6 +156,14 @@ void Coordinator::handle(Client& client, const Message& message) {
         case Type::abort: {
             const auto abort = wire::decode<wire::Abort>(message.body);
             if (client.rank < 0) fail("it gave up: ", abort.why);
+            if (abort.end == wire::End::ring) {
+                const uint32_t generation = message.header.generation;
+                if (stage_ == Stage::forming && generation == generation_ && abort.lost >= 0 &&
+                    abort.lost < welcome_.world && !std::exchange(client.accuses, true))
+                    spawn(io_.get_executor(), judge(client.rank, abort.lost, generation,
+                                                    cat(client.name(), ": ", abort.why)));
+                break;
+            }
             // -1: the rank itself fails. Else it blames another, which sent it invalid data.
             const int lost =
                 abort.lost >= 0 && abort.lost < welcome_.world ? abort.lost : client.rank;
@@ -168,6 +178,8 @@ void Coordinator::handle(Client& client, const Message& message) {
             if (std::ranges::all_of(clients_, [](auto& c) { return c->left; })) {
                 log("the job is done");
                 next_job();
+            } else if (stage_ == Stage::forming) {
+                break_ring(client.rank, "it left before the ring was open");
             } else if (stage_ == Stage::regrouping) {
                 regroup_.left(client.rank);
                 decide();
@@ -250,11 +262,12 @@ void Coordinator::welcome_all() {
         previous_[welcome_.peers[rank].host].push_back(rank);
     }
     stage_ = Stage::forming;
+    due_ = Clock::now() + form_patience;
     watch_ = StallWatch(addresses, milliseconds(welcome_.rules.stall_ms), Clock::now());
     for (const ClientPtr& client : clients_) {
         wire::Welcome welcome = welcome_;
         welcome.rank = client->rank;
-        client->ready = false;
+        client->ready = client->accuses = false;
         client->connection->send(wire::encode(welcome));
     }
 }
@@ -351,6 +364,7 @@ asio::awaitable<void> Coordinator::tick() {
         if (stage_ == Stage::running)
             if (const auto stalled = watch_.report(now)) notice(*stalled);
         give_up(now);
+        hurry(now);
         if (stage_ == Stage::regrouping) decide();
         co_await sleep_for(options_.heartbeat / 2);
     }
@@ -367,12 +381,20 @@ void Coordinator::give_up(Clock::time_point now) {
         const int lost = late.empty() ? -1 : late.front();
         return stop_job(lost, lost < 0 ? why : cat(names()[size_t(lost)], ": ", why));
     }
-    break_ring(late.empty() ? -1 : late.front(), why);
-    for (const int rank : late) {
-        regroup_.gone(rank, why);
-        for (const ClientPtr& client : std::vector(clients_))
-            if (client->rank == rank) leave_behind(*client, why);
-    }
+    lose(late, why);
+}
+
+// No rank that forms a ring is waited for without end: a stranger may have taken its place.
+void Coordinator::hurry(Clock::time_point now) {
+    if (now < due_ || stage_ == Stage::gathering || stage_ == Stage::running) return;
+    due_ = Clock::time_point::max();
+    std::vector<int> late;
+    for (const ClientPtr& client : clients_)
+        if (stage_ == Stage::forming ? !client->ready : regroup_.waits_for(client->rank))
+            late.push_back(client->rank);
+    const std::string why = "it did not do its part of forming the ring in time";
+    if (!elastic()) return stop_job(late.front(), cat(names()[size_t(late.front())], ": ", why));
+    lose(late, why);
 }
 
 // Handles three missed heartbeats. If the machine does not answer either, the rank is lost. If it

@@ -48,6 +48,8 @@ class Coordinator {
         bool cut_off = false;      // it was silent: perhaps this process is what was lost
         std::chrono::milliseconds patience{600'000};  // of a part of the job that was cut off
     };
+    static std::chrono::milliseconds form_patience;  // for ranks to form a ring; tests lower it
+
     Coordinator(asio::io_context& io, Options options, Log& log);
     // Succeeds a coordinator that was lost, in a job that was as `last` says.
     Coordinator(asio::io_context& io, Options options, Log& log, const wire::Welcome& last,
@@ -79,7 +81,7 @@ class Coordinator {
         uint64_t job = 0;
         wire::Join join;
         Clock::time_point heard;
-        bool ready = false, left = false, silent = false, refused = false;
+        bool ready = false, accuses = false, left = false, silent = false, refused = false;
         std::shared_ptr<Connection> connection;
     };
     using ClientPtr = std::shared_ptr<Client>;
@@ -102,6 +104,10 @@ class Coordinator {
     void call_for_newcomers();
     void leave_behind(Client& client, const std::string& why);
     asio::awaitable<void> probe(int rank, uint32_t generation);
+    asio::awaitable<void> judge(int from, int to, uint32_t generation, std::string why);
+    asio::awaitable<wire::Health> ask(wire::Member member, std::string& why) const;
+    void lose(const std::vector<int>& ranks, const std::string& why);
+    void hurry(Clock::time_point now);
     std::vector<std::string> names() const;
     bool elastic() const { return stage_ != Stage::gathering && welcome_.rules.elastic; }
     void stop_job(int lost, const std::string& why, wire::End end = wire::End::job);
@@ -124,6 +130,7 @@ class Coordinator {
     Roster roster_;
     wire::Welcome welcome_;  // of the generation
     Regroup regroup_;
+    Clock::time_point due_;                     // for ranks that form the ring to do their part
     std::optional<Clock::time_point> cut_off_;  // this part of the job waits for the others
     std::vector<int> wanted_ring_;              // the order that rank 0 asks for
     Pause pause_;

@@ -4,6 +4,7 @@
 //   break_ring ─ ABORT to all ─► add_again, back: REJOIN of each ─► decide ─► form_again ─ WELCOME
 //     probe: does the process of a rank that is not connected live?
 #include <algorithm>
+#include <ranges>
 
 #include "net/communicator.h"
 #include "net/coordinator.h"
@@ -30,6 +31,8 @@ std::string left_behind(uint32_t generation) {
 void Coordinator::break_ring(int lost, const std::string& why) {
     log(cat("generation ", generation_, " ends: ", lost < 0 ? "" : cat(names()[size_t(lost)], ": "),
             why));
+    // Who computes comes back when the step is done, who opened edges at once.
+    if (stage_ != Stage::forming) due_ = Clock::time_point::max();
     stage_ = Stage::regrouping;
     wanted_ring_.clear();
     regroup_ = Regroup(names(), welcome_.rules, why, Clock::now());
@@ -40,6 +43,16 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     }
     if (pause_.lately(Clock::now())) regroup_.doubt(Clock::now());
     broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
+}
+
+// The ring ends, or has ended, and the next one does without these ranks.
+void Coordinator::lose(const std::vector<int>& ranks, const std::string& why) {
+    if (stage_ != Stage::regrouping) break_ring(ranks.empty() ? -1 : ranks.front(), why);
+    for (const int rank : ranks) {
+        regroup_.gone(rank, why);
+        for (const ClientPtr& client : std::vector(clients_))
+            if (client->rank == rank) leave_behind(*client, why);
+    }
 }
 
 void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
@@ -102,6 +115,9 @@ void Coordinator::back(Client& client, const wire::Rejoin& rejoin) {
 void Coordinator::decide() {
     std::string why;
     if (pause_.note(Clock::now())) regroup_.doubt(Clock::now());
+    const auto waits = [&](int rank) { return regroup_.waits_for(rank); };
+    if (clients_.empty() && std::ranges::none_of(std::views::iota(0, welcome_.world), waits))
+        return stop_job(-1, "none of its ranks is left");
     const Regroup::Verdict verdict = regroup_.verdict(Clock::now(), why);
     if (verdict == Regroup::Verdict::behind)
         stop_job(-1, cat(why, ": this process ends; --alone would let it go on"),
@@ -208,6 +224,32 @@ void Coordinator::leave_behind(Client& client, const std::string& why) {
     remove(client);
 }
 
+// What a rank says of itself at its own port; no process: nothing, and perhaps why.
+asio::awaitable<wire::Health> Coordinator::ask(wire::Member member, std::string& why) const {
+    wire::Health health;
+    try {
+        const auto [host, port] = reachable(member.address, options_.first);
+        Socket socket = co_await dial(host, port, {}, options_.tls, kProbe);
+        co_await within(kProbe, socket, ask_health(socket, health));
+    } catch (const Error& e) {
+        why = e.what();
+    } catch (const std::system_error&) {
+        // It hung up: it has too many guests, or dies.
+    }
+    co_return health;
+}
+
+// Rank `from` has no edge to rank `to`, because of `why`. One that this process does not reach
+// either is lost; else the higher of the two, which is the newcomer where there is one.
+asio::awaitable<void> Coordinator::judge(int from, int to, uint32_t generation, std::string why) {
+    const wire::Member member = welcome_.peers[size_t(to)];
+    std::string unreached;
+    const bool answers =
+        to == welcome_.server || (co_await ask(member, unreached)).process == member.process;
+    if (stage_ == Stage::forming && generation_ == generation)
+        lose({answers ? std::max(from, to) : to}, why);
+}
+
 // Whether the process of a rank that is not connected lives, asked at its own port.
 asio::awaitable<void> Coordinator::probe(int rank, uint32_t generation) {
     const wire::Member member = welcome_.peers[size_t(rank)];
@@ -215,17 +257,8 @@ asio::awaitable<void> Coordinator::probe(int rank, uint32_t generation) {
         return stage_ == Stage::regrouping && generation_ == generation && regroup_.waits_for(rank);
     };
     for (; matters(); co_await sleep_for(milliseconds(100))) {
-        wire::Health health;
         std::string why;
-        try {
-            const auto [host, port] = reachable(member.address, options_.first);
-            Socket socket = co_await dial(host, port, {}, options_.tls, kProbe);
-            co_await within(kProbe, socket, ask_health(socket, health));
-        } catch (const Error& e) {
-            why = e.what();
-        } catch (const std::system_error&) {
-            // It hung up: it has too many guests, or dies.
-        }
+        const wire::Health health = co_await ask(member, why);
         if (!matters()) co_return;
         if (health.process == member.process && health.generation > generation_)
             stop_job(-1, left_behind(health.generation), wire::End::membership);

@@ -15,6 +15,7 @@ namespace {
 constexpr milliseconds kDialPatience{5'000};
 constexpr milliseconds kAllEdges{30'000};  // from WELCOME until the ring is open
 constexpr int kAttempts = 3;               // to dial a peer
+constexpr milliseconds kVerdict{40'000};   // for the coordinator to say which rank is lost
 
 class Edges {
  public:
@@ -35,6 +36,7 @@ class Edges {
 
     asio::awaitable<void> open();
     asio::awaitable<void> dial_peer(int rank, uint32_t flows);
+    asio::awaitable<void> tell(const std::string& why);
     std::vector<Link> take() { return std::move(links_); }
 
  private:
@@ -60,7 +62,8 @@ class Edges {
     std::vector<int> peers_;
     std::vector<Link> links_;
     std::vector<uint32_t> flows_;  // that each link is to have
-    const Clock::time_point deadline_ = Clock::now() + kAllEdges;
+    int unreached_ = -1;           // the rank for which it ends
+    Clock::time_point deadline_ = Clock::now() + kAllEdges;
 };
 
 asio::awaitable<void> Edges::open() {
@@ -88,6 +91,8 @@ asio::awaitable<void> Edges::wait_for_news() {
     membership_.status().throw_if_ended();
     if (news) co_return;
     const std::string names = missing();
+    for (int rank : peers_)
+        if (!has_all_flows(rank)) unreached_ = rank;
     fail(names.empty() ? "the other ranks did not open their edges" : names + " did not dial",
          " within ", kAllEdges.count() / 1000, " s of the start");
 }
@@ -124,8 +129,16 @@ asio::awaitable<void> Edges::dial_flow(int rank, uint32_t flow, uint32_t& flows)
         co_await sleep_for(milliseconds(200) * attempt);
     }
     membership_.status().throw_if_ended();
+    unreached_ = rank;
     fail("it cannot reach ", name(rank), " at ", host, ":", port, ": ", why,
          "; is a firewall in the way, or --port or --advertise of rank ", rank, " wrong?");
+}
+
+// Leaves it to the coordinator which rank goes.
+asio::awaitable<void> Edges::tell(const std::string& why) {
+    membership_.send(
+        wire::encode(wire::Abort{unreached_, why, wire::End::ring, welcome_.generation}));
+    for (deadline_ = Clock::now() + kVerdict; Clock::now() < deadline_;) co_await wait_for_news();
 }
 
 asio::awaitable<void> Edges::shake_hands(const wire::Edge& mine, Socket& socket) {
@@ -216,12 +229,21 @@ std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::e
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
                                               tcp::endpoint coordinator, const Addresses& from) {
     Edges edges(membership, welcome, std::move(coordinator), from);
+    std::string why;
     try {
         co_await edges.open();
+        co_return edges.take();
     } catch (const Error& e) {
-        membership.abort(-1, e.what());  // tells the other ranks, unless the job has ended
-        membership.status().throw_if_ended();
+        why = e.what();
     }
+    membership.status().throw_if_ended();
+    try {
+        if (welcome.rules.elastic) co_await edges.tell(why);
+    } catch (const Error&) {
+        // It is said now, or no answer came.
+    }
+    membership.abort(-1, why);  // tells the other ranks, unless the job has ended
+    membership.status().throw_if_ended();
     co_return edges.take();
 }
 

@@ -33,6 +33,12 @@ class FakeRank {
         const Message message = await(wire::Type::welcome);
         welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
     }
+    std::string await_end(wire::End end) {
+        for (;;) {
+            const auto abort = wire::decode<wire::Abort>(await(wire::Type::abort).body);
+            if (abort.end == end) return abort.why;
+        }
+    }
     // The only edge of rank 1 in a world of 2.
     void open_edge() {
         const auto [host, port] = split_address(welcome_.peers[0].address, "peer");

@@ -1,6 +1,7 @@
 // What strangers at the port may do: nothing that a rank would notice.
 #include <optional>
 
+#include "net/coordinator.h"
 #include "net/listener.h"
 #include "net/tls.h"
 #include "tests/fake_rank.h"
@@ -8,6 +9,8 @@
 namespace convoy {
 
 using std::chrono::milliseconds;
+
+static const wire::Rules elastic{false, true};
 
 static JoinOptions options_for(int rank, uint16_t port) {
     JoinOptions options;
@@ -117,7 +120,8 @@ TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while
 TEST_CASE("refused JOINs and REJOINs that stay are hung up on when others come") {
     Diary diary;
     LoneCoordinator coordinator(2, diary.log());
-    wire::Join join{.rank = 7};  // of a world of 2
+    wire::Join join;
+    join.rank = 7;  // of a world of 2
     join.address = "127.0.0.1:9";
     for (const std::string& first : {wire::encode(join), wire::encode(wire::Rejoin{})}) {
         asio::io_context io;
@@ -137,16 +141,102 @@ TEST_CASE("at most 64 newcomers wait at a time") {
     LoneCoordinator coordinator(2, diary.log());
     FakeRank zero(0, coordinator.port()), one(1, coordinator.port());
     one.join(2);
-    zero.join(2, "127.0.0.1:10", {.elastic = true});
+    zero.join(2, "127.0.0.1:10", elastic);
     for (FakeRank* rank : {&zero, &one}) rank->await_welcome();  // and the ring stays unformed
     std::vector<std::unique_ptr<FakeRank>> newcomers;
     for (int i = 0; i < 66; ++i) {
-        wire::Rejoin ask{.job = zero.welcome().job, .process = uint64_t(i + 1)};
+        wire::Rejoin ask;
+        ask.job = zero.welcome().job, ask.process = uint64_t(i + 1);
         ask.address = "127.0.0.1:9";
         newcomers.push_back(std::make_unique<FakeRank>(-1, coordinator.port()));
         newcomers.back()->send(wire::encode(ask));
         newcomers.back()->await(i < 64 ? wire::Type::status : wire::Type::refuse);
     }
+}
+
+// Two elastic ranks and a stranger that has a seat between them: they sum without it.
+static void run_without(const std::function<void(FakeRank&)>& stranger) {
+    Diary diary;
+    LoneCoordinator coordinator(3, diary.log());
+    const auto run = [&](int rank) {
+        JoinOptions options = options_for(rank, coordinator.port());
+        options.world = 3;
+        options.elastic = true;
+        Job job = join(options, diary.log());
+        std::vector<float> one{1};
+        CHECK_THROWS_AS(job.communicator->allreduce_sum(one).get(), RingBroken);
+        CHECK(job.communicator->regroup(-1, false).why.find("rank 1 (127.0.0.1:9) l") == 0);
+        job.communicator->allreduce_sum(one).get();
+        CHECK(one[0] == 2);
+        job.communicator->barrier();
+        job.communicator->leave();
+    };
+    FakeRank fake(1, coordinator.port());
+    fake.join(3);
+    std::thread zero([&] { run(0); }), two([&] { run(2); });
+    fake.await_welcome();
+    stranger(fake);
+    zero.join();
+    two.join();
+}
+
+TEST_CASE("elastic: a stranger that takes a seat and leaves, or opens no edges, is left out") {
+    run_without([](FakeRank& fake) { fake.send(wire::encode_empty(wire::Type::leave)); });
+    run_without([](FakeRank& fake) {
+        CHECK(fake.await_end(wire::End::membership).find("cannot reach rank 1") !=
+              std::string::npos);
+    });
+}
+
+TEST_CASE("elastic: of two ranks without an edge the one that nobody reaches goes, or the higher") {
+    for (const bool answers : {true, false}) {
+        CAPTURE(answers);
+        Diary diary;
+        LoneCoordinator coordinator(3, diary.log());
+        asio::io_context io;
+        tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
+        std::vector<std::unique_ptr<FakeRank>> ranks;
+        for (int rank : {0, 1, 2}) {
+            ranks.push_back(std::make_unique<FakeRank>(rank, coordinator.port()));
+            wire::Join joins;
+            joins.rank = rank, joins.world = 3;
+            joins.rules.elastic = true;
+            joins.process = uint64_t(rank + 5);
+            joins.address = rank == 1 ? cat("127.0.0.1:", acceptor.local_endpoint().port())
+                                      : cat("127.0.0.1:", rank + 8);
+            ranks.back()->send(wire::encode(joins));
+        }
+        for (auto& rank : ranks) rank->await_welcome();
+        const wire::Welcome first = ranks[2]->welcome();
+        ranks[2]->send(
+            wire::encode(wire::Abort{1, "it cannot reach it", wire::End::ring, first.generation}));
+        REQUIRE(has_news(acceptor));
+        tcp::socket probe = acceptor.accept();
+        CHECK(FakeRank::hear(probe).header.type == wire::Type::health);
+        FakeRank::say(probe, wire::encode(wire::Health{true, "", answers ? 6u : 7u}));
+        const int lost = answers ? 2 : 1, other = 3 - lost;
+        CHECK(ranks[size_t(lost)]->await_end(wire::End::membership).find("it cannot reach it") !=
+              std::string::npos);
+        for (const int rank : {0, other}) {
+            ranks[size_t(rank)]->await_end(wire::End::ring);
+            wire::Rejoin back{first.job, uint64_t(rank + 5), -1, "the ring broke"};
+            ranks[size_t(rank)]->send(wire::encode(back));
+        }
+        for (const int rank : {0, other}) ranks[size_t(rank)]->await_welcome();
+        CHECK(ranks[0]->welcome().world == 2);
+    }
+}
+
+TEST_CASE("elastic: strangers that do nothing in all seats do not keep the coordinator for ever") {
+    const milliseconds patience = std::exchange(Coordinator::form_patience, milliseconds(300));
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    FakeRank zero(0, coordinator.port()), one(1, coordinator.port());
+    one.join(2);
+    zero.join(2, "127.0.0.1:10", elastic);
+    for (FakeRank* rank : {&zero, &one}) rank->await_end(wire::End::membership);
+    Coordinator::form_patience = patience;
+    run_two_ranks(coordinator.port(), diary.log());
 }
 
 TEST_CASE("refused strangers get ten lines a minute; the next line counts those left out") {
