@@ -5,6 +5,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "src/base/text.h"
+
 namespace convoy::wire {
 
 static_assert(std::endian::native == std::endian::little && sizeof(int) == 4,
@@ -88,6 +90,8 @@ class Writer {
     std::string bytes_;
 };
 
+constexpr size_t kMostText = 1'100;  // bytes of a text that people read
+
 bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
 
 // Takes fields off a body; throws when it ends too early.
@@ -114,9 +118,11 @@ class Reader {
         uint32_t length;
         get(length);
         text = take(length);
+        const bool is_read = type_ != Type::offer && type_ != Type::join;  // by people
+        if (is_read && text.size() > kMostText) text = text.substr(0, kMostText) + " …";
         for (char& c : text)
-            if (is_control(c) && (c != '\n' || type_ == Type::join || type_ == Type::rejoin))
-                c = '?';
+            if (is_control(c) && (c != '\n' || type_ != Type::offer)) c = '?';
+        if (type_ != Type::offer) text = printable(text);
     }
     void get(Member& member) { (*this)(member.host, member.address, member.process); }
     void get(Rules& r) {

@@ -31,6 +31,21 @@ TEST_CASE("the median of an even count is the mean of the two in the middle") {
     CHECK_THROWS_AS(median({}), Error);
 }
 
+TEST_CASE("text from outside: what moves the cursor, turns the text or is no UTF-8 is escaped") {
+    CHECK(printable("déjà vu: 图 🙂") == "déjà vu: 图 🙂");
+    CHECK(printable("a\nb\x1b[31m\x7f") == "a\\x0ab\\x1b[31m\\x7f");
+    CHECK(printable("\u0085\u009b31m\u00a0") == "\\xc2\\x85\\xc2\\x9b31m\u00a0");
+    CHECK(printable("\u202etxt.exe\u2066") == "\\xe2\\x80\\xaetxt.exe\\xe2\\x81\\xa6");
+    CHECK(printable("\x9b"
+                    "31m\xe2\x80") == "\\x9b31m\\xe2\\x80");
+    TempDir folder;
+    std::FILE* file = std::fopen((folder / "log").c_str(), "w");
+    REQUIRE(file);
+    Log(file).notice("two\nlines of \u202e");
+    std::fclose(file);
+    CHECK(read_file(folder / "log") == "two\nlines of \\xe2\\x80\\xae\n");
+}
+
 TEST_CASE("text: durations and counts as people write them") {
     CHECK(clock_text(190) == "3:10");
     CHECK(clock_text(7507) == "2:05:07");

@@ -16,6 +16,20 @@ static Header header_of(const std::string& message, uint64_t limit = kControlLim
 }
 static std::string body_of(const std::string& message) { return message.substr(kHeaderBytes); }
 
+TEST_CASE("wire: a text for people is one line of a kilobyte") {
+    const std::string long_one = "bye\nerror: rank 7 was lost" + std::string(3'000'000, 'x');
+    const auto body = [](const std::string& message) { return message.substr(wire::kHeaderBytes); };
+    const std::string why =
+        wire::decode<wire::Abort>(body(wire::encode(wire::Abort{-1, long_one}))).why;
+    CHECK(why.starts_with("bye?error: rank 7"));
+    CHECK(why.size() < 1'200);
+    CHECK(wire::decode_text(body(wire::encode_text(wire::Type::notice, long_one))) == why);
+    wire::Offer offer;
+    offer.peers.resize(1);
+    offer.what = long_one;
+    CHECK(wire::decode<wire::Offer>(body(wire::encode(offer))).what == long_one);
+}
+
 TEST_CASE("a header is laid out as the table in wire.h says") {
     std::byte head[kHeaderBytes];
     encode({Type::sum, 0x01020304, 0x05060708, 0x1112131415161718}, head);

@@ -51,9 +51,18 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 
 std::string printable(std::string_view text) {
     std::string all;
-    for (const char c : text)
-        all += std::iscntrl(static_cast<unsigned char>(c)) ? fmt::format("\\x{:02x}", uint8_t(c))
-                                                           : std::string(1, c);
+    for (size_t n = 1; !text.empty(); text.remove_prefix(n)) {
+        for (n = 1; n < std::min<size_t>(4, text.size()) && !is_utf8(text.substr(0, n));) ++n;
+        if (!is_utf8(text.substr(0, n))) n = 1;
+        const std::string_view c = text.substr(0, n);
+        // The second range is C1; the next ones turn the direction of what follows.
+        if (std::iscntrl(static_cast<unsigned char>(c[0])) || !is_utf8(c) ||
+            (c >= "\u0080" && c <= "\u009f") || (c >= "\u202a" && c <= "\u202e") ||
+            (c >= "\u2066" && c <= "\u2069"))
+            for (const char byte : c) all += fmt::format("\\x{:02x}", uint8_t(byte));
+        else
+            all += c;
+    }
     return all;
 }
 

@@ -26,7 +26,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 
 // Whether the bytes are UTF-8 (RFC 3629): no stray or missing continuation, no overlong form.
 bool is_utf8(std::string_view text);
-// Control characters as \xNN: for names from outside in what people read.
+// Control characters, and bytes that are no UTF-8, as \xNN: for what comes from outside.
 std::string printable(std::string_view text);
 
 // The first `width` characters of UTF-8.
