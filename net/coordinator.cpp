@@ -6,7 +6,6 @@
 #include <random>
 
 #include "net/communicator.h"
-#include "net/listener.h"
 
 namespace convoy {
 
@@ -99,13 +98,13 @@ void Coordinator::add(Socket socket, wire::Join join) {
             c->connection->close();
             disconnected(*c, "it joined again");
         }
-    log(cat(client->name(), " of ", client->join.host, " has joined"));
+    const std::string news = cat(client->name(), " of ", client->join.host, " has joined");
     for (const Roster::Refusal& refusal : roster_.add(client->id, client->join))
         for (const ClientPtr& other : std::vector(clients_))
             if (other->id == refusal.id) refuse(*other, false, refusal.why);
-    const std::string status = roster_.status();
-    log(status);
-    broadcast(wire::encode_text(wire::Type::status, status));
+    if (client->refused) return;
+    if (!tell_status(news, roster_.status()))
+        client->connection->send(wire::encode_text(wire::Type::status, roster_.status()));
     if (roster_.complete()) assign_ranks();
 }
 
@@ -199,9 +198,8 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         roster_.remove(client.id);
         remove(client);
         if (stage_ != Stage::gathering) return;
-        const std::string status = cat(client.join.address, " has left: ", roster_.status());
-        log(status);
-        return broadcast(wire::encode_text(wire::Type::status, status));
+        tell_status("", cat(client.join.address, " has left: ", roster_.status()));
+        return;
     }
     if (client.left) return;
     if (elastic()) {
@@ -221,8 +219,12 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
 void Coordinator::refuse(Client& client, bool again, const std::string& reason) {
     const std::string why = reason.substr(0, kRefusalText);
     if (!again) {
-        log(cat(client.join.address, " was refused: ", why));
-        broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
+        const std::string line =
+            refused_.line(Clock::now(), cat(client.join.address, " was refused: ", why));
+        if (!line.empty()) {
+            log(line);
+            broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
+        }
     }
     client.connection->send(wire::encode(wire::Refuse{again, why}));
     turn_out(*std::ranges::find(clients_, client.id, [](const ClientPtr& c) { return c->id; }));
@@ -300,6 +302,16 @@ void Coordinator::next_job() {
     roster_ = Roster(options_.world, id_, previous_);
 }
 
+// Who is here and who is missing, to all of them; where strangers come and go, later.
+bool Coordinator::tell_status(const std::string& news, const std::string& status) {
+    is_told_ = !told_.line(Clock::now(), status).empty();
+    if (!is_told_) return false;
+    if (!news.empty()) log(news);
+    log(status);
+    broadcast(wire::encode_text(wire::Type::status, status));
+    return true;
+}
+
 void Coordinator::broadcast(const std::string& message) {
     for (const ClientPtr& client : clients_)
         if (!client->left) client->connection->send(message);
@@ -363,6 +375,7 @@ asio::awaitable<void> Coordinator::tick() {
                 client->connection->close();
         if (stage_ == Stage::running)
             if (const auto stalled = watch_.report(now)) notice(*stalled);
+        if (stage_ == Stage::gathering && !is_told_) tell_status("", roster_.status());
         give_up(now);
         hurry(now);
         if (stage_ == Stage::regrouping) decide();

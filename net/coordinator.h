@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "net/connection.h"
+#include "net/listener.h"
 #include "net/regroup.h"
 #include "net/roster.h"
 #include "net/stall.h"
@@ -91,6 +92,7 @@ class Coordinator {
     void disconnected(Client& client, const std::string& why);
     void refuse(Client& client, bool again, const std::string& why);
     void remove(Client& client);
+    bool tell_status(const std::string& news, const std::string& status);
     void turn_out(ClientPtr client);
     void assign_ranks();
     void welcome_all();
@@ -128,7 +130,9 @@ class Coordinator {
     int next_id_ = 0;
     std::map<std::string, std::vector<int>> previous_;  // host → its ranks in the last job
     Roster roster_;
-    wire::Welcome welcome_;  // of the generation
+    Refusals refused_, told_{60};  // who was refused, and who came or went while it gathers
+    bool is_told_ = true;          // all know who is here now
+    wire::Welcome welcome_;        // of the generation
     Regroup regroup_;
     Clock::time_point due_;                     // for ranks that form the ring to do their part
     std::optional<Clock::time_point> cut_off_;  // this part of the job waits for the others

@@ -162,8 +162,9 @@ asio::awaitable<void> Edges::accept_waiting() {
             edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world ||
             edge.flows > wire::kMostFlows || edge.flow >= edge.flows ||
             edge.flow > links_[size_t(edge.from)].flows()) {
-            membership_.log().notice("refused an edge from rank ", edge.from, " to rank ", edge.to,
-                                     " of another job or generation");
+            membership_.listener().log_refusal(cat("refused an edge from rank ", edge.from,
+                                                   " to rank ", edge.to,
+                                                   " of another job or generation"));
             continue;
         }
         try {

@@ -209,7 +209,8 @@ void RankFetcher::accept(Socket socket, const wire::Edge& edge) {
         edge.to != me_.rank || (group && (group_.contains(edge.from) || edge.from <= me_.rank)) ||
         edge.from < 0 || edge.from >= me_.world ||
         servers_.size() >= kMostServed + 2 * size_t(me_.world)) {
-        membership_.log().notice("refused to serve rank ", edge.from, " of another job");
+        membership_.listener().log_refusal(
+            cat("refused to serve rank ", edge.from, " of another job"));
         return;
     }
     const std::string peer = rank_name(edge.from, me_.peers[size_t(edge.from)].address);

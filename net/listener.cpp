@@ -9,7 +9,6 @@ namespace convoy {
 namespace {
 constexpr size_t kGuests = 64;          // connections that wait for a first message or its answer
 constexpr ptrdiff_t kGuestsOfOne = 16;  // of these, from one address
-constexpr int kLinesPerMinute = 10;     // of refusals
 constexpr size_t kHealthText = 1'000;   // bytes: a list of thousands of ranks is cut
 }  // namespace
 
@@ -17,8 +16,8 @@ std::chrono::milliseconds Listener::patience{10'000};  // then a silent connecti
 
 std::string Refusals::line(Clock::time_point now, const std::string& text) {
     if (now - minute_ >= std::chrono::minutes(1)) minute_ = now, lines_ = 0;
-    if (lines_ == kLinesPerMinute) return ++left_out_, "";
-    if (++lines_ == kLinesPerMinute) return cat(text, " (others in this minute are only counted)");
+    if (lines_ == most_) return ++left_out_, "";
+    if (++lines_ == most_) return cat(text, " (others in this minute are only counted)");
     if (left_out_ == 0) return text;
     return cat(text, " (", std::exchange(left_out_, 0),
                " others were refused since the last line)");
@@ -170,8 +169,11 @@ void Listener::dispatch(Socket& socket, const Message& first) {
 }
 
 void Listener::turn_away(const std::string& who, const std::string& why) {
-    const std::string line =
-        refusals_.line(Clock::now(), cat("refused ", who, " at port ", port(), ": ", why));
+    log_refusal(cat("refused ", who, " at port ", port(), ": ", why));
+}
+
+void Listener::log_refusal(const std::string& text) {
+    const std::string line = refusals_.line(Clock::now(), text);
     if (!line.empty()) log_.notice(line);
 }
 

@@ -16,11 +16,13 @@ namespace convoy {
 // Refused strangers in the log: a port scanner must not fill it.
 class Refusals {
  public:
-    // What to log of a refusal at `now`: at most ten lines a minute, the first of which counts
+    explicit Refusals(int lines = 10) : most_(lines) {}
+    // What to log of a refusal at `now`: at most so many lines a minute, the first of which counts
     // those that were left out before. "": nothing.
     std::string line(Clock::time_point now, const std::string& text);
 
  private:
+    const int most_;
     Clock::time_point minute_;
     int lines_ = 0, left_out_ = 0;
 };
@@ -41,6 +43,9 @@ class Listener {
     bool is_open() const { return !acceptors_.empty(); }
     uint16_t port() const;  // 0 while not open
     void close() noexcept;
+
+    // Logs that a stranger was refused, unless many were.
+    void log_refusal(const std::string& text);
 
     static std::chrono::milliseconds patience;  // for a first message; tests lower it
 

@@ -233,3 +233,32 @@ TEST_CASE("fetch: hostile requests are refused or end the connection, and the jo
     real.join();
     CHECK(diary.text().find("no longer serves rank 1 (") != std::string::npos);
 }
+
+TEST_CASE("fetch: strangers that are refused fill no log") {
+    Diary diary;
+    Port port;
+    std::thread other([&] {
+        FakeRank rank(1, port.get());
+        rank.stand(2);
+        for (int i = 0; i < 100; ++i) {
+            asio::io_context io;
+            tcp::socket stranger(io);
+            stranger.connect({asio::ip::make_address("127.0.0.1"), port.get()});
+            FakeRank::say(stranger, wire::encode(wire::Edge{7, 1, 0, 1}));
+            CHECK_THROWS_AS(FakeRank::hear(stranger), std::system_error);
+        }
+        rank.die();
+    });
+    JoinOptions options;
+    options.host = "127.0.0.1";
+    options.rank = 0;
+    options.world = 2;
+    options.join_timeout = std::chrono::seconds(20);
+    options.listening = [&](uint16_t p) { port.set(p); };
+    Job job = join(options, diary.log());
+    job.communicator->open_fetcher(serve(0));
+    other.join();
+    size_t lines = 0;
+    for (size_t at = 0; (at = diary.text().find("refused", at)) != std::string::npos; ++at) ++lines;
+    CHECK(lines == 10);
+}

@@ -136,6 +136,36 @@ TEST_CASE("refused JOINs and REJOINs that stay are hung up on when others come")
     run_two_ranks(coordinator.port(), diary.log());
 }
 
+static int64_t count(const std::string& text, const std::string& what) {
+    int64_t n = 0;
+    for (size_t at = 0; (at = text.find(what, at)) != text.npos; at += what.size()) ++n;
+    return n;
+}
+
+TEST_CASE("strangers that join, are refused, or leave, fill no log") {
+    Diary diary;
+    LoneCoordinator coordinator(3, diary.log());
+    FakeRank rank(1, coordinator.port());
+    rank.join(3);
+    for (int i = 0; i < 100; ++i) {
+        FakeRank refused(7, coordinator.port()), comes(2, coordinator.port());
+        refused.join(3, "127.0.0.1:10");
+        refused.await(wire::Type::refuse);
+        comes.join(3, cat("127.0.0.1:", i + 1));
+        comes.await(wire::Type::status);
+    }
+    const std::string text = diary.text();
+    CHECK(count(text, "was refused") == 10);
+    CHECK(count(text, "joined, missing") == 60);
+    int told = 0;
+    rank.send(std::string(wire::kHeaderBytes, '?'));  // so it is hung up on
+    try {
+        for (;; ++told) rank.await(wire::Type::status);
+    } catch (const std::system_error&) {
+        CHECK(told <= 70);
+    }
+}
+
 TEST_CASE("at most 64 newcomers wait at a time") {
     Diary diary;
     LoneCoordinator coordinator(2, diary.log());
