@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "net/communicator.h"
 #include "src/base/number.h"
@@ -11,7 +12,10 @@ namespace convoy {
 
 namespace {
 constexpr size_t kMostQueued = 1 << 20;  // bytes for a peer that does not read
-}
+constexpr size_t kMostInAll = 64 << 20;  // for all of them; above it only so many for one:
+constexpr size_t kFairShare = 16 << 10;
+std::atomic<size_t> queued_in_all{0};
+}  // namespace
 
 asio::ip::address without_mapping(const asio::ip::address& address) {
     if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
@@ -200,10 +204,14 @@ Connection::Connection(Socket socket) : socket_(std::move(socket)) {
     set_options(socket_);
 }
 
+Connection::~Connection() { queued_in_all -= queued_bytes_; }
+
 void Connection::send(std::string bytes) {
     if (!socket_.is_open()) return;
-    if (!queue_.empty() && queued_bytes_ + bytes.size() > kMostQueued) return close();
+    const size_t most = queued_in_all > kMostInAll ? kFairShare : kMostQueued;
+    if (!queue_.empty() && queued_bytes_ + bytes.size() > most) return close();
     queued_bytes_ += bytes.size();
+    queued_in_all += bytes.size();
     queue_.push_back(std::move(bytes));
     if (writing_) return;
     writing_ = true;
@@ -215,10 +223,11 @@ asio::awaitable<void> Connection::write_queue(std::shared_ptr<Connection> self) 
         for (; !self->queue_.empty(); self->queue_.pop_front()) {
             co_await write_message(self->socket_, self->queue_.front());
             self->queued_bytes_ -= self->queue_.front().size();
+            queued_in_all -= self->queue_.front().size();
         }
     } catch (const std::system_error&) {  // the reader reports why the socket is closed
         self->queue_.clear();
-        self->queued_bytes_ = 0;
+        queued_in_all -= std::exchange(self->queued_bytes_, 0);
         self->close();
     }
     self->writing_ = false;

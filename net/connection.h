@@ -59,11 +59,12 @@ asio::awaitable<void> read_message(Socket& socket, uint64_t limit, Message& mess
 asio::awaitable<void> write_message(Socket& socket, const std::string& bytes);
 
 // A connection with a queue of messages to write, used by one io_context thread. Sending never
-// blocks; a peer that leaves more than 1 MB unread loses the connection. Messages that wait to be
-// written keep the connection alive.
+// blocks; a peer that leaves more than 1 MB unread loses the connection, and one that leaves 16 KB
+// while those of this process leave 64 MB. Messages that wait to be written keep it alive.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
     explicit Connection(Socket socket);
+    ~Connection();
 
     asio::awaitable<void> read(Message& message, uint64_t limit = wire::kControlLimit) {
         return read_message(socket_, limit, message);

@@ -354,4 +354,29 @@ TEST_CASE("a peer that does not read loses the connection after 1 MB") {
     connection->send("nothing more");
 }
 
+TEST_CASE("many peers that do not read lose their connections after 64 MB together") {
+    asio::io_context io;
+    tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
+    std::vector<tcp::socket> deaf;
+    std::vector<std::shared_ptr<Connection>> connections;
+    for (int i = 0; i < 100; ++i) {
+        deaf.emplace_back(io);
+        deaf.back().connect(acceptor.local_endpoint());
+        connections.push_back(std::make_shared<Connection>(acceptor.accept()));
+    }
+    for (int i = 0; i < 9; ++i)  // nothing is written before the io_context runs
+        for (auto& connection : connections) connection->send(std::string(100'000, 'x'));
+    const auto open = std::ranges::count_if(connections, [](auto& c) { return c->is_open(); });
+    CHECK(open < 100);
+    for (auto& connection : connections) connection->close();
+    io.run();
+    connections.front() = std::make_shared<Connection>(([&] {
+        deaf.emplace_back(io);
+        deaf.back().connect(acceptor.local_endpoint());
+        return acceptor.accept();
+    })());
+    for (int i = 0; i < 9; ++i) connections.front()->send(std::string(100'000, 'x'));
+    CHECK(connections.front()->is_open());  // what is not sent any more does not count
+}
+
 }  // namespace convoy
