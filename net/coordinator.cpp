@@ -159,8 +159,8 @@ void Coordinator::handle(Client& client, const Message& message) {
                 const uint32_t generation = message.header.generation;
                 if (stage_ == Stage::forming && generation == generation_ && abort.lost >= 0 &&
                     abort.lost < welcome_.world && !std::exchange(client.accuses, true))
-                    spawn(io_.get_executor(), judge(client.rank, abort.lost, generation,
-                                                    cat(client.name(), ": ", abort.why)));
+                    spawn(io_.get_executor(),
+                          judge(client.rank, abort.lost, generation, abort.why));
                 break;
             }
             // -1: the rank itself fails. Else it blames another, which sent it invalid data.

@@ -103,6 +103,7 @@ class Coordinator {
     bool own_rank_left() const;
     void form_again();
     void take_in_newcomers();
+    asio::awaitable<void> visit(ClientPtr newcomer);
     void call_for_newcomers();
     void leave_behind(Client& client, const std::string& why);
     asio::awaitable<void> probe(int rank, uint32_t generation);

@@ -87,7 +87,7 @@ void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
         client->connection->send(wire::encode_text(
             wire::Type::status, "the ranks take this one in after the step that they do now"));
         spawn(io_.get_executor(), serve(client));
-        return call_for_newcomers();
+        return spawn(io_.get_executor(), visit(client));
     }
     client->rank = int(member - welcome_.peers.begin());
     client->job = job_;
@@ -195,9 +195,34 @@ void Coordinator::form_again() {
     welcome_all();
 }
 
-// Those that are heard of get the ranks after the others'.
+// A newcomer that cannot be reached must not cost a ring.
+asio::awaitable<void> Coordinator::visit(ClientPtr newcomer) {
+    const wire::Join& join = newcomer->join;
+    const wire::Member member{join.host, join.address, join.process};
+    std::string why;
+    for (int attempt = 0; attempt < 3 && !newcomer->ready; ++attempt) {
+        if (attempt > 0) co_await sleep_for(kProbe / 5);
+        const wire::Health health = co_await ask(member, why);
+        newcomer->ready = health.process == member.process;
+    }
+    if (newcomer->ready) co_return call_for_newcomers();
+    if (std::erase(newcomers_, newcomer) == 0) co_return;
+    newcomer->job = 0;
+    newcomer->connection->send(wire::encode(wire::Abort{
+        -1,
+        cat("the coordinator does not reach this rank at ", join.address, why.empty() ? "" : ": ",
+            why, "; is a firewall in the way, or --port or --advertise wrong?"),
+        wire::End::membership}));
+    turn_out(newcomer);
+}
+
+// Those that were reached and are heard of get the ranks after the others'.
 void Coordinator::take_in_newcomers() {
     for (const ClientPtr& client : std::exchange(newcomers_, {})) {
+        if (!client->ready) {
+            newcomers_.push_back(client);
+            continue;
+        }
         if (Clock::now() - client->heard > kSilence) {
             client->connection->close();
             continue;
@@ -210,7 +235,7 @@ void Coordinator::take_in_newcomers() {
 }
 
 void Coordinator::call_for_newcomers() {
-    if (stage_ == Stage::running && !newcomers_.empty())
+    if (stage_ == Stage::running && std::ranges::any_of(newcomers_, &Client::ready))
         broadcast(wire::encode_empty(wire::Type::newcomer, generation_));
 }
 
@@ -244,10 +269,13 @@ asio::awaitable<wire::Health> Coordinator::ask(wire::Member member, std::string&
 asio::awaitable<void> Coordinator::judge(int from, int to, uint32_t generation, std::string why) {
     const wire::Member member = welcome_.peers[size_t(to)];
     std::string unreached;
-    const bool answers =
-        to == welcome_.server || (co_await ask(member, unreached)).process == member.process;
-    if (stage_ == Stage::forming && generation_ == generation)
-        lose({answers ? std::max(from, to) : to}, why);
+    wire::Health health;
+    if (to != welcome_.server) health = co_await ask(member, unreached);
+    const bool answers = to == welcome_.server || health.process == member.process;
+    if (stage_ != Stage::forming || generation_ != generation) co_return;
+    const int lost = answers ? std::max(from, to) : to;
+    if (lost != from) why = cat(names()[size_t(from)], ": ", why);
+    lose({lost}, why);
 }
 
 // Whether the process of a rank that is not connected lives, asked at its own port.

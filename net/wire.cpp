@@ -185,6 +185,7 @@ void check(Join& m) {
     // A heartbeat of 0 would declare everybody lost at once, one of days would never do so.
     m.heartbeat_ms = std::clamp<uint32_t>(m.heartbeat_ms, 10, 600'000);
     m.rules.stall_ms = std::max<uint32_t>(m.rules.stall_ms, 10);
+    m.process = std::max<uint64_t>(m.process, 1);  // 0 is nobody
     if (m.host.size() > kMaxName || m.address.size() > kMaxName)
         fail("a JOIN message has a host id or an address of more than ", kMaxName, " bytes");
     if (m.rank < -1 || m.rank >= kMaxWorld || m.world < 0 || m.world > kMaxWorld)
@@ -201,7 +202,8 @@ void check(const Welcome& m) {
         fail("a WELCOME message contradicts itself: rank ", m.rank, " in a world of ", m.world,
              " with ", m.peers.size(), " peers and a ring of ", m.ring.size());
 }
-void check(const Rejoin& m) {
+void check(Rejoin& m) {
+    m.process = std::max<uint64_t>(m.process, 1);
     if (m.host.size() > kMaxName || m.address.size() > kMaxName)
         fail("a REJOIN message has a host id or an address of more than ", kMaxName, " bytes");
     if (m.ring.size() > size_t(kMaxWorld))

@@ -22,6 +22,7 @@ class FakeRank {
         join.address = std::move(address);
         say(control_, wire::encode(join));
     }
+    Message hear_next() { return hear(control_); }
     // Reads on until a message of this type comes.
     Message await(wire::Type type) {
         for (;;) {
