@@ -103,8 +103,9 @@ void Coordinator::add(Socket socket, wire::Join join) {
         for (const ClientPtr& other : std::vector(clients_))
             if (other->id == refusal.id) refuse(*other, false, refusal.why);
     if (client->refused) return;
-    if (!tell_status(news, roster_.status()))
-        client->connection->send(wire::encode_text(wire::Type::status, roster_.status()));
+    const std::string status = roster_.status();
+    if (!tell_status(news, status))
+        client->connection->send(wire::encode_text(wire::Type::status, status));
     if (roster_.complete()) assign_ranks();
 }
 

@@ -73,16 +73,21 @@ std::string Roster::why_refused(const Member& member) const {
 }
 
 std::vector<Roster::Refusal> Roster::add(int id, wire::Join join) {
+    const auto ground = [this] {  // on which members are refused, beside those before them
+        const Member* zero = rank0();
+        return std::pair(world(), zero ? zero->id : -1);
+    };
+    const auto before = ground();
     members_.push_back({id, std::move(join)});
     std::vector<Refusal> refused;
     // From the start after each removal, which may change the world or rank 0.
-    for (size_t i = 0; i < members_.size();)
+    for (size_t i = ground() == before ? members_.size() - 1 : 0; i < members_.size();)
         if (std::string why = why_refused(members_[i]); why.empty()) {
             ++i;
         } else {
             refused.push_back({members_[i].id, std::move(why)});
             members_.erase(members_.begin() + i);
-            i = 0;
+            i = i == members_.size() && ground() == before ? i : 0;
         }
     return refused;
 }
