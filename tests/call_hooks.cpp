@@ -76,12 +76,12 @@ int call_rename(const char* from, const char* to) {
     return int(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 int call_renameat2(int at, const char* from, int in, const char* to, unsigned flags) {
-    if (on_file_call) on_file_call();
+    if (on_entry_call) on_entry_call();
     if (cannot_exchange && flags != 0) return errno = EINVAL, -1;
     return int(syscall(SYS_renameat2, at, from, in, to, flags));
 }
 int call_symlink(const char* target, const char* name) {
-    if (on_file_call) on_file_call();
+    if (on_entry_call) on_entry_call();
     return int(syscall(SYS_symlinkat, target, AT_FDCWD, name));
 }
 ssize_t call_pread(int file, void* bytes, size_t n, off_t offset) {
@@ -94,7 +94,7 @@ int call_poll(pollfd* files, nfds_t n, int ms) {
     return int(syscall(SYS_ppoll, files, n, ms < 0 ? nullptr : &time, nullptr, 0));
 }
 int call_unlinkat(int folder, const char* name, int flags) {
-    if (on_file_call) on_file_call();
+    if (on_entry_call) on_entry_call();
     return int(syscall(SYS_unlinkat, folder, name, flags));
 }
 }

@@ -11,10 +11,11 @@ namespace convoy {
 
 // How many of so many bytes the call may move; 0 bytes: it connects or accepts.
 inline std::function<size_t(size_t)> on_socket_call;
-inline std::function<void()> on_file_call;  // fsync, rename, symlink and unlinkat
-inline std::function<int()> read_error;     // of pread: an error number, or 0
-inline std::function<void()> on_wait;       // a wait that is for time alone: does not wait then
-inline bool cannot_exchange = false;        // a file system where files cannot change places
+inline std::function<void()> on_file_call;   // fsync and rename
+inline std::function<void()> on_entry_call;  // symlink, unlinkat and renameat2
+inline std::function<int()> read_error;      // of pread: an error number, or 0
+inline std::function<void()> on_wait;        // a wait that is for time alone: does not wait then
+inline bool cannot_exchange = false;         // a file system where files cannot change places
 
 // One of this process's connections, of the ring or to ranks' coordinators, is reset: both ends see
 // an error at their next call, nobody has ended. which: any number.

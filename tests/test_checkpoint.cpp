@@ -219,7 +219,7 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: a kill before any call of a save leaves 
                 REQUIRE(pid >= 0);
                 if (pid == 0) {
                     cannot_exchange = !exchanges;
-                    on_file_call = [&] {
+                    on_file_call = on_entry_call = [&] {
                         if (--call == 0) kill(getpid(), SIGKILL);
                     };
                     save(step, false, 1);

@@ -55,6 +55,8 @@ TEST_CASE("health: a rank that joins is healthy and says who is missing; so is o
     });
     HealthReport report = ask_until(port.get(), "joining: 1 of 2 joined, missing rank 1");
     CHECK(report.healthy);
+    CHECK(answers("127.0.0.1", port.get(), std::chrono::seconds(20), ""));
+    CHECK(!answers("127.0.0.1", free_port(), std::chrono::seconds(20), ""));
 
     JoinOptions options = options_for(1, 0);
     options.port = port.get();

@@ -59,24 +59,27 @@ void RunLog::open(const std::string& folder) {
     if (folder.empty()) return;
     folder_ = folder;
     path_ = folder + "/log.jsonl";
-    if (!write("")) fail("cannot write ", path_, ": ", std::strerror(errno));
+    if (!open_file()) fail("cannot write ", path_, ": ", std::strerror(errno));
 }
 
-// Opens the file first where it is not open, or was removed. A full disk may have cut a line short:
-// what follows begins another one.
+// A full disk may have cut a line short: what follows begins another one.
+bool RunLog::open_file() {
+    std::error_code failed;  // as the next call says
+    std::filesystem::create_directories(folder_, failed);
+    file_ = std::fopen(path_.c_str(), "a+");
+    if (!file_) return false;
+    const bool cut = std::fseek(file_, -1, SEEK_END) == 0 && std::fgetc(file_) != '\n';
+    std::fseek(file_, 0, SEEK_END);
+    if (cut) std::fputc('\n', file_);
+    return true;
+}
+
+// Opens the file first where it is not open, or was removed.
 bool RunLog::write(const std::string& text) {
     struct stat status = {};
     if (file_ && fstat(fileno(file_), &status) == 0 && status.st_nlink == 0)
         std::fclose(std::exchange(file_, nullptr));
-    if (!file_) {
-        std::error_code failed;  // as the next call says
-        std::filesystem::create_directories(folder_, failed);
-        file_ = std::fopen(path_.c_str(), "a+");
-        if (!file_) return false;
-        const bool cut = std::fseek(file_, -1, SEEK_END) == 0 && std::fgetc(file_) != '\n';
-        std::fseek(file_, 0, SEEK_END);
-        if (cut) std::fputc('\n', file_);
-    }
+    if (!file_ && !open_file()) return false;
     if (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0)
         return true;
     const int error = errno;

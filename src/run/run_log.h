@@ -70,6 +70,7 @@ class RunLog {
     Log& log_;
     std::mutex mutex_;  // of the file, and of what else shows events
     void open(const std::string& folder);
+    bool open_file();
     bool write(const std::string& text);
     void open_tensorboard(int64_t next_step);
     std::FILE* file_ = nullptr;
