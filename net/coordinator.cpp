@@ -359,6 +359,7 @@ asio::awaitable<void> Coordinator::tick() {
         const auto now = Clock::now();
         if (pause_.note(now)) {
             for (const ClientPtr& client : clients_) client->heard = now;
+            due_ = std::max(due_, now + form_patience);
             if (stage_ == Stage::regrouping) regroup_.doubt(now);
         }
         wire::Heartbeat heartbeat;

@@ -37,8 +37,8 @@
 //                                    u32 ms in this phase, text phase; from the coordinator: zeros,
 //                                    text whom the job waits for ("" unless it stalls)
 //   NOTICE      coordinator → rank   text for the log of every rank
-//   ABORT       both ways            i32 rank that was lost (-1: none), u8 what ends (End),
-//                                    text why
+//   ABORT       both ways            i32 rank that was lost, or not reached while a ring is formed
+//                                    (-1: none), u8 what ends (End), text why
 //   REJOIN      rank → coordinator   u64 job, u64 process, i64 steps done, text why ("": all
 //                                    agreed to, after a step): it has left the ring of this
 //                                    generation and waits for WELCOME to the next; text host id,
@@ -60,7 +60,7 @@
 //
 // Nothing that arrives is trusted: lengths are compared with a limit before anything is allocated,
 // counts with the bytes that are left, and every error says what was wrong. Control characters in a
-// text become '?', so that nobody writes lines of another's log; newlines too in a JOIN.
+// text become '?', and 1,100 bytes of one for people are taken: nobody writes another's log.
 #pragma once
 
 #include <cstdint>
