@@ -42,8 +42,10 @@ TEST_CASE("text from outside: what moves the cursor, turns the text or is no UTF
     std::FILE* file = std::fopen((folder / "log").c_str(), "w");
     REQUIRE(file);
     Log(file).notice("two\nlines of \u202e");
+    Log(file).error("\x1b[31merror:\x1b[0m ", "bad\x1b[0m\nfile");
     std::fclose(file);
-    CHECK(read_file(folder / "log") == "two\nlines of \\xe2\\x80\\xae\n");
+    CHECK(read_file(folder / "log") ==
+          "two\nlines of \\xe2\\x80\\xae\n\x1b[31merror:\x1b[0m bad\\x1b[0m\nfile\n");
 }
 
 TEST_CASE("text: durations and counts as people write them") {

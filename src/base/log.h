@@ -41,6 +41,8 @@ class Log {
     void notice(const Parts&... parts) {
         write(cat(parts...));
     }
+    // Why a process ends, behind "[rank 2] error: ".
+    void error(const std::string& lead, const std::string& why) { write(why, lead); }
     // A decision or a time that --verbose alone tells.
     template <class... Parts>
     void detail(const Parts&... parts) {
@@ -52,7 +54,7 @@ class Log {
     void erase();
 
  private:
-    void write(const std::string& text);
+    void write(const std::string& text, std::string lead = {});
 
     std::FILE* out_;
     std::mutex mutex_;

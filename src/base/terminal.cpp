@@ -46,13 +46,13 @@ void Log::erase() {
     if (std::exchange(drawn_, false)) std::fputs(kErase, stderr);
 }
 
-void Log::write(const std::string& text) {
+void Log::write(const std::string& text, std::string lead) {
     erase();
     std::lock_guard lock(mutex_);
     const std::string stamp = verbose_ ? fmt::format("{:9.3f} s  ", seconds_since(begin_)) : "";
     std::string all;
     for (const std::string& line : split(text, '\n'))
-        all += stamp + prefix_ + printable(line) + "\n";
+        all += stamp + prefix_ + std::exchange(lead, "") + printable(line) + "\n";
     std::fwrite(all.data(), 1, all.size(), out_);  // one write: lines of ranks do not mix
     std::fflush(out_);
 }

@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
         const auto* failure = dynamic_cast<const std::system_error*>(&error);
         if (failure && failure->code() == std::errc::broken_pipe && std::ferror(stdout))
             return 128 + SIGPIPE;
-        Log(stderr).notice(log.prefix(), in_red("error:", stderr), " ", error.what());
+        Log(stderr).error(cat(log.prefix(), in_red("error:", stderr), " "), error.what());
         return stop_signal() ? 128 + stop_signal() : 1;
     }
 }
