@@ -402,6 +402,7 @@ void Coordinator::give_up(Clock::time_point now) {
 // No rank that forms a ring is waited for without end: a stranger may have taken its place.
 void Coordinator::hurry(Clock::time_point now) {
     if (now < due_ || stage_ == Stage::gathering || stage_ == Stage::running) return;
+    if (cut_off_) return;  // then the others are not late
     due_ = Clock::time_point::max();
     std::vector<int> late;
     for (const ClientPtr& client : clients_)
