@@ -137,8 +137,8 @@ void fuzz_torch(Bytes bytes) {
     }
 }
 
-// A body of each kind of message: what is taken (control characters are '?' then) must be as
-// long, and be taken as it is when it is sent again. The first bytes are a header as well.
+// A body of each kind of message: what is taken (texts are escaped and cut then) must be taken as
+// it is when it is sent again. The first bytes are a header as well.
 template <class... M>
 void fuzz_messages(std::string_view body) {
     const auto one = [&]<class N>(N*) {
@@ -146,7 +146,7 @@ void fuzz_messages(std::string_view body) {
             const std::string sent = wire::encode(wire::decode<N>(body, 7));
             const std::string_view taken = std::string_view(sent).substr(wire::kHeaderBytes);
             const auto again = [&]() noexcept { return wire::encode(wire::decode<N>(taken, 7)); };
-            if (taken.size() != body.size() || again() != sent) __builtin_trap();
+            if (again() != sent) __builtin_trap();
         } catch (const Error&) {}
     };
     (one(static_cast<M*>(nullptr)), ...);
