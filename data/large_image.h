@@ -19,6 +19,7 @@ class LargeImage {
     LargeImage() { current_ = this; }
     ~LargeImage() {
         current_ = nullptr;
+        if (!is_large()) return;
         {
             std::lock_guard lock(mutex_);
             taken_ -= bytes_;

@@ -39,9 +39,8 @@ const char* advice(const std::string& why) {
     if (why.find("not known") != std::string::npos)
         return "is --coord spelled right, and known to DNS or /etc/hosts here?";
     if (why.find("refused") != std::string::npos)
-        return "is rank 0 (or `trainer coordinator`) running there, on this port? A job that "
-               "trains "
-               "is entered by the port of any of its ranks";
+        return "is rank 0 (or `trainer coordinator`) running there, on this port? The port of any "
+               "rank leads into a job that trains";
     if (why.find("no answer") != std::string::npos || why.find("no route") != std::string::npos)
         return "is the address right, the machine up, and no firewall in the way?";
     if (why.find("of a rank") != std::string::npos)

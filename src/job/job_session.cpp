@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
+#include "src/base/sha256.h"
 #include "src/job/exchange.h"
 
 namespace convoy {
@@ -33,6 +34,13 @@ Access access_of(const Config& config) {
     if ((std::filesystem::status(file).permissions() & others) != std::filesystem::perms::none)
         fail("--token-file ", file, " can be read by every user of this machine: chmod 600 ", file);
     return access;
+}
+
+std::string comparable(const std::string& value) {
+    constexpr size_t kMost = 200;
+    if (value.size() <= kMost) return value;
+    return cat(value.substr(0, kMost / 2), " … (", value.size(), " bytes, SHA-256 ",
+               sha256_of(value).substr(0, 16), ")");
 }
 
 static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
@@ -74,7 +82,7 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     const bool decides = config.rank == 0 && config.resume.empty();
     for (const auto& [name, value] : job_settings(config, line.command))
         if ((find_option(name)->flags & kJob) && (decides || line.given.contains(name)))
-            options.settings[name] = value;
+            options.settings[name] = comparable(value);
     if (adjust) adjust(options);
     return join(options, log, stop);
 }

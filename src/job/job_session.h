@@ -55,6 +55,9 @@ class JobSession {
     bool lost_rank0_ = false;
 };
 
+// What a JOIN says of a setting: equal where the values are, however many classes they list.
+std::string comparable(const std::string& value);
+
 // Joins, runs `command`, and returns its exit status. If it throws, the other ranks get the cause
 // and end as well.
 int run_in_job(const CommandLine& line, Log& log, const Stop& stop, int (*command)(JobSession&));
