@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <csignal>
 #include <fstream>
 
 #include "tests/hosts.h"
@@ -13,6 +14,8 @@ namespace convoy {
 namespace {
 
 using std::chrono::milliseconds;
+
+volatile std::sig_atomic_t told = 0;  // the signal that a rank got
 
 // One rank as a process; what it says is read line by line: its log, and its result at the end.
 class Process {
@@ -29,10 +32,13 @@ class Process {
             Log log(out);
             try {
                 hosts.enter(host, names);
-                Job job = join(options, log);
+                std::signal(SIGTERM, [](int number) { told = number; });
+                Job job = join(options, log, [] { return int(told); });
                 log.info("result: ", work(job));
                 job.communicator->barrier();
                 job.communicator->leave();
+            } catch (const CutOff& e) {
+                log.info("error, and it saves: ", e.what());
             } catch (const std::exception& e) {
                 log.info("error: ", e.what());
             }
@@ -89,6 +95,21 @@ std::string sum_and_tell(Job& job) {
             ports += line.find(" 0A ") != std::string::npos;  // state LISTEN
     }
     return told + cat(" ports ", ports);
+}
+
+using Processes = std::vector<std::unique_ptr<Process>>;
+
+// An elastic job, a rank on each host; it stands when this returns.
+Processes start_elastic(const Hosts& hosts, int world, const std::function<std::string(Job&)>& work,
+                        milliseconds join_timeout = milliseconds(15'000)) {
+    Processes ranks;
+    for (int rank = 0; rank < world; ++rank) {
+        JoinOptions options = options_for(rank, "10.77.0.1");
+        options.world = world, options.elastic = true, options.join_timeout = join_timeout;
+        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, work));
+    }
+    for (auto& rank : ranks) rank->await(cat(world, " of ", world, " joined"));
+    return ranks;
 }
 
 // Until the ring breaks, and in the next one that lasts; then how many ranks that has.
@@ -246,13 +267,7 @@ TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one
 TEST_CASE("two coordinators of one job: its ranks go to the lower rank's and go on together") {
     Hosts hosts(4);
     if (!hosts.made()) return;
-    std::vector<std::unique_ptr<Process>> ranks;
-    for (int rank = 0; rank < 4; ++rank) {
-        JoinOptions options = options_for(rank, "10.77.0.1");
-        options.world = 4, options.elastic = true;
-        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, sum_in_two_rings));
-    }
-    for (auto& rank : ranks) rank->await("4 of 4 joined");
+    Processes ranks = start_elastic(hosts, 4, sum_in_two_rings);
     REQUIRE(hosts.run(3, "ip route add blackhole 10.77.0.2"));
     ranks[1]->signal(SIGSTOP);
     ranks[0]->signal(SIGKILL);
@@ -270,13 +285,7 @@ TEST_CASE("two coordinators of one job: its ranks go to the lower rank's and go 
 TEST_CASE("ranks that are all cut off from each other wait, and go on together when they can") {
     Hosts hosts(4);
     if (!hosts.made()) return;
-    std::vector<std::unique_ptr<Process>> ranks;
-    for (int rank = 0; rank < 4; ++rank) {
-        JoinOptions options = options_for(rank, "10.77.0.1");
-        options.world = 4, options.elastic = true, options.join_timeout = milliseconds(40'000);
-        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, sum_in_two_rings));
-    }
-    for (auto& rank : ranks) rank->await("4 of 4 joined");
+    Processes ranks = start_elastic(hosts, 4, sum_in_two_rings, milliseconds(40'000));
     for (int host = 1; host <= 4; ++host) REQUIRE(hosts.plug(host, false));
     for (auto& rank : ranks)
         CHECK(contains(rank->await("waits for them"), "only 1 rank of 4 answers"));
@@ -284,20 +293,22 @@ TEST_CASE("ranks that are all cut off from each other wait, and go on together w
     for (auto& rank : ranks) CHECK(contains(rank->await("result:"), "4 ranks"));
 }
 
-TEST_CASE("a rank that is cut off from the others ends when its patience does; they go on") {
+TEST_CASE("a rank that is cut off ends when its patience does, or by a signal, and saves") {
     Hosts hosts(3);
     if (!hosts.made()) return;
-    std::vector<std::unique_ptr<Process>> ranks;
-    for (int rank = 0; rank < 3; ++rank) {
-        JoinOptions options = options_for(rank, "10.77.0.1");
-        options.elastic = true, options.join_timeout = milliseconds(5'000);
-        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, sum_in_two_rings));
+    for (const bool by_signal : {false, true}) {
+        CAPTURE(by_signal);
+        REQUIRE(hosts.plug(1, true));
+        Processes ranks =
+            start_elastic(hosts, 3, sum_in_two_rings, milliseconds(by_signal ? 40'000 : 5'000));
+        REQUIRE(hosts.plug(1, false));  // rank 0's, with the coordinator
+        CHECK(contains(ranks[1]->await("result:"), "2 ranks"));
+        CHECK(contains(ranks[2]->await("result:"), "2 ranks"));
+        if (by_signal) ranks[0]->signal(SIGTERM);
+        CHECK(contains(ranks[0]->await("error, and it saves:"),
+                       by_signal ? "stopped by signal 15 while it waited for other ranks"
+                                 : "this part of the job ends"));
     }
-    for (auto& rank : ranks) rank->await("3 of 3 joined");
-    REQUIRE(hosts.plug(1, false));  // rank 0's, with the coordinator
-    CHECK(contains(ranks[1]->await("result:"), "2 ranks"));
-    CHECK(contains(ranks[2]->await("result:"), "2 ranks"));
-    CHECK(contains(ranks[0]->await("error:"), "this part of the job ends"));
 }
 
 TEST_CASE("a coordinator in a process of its own beside a rank's: the ranks go to the former") {

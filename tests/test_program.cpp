@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 
+#include "src/job/job_session.h"
 #include "src/run/run_log.h"
 #include "tests/device.h"
 #include "tests/net_support.h"
@@ -243,6 +244,26 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(resume_status == 0);
     CHECK(resumed.find("resumed from") != std::string::npos);
     CHECK(resumed.find("done: 15 steps") != std::string::npos);
+}
+
+TEST_CASE("program: a job of classes whose names fill more than a JOIN may hold") {
+    CHECK(comparable("64") == "64");
+    const std::string names(20'000, 'a');
+    CHECK(comparable(names).size() < 200);
+    CHECK(comparable(names) == comparable(std::string(20'000, 'a')));
+    CHECK(comparable(names) != comparable(names + "b"));
+    TempDir folder;
+    std::string classes;
+    for (int i = 0; i < 90; ++i) {
+        const std::string name = cat(std::string(200, 'a'), i);
+        write_images(folder / "data/" + name, 1);
+        classes += (i ? "," : "") + name;
+    }
+    const auto [status, output] = run_trainer(
+        {"--coord", at(free_port()), "--world", "1", "--data", folder / "data", "--classes",
+         classes, "--size", "16", "--batch", "8", "--steps", "1", "--out", folder / "run"});
+    CAPTURE(output);
+    CHECK(status == 0);
 }
 
 TEST_CASE("program: in bf16 each validation is of the weights as they are then") {
