@@ -311,6 +311,17 @@ TEST_CASE("a rank that is cut off ends when its patience does, or by a signal, a
     }
 }
 
+TEST_CASE("a rank that was cut off does not go on alone when the others have ended meanwhile") {
+    Hosts hosts(3);
+    if (!hosts.made()) return;
+    Processes ranks = start_elastic(hosts, 3, sum_in_two_rings, milliseconds(40'000));
+    REQUIRE(hosts.plug(1, false));
+    CHECK(contains(ranks[0]->await("waits for them"), "only 1 rank of 3 answers"));
+    ranks.resize(1);  // the others, gone on as two, end; connections to them are refused
+    REQUIRE(hosts.plug(1, true));
+    CHECK(contains(ranks[0]->await("error:"), "the others may have gone on without it"));
+}
+
 TEST_CASE("a coordinator in a process of its own beside a rank's: the ranks go to the former") {
     Hosts hosts(4);
     if (!hosts.made()) return;
