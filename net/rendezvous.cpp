@@ -326,7 +326,12 @@ void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     }
     const bool everywhere =
         !options_.advertise.empty() || (is_loopback(local) && !means_this_machine(options_.host));
-    const int first = options_.listen_port ? options_.listen_port : options_.port;
+    // The coordinator's port on its own machine is never free for this: where its process was killed
+    // after it answered, the next one listens there.
+    const bool beside_coordinator = connection_->remote_endpoint().address() == local;
+    const int first = options_.listen_port
+                          ? options_.listen_port
+                          : std::min(options_.port + int{beside_coordinator}, 65'535);
     const int last = options_.listen_port ? first : std::min(first + kPortsTried, 65'535);
     for (int port = first; port <= last; ++port) {
         try {

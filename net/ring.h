@@ -1,8 +1,10 @@
 // ring.h — the collectives, on the links of one rank. Used by one thread; every call blocks.
 //
-// Each message between ranks is a wire::Header and the data of the collective. The header names
-// the collective (type, number, generation) and its size. A neighbour in another collective, or in
-// one of another size, is an error that names it, before a byte of its data is used.
+// Each message between ranks is a wire::Header and the data of the collective, in pieces; without
+// TLS behind each piece u64 the sum of its 64-bit words (stream_sum.h). The header names the
+// collective (type, number, generation) and its size. A neighbour in another collective, or in one
+// of another size, is an error that names it, before a byte of its data is used; a piece with
+// another sum is a link that broke.
 #pragma once
 
 #include <array>

@@ -450,6 +450,35 @@ TEST_CASE("an edge that somebody bends to another rank than was meant is refused
     CHECK(refused == 8);
 }
 
+TEST_CASE("a rank does not take the port of a coordinator that ends just then") {
+    const std::string token = make_token();
+    Diary diary;
+    asio::io_context io;
+    tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+    const uint16_t port = acceptor.local_endpoint().port();
+    std::thread rank1(
+        [&] { CHECK_THROWS_AS(join(options_for(1, port, token), diary.log()), Error); });
+    const TlsContext tls = make_tls(token);
+    const std::string refusal = wire::encode(wire::Refuse{false, "enough"});
+    std::string address;
+    const auto run = [&]() -> asio::awaitable<void> {
+        Socket control = co_await acceptor.async_accept(asio::use_awaitable);
+        acceptor.close();  // the port is free while the rank still shakes hands
+        co_await secure(control, tls, false);
+        Message message;
+        co_await read_message(control, wire::kJoinLimit, message);
+        address = wire::decode<wire::Join>(message.body).address;
+        co_await write_message(control, refusal);
+    };
+    std::exception_ptr failure;
+    asio::co_spawn(io, run(), [&](std::exception_ptr error) { failure = error; });
+    io.run();
+    rank1.join();
+    if (failure) std::rethrow_exception(failure);
+    CHECK(address.starts_with("127.0.0.1:"));
+    CHECK(address != cat("127.0.0.1:", port));
+}
+
 TEST_CASE("a token on one side only, or another one, ends both sides' wait with one sentence") {
     const std::string token = make_token();
     const std::pair<std::string, std::string> sides[] = {
