@@ -93,9 +93,14 @@ int64_t Loader::steps(int64_t consumed) const {
 void Loader::start(uint32_t epoch, int64_t consumed) {
     ENSURE(consumed >= 0, consumed, " samples consumed");
     std::unique_lock lock(mutex_);
+    if (taken_ >= new_from_) take_new_shares();
+    if (running_ && !failure_ && epoch == epoch_ && taken_ > 0 && new_shares_.empty() &&
+        consumed == consumed_ + taken_ * options_.batch)
+        return;
     running_ = false;  // no new rows; those in progress write to slots that will be reused
     ready_.wait(lock, [&] { return busy_ == 0; });
     for (Slot& slot : slots_) slot.state = State::free;
+    take_new_shares();
     failure_ = nullptr;
     lock.unlock();
     source_->begin_epoch();
@@ -108,6 +113,28 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
     work_.notify_all();
 }
 
+void Loader::cut_anew(std::vector<double> shares, int rank) {
+    std::lock_guard lock(mutex_);
+    std::vector<double>& now = options_.shares;
+    if (!running_) {
+        now = std::move(shares), options_.rank = rank;
+        return;
+    }
+    ENSURE(shares.size() >= now.size() && rank == options_.rank, "rank ", rank, " of ",
+           shares.size(), ", before ", options_.rank, " of ", now.size());
+    if (taken_ >= new_from_) take_new_shares();
+    if (new_shares_.empty()) now.resize(shares.size());
+    if (shares == now) return;
+    new_shares_ = std::move(shares);
+    const int64_t lent = std::ranges::count(slots_, State::lent, &Slot::state);
+    new_from_ = taken_ + int64_t(slots_.size()) - lent;
+    expected_ = std::min(expected_, new_from_);
+}
+
+void Loader::take_new_shares() {
+    if (!new_shares_.empty()) options_.shares = std::exchange(new_shares_, {});
+}
+
 Batch* Loader::next() {
     std::unique_lock lock(mutex_);
     ENSURE(running_, "next() before start()");
@@ -118,6 +145,7 @@ Batch* Loader::next() {
     waited_ += seconds_since(begin);
     if (failure_) std::rethrow_exception(failure_);
     slot.state = State::lent;
+    slot.batch.wanted_by.resize(std::max(slot.batch.wanted_by.size(), options_.shares.size()));
     ++taken_;
     return &slot.batch;
 }
@@ -219,12 +247,14 @@ Loader::Slice Loader::slice(int64_t step) const {
     const int64_t begin = consumed_ + step * options_.batch;
     const int64_t end = std::min(begin + options_.batch, samples_);
     Slice slice{end - begin, {}, {}, 0};
-    const size_t world = std::max(options_.parts.size(), options_.shares.size());
+    const bool is_new = !new_shares_.empty() && step >= new_from_;
+    const std::vector<double>& shares = is_new ? new_shares_ : options_.shares;
+    const size_t world = std::max(options_.parts.size(), shares.size());
     int64_t at = 0;
     for (int rank = 0; rank < int(world); ++rank) {
         Range part;
         if (options_.parts.empty()) {
-            const Range share = share_of(slice.size, options_.shares, rank);
+            const Range share = share_of(slice.size, shares, rank);
             part = {begin + share.begin, begin + share.end};
         } else {
             part = {dealt(begin, options_.parts, rank), dealt(end, options_.parts, rank)};

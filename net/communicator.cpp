@@ -129,11 +129,11 @@ class RingCommunicator final : public Communicator {
     std::future<void> allreduce_sum(std::span<float> data) override {
         return submit([this, data] { ring_->sum(data); });
     }
-    std::future<void> gather(std::vector<std::span<float>> blocks) override {
+    std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
         ENSURE(int(blocks.size()) == world_, blocks.size(), " blocks");
         std::vector<std::span<std::byte>> bytes;
         for (const auto& block : blocks) bytes.push_back(std::as_writable_bytes(block));
-        return submit([this, bytes = std::move(bytes)] { ring_->gather(bytes, true); });
+        return submit([this, bytes = std::move(bytes), exact] { ring_->gather(bytes, !exact); });
     }
     void broadcast(std::span<std::byte> data, int root) override {
         submit([this, data, root] { ring_->broadcast(data, root); }).get();

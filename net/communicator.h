@@ -113,9 +113,10 @@ class Communicator {
 
     // Starts an all-gather of floats, in order with the sums: blocks[r] of rank r reaches every
     // rank. All ranks know all sizes (they may differ, or be 0); the caller fills this rank's own
-    // block first. With the bf16 wire each block is rounded once, on its owner as well. The
-    // blocks (not the vector) must stay alive, unread and unwritten until the future is ready.
-    virtual std::future<void> gather(std::vector<std::span<float>> blocks) = 0;
+    // block first. With the bf16 wire each block is rounded once, on its owner as well, unless they
+    // are `exact`. The blocks (not the vector) must stay alive, unread and unwritten until the
+    // future is ready.
+    virtual std::future<void> gather(std::vector<std::span<float>> blocks, bool exact = false) = 0;
 
     // The next three calls block and run in order with the sums.
     // data = that of rank `root`; it has the same size on every rank.

@@ -14,7 +14,7 @@ class NullCommunicator : public Communicator {
     int rank() const override { return rank_; }
     int world() const override { return world_; }
     std::future<void> allreduce_sum(std::span<float>) override { return done(); }
-    std::future<void> gather(std::vector<std::span<float>>) override { return done(); }
+    std::future<void> gather(std::vector<std::span<float>>, bool) override { return done(); }
     void broadcast(std::span<std::byte>, int) override { status_.throw_if_ended(); }
     Ranks regroup(int64_t, bool, std::vector<int>) override { fail("there is no other rank"); }
     // As if all ranks had sent the same bytes.

@@ -326,8 +326,8 @@ void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     }
     const bool everywhere =
         !options_.advertise.empty() || (is_loopback(local) && !means_this_machine(options_.host));
-    // The coordinator's port on its own machine is never free for this: where its process was killed
-    // after it answered, the next one listens there.
+    // The coordinator's port on its own machine is never free for this: where its process was
+    // killed after it answered, the next one listens there.
     const bool beside_coordinator = connection_->remote_endpoint().address() == local;
     const int first = options_.listen_port
                           ? options_.listen_port

@@ -299,8 +299,10 @@ TEST_CASE("plan: what stands out is named, once and rightly") {
 // Notes the floats of each sum, and of each gather.
 struct Sizes final : NullCommunicator {
     Sizes() : NullCommunicator(0, 2) {}
-    std::future<void> allreduce_sum(std::span<float> data) override { return gather({data}); }
-    std::future<void> gather(std::vector<std::span<float>> blocks) override {
+    std::future<void> allreduce_sum(std::span<float> data) override {
+        return gather({data}, false);
+    }
+    std::future<void> gather(std::vector<std::span<float>> blocks, bool) override {
         floats.push_back(0);
         for (const auto& block : blocks) floats.back() += block.size();
         return done();

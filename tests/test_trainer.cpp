@@ -457,7 +457,7 @@ class Apart final : public NullCommunicator {
  public:
     using NullCommunicator::NullCommunicator;
     std::future<void> allreduce_sum(std::span<float>) override { fail("a local step sums"); }
-    std::future<void> gather(std::vector<std::span<float>>) override { fail("… gathers"); }
+    std::future<void> gather(std::vector<std::span<float>>, bool) override { fail("… gathers"); }
     void broadcast(std::span<std::byte>, int) override { fail("… broadcasts"); }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte>) override {
         fail("… gathers bytes");

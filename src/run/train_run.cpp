@@ -158,6 +158,7 @@ void TrainRun::train_epoch() {
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
         show_images(*batch);
+        if (slices_) pass_slice();
         const auto begin = Clock::now();
         const double waited = trainer_->seconds_waited_for_network();
         Sums sums = trainer_->step(*batch, at_, lr, loader_->peek());
@@ -220,7 +221,7 @@ void TrainRun::keep_weights_equal() {
     checked_step_ = at_.step;
     Pipeline* const pipeline = trainer_->pipeline();
     Communicator& equals = pipeline ? pipeline->replicas() : communicator_;
-    if (equals.world() == 1) return;
+    if (equals.world() == 1 || slices_) return;
     auto found = take_majority(model_->params(), optimizer_->state(), *backend_, equals);
     if (!found) return;
     if (pipeline) {  // from numbers among the replicas of this stage

@@ -5,7 +5,7 @@
 //   train_run_start.cpp  before step 1: weights, and what is printed
 //   train_run_save.cpp   the run folder and its checkpoints
 //   train_run_trace.cpp  traces of its steps
-//   train_run_again.cpp  after a rank was lost or has left: the same state, other shares
+//   train_run_again.cpp  after a rank was lost, has left or joins: the same state, other shares
 #pragma once
 
 #include <memory>
@@ -18,6 +18,7 @@
 #include "src/base/clock.h"
 #include "src/base/terminal.h"
 #include "src/job/job_setup.h"
+#include "src/job/state_slices.h"
 #include "src/page/server.h"
 #include "src/run/run_log.h"
 #include "src/run/trace_file.h"
@@ -52,6 +53,7 @@ class TrainRun {
  private:
     void build();
     void drop();  // what build() made
+    std::vector<double> shares_now() const;
     void thaw();
     void open_sources();
     std::unique_ptr<Loader> make_loader(std::shared_ptr<const Source> source, bool training,
@@ -84,7 +86,8 @@ class TrainRun {
     }
     bool epoch_done() const { return at_.consumed >= loader_->samples(); }
 
-    struct Left {};  // thrown where this rank has left the job, which goes on
+    static constexpr int kSlots = 3;  // of the loader: the batch in training, and two ahead
+    struct Left {};                   // thrown where this rank has left the job, which goes on
     int wish();
     void part();
     void wait_for_ranks();
@@ -92,9 +95,18 @@ class TrainRun {
     void go_on();
     State snapshot();
     void start_together();
-    void agree(State& state);
+    std::vector<nlohmann::json> tell(const State* state);
+    size_t find_root(const std::vector<nlohmann::json>& all);
+    void agree(State& state, const std::vector<nlohmann::json>& all);
+    void follow(const nlohmann::json& root);
     void take_up(const State& state);
     void cut_shares(const std::vector<int>& before);
+    bool can_stay() const;
+    bool fit_as_they_are(const std::vector<nlohmann::json>& all);
+    void meet_newcomers(const std::vector<nlohmann::json>& all);
+    void pass_slice();
+    void cut_anew();
+    bool lacks_state() const;
 
     void open_tracks();
     bool wants_trace();
@@ -166,8 +178,11 @@ class TrainRun {
     Sums last_val_, epoch_sums_, committed_sums_, step_sums_;
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
-    bool shown_ = false;      // the first images
-    bool agreed_ = false;     // all ranks have had the same state
+    bool shown_ = false;                   // the first images
+    bool agreed_ = false;                  // all ranks have had the same state, or get it
+    std::unique_ptr<StateSlices> slices_;  // while newcomers have no share
+    Clocks pace_;                          // of this ring's beginning, and the step there
+    int64_t pace_step_ = 0;
     bool head_only_ = false;  // --freeze-epochs: the model as it was built last
     bool drift_ = false;      // the ranks' weights differ by roundings: compared once an epoch
     const int first_rank_ = setup_.rank();

@@ -1,9 +1,12 @@
-// train_run_again.cpp — a training run goes on after a rank was lost or has left.
+// train_run_again.cpp — a training run goes on after a rank was lost, has left or joins.
 //
 //   RingBroken ─► snapshot    the state to the host; what depends on shares goes
 //              ─► regroup     a ring of those that are left   ◄─┐ another one lost
 //              ─► agree       the state of who is furthest     ─┘
 //              ─► build, take_up, and train() goes on, or waits for --min-world ranks
+//
+// Where ranks only join, nobody waits for them: model and batches stay as they are, and newcomers
+// get the state in slices, between steps, before they have a share (state_slices.h).
 //
 // A rank does a step only with all sums of it, and gives sums to the next one only then: so ranks
 // differ by one step at most, and whoever lacks that step takes the state of one who has done it.
@@ -29,7 +32,6 @@ namespace convoy {
 using nlohmann::json;
 
 struct TrainRun::State {
-    Position at;
     int64_t optimizer_steps;
     std::vector<std::vector<float>> arenas;  // weights, optimizer state
 };
@@ -106,26 +108,43 @@ void TrainRun::go_on() {
     trainer_->sync().rewind();
     if (usage_) usage_->forget();
     at_ = committed_, epoch_sums_ = committed_sums_;
+    if (lacks_state()) at_.step = -1;
+    slices_.reset();
     if (costs_ && !planned_ && !trace_) trace_ = trace_part(setup_.job.tracer);
-    State state = snapshot();
-    drop();
+    std::optional<State> state;
+    const auto put_away = [&] {
+        if (state) return;
+        state = snapshot();
+        drop();
+    };
     const bool planned = std::exchange(planned_, false);
+    const bool comes = setup_.job.is_newcomer() && !agreed_;
+    if (!(planned || comes) || !can_stay()) put_away();
     std::string why;
     std::exception_ptr failure;
     for (bool done = false; !done && !failure;) {
         try {
-            cut_shares(setup_.job.regroup(state.at.step, planned, why));
-            agree(state);
+            cut_shares(setup_.job.regroup(at_.step, planned, why));
+            const std::vector<json> all = tell(state ? &*state : nullptr);
+            if (fit_as_they_are(all)) {
+                meet_newcomers(all);
+            } else {
+                put_away();
+                agree(*state, all);
+            }
             done = true;
         } catch (const RingBroken&) {
-            // once more
+            put_away();
         } catch (const std::exception&) {
             failure = std::current_exception();
         }
     }
-    build();
-    take_up(state);
+    if (state) {
+        build();
+        take_up(*state);
+    }
     if (failure) std::rethrow_exception(failure);
+    pace_ = clocks(), pace_step_ = at_.step;
     const bool is_heir = setup_.rank() == 0 && folder_.empty();
     if (is_heir) {
         folder_ = open_run_folder(config_, std::max(first_rank_, 1));
@@ -173,7 +192,7 @@ void TrainRun::start_together() {
     } else if (setup_.world() > 1) {
         State state = snapshot();
         const bool had = head_only_;
-        agree(state);
+        agree(state, tell(&state));
         if (head_only_ != had) drop(), build();
         take_up(state);
     }
@@ -181,7 +200,7 @@ void TrainRun::start_together() {
 }
 
 TrainRun::State TrainRun::snapshot() {
-    State state{at_, optimizer_->steps_done, {}};
+    State state{optimizer_->steps_done, {}};
     const auto copy = [&](const float* values, size_t n) {
         backend_->download(state.arenas.emplace_back(n).data(), values, n * sizeof(float));
     };
@@ -200,72 +219,168 @@ void TrainRun::cut_shares(const std::vector<int>& before) {
     setup_.shares.weights = std::move(weights);
 }
 
-// Collective: all have the state of the rank that has done the most steps; of those the one whose
-// epoch is not closed yet, so that its validation is repeated. Where it throws, `state` is as it
-// was.
-void TrainRun::agree(State& state) {
-    const auto sums_json = [](const Sums& s) {
-        return json{s.loss, s.correct, s.top5, s.count, s.skipped};
-    };
-    const auto sums_from = [](const json& j) { return Sums{j[0], j[1], j[2], j[3], j[4]}; };
+static json sums_json(const Sums& s) { return {s.loss, s.correct, s.top5, s.count, s.skipped}; }
+static Sums sums_from(const json& j) { return {j[0], j[1], j[2], j[3], j[4]}; }
+
+// Collective: where each rank is. state: what this one has put away, if it has.
+std::vector<json> TrainRun::tell(const State* state) {
+    std::vector<size_t> sizes;  // of the arenas
+    if (state) {
+        for (const std::vector<float>& arena : state->arenas) sizes.push_back(arena.size());
+    } else {
+        sizes.assign(1 + optimizer_->state().size(), model_->params().state_size);
+        sizes[0] = model_->params().weights_size;
+    }
     const double own_share = agreed_ ? 0 : setup_.shares.newcomer;
-    json sizes;
-    for (const std::vector<float>& arena : state.arenas) sizes.push_back(arena.size());
-    const auto all = gather_json(communicator_, {{"step", state.at.step},
-                                                 {"sizes", sizes},
-                                                 {"shares", setup_.shares.weights},
-                                                 {"share", own_share},
-                                                 {"epoch", state.at.epoch},
-                                                 {"consumed", state.at.consumed},
-                                                 {"optimizer", state.optimizer_steps},
-                                                 {"best", best_top1_},
-                                                 {"peak", peak_top1_},
-                                                 {"stale", stale_},
-                                                 {"head_only", head_only_},
-                                                 {"trace", trace_.has_value()},
-                                                 {"lr", step_lr_},
-                                                 {"sums", sums_json(step_sums_)},
-                                                 {"epoch_sums", sums_json(epoch_sums_)}});
+    // For how many images its model and its loaders are; 0: it has put them away.
+    const int images = state ? 0 : model_->max_batch();
+    const auto all = gather_json(
+        communicator_, {{"step", at_.step},
+                        {"sizes", sizes},
+                        {"images", images},
+                        {"shares", setup_.shares.weights},
+                        {"share", own_share},
+                        {"epoch", at_.epoch},
+                        {"consumed", at_.consumed},
+                        {"optimizer", state ? state->optimizer_steps : optimizer_->steps_done},
+                        {"best", best_top1_},
+                        {"peak", peak_top1_},
+                        {"stale", stale_},
+                        {"head_only", head_only_},
+                        {"trace", trace_.has_value()},
+                        {"lr", step_lr_},
+                        {"sums", sums_json(step_sums_)},
+                        {"epoch_sums", sums_json(epoch_sums_)}});
     if (std::ranges::any_of(all, [](const json& one) { return one.is_null(); })) throw SetUpAgain();
+    return all;
+}
+// The rank that has done the most steps; of those one whose epoch is not closed yet, so that its
+// validation is repeated. Its shares are those of all.
+size_t TrainRun::find_root(const std::vector<json>& all) {
     const auto root = std::ranges::max_element(all, {}, [](const json& one) {
         return std::pair(one["step"].get<int64_t>(), -one["epoch"].get<int64_t>());
     });
     if ((*root)["step"] < 0)
         fail(
-            "rank 0 was lost before the other ranks had the weights of --init or --resume; start "
-            "again");
-    const bool thaws = head_only_ != (*root)["head_only"].get<bool>();
-    if (!thaws && (*root)["sizes"] != sizes)
+            "the ranks that had the weights are gone, before this one had them: of --init, "
+            "--resume or the job that it joined; start again, by --resume where there is a "
+            "checkpoint");
+    std::vector<double>& weights = setup_.shares.weights;
+    weights = (*root)["shares"].get<std::vector<double>>();
+    for (size_t rank = 0; rank < all.size(); ++rank)
+        if (const double share = all[rank]["share"]; share > 0) weights[rank] = share;
+    return size_t(root - all.begin());
+}
+
+// All have the state of the root. Collective. Where it throws, `state` is as it was.
+void TrainRun::agree(State& state, const std::vector<json>& all) {
+    const size_t root = find_root(all);
+    const json& its = all[root];
+    const bool thaws = head_only_ != its["head_only"].get<bool>();
+    if (!thaws && its["sizes"] != all[size_t(setup_.rank())]["sizes"])
         fail(
             "this rank has the model in another layout than the others: run the same build on all "
             "machines");
-    setup_.shares.weights = (*root)["shares"].get<std::vector<double>>();
-    for (size_t rank = 0; rank < all.size(); ++rank)
-        if (const double share = all[rank]["share"]; share > 0) setup_.shares.weights[rank] = share;
     std::vector<std::vector<float>> received(state.arenas.size());
     for (size_t i = 0; i < received.size(); ++i) {
         std::vector<float>& arena = received[i];
-        if (thaws) arena.resize((*root)["sizes"].at(i));
+        if (thaws) arena.resize(its["sizes"].at(i));
         if (equal_on_all_ranks(thaws ? arena : state.arenas[i], communicator_)) continue;
         if (!thaws) arena = state.arenas[i];
-        communicator_.broadcast(std::as_writable_bytes(std::span(arena)), int(root - all.begin()));
+        communicator_.broadcast(std::as_writable_bytes(std::span(arena)), int(root));
     }
     for (size_t i = 0; i < received.size(); ++i)
         if (!received[i].empty()) state.arenas[i] = std::move(received[i]);
-    state.optimizer_steps = (*root)["optimizer"];
-    const bool is_behind = state.at.step >= 0 && state.at.step < (*root)["step"];
-    state.at = {(*root)["epoch"], (*root)["consumed"], (*root)["step"]};
-    at_ = state.at;
-    head_only_ = (*root)["head_only"];
-    best_top1_ = (*root)["best"], peak_top1_ = (*root)["peak"], stale_ = (*root)["stale"];
+    state.optimizer_steps = its["optimizer"];
+    follow(its);
+    trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });
+}
+
+// This rank is where the root is.
+void TrainRun::follow(const json& root) {
+    const bool is_behind = at_.step >= 0 && at_.step < root["step"];
+    at_ = {root["epoch"], root["consumed"], root["step"]};
+    head_only_ = root["head_only"];
+    best_top1_ = root["best"], peak_top1_ = root["peak"], stale_ = root["stale"];
     if (is_behind) {  // the step that it takes over instead of doing it
-        step_sums_ = sums_from((*root)["sums"]), step_lr_ = (*root)["lr"];
+        step_sums_ = sums_from(root["sums"]), step_lr_ = root["lr"];
         const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
         run_log_->step(at_, step_in_epoch, step_sums_, false, step_lr_, clocks_before_);
     }
-    epoch_sums_ = sums_from((*root)["epoch_sums"]);
-    trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });
+    epoch_sums_ = sums_from(root["epoch_sums"]);
     agreed_ = true;
+}
+
+// Whether what build() made can be of use in another ring. A device that trained alone has recorded
+// its steps, without sums.
+bool TrainRun::can_stay() const {
+    return config_.sync == SyncKind::kRing && config_.sync_every == 1 && config_.pipeline == 1 &&
+           sharing_.parts.empty() && (backend_->host_visible() || setup_.world() > 1);
+}
+
+// Whether ranks have only come, and all train on with the models that they have.
+bool TrainRun::fit_as_they_are(const std::vector<json>& all) {
+    const auto is_new = [](const json& one) { return one["step"] < 0; };
+    const auto news = std::ranges::count_if(all, is_new);
+    if (news == 0 || std::ssize(all) - news < std::max(communicator_.min_world(), 1)) return false;
+    const json& its = all[find_root(all)];
+    LoaderOptions options = sharing_, meanwhile = sharing_;
+    options.shares = meanwhile.shares = setup_.shares.weights;
+    for (size_t rank = 0; rank < all.size(); ++rank)
+        if (is_new(all[rank])) meanwhile.shares[rank] = 0;
+    for (options.rank = 0; size_t(options.rank) < all.size(); ++options.rank) {
+        const json& one = all[size_t(options.rank)];
+        if (one["head_only"] || one["trace"] || one["sizes"] != its["sizes"]) return false;
+        if (!is_new(one) && (one["step"] != its["step"] || one["epoch"] != its["epoch"]))
+            return false;
+        meanwhile.rank = options.rank;
+        if (Loader::max_share(options) > one["images"]) return false;
+        if (Loader::max_share(meanwhile) > one["images"]) return false;
+    }
+    return true;
+}
+
+void TrainRun::meet_newcomers(const std::vector<json>& all) {
+    const json& root = all[find_root(all)];
+    std::vector<int> newcomers;
+    for (size_t rank = 0; rank < all.size(); ++rank)
+        if (all[rank]["step"] < 0) newcomers.push_back(int(rank));
+    // Of a step: how long it takes, and its network.
+    const Clocks now = clocks();
+    const double steps = double(std::max<int64_t>(at_.step - pace_step_, 1));
+    const double step = (now.compute - pace_.compute + now.net_wait - pace_.net_wait) / steps;
+    const double idle = std::max(0.0, step - (now.net_busy - pace_.net_busy) / steps);
+    slices_ = std::make_unique<StateSlices>(model_->params(), *optimizer_, *backend_, communicator_,
+                                            newcomers, 0.03 * step + idle / 4);
+    follow(root);
+    optimizer_->steps_done = root["optimizer"];
+    cut_anew();
+    trainer_->sync().ring_changed();
+    go_to(at_);
+    drift_ = false;
+}
+
+bool TrainRun::lacks_state() const { return slices_ && slices_->is_newcomer(setup_.rank()); }
+
+// Before a step, while newcomers lack the state.
+void TrainRun::pass_slice() {
+    if (slices_->pass()) return;
+    const double bytes = slices_->bytes();
+    const int slices = slices_->slices();
+    slices_.reset();
+    keep_weights_equal();
+    cut_anew();
+    const int64_t first = at_.step + 1 + kSlots;
+    log_.info("all ranks have the state (", fmt::format("{:.1f} MB in ", bytes / 1e6),
+              counted(size_t(slices), "slice"), "); all have images from step ", first, " on");
+    run_log_->event("state", {{"step", first}, {"bytes", bytes}, {"slices", slices}});
+}
+
+// The model and its batches stay, but for their sizes.
+void TrainRun::cut_anew() {
+    sharing_.shares = shares_now(), sharing_.rank = setup_.rank();
+    loader_->cut_anew(sharing_.shares, sharing_.rank);
+    if (val_loader_) val_loader_->cut_anew(sharing_.shares, sharing_.rank);
 }
 
 void TrainRun::take_up(const State& state) {
@@ -276,7 +391,7 @@ void TrainRun::take_up(const State& state) {
     copy(model_->params().weights);
     for (float* arena : optimizer_->state()) copy(arena);
     optimizer_->steps_done = state.optimizer_steps;
-    go_to(state.at);
+    go_to(at_);
     checked_step_ = at_.step + 1 - config_.check_every;  // after the next step
     drift_ = false;
 }

@@ -8,6 +8,14 @@
 
 namespace convoy {
 
+// A newcomer has none until it has the state.
+std::vector<double> TrainRun::shares_now() const {
+    std::vector<double> shares = setup_.shares.weights;
+    for (size_t rank = 0; slices_ && rank < shares.size(); ++rank)
+        if (slices_->is_newcomer(int(rank))) shares[rank] = 0;
+    return shares;
+}
+
 // What depends on this rank's share of a batch.
 void TrainRun::build() {
     backend_ = make_backend(config_);
@@ -38,8 +46,12 @@ void TrainRun::build() {
     model_ = std::make_unique<Model>(setup_.model_text, of_model, *backend_);
     LoaderOptions validating = sharing_;
     validating.parts = setup_.val_parts;
-    const int max_batch =
-        int(std::max<int64_t>({Loader::max_share(sharing_), Loader::max_share(validating), 1}));
+    int64_t most =
+        std::max({Loader::max_share(sharing_), Loader::max_share(validating), int64_t(1)});
+    // What it may have beside newcomers, who can round it up.
+    if (communicator_.min_world() > 0 && sharing_.parts.empty() && stages == 1)
+        most = std::max(most, most_images(sharing_.batch, sharing_.shares, sharing_.rank));
+    const int max_batch = int(most);
     model_->expect(max_batch);
     const int bn_group = model_->has_batch_norm() ? config_.bn_group : 0;
     const int pieces = config_.accumulate * config_.replicas;
@@ -53,7 +65,7 @@ void TrainRun::build() {
     open_tracks();
     optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
     if (!train_source_) open_sources();
-    loader_ = make_loader(train_source_, true, 3);
+    loader_ = make_loader(train_source_, true, kSlots);
     if (val_source_) val_loader_ = make_loader(val_source_, false, 2);
     TrainerOptions options(config_);
     options.reducer.bucket_bytes = bucket_bytes_;
@@ -75,7 +87,7 @@ void TrainRun::build() {
 void TrainRun::drop() {
     const Clocks now = clocks();
     clocks_before_ = {now.data_wait, now.net_wait};
-    trainer_.reset(), evaluator_.reset();
+    slices_.reset(), trainer_.reset(), evaluator_.reset();
     loader_.reset(), val_loader_.reset();
     optimizer_.reset(), model_.reset(), replica_backends_.clear(), backend_.reset();
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -14,11 +15,10 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
     : params_(params),
       backend_(backend),
       communicator_(communicator),
-      slept_flop_seconds_(options.slept_flop_seconds),
-      track_(options.track),
+      options_(options),
       staged_(!backend.host_visible() && communicator.world() > 1),
       arena_(staged_ ? backend.alloc_host(params.grads_size) : params.grads) {
-    cut(options);
+    cut();
 }
 
 GradReducer::~GradReducer() {
@@ -27,7 +27,9 @@ GradReducer::~GradReducer() {
             if (sum.valid()) sum.wait();
 }
 
-void GradReducer::cut(const ReducerOptions& options) {
+// Again where there is another ring; factors keep their memory.
+void GradReducer::cut() {
+    std::vector<Bucket> before = std::exchange(buckets_, {});
     // Statistics and counters travel in pieces so small that a bf16 wire does not round them.
     constexpr size_t kPiece = Communicator::kExactBytes / sizeof(float);
     for (size_t end = params_.grads_size; end > params_.trained_size;) {
@@ -36,7 +38,7 @@ void GradReducer::cut(const ReducerOptions& options) {
         end = begin;
     }
     const std::vector<FactorChoice> choices = choose_factors(
-        params_, options.batch, {communicator_.world(), communicator_.around()}, options.factors);
+        params_, options_.batch, {communicator_.world(), communicator_.around()}, options_.factors);
     const std::vector<Param*> params = params_.backward_order();
     std::vector<TravelParam> sizes;
     size_t end = params_.trained_size;
@@ -47,13 +49,17 @@ void GradReducer::cut(const ReducerOptions& options) {
         sizes.push_back({end - param->offset, as_factors, as_factors && layer->b == param});
         end = param->offset;
     }
-    for (const BucketSpan& part : cut_buckets(sizes, options.bucket_bytes)) {
+    for (const BucketSpan& part : cut_buckets(sizes, options_.bucket_bytes)) {
         const Param *first = params[part.begin], *last = params[part.end - 1];
         buckets_.push_back(
             {last->offset, first->offset + sizes[part.begin].floats, int(part.end - part.begin)});
-        if (part.as_factors)
-            buckets_.back().factors = std::make_unique<Factors>(
-                *choice_of(choices, first), options.batch, backend_, communicator_);
+        if (!part.as_factors) continue;
+        Bucket& bucket = buckets_.back();
+        for (Bucket& old : before)
+            if (old.begin == bucket.begin && old.factors) bucket.factors = std::move(old.factors);
+        if (!bucket.factors)
+            bucket.factors = std::make_unique<Factors>(*choice_of(choices, first), options_.batch,
+                                                       backend_, communicator_);
     }
 }
 
@@ -136,9 +142,9 @@ bool GradReducer::finish() {
         for (Bucket& bucket : buckets_) {
             if (bool(bucket.factors) != factors) continue;
             wait_for(bucket);
-            if (factors && slept_flop_seconds_ > 0)
+            if (factors && options_.slept_flop_seconds > 0)
                 std::this_thread::sleep_for(std::chrono::duration<double>(
-                    slept_flop_seconds_ * bucket.factors->gradient_flops()));
+                    options_.slept_flop_seconds * bucket.factors->gradient_flops()));
             else if (factors)
                 bucket.factors->add_gradient();
             else if (staged_)

@@ -53,6 +53,8 @@ class GradReducer final : public Sync {
     // undefined, and sums may be under way.
     bool finish() override;
 
+    void ring_changed() override { cut(); }
+
     double seconds_waited() const override { return waited_; }  // in finish()
 
  private:
@@ -63,12 +65,12 @@ class GradReducer final : public Sync {
         int64_t download = 0;                      // its copy to the host
         std::vector<std::future<void>> sums = {};  // that are under way
     };
-    void cut(const ReducerOptions& options);
+    void cut();
     Bucket& bucket_of(const Param& param);
     void send_complete();
     void send(Bucket& bucket);
     Span span(const TraceName& what, const Bucket& bucket) const {
-        return {track_, what, &bucket - buckets_.data(),
+        return {options_.track, what, &bucket - buckets_.data(),
                 double((bucket.end - bucket.begin) * sizeof(float))};
     }
     void wait_for(Bucket& bucket);
@@ -76,10 +78,9 @@ class GradReducer final : public Sync {
     Params& params_;
     Backend& backend_;
     Communicator& communicator_;
+    const ReducerOptions options_;
     std::vector<Bucket> buckets_;
-    size_t next_ = 0;  // bucket to send next
-    const double slept_flop_seconds_;
-    Track* const track_;
+    size_t next_ = 0;    // bucket to send next
     const bool staged_;  // the network cannot read the device's memory
     float* arena_;       // that the network reads and writes: the gradients, or a copy on the host
     double waited_ = 0;

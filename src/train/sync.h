@@ -48,6 +48,8 @@ class Sync : public GradListener {
     virtual void rewind() {}
     // The weights and the optimizer state were replaced; the same on every rank.
     virtual void changed() {}
+    // The communicator has another ring. Only where steps are not local() and nothing gathers().
+    virtual void ring_changed() {}
     // Figures for the log, of all ranks, as of the last gather().
     virtual std::map<std::string, double> measured() const { return {}; }
 };

@@ -1,0 +1,74 @@
+// state_slices.h — newcomers get the state of a job, while it trains.
+//
+//   newcomer   sums only, its share is 0                                    then its share
+//   slices        [ 1 ]  [  2  ]  [    3    ] …
+//   the others [ step ][ step ][ step ] …        forward: a slice on the ring, backward: sums
+//
+// Before each step the ranks that have the state send a slice of it around the ring, each a part:
+// the same floats of the weights and of each arena of the optimizer's state, as they are then. A
+// newcomer has the sums of all steps, and updates all its weights by them as the others do: what it
+// has got stays right, what it has not got yet is overwritten. So nobody keeps sums, and nothing is
+// done again.
+//
+// A slice is as large as the ring can carry while it has nothing else to do, so that steps take no
+// longer; its size is agreed on by what goes around with the slices.
+#pragma once
+
+#include <future>
+#include <vector>
+
+#include "net/communicator.h"
+#include "src/train/optimizer.h"
+
+namespace convoy {
+
+class StateSlices {
+ public:
+    // newcomers: the ranks that have no state, the same on all. seconds: how long the ring may be
+    // busy with one slice, for this rank. All must outlive this.
+    StateSlices(Params& params, const Optimizer& optimizer, Backend& backend,
+                Communicator& communicator, std::vector<int> newcomers, double seconds);
+    ~StateSlices();  // waits for a slice that is under way
+
+    // On all ranks before the same step: takes the slice that was sent last and sends the next one.
+    // Newcomers wait for it, and have it when this returns. False: all have the whole state, and
+    // nothing was sent. Throws the communicator's Error.
+    bool pass();
+
+    bool is_newcomer(int rank) const;
+    int slices() const { return slices_; }  // so far
+    double bytes() const;                   // of all
+
+ private:
+    // What each rank tells the others before its part of a slice.
+    struct Note {
+        float may_take;  // seconds, on a rank that has the state
+        float took;      // seconds that the last slice took, on a newcomer; 0: none yet
+    };
+    static constexpr size_t kNote = sizeof(Note) / sizeof(float);
+    template <class Copy>
+    void for_each_run(size_t first, size_t last, Copy copy);
+    size_t floats_of(size_t begin, size_t end) const;
+    size_t next_end() const;
+    void finish();
+
+    Params& params_;
+    const std::vector<float*> arenas_;  // the weights, then the optimizer's state
+    const std::vector<size_t> sizes_;
+    const bool by_tensor_;  // then a slice has whole tensors
+    Backend& backend_;
+    Communicator& communicator_;
+    const std::vector<int> newcomers_;
+    const double seconds_;
+    size_t begin_ = 0, end_ = 0;  // of the last slice, in each arena
+    size_t wanted_;               // bytes of the next one
+    size_t bytes_before_ = 0;     // of the last one that is here
+    double took_ = 0;             // seconds, on a newcomer
+    double per_second_ = 0;       // bytes, as newcomers found
+    int slices_ = 0;
+    std::vector<float> buffer_;             // a note and a part of each rank
+    std::vector<std::span<float>> blocks_;  // of it
+    std::future<void> sent_;
+};
+
+}  // namespace convoy
