@@ -45,7 +45,10 @@ Clocks TrainRun::clocks() const {
 int TrainRun::run() {
     try {
         start_weights();
-        if (setup_.job.is_newcomer()) go_on();  // into the job, at its place
+        if (setup_.job.is_newcomer()) {  // goes into the job, at its place
+            if (can_stay()) warm_up();
+            go_on();
+        }
         for (;;) {
             try {
                 if (!agreed_) start_together();

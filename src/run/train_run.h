@@ -5,7 +5,8 @@
 //   train_run_start.cpp  before step 1: weights, and what is printed
 //   train_run_save.cpp   the run folder and its checkpoints
 //   train_run_trace.cpp  traces of its steps
-//   train_run_again.cpp  after a rank was lost, has left or joins: the same state, other shares
+//   train_run_again.cpp  after a rank was lost or has left: the same state, other shares
+//   train_run_join.cpp   ranks join: the state in slices, then a share
 #pragma once
 
 #include <memory>
@@ -106,6 +107,7 @@ class TrainRun {
     void meet_newcomers(const std::vector<nlohmann::json>& all);
     void pass_slice();
     void cut_anew();
+    void warm_up();
     bool lacks_state() const;
 
     void open_tracks();

@@ -8,14 +8,6 @@
 
 namespace convoy {
 
-// A newcomer has none until it has the state.
-std::vector<double> TrainRun::shares_now() const {
-    std::vector<double> shares = setup_.shares.weights;
-    for (size_t rank = 0; slices_ && rank < shares.size(); ++rank)
-        if (slices_->is_newcomer(int(rank))) shares[rank] = 0;
-    return shares;
-}
-
 // What depends on this rank's share of a batch.
 void TrainRun::build() {
     backend_ = make_backend(config_);
