@@ -116,12 +116,11 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
 void Loader::cut_anew(std::vector<double> shares, int rank) {
     std::lock_guard lock(mutex_);
     std::vector<double>& now = options_.shares;
-    if (!running_) {
+    if (!running_ || rank != options_.rank || shares.size() < now.size()) {
+        running_ = false, new_shares_.clear();
         now = std::move(shares), options_.rank = rank;
         return;
     }
-    ENSURE(shares.size() >= now.size() && rank == options_.rank, "rank ", rank, " of ",
-           shares.size(), ", before ", options_.rank, " of ", now.size());
     if (taken_ >= new_from_) take_new_shares();
     if (new_shares_.empty()) now.resize(shares.size());
     if (shares == now) return;

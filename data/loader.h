@@ -90,10 +90,10 @@ class Loader {
     // Starts (again) at `consumed` samples into `epoch`; drops what was prefetched, unless it goes
     // on from there.
     void start(uint32_t epoch, int64_t consumed);
-    // Other shares, and this rank's number there; before start(), or in the same step on every
-    // rank, whose loaders have as many slots. Then the ranks keep their numbers, and the shares
-    // count from the next start() that drops something, or behind what fits into the slots now:
-    // what ranks may have prefetched stays. New ranks without images change nothing. No share may
+    // Other shares, and this rank's number there. Call it before start(), or on all ranks, whose
+    // loaders have as many slots, before the same step. They count from the first step that no rank
+    // can have prefetched, or from the next start() that drops batches; ranks added with share 0
+    // change nothing. Where ranks are gone or have other numbers, start() must follow. No share may
     // outgrow a slot.
     void cut_anew(std::vector<double> shares, int rank);
     // The next step's batch; blocks until it is filled. nullptr at the end of the epoch. Throws

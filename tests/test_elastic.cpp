@@ -136,7 +136,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         }
         JobSession* session = nullptr;
         int last_world = 0;
-        int polls = 0;  // one a step, later one a batch of the validation
+        int polls = 0, leave_polls = 0;  // one a step, later one a batch of the validation
         const auto stop = [&] {
             const auto leave = cut.leave.find(rank);
             const auto begin = std::chrono::steady_clock::now();
@@ -159,8 +159,9 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
                        read_file(folder + "/rank2.out").find("error: ") == std::string::npos &&
                        std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
                     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            return operations >= 0 && leave != cut.leave.end() && ++polls >= leave->second ? SIGTERM
-                                                                                           : 0;
+            return operations >= 0 && leave != cut.leave.end() && ++leave_polls >= leave->second
+                       ? SIGTERM
+                       : 0;
         };
         JobSession job(line, log, stop, [&](JoinOptions& options) {
             options.join_timeout = std::chrono::seconds(join_seconds);
@@ -759,7 +760,8 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
         CHECK(outcome.status == std::vector{0, 0, 0});
         // With --freeze-epochs it comes while the model is another one: all wait for it.
         const bool waits = more.front() == "freeze-epochs=2";
-        CHECK((outcome.log[2].find("all ranks have the state (") == std::string::npos) == waits);
+        CHECK((outcome.log[2].find("all ranks have the state after step ") == std::string::npos) ==
+              waits);
         CHECK(outcome.trained == std::set{0, 1, 2});
         CHECK(outcome.images == 48);  // and run_job() sees that all had equal weights
     }
@@ -768,6 +770,18 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
     CHECK(local.status == std::vector{0, 0, 0});
     CHECK(said(local, ") joined; 3 ranks go on from step 3"));
     CHECK(local.images == 48);
+}
+
+TEST_CASE("elastic: where all who have the state leave, they leave it to a newcomer") {
+    const Outcome whole = run_job({});
+    for (const int step : {3, 4}) {  // it joins after step 2
+        const Outcome outcome = run_job({.leave = {{0, step}, {1, step}}, .joins = true});
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{0, 0, 0});
+        CHECK(said(outcome, ") joined; 3 ranks go on from step 3"));
+        if (step == 3) CHECK(said(outcome, "; 1 rank goes on from step 4"));
+        check_equal(outcome, whole);
+    }
 }
 
 TEST_CASE("elastic: a newcomer killed at any socket operation, or before it asks, costs no step") {

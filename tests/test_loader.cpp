@@ -272,6 +272,10 @@ TEST_CASE("other shares count from the same step on all ranks, and nothing prefe
         loader.release(batch);
         loader.start(1, 10);  // before they count otherwise: then from here on
         CHECK(loader.next()->n == std::vector{3, 0, 4}[size_t(rank)]);
+        if (rank == 1) continue;  // it leaves; rank 2 becomes rank 1
+        loader.cut_anew({1, 1, 0}, rank / 2);
+        loader.start(1, 20);
+        CHECK(loader.next()->n == 5);
     }
 }
 

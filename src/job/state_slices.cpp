@@ -2,7 +2,6 @@
 #include "src/job/state_slices.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "src/base/clock.h"
 
@@ -36,6 +35,7 @@ StateSlices::StateSlices(Params& params, const Optimizer& optimizer, Backend& ba
       wanted_(kFirstBytes) {}
 
 StateSlices::~StateSlices() {
+    if (notes_sent_.valid()) notes_sent_.wait();
     if (sent_.valid()) sent_.wait();
 }
 
@@ -75,65 +75,60 @@ void StateSlices::for_each_run(size_t first, size_t last, Copy copy) {
     }
 }
 
-bool StateSlices::pass() {
+bool StateSlices::pass(bool rest) {
     if (sent_.valid()) finish();
-    if (end_ == std::ranges::max(sizes_)) return false;
-    begin_ = end_, end_ = next_end();
+    const size_t size = std::ranges::max(sizes_);
+    if (end_ == size) return false;
+    begin_ = end_, end_ = rest ? size : next_end();
+    ++slices_;
 
-    const int world = communicator_.world(), me = communicator_.rank();
-    const size_t floats = floats_of(begin_, end_), givers = size_t(world) - newcomers_.size();
-    buffer_.resize(size_t(world) * kNote + floats);
+    const size_t world = size_t(communicator_.world()), me = size_t(communicator_.rank());
+    notes_.assign(world, {});
+    notes_[me] = {float(seconds_), float(took_)};
+    const size_t floats = floats_of(begin_, end_), givers = world - newcomers_.size();
+    buffer_.resize(floats);
     blocks_.clear();
-    float* out = buffer_.data();
-    for (size_t rank = 0, giver = 0; rank < size_t(world); ++rank) {
+    std::vector<std::span<float>> notes;
+    for (size_t rank = 0, giver = 0; rank < world; ++rank) {
+        notes.emplace_back(&notes_[rank].may_take, sizeof(Note) / sizeof(float));
         const bool gives = !is_newcomer(int(rank));
         const size_t first = floats * giver / givers, last = floats * (giver + gives) / givers;
         giver += gives;
-        blocks_.emplace_back(out, kNote + last - first);
-        out += blocks_.back().size();
-        if (int(rank) != me) continue;
-        const Note note{float(seconds_), float(took_)};
-        std::memcpy(blocks_.back().data(), &note, sizeof note);
-        float* const part = blocks_.back().data() + kNote;
-        for_each_run(first, last, [&](const float* values, size_t n, size_t at) {
-            backend_.download(part + (at - first), values, n * sizeof(float));
-        });
+        blocks_.emplace_back(&buffer_[first], last - first);
+        if (rank == me)
+            for_each_run(first, last, [&](const float* values, size_t n, size_t at) {
+                backend_.download(&buffer_[at], values, n * sizeof(float));
+            });
     }
-    ++slices_;
-    const auto begin = Clock::now();
+    notes_sent_ = communicator_.gather(notes, /*exact=*/true);
     sent_ = communicator_.gather(blocks_, /*exact=*/true);
-    if (!is_newcomer(me)) return true;
+    if (!is_newcomer(int(me))) return true;
+    notes_sent_.wait();  // all ranks are here: what follows is the way of the slice
+    const auto begin = Clock::now();
     sent_.wait();
     took_ = seconds_since(begin);
     finish();
     return true;
 }
 
-// The slice is here: newcomers take it, and all find the same size of the next one. What the slice
-// before it took comes with this one.
+// The slice is here: newcomers take it, and all find the same size of the next one.
 void StateSlices::finish() {
+    notes_sent_.get();
     sent_.get();
-    double may_take = 1e9, took = 0;
-    size_t first = 0;
-    for (size_t rank = 0; rank < blocks_.size(); ++rank) {
-        Note note;
-        std::memcpy(&note, blocks_[rank].data(), sizeof note);
-        if (is_newcomer(int(rank)))
-            took = std::max(took, double(note.took));
-        else
-            may_take = std::min(may_take, double(note.may_take));
-        const float* const part = blocks_[rank].data() + kNote;
-        const size_t last = first + blocks_[rank].size() - kNote;
-        if (is_newcomer(communicator_.rank()))
-            for_each_run(first, last, [&](float* values, size_t n, size_t at) {
-                backend_.upload(values, part + (at - first), n * sizeof(float));
-            });
-        first = last;
+    float may_take = 1e9f, took = 0;
+    for (size_t rank = 0; rank < notes_.size(); ++rank) {
+        took = std::max(took, notes_[rank].took);
+        if (!is_newcomer(int(rank))) may_take = std::min(may_take, notes_[rank].may_take);
     }
-    if (took > 0) per_second_ = double(bytes_before_) / took;
-    bytes_before_ = first * sizeof(float);
-    wanted_ = 4 * bytes_before_;  // at most: a guess may be wrong
-    if (per_second_ > 0) wanted_ = std::min(wanted_, size_t(may_take * per_second_));
+    if (is_newcomer(communicator_.rank()))
+        for_each_run(0, buffer_.size(), [&](float* values, size_t n, size_t at) {
+            backend_.upload(values, &buffer_[at], n * sizeof(float));
+        });
+    if (took > 0) bytes_per_second_ = double(last_bytes_) / double(took);
+    last_bytes_ = buffer_.size() * sizeof(float);
+    wanted_ = 4 * last_bytes_;  // at most, until a newcomer has measured a larger one
+    if (bytes_per_second_ > 0)
+        wanted_ = std::min(wanted_, size_t(double(may_take) * bytes_per_second_));
     wanted_ = std::max(wanted_, kLeastBytes);
 }
 

@@ -10,8 +10,9 @@
 // has got stays right, what it has not got yet is overwritten. So nobody keeps sums, and nothing is
 // done again.
 //
-// A slice is as large as the ring can carry while it has nothing else to do, so that steps take no
-// longer; its size is agreed on by what goes around with the slices.
+// A slice is as large as the ring can carry while it has nothing else to do, so that steps take
+// hardly longer; its size is agreed on by notes that go around before it. With LARS, LAMB and Muon
+// the whole of a tensor is the least, however large.
 #pragma once
 
 #include <future>
@@ -30,22 +31,21 @@ class StateSlices {
                 Communicator& communicator, std::vector<int> newcomers, double seconds);
     ~StateSlices();  // waits for a slice that is under way
 
-    // On all ranks before the same step: takes the slice that was sent last and sends the next one.
-    // Newcomers wait for it, and have it when this returns. False: all have the whole state, and
-    // nothing was sent. Throws the communicator's Error.
-    bool pass();
+    // On all ranks before the same step: takes the slice that was sent last and sends the next one,
+    // or all of the rest. Newcomers wait for it, and have it when this returns. False: all have the
+    // whole state, and nothing was sent. Throws the communicator's Error.
+    bool pass(bool rest = false);
 
     bool is_newcomer(int rank) const;
     int slices() const { return slices_; }  // so far
     double bytes() const;                   // of all
 
  private:
-    // What each rank tells the others before its part of a slice.
+    // What each rank tells the others before a slice.
     struct Note {
-        float may_take;  // seconds, on a rank that has the state
-        float took;      // seconds that the last slice took, on a newcomer; 0: none yet
+        float may_take = 0;  // seconds, on a rank that has the state
+        float took = 0;      // seconds that the last slice took, on a newcomer; 0: none yet
     };
-    static constexpr size_t kNote = sizeof(Note) / sizeof(float);
     template <class Copy>
     void for_each_run(size_t first, size_t last, Copy copy);
     size_t floats_of(size_t begin, size_t end) const;
@@ -60,15 +60,16 @@ class StateSlices {
     Communicator& communicator_;
     const std::vector<int> newcomers_;
     const double seconds_;
-    size_t begin_ = 0, end_ = 0;  // of the last slice, in each arena
-    size_t wanted_;               // bytes of the next one
-    size_t bytes_before_ = 0;     // of the last one that is here
-    double took_ = 0;             // seconds, on a newcomer
-    double per_second_ = 0;       // bytes, as newcomers found
+    size_t begin_ = 0, end_ = 0;   // of the last slice, in each arena
+    size_t wanted_;                // bytes of the next one
+    size_t last_bytes_ = 0;        // of the slice whose time comes with the next one
+    double took_ = 0;              // seconds, on a newcomer
+    double bytes_per_second_ = 0;  // of the slowest newcomer
     int slices_ = 0;
-    std::vector<float> buffer_;             // a note and a part of each rank
-    std::vector<std::span<float>> blocks_;  // of it
-    std::future<void> sent_;
+    std::vector<Note> notes_;               // by rank
+    std::vector<float> buffer_;             // the slice
+    std::vector<std::span<float>> blocks_;  // of it, by rank
+    std::future<void> notes_sent_, sent_;
 };
 
 }  // namespace convoy

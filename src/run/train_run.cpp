@@ -71,6 +71,7 @@ int TrainRun::run() {
 }
 
 void TrainRun::begin() {
+    pace_ = clocks(), pace_step_ = at_.step;
     count_steps();
     if (setup_.rank() == 0) print_start();
     serve_page();

@@ -183,10 +183,10 @@ class TrainRun {
     bool shown_ = false;                   // the first images
     bool agreed_ = false;                  // all ranks have had the same state, or get it
     std::unique_ptr<StateSlices> slices_;  // while newcomers have no share
-    Clocks pace_;                          // of this ring's beginning, and the step there
-    int64_t pace_step_ = 0;
-    bool head_only_ = false;  // --freeze-epochs: the model as it was built last
-    bool drift_ = false;      // the ranks' weights differ by roundings: compared once an epoch
+    Clocks pace_;                          // as this ring began, after a step
+    int64_t pace_step_ = 0;                // which one
+    bool head_only_ = false;               // --freeze-epochs: the model as it was built last
+    bool drift_ = false;  // the ranks' weights differ by roundings: compared once an epoch
     const int first_rank_ = setup_.rank();
     int64_t steps_per_epoch_ = 0, total_steps_ = 0;
     int64_t save_steps_ = 0, saved_step_ = -1;  // steps between checkpoints; step of the newest

@@ -49,6 +49,9 @@ int TrainRun::wish() {
 // All ranks have agreed on it with the sums of a step: those with SIGTERM leave, the others form a
 // ring of their own. The barrier makes sure that every rank has those sums.
 void TrainRun::part() {
+    // Who leaves may be the last to have the state; and who came before others need not begin anew.
+    while (slices_ && slices_->pass(/*rest=*/true)) {}
+    slices_.reset();
     planned_ = true;
     if (wish_ % kNewRing != SIGTERM) {
         communicator_.barrier();
@@ -143,7 +146,7 @@ void TrainRun::go_on() {
         take_up(*state);
     }
     if (failure) std::rethrow_exception(failure);
-    pace_ = clocks(), pace_step_ = at_.step;
+    if (at_.step > pace_step_) pace_ = clocks(), pace_step_ = at_.step;
     const bool is_heir = setup_.rank() == 0 && folder_.empty();
     if (is_heir) {
         folder_ = open_run_folder(config_, std::max(first_rank_, 1));
@@ -231,8 +234,8 @@ std::vector<json> TrainRun::tell(const State* state) {
         sizes[0] = model_->params().weights_size;
     }
     const double own_share = agreed_ ? 0 : setup_.shares.newcomer;
-    // For how many images its model and its loaders are; 0: it has put them away.
-    const int images = state ? 0 : model_->max_batch();
+    // For how many images its model and its loaders are; -1: it has put them away.
+    const int images = state ? -1 : model_->max_batch();
     const auto all = gather_json(
         communicator_, {{"step", at_.step},
                         {"sizes", sizes},

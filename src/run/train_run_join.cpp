@@ -7,6 +7,7 @@
 // state at once and build anew (train_run_again.cpp).
 #include <nlohmann/json.hpp>
 
+#include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/run/train_run.h"
@@ -15,6 +16,9 @@
 namespace convoy {
 
 using nlohmann::json;
+
+// For slices: how much longer a step may take, and their part of the time in which the ring idles.
+constexpr double kSlowdown = 0.03, kOfIdle = 0.25;
 
 // Whether what build() made can be of use in another ring. A device that trained alone has recorded
 // its steps, without sums.
@@ -46,14 +50,18 @@ bool TrainRun::fit_as_they_are(const std::vector<json>& all) {
     options.shares = meanwhile.shares = setup_.shares.weights;
     for (size_t rank = 0; rank < all.size(); ++rank)
         if (is_new(all[rank])) meanwhile.shares[rank] = 0;
+    if (std::ranges::count(meanwhile.shares, 0) == std::ssize(all)) return false;
     for (options.rank = 0; size_t(options.rank) < all.size(); ++options.rank) {
         const json& one = all[size_t(options.rank)];
         if (one["head_only"] || one["trace"] || one["sizes"] != its["sizes"]) return false;
         if (!is_new(one) && (one["step"] != its["step"] || one["epoch"] != its["epoch"]))
             return false;
+        const int64_t images = one["images"];
         meanwhile.rank = options.rank;
-        if (Loader::max_share(options) > one["images"]) return false;
-        if (Loader::max_share(meanwhile) > one["images"]) return false;
+        for (const LoaderOptions& of : {options, meanwhile}) {
+            if (most_images(of.batch, of.shares, of.rank) < images) continue;  // quick to find
+            if (Loader::max_share(of) > images) return false;
+        }
     }
     return true;
 }
@@ -69,7 +77,7 @@ void TrainRun::meet_newcomers(const std::vector<json>& all) {
     const double step = (now.compute - pace_.compute + now.net_wait - pace_.net_wait) / steps;
     const double idle = std::max(0.0, step - (now.net_busy - pace_.net_busy) / steps);
     slices_ = std::make_unique<StateSlices>(model_->params(), *optimizer_, *backend_, communicator_,
-                                            newcomers, 0.03 * step + idle / 4);
+                                            newcomers, kSlowdown * step + kOfIdle * idle);
     follow(root);
     optimizer_->steps_done = root["optimizer"];
     cut_anew();
@@ -88,10 +96,10 @@ void TrainRun::pass_slice() {
     slices_.reset();
     keep_weights_equal();
     cut_anew();
-    const int64_t first = at_.step + 1 + kSlots;
-    log_.info("all ranks have the state (", fmt::format("{:.1f} MB in ", bytes / 1e6),
-              counted(size_t(slices), "slice"), "); all have images from step ", first, " on");
-    run_log_->event("state", {{"step", first}, {"bytes", bytes}, {"slices", slices}});
+    log_.info("all ranks have the state after step ", at_.step,
+              fmt::format(" ({:.1f} MB in ", bytes / 1e6), counted(size_t(slices), "slice"),
+              "), and images within ", kSlots + 1, " steps");
+    run_log_->event("state", {{"step", at_.step}, {"bytes", bytes}, {"slices", slices}});
 }
 
 // The model and its batches stay, but for their sizes.

@@ -31,7 +31,7 @@ void TrainRun::open_tracks() {
         device_track_ =
             backend_->trace(track("device: operations", 2, slices), track("device: uploads", 5, 4),
                             track("device: downloads", 6, buckets));
-    if (setup_.world() > 1)
+    if (setup_.world() > 1 || communicator_.min_world() > 0)  // others may come
         communicator_.record(track("network: collectives, sends", 3, messages),
                              track("network: receives", 4, messages));
     sharing_.tracks.clear();
