@@ -90,7 +90,7 @@ ifdef TSAN
   TESTS ?= ring ring_order host_sum link join faults fetch health strangers loader remote cpu_backend grad_reducer \
            trainer program
 endif
-TEST_SRC := $(if $(TESTS),tests/main.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))
+TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) \
             $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o) \
             $(if $(filter 1,$(CUDA)),$(GPU)/tests/mma_kernels.cu.o $(GPU)/tools/gemm_ladder.cu.o)
