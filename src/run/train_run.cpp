@@ -46,7 +46,7 @@ int TrainRun::run() {
     try {
         start_weights();
         if (setup_.job.is_newcomer()) {  // goes into the job, at its place
-            if (can_stay()) warm_up();
+            if (can_stay() && backend_->host_visible()) warm_up();
             go_on();
         }
         for (;;) {

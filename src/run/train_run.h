@@ -97,14 +97,14 @@ class TrainRun {
     State snapshot();
     void start_together();
     std::vector<nlohmann::json> tell(const State* state);
-    size_t find_root(const std::vector<nlohmann::json>& all);
-    void agree(State& state, const std::vector<nlohmann::json>& all);
+    size_t take_shares(const std::vector<nlohmann::json>& all);
+    void agree(State& state, const std::vector<nlohmann::json>& all, size_t root);
     void follow(const nlohmann::json& root);
     void take_up(const State& state);
     void cut_shares(const std::vector<int>& before);
     bool can_stay() const;
-    bool fit_as_they_are(const std::vector<nlohmann::json>& all);
-    void meet_newcomers(const std::vector<nlohmann::json>& all);
+    bool fit_as_they_are(const std::vector<nlohmann::json>& all, const nlohmann::json& root) const;
+    void meet_newcomers(const std::vector<nlohmann::json>& all, const nlohmann::json& root);
     void pass_slice();
     void cut_anew();
     void warm_up();

@@ -128,11 +128,12 @@ void TrainRun::go_on() {
         try {
             cut_shares(setup_.job.regroup(at_.step, planned, why));
             const std::vector<json> all = tell(state ? &*state : nullptr);
-            if (fit_as_they_are(all)) {
-                meet_newcomers(all);
+            const size_t root = take_shares(all);
+            if (fit_as_they_are(all, all[root])) {
+                meet_newcomers(all, all[root]);
             } else {
                 put_away();
-                agree(*state, all);
+                agree(*state, all, root);
             }
             done = true;
         } catch (const RingBroken&) {
@@ -194,7 +195,8 @@ void TrainRun::start_together() {
     } else if (setup_.world() > 1) {
         State state = snapshot();
         const bool had = head_only_;
-        agree(state, tell(&state));
+        const auto all = tell(&state);
+        agree(state, all, take_shares(all));
         if (head_only_ != had) drop(), build();
         take_up(state);
     }
@@ -256,9 +258,9 @@ std::vector<json> TrainRun::tell(const State* state) {
     if (std::ranges::any_of(all, [](const json& one) { return one.is_null(); })) throw SetUpAgain();
     return all;
 }
-// The rank that has done the most steps; of those one whose epoch is not closed yet, so that its
-// validation is repeated. Its shares are those of all.
-size_t TrainRun::find_root(const std::vector<json>& all) {
+// Returns the root: the rank that has done the most steps; of those one whose epoch is not closed
+// yet, so that its validation is repeated. The shares that it knows become those of all.
+size_t TrainRun::take_shares(const std::vector<json>& all) {
     const auto root = std::ranges::max_element(all, {}, [](const json& one) {
         return std::pair(one["step"].get<int64_t>(), -one["epoch"].get<int64_t>());
     });
@@ -275,8 +277,7 @@ size_t TrainRun::find_root(const std::vector<json>& all) {
 }
 
 // All have the state of the root. Collective. Where it throws, `state` is as it was.
-void TrainRun::agree(State& state, const std::vector<json>& all) {
-    const size_t root = find_root(all);
+void TrainRun::agree(State& state, const std::vector<json>& all, size_t root) {
     const json& its = all[root];
     const bool thaws = head_only_ != its["head_only"].get<bool>();
     if (!thaws && its["sizes"] != all[size_t(setup_.rank())]["sizes"])

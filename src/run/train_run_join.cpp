@@ -27,11 +27,12 @@ bool TrainRun::can_stay() const {
            sharing_.parts.empty() && (backend_->host_visible() || setup_.world() > 1);
 }
 
-// A newcomer's first step touches all of its memory and takes long: here nobody waits for it. The
-// weights stay; what else changes, others replace.
+// A newcomer's first step touches all of this machine's memory that it has, and takes long: here
+// nobody waits for it. The weights stay; what else changes, others replace.
 void TrainRun::warm_up() {
     TrainerOptions options(config_);
     options.graph = GraphMode::kOff, options.packed = false;
+    options.replicas = replica_backends_;
     const auto alone = make_single_rank();
     Trainer trainer(options, *backend_, *alone, *model_, *optimizer_, [] { return 0; });
     const double shares[] = {1};
@@ -41,11 +42,10 @@ void TrainRun::warm_up() {
 }
 
 // Whether ranks have only come, and all train on with the models that they have.
-bool TrainRun::fit_as_they_are(const std::vector<json>& all) {
+bool TrainRun::fit_as_they_are(const std::vector<json>& all, const json& root) const {
     const auto is_new = [](const json& one) { return one["step"] < 0; };
     const auto news = std::ranges::count_if(all, is_new);
     if (news == 0 || std::ssize(all) - news < std::max(communicator_.min_world(), 1)) return false;
-    const json& its = all[find_root(all)];
     LoaderOptions options = sharing_, meanwhile = sharing_;
     options.shares = meanwhile.shares = setup_.shares.weights;
     for (size_t rank = 0; rank < all.size(); ++rank)
@@ -53,8 +53,8 @@ bool TrainRun::fit_as_they_are(const std::vector<json>& all) {
     if (std::ranges::count(meanwhile.shares, 0) == std::ssize(all)) return false;
     for (options.rank = 0; size_t(options.rank) < all.size(); ++options.rank) {
         const json& one = all[size_t(options.rank)];
-        if (one["head_only"] || one["trace"] || one["sizes"] != its["sizes"]) return false;
-        if (!is_new(one) && (one["step"] != its["step"] || one["epoch"] != its["epoch"]))
+        if (one["head_only"] || one["trace"] || one["sizes"] != root["sizes"]) return false;
+        if (!is_new(one) && (one["step"] != root["step"] || one["epoch"] != root["epoch"]))
             return false;
         const int64_t images = one["images"];
         meanwhile.rank = options.rank;
@@ -66,8 +66,7 @@ bool TrainRun::fit_as_they_are(const std::vector<json>& all) {
     return true;
 }
 
-void TrainRun::meet_newcomers(const std::vector<json>& all) {
-    const json& root = all[find_root(all)];
+void TrainRun::meet_newcomers(const std::vector<json>& all, const json& root) {
     std::vector<int> newcomers;
     for (size_t rank = 0; rank < all.size(); ++rank)
         if (all[rank]["step"] < 0) newcomers.push_back(int(rank));
@@ -96,7 +95,7 @@ void TrainRun::pass_slice() {
     slices_.reset();
     keep_weights_equal();
     cut_anew();
-    log_.info("all ranks have the state after step ", at_.step,
+    log_.info("newcomers have weights and optimizer state after step ", at_.step,
               fmt::format(" ({:.1f} MB in ", bytes / 1e6), counted(size_t(slices), "slice"),
               "), and images within ", kSlots + 1, " steps");
     run_log_->event("state", {{"step", at_.step}, {"bytes", bytes}, {"slices", slices}});
