@@ -131,6 +131,9 @@ class Backend {
     }
     // Host memory that the device can copy from quickly (pinned); owned and released as above.
     virtual float* alloc_host(size_t elems) = 0;
+    // How many blocks these two have given; and gives back all that came after the first `count`.
+    virtual size_t blocks() const = 0;
+    virtual void release_after(size_t count) = 0;
     // Copies `host` (from alloc_host) to `device` and returns `device`. A device that reads host
     // memory returns `host` and copies nothing. Valid until the next call with the same `device`.
     virtual const float* to_device(const float* host, float* device, size_t elems) = 0;

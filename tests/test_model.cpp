@@ -5,6 +5,7 @@
 #include <set>
 
 #include "src/model/model_builder.h"
+#include "tests/device.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -207,4 +208,35 @@ TEST_CASE("planned memory: vgg16 needs far less than the sum, and evaluation far
     const double kept = image * (2 + 0.25 + 1 + 0.125 + 0.75 + 0.0625 + 0.375 + 0.0625 + 0.1);
     CHECK(shared < 16 * (kept * 1.1 + 2 * image));
     CHECK(bytes(false, false) < 16 * 2.3 * image);
+}
+
+TEST_CASE("memory of passes is given back, weights stay, and a twin takes more images") {
+    for (const std::string& name : {std::string("cpu"), kernel_device()}) {
+        CAPTURE(name);
+        const auto backend = make_backend(name, {.threads = 1});
+        Model model("input 8\nconv2d c out 4 size 3\nrelu\nflatten\nlinear fc out classes\n", {},
+                    *backend);
+        const auto logits_of_two = [&](Model& one) {
+            const std::vector<float> x = random_floats(2 * 8 * 8 * 3, 1);
+            float* const there = backend->alloc(x.size());
+            backend->upload(there, x.data(), x.size() * sizeof(float));
+            const Tensor logits = one.forward({there, 2, 8, 8, 3}, Pass{false, {}, {}, {}});
+            std::vector<float> values(logits.elems());
+            backend->download(values.data(), logits.data, values.size() * sizeof(float));
+            return values;
+        };
+        const size_t blocks = backend->blocks();
+        model.plan(2, /*training=*/true);
+        float* const pinned = backend->alloc_host(100);
+        pinned[99] = 1;
+        const std::vector<float> before = logits_of_two(model);
+        const size_t bytes = backend->device_bytes();
+        CHECK(backend->blocks() == blocks + 3);
+        const auto twin = model.twin();
+        backend->release_after(blocks);
+        CHECK(backend->blocks() == blocks);
+        CHECK((bytes == 0 || backend->device_bytes() < bytes));
+        twin->plan(5, /*training=*/true);
+        CHECK(logits_of_two(*twin) == before);
+    }
 }

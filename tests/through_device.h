@@ -30,6 +30,8 @@ class ThroughDevice final : public Backend {
     int threads() const override { return device_->threads(); }
     float* alloc(size_t elems) override { return device_->alloc_host(elems); }
     float* alloc_host(size_t elems) override { return device_->alloc_host(elems); }
+    size_t blocks() const override { return device_->blocks(); }
+    void release_after(size_t count) override { device_->release_after(count); }
     const float* to_device(const float* host, float*, size_t) override { return host; }
     void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
     void download(void* to, const void* from, size_t n) override { std::memcpy(to, from, n); }

@@ -24,6 +24,8 @@ class CpuBackend : public Backend {
 
     float* alloc(size_t elems) override;
     float* alloc_host(size_t elems) override { return alloc(elems); }
+    size_t blocks() const override { return owned_.size(); }
+    void release_after(size_t count) override { owned_.resize(count); }
     const float* to_device(const float* host, float*, size_t) override { return host; }
     void upload(void* device, const void* host, size_t bytes) override;
     void download(void* host, const void* device, size_t bytes) override;

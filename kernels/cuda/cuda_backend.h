@@ -35,6 +35,8 @@ class CudaBackend final : public Backend {
 
     float* alloc(size_t elems) override;
     float* alloc_host(size_t elems) override;
+    size_t blocks() const override { return memory_.blocks(); }
+    void release_after(size_t count) override { memory_.release_after(count); }
     const float* to_device(const float* host, float* device, size_t elems) override;
     void start_upload(const float* host, float* device, size_t elems) override;
     void wait_upload() override;

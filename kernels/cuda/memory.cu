@@ -9,8 +9,7 @@ namespace convoy::CONVOY_DEVICE {
 // Destructors do not throw: a failure here was reported by an earlier call, or ends with the
 // process.
 DeviceMemory::~DeviceMemory() {
-    for (void* block : device_) (void)cudaFree(block);
-    for (void* block : host_) (void)cudaFreeHost(block);
+    release_after(0);
     for (const Block& block : scratch_) (void)cudaFree(block.data);
     (void)cudaFree(ring_);
     (void)cudaFreeHost(ring_host_);
@@ -28,17 +27,28 @@ void* DeviceMemory::alloc_device(size_t bytes) {
 }
 
 float* DeviceMemory::alloc(size_t elems, cudaStream_t stream) {
-    device_.push_back(alloc_device(elems * sizeof(float)));
-    CUDA_CHECK(cudaMemsetAsync(device_.back(), 0, elems * sizeof(float), stream));
-    return static_cast<float*>(device_.back());
+    const size_t bytes = elems * sizeof(float);
+    void* const block = alloc_device(bytes);
+    blocks_.push_back({block, bytes, false});
+    CUDA_CHECK(cudaMemsetAsync(block, 0, bytes, stream));
+    return static_cast<float*>(block);
 }
 
 float* DeviceMemory::alloc_host(size_t elems) {
     void* block = nullptr;
     CUDA_CHECK(cudaMallocHost(&block, std::max<size_t>(elems * sizeof(float), 1)));
     std::memset(block, 0, elems * sizeof(float));
-    host_.push_back(block);
+    blocks_.push_back({block, 0, true});
     return static_cast<float*>(block);
+}
+
+// Freeing waits for the kernels and copies that use the memory.
+void DeviceMemory::release_after(size_t count) {
+    for (; blocks_.size() > count; blocks_.pop_back()) {
+        const Block& block = blocks_.back();
+        (void)(block.on_host ? cudaFreeHost(block.data) : cudaFree(block.data));
+        device_bytes_ -= block.bytes;
+    }
 }
 
 void* DeviceMemory::scratch(Slot slot, size_t bytes) {

@@ -44,6 +44,8 @@ class DeviceMemory {
 
     float* alloc(size_t elems, cudaStream_t stream);  // zeroed in the order of the stream
     float* alloc_host(size_t elems);                  // pinned and zeroed
+    size_t blocks() const { return blocks_.size(); }
+    void release_after(size_t count);
 
     // Scratch block `slot`, at least `bytes` large. It may move when it grows, so its content lasts
     // for one op only.
@@ -76,11 +78,12 @@ class DeviceMemory {
     void* alloc_device(size_t bytes);
     const void* pass_bytes(const void* host, size_t bytes, cudaStream_t stream);
 
-    std::vector<void*> device_, host_;
     struct Block {
         void* data = nullptr;
-        size_t bytes = 0;
+        size_t bytes = 0;  // on the device
+        bool on_host = false;
     };
+    std::vector<Block> blocks_;
     std::array<Block, kSlots> scratch_;
     char *ring_ = nullptr, *ring_host_ = nullptr;
     size_t ring_bytes_ = 0, ring_used_ = 0;

@@ -18,8 +18,8 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
     // A checkpoint between the two parts of a run is of the first one. Other ranks follow in
     // agree().
     const Position at = setup_.resumed ? setup_.resumed->meta.position : Position{};
-    head_only_ = at.epoch < config_.freeze_epochs ||
-                 (at.epoch == config_.freeze_epochs && at.epoch > 0 && at.consumed == 0);
+    make_state(at.epoch < config_.freeze_epochs ||
+               (at.epoch == config_.freeze_epochs && at.epoch > 0 && at.consumed == 0));
     build();
     steps_per_epoch_ = loader_->steps();
     if ((config_.early_stop > 0 || config_.target_top1 > 0) && !val_loader_)

@@ -1,7 +1,7 @@
 // train_run.h — a training run, from its first step to its last.
 //
 //   train_run.cpp        the loop: epochs, steps, validations
-//   train_run_build.cpp  model, loaders and trainer, for this rank's share
+//   train_run_build.cpp  the state; loaders, passes and trainer, for this rank's share
 //   train_run_start.cpp  before step 1: weights, and what is printed
 //   train_run_save.cpp   the run folder and its checkpoints
 //   train_run_trace.cpp  traces of its steps
@@ -52,8 +52,9 @@ class TrainRun {
     int run();
 
  private:
+    void make_state(bool head_only);
     void build();
-    void drop();  // what build() made
+    void drop();  // what build() made, if it is there
     std::vector<double> shares_now() const;
     void thaw();
     void open_sources();
@@ -92,15 +93,14 @@ class TrainRun {
     int wish();
     void part();
     void wait_for_ranks();
-    struct State;
     void go_on();
-    State snapshot();
     void start_together();
-    std::vector<nlohmann::json> tell(const State* state);
+    std::vector<float*> arenas() const;
+    std::vector<nlohmann::json> tell();
     size_t take_shares(const std::vector<nlohmann::json>& all);
-    void agree(State& state, const std::vector<nlohmann::json>& all, size_t root);
+    void agree(const std::vector<nlohmann::json>& all, size_t root);
     void follow(const nlohmann::json& root);
-    void take_up(const State& state);
+    void take_up();
     void cut_shares(const std::vector<int>& before);
     bool can_stay() const;
     bool fit_as_they_are(const std::vector<nlohmann::json>& all, const nlohmann::json& root) const;
@@ -145,6 +145,7 @@ class TrainRun {
     std::shared_ptr<const Source> train_source_, val_source_;  // with decoded images kept
     std::unique_ptr<Backend> backend_;
     std::vector<std::unique_ptr<Backend>> replica_backends_;  // --replicas
+    size_t state_blocks_ = 0;  // Backend::blocks of weights and optimizer state, which come first
     std::unique_ptr<Model> model_;
     Room room_;                  // of --cache-decoded
     int64_t decoded_bytes_ = 0;  // of all images, where some are kept; about

@@ -1,9 +1,9 @@
 // train_run_again.cpp — a training run goes on after a rank was lost or has left.
 //
-//   RingBroken ─► snapshot    the state to the host; what depends on shares goes
+//   RingBroken ─► drop        what depends on shares goes; weights and optimizer state stay
 //              ─► regroup     a ring of those that are left   ◄─┐ another one lost
 //              ─► agree       the state of who is furthest     ─┘
-//              ─► build, take_up, and train() goes on, or waits for --min-world ranks
+//              ─► take_up, and train() goes on, or waits for --min-world ranks
 //
 // Where ranks only join, meet_newcomers takes the place of the last two (train_run_join.cpp).
 //
@@ -29,11 +29,6 @@
 namespace convoy {
 
 using nlohmann::json;
-
-struct TrainRun::State {
-    int64_t optimizer_steps;
-    std::vector<std::vector<float>> arenas;  // weights, optimizer state
-};
 
 // What this rank tells the others with its next sums.
 int TrainRun::wish() {
@@ -113,39 +108,30 @@ void TrainRun::go_on() {
     if (lacks_state()) at_.step = -1;
     slices_.reset();
     if (costs_ && !planned_ && !trace_) trace_ = trace_part(setup_.job.tracer);
-    std::optional<State> state;
-    const auto put_away = [&] {
-        if (state) return;
-        state = snapshot();
-        drop();
-    };
     const bool planned = std::exchange(planned_, false);
     const bool comes = setup_.job.is_newcomer() && !agreed_;
-    if (!(planned || comes) || !can_stay()) put_away();
+    if (!(planned || comes) || !can_stay()) drop();
     std::string why;
     std::exception_ptr failure;
     for (bool done = false; !done && !failure;) {
         try {
             cut_shares(setup_.job.regroup(at_.step, planned, why));
-            const std::vector<json> all = tell(state ? &*state : nullptr);
+            const std::vector<json> all = tell();
             const size_t root = take_shares(all);
             if (fit_as_they_are(all, all[root])) {
                 meet_newcomers(all, all[root]);
             } else {
-                put_away();
-                agree(*state, all, root);
+                drop();
+                agree(all, root);
             }
             done = true;
         } catch (const RingBroken&) {
-            put_away();
+            drop();
         } catch (const std::exception&) {
             failure = std::current_exception();
         }
     }
-    if (state) {
-        build();
-        take_up(*state);
-    }
+    if (!trainer_) take_up();
     if (failure) std::rethrow_exception(failure);
     if (at_.step > pace_step_) pace_ = clocks(), pace_step_ = at_.step;
     const bool is_heir = setup_.rank() == 0 && folder_.empty();
@@ -193,24 +179,11 @@ void TrainRun::start_together() {
         optimizer_->steps_done = state["optimizer"], best_top1_ = state["best"];
         if (!setup_.fresh) pipeline->scatter();
     } else if (setup_.world() > 1) {
-        State state = snapshot();
-        const bool had = head_only_;
-        const auto all = tell(&state);
-        agree(state, all, take_shares(all));
-        if (head_only_ != had) drop(), build();
-        take_up(state);
+        const auto all = tell();
+        agree(all, take_shares(all));
+        take_up();
     }
     agreed_ = true;
-}
-
-TrainRun::State TrainRun::snapshot() {
-    State state{optimizer_->steps_done, {}};
-    const auto copy = [&](const float* values, size_t n) {
-        backend_->download(state.arenas.emplace_back(n).data(), values, n * sizeof(float));
-    };
-    copy(model_->params().weights, model_->params().weights_size);
-    for (const float* arena : optimizer_->state()) copy(arena, model_->params().state_size);
-    return state;
 }
 
 void TrainRun::cut_shares(const std::vector<int>& before) {
@@ -226,35 +199,29 @@ void TrainRun::cut_shares(const std::vector<int>& before) {
 static json sums_json(const Sums& s) { return {s.loss, s.correct, s.top5, s.count, s.skipped}; }
 static Sums sums_from(const json& j) { return {j[0], j[1], j[2], j[3], j[4]}; }
 
-// Collective: where each rank is. state: what this one has put away, if it has.
-std::vector<json> TrainRun::tell(const State* state) {
-    std::vector<size_t> sizes;  // of the arenas
-    if (state) {
-        for (const std::vector<float>& arena : state->arenas) sizes.push_back(arena.size());
-    } else {
-        sizes.assign(1 + optimizer_->state().size(), model_->params().state_size);
-        sizes[0] = model_->params().weights_size;
-    }
+// Collective: where each rank is.
+std::vector<json> TrainRun::tell() {
+    std::vector<size_t> sizes(1 + optimizer_->state().size(), model_->params().state_size);
+    sizes[0] = model_->params().weights_size;
     const double own_share = agreed_ ? 0 : setup_.shares.newcomer;
-    // For how many images its model and its loaders are; -1: it has put them away.
-    const int images = state ? -1 : model_->max_batch();
-    const auto all = gather_json(
-        communicator_, {{"step", at_.step},
-                        {"sizes", sizes},
-                        {"images", images},
-                        {"shares", setup_.shares.weights},
-                        {"share", own_share},
-                        {"epoch", at_.epoch},
-                        {"consumed", at_.consumed},
-                        {"optimizer", state ? state->optimizer_steps : optimizer_->steps_done},
-                        {"best", best_top1_},
-                        {"peak", peak_top1_},
-                        {"stale", stale_},
-                        {"head_only", head_only_},
-                        {"trace", trace_.has_value()},
-                        {"lr", step_lr_},
-                        {"sums", sums_json(step_sums_)},
-                        {"epoch_sums", sums_json(epoch_sums_)}});
+    // For how many images its model and its loaders are; -1: they are to be made.
+    const int images = trainer_ ? model_->max_batch() : -1;
+    const auto all = gather_json(communicator_, {{"step", at_.step},
+                                                 {"sizes", sizes},
+                                                 {"images", images},
+                                                 {"shares", setup_.shares.weights},
+                                                 {"share", own_share},
+                                                 {"epoch", at_.epoch},
+                                                 {"consumed", at_.consumed},
+                                                 {"optimizer", optimizer_->steps_done},
+                                                 {"best", best_top1_},
+                                                 {"peak", peak_top1_},
+                                                 {"stale", stale_},
+                                                 {"head_only", head_only_},
+                                                 {"trace", trace_.has_value()},
+                                                 {"lr", step_lr_},
+                                                 {"sums", sums_json(step_sums_)},
+                                                 {"epoch_sums", sums_json(epoch_sums_)}});
     if (std::ranges::any_of(all, [](const json& one) { return one.is_null(); })) throw SetUpAgain();
     return all;
 }
@@ -276,25 +243,33 @@ size_t TrainRun::take_shares(const std::vector<json>& all) {
     return size_t(root - all.begin());
 }
 
-// All have the state of the root. Collective. Where it throws, `state` is as it was.
-void TrainRun::agree(State& state, const std::vector<json>& all, size_t root) {
+// All get the state of the root. Collective. Where it throws, this rank has what it had.
+void TrainRun::agree(const std::vector<json>& all, size_t root) {
     const json& its = all[root];
-    const bool thaws = head_only_ != its["head_only"].get<bool>();
+    const bool head_only = its["head_only"], thaws = head_only_ != head_only;
     if (!thaws && its["sizes"] != all[size_t(setup_.rank())]["sizes"])
         fail(
             "this rank has the model in another layout than the others: run the same build on all "
             "machines");
-    std::vector<std::vector<float>> received(state.arenas.size());
-    for (size_t i = 0; i < received.size(); ++i) {
-        std::vector<float>& arena = received[i];
-        if (thaws) arena.resize(its["sizes"].at(i));
-        if (equal_on_all_ranks(thaws ? arena : state.arenas[i], communicator_)) continue;
-        if (!thaws) arena = state.arenas[i];
+    std::vector<std::vector<float>> received;
+    for (const float* own : arenas()) {
+        const size_t n = its["sizes"].at(received.size());
+        std::vector<float>& arena =
+            received.emplace_back(thaws || !backend_->host_visible() ? n : 0);
+        if (!thaws && !arena.empty()) backend_->download(arena.data(), own, n * sizeof(float));
+        const std::span<const float> values = arena.empty() ? std::span(own, n) : arena;
+        if (equal_on_all_ranks(values, communicator_)) {
+            arena = {};
+            continue;
+        }
+        if (arena.empty()) arena.assign(own, own + n);
         communicator_.broadcast(std::as_writable_bytes(std::span(arena)), int(root));
     }
+    if (thaws) drop(), make_state(head_only);
     for (size_t i = 0; i < received.size(); ++i)
-        if (!received[i].empty()) state.arenas[i] = std::move(received[i]);
-    state.optimizer_steps = its["optimizer"];
+        if (const auto& arena = received[i]; !arena.empty())
+            backend_->upload(arenas()[i], arena.data(), arena.size() * sizeof(float));
+    optimizer_->steps_done = its["optimizer"];
     follow(its);
     trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });
 }
@@ -303,7 +278,6 @@ void TrainRun::agree(State& state, const std::vector<json>& all, size_t root) {
 void TrainRun::follow(const json& root) {
     const bool is_behind = at_.step >= 0 && at_.step < root["step"];
     at_ = {root["epoch"], root["consumed"], root["step"]};
-    head_only_ = root["head_only"];
     best_top1_ = root["best"], peak_top1_ = root["peak"], stale_ = root["stale"];
     if (is_behind) {  // the step that it takes over instead of doing it
         step_sums_ = sums_from(root["sums"]), step_lr_ = root["lr"];
@@ -314,14 +288,14 @@ void TrainRun::follow(const json& root) {
     agreed_ = true;
 }
 
-void TrainRun::take_up(const State& state) {
-    auto copy = [&, i = size_t(0)](float* values) mutable {
-        const std::vector<float>& arena = state.arenas[i++];
-        backend_->upload(values, arena.data(), arena.size() * sizeof(float));
-    };
-    copy(model_->params().weights);
-    for (float* arena : optimizer_->state()) copy(arena);
-    optimizer_->steps_done = state.optimizer_steps;
+std::vector<float*> TrainRun::arenas() const {
+    std::vector<float*> all = optimizer_->state();
+    all.insert(all.begin(), model_->params().weights);
+    return all;
+}
+
+void TrainRun::take_up() {
+    if (!trainer_) build();
     go_to(at_);
     checked_step_ = at_.step + 1 - config_.check_every;  // after the next step
     drift_ = false;

@@ -1,5 +1,5 @@
-// train_run_build.cpp — the model, the loaders and the trainer of a run; made anew with other
-// shares.
+// train_run_build.cpp — the state of a run, which outlasts rings; and the loaders, the memory of
+// passes and the trainer, which are made anew for other shares.
 #include "src/base/check.h"
 #include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
@@ -8,9 +8,24 @@
 
 namespace convoy {
 
+// Fresh weights and optimizer state, in place of those that there are.
+void TrainRun::make_state(bool head_only) {
+    optimizer_.reset(), model_.reset(), backend_.reset();
+    head_only_ = head_only;
+    backend_ = make_backend(config_);
+    ModelOptions of_model = model_options(config_, int(setup_.classes.size()));
+    of_model.head_only = head_only;
+    if (const int stages = config_.pipeline; stages > 1) {
+        of_model.stage = stage_of(setup_.cuts, setup_.rank() % stages);
+        of_model.draw_all = setup_.rank() == 0 && !setup_.fresh;  // the others take rank 0's
+    }
+    model_ = std::make_unique<Model>(setup_.model_text, of_model, *backend_);
+    optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
+    state_blocks_ = backend_->blocks();
+}
+
 // What depends on this rank's share of a batch.
 void TrainRun::build() {
-    backend_ = make_backend(config_);
     if (config_.replicas > 1 && !backend_->host_visible())
         fail(
             "--replicas shares the weights in this machine's memory: it needs --device cpu; on "
@@ -23,19 +38,14 @@ void TrainRun::build() {
         own.threads = backend_->threads() / config_.replicas;
         replica_backends_.push_back(make_backend(own));
     }
-    ModelOptions of_model = model_options(config_, int(setup_.classes.size()));
-    of_model.head_only = head_only_;
     sharing_ = loader_options(config_, setup_.shares.weights, setup_.rank());
     sharing_.parts = setup_.train_parts;
     const int stages = config_.pipeline;
     if (stages > 1) {  // its first stage reads the images
-        of_model.stage = stage_of(setup_.cuts, setup_.rank() % stages);
-        of_model.draw_all = setup_.rank() == 0 && !setup_.fresh;  // the others take rank 0's
         sharing_.shares.assign(size_t(setup_.world() / stages), 1);
         sharing_.rank = setup_.rank() / stages;
-        sharing_.pixels = of_model.stage.first == 0;
+        sharing_.pixels = setup_.rank() % stages == 0;
     }
-    model_ = std::make_unique<Model>(setup_.model_text, of_model, *backend_);
     LoaderOptions validating = sharing_;
     validating.parts = setup_.val_parts;
     int64_t most =
@@ -55,7 +65,6 @@ void TrainRun::build() {
     if (stages == 1)
         activation_bytes_ = model_->plan(std::min(piece, max_batch), config_.replicas == 1);
     open_tracks();
-    optimizer_ = std::make_unique<Optimizer>(config_, model_->params(), *backend_);
     if (!train_source_) open_sources();
     loader_ = make_loader(train_source_, true, kSlots);
     if (val_source_) val_loader_ = make_loader(val_source_, false, 2);
@@ -77,18 +86,21 @@ void TrainRun::build() {
 }
 
 void TrainRun::drop() {
+    if (!trainer_) return;
     const Clocks now = clocks();
     clocks_before_ = {now.data_wait, now.net_wait};
     slices_.reset(), trainer_.reset(), evaluator_.reset();
     loader_.reset(), val_loader_.reset();
-    optimizer_.reset(), model_.reset(), replica_backends_.clear(), backend_.reset();
+    model_ = model_->twin();  // not planned yet
+    replica_backends_.clear();
+    backend_->release_after(state_blocks_);
 }
 
 // The same weights in a model that trains all layers, with a fresh optimizer.
 void TrainRun::thaw() {
     const SafeTensors weights = export_weights(*model_, *backend_);
     drop();
-    head_only_ = false;
+    make_state(/*head_only=*/false);
     build();
     import_weights(weights, *model_, *backend_, /*partial=*/false);
     if (setup_.rank() == 0)
