@@ -31,7 +31,8 @@ asio::ip::address without_mapping(const asio::ip::address& address);
 std::string address_text(const tcp::endpoint& endpoint);
 // A system error in plain words; every way in which a peer hangs up is "connection closed".
 std::string reason(const std::error_code& error);
-// Sets the socket to send small messages at once and to detect dead hosts (keep-alive).
+// Sets the connected socket to send small messages at once, to detect dead hosts (keep-alive), and
+// within a machine to send without pacing.
 void set_options(tcp::socket& socket);
 // As the kernel has measured it; 0 where it has not.
 double round_trip_seconds(tcp::socket& socket);
