@@ -58,6 +58,7 @@ class Process {
     Process(const Process&) = delete;
 
     void kill(int signal) { ::kill(pid_, signal); }
+    pid_t pid() const { return pid_; }
     std::string output() const { return read_file(output_); }
 
     // Exit status (128 + n after a signal that ended it), or -1 if it still runs after `seconds`.

@@ -1,11 +1,13 @@
 // The real binary, as its users run it: options, training, resuming, use of the model, and several
 // ranks of which one is killed.
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 
 #include "src/job/job_session.h"
+#include "src/model/model.h"
 #include "src/run/run_log.h"
 #include "tests/device.h"
 #include "tests/net_support.h"
@@ -712,6 +714,69 @@ TEST_CASE("program: data damaged on its way is noticed, and no step is done with
         losses("run", port, {"--open", "--port", cat(port0), "--advertise", at(relay.port())});
     REQUIRE(damaged > 2);
     CHECK(with == losses("clean", free_port(), {}));
+}
+
+// Flips a bit of the weights that begin with `values`, in the memory of another process. Returns
+// how many copies of them it found.
+static int flip_a_bit(pid_t pid, std::span<const float> values) {
+    const std::string proc = cat("/proc/", pid);
+    std::ifstream maps(proc + "/maps");
+    const int memory = open((proc + "/mem").c_str(), O_RDWR | O_CLOEXEC);
+    REQUIRE(memory >= 0);
+    int found = 0;
+    const std::string_view wanted(reinterpret_cast<const char*>(values.data()),
+                                  values.size_bytes());
+    for (std::string line; std::getline(maps, line);) {
+        size_t begin = 0, end = 0;
+        if (std::sscanf(line.c_str(), "%zx-%zx rw", &begin, &end) != 2) continue;
+        if (line.find(" rw") == std::string::npos || end - begin > 256 << 20) continue;
+        std::string bytes(end - begin, '\0');
+        if (pread(memory, bytes.data(), bytes.size(), off_t(begin)) != ssize_t(bytes.size()))
+            continue;
+        for (size_t i = 0; (i = bytes.find(wanted, i)) != std::string::npos; i += wanted.size()) {
+            bytes[i] = char(bytes[i] ^ 1);
+            found += pwrite(memory, &bytes[i], 1, off_t(begin + i)) == 1;
+        }
+    }
+    close(memory);
+    return found;
+}
+
+TEST_CASE("program: a bit that flips in a rank's memory is found before a checkpoint is written") {
+    TempDir folder;
+    const uint16_t port = free_port();
+    // The first layer's weights stay what they were drawn as.
+    const auto backend = make_backend("cpu", {.threads = 1});
+    Model model(model_text("tiny"), {.size = 16, .seed = uint64_t(Config().seed)}, *backend);
+    const std::span first(model.params().all().front()->value.floats(), 16);
+    Process rank0(folder, "rank0", small({"--generated",   "12000",
+                                          "--batch",       "2",
+                                          "--size",        "16",
+                                          "--steps",       "2300",
+                                          "--save-every",  "0.4",
+                                          "--check-every", "100000",
+                                          "--freeze",      "1",
+                                          "--coord",       at(port),
+                                          "--world",       "2",
+                                          "--rank",        "0",
+                                          "--out",         folder / "run",
+                                          "--log-every",   "10"}));
+    Process rank1(folder, "rank1",
+                  {"--coord", at(port), "--rank", "1", "--threads", "1", "--decode-threads", "1"});
+    REQUIRE(rank0.wait_for("step 20/5000"));
+    CHECK(flip_a_bit(rank1.pid(), first) > 0);
+    CHECK(rank0.wait(120) == 0);
+    CHECK(rank1.wait(60) == 0);
+    std::vector<int64_t> unequal, saved;
+    for (const json& event : read_log(folder / "run")) {
+        if (event["event"] == "unequal") unequal.push_back(event["step"]);
+        if (event["event"] == "unequal") CHECK(event["ranks"] == json({1}));
+        if (event["event"] == "checkpoint") saved.push_back(event["step"]);
+    }
+    CAPTURE(rank0.output());
+    REQUIRE(!saved.empty());
+    REQUIRE(unequal.size() == 1);
+    CHECK(std::ranges::count(saved, unequal[0]) == 1);
 }
 
 TEST_CASE("program: where rank 0 says --share auto, a newcomer's share is measured too") {

@@ -266,8 +266,9 @@ static const Option kOptions[] = {
     {"min-world", "Ranks", &C::min_world, "N", kTrain, 0, from(1, wire::kMaxWorld),
      "on rank 0: where fewer than N ranks are left, save and wait until others --join"},
     {"check-every", "Ranks", &C::check_every, "N", kTrain, kJob, from(0, 1e9),
-     "steps after which a checksum tells whether all ranks hold the same weights and optimizer "
-     "state; those that differ take what most hold; 0: at the end of an epoch alone"},
+     "a checksum tells every N steps and before a checkpoint whether all ranks hold the same "
+     "weights "
+     "and optimizer state; those that differ take what most hold; 0: at the end of an epoch alone"},
     {"alone", "Ranks", &C::alone, "", kTrain, 0, kAny,
      "on rank 0: go on even where most of the ranks do not answer and may be training together, as "
      "when a network is cut in two"},

@@ -195,12 +195,13 @@ void TrainRun::train_epoch() {
             take_usage();
             if (at_.step >= usage_->next_step()) usage_->tell(at_.step, communicator_, clocks());
         }
-        if (config_.check_every > 0 && at_.step - checked_step_ >= config_.check_every &&
+        const int agreed = trainer_->stop_agreed();
+        if (agreed != kNewRing) stopped_ = agreed;
+        const bool saves = save_is_due() || over();
+        if (config_.check_every > 0 && (saves || at_.step - checked_step_ >= config_.check_every) &&
             (gathers == trainer_->gathers() || trainer_->pipeline()) && !drift_)
             keep_weights_equal();
         if (at_.step % config_.log_every == 0) costs_->read();
-        const int agreed = trainer_->stop_agreed();
-        if (agreed != kNewRing) stopped_ = agreed;
         trace_step(!trainer_->local() || gathers);
         check_bad(epoch_sums_.skipped + int64_t(setup_.data.train->damaged()), loader_->samples(),
                   "images of this epoch");
