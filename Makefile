@@ -241,7 +241,8 @@ barriers: $(BUILD)/run_tests
 FUZZ_SECONDS := 20
 FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% pack% policy% pixel_ops% resize% decoded%),\
               $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
-            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) src/config/config.cpp src/config/settings_file.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
+            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) src/config/config.cpp src/config/settings_file.cpp \
+            src/job/offer.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
             tests/fuzz/fuzz.cpp
 FUZZ_OBJ := $(FUZZ_SRC:%=build/fuzz/%.o)
 build/fuzz/%.o: % Makefile | $(READY)
@@ -252,7 +253,7 @@ build/fuzz/fuzz: $(FUZZ_OBJ)
 	clang++ -fsanitize=fuzzer,address,undefined $^ -o $@ $(LDLIBS)
 fuzz: $(if $(shell command -v clang++),build/fuzz/fuzz)
 	@$(if $^,:,echo "fuzz: left out, as there is no clang++ (apt-get install clang)"; exit 0); \
-	for target in tar tfrecord idx gzip index list image wire safetensors torch meta model options settings token; do \
+	for target in tar tfrecord idx gzip index list image wire safetensors torch meta model options settings offer token; do \
 	  mkdir -p build/fuzz/corpus/$$target; log=build/fuzz/$$target.log; \
 	  FUZZ_TARGET=$$target FUZZ_SEEDS=build/fuzz/corpus/$$target $< -max_total_time=$(FUZZ_SECONDS) \
 	    -max_len=8192 -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 -verbosity=0 -close_fd_mask=1 \
@@ -323,7 +324,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 55333
+BUDGET := 55329
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \

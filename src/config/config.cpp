@@ -267,8 +267,8 @@ static const Option kOptions[] = {
      "on rank 0: where fewer than N ranks are left, save and wait until others --join"},
     {"check-every", "Ranks", &C::check_every, "N", kTrain, kJob, from(0, 1e9),
      "a checksum tells every N steps and before a checkpoint whether all ranks hold the same "
-     "weights "
-     "and optimizer state; those that differ take what most hold; 0: at the end of an epoch alone"},
+     "weights and optimizer state; those that differ take what most hold; 0: at the end of an "
+     "epoch alone"},
     {"alone", "Ranks", &C::alone, "", kTrain, 0, kAny,
      "on rank 0: go on even where most of the ranks do not answer and may be training together, as "
      "when a network is cut in two"},

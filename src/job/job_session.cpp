@@ -94,15 +94,17 @@ JobSession::JobSession(const CommandLine& command_line, Log& its_log, Stop its_s
       stop(std::move(its_stop)),
       config(line.config),
       job_(join_job(line, log, stop, adjust)) {
+    if (!job_.what.empty()) offer_ = parse_offer(job_.what);
     if (world() > 1) log.set_prefix(cat("[rank ", rank(), "] "));
     if (rank() != 0) log.set_draws(false);  // ranks may share a terminal
 }
 
 void JobSession::take_settings_of_rank0() {
-    const auto settings =
-        (is_newcomer() ? offered("settings")
-                       : broadcast_json(communicator(), job_settings(config, line.command)))
-            .get<std::map<std::string, std::string>>();
+    using Settings = std::map<std::string, std::string>;
+    const Settings settings =
+        is_newcomer()
+            ? offer().settings
+            : Settings(broadcast_json(communicator(), job_settings(config, line.command)));
     if (rank() == 0) return;
     apply_settings(config, settings);
     for (const auto& [name, who] : line.given) {
@@ -113,10 +115,6 @@ void JobSession::take_settings_of_rank0() {
         set_option(config, name, given);  // its own --data
     }
     if (line.given.contains("data")) config.val = line.config.val;
-}
-
-nlohmann::json JobSession::offered(const char* name) const {
-    return nlohmann::json::parse(job_.what).at(name);
 }
 
 std::vector<int> JobSession::regroup(int64_t step, bool planned, std::string& why,

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "net/communicator.h"
 #include "src/base/trace.h"
 #include "src/config/config.h"
+#include "src/job/offer.h"
 
 namespace convoy {
 
@@ -35,9 +36,9 @@ class JobSession {
 
     Communicator& communicator() const { return *job_.communicator; }
     // --join: this rank has no ring before its first regroup(-1, true). What the others would say
-    // meanwhile is in the offer that one of them made (offer_text, job_setup.h).
-    bool is_newcomer() const { return !job_.what.empty(); }
-    nlohmann::json offered(const char* name) const;
+    // meanwhile is in the offer that one of them made.
+    bool is_newcomer() const { return offer_.has_value(); }
+    const Offer& offer() const { return *offer_; }  // to a newcomer
     int rank() const { return communicator().rank(); }
     int world() const { return communicator().world(); }
     const std::vector<Peer>& peers() const { return job_.peers; }  // by rank; empty when alone
@@ -52,6 +53,7 @@ class JobSession {
 
  private:
     Job job_;
+    std::optional<Offer> offer_;
     bool lost_rank0_ = false;
 };
 

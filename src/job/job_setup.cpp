@@ -254,34 +254,31 @@ Shares gather_shares(Communicator& communicator, const std::string& mine, Log& l
     return {parse_shares(join_text(each, ":"), world), false};
 }
 
-static json fingerprints(const DataSet& data) {
+static JobData fingerprints(const DataSet& data) {
     return {fmt::format("{:016x}", data.train->fingerprint()),
             data.val ? fmt::format("{:016x}", data.val->fingerprint()) : "", data.description};
 }
 
-static json model_json(const JobSetup& setup) {
-    return {{"text", setup.model_text}, {"classes", setup.classes}, {"fresh", setup.fresh}};
-}
-
-std::string offer_text(const JobSetup& setup, size_t bucket_bytes) {
-    return json{{"settings", job_settings(setup.config, kTrain)},
-                {"model", model_json(setup)},
-                {"data", fingerprints(setup.data)},
-                {"bucket", bucket_bytes},
-                {"speed", setup.shares.speed}}
-        .dump();
+Offer make_offer(const JobSetup& setup, size_t bucket_bytes) {
+    return {job_settings(setup.config, kTrain),
+            {setup.model_text, setup.classes, setup.fresh},
+            fingerprints(setup.data),
+            bucket_bytes,
+            setup.shares.speed};
 }
 
 void compare_data(JobSession& job, const DataSet& data) {
-    const json mine = fingerprints(data);
-    const std::vector<json> all = job.is_newcomer() ? std::vector<json>{job.offered("data"), mine}
-                                                    : gather_json(job.communicator(), mine);
+    const JobData mine = fingerprints(data);
+    std::vector<JobData> all;
+    if (job.is_newcomer())
+        all = {job.offer().data, mine};
+    else
+        for (const json& one : gather_json(job.communicator(), mine)) all.push_back(one);
     for (size_t rank = 1; rank < all.size(); ++rank)
-        if (all[rank].at(0) != all[0].at(0) || all[rank].at(1) != all[0].at(1))
+        if (all[rank].train != all[0].train || all[rank].val != all[0].val)
             fail(job.is_newcomer() ? "this rank" : cat("rank ", rank),
-                 " sees other images than rank 0: ", all[rank].at(2).get<std::string>(),
-                 " against ", all[0].at(2).get<std::string>(),
-                 "; names, sizes and classes must be the same on all ranks");
+                 " sees other images than rank 0: ", all[rank].description, " against ",
+                 all[0].description, "; names, sizes and classes must be the same on all ranks");
 }
 
 // For other ranks' shards: what is expected in the next seconds, and much of a small set.
@@ -379,11 +376,10 @@ JobSetup set_up_job(JobSession& job) {
     const ShardMode shards = job.config.shards;
     const bool opens_first = job.rank() == 0 && shards == ShardMode::kAll;
     if (opens_first) open_set(setup);
-    const json model = job.is_newcomer() ? job.offered("model")
-                                         : broadcast_json(job.communicator(), model_json(setup));
-    setup.model_text = model.at("text");
-    setup.fresh = model.at("fresh");
-    setup.classes = model.at("classes").get<std::vector<std::string>>();
+    const JobModel mine{setup.model_text, setup.classes, setup.fresh};
+    const JobModel model =
+        job.is_newcomer() ? job.offer().model : JobModel(broadcast_json(job.communicator(), mine));
+    setup.model_text = model.text, setup.classes = model.classes, setup.fresh = model.fresh;
     if (shards == ShardMode::kPeers && job.world() > 1)
         setup.peers = std::make_shared<PeerShards>(job.communicator(), kPeerCacheBytes);
     if (!opens_first) open_set(setup);
@@ -405,7 +401,7 @@ JobSetup set_up_job(JobSession& job) {
             setup.order += " of shards " + sizes_text(*setup.data.train);
         if (job.is_newcomer()) {
             setup.shares.weights.assign(size_t(job.world()), 1);
-            setup.shares.speed = job.offered("speed");
+            setup.shares.speed = job.offer().speed;
             if (!job.config.share.empty())
                 setup.shares.newcomer = parse_shares(job.config.share, 1)[0];
         } else

@@ -53,8 +53,8 @@ struct JobSetup {
 // where an option of another rank does not agree or its images are not the same.
 JobSetup set_up_job(JobSession& job);
 
-// What a newcomer must know of the job (JobSession::offer); bucket_bytes: its reducers'.
-std::string offer_text(const JobSetup& setup, size_t bucket_bytes);
+// What a newcomer must know of the job; bucket_bytes: its reducers'.
+Offer make_offer(const JobSetup& setup, size_t bucket_bytes);
 
 // Collective. Throws Error on all ranks where one sees other images than rank 0.
 void compare_data(JobSession& job, const DataSet& data);

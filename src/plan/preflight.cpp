@@ -88,7 +88,7 @@ Preflight run_preflight(JobSetup& setup) {
     const Config& config = setup.config;
     if (setup.job.is_newcomer()) {
         if (setup.shares.newcomer == 0 && setup.shares.speed > 0) measure_newcomer(setup);
-        return {setup.job.offered("bucket"), {}};
+        return {setup.job.offer().bucket, {}};
     }
     if (setup.world() > 1 && setup.shares.fair && config.preflight == Toggle::kOff)
         fail("--share auto measures the ranks before training; it cannot go with --preflight off");

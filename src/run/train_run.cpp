@@ -95,7 +95,7 @@ void TrainRun::begin() {
     const std::string device = device_identity(config_.device);
     usage_ = std::make_unique<Utilisation>(device.starts_with("GPU-") ? device : "", communicator_,
                                            clocks());
-    communicator_.offer(offer_text(setup_, bucket_bytes_));
+    communicator_.offer(offer_text(make_offer(setup_, bucket_bytes_)));
 }
 
 int TrainRun::train() {

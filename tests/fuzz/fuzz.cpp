@@ -21,6 +21,7 @@
 #include "src/checkpoint/torch_file.h"
 #include "src/config/config.h"
 #include "src/config/settings_file.h"
+#include "src/job/offer.h"
 #include "src/model/model_text.h"
 #include "tests/golden.h"
 #include "tests/golden_images.h"
@@ -189,6 +190,19 @@ void fuzz_settings(Bytes bytes) {
     if (again() != settings) __builtin_trap();
 }
 
+// As from a stranger: what is taken is taken again as it was read.
+void fuzz_offer(Bytes bytes) {
+    const Offer offer = parse_offer(std::string(view(bytes)));
+    const std::string sent = offer_text(offer);
+    const auto again = [&]() noexcept { return offer_text(parse_offer(sent)); };
+    if (again() != sent) __builtin_trap();
+    Config config;
+    try {
+        apply_settings(config, offer.settings);
+    } catch (const Error&) {}
+    parse_model(offer.model.text, "fuzz");
+}
+
 // Of 53 characters that are digits, one in 32 has a right check.
 void fuzz_token(Bytes bytes) {
     if (make_tls(std::string(view(bytes))) && bytes.size() != 53) __builtin_trap();
@@ -304,6 +318,12 @@ const std::map<std::string, Target> kTargets = {
     {"settings",
      {fuzz_settings,
       [] { return std::vector<Bytes>{text("# from tune\nbatch 64\n\tlr   0.1 \r\nsize 9\n")}; }}},
+    {"offer",
+     {fuzz_offer,
+      [] {
+          return std::vector<Bytes>{text(offer_text(
+              {job_settings({}, kTrain), {"input 8\nflatten\n", {"a", "b"}, true}, {}, 1, 2.5}))};
+      }}},
     {"token", {fuzz_token, [] { return std::vector<Bytes>{text(make_token())}; }}},
     {"image",
      {fuzz_image,

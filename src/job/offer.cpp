@@ -1,0 +1,48 @@
+#include "src/job/offer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "src/base/check.h"
+
+namespace convoy {
+
+using nlohmann::json;
+
+void to_json(json& out, const JobModel& model) {
+    out = {{"text", model.text}, {"classes", model.classes}, {"fresh", model.fresh}};
+}
+void from_json(const json& in, JobModel& model) {
+    in.at("text").get_to(model.text);
+    in.at("classes").get_to(model.classes);
+    in.at("fresh").get_to(model.fresh);
+}
+
+void to_json(json& out, const JobData& data) { out = {data.train, data.val, data.description}; }
+void from_json(const json& in, JobData& data) {
+    in.at(0).get_to(data.train);
+    in.at(1).get_to(data.val);
+    in.at(2).get_to(data.description);
+}
+
+std::string offer_text(const Offer& offer) {
+    return json{{"settings", offer.settings},
+                {"model", offer.model},
+                {"data", offer.data},
+                {"bucket", offer.bucket},
+                {"speed", offer.speed}}
+        .dump();
+}
+
+Offer parse_offer(const std::string& text) {
+    try {
+        const json in = json::parse(text);
+        Offer offer{in.at("settings"), in.at("model"), in.at("data"), in.at("bucket"),
+                    in.at("speed")};
+        if (!(offer.speed >= 0)) fail("a speed of ", offer.speed);
+        return offer;
+    } catch (const std::exception& error) {
+        fail("what the job offers to newcomers cannot be read: ", error.what());
+    }
+}
+
+}  // namespace convoy

@@ -1,0 +1,38 @@
+// offer.h — what a rank of a job tells one that wants to join: what its ranks have agreed on.
+//
+// It travels as JSON in an OFFER (net/wire.h). Without a token a stranger may have made it.
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace convoy {
+
+struct JobModel {
+    std::string text;
+    std::vector<std::string> classes;
+    bool fresh = true;  // JobSetup::fresh
+};
+void to_json(nlohmann::json& out, const JobModel& model);
+void from_json(const nlohmann::json& in, JobModel& model);
+
+// The images that a rank sees: their fingerprints, and in words.
+struct JobData {
+    std::string train, val, description;
+};
+void to_json(nlohmann::json& out, const JobData& data);
+void from_json(const nlohmann::json& in, JobData& data);
+
+struct Offer {
+    std::map<std::string, std::string> settings;  // job_settings()
+    JobModel model;
+    JobData data;
+    size_t bucket = 0;  // bytes
+    double speed = 0;   // Shares::speed
+};
+std::string offer_text(const Offer& offer);
+Offer parse_offer(const std::string& text);  // throws Error
+
+}  // namespace convoy

@@ -1,0 +1,39 @@
+// What a newcomer is told of a job, by a stranger perhaps.
+#include "src/job/offer.h"
+
+#include "tests/support.h"
+
+using namespace convoy;
+
+TEST_CASE(
+    "an offer is read as it was written, and one that lacks or mistypes anything is an error") {
+    const Offer offer{{{"batch", "8"}}, {"input 8\n", {"a", "b"}, false}, {"1", "", "x"}, 7, 2.5};
+    const std::string text = offer_text(offer);
+    const Offer read = parse_offer(text);
+    CHECK(read.settings == offer.settings);
+    CHECK(read.model.text == offer.model.text);
+    CHECK(read.model.classes == offer.model.classes);
+    CHECK(!read.model.fresh);
+    CHECK(read.data.description == "x");
+    CHECK(read.bucket == 7);
+    CHECK(read.speed == 2.5);
+    const auto refused = [](const std::string& wrong) {
+        CAPTURE(wrong);
+        CHECK_THROWS_WITH_AS(parse_offer(wrong),
+                             doctest::Contains("what the job offers to newcomers cannot be read"),
+                             Error);
+    };
+    for (size_t n = 0; n < text.size(); ++n) refused(text.substr(0, n));
+    for (const auto& [from, to] :
+         std::map<std::string, std::string>{{"\"batch\":\"8\"", "\"batch\":8"},
+                                            {"\"speed\":2.5", "\"speed\":-1"},
+                                            {"\"classes\":[", "\"classes\":[[],"},
+                                            {"\"fresh\":false", "\"fresh\":0"},
+                                            {"[\"1\",\"\",\"x\"]", "[\"1\",\"\"]"},
+                                            {"\"bucket\":7", "\"bucket\":\"7\""}}) {
+        std::string wrong = text;
+        REQUIRE(wrong.find(from) != std::string::npos);
+        refused(wrong.replace(wrong.find(from), from.size(), to));
+    }
+    refused(std::string(100'000, '['));
+}
