@@ -3,11 +3,10 @@
 //   REJOIN to the coordinator ──► it decides who goes on (regroup.h) ──► WELCOME ──► edges ──►
 //   READY
 //     │ its connection broke
-//     └─► dial it again, then each rank in order: the first that lives serves a coordinator, and so
-//         does this rank when its own turn comes
-#include <set>
-
+//     └─► dial it again, then each rank in order (succession.h): the first that lives serves a
+//         coordinator, and so does this rank when its own turn comes
 #include "net/rendezvous.h"
+#include "net/succession.h"
 
 namespace convoy {
 
@@ -15,9 +14,8 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kDialPatience{1'000};
-constexpr milliseconds kPause{20};       // before those in front are asked again
-constexpr milliseconds kNobody{15'000};  // with no coordinator found
+constexpr milliseconds kDialPatience = Succession::kDialPatience;
+constexpr milliseconds kPause{20};  // before those in front are asked again
 
 class Rejoin {
  public:
@@ -38,7 +36,6 @@ class Rejoin {
     asio::awaitable<Socket> dial_candidate(int candidate);
     asio::awaitable<void> find_lower_coordinator();
     asio::awaitable<void> look_around();
-    milliseconds patience_with(int rank) const;
 
     Membership& m_;
     const tcp::endpoint first_;
@@ -46,18 +43,9 @@ class Rejoin {
     const int64_t step_;
     const bool planned_;
     const std::vector<int> ring_;
-    Clock::time_point begin_;
-    std::set<int> gone_, answered_;
+    Succession turn_{Clock::now()};
     int serving_ = -1;  // the rank whose coordinator has taken this one; -1: in its own process
 };
-
-// How long to wait for rank's turn. One that has answered finds out itself; but it asks those
-// before it, which may be silent, as long as this rank does, and may have begun later. Passed over
-// too soon, it would serve a coordinator beside another one.
-milliseconds Rejoin::patience_with(int rank) const {
-    if (!answered_.contains(rank)) return kSilence;
-    return std::min(kSilence + 3 * (rank + 1) * kDialPatience, kNobody - kSilence);
-}
 
 asio::awaitable<Connected> Rejoin::run() {
     for (;;) {
@@ -77,7 +65,7 @@ asio::awaitable<Connected> Rejoin::run() {
 }
 
 asio::awaitable<void> Rejoin::until_welcome() {
-    gone_.clear(), answered_.clear();  // by their ranks in another ring
+    turn_ = Succession(Clock::now());  // ranks have other numbers
     serving_ = m_.welcome().server;
     while (!m_.is_welcome()) {
         if (m_.connected())
@@ -98,24 +86,20 @@ asio::awaitable<void> Rejoin::until_welcome() {
 
 // Leaves the membership with a connection on which REJOIN was accepted.
 asio::awaitable<void> Rejoin::find_coordinator() {
-    begin_ = Clock::now();
-    gone_.clear(), answered_.clear();
-    for (; Clock::now() - begin_ < kNobody; co_await sleep_for(kPause)) {
+    turn_ = Succession(Clock::now());
+    for (; !turn_.is_over(Clock::now()); co_await sleep_for(kPause)) {
         if (m_.welcome().ring.empty()) co_await look_around();
         const wire::Welcome& last = m_.welcome();
-        if (!m_.coordinator_is_silent() && co_await ask(last.server)) co_return;
-        if (!m_.coordinator_is_silent() && !gone_.contains(last.server)) continue;
-        for (int rank = 0; rank < last.world; ++rank) {
-            if (rank == last.server) continue;
-            if (rank == last.rank && !last.ring.empty()) m_.succeed(first_);
-            if (co_await ask(rank)) co_return;
-            if (!gone_.contains(rank) && Clock::now() - begin_ < patience_with(rank)) break;
+        while (const auto candidate = turn_.next(
+                   {last.world, last.server, m_.coordinator_is_silent()}, Clock::now())) {
+            if (candidate == last.rank && !last.ring.empty()) m_.succeed(first_);
+            if (co_await ask(*candidate)) co_return;
         }
     }
     fail(
         "the coordinator was lost, and none of the other ranks that it could reach serves one "
         "within ",
-        kNobody.count() / 1000, " s");
+        Succession::kNobody.count() / 1000, " s");
 }
 
 // Ranks that did not hear each other for a while may have served a coordinator each, and would wait
@@ -152,7 +136,7 @@ asio::awaitable<void> Rejoin::look_around() {
 // Whether `candidate` (a rank, or -1: a coordinator in a process of its own) serves a coordinator
 // and takes this rank. Believes: ends where it says that the job has.
 asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
-    if (gone_.contains(candidate)) co_return false;
+    if (turn_.is_gone(candidate)) co_return false;
     try {
         Socket socket = co_await dial_candidate(candidate);
         auto connection = std::make_shared<Connection>(std::move(socket));
@@ -166,11 +150,11 @@ asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
             co_return true;
         }
         const auto refusal = wire::decode<wire::Refuse>(answer.body);
-        (refusal.why == wire::kNoJobYet ? gone_ : answered_).insert(candidate);
+        refusal.why == wire::kNoJobYet ? turn_.gone(candidate) : turn_.answers(candidate);
         if (!refusal.again && believes) m_.status().end(refusal.why, -1, wire::End::membership);
     } catch (const Error& e) {
         if (std::string(e.what()).find("connection refused") != std::string::npos)
-            gone_.insert(candidate);
+            turn_.gone(candidate);
     } catch (const std::system_error&) {
         // It hung up, or dies.
     }

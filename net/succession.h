@@ -1,0 +1,72 @@
+// succession.h — whom a rank asks for the coordinator of the next ring, once its connection to the
+// last one broke: answers and time in, the next rank to ask out. No sockets (rejoin.cpp has them).
+//
+//   a round   the last coordinator, unless it was silent; while its process answers, nobody else
+//             ranks 0, 1, 2 …, each when no lower one is waited for:
+//
+//   waited for ── refused ────────────────► gone
+//     │  └─────── "not the coordinator" ──► it finds out itself, and is given longer
+//     └────────── nothing for kSilence ───► passed over
+//
+// A rank whose own turn comes serves a coordinator. Who is silent to one rank may answer another,
+// so two may serve; those who wait at one ask lower ranks every kSilence, and all go to the lowest.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "net/regroup.h"
+
+namespace convoy {
+
+class Succession {
+ public:
+    static constexpr std::chrono::milliseconds kDialPatience{1'000};  // for an answer
+    static constexpr std::chrono::milliseconds kNobody{15'000};       // with no coordinator found
+
+    explicit Succession(Clock::time_point now) : begin_(now) {}
+
+    struct Last {           // of the last ring
+        int world, server;  // server: the rank that served it; -1: a process of its own
+        bool silent;        // its coordinator, before the connection broke
+    };
+    // The next one to ask, -1 for a coordinator in a process of its own; nothing at the end of a
+    // round: another one follows after a pause. Answers come before the next call.
+    std::optional<int> next(const Last& last, Clock::time_point now) {
+        if (at_ == kBegin) {
+            at_ = kServer;
+            if (!last.silent) return last.server;
+        }
+        const bool waits = at_ == kServer ? !last.silent && !is_gone(last.server)
+                                          : !is_gone(at_) && now - begin_ < patience_with(at_);
+        int rank = at_ == kServer ? 0 : at_ + 1;
+        if (rank == last.server) ++rank;
+        if (waits || rank >= last.world) {
+            at_ = kBegin;
+            return {};
+        }
+        return at_ = rank;
+    }
+    void gone(int candidate) { gone_.insert(candidate); }
+    void answers(int candidate) { answered_.insert(candidate); }
+    bool is_gone(int candidate) const { return gone_.contains(candidate); }
+    bool is_over(Clock::time_point now) const { return now - begin_ >= kNobody; }
+
+ private:
+    static constexpr int kBegin = -3, kServer = -2;
+
+    // One that has answered finds out itself; but it asks those before it, which may be silent, as
+    // long as this rank does, and may have begun later. Passed over too soon, it would serve a
+    // coordinator beside another one.
+    std::chrono::milliseconds patience_with(int rank) const {
+        if (!answered_.contains(rank)) return kSilence;
+        return std::min(kSilence + 3 * (rank + 1) * kDialPatience, kNobody - kSilence);
+    }
+
+    Clock::time_point begin_;
+    std::set<int> gone_, answered_;
+    int at_ = kBegin;  // in the round: who was asked last
+};
+
+}  // namespace convoy
