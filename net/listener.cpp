@@ -9,7 +9,10 @@ namespace convoy {
 namespace {
 constexpr size_t kGuests = 64;          // connections that wait for a first message or its answer
 constexpr ptrdiff_t kGuestsOfOne = 16;  // of these, from one address
-constexpr size_t kHealthText = 1'000;   // bytes: a list of thousands of ranks is cut
+// In calm: so many at once, and then one each kApart.
+constexpr int kAtOnce = 256;
+constexpr std::chrono::milliseconds kApart{10};
+constexpr size_t kHealthText = 1'000;  // bytes: a list of thousands of ranks is cut
 }  // namespace
 
 std::chrono::milliseconds Listener::patience{10'000};  // then a silent connection is dropped
@@ -83,7 +86,16 @@ asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) 
             co_await sleep_for(std::chrono::milliseconds(100));
         else
             spawn(io_.get_executor(), read_first(std::move(socket)));
+        co_await slow_down();
     }
+}
+
+// A connection costs some 50 us of a core. Others wait in the kernel, or are dropped by it.
+asio::awaitable<void> Listener::slow_down() {
+    paid_until_ = std::max(paid_until_, Clock::now()) + kApart;
+    paid_until_ = std::min(paid_until_, Clock::now() + kAtOnce * kApart);
+    while (is_calm && is_calm() && Clock::now() + (kAtOnce - 1) * kApart < paid_until_)
+        co_await sleep_for(kApart);
 }
 
 // A trainer speaks at once. So where too many are silent, the oldest of them goes, at first of

@@ -55,12 +55,16 @@ class Listener {
     std::function<void(Socket, wire::Edge)> on_edge;
     std::function<wire::Health()> on_health;  // the answer to HEALTH
     std::function<std::string()> on_offer;    // OFFER or REFUSE, encoded
+    // Whether no connection is urgent: then few are accepted a second, and a flood of them takes
+    // hardly any time from training. Null: all are.
+    std::function<bool()> is_calm;
     // Where the coordinator is, for a JOIN that comes to a rank.
     std::function<std::string()> coordinator_at;
 
  private:
     void listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint);
     asio::awaitable<void> accept(std::shared_ptr<tcp::acceptor> acceptor);
+    asio::awaitable<void> slow_down();
     asio::awaitable<void> read_first(Socket socket);
     void let_in(Socket& socket);
     std::string health_message() const;
@@ -74,6 +78,7 @@ class Listener {
     const bool open_;
     bool exposed_ = false;  // it listens where other machines are, without a token
     std::vector<std::shared_ptr<tcp::acceptor>> acceptors_;
+    Clock::time_point paid_until_ = {};  // at kApart for each connection that was accepted
     struct Guest {
         asio::ip::address from;
         Socket* socket;

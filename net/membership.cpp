@@ -39,6 +39,7 @@ Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, mil
         if (!what_.empty()) return offer_message(welcome_, what_);
         return wire::encode(wire::Refuse{true, wire::kNoJobYet});
     };
+    listener_.is_calm = [this] { return ring_is_open_ && connected() && !status_.ended(); };
     listener_.coordinator_at = [this] {
         const int server = welcome_.server;
         if (!connection_ || server < 0 || server >= int(welcome_.peers.size()))

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "net/coordinator.h"
+#include "net/health.h"
 #include "net/listener.h"
 #include "net/tls.h"
 #include "tests/fake_rank.h"
@@ -312,6 +313,37 @@ TEST_CASE("refused strangers get ten lines a minute; the next line counts those 
     CHECK(refusals.line(begin + std::chrono::seconds(61), "refused") ==
           "refused (491 others were refused since the last line)");
     CHECK(refusals.line(begin + std::chrono::seconds(62), "refused") == "refused");
+}
+
+TEST_CASE("in calm connections wait after the first 256; where one may be urgent, none does") {
+    Diary diary;
+    asio::io_context io;
+    Listener listener(io, diary.log(), {});
+    std::atomic<bool> calm{true};
+    std::atomic<int> asked{0};
+    listener.is_calm = [&] { return ++asked, calm.load(); };
+    listener.on_health = [] { return wire::Health{true, "well"}; };
+    listener.open(asio::ip::make_address("127.0.0.1"), 0);
+    const uint16_t port = listener.port();
+    std::thread thread([&] { io.run(); });
+    const auto visits = [&](int count) {
+        int answered = 0;
+        for (int i = 0; i < count; ++i)
+            answered += answers("127.0.0.1", port, milliseconds(20'000), {});
+        return answered;
+    };
+    CHECK(visits(250) == 250);
+    CHECK(asked <= 250);  // once each: nobody has waited
+    CHECK(visits(150) == 150);
+    CHECK(asked > 400);
+    calm = false;
+    CHECK(visits(1) == 1);  // the last wait may be under way still
+    const int before = asked;
+    CHECK(visits(100) == 100);
+    CHECK(asked <= before + 101);
+    listener.close();
+    io.stop();
+    thread.join();
 }
 
 TEST_CASE("nobody without a rank may announce a long message, or leave") {
