@@ -35,5 +35,9 @@ TEST_CASE(
         REQUIRE(wrong.find(from) != std::string::npos);
         refused(wrong.replace(wrong.find(from), from.size(), to));
     }
+    for (const char* bucket : {"0", "-1", "7.5", "1e300", "18446744073709551615"}) {
+        std::string wrong = text;
+        refused(wrong.replace(wrong.find("\"bucket\":7"), 10, cat("\"bucket\":", bucket)));
+    }
     refused(std::string(100'000, '['));
 }

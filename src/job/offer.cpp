@@ -8,6 +8,8 @@ namespace convoy {
 
 using nlohmann::json;
 
+constexpr size_t kMostBucket = size_t(1) << 40;  // bytes
+
 void to_json(json& out, const JobModel& model) {
     out = {{"text", model.text}, {"classes", model.classes}, {"fresh", model.fresh}};
 }
@@ -36,8 +38,10 @@ std::string offer_text(const Offer& offer) {
 Offer parse_offer(const std::string& text) {
     try {
         const json in = json::parse(text);
-        Offer offer{in.at("settings"), in.at("model"), in.at("data"), in.at("bucket"),
-                    in.at("speed")};
+        const json& bucket = in.at("bucket");
+        if (!bucket.is_number_unsigned() || bucket < 1 || bucket > kMostBucket)
+            fail("a bucket of ", bucket.dump(), " bytes");
+        Offer offer{in.at("settings"), in.at("model"), in.at("data"), bucket, in.at("speed")};
         if (!(offer.speed >= 0)) fail("a speed of ", offer.speed);
         return offer;
     } catch (const std::exception& error) {

@@ -197,9 +197,10 @@ void TrainRun::train_epoch() {
         }
         const int agreed = trainer_->stop_agreed();
         if (agreed != kNewRing) stopped_ = agreed;
-        const bool saves = save_is_due() || over();
-        if (config_.check_every > 0 && (saves || at_.step - checked_step_ >= config_.check_every) &&
-            (gathers == trainer_->gathers() || trainer_->pipeline()) && !drift_)
+        const bool can_check = config_.check_every > 0 && !drift_ &&
+                               (gathers == trainer_->gathers() || trainer_->pipeline());
+        const bool ends = over() && !epoch_done();  // else compared, and saved, there
+        if (can_check && (ends || at_.step - checked_step_ >= config_.check_every))
             keep_weights_equal();
         if (at_.step % config_.log_every == 0) costs_->read();
         trace_step(!trainer_->local() || gathers);
@@ -208,6 +209,7 @@ void TrainRun::train_epoch() {
         if (over()) return;
         if (save_is_due() && !epoch_done()) {
             try {
+                if (can_check && checked_step_ < at_.step) keep_weights_equal();
                 costs_->of_job();
             } catch (const Error&) {  // a rank is lost: with the cost as it was told last
                 try_to_save(at_, false);

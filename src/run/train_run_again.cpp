@@ -131,8 +131,8 @@ void TrainRun::go_on() {
             failure = std::current_exception();
         }
     }
-    if (!trainer_) take_up();
     if (failure) std::rethrow_exception(failure);
+    if (!trainer_) take_up();
     if (at_.step > pace_step_) pace_ = clocks(), pace_step_ = at_.step;
     const bool is_heir = setup_.rank() == 0 && folder_.empty();
     if (is_heir) {

@@ -101,8 +101,8 @@ void TrainRun::thaw() {
     const SafeTensors weights = export_weights(*model_, *backend_);
     drop();
     make_state(/*head_only=*/false);
-    build();
     import_weights(weights, *model_, *backend_, /*partial=*/false);
+    build();  // where it throws, the state is complete, and saved
     if (setup_.rank() == 0)
         log_.info("all layers train from epoch ", at_.epoch + 1, " on: ", memory_text());
     run_log_->event("thaw", {{"step", at_.step}});

@@ -83,6 +83,7 @@ static bool answers(const JobSession& job, int rank) {
 // it is lost the lowest rank that answers; others too, once that has ended. Does not throw: the
 // first failure is the one that is reported.
 void TrainRun::save_after_failure(const std::exception& failure) {
+    if (!optimizer_) return;  // it was being made anew
     if (at_.step <= 0 || lacks_state() || config_.schedule == Schedule::kRange) return;
     // What servers or other stages hold is not here.
     if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return;
