@@ -51,19 +51,25 @@ Coordinator::Coordinator(asio::io_context& io, Options options, Log& log)
     spawn(io_.get_executor(), tick());
 }
 
-Coordinator::Coordinator(asio::io_context& io, Options options, Log& log, const wire::Welcome& last,
+Coordinator::Coordinator(asio::io_context& io, Options options, Log& log, const Rings& rings,
                          const std::string& why)
     : Coordinator(io, options, log) {
+    const wire::Welcome& last = rings.last;
     job_ = last.job;
     generation_ = last.generation;
-    welcome_ = last;
+    welcome_ = rings.open;
     pause_ = options.pause;
     break_ring(-1, why);
+    for (const wire::Welcome& ring : rings.attempts) {
+        regroup_.attempted(ring, Clock::now());
+        add_newcomers(welcome_, ring);
+    }
     if (options.cut_off) regroup_.doubt(Clock::now());
+    const int server =
+        last.server < 0 ? -1 : rank_of(welcome_, last.peers[size_t(last.server)].process);
     for (int rank = 0; rank < welcome_.world; ++rank) {
-        if (rank == welcome_.server)
-            options.server_left ? regroup_.left(rank) : regroup_.cut(rank, why);
-        if (rank == welcome_.server) regroup_.heard(rank, Clock::now() - kSilence);
+        if (rank == server) options.server_left ? regroup_.left(rank) : regroup_.cut(rank, why);
+        if (rank == server) regroup_.heard(rank, Clock::now() - kSilence);
         spawn(io_.get_executor(), probe(rank, generation_));
     }
 }
@@ -87,10 +93,11 @@ void Coordinator::add(Socket socket, wire::Join join) {
     if (clients_.size() > most_seats())
         return refuse(*client, true,
                       cat(most_seats(), " ranks are here, the most that `ulimit -n` there allows"));
-    // The same rank at the same port of the same host: the earlier process has ended, though its
-    // connection has not closed here yet.
+    // The same rank, or process, at the same port of the same host: the earlier one has ended,
+    // though its connection has not closed here yet.
     for (const ClientPtr& c : std::vector(clients_))
-        if (c != client && c->join.rank >= 0 && c->join.rank == client->join.rank &&
+        if (c != client && c->join.rank == client->join.rank &&
+            (c->join.rank >= 0 || c->join.process == client->join.process) &&
             c->join.host == client->join.host && c->join.address == client->join.address) {
             c->connection->close();
             disconnected(*c, "it joined again");
@@ -141,10 +148,11 @@ void Coordinator::handle(Client& client, const Message& message) {
             break;
         }
         case Type::ready:
+            if (stage_ != Stage::forming || message.header.generation != generation_) break;
             client.ready = true;
-            if (stage_ == Stage::forming &&
-                std::ranges::all_of(clients_, [](auto& c) { return c->ready; })) {
+            if (std::ranges::all_of(clients_, [](auto& c) { return c->ready; })) {
                 stage_ = Stage::running;
+                base_ = {};
                 log(cat("all edges are open: the job of ", clients_.size(), " ranks runs"));
                 broadcast(wire::encode_empty(Type::generation, generation_));
                 call_for_newcomers();
@@ -201,9 +209,10 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
     }
     if (client.left) return;
     if (elastic()) {
-        const int rank = client.rank;
+        client.heard = Clock::now();
+        if (stage_ != Stage::regrouping) break_ring(client.rank, why);
+        const int rank = client.rank;  // in the ring that was open
         remove(client);
-        if (stage_ != Stage::regrouping) break_ring(rank, why);
         regroup_.cut(rank, why);
         return spawn(io_.get_executor(), probe(rank, generation_));
     }
@@ -254,7 +263,7 @@ void Coordinator::assign_ranks() {
 }
 
 void Coordinator::welcome_all() {
-    welcome_.generation = generation_;
+    welcome_.generation = generation_, welcome_.id = fresh_id();
     std::vector<std::string> addresses;
     previous_.clear();
     for (int rank = 0; rank < welcome_.world; ++rank) {
@@ -296,6 +305,7 @@ void Coordinator::next_job() {
     clients_.clear(), newcomers_.clear();
     job_ = fresh_id();
     ++generation_;
+    base_ = {};
     stage_ = Stage::gathering;
     roster_ = Roster(options_.world, id_, previous_);
 }

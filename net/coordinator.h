@@ -52,8 +52,14 @@ class Coordinator {
     static std::chrono::milliseconds form_patience;  // for ranks to form a ring; tests lower it
 
     Coordinator(asio::io_context& io, Options options, Log& log);
-    // Succeeds a coordinator that was lost, in a job that was as `last` says.
-    Coordinator(asio::io_context& io, Options options, Log& log, const wire::Welcome& last,
+    // What a rank knows of the rings of its job.
+    struct Rings {
+        wire::Welcome last;  // that it was welcome to
+        wire::Welcome open;  // the last that was open to it; if none, the first
+        std::vector<wire::Welcome> attempts = {};  // for which it was ready since
+    };
+    // Succeeds the coordinator of the last ring, which was lost.
+    Coordinator(asio::io_context& io, Options options, Log& log, const Rings& rings,
                 const std::string& why);
 
     // A rank whose JOIN carries this id runs in the same process.
@@ -97,6 +103,7 @@ class Coordinator {
     void assign_ranks();
     void welcome_all();
     void break_ring(int lost, const std::string& why);
+    void back_to_base(const std::string& why);
     void back(Client& client, const wire::Rejoin& rejoin);
     void decide();
     void wait_for_others(const std::string& why);
@@ -133,7 +140,8 @@ class Coordinator {
     Roster roster_;
     Refusals refused_, told_{60};  // who was refused, and who came or went while it gathers
     bool is_told_ = true;          // all know who is here now
-    wire::Welcome welcome_;        // of the generation
+    wire::Welcome welcome_;        // of the generation; while regrouping, who may be in the next
+    wire::Welcome base_;           // while forming: welcome_ before, if there was one
     Regroup regroup_;
     Clock::time_point due_;                     // for ranks that form the ring to do their part
     std::optional<Clock::time_point> cut_off_;  // this part of the job waits for the others

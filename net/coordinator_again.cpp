@@ -34,21 +34,42 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     // Who computes comes back when the step is done, who opened edges at once.
     if (stage_ != Stage::forming) due_ = Clock::time_point::max();
     stage_ = Stage::regrouping;
+    broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
     wanted_ring_.clear();
-    regroup_ = Regroup(names(), welcome_.rules, why, Clock::now());
     cut_off_.reset();
+    if (base_.peers.empty()) {
+        regroup_ = Regroup(welcome_, why, Clock::now());
+    } else {
+        back_to_base(why);
+    }
     for (const ClientPtr& client : clients_) {
         regroup_.heard(client->rank, client->heard);
         if (client->left) regroup_.left(client->rank);
     }
     if (pause_.lately(Clock::now())) regroup_.doubt(Clock::now());
-    broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
+}
+
+// A ring that was not open yet has broken: who goes on is decided by the one before. Those whom
+// that had and this one had not are asked again.
+void Coordinator::back_to_base(const std::string& why) {
+    const wire::Welcome ring = std::exchange(welcome_, std::exchange(base_, {}));
+    regroup_.failed(ring, why, Clock::now());
+    add_newcomers(welcome_, ring);
+    for (const ClientPtr& client : clients_)
+        client->rank = rank_of(welcome_, ring.peers[size_t(client->rank)].process);
+    for (int rank = 0; rank < welcome_.world; ++rank)
+        if (regroup_.waits_for(rank) &&
+            std::ranges::count(clients_, rank, [](auto& c) { return c->rank; }) == 0)
+            spawn(io_.get_executor(), probe(rank, generation_));
 }
 
 // The ring ends, or has ended, and the next one does without these ranks.
 void Coordinator::lose(const std::vector<int>& ranks, const std::string& why) {
+    std::vector<uint64_t> processes;
+    for (const int rank : ranks) processes.push_back(welcome_.peers[size_t(rank)].process);
     if (stage_ != Stage::regrouping) break_ring(ranks.empty() ? -1 : ranks.front(), why);
-    for (const int rank : ranks) {
+    for (const uint64_t process : processes) {
+        const int rank = rank_of(welcome_, process);
         regroup_.gone(rank, why);
         for (const ClientPtr& client : std::vector(clients_))
             if (client->rank == rank) leave_behind(*client, why);
@@ -61,18 +82,23 @@ void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
     client->heard = Clock::now();
     client->connection = std::make_shared<Connection>(std::move(socket));
     const auto member = std::ranges::find(welcome_.peers, rejoin.process, &wire::Member::process);
-    const bool is_new = member == welcome_.peers.end() && !rejoin.address.empty();
+    // It was silent, and the ring that is formed without it may fail.
+    const bool is_left =
+        stage_ == Stage::forming && member == welcome_.peers.end() &&
+        std::ranges::count(base_.peers, rejoin.process, &wire::Member::process) > 0;
+    const bool is_new = !is_left && member == welcome_.peers.end() && !rejoin.address.empty();
     const bool is_full = is_new && (newcomers_.size() >= kMostNewcomers ||
                                     welcome_.world + int(newcomers_.size()) >= wire::kMaxWorld);
     const bool is_anew = stage_ == Stage::gathering && generation_ == 1;  // in a killed one's place
     if (is_anew || !elastic() || rejoin.job != job_ || is_full ||
         (!is_new && member == welcome_.peers.end())) {
         client->connection->send(wire::encode(wire::Refuse{
-            is_anew, is_anew   ? wire::kNoJobYet
-                     : is_full ? cat("the job has ", welcome_.world, " ranks and ",
-                                     newcomers_.size(), " newcomers: it takes no more now")
-                     : is_new  ? "the job that it asked for has ended"
-                               : left_behind(generation_)}));
+            is_anew || is_left, is_anew ? wire::kNoJobYet
+                                : is_full
+                                    ? cat("the job has ", welcome_.world, " ranks and ",
+                                          newcomers_.size(), " newcomers: it takes no more now")
+                                : is_new ? "the job that it asked for has ended"
+                                         : left_behind(generation_)}));
         spawn(io_.get_executor(), serve(client));
         return turn_out(std::move(client));
     }
@@ -107,7 +133,8 @@ void Coordinator::back(Client& client, const wire::Rejoin& rejoin) {
     generation_ = std::max(generation_, rejoin.generation);
     if (client.rank == 0 && std::ranges::is_permutation(rejoin.ring, welcome_.ring))
         wanted_ring_ = rejoin.ring;
-    regroup_.back(client.rank, rejoin.step, planned);
+    regroup_.back(client.rank, rejoin.step, planned, rejoin.known);
+    regroup_.heard(client.rank, Clock::now());
     if (cut_off_) regroup_.doubt(Clock::now());  // where one is back, others may be soon
     decide();
 }
@@ -164,7 +191,8 @@ bool Coordinator::own_rank_left() const {
 
 // The ring of those who are back, in the order that they had or that rank 0 asks for.
 void Coordinator::form_again() {
-    const wire::Welcome last = std::move(welcome_);
+    base_ = std::move(welcome_);
+    const wire::Welcome& last = base_;
     ++generation_;
     welcome_ = {};
     welcome_.job = job_, welcome_.rules = last.rules;
@@ -288,7 +316,8 @@ asio::awaitable<void> Coordinator::probe(int rank, uint32_t generation) {
         std::string why;
         const wire::Health health = co_await ask(member, why);
         if (!matters()) co_return;
-        if (health.process == member.process && health.generation > generation_)
+        if (health.process == member.process &&
+            regroup_.is_behind(health.ring, health.generation, options_.process))
             stop_job(-1, left_behind(health.generation), wire::End::membership);
         else if (health.process == member.process)
             regroup_.heard(rank, Clock::now());

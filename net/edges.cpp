@@ -72,7 +72,7 @@ asio::awaitable<void> Edges::open() {
             co_await dial_peer(rank, std::min(welcome_.rules.flows, wire::kMostFlows));
     for (co_await accept_waiting(); !missing().empty(); co_await accept_waiting())
         co_await wait_for_news();
-    membership_.send(wire::encode_empty(wire::Type::ready, welcome_.generation));
+    membership_.ready();
     while (!membership_.ring_is_open()) co_await wait_for_news();
 }
 

@@ -1,5 +1,7 @@
 #include "net/membership.h"
 
+#include <ranges>
+
 namespace convoy {
 
 using std::chrono::milliseconds;
@@ -85,13 +87,16 @@ void Membership::admit() {
 }
 
 void Membership::succeed(const tcp::endpoint& first) {
-    if (coordinator_) return;
-    pause_.note(Clock::now());
-    const Coordinator::Options options{0,        heartbeat_,   false,
-                                       process_, first,        pause_,
-                                       tls(),    server_left_, coordinator_is_silent(),
-                                       patience_};
-    coordinator_ = std::make_unique<Coordinator>(io_, options, log_, welcome_, broken_by_);
+    if (coordinator_ || is_guest_) return;
+    const auto now = Clock::now();
+    pause_.note(now);
+    // Who has waited for long may have been with a part of the job that was cut off.
+    const bool cut_off = coordinator_is_silent() || now - left_ring_at_ > 2 * kSilence;
+    const Coordinator::Options options{0,      heartbeat_, false,        process_, first,
+                                       pause_, tls(),      server_left_, cut_off,  patience_};
+    const wire::Welcome& base = open_ ? *open_ : attempts_.empty() ? welcome_ : attempts_.front();
+    coordinator_ = std::make_unique<Coordinator>(
+        io_, options, log_, Coordinator::Rings{welcome_, base, attempts_}, broken_by_);
     admit();
 }
 
@@ -145,7 +150,7 @@ void Membership::use(std::shared_ptr<Connection> connection) {
 }
 
 void Membership::visit(const wire::Welcome& job) {
-    is_newcomer_ = true;
+    is_newcomer_ = is_guest_ = true;
     welcome_ = job;
     heard_ = Clock::now();
 }
@@ -160,8 +165,20 @@ void Membership::leave_ring() {
     newcomer_waits_ = false;
     regrouping_ = true;
     ring_is_open_ = false;
+    left_ring_at_ = Clock::now();
+    if (open_ && open_->id != welcome_.id) back_to_base();
     incoming_edges_.clear();
     expect_edges();
+}
+
+// The ring was not open to this rank: any rank of the one before may serve the next coordinator.
+void Membership::back_to_base() {
+    const wire::Welcome ring = std::exchange(welcome_, *open_);
+    add_newcomers(welcome_, ring);
+    welcome_.generation = ring.generation, welcome_.id = ring.id;
+    welcome_.rank = rank_of(welcome_, process_);
+    welcome_.server =
+        ring.server < 0 ? -1 : rank_of(welcome_, ring.peers[size_t(ring.server)].process);
 }
 
 wire::Rejoin Membership::rejoin_message(int64_t step, bool planned,
@@ -171,7 +188,17 @@ wire::Rejoin Membership::rejoin_message(int64_t step, bool planned,
     const wire::Member& me = welcome_.peers[size_t(welcome_.rank)];
     if (is_newcomer_) rejoin.host = me.host, rejoin.address = me.address;
     rejoin.ring = ring;
+    if (open_) rejoin.known = {open_->id, open_->generation};
+    size_t members = 0;
+    for (const wire::Welcome& attempt : attempts_ | std::views::reverse)
+        if ((members += attempt.peers.size()) <= wire::kMostAttempted)
+            rejoin.known.attempts.push_back(attempt_of(attempt));
     return rejoin;
+}
+
+void Membership::ready() {
+    attempts_.push_back(welcome_);
+    send(wire::encode_empty(wire::Type::ready, welcome_.generation));
 }
 
 asio::awaitable<void> Membership::read_messages(std::shared_ptr<Connection> connection) {
@@ -200,7 +227,9 @@ void Membership::handle(const Message& message) {
     using wire::Type;
     switch (message.header.type) {
         case Type::generation:
-            ring_is_open_ = message.header.generation == welcome_.generation;
+            if (message.header.generation != welcome_.generation) break;
+            ring_is_open_ = !regrouping_;
+            open_ = welcome_, attempts_.clear(), is_guest_ = false;
             break;
         case Type::newcomer:
             newcomer_waits_ = !regrouping_ && message.header.generation == welcome_.generation;
@@ -253,7 +282,7 @@ void Membership::ring_broken(uint32_t generation, const std::string& why, int lo
 wire::Health Membership::health() const {
     wire::Health health = state_of_health();
     health.process = process_;
-    health.generation = welcome_.generation;
+    if (open_) health.ring = open_->id, health.generation = open_->generation;
     return health;
 }
 

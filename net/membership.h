@@ -71,8 +71,10 @@ class Membership {
     void leave_ring();
     // Reads and sends on another connection to a coordinator from now on.
     void use(std::shared_ptr<Connection> connection);
-    // Succeeds the coordinator that was lost.
+    // Succeeds the coordinator that was lost; not a newcomer whose first ring is not open yet.
     void succeed(const tcp::endpoint& first);
+    // All edges of this rank are open.
+    void ready();
     // Its coordinator, if it has one, has sent WELCOME to a ring.
     bool has_formed() const { return coordinator_ && coordinator_->has_formed(); }
     // Serves none any more: its ranks find another one.
@@ -115,6 +117,7 @@ class Membership {
     asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);
     void expect_edges();
+    void back_to_base();
     void admit();
     void ring_broken(uint32_t generation, const std::string& why, int lost) noexcept;
     // The answer to HEALTH. Healthy is a rank that joins, or whose job makes progress.
@@ -129,14 +132,17 @@ class Membership {
     std::chrono::milliseconds heartbeat_, stall_, patience_;
     JobStatus status_;
     Progress progress_;
-    wire::Welcome welcome_;
+    wire::Welcome welcome_;                // to the newest ring
+    std::optional<wire::Welcome> open_;    // the last that was open
+    std::vector<wire::Welcome> attempts_;  // for which this rank was ready since
+    bool is_guest_ = false;                // none was open since it asked to be taken in
     const uint64_t process_ = fresh_id();
     std::string broken_by_, what_;  // what_: for newcomers
     std::atomic<bool> is_newcomer_{false}, newcomer_waits_{false};
     Pause pause_;
     bool regrouping_ = false, ring_is_open_ = false, left_ = false, answer_due_ = false,
          server_left_ = false, silence_logged_ = false;
-    Clock::time_point heard_;
+    Clock::time_point heard_, left_ring_at_;
     std::string joining_ = "no word from the coordinator yet";
     std::string stalled_;  // whom the job waits for, as the coordinator said last
     std::mutex stall_mutex_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "net/roster.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -16,10 +17,52 @@ Pause::Outside Pause::Outside::now() {
             std::chrono::system_clock::now().time_since_epoch()};
 }
 
-Regroup::Regroup(std::vector<std::string> names, const wire::Rules& rules, std::string why,
-                 Clock::time_point now)
-    : rules_(rules), why_(std::move(why)) {
-    for (std::string& name : names) ranks_.push_back({.name = std::move(name), .heard = now});
+wire::Attempt attempt_of(const wire::Welcome& ring) {
+    wire::Attempt attempt{ring.id, ring.generation};
+    for (const wire::Member& peer : ring.peers) attempt.members.push_back(peer.process);
+    return attempt;
+}
+
+int rank_of(const wire::Welcome& ring, uint64_t process) {
+    const auto at = std::ranges::find(ring.peers, process, &wire::Member::process);
+    return at == ring.peers.end() ? -1 : int(at - ring.peers.begin());
+}
+
+void add_newcomers(wire::Welcome& base, const wire::Welcome& ring) {
+    for (const wire::Member& peer : ring.peers)
+        if (rank_of(base, peer.process) < 0) {
+            base.peers.push_back(peer);
+            base.ring.push_back(base.world++);
+        }
+}
+
+Regroup::Regroup(const wire::Welcome& open, std::string why, Clock::time_point now)
+    : open_(attempt_of(open)), rules_(open.rules), why_(std::move(why)) {
+    for (const wire::Member& peer : open.peers)
+        ranks_.push_back({.process = peer.process,
+                          .name = rank_name(int(ranks_.size()), peer.address),
+                          .heard = now});
+}
+
+void Regroup::attempted(const wire::Welcome& ring, Clock::time_point now) {
+    if (ring.id == open_.id) return;
+    for (const wire::Member& peer : ring.peers)
+        if (std::ranges::find(ranks_, peer.process, &Rank::process) == ranks_.end())
+            ranks_.push_back({.process = peer.process,
+                              .name = rank_name(int(ranks_.size()), peer.address),
+                              .heard = now});
+    attempts_.push_back(attempt_of(ring));
+}
+
+void Regroup::failed(const wire::Welcome& ring, std::string why, Clock::time_point now) {
+    failed_.push_back(ring.id);
+    attempted(ring, now);
+    for (Rank& r : ranks_) {
+        if (r.is_back()) r.heard = now;
+        if (r.state == State::back) r.state = State::waited_for, r.known = {};
+    }
+    newcomers_.clear();
+    why_ = std::move(why), steps_ = -1, planned_ = false;
 }
 
 void Regroup::cut(int rank, const std::string& why) {
@@ -28,9 +71,14 @@ void Regroup::cut(int rank, const std::string& why) {
     if (r.why.empty()) r.why = why;
 }
 
-void Regroup::back(int rank, int64_t steps, bool planned) {
+void Regroup::back(int rank, int64_t steps, bool planned, wire::Known known) {
+    Rank& r = ranks_[size_t(rank)];
+    r.state = State::back;
+    for (const wire::Attempt& ring : known.attempts)
+        if (std::ranges::find(attempts_, ring.id, &wire::Attempt::id) == attempts_.end())
+            attempts_.push_back(ring);
+    r.known = std::move(known);
     planned_ |= planned;
-    ranks_[size_t(rank)].state = State::back;
     steps_ = std::max(steps_, steps);
 }
 
@@ -45,25 +93,67 @@ void Regroup::doubt(Clock::time_point now) {
     for (Rank& r : ranks_) r.heard = now;
 }
 
-Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) const {
-    int silent = 0, dead = 0, back = 0, lowest = -1;
-    for (int rank = 0; rank < int(ranks_.size()); ++rank) {
-        const Rank& r = ranks_[size_t(rank)];
-        if (r.state == State::left || (r.state == State::gone && !doubts_)) continue;
-        if (lowest < 0) lowest = rank;
-        back += r.state == State::back;
-        if (r.state == State::back) continue;
-        if (r.state == State::waited_for && now - r.heard < kSilence) return Verdict::wait;
-        ++silent, dead += r.state == State::gone;
+bool Regroup::is_behind(uint64_t id, uint32_t generation, uint64_t process) const {
+    const auto was_in_it = [&](const wire::Attempt& ring) {
+        return ring.id == id && std::ranges::count(ring.members, process) > 0;
+    };
+    return generation > open_.generation && std::ranges::none_of(attempts_, was_in_it);
+}
+
+// A rank that comes back knows each ring that it was ready for, and will not be ready for it later.
+bool Regroup::was_never_open(const wire::Attempt& ring) const {
+    const auto was_not_ready = [&](const Rank& r) {
+        return r.is_back() && r.known.generation < ring.generation &&
+               std::ranges::count(ring.members, r.process) > 0 &&
+               std::ranges::count(r.known.attempts, ring.id, &wire::Attempt::id) == 0;
+    };
+    return std::ranges::count(failed_, ring.id) > 0 || std::ranges::any_of(ranks_, was_not_ready);
+}
+
+// The last ring that was open to anybody who is back, and those after it that may have been.
+std::vector<wire::Attempt> Regroup::binding_rings() const {
+    std::vector<wire::Attempt> rings{open_};
+    for (const Rank& r : ranks_) {
+        if (!r.is_back() || r.known.generation <= rings[0].generation) continue;
+        const auto at = std::ranges::find(attempts_, r.known.open, &wire::Attempt::id);
+        // Not found: the coordinator has no part in that ring, and no say.
+        rings[0] =
+            at != attempts_.end() ? *at : wire::Attempt{r.known.open, r.known.generation, {0}};
     }
-    if (back == 0) return Verdict::wait;
-    const bool has_lowest = ranks_[size_t(lowest)].state == State::back;
-    if (silent > 0 && !rules_.alone && (has_lowest ? back < silent : back <= silent)) {
+    for (const wire::Attempt& ring : attempts_)
+        if (ring.id != rings[0].id && ring.generation >= rings[0].generation &&
+            !was_never_open(ring))
+            rings.push_back(ring);
+    return rings;
+}
+
+Regroup::Count Regroup::count(const std::vector<uint64_t>& ring) const {
+    Count count;
+    for (const uint64_t process : ring) {
+        const auto r = std::ranges::find(ranks_, process, &Rank::process);
+        const bool is_known = r != ranks_.end(), dead = is_known && r->state == State::gone;
+        if ((is_known && r->state == State::left) || (dead && !doubts_)) continue;
+        const bool is_back = is_known && r->is_back();
+        if (count.back + count.absent == 0) count.has_lowest = is_back;
+        count.back += is_back, count.absent += !is_back, count.dead += dead;
+    }
+    return count;
+}
+
+Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) {
+    for (Rank& r : ranks_) r.silent = now - r.heard >= kSilence;
+    for (const Rank& r : ranks_)
+        if (r.state == State::waited_for && !r.silent) return Verdict::wait;
+    if (members().empty()) return Verdict::wait;
+    if (rules_.alone) return Verdict::form;
+    for (const wire::Attempt& ring : binding_rings()) {
+        const Count c = count(ring.members);
+        if (c.absent == 0 || c.is_enough()) continue;
         why = cat(doubts_ ? "this process was stopped or cut off for a while; " : "", "only ",
-                  counted(back, "rank"), " of ", back + silent, " ",
-                  back == 1 ? "answers" : "answer", ", and the others may ",
-                  dead == silent ? "have gone on without it" : "be training together");
-        return dead == silent ? Verdict::behind : Verdict::cut_off;
+                  counted(c.back, "rank"), " of ", c.back + c.absent, " ",
+                  c.back == 1 ? "answers" : "answer", ", and the others may ",
+                  c.dead == c.absent ? "have gone on without it" : "be training together");
+        return c.dead == c.absent ? Verdict::behind : Verdict::cut_off;
     }
     return Verdict::form;
 }
@@ -71,19 +161,21 @@ Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) const
 std::vector<int> Regroup::members() const {
     std::vector<int> ranks;
     for (int rank = 0; rank < int(ranks_.size()); ++rank)
-        if (ranks_[size_t(rank)].state == State::back) ranks.push_back(rank);
+        if (ranks_[size_t(rank)].is_back()) ranks.push_back(rank);
     return ranks;
 }
 
 std::string Regroup::news() const {
     std::string lost;
     for (const Rank& r : ranks_)
-        if (r.state != State::back)
-            lost += cat(lost.empty() ? "" : "; ", r.name,
-                        r.state == State::left ? " left" : " lost: ", r.why,
-                        r.state != State::waited_for || r.why.starts_with("no sign") ? ""
-                        : r.why.empty() ? "no sign of life for 3 s"
-                                        : ", no sign of life for 3 s");
+        if (!r.is_back())
+            lost +=
+                cat(lost.empty() ? "" : "; ", r.name,
+                    r.state == State::left ? " left" : " lost: ", r.why,
+                    r.state == State::gone || r.state == State::left || r.why.starts_with("no sign")
+                        ? ""
+                    : r.why.empty() ? "no sign of life for 3 s"
+                                    : ", no sign of life for 3 s");
     for (const std::string& name : newcomers_)
         lost += cat(lost.empty() ? "" : "; ", name, " joined");
     if (lost.empty()) lost = why_;

@@ -92,7 +92,7 @@ asio::awaitable<void> Rejoin::find_coordinator() {
         const wire::Welcome& last = m_.welcome();
         while (const auto candidate = turn_.next(
                    {last.world, last.server, m_.coordinator_is_silent()}, Clock::now())) {
-            if (candidate == last.rank && !last.ring.empty()) m_.succeed(first_);
+            if (candidate == last.rank) m_.succeed(first_);
             if (co_await ask(*candidate)) co_return;
         }
     }

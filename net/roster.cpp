@@ -59,6 +59,8 @@ std::string Roster::why_refused(const Member& member) const {
             return cat("rank ", member.join.rank, " is wanted by both ", other.join.address,
                        ", which was first, and ", member.join.address,
                        ": give each its own --rank, or none");
+        if (other.join.process == member.join.process)
+            return cat(who, " says that it is the process at ", other.join.address);
     }
     if (world > 0 && int(&member - members_.data()) >= world)
         return cat(who, " is one too many: all ", world, " ranks are here");

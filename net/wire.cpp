@@ -72,6 +72,8 @@ class Writer {
         bytes_ += text;
     }
     void put(const Member& member) { (*this)(member.host, member.address, member.process); }
+    void put(const Attempt& ring) { (*this)(ring.id, ring.generation, ring.members); }
+    void put(const Known& known) { (*this)(known.open, known.generation, known.attempts); }
     void put(const Rules& r) {
         (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.flows, r.shm);
     }
@@ -125,6 +127,8 @@ class Reader {
         if (type_ != Type::offer) text = printable(text);
     }
     void get(Member& member) { (*this)(member.host, member.address, member.process); }
+    void get(Attempt& ring) { (*this)(ring.id, ring.generation, ring.members); }
+    void get(Known& known) { (*this)(known.open, known.generation, known.attempts); }
     void get(Rules& r) {
         (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.flows, r.shm);
     }

@@ -26,7 +26,8 @@
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
 //                                    coordinator (-1: none), rules, list of peers (text host id,
 //                                    text address, u64 process), list of i32 ring order, text
-//                                    what became of the ring before ("": this is the first)
+//                                    what became of the ring before ("": this is the first), u64
+//                                    that tells this ring from all others
 //   EDGE        rank ↔ rank          u64 job, i32 from, i32 to, u32 which of its connections, u32
 //                                    how many it has; the acceptor answers in kind. Once the ring
 //                                    is open: REQUESTs will follow, or with the highest bit of the
@@ -43,7 +44,10 @@
 //                                    agreed to, after a step): it has left the ring of this
 //                                    generation and waits for WELCOME to the next; text host id,
 //                                    text address, of a newcomer that asks for it (else ""); list
-//                                    of i32: the order of the ring that rank 0 asks for (else {})
+//                                    of i32: the order of the ring that rank 0 asks for (else {});
+//                                    u64, u32 generation of the last ring that was open to it (0:
+//                                    none); list of rings to which it has said READY since: u64,
+//                                    u32 generation, list of u64 processes
 //   OFFER       anybody → rank or coordinator   no body: may I take part in the job?
 //               answer               u64 job, i32 rank that serves the coordinator (-1: none),
 //                                    rules, list of peers, text what a newcomer must know ("": a
@@ -52,7 +56,8 @@
 //   LEAVE       both ways            no body: the sender has finished and will hang up
 //   HEALTH      anybody → rank or coordinator   no body: how are you?
 //               answer               u8 healthy, u64 process, text rank, world, step and phase, or
-//                                    what is wrong; the header has the generation
+//                                    what is wrong, u64 the last ring that was open to it (0:
+//                                    none); the header has the generation of that
 //   REQUEST     rank → rank          u32 file, u32 length, u64 offset: send me these (fetch.h)
 //   BYTES       the answer           the bytes; or REFUSE
 //   SUM, BROADCAST, GATHER, BARRIER, PROBE
@@ -75,10 +80,10 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 7;
+constexpr uint16_t kVersion = 8;
 constexpr size_t kHeaderBytes = 24;
 constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
-constexpr uint64_t kJoinLimit = 16 << 10;    // body of a first message, from anybody
+constexpr uint64_t kJoinLimit = 40 << 10;    // body of a first message, from anybody
 constexpr uint64_t kGuestLimit = 4 << 10;    // body of a message of one who has no rank yet
 constexpr char kNoJobYet[] = "no job trains there yet";  // of a REFUSE
 constexpr uint64_t kHealthLimit = 4 << 10;  // body of HEALTH, whatever the other limit is
@@ -169,11 +174,12 @@ struct Welcome {
     uint64_t job = 0;
     uint32_t generation = 0;  // travels in the header
     int rank = 0, world = 0, server = -1;
-    Rules rules;
-    std::vector<Member> peers;  // by rank
-    std::vector<int> ring;
-    std::string why;
-    void fields(auto& body) { body(job, rank, world, server, rules, peers, ring, why); }
+    Rules rules = {};
+    std::vector<Member> peers = {};  // by rank
+    std::vector<int> ring = {};
+    std::string why = {};
+    uint64_t id = 0;  // no other ring has it
+    void fields(auto& body) { body(job, rank, world, server, rules, peers, ring, why, id); }
 };
 struct Edge {
     static constexpr Type kType = Type::edge;
@@ -210,6 +216,19 @@ struct Abort {
     uint32_t generation = 0;  // travels in the header
     void fields(auto& body) { body(lost, end, why); }
 };
+// A ring that a rank was ready for, not knowing whether all were.
+struct Attempt {
+    uint64_t id = 0;
+    uint32_t generation = 0;
+    std::vector<uint64_t> members = {};  // processes, by rank
+};
+// Which rings a rank knows of.
+struct Known {
+    uint64_t open = 0;                   // the last that was open to it; 0: none
+    uint32_t generation = 0;             // of that
+    std::vector<Attempt> attempts = {};  // since then
+};
+constexpr size_t kMostAttempted = 4'096;  // processes in them; the oldest are left out
 struct Rejoin {
     static constexpr Type kType = Type::rejoin;
     uint64_t job = 0, process = 0;
@@ -218,7 +237,8 @@ struct Rejoin {
     uint32_t generation = 0;  // travels in the header
     std::string host = {}, address = {};
     std::vector<int> ring = {};  // rank 0: the order that it asks for
-    void fields(auto& body) { body(job, process, step, why, host, address, ring); }
+    Known known = {};
+    void fields(auto& body) { body(job, process, step, why, host, address, ring, known); }
 };
 struct Offer {
     static constexpr Type kType = Type::offer;
@@ -234,9 +254,9 @@ struct Health {
     static constexpr Type kType = Type::health;
     bool healthy = false;
     std::string text;
-    uint64_t process = 0;
+    uint64_t process = 0, ring = 0;
     uint32_t generation = 0;  // travels in the header
-    void fields(auto& body) { body(healthy, process, text); }
+    void fields(auto& body) { body(healthy, process, text, ring); }
 };
 
 // A whole message, header included.

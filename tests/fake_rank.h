@@ -2,6 +2,7 @@
 #pragma once
 
 #include "net/connection.h"
+#include "net/coordinator.h"
 #include "tests/net_support.h"
 
 namespace convoy {
@@ -20,6 +21,7 @@ class FakeRank {
         join.host = "fake";
         join.rules = rules;
         join.address = std::move(address);
+        join.process = fresh_id();
         say(control_, wire::encode(join));
     }
     Message hear_next() { return hear(control_); }

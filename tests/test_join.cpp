@@ -282,7 +282,7 @@ TEST_CASE("joining says what is wrong: refused, not a trainer, another version, 
     Impostor newer(welcome);
     CHECK_THROWS_WITH_AS(
         join(options_for(1, 2, newer.port()), diary.log()),
-        doctest::Contains("speaks version 8 of the protocol, this trainer speaks 7"), Error);
+        doctest::Contains("speaks version 9 of the protocol, this trainer speaks 8"), Error);
 }
 
 TEST_CASE("a coordinator that ends while a rank waits there may be followed by another") {

@@ -10,34 +10,51 @@ using Verdict = Regroup::Verdict;
 
 static const Clock::time_point kStart{};
 
-static Regroup members(int world, wire::Rules rules = {}) {
-    std::vector<std::string> names;
-    for (int rank = 0; rank < world; ++rank) names.push_back(cat("rank ", rank));
-    return {names, rules, "the ring broke", kStart};
+struct Group : Regroup {
+    Group(const wire::Welcome& ring) : Regroup(ring, "the ring broke", kStart), world(ring.world) {}
+    int world;
+};
+
+// Process 1 has rank 0, and so on.
+static wire::Welcome ring(std::vector<uint64_t> processes, uint32_t generation = 1,
+                          wire::Rules rules = {}) {
+    wire::Welcome ring{.generation = generation, .rules = rules, .id = 100 + generation};
+    for (const uint64_t process : processes) ring.peers.push_back({"", cat("h", process), process});
+    ring.world = int(processes.size());
+    return ring;
 }
 
-static Verdict at(const Regroup& group, double seconds, std::string* why = nullptr) {
+static Group members(int world, wire::Rules rules = {}) {
+    std::vector<uint64_t> processes;
+    for (int rank = 0; rank < world; ++rank) processes.push_back(uint64_t(rank + 1));
+    return ring(processes, 1, rules);
+}
+
+// Who is back is heard of meanwhile.
+static Verdict at(Group& group, double seconds, std::string* why = nullptr) {
     std::string text;
     const auto then = kStart + std::chrono::milliseconds(int64_t(seconds * 1000));
+    for (int rank = 0; rank < group.world; ++rank)
+        if (!group.waits_for(rank)) group.heard(rank, then);
     return group.verdict(then, why ? *why : text);
 }
 
 TEST_CASE(
     "regroup: certain death needs no patience, silence 3 s, and signs of life are waited for") {
-    Regroup group = members(3);
+    Group group = members(3);
     group.back(0, 811);
     group.back(1, 810);
     CHECK(at(group, 2.9) == Verdict::wait);
-    Regroup certain = group;
+    Group certain = group;
     certain.cut(2, "connection closed");
     CHECK(at(certain, 0) == Verdict::wait);
     certain.gone(2, "redial refused");
     CHECK(at(certain, 0) == Verdict::form);
     CHECK(certain.members() == std::vector{0, 1});
     CHECK(certain.news() ==
-          "rank 2 lost: connection closed, redial refused; 2 ranks, step 812 redone");
+          "rank 2 (h3) lost: connection closed, redial refused; 2 ranks, step 812 redone");
     CHECK(at(group, 3) == Verdict::form);
-    CHECK(group.news() == "rank 2 lost: no sign of life for 3 s; 2 ranks, step 812 redone");
+    CHECK(group.news() == "rank 2 (h3) lost: no sign of life for 3 s; 2 ranks, step 812 redone");
     group.heard(2, kStart + std::chrono::seconds(2));
     CHECK(at(group, 4.9) == Verdict::wait);
     CHECK(at(group, 5) == Verdict::form);
@@ -51,12 +68,12 @@ TEST_CASE(
 }
 
 TEST_CASE("regroup: a process that was stopped takes no death for certain") {
-    Regroup group = members(3);
+    Group group = members(3);
     group.doubt(kStart);
     group.back(0, 4);
     group.gone(1, "redial refused");
     CHECK(at(group, 0) == Verdict::wait);
-    Regroup most = group;
+    Group most = group;
     most.back(2, 4);
     CHECK(at(most, 0) == Verdict::form);
     group.gone(2, "redial refused");
@@ -73,35 +90,37 @@ TEST_CASE("regroup: a process that was stopped takes no death for certain") {
 }
 
 TEST_CASE("regroup: a rank that left in order is not waited for, nor counted as lost") {
-    Regroup group = members(3);
+    Group group = members(3);
     group.left(0);
     group.back(1, 9);
     group.gone(2, "redial refused");
     CHECK(at(group, 0) == Verdict::form);
-    CHECK(group.news() == "rank 0 left; rank 2 lost: redial refused; 1 rank, step 10 redone");
+    CHECK(group.news() ==
+          "rank 0 (h1) left; rank 2 (h3) lost: redial refused; 1 rank, step 10 redone");
 }
 
 TEST_CASE("regroup: where all agreed to it after a step, none is redone, whoever is lost besides") {
-    Regroup group = members(4);
+    Group group = members(4);
     group.left(2);
     group.back(0, 812, true);
     group.back(1, 812, true);
     CHECK(at(group, 0) == Verdict::wait);
-    Regroup lost = group;
+    Group lost = group;
     group.back(3, 811);  // lacks the sums of the step, and takes its result from the others
     CHECK(at(group, 0) == Verdict::form);
     CHECK(group.members() == std::vector{0, 1, 3});
-    CHECK(group.news() == "rank 2 left; 3 ranks go on from step 813");
+    CHECK(group.news() == "rank 2 (h3) left; 3 ranks go on from step 813");
     lost.cut(3, "connection closed");
     lost.gone(3, "redial refused");
     CHECK(at(lost, 0) == Verdict::form);
     CHECK(lost.news() ==
-          "rank 2 left; rank 3 lost: connection closed, redial refused; 2 ranks go on from step "
+          "rank 2 (h3) left; rank 3 (h4) lost: connection closed, redial refused; 2 ranks go on "
+          "from step "
           "813");
 }
 
 TEST_CASE("regroup: a newcomer counts in the next ring, and not in the verdict") {
-    Regroup group = members(2);
+    Group group = members(2);
     group.joins("rank 2");
     group.back(0, 812, true);
     CHECK(at(group, 0) == Verdict::wait);
@@ -109,11 +128,11 @@ TEST_CASE("regroup: a newcomer counts in the next ring, and not in the verdict")
     CHECK(at(group, 0) == Verdict::form);
     CHECK(group.members() == std::vector{0, 1});
     CHECK(group.news() == "rank 2 joined; 3 ranks go on from step 813");
-    Regroup broken = members(2);
+    Group broken = members(2);
     broken.back(0, 812);
     broken.left(1);
     broken.joins("rank 1");
-    CHECK(broken.news() == "rank 1 left; rank 1 joined; 2 ranks, step 813 redone");
+    CHECK(broken.news() == "rank 1 (h2) left; rank 1 joined; 2 ranks, step 813 redone");
     CHECK(at(broken, 0) == Verdict::form);
 }
 
@@ -124,7 +143,7 @@ TEST_CASE("regroup: two halves of a cut network never both go on") {
         int ways = 1;
         for (int rank = 0; rank < world; ++rank) ways *= 5;
         for (int way = 0; way < ways; ++way) {
-            Regroup sides[2] = {members(world), members(world)};
+            Group sides[2] = {members(world), members(world)};
             int alive[2] = {0, 0}, unknown_dead[2] = {0, 0};
             for (int rank = 0, rest = way; rank < world; ++rank, rest /= 5) {
                 const int fate = rest % 5;  // side 0, side 1, dead and known to neither, 0, both
@@ -149,23 +168,92 @@ TEST_CASE("regroup: two halves of a cut network never both go on") {
             }
         }
     }
-    Regroup minority = members(3);
+    Group minority = members(3);
     minority.back(2, 1);
     std::string why;
     CHECK(at(minority, 3, &why) == Verdict::cut_off);
     CHECK(why.find("only 1 rank of 3 answers, and the others may be training together") == 0);
-    Regroup alone = members(3, {.alone = true});
+    Group alone = members(3, {.alone = true});
     alone.back(2, 1);
     CHECK(at(alone, 3) == Verdict::form);
     // It waits, and who has waited takes no death for certain: they may have ended meanwhile.
     minority.doubt(kStart + std::chrono::seconds(3));
     minority.gone(0, "redial refused");
     CHECK(at(minority, 60) == Verdict::cut_off);
-    Regroup together = minority;
+    Group together = minority;
     together.back(1, 1);
     CHECK(at(together, 60) == Verdict::form);
     minority.gone(1, "redial refused");
     CHECK(at(minority, 60) == Verdict::behind);
+}
+
+TEST_CASE("regroup: a ring that was never open counts for nothing: the one before does") {
+    Group group = members(5);
+    group.gone(4, "redial refused");
+    group.back(0, 7);
+    group.back(1, 7);
+    CHECK(at(group, 3) == Verdict::form);  // half of four, with the lowest
+    group.failed(ring({1, 2}, 2), "rank 1 is lost as well", kStart + std::chrono::seconds(4));
+    group.back(0, 7);
+    CHECK(at(group, 5) == Verdict::wait);  // for rank 1; 2 and 3 are silent, as they were
+    std::string why;
+    CHECK(at(group, 7, &why) == Verdict::cut_off);
+    CHECK(why.find("only 1 rank of 4 answers") == 0);
+    group.back(2, 7);
+    CHECK(at(group, 7) == Verdict::form);
+    CHECK(group.members() == std::vector{0, 2});
+    CHECK(group.news() ==
+          "rank 1 (h2) lost: no sign of life for 3 s; rank 3 (h4) lost: no sign of life for 3 s; "
+          "rank 4 (h5) lost: redial refused; 2 ranks, step 8 redone");
+}
+
+TEST_CASE("regroup: where a ring may have been open, half of it is needed too") {
+    const wire::Welcome second = ring({2, 3, 4}, 2);  // without rank 0, which was silent
+    const wire::Known only_first{101, 1}, ready{101, 1, {attempt_of(second)}}, both{102, 2};
+    Group group = members(4);
+    group.attempted(second, kStart);
+    group.back(0, 7, false, only_first);
+    group.back(3, 7, false, ready);
+    std::string why;
+    CHECK(at(group, 3, &why) == Verdict::cut_off);  // 1 and 2 may be going on
+    CHECK(why.find("only 1 rank of 3 answers") == 0);
+    Group answered = group, open = group;
+    group.back(2, 7, false, only_first);  // it was not ready
+    CHECK(at(group, 3) == Verdict::form);
+    answered.back(2, 7, false, ready);
+    CHECK(at(answered, 3) == Verdict::form);  // three of four, and two of three
+    open.back(2, 8, false, both);
+    CHECK(at(open, 3) == Verdict::form);
+    open.gone(1, "redial refused");
+    open.cut(3, "connection closed");
+    CHECK(at(open, 6) == Verdict::form);  // the lowest of ranks 2 and 3
+    open.cut(2, "connection closed");
+    open.back(3, 8, false, both);
+    CHECK(at(open, 9) == Verdict::cut_off);
+
+    Group unknown = members(4);  // of a ring in which no rank here had a part
+    for (int rank = 0; rank < 3; ++rank) unknown.back(rank, 7, false, only_first);
+    CHECK(at(unknown, 3) == Verdict::form);
+    unknown.back(3, 7, false, {105, 5});
+    CHECK(at(unknown, 3) == Verdict::cut_off);
+    CHECK(unknown.is_behind(105, 5, 4));
+    CHECK(open.is_behind(102, 2, 1));
+    CHECK(!open.is_behind(102, 2, 3));
+    CHECK(!open.is_behind(99, 1, 1));
+}
+
+TEST_CASE("regroup: who was back and is silent since does not count") {
+    Group group = members(3);
+    for (int rank = 0; rank < 3; ++rank) group.back(rank, 7);
+    group.gone(2, "redial refused");
+    std::string why;
+    const auto later = kStart + std::chrono::seconds(4);
+    group.heard(0, later);
+    CHECK(group.verdict(later, why) == Verdict::form);
+    CHECK(group.members() == std::vector{0});
+    group.heard(1, later);
+    CHECK(group.verdict(later, why) == Verdict::form);
+    CHECK(group.members() == std::vector{0, 1});
 }
 
 TEST_CASE("regroup: a machine that was suspended, or stopped with its clock, is noticed") {

@@ -13,6 +13,8 @@ static wire::Join join_of(int rank, int world, const std::string& host, const st
     join.world = world;
     join.host = host;
     join.address = address;
+    static uint64_t processes = 0;
+    join.process = ++processes;
     join.settings = std::move(settings);
     return join;
 }
@@ -38,6 +40,16 @@ TEST_CASE("two members that want the same rank: the second is refused, both are 
     CHECK(refused[0].why.find("10.0.0.5:29400") != std::string::npos);
     CHECK(refused[0].why.find("10.0.0.9:29400") != std::string::npos);
     CHECK(roster.status().starts_with("1 of 3 joined"));
+}
+
+TEST_CASE("a member that claims to be the process of another is refused") {
+    Roster roster(3, 1, {});
+    wire::Join join = join_of(0, 3, "a", "a:1");
+    roster.add(0, join);
+    join.rank = 1, join.address = "b:1";
+    const auto refused = roster.add(1, join);
+    REQUIRE(refused.size() == 1);
+    CHECK(refused[0].why == "rank 1 (b:1) says that it is the process at a:1");
 }
 
 TEST_CASE("a member that says another world, or wants a rank outside of it, is refused") {

@@ -33,7 +33,7 @@ TEST_CASE("wire: a text for people is one line of a kilobyte") {
 TEST_CASE("a header is laid out as the table in wire.h says") {
     std::byte head[kHeaderBytes];
     encode({Type::sum, 0x01020304, 0x05060708, 0x1112131415161718}, head);
-    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  7,    0,    32,   0,
+    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  8,    0,    32,   0,
                                               4,    3,    2,    1,    8,    7,    6,    5,
                                               0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
     CHECK(std::memcmp(head, want, kHeaderBytes) == 0);
@@ -127,10 +127,22 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     CHECK(rejoin.step == 811);
     CHECK(rejoin.why == "cut");
     CHECK(rejoin.generation == 4);
+    Rejoin knows{5, 8, 811, "cut", 4};
+    knows.known = {77, 3, {{78, 4, {8, 9}}, {79, 5, {8}}}};
+    const Known known = decode<Rejoin>(body_of(encode(knows))).known;
+    CHECK(known.open == 77);
+    CHECK(known.generation == 3);
+    REQUIRE(known.attempts.size() == 2);
+    CHECK(known.attempts[0].members == std::vector<uint64_t>{8, 9});
+    CHECK(known.attempts[1].id == 79);
+    CHECK(known.attempts[1].generation == 5);
+    knows.known.attempts[1].members.resize(kMostAttempted);
+    CHECK(encode(knows).size() < kJoinLimit);
     const Refuse refuse = decode<Refuse>(body_of(encode(Refuse{true, "busy"})));
     CHECK(refuse.again);
     CHECK(refuse.why == "busy");
-    const Health health = decode<Health>(body_of(encode(Health{true, "rank 1 of 4", 5, 6})));
+    const Health health = decode<Health>(body_of(encode(Health{true, "rank 1 of 4", 5, 6, 7})));
+    CHECK(health.ring == 6);
     CHECK(health.healthy);
     CHECK(health.text == "rank 1 of 4");
     CHECK(health.process == 5);
