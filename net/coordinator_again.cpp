@@ -81,24 +81,22 @@ void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
     client->id = next_id_++;
     client->heard = Clock::now();
     client->connection = std::make_shared<Connection>(std::move(socket));
-    const auto member = std::ranges::find(welcome_.peers, rejoin.process, &wire::Member::process);
-    // It was silent, and the ring that is formed without it may fail.
+    const int rank = rank_of(welcome_, rejoin.process);
+    // It was silent, and the ring that is formed without it may fail: it is to ask again.
     const bool is_left =
-        stage_ == Stage::forming && member == welcome_.peers.end() &&
-        std::ranges::count(base_.peers, rejoin.process, &wire::Member::process) > 0;
-    const bool is_new = !is_left && member == welcome_.peers.end() && !rejoin.address.empty();
+        rank < 0 && stage_ == Stage::forming && rank_of(base_, rejoin.process) >= 0;
+    const bool is_new = rank < 0 && !is_left && !rejoin.address.empty();
     const bool is_full = is_new && (newcomers_.size() >= kMostNewcomers ||
                                     welcome_.world + int(newcomers_.size()) >= wire::kMaxWorld);
     const bool is_anew = stage_ == Stage::gathering && generation_ == 1;  // in a killed one's place
-    if (is_anew || !elastic() || rejoin.job != job_ || is_full ||
-        (!is_new && member == welcome_.peers.end())) {
-        client->connection->send(wire::encode(wire::Refuse{
-            is_anew || is_left, is_anew ? wire::kNoJobYet
-                                : is_full
-                                    ? cat("the job has ", welcome_.world, " ranks and ",
-                                          newcomers_.size(), " newcomers: it takes no more now")
-                                : is_new ? "the job that it asked for has ended"
-                                         : left_behind(generation_)}));
+    if (is_anew || !elastic() || rejoin.job != job_ || is_full || (!is_new && rank < 0)) {
+        std::string why = left_behind(generation_);
+        if (is_new) why = "the job that it asked for has ended";
+        if (is_full)
+            why = cat("the job has ", welcome_.world, " ranks and ", newcomers_.size(),
+                      " newcomers: it takes no more now");
+        if (is_anew) why = wire::kNoJobYet;
+        client->connection->send(wire::encode(wire::Refuse{is_anew || is_left, why}));
         spawn(io_.get_executor(), serve(client));
         return turn_out(std::move(client));
     }
@@ -115,9 +113,10 @@ void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
         spawn(io_.get_executor(), serve(client));
         return spawn(io_.get_executor(), visit(client));
     }
-    client->rank = int(member - welcome_.peers.begin());
+    const wire::Member& member = welcome_.peers[size_t(rank)];
+    client->rank = rank;
     client->job = job_;
-    client->join.host = member->host, client->join.address = member->address;
+    client->join.host = member.host, client->join.address = member.address;
     for (const ClientPtr& c : std::vector(clients_))
         if (c->rank == client->rank) c->connection->close(), remove(*c);
     clients_.push_back(client);

@@ -306,6 +306,7 @@ wire::Health Membership::state_of_health() const {
     if (quiet > std::max(stall_, 3 * std::max(heartbeat_, milliseconds(1'000))))
         return {false, cat(me, "; the coordinator at ", connection_->remote(),
                            " has been silent for ", quiet / std::chrono::seconds(1), " s")};
+    if (regrouping_) return {true, cat(me, "; waiting for the coordinator to say who goes on")};
     return {true, ring_is_open_ ? me : cat(me, "; waiting for the connections between the ranks")};
 }
 

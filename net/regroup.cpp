@@ -38,19 +38,19 @@ void add_newcomers(wire::Welcome& base, const wire::Welcome& ring) {
 
 Regroup::Regroup(const wire::Welcome& open, std::string why, Clock::time_point now)
     : open_(attempt_of(open)), rules_(open.rules), why_(std::move(why)) {
-    for (const wire::Member& peer : open.peers)
-        ranks_.push_back({.process = peer.process,
-                          .name = rank_name(int(ranks_.size()), peer.address),
-                          .heard = now});
+    for (const wire::Member& peer : open.peers) add(peer, now);
+}
+
+void Regroup::add(const wire::Member& peer, Clock::time_point now) {
+    ranks_.push_back({.process = peer.process,
+                      .name = rank_name(int(ranks_.size()), peer.address),
+                      .heard = now});
 }
 
 void Regroup::attempted(const wire::Welcome& ring, Clock::time_point now) {
     if (ring.id == open_.id) return;
     for (const wire::Member& peer : ring.peers)
-        if (std::ranges::find(ranks_, peer.process, &Rank::process) == ranks_.end())
-            ranks_.push_back({.process = peer.process,
-                              .name = rank_name(int(ranks_.size()), peer.address),
-                              .heard = now});
+        if (std::ranges::find(ranks_, peer.process, &Rank::process) == ranks_.end()) add(peer, now);
     attempts_.push_back(attempt_of(ring));
 }
 

@@ -119,6 +119,7 @@ class Regroup {
         bool has_lowest = false;
         bool is_enough() const { return has_lowest ? back >= absent : back > absent; }
     };
+    void add(const wire::Member& peer, Clock::time_point now);
     Count count(const std::vector<uint64_t>& ring) const;
     std::vector<wire::Attempt> binding_rings() const;
     bool was_never_open(const wire::Attempt& ring) const;

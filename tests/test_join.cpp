@@ -233,6 +233,54 @@ TEST_CASE("elastic: a rank at whose address another process answers is gone at o
           std::string::npos);
 }
 
+// Four ranks; 2 and 3 fall silent, then 1, before the ring of the other two is open. If that ring
+// counted, rank 0 would be half of it, with the lowest rank, and go on beside the others.
+TEST_CASE("elastic: a ring that was never open is no majority") {
+    Diary diary;
+    LoneCoordinator coordinator(4, diary.log());
+    asio::io_context io;
+    tcp::acceptor silent(io, {asio::ip::make_address("127.0.0.1"), 0});  // it answers nobody
+    std::vector<std::unique_ptr<FakeRank>> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+        ranks.push_back(std::make_unique<FakeRank>(rank, coordinator.port()));
+        wire::Join joins;
+        joins.rank = rank, joins.world = 4, joins.process = uint64_t(rank + 5);
+        joins.rules.elastic = true;
+        joins.address = cat("127.0.0.1:", silent.local_endpoint().port());
+        joins.host = cat("host", rank);
+        ranks.back()->send(wire::encode(joins));
+    }
+    for (auto& rank : ranks) rank->await_welcome();
+    const wire::Welcome first = ranks[0]->welcome();
+    for (auto& rank : ranks) rank->send(wire::encode_empty(wire::Type::ready, first.generation));
+    const auto beat = [&](int count) {
+        for (const auto until = Clock::now() + kSilence + milliseconds(600);
+             Clock::now() < until;) {
+            for (int rank = 0; rank < count; ++rank) ranks[size_t(rank)]->beat({});
+            std::this_thread::sleep_for(milliseconds(100));
+        }
+    };
+    const auto rejoin = [&](int rank) {
+        wire::Rejoin back{first.job, uint64_t(rank + 5), 3, "the ring broke", 1};
+        back.known = {first.id, first.generation};
+        ranks[size_t(rank)]->send(wire::encode(back));
+    };
+    beat(2);  // the coordinator gives up 2 and 3, which say nothing
+    for (int rank : {0, 1}) rejoin(rank);
+    for (int rank : {0, 1}) ranks[size_t(rank)]->await_welcome();
+    CHECK(ranks[0]->welcome().world == 2);
+    ranks[1]->die();
+    while (ranks[0]->await(wire::Type::abort).header.generation < 2) {}
+    rejoin(0);
+    beat(1);
+    for (Message message; message.header.type != wire::Type::notice;) {
+        message = ranks[0]->hear_next();
+        REQUIRE(message.header.type != wire::Type::welcome);
+        if (message.header.type == wire::Type::notice)
+            CHECK(wire::decode_text(message.body).find("only 1 rank of 4 answers") == 0);
+    }
+}
+
 TEST_CASE("a rank whose place in the queue is given up can be taken by another") {
     Port port;
     Diary diary;
