@@ -742,41 +742,66 @@ static int flip_a_bit(pid_t pid, std::span<const float> values) {
     return found;
 }
 
-TEST_CASE("program: a bit that flips in a rank's memory is found before a checkpoint is written") {
-    TempDir folder;
-    const uint16_t port = free_port();
-    // The first layer's weights stay what they were drawn as.
-    const auto backend = make_backend("cpu", {.threads = 1});
-    Model model(model_text("tiny"), {.size = 16, .seed = uint64_t(Config().seed)}, *backend);
-    const std::span first(model.params().all().front()->value.floats(), 16);
-    Process rank0(folder, "rank0", small({"--generated",   "12000",
-                                          "--batch",       "2",
-                                          "--size",        "16",
-                                          "--steps",       "2300",
-                                          "--save-every",  "0.4",
-                                          "--check-every", "100000",
-                                          "--freeze",      "1",
-                                          "--coord",       at(port),
-                                          "--world",       "2",
-                                          "--rank",        "0",
-                                          "--out",         folder / "run",
-                                          "--log-every",   "10"}));
-    Process rank1(folder, "rank1",
-                  {"--coord", at(port), "--rank", "1", "--threads", "1", "--decode-threads", "1"});
-    REQUIRE(rank0.wait_for("step 20/5000"));
-    CHECK(flip_a_bit(rank1.pid(), first) > 0);
-    CHECK(rank0.wait(120) == 0);
-    CHECK(rank1.wait(60) == 0);
-    std::vector<int64_t> unequal, saved;
-    for (const json& event : read_log(folder / "run")) {
-        if (event["event"] == "unequal") unequal.push_back(event["step"]);
-        if (event["event"] == "unequal") CHECK(event["ranks"] == json({1}));
-        if (event["event"] == "checkpoint") saved.push_back(event["step"]);
+// A job whose checks are far apart, and of which a bit of rank `of` flips in step 20. Whatever
+// saves then must find it.
+struct FlippedBit {
+    FlippedBit(int world, int of) {
+        // The first layer's weights stay what they were drawn as.
+        const auto backend = make_backend("cpu", {.threads = 1});
+        Model model(model_text("tiny"), {.size = 16, .seed = uint64_t(Config().seed)}, *backend);
+        first.assign(model.params().all().front()->value.floats(),
+                     model.params().all().front()->value.floats() + 16);
+        const uint16_t port = free_port();
+        for (int rank = 0; rank < world; ++rank) {
+            Words words = {"--threads", "1", "--decode-threads", "1"};
+            if (rank == 0)
+                words = small({"--generated", "12000", "--batch", "6", "--size", "16", "--steps",
+                               "2300", "--save-every", "0.4", "--check-every", "100000", "--freeze",
+                               "1", "--log-every", "10", "--world", cat(world)});
+            words.insert(words.end(),
+                         {"--coord", at(port), "--rank", cat(rank), "--out", run(rank)});
+            ranks.push_back(std::make_unique<Process>(folder, cat("rank", rank), words));
+        }
+        REQUIRE(ranks[0]->wait_for("step 20/"));
+        CHECK(flip_a_bit(ranks[size_t(of)]->pid(), first) > 0);
     }
-    CAPTURE(rank0.output());
-    REQUIRE(!saved.empty());
-    REQUIRE(unequal.size() == 1);
-    CHECK(std::ranges::count(saved, unequal[0]) == 1);
+    std::string run(int rank) const { return folder / cat("run", rank); }
+    // What rank 0 has written down: (step, which ranks differed from which), and saved steps.
+    void read() {
+        for (const json& event : read_log(run(0))) {
+            if (event["event"] == "unequal") unequal.push_back(event);
+            if (event["event"] == "checkpoint") saved.push_back(event["step"]);
+        }
+    }
+    TempDir folder;
+    std::vector<float> first;
+    std::vector<std::unique_ptr<Process>> ranks;
+    std::vector<json> unequal;
+    std::vector<int64_t> saved;
+};
+
+TEST_CASE("program: a bit that flips in a rank's memory is found before a checkpoint is written") {
+    FlippedBit job(2, 1);
+    for (auto& rank : job.ranks) CHECK(rank->wait(120) == 0);
+    job.read();
+    CAPTURE(job.ranks[0]->output());
+    REQUIRE(job.unequal.size() == 1);
+    CHECK(job.unequal[0]["ranks"] == json({1}));
+    CHECK(std::ranges::count(job.saved, job.unequal[0]["step"].get<int64_t>()) == 1);
+}
+
+TEST_CASE("program: rank 0 leaves with what most ranks hold, not with a bit that flipped in it") {
+    FlippedBit job(3, 0);
+    job.ranks[0]->kill(SIGTERM);
+    CHECK(job.ranks[0]->wait(30) == 0);
+    job.read();
+    CAPTURE(job.ranks[0]->output());
+    REQUIRE(job.unequal.size() == 1);
+    CHECK(job.unequal[0]["ranks"] == json({0}));
+    REQUIRE(job.saved.size() == 1);
+    CHECK(job.unequal[0]["step"] == job.saved[0]);
+    for (int rank = 1; rank < 3; ++rank) job.ranks[size_t(rank)]->kill(SIGINT);
+    for (int rank = 1; rank < 3; ++rank) CHECK(job.ranks[size_t(rank)]->wait(30) == 130);
 }
 
 TEST_CASE("program: where rank 0 says --share auto, a newcomer's share is measured too") {

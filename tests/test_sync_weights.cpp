@@ -17,7 +17,9 @@ struct Change {
 
 // What each rank finds; afterwards all hold the values of `root`.
 void check_majority(int world, const std::vector<Change>& changes, int root,
-                    const std::vector<int>& differ, const std::string& tensor) {
+                    const std::vector<int>& differ, const std::string& tensor,
+                    std::vector<bool> votes = {}) {
+    votes.resize(size_t(world), votes.empty());
     CAPTURE(world);
     CAPTURE(tensor);
     run_ranks(
@@ -39,20 +41,24 @@ void check_majority(int world, const std::vector<Change>& changes, int root,
             };
             auto [weights, state] = values(rank);
             std::ranges::copy(weights, params.weights);
-            const auto found = take_majority(params, {state.data()}, *backend, *job.communicator);
+            const std::vector<std::span<float>> arenas = {{params.weights, params.weights_size},
+                                                          state};
+            const Majority found =
+                find_majority(params, arenas, sizes_of(arenas), votes, *backend, *job.communicator);
+            CHECK(std::ranges::equal(arenas[0], values(rank).first));  // until it is taken
+            CHECK(state == values(rank).second);
+            take(found, arenas, *backend);
             weights.assign(params.weights, params.weights + params.weights_size);
             CHECK(std::pair(weights, state) == values(root));
-            REQUIRE(found.has_value() == !differ.empty());
-            if (!found) return;
-            CHECK(found->root == root);
-            CHECK(found->ranks == differ);
-            CHECK(found->tensor == tensor);
+            CHECK(found.root == root);
+            CHECK(found.ranks == differ);
+            CHECK(found.tensor == tensor);
         });
 }
 
 }  // namespace
 
-TEST_CASE("take_majority: what most ranks hold, or the lowest of as many; the first tensor named") {
+TEST_CASE("find_majority: what most ranks hold, or the lowest of as many; the first tensor named") {
     check_majority(3, {}, 0, {}, "");
     check_majority(1, {}, 0, {}, "");
     check_majority(3, {{2, 0, 20, -1}}, 0, {2}, "second");
@@ -61,4 +67,8 @@ TEST_CASE("take_majority: what most ranks hold, or the lowest of as many; the fi
     check_majority(2, {{0, 1, 2, -1}}, 0, {1}, "state 0 of first");
     check_majority(4, {{1, 0, 0, -0.0f}, {3, 0, 0, -0.0f}}, 0, {1, 3}, "first");  // bits count
     check_majority(4, {{0, 0, 1, 9}, {1, 0, 2, 9}}, 2, {0, 1}, "first");
+    const std::vector<Change> behind = {{0, 0, 1, 9}, {1, 0, 1, 9}, {2, 0, 30, 9}};
+    check_majority(5, behind, 0, {2, 3}, "first", {true, true, true, true, false});
+    check_majority(5, behind, 3, {2}, "second", {false, false, true, true, true});
+    check_majority(3, {{0, 0, 1, 9}}, 1, {}, "", {false, true, false});
 }

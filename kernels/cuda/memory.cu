@@ -42,8 +42,8 @@ float* DeviceMemory::alloc_host(size_t elems) {
     return static_cast<float*>(block);
 }
 
-// Freeing waits for the kernels and copies that use the memory.
 void DeviceMemory::release_after(size_t count) {
+    if (blocks_.size() > count) (void)cudaDeviceSynchronize();  // kernels and copies still use it
     for (; blocks_.size() > count; blocks_.pop_back()) {
         const Block& block = blocks_.back();
         (void)(block.on_host ? cudaFreeHost(block.data) : cudaFree(block.data));

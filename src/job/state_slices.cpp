@@ -10,23 +10,10 @@ namespace convoy {
 constexpr size_t kFirstBytes = 256 << 10;  // before anybody knows how fast the ring is
 constexpr size_t kLeastBytes = 64 << 10;
 
-static std::vector<float*> arenas_of(const Params& params, const Optimizer& optimizer) {
-    std::vector<float*> arenas{params.weights};
-    arenas.insert(arenas.end(), optimizer.state().begin(), optimizer.state().end());
-    return arenas;
-}
-
-static std::vector<size_t> sizes_of(const Params& params, const Optimizer& optimizer) {
-    std::vector<size_t> sizes(1 + optimizer.state().size(), params.state_size);
-    sizes[0] = params.weights_size;
-    return sizes;
-}
-
 StateSlices::StateSlices(Params& params, const Optimizer& optimizer, Backend& backend,
                          Communicator& communicator, std::vector<int> newcomers, double seconds)
     : params_(params),
-      arenas_(arenas_of(params, optimizer)),
-      sizes_(sizes_of(params, optimizer)),
+      arenas_(optimizer.arenas()),
       by_tensor_(optimizer.by_tensor()),
       backend_(backend),
       communicator_(communicator),
@@ -45,15 +32,20 @@ bool StateSlices::is_newcomer(int rank) const {
 
 size_t StateSlices::floats_of(size_t begin, size_t end) const {
     size_t floats = 0;
-    for (const size_t size : sizes_) floats += std::min(end, size) - std::min(begin, size);
+    for (const auto& arena : arenas_)
+        floats += std::min(end, arena.size()) - std::min(begin, arena.size());
     return floats;
+}
+
+size_t StateSlices::longest() const {
+    return std::ranges::max(arenas_, {}, &std::span<float>::size).size();
 }
 
 double StateSlices::bytes() const { return double(floats_of(0, end_) * sizeof(float)); }
 
 size_t StateSlices::next_end() const {
-    const size_t most = std::ranges::max(sizes_);
-    const size_t floats = std::max<size_t>(1, wanted_ / sizeof(float) / sizes_.size());
+    const size_t most = longest();
+    const size_t floats = std::max<size_t>(1, wanted_ / sizeof(float) / arenas_.size());
     const size_t end = end_ + std::min(floats, most - end_);
     if (!by_tensor_) return end;
     size_t bound = most;
@@ -67,17 +59,17 @@ size_t StateSlices::next_end() const {
 template <class Copy>
 void StateSlices::for_each_run(size_t first, size_t last, Copy copy) {
     size_t at = 0;  // of this arena's floats, in the slice
-    for (size_t arena = 0; arena < arenas_.size(); ++arena) {
-        const size_t begin = std::min(begin_, sizes_[arena]), end = std::min(end_, sizes_[arena]);
+    for (const auto& arena : arenas_) {
+        const size_t begin = std::min(begin_, arena.size()), end = std::min(end_, arena.size());
         const size_t from = std::max(first, at), to = std::min(last, at + end - begin);
-        if (from < to) copy(arenas_[arena] + begin + (from - at), to - from, from);
+        if (from < to) copy(arena.data() + begin + (from - at), to - from, from);
         at += end - begin;
     }
 }
 
 bool StateSlices::pass(bool rest) {
     if (sent_.valid()) finish();
-    const size_t size = std::ranges::max(sizes_);
+    const size_t size = longest();
     if (end_ == size) return false;
     begin_ = end_, end_ = rest ? size : next_end();
     ++slices_;

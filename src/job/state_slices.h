@@ -49,13 +49,13 @@ class StateSlices {
     template <class Copy>
     void for_each_run(size_t first, size_t last, Copy copy);
     size_t floats_of(size_t begin, size_t end) const;
+    size_t longest() const;  // floats of the longest arena
     size_t next_end() const;
     void finish();
 
     Params& params_;
-    const std::vector<float*> arenas_;  // the weights, then the optimizer's state
-    const std::vector<size_t> sizes_;
-    const bool by_tensor_;  // then a slice has whole tensors
+    const std::vector<std::span<float>> arenas_;  // Optimizer::arenas
+    const bool by_tensor_;                        // then a slice has whole tensors
     Backend& backend_;
     Communicator& communicator_;
     const std::vector<int> newcomers_;

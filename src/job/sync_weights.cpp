@@ -18,12 +18,6 @@ static std::span<float> on_host(float* values, size_t n, Backend& backend,
     return copy;
 }
 
-bool equal_on_all_ranks(std::span<const float> values, Communicator& communicator) {
-    const uint64_t sum = checksum(values);
-    const auto sums = communicator.allgather(std::as_bytes(std::span(&sum, 1)));
-    return std::all_of(sums.begin(), sums.end(), [&](const auto& one) { return one == sums[0]; });
-}
-
 void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator) {
     std::vector<float> copy;
     const std::span<float> floats = on_host(values, n, backend, copy);
@@ -31,65 +25,99 @@ void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicato
     if (!copy.empty()) backend.upload(values, copy.data(), n * sizeof(float));
 }
 
-// Every rank's numbers, by rank; as many on each.
+// Every rank's numbers, by rank.
 static std::vector<std::vector<uint64_t>> gather_sums(const std::vector<uint64_t>& mine,
                                                       Communicator& communicator) {
     std::vector<std::vector<uint64_t>> all;
     for (const auto& bytes : communicator.allgather(std::as_bytes(std::span(mine)))) {
-        ENSURE(bytes.size() == mine.size() * sizeof(uint64_t), bytes.size(), " bytes");
-        std::memcpy(all.emplace_back(mine.size()).data(), bytes.data(), bytes.size());
+        all.emplace_back(bytes.size() / sizeof(uint64_t));
+        std::memcpy(all.back().data(), bytes.data(), all.back().size() * sizeof(uint64_t));
     }
     return all;
 }
 
-std::optional<Difference> take_majority(Params& params, const std::vector<float*>& state,
-                                        Backend& backend, Communicator& communicator) {
-    struct Part {  // of an arena: what is held here
-        size_t arena, begin;
-        float* device;
-        std::span<float> host = {};
-        std::vector<float> copy = {};
-    };
-    std::vector<Part> parts;
-    std::vector<uint64_t> mine;
-    for (size_t i = 0; i <= state.size(); ++i) {
-        const size_t size = i == 0 ? params.weights_size : params.state_size;
-        for (const Params::Range& range :
-             params.is_whole ? std::vector{Params::Range{0, size}} : params.owned) {
-            if (range.end > size) continue;
-            Part& part = parts.emplace_back(
-                Part{i, range.begin, (i == 0 ? params.weights : state[i - 1]) + range.begin});
-            part.host = on_host(part.device, range.end - range.begin, backend, part.copy);
-            mine.push_back(checksum(part.host));
-        }
-    }
-    const auto all = gather_sums(mine, communicator);
-    if (std::ranges::count(all, all[0]) == std::ssize(all)) return std::nullopt;
+namespace {
 
-    const auto root = std::ranges::max_element(
-        all, {}, [&](const auto& sums) { return std::ranges::count(all, sums); });
-    Difference found{{}, int(root - all.begin()), "padding"};
-    for (size_t rank = 0; rank < all.size(); ++rank)
-        if (all[rank] != *root) found.ranks.push_back(int(rank));
-    std::vector<uint64_t> tensors;
+struct Held {  // a part of an arena, as this rank has it
+    size_t arena, begin, size;
+    std::span<float> host = {};
+    std::vector<float> copy = {};
+};
+
+}  // namespace
+
+// The first tensor of which `root` and `other` hold different values. Collective.
+static std::string first_difference(const std::vector<Held>& parts, Params& params, int root,
+                                    int other, Communicator& communicator) {
+    std::vector<uint64_t> mine;
     std::vector<std::string> names;
-    for (const Part& part : parts)
+    for (const Held& part : parts)
         for (const Param* param : params.all()) {
             const size_t n = param->shape.elems(), at = param->offset - part.begin;
             if (param->offset < part.begin || at + n > part.host.size()) continue;
-            tensors.push_back(checksum(part.host.subspan(at, n)));
+            mine.push_back(checksum(part.host.subspan(at, n)));
             names.push_back(part.arena == 0 ? param->name
                                             : cat("state ", part.arena - 1, " of ", param->name));
         }
-    const auto sums = gather_sums(tensors, communicator);
-    for (size_t t = names.size(); t-- > 0;)
-        if (sums[size_t(found.ranks[0])][t] != sums[size_t(found.root)][t]) found.tensor = names[t];
-    for (const Part& part : parts) {
-        communicator.broadcast(std::as_writable_bytes(part.host), found.root);
-        if (!part.copy.empty())
-            backend.upload(part.device, part.copy.data(), part.copy.size() * sizeof(float));
+    const auto all = gather_sums(mine, communicator);
+    const auto &first = all[size_t(root)], &second = all[size_t(other)];
+    const auto t = size_t(std::ranges::mismatch(first, second).in1 - first.begin());
+    return t < names.size() ? names[t] : "padding";
+}
+
+std::vector<size_t> sizes_of(const std::vector<std::span<float>>& arenas) {
+    std::vector<size_t> sizes;
+    for (const auto& arena : arenas) sizes.push_back(arena.size());
+    return sizes;
+}
+
+Majority find_majority(Params& params, const std::vector<std::span<float>>& arenas,
+                       const std::vector<size_t>& sizes, const std::vector<bool>& votes,
+                       Backend& backend, Communicator& communicator) {
+    std::vector<Held> parts;
+    for (size_t i = 0; i < sizes.size(); ++i)
+        for (const Params::Range& range :
+             params.is_whole ? std::vector{Params::Range{0, sizes[i]}} : params.owned)
+            if (range.end <= sizes[i]) parts.push_back({i, range.begin, range.end - range.begin});
+    std::vector<uint64_t> mine(parts.size());
+    for (size_t p = 0; p < parts.size() && !arenas.empty(); ++p) {
+        Held& part = parts[p];
+        part.host = on_host(arenas[part.arena].data() + part.begin, part.size, backend, part.copy);
+        mine[p] = checksum(part.host);
+    }
+    const auto all = gather_sums(mine, communicator);
+
+    Majority found;
+    std::ptrdiff_t most = 0;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+        std::ptrdiff_t same = 0;
+        for (size_t other = 0; votes[rank] && other < all.size(); ++other)
+            same += votes[other] && all[other] == all[rank];
+        if (same > most) most = same, found.root = int(rank);
+    }
+    const std::vector<uint64_t>& right = all[size_t(found.root)];
+    for (size_t rank = 0; rank < all.size(); ++rank)
+        if (votes[rank] && all[rank] != right) found.ranks.push_back(int(rank));
+    if (!found.ranks.empty())
+        found.tensor = first_difference(parts, params, found.root, found.ranks[0], communicator);
+    for (size_t p = 0; p < parts.size(); ++p) {
+        const auto has_it = [&](const auto& sums) { return sums[p] == right[p]; };
+        if (std::ranges::all_of(all, has_it)) continue;
+        Held& part = parts[p];
+        std::span<float> values = part.host;  // gets the same bits
+        if (mine[p] != right[p]) {
+            found.theirs.push_back({part.arena, part.begin, std::move(part.copy)});
+            found.theirs.back().values.resize(part.size);
+            values = found.theirs.back().values;
+        }
+        communicator.broadcast(std::as_writable_bytes(values), found.root);
     }
     return found;
+}
+
+void take(const Majority& found, const std::vector<std::span<float>>& arenas, Backend& backend) {
+    for (const auto& [arena, begin, values] : found.theirs)
+        backend.upload(arenas[arena].data() + begin, values.data(), values.size() * sizeof(float));
 }
 
 }  // namespace convoy

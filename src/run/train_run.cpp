@@ -7,7 +7,6 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
-#include "src/job/sync_weights.h"
 #include "src/run/pictures.h"
 #include "src/train/learning_rate.h"
 
@@ -142,8 +141,9 @@ void TrainRun::count(const Sums& sums, bool local, double lr, std::optional<Posi
         step_sums_ = sums, step_lr_ = lr;
     }
     if (config_.schedule != Schedule::kRange || sums.count == 0) return;
-    smooth_loss_ = at_.step == 1 ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
-    least_loss_ = at_.step == 1 ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
+    const bool first = least_loss_ == 0;  // perhaps of a --resume
+    smooth_loss_ = first ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
+    least_loss_ = first ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
     diverges_ = smooth_loss_ > 4 * least_loss_;
 }
 
@@ -217,7 +217,7 @@ void TrainRun::train_epoch() {
             }
             try_to_save(at_, false);
         }
-        if (agreed == kNewRing) part();
+        if (agreed == kNewRing) part(can_check);
         communicator_.set_progress(at_.step, Phase::kData);
     }
 }
@@ -225,34 +225,42 @@ void TrainRun::train_epoch() {
 // Sums over the ring have the same bits on every rank. What each rank forms from factors has them
 // too, unless the machines' kernels add in another order: then weights drift apart by roundings.
 void TrainRun::keep_weights_equal() {
+    if (slices_) return;  // newcomers are not equal yet
     checked_step_ = at_.step;
     Pipeline* const pipeline = trainer_->pipeline();
     Communicator& equals = pipeline ? pipeline->replicas() : communicator_;
-    if (equals.world() == 1 || slices_) return;
-    auto found = take_majority(model_->params(), optimizer_->state(), *backend_, equals);
-    if (!found) return;
+    if (equals.world() == 1) return;
+    const std::vector<std::span<float>> arenas = optimizer_->arenas();
+    Majority found =
+        find_majority(model_->params(), arenas, sizes_of(arenas),
+                      std::vector<bool>(size_t(equals.world()), true), *backend_, equals);
+    if (found.ranks.empty()) return;
+    take(found, arenas, *backend_);
     if (pipeline) {  // from numbers among the replicas of this stage
         const auto number = [&](int& rank) { rank = rank * config_.pipeline + pipeline->stage(); };
-        number(found->root);
-        std::ranges::for_each(found->ranks, number);
+        number(found.root);
+        std::ranges::for_each(found.ranks, number);
     }
     trainer_->sync().changed();
+    tell_unequal(found, at_.step);
+}
+
+void TrainRun::tell_unequal(const Majority& found, int64_t step) {
     drift_ = std::ranges::any_of(factor_choices(), &FactorChoice::use);
     std::vector<std::string> ranks;
-    for (const int rank : found->ranks) ranks.push_back(std::to_string(rank));
+    for (const int rank : found.ranks) ranks.push_back(std::to_string(rank));
     log_.notice(
-        "after step ", at_.step, " rank ", join_text(ranks, " and "),
-        " held other weights than rank ", found->root, "; all have those of rank ", found->root,
-        " now. The first tensor that differed was ", found->tensor, ". ",
+        "after step ", step, " rank ", join_text(ranks, " and "), " held other weights than rank ",
+        found.root, "; all have those of rank ", found.root,
+        " now. The first tensor that differed was ", found.tensor, ". ",
         drift_
             ? "Processors that add in another order differ by roundings; --factors off keeps all "
               "equal"
             : "Data was damaged in a memory or on its way; a token (--token-file) protects the "
               "way");
-    run_log_->event("unequal", {{"step", at_.step},
-                                {"ranks", found->ranks},
-                                {"root", found->root},
-                                {"tensor", found->tensor}});
+    run_log_->event(
+        "unequal",
+        {{"step", step}, {"ranks", found.ranks}, {"root", found.root}, {"tensor", found.tensor}});
 }
 
 // With --sync-every: after every H steps, all at once. Wherever the weights are about to be used.

@@ -20,6 +20,7 @@
 #include "src/base/terminal.h"
 #include "src/job/job_setup.h"
 #include "src/job/state_slices.h"
+#include "src/job/sync_weights.h"
 #include "src/page/server.h"
 #include "src/run/run_log.h"
 #include "src/run/trace_file.h"
@@ -76,6 +77,7 @@ class TrainRun {
     void show_histograms();
     void validate();
     void keep_weights_equal();
+    void tell_unequal(const Majority& found, int64_t step);
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
     int finish(const JobCost& cost);
     Clocks clocks() const;
@@ -91,11 +93,10 @@ class TrainRun {
     static constexpr int kSlots = 3;  // of the loader: the batch in training, and two ahead
     struct Left {};                   // thrown where this rank has left the job, which goes on
     int wish();
-    void part();
+    void part(bool compare = false);
     void wait_for_ranks();
     void go_on();
     void start_together();
-    std::vector<float*> arenas() const;
     std::vector<nlohmann::json> tell();
     size_t take_shares(const std::vector<nlohmann::json>& all);
     void agree(const std::vector<nlohmann::json>& all, size_t root);

@@ -23,7 +23,6 @@
 #include "src/base/clock.h"
 #include "src/base/text.h"
 #include "src/job/exchange.h"
-#include "src/job/sync_weights.h"
 #include "src/run/train_run.h"
 
 namespace convoy {
@@ -43,10 +42,12 @@ int TrainRun::wish() {
 
 // All ranks have agreed on it with the sums of a step: those with SIGTERM leave, the others form a
 // ring of their own. The barrier makes sure that every rank has those sums.
-void TrainRun::part() {
+// `compare`: where one saves, all hold the same weights.
+void TrainRun::part(bool compare) {
     // Who leaves may be the last to have the state; and who came before others need not begin anew.
     while (slices_ && slices_->pass(/*rest=*/true)) {}
     slices_.reset();
+    if (compare && checked_step_ < at_.step) keep_weights_equal();
     planned_ = true;
     if (wish_ % kNewRing != SIGTERM) {
         communicator_.barrier();
@@ -201,13 +202,11 @@ static Sums sums_from(const json& j) { return {j[0], j[1], j[2], j[3], j[4]}; }
 
 // Collective: where each rank is.
 std::vector<json> TrainRun::tell() {
-    std::vector<size_t> sizes(1 + optimizer_->state().size(), model_->params().state_size);
-    sizes[0] = model_->params().weights_size;
     const double own_share = agreed_ ? 0 : setup_.shares.newcomer;
     // For how many images its model and its loaders are; -1: they are to be made.
     const int images = trainer_ ? model_->max_batch() : -1;
     const auto all = gather_json(communicator_, {{"step", at_.step},
-                                                 {"sizes", sizes},
+                                                 {"sizes", sizes_of(optimizer_->arenas())},
                                                  {"images", images},
                                                  {"shares", setup_.shares.weights},
                                                  {"share", own_share},
@@ -217,6 +216,10 @@ std::vector<json> TrainRun::tell() {
                                                  {"best", best_top1_},
                                                  {"peak", peak_top1_},
                                                  {"stale", stale_},
+                                                 {"stopped", stopped_},
+                                                 {"smooth", smooth_loss_},
+                                                 {"least", least_loss_},
+                                                 {"diverges", diverges_},
                                                  {"head_only", head_only_},
                                                  {"trace", trace_.has_value()},
                                                  {"lr", step_lr_},
@@ -243,32 +246,25 @@ size_t TrainRun::take_shares(const std::vector<json>& all) {
     return size_t(root - all.begin());
 }
 
-// All get the state of the root. Collective. Where it throws, this rank has what it had.
+// All get the progress of the root, and the weights that most ranks hold of those that have done
+// its step. Collective. Where it throws, this rank has what it had.
 void TrainRun::agree(const std::vector<json>& all, size_t root) {
-    const json& its = all[root];
+    const json &its = all[root], &mine = all[size_t(setup_.rank())];
     const bool head_only = its["head_only"], thaws = head_only_ != head_only;
-    if (!thaws && its["sizes"] != all[size_t(setup_.rank())]["sizes"])
+    if (!thaws && its["sizes"] != mine["sizes"])
         fail(
             "this rank has the model in another layout than the others: run the same build on all "
             "machines");
-    std::vector<std::vector<float>> received;
-    for (const float* own : arenas()) {
-        const size_t n = its["sizes"].at(received.size());
-        std::vector<float>& arena =
-            received.emplace_back(thaws || !backend_->host_visible() ? n : 0);
-        if (!thaws && !arena.empty()) backend_->download(arena.data(), own, n * sizeof(float));
-        const std::span<const float> values = arena.empty() ? std::span(own, n) : arena;
-        if (equal_on_all_ranks(values, communicator_)) {
-            arena = {};
-            continue;
-        }
-        if (arena.empty()) arena.assign(own, own + n);
-        communicator_.broadcast(std::as_writable_bytes(std::span(arena)), int(root));
-    }
+    std::vector<bool> votes;
+    for (const json& one : all)
+        votes.push_back(one["step"] == its["step"] && one["sizes"] == its["sizes"]);
+    std::vector<std::span<float>> arenas;
+    if (!thaws) arenas = optimizer_->arenas();
+    const Majority found =
+        find_majority(model_->params(), arenas, its["sizes"], votes, *backend_, communicator_);
     if (thaws) drop(), make_state(head_only);
-    for (size_t i = 0; i < received.size(); ++i)
-        if (const auto& arena = received[i]; !arena.empty())
-            backend_->upload(arenas()[i], arena.data(), arena.size() * sizeof(float));
+    take(found, optimizer_->arenas(), *backend_);
+    if (!found.ranks.empty() && votes[size_t(setup_.rank())]) tell_unequal(found, its["step"]);
     optimizer_->steps_done = its["optimizer"];
     follow(its);
     trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });
@@ -279,6 +275,8 @@ void TrainRun::follow(const json& root) {
     const bool is_behind = at_.step >= 0 && at_.step < root["step"];
     at_ = {root["epoch"], root["consumed"], root["step"]};
     best_top1_ = root["best"], peak_top1_ = root["peak"], stale_ = root["stale"];
+    stopped_ = root["stopped"];
+    smooth_loss_ = root["smooth"], least_loss_ = root["least"], diverges_ = root["diverges"];
     if (is_behind) {  // the step that it takes over instead of doing it
         step_sums_ = sums_from(root["sums"]), step_lr_ = root["lr"];
         const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
@@ -286,12 +284,6 @@ void TrainRun::follow(const json& root) {
     }
     epoch_sums_ = sums_from(root["epoch_sums"]);
     agreed_ = true;
-}
-
-std::vector<float*> TrainRun::arenas() const {
-    std::vector<float*> all = optimizer_->state();
-    all.insert(all.begin(), model_->params().weights);
-    return all;
 }
 
 void TrainRun::take_up() {

@@ -53,6 +53,12 @@ std::vector<std::string> Optimizer::state_names() const {
     return names;
 }
 
+std::vector<std::span<float>> Optimizer::arenas() const {
+    std::vector<std::span<float>> all = {{params_.weights, params_.weights_size}};
+    for (float* state : state_) all.push_back({state, params_.state_size});
+    return all;
+}
+
 StepState Optimizer::next(double lr, int64_t steps) const {
     StepState state;
     state.lr = float(lr);

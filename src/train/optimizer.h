@@ -70,6 +70,8 @@ class Optimizer {
     // The state arenas, each of Params::state_size, and their names.
     const std::vector<float*>& state() const { return state_; }
     std::vector<std::string> state_names() const;
+    // All that is trained, in device memory: the weights, then each state arena.
+    std::vector<std::span<float>> arenas() const;
     // Of these the momentum of --outer, which weight_average.h updates, or null; and all others.
     float* outer() const { return options_.outer ? state_.back() : nullptr; }
     std::span<float* const> inner() const {

@@ -321,15 +321,8 @@ bool Pipeline::finish() {
 
 // ---- weights and optimizer state ----------------------------------------------------------------
 
-std::vector<std::span<float>> Pipeline::arenas() {
-    Params& params = model_.params();
-    std::vector<std::span<float>> all = {{params.weights, params.weights_size}};
-    for (float* state : optimizer_.state()) all.push_back({state, params.state_size});
-    return all;
-}
-
 void Pipeline::post_arenas() {
-    const auto all = arenas();
+    const auto all = optimizer_.arenas();
     for (size_t i = 0; i < all.size(); ++i) {
         std::span<const float> values = all[i];
         if (!backend_.host_visible()) {
@@ -343,7 +336,7 @@ void Pipeline::post_arenas() {
 }
 
 void Pipeline::fetch_arenas(int rank, int stage) {
-    const auto all = arenas();
+    const auto all = optimizer_.arenas();
     const LayerRange layers = stage_of(options_.cuts, stage);
     std::vector<float> host;
     for (size_t i = 0; i < all.size(); ++i)

@@ -98,7 +98,6 @@ class Pipeline final : public Sync {
     void forward(size_t piece, Model& model);
     void loss(size_t piece, const Batch& batch, float smoothing, Tensor dlogits, float* sums);
     void backward(size_t piece, const Batch& batch, float smoothing, float* sums);
-    std::vector<std::span<float>> arenas();
     void post_arenas();
     void fetch_arenas(int rank, int stage);
 
