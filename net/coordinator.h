@@ -128,6 +128,7 @@ class Coordinator {
     asio::awaitable<void> tick();
     void check_silence(Client& client, Clock::time_point now);
     void give_up(Clock::time_point now);
+    void tell_wait(Clock::time_point now);
 
     asio::io_context& io_;
     Options options_;
@@ -143,9 +144,11 @@ class Coordinator {
     wire::Welcome welcome_;        // of the generation; while regrouping, who may be in the next
     wire::Welcome base_;           // while forming: welcome_ before, if there was one
     Regroup regroup_;
-    Clock::time_point due_;                     // for ranks that form the ring to do their part
-    std::optional<Clock::time_point> cut_off_;  // this part of the job waits for the others
-    std::vector<int> wanted_ring_;              // the order that rank 0 asks for
+    Clock::time_point due_;                         // for ranks that form the ring to do their part
+    std::optional<Clock::time_point> cut_off_;      // this part of the job waits for the others
+    std::optional<Clock::time_point> waits_since_;  // for a new ring; when that is told next
+    std::chrono::milliseconds tell_wait_{};
+    std::vector<int> wanted_ring_;  // the order that rank 0 asks for
     Pause pause_;
     StallWatch watch_;
     std::vector<ClientPtr> clients_;    // of the current job, in order of arrival

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::chrono::seconds kFormerPatience{60};  // for ranks of earlier jobs to hang up
 constexpr std::chrono::seconds kRefusedPatience{5};  // for those that were refused
-constexpr size_t kStallText = 500;                   // bytes of it in a heartbeat
+constexpr milliseconds kTellWait{5'000};  // a new ring comes, or all hear what it waits for
+constexpr size_t kStallText = 500;        // bytes of it in a heartbeat
 
 }  // namespace
 
@@ -43,8 +44,19 @@ asio::awaitable<void> Coordinator::tick() {
         give_up(now);
         hurry(now);
         if (stage_ == Stage::regrouping) decide();
+        tell_wait(now);
         co_await sleep_for(options_.heartbeat / 2);
     }
+}
+
+// Who waits for a new ring is told why, ever less often.
+void Coordinator::tell_wait(Clock::time_point now) {
+    if (stage_ != Stage::regrouping || cut_off_) return waits_since_.reset();
+    if (!waits_since_) waits_since_ = now, tell_wait_ = kTellWait;
+    if (now - *waits_since_ < tell_wait_) return;
+    notice(fmt::format("no new ring for {} s: {}", tell_wait_ / std::chrono::seconds(1),
+                       regroup_.waiting_text()));
+    tell_wait_ *= 2;
 }
 
 // --give-up: no rank is waited for without end, though it lives.

@@ -190,7 +190,7 @@ std::string Regroup::waiting_text() const {
     std::vector<std::string> names;
     for (const Rank& r : ranks_)
         if (r.state == State::waited_for) names.push_back(r.name);
-    return cat("waiting for ", join_text(names));
+    return cat("waiting for ", names.empty() ? "the ranks that are back" : join_text(names));
 }
 
 }  // namespace convoy

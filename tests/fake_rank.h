@@ -21,7 +21,7 @@ class FakeRank {
         join.host = "fake";
         join.rules = rules;
         join.address = std::move(address);
-        join.process = fresh_id();
+        join.process = process_;
         say(control_, wire::encode(join));
     }
     Message hear_next() { return hear(control_); }
@@ -72,6 +72,7 @@ class FakeRank {
         control_.close();
         edge_.close();
     }
+    uint64_t process() const { return process_; }
     const wire::Welcome& welcome() const { return welcome_; }
 
     static void say(tcp::socket& socket, const std::string& bytes) {
@@ -88,6 +89,7 @@ class FakeRank {
 
  private:
     int rank_;
+    const uint64_t process_ = fresh_id();
     asio::io_context io_;
     tcp::socket control_{io_}, edge_{io_};
     wire::Welcome welcome_;
