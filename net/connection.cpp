@@ -69,8 +69,8 @@ void set_options(tcp::socket& socket) {
     socket.set_option(integer<IPPROTO_TCP, TCP_KEEPIDLE>(20), ignored);  // seconds
     socket.set_option(integer<IPPROTO_TCP, TCP_KEEPINTVL>(5), ignored);
     socket.set_option(integer<IPPROTO_TCP, TCP_KEEPCNT>(4), ignored);
-    // Within a machine nothing is congested, but BBR paces there too, by timers: half the speed.
-    // Everybody may choose Reno, which does not.
+    // From an address to itself nothing is congested, but BBR paces there too, by timers: half the
+    // speed. Everybody may choose Reno, which does not.
     const auto own = socket.local_endpoint(ignored), other = socket.remote_endpoint(ignored);
     constexpr char kReno[] = "reno";
     if (own.address() == other.address())

@@ -116,6 +116,7 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         {{"--fragments", "2"}, "--fragments 2 works on averages: it needs --sync-every"},
         {{"--servers", "2"}, "--servers has no effect without --sync server or async"},
         {{"--micro", "4"}, "--micro has no effect without --pipeline 2 or more"},
+        {{"--alone", "--elastic", "off"}, "--alone has no effect with --elastic off"},
         {{"--recompute"}, "--recompute has no effect without --pipeline 2 or more"},
         {{"--pipeline", "2"},
          "--pipeline 2 needs as many ranks, or a multiple of them; this job has 1"},

@@ -188,6 +188,9 @@ static void check_loop(Config& config) {
             "--pipeline cannot: --freeze-epochs 0 leaves it out; --freeze goes with all of them");
     if (config.freeze_epochs > 0 && config.lr == 0)
         fail("--freeze-epochs needs --lr: the usual rate is one for training from scratch");
+    for (const char* name : {"alone", "min-world"})
+        if (config.elastic == Toggle::kOff && get_option(config, name) != get_option({}, name))
+            fail("--", name, " has no effect with --elastic off, where a lost rank ends the job");
     if (in_pieces) config.factors = FactorMode::kOff;
     config.tensorboard |= config.histograms > 0;
 }

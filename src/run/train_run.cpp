@@ -141,9 +141,8 @@ void TrainRun::count(const Sums& sums, bool local, double lr, std::optional<Posi
         step_sums_ = sums, step_lr_ = lr;
     }
     if (config_.schedule != Schedule::kRange || sums.count == 0) return;
-    const bool first = least_loss_ == 0;  // perhaps of a --resume
-    smooth_loss_ = first ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
-    least_loss_ = first ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
+    smooth_loss_ = at_.step == 1 ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
+    least_loss_ = at_.step == 1 ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
     diverges_ = smooth_loss_ > 4 * least_loss_;
 }
 

@@ -217,9 +217,6 @@ std::vector<json> TrainRun::tell() {
                                                  {"peak", peak_top1_},
                                                  {"stale", stale_},
                                                  {"stopped", stopped_},
-                                                 {"smooth", smooth_loss_},
-                                                 {"least", least_loss_},
-                                                 {"diverges", diverges_},
                                                  {"head_only", head_only_},
                                                  {"trace", trace_.has_value()},
                                                  {"lr", step_lr_},
@@ -264,7 +261,9 @@ void TrainRun::agree(const std::vector<json>& all, size_t root) {
         find_majority(model_->params(), arenas, its["sizes"], votes, *backend_, communicator_);
     if (thaws) drop(), make_state(head_only);
     take(found, optimizer_->arenas(), *backend_);
-    if (!found.ranks.empty() && votes[size_t(setup_.rank())]) tell_unequal(found, its["step"]);
+    // With --fragments the optimizer's state is each rank's own.
+    if (!found.ranks.empty() && config_.fragments == 1 && votes[size_t(setup_.rank())])
+        tell_unequal(found, its["step"]);
     optimizer_->steps_done = its["optimizer"];
     follow(its);
     trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });
@@ -276,7 +275,6 @@ void TrainRun::follow(const json& root) {
     at_ = {root["epoch"], root["consumed"], root["step"]};
     best_top1_ = root["best"], peak_top1_ = root["peak"], stale_ = root["stale"];
     stopped_ = root["stopped"];
-    smooth_loss_ = root["smooth"], least_loss_ = root["least"], diverges_ = root["diverges"];
     if (is_behind) {  // the step that it takes over instead of doing it
         step_sums_ = sums_from(root["sums"]), step_lr_ = root["lr"];
         const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
