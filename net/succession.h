@@ -1,7 +1,8 @@
 // succession.h — whom a rank asks for the coordinator of the next ring, once its connection to the
 // last one broke: answers and time in, the next rank to ask out. No sockets (rejoin.cpp has them).
 //
-//   a round   the last coordinator, unless it was silent; while its process answers, nobody else
+//   a round   the last coordinator; while its process answers, nobody else. One that was silent is
+//             asked after 4 s, and not waited for
 //             ranks 0, 1, 2 …, each when no lower one is waited for:
 //
 //   waited for ── refused ────────────────► gone
@@ -36,7 +37,8 @@ class Succession {
     std::optional<int> next(const Last& last, Clock::time_point now) {
         if (at_ == kBegin) {
             at_ = kServer;
-            if (!last.silent) return last.server;
+            // Where the first heir was silent too, perhaps it was this rank that was cut off.
+            if (!last.silent || now - begin_ >= kSilence + kDialPatience) return last.server;
         }
         const bool waits = at_ == kServer ? !last.silent && !is_gone(last.server)
                                           : !is_gone(at_) && now - begin_ < patience_with(at_);

@@ -462,3 +462,20 @@ TEST_CASE("succession: where nobody asks lower ranks, two coordinators wait for 
     }
     CHECK(hung > 0);
 }
+
+// Its heir is stopped, another rank served until it heard that the coordinator lives: who was cut
+// off for longer must not wait for its own turn.
+TEST_CASE("succession: a coordinator that was silent is asked again, where its heir is silent too") {
+    const Clock::time_point begin{};
+    const auto at = [&](int64_t ms) { return begin + std::chrono::milliseconds(ms); };
+    const Succession::Last last{.world = 5, .server = 0, .silent = true};
+    Succession turn(begin);
+    CHECK(turn.next(last, at(0)) == 1);
+    CHECK(!turn.next(last, at(1'000)));  // it is waited for
+    CHECK(turn.next(last, at(2'900)) == 1);
+    CHECK(turn.next(last, at(3'900)) == 2);
+    turn.answers(2);
+    CHECK(!turn.next(last, at(3'950)));
+    CHECK(turn.next(last, at(4'000)) == 0);
+    CHECK(turn.next(last, at(5'000)) == 1);  // it is not waited for
+}
