@@ -151,7 +151,7 @@ void Coordinator::handle(Client& client, const Message& message) {
             if (stage_ != Stage::forming || message.header.generation != generation_) break;
             client.ready = true;
             if (std::ranges::all_of(clients_, [](auto& c) { return c->ready; })) {
-                stage_ = Stage::running;
+                stage_ = Stage::running, waits_since_.reset();
                 base_ = {};
                 log(cat("all edges are open: the job of ", clients_.size(), " ranks runs"));
                 broadcast(wire::encode_empty(Type::generation, generation_));

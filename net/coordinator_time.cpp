@@ -23,6 +23,7 @@ asio::awaitable<void> Coordinator::tick() {
         if (pause_.note(now)) {
             for (const ClientPtr& client : clients_) client->heard = now;
             due_ = std::max(due_, now + form_patience);
+            waits_since_.reset();
             if (stage_ == Stage::regrouping) regroup_.doubt(now);
         }
         wire::Heartbeat heartbeat;
@@ -49,7 +50,7 @@ asio::awaitable<void> Coordinator::tick() {
     }
 }
 
-// Who waits for a new ring is told why, ever less often.
+// All who are connected hear what the new ring waits for, ever less often.
 void Coordinator::tell_wait(Clock::time_point now) {
     if (stage_ != Stage::regrouping || cut_off_) return waits_since_.reset();
     if (!waits_since_) waits_since_ = now, tell_wait_ = kTellWait;

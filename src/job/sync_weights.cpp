@@ -104,13 +104,11 @@ Majority find_majority(Params& params, const std::vector<std::span<float>>& aren
         const auto has_it = [&](const auto& sums) { return sums[p] == right[p]; };
         if (std::ranges::all_of(all, has_it)) continue;
         Held& part = parts[p];
-        std::span<float> values = part.host;  // gets the same bits
-        if (mine[p] != right[p]) {
-            found.theirs.push_back({part.arena, part.begin, std::move(part.copy)});
-            found.theirs.back().values.resize(part.size);
-            values = found.theirs.back().values;
-        }
+        std::vector<float> got;  // also where it is here: what comes may be damaged
+        if (communicator.rank() != found.root) got.resize(part.size);
+        const std::span<float> values = got.empty() ? part.host : got;
         communicator.broadcast(std::as_writable_bytes(values), found.root);
+        if (mine[p] != right[p]) found.theirs.push_back({part.arena, part.begin, std::move(got)});
     }
     return found;
 }

@@ -2,7 +2,7 @@
 //
 //   RingBroken ─► drop        what depends on shares goes; weights and optimizer state stay
 //              ─► regroup     a ring of those that are left   ◄─┐ another one lost
-//              ─► agree       the state of who is furthest     ─┘
+//              ─► agree       what most hold who are furthest  ─┘
 //              ─► take_up, and train() goes on, or waits for --min-world ranks
 //
 // Where ranks only join, meet_newcomers takes the place of the last two (train_run_join.cpp).
@@ -254,7 +254,8 @@ void TrainRun::agree(const std::vector<json>& all, size_t root) {
             "machines");
     std::vector<bool> votes;
     for (const json& one : all)
-        votes.push_back(one["step"] == its["step"] && one["sizes"] == its["sizes"]);
+        votes.push_back(one["step"] == its["step"] && one["sizes"] == its["sizes"] &&
+                        one["head_only"] == head_only);
     std::vector<std::span<float>> arenas;
     if (!thaws) arenas = optimizer_->arenas();
     const Majority found =
@@ -267,6 +268,9 @@ void TrainRun::agree(const std::vector<json>& all, size_t root) {
     optimizer_->steps_done = its["optimizer"];
     follow(its);
     trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });
+    // Of a validation one rank may have the sums, another not.
+    for (const json& one : all)
+        if (one["step"] == its["step"] && stopped_ == 0) stopped_ = one["stopped"];
 }
 
 // This rank is where the root is.
