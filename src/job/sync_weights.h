@@ -25,9 +25,10 @@ struct Majority {
 };
 // What most ranks hold of weights and optimizer state, bit for bit (of as many, the lowest rank).
 // Only ranks with a vote count; all get the values, in `theirs`: nothing is written to `arenas`
-// (Optimizer::arenas), so neither a rank that is lost meanwhile nor a damaged bit spoils them. `sizes` of the arenas are the
-// same on every rank; a rank whose model has another form gives no arenas, and has no vote.
-// Collective, blocking; where all have the same, only a checksum travels. Throws RingBroken.
+// (Optimizer::arenas), so neither a rank that is lost meanwhile nor a damaged bit spoils them.
+// `sizes` of the arenas are the same on every rank; a rank whose model has another form gives no
+// arenas, and has no vote. Collective, blocking; where all have the same, only a checksum travels.
+// Throws RingBroken.
 Majority find_majority(Params& params, const std::vector<std::span<float>>& arenas,
                        const std::vector<size_t>& sizes, const std::vector<bool>& votes,
                        Backend& backend, Communicator& communicator);
