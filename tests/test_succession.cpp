@@ -465,7 +465,7 @@ TEST_CASE("succession: where nobody asks lower ranks, two coordinators wait for 
 
 // Its heir is stopped, another rank served until it heard that the coordinator lives: who was cut
 // off for longer must not wait for its own turn.
-TEST_CASE("succession: a coordinator that was silent is asked again, where its heir is silent too") {
+TEST_CASE("succession: a silent coordinator is asked again, where its heir is silent too") {
     const Clock::time_point begin{};
     const auto at = [&](int64_t ms) { return begin + std::chrono::milliseconds(ms); };
     const Succession::Last last{.world = 5, .server = 0, .silent = true};
