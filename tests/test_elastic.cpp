@@ -359,7 +359,7 @@ TEST_CASE(
     for (int rank = 0; rank < kWorld; ++rank)
         for (int i = 1 + rank; i < whole.operations; i += stride())
             for (int kind = 0; kind < kKinds; ++kind) {
-                if (stride() > 1 && kind != (i / stride()) % kKinds) continue;
+                if (stride() > 1 && kind != (i / stride() + rank) % kKinds) continue;
                 Cut cut{rank, i, kind == 1, SIGKILL};
                 cut.reset = kind == 2;
                 const int other = (rank + 1 + i % 2) % kWorld;
