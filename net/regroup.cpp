@@ -149,7 +149,7 @@ Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) {
     for (const wire::Attempt& ring : binding_rings()) {
         const Count c = count(ring.members);
         if (c.absent == 0 || c.is_enough()) continue;
-        why = cat(doubts_ ? "this process was stopped or cut off for a while; " : "", "only ",
+        why = cat(doubts_ ? "this process was stopped or heard nothing for a while; " : "", "only ",
                   counted(c.back, "rank"), " of ", c.back + c.absent, " ",
                   c.back == 1 ? "answers" : "answer", ", and the others may ",
                   c.dead == c.absent ? "have gone on without it" : "be training together");

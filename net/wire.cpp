@@ -92,7 +92,7 @@ class Writer {
     std::string bytes_;
 };
 
-constexpr size_t kMostText = 1'100;  // bytes of a text that people read
+constexpr size_t kMostText = 1'100;  // characters of a text that people read
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
 
@@ -121,10 +121,11 @@ class Reader {
         get(length);
         text = take(length);
         const bool is_read = type_ != Type::offer && type_ != Type::join;  // by people
-        if (is_read && text.size() > kMostText) text = text.substr(0, kMostText) + " …";
+        if (is_read) text.resize(std::min(text.size(), 4 * kMostText));
         for (char& c : text)
             if (is_control(c) && (c != '\n' || type_ != Type::offer)) c = '?';
         if (type_ != Type::offer) text = printable(text);
+        if (is_read) text = cut_text(text, kMostText);
     }
     void get(Member& member) { (*this)(member.host, member.address, member.process); }
     void get(Attempt& ring) { (*this)(ring.id, ring.generation, ring.members); }

@@ -222,12 +222,27 @@ struct Outcome {
     std::string logs;
 };
 
+// Or until the process is gone, or waits. A newcomer that is here sooner would join a step early.
+void wait_for_step_1(const std::string& log, pid_t pid) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    siginfo_t ended{};
+    while (ended.si_pid == 0 && std::chrono::steady_clock::now() < until) {
+        const std::string text = read_file(log);
+        if (text.find(" step 1/") != std::string::npos || text.find("waiting") != std::string::npos)
+            break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        waitid(P_PID, id_t(pid), &ended, WEXITED | WNOHANG | WNOWAIT);
+    }
+}
+
 Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool resume = false) {
     TempDir folder;
     const uint16_t port = free_port();
     std::vector<pid_t> pids;
-    for (int rank = 0; rank < kWorld; ++rank)
+    for (int rank = 0; rank < kWorld; ++rank) {
+        if (rank == 2 && cut.joins) wait_for_step_1(folder / "rank0.out", pids[0]);
         pids.push_back(start_rank(folder.path(), rank, port, cut, more));
+    }
     Outcome outcome;
     std::set<int> left;
     for (int rank = 0; rank < kWorld; ++rank) left.insert(rank);
@@ -505,16 +520,15 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
         }
         CAPTURE(rank);
         REQUIRE(uses.size() >= kGenerations / 4);
-        const Use &early = uses[5], &late = uses.back();
-        CHECK(late.threads == early.threads);
-        CHECK(late.descriptors <= early.descriptors + 2);
-        // Where a slice of the state is under way, it counts too: the least of some.
-        const auto least = [](auto begin) {
-            return std::min_element(begin, begin + 8,
-                                    [](const Use& a, const Use& b) { return a.bytes < b.bytes; })
-                ->bytes;
+        // What ends just then, or a slice of the state that is under way, counts too: the least of
+        // some.
+        const auto least = [](auto begin, int64_t Use::*of) {
+            return std::ranges::min(std::span(begin, 8), {}, of).*of;
         };
-        CHECK(least(uses.end() - 8) <= least(uses.begin()) + (1 << 20));
+        const auto early = uses.begin(), late = uses.end() - 8;
+        CHECK(least(late, &Use::threads) <= least(early, &Use::threads));
+        CHECK(least(late, &Use::descriptors) <= least(early, &Use::descriptors) + 2);
+        CHECK(least(late, &Use::bytes) <= least(early, &Use::bytes) + (1 << 20));
     }
 }
 
@@ -887,7 +901,9 @@ TEST_CASE("elastic: a rank killed at any operation of JOIN, WELCOME, EDGE and RE
             const std::string& late = outcome.log[size_t(rank)];
             const bool is_late = late.find("no job at") != std::string::npos;
             again += said(outcome, "so they set up the job again");
-            if (said(outcome, "rank 0 was lost before training began")) {
+            // The second: on a busy machine a process takes no death for certain.
+            if (said(outcome, "rank 0 was lost before training began") ||
+                said(outcome, "others may have gone on without it: this process ends")) {
                 CHECK(rank == 0);
                 continue;
             }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "src/base/text.h"
 #include "tests/support.h"
 
 namespace convoy {
@@ -24,6 +25,16 @@ TEST_CASE("wire: a text for people is one line of a kilobyte") {
     CHECK(why.starts_with("bye?error: rank 7"));
     CHECK(why.size() < 1'200);
     CHECK(wire::decode_text(body(wire::encode_text(wire::Type::notice, long_one))) == why);
+    // Escaped it is longer, and is cut between two characters; it is passed on as it was taken.
+    std::string strange = std::string(1'090, 'x') + "\x80";
+    for (int i = 0; i < 400; ++i) strange += i % 2 ? "\x90" : "€";
+    for (const std::string& text : {strange, std::string(1'000, '\x80')}) {
+        const std::string taken =
+            wire::decode_text(body(wire::encode_text(wire::Type::notice, text)));
+        CHECK(cut_text(taken, 1'200) == taken);
+        CHECK(is_utf8(taken));
+        CHECK(wire::decode_text(body(wire::encode_text(wire::Type::notice, taken))) == taken);
+    }
     wire::Offer offer;
     offer.peers.resize(1);
     offer.what = long_one;

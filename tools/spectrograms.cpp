@@ -124,6 +124,7 @@ void run(const fs::path& folder, const fs::path& out) {
             faults[i] = cat("left out: ", sounds[i].second.string(), ": ", error.what(), "\n");
         }
     });
+    fftwf_destroy_plan(plan);
     for (const std::string& fault : faults) fmt::print(stderr, "{}", fault);
     if (segments == 0)
         fail("no .wav, .au or .flac in the folders of ", folder.string(), " is good");
