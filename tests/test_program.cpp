@@ -746,7 +746,7 @@ static int flip_a_bit(pid_t pid, std::span<const float> values) {
 // A job whose checks are far apart, and of which a bit of rank `of` flips in step 20. Whatever
 // saves then must find it.
 struct FlippedBit {
-    FlippedBit(int world, int of) {
+    FlippedBit(int world, int of, const std::string& save_every) {
         // The first layer's weights stay what they were drawn as.
         const auto backend = make_backend("cpu", {.threads = 1});
         Model model(model_text("tiny"), {.size = 16, .seed = uint64_t(Config().seed)}, *backend);
@@ -757,8 +757,8 @@ struct FlippedBit {
             Words words = {"--threads", "1", "--decode-threads", "1"};
             if (rank == 0)
                 words = small({"--generated", "12000", "--batch", "6", "--size", "16", "--steps",
-                               "2300", "--save-every", "0.4", "--check-every", "100000", "--freeze",
-                               "1", "--log-every", "10", "--world", cat(world)});
+                               "5000", "--save-every", save_every, "--check-every", "100000",
+                               "--freeze", "1", "--log-every", "10", "--world", cat(world)});
             words.insert(words.end(),
                          {"--coord", at(port), "--rank", cat(rank), "--out", run(rank)});
             ranks.push_back(std::make_unique<Process>(folder, cat("rank", rank), words));
@@ -782,7 +782,7 @@ struct FlippedBit {
 };
 
 TEST_CASE("program: a bit that flips in a rank's memory is found before a checkpoint is written") {
-    FlippedBit job(2, 1);
+    FlippedBit job(2, 1, "0.1");
     REQUIRE(job.ranks[0]->wait_for(" held other weights than rank 0"));
     for (auto& rank : job.ranks) rank->kill(SIGINT);
     for (auto& rank : job.ranks) CHECK(rank->wait(30) == 130);
@@ -794,7 +794,7 @@ TEST_CASE("program: a bit that flips in a rank's memory is found before a checkp
 }
 
 TEST_CASE("program: rank 0 leaves with what most ranks hold, not with a bit that flipped in it") {
-    FlippedBit job(3, 0);
+    FlippedBit job(3, 0, "0");
     job.ranks[0]->kill(SIGTERM);
     CHECK(job.ranks[0]->wait(30) == 0);
     job.read();
