@@ -609,6 +609,9 @@ TEST_CASE("program: token, --token-file and CONVOY_TOKEN; a file that others can
     const auto both = parse_command_line({"health", "--token-file", file}, {{"CONVOY_TOKEN", "x"}});
     CHECK(access_of(both.config).token == token);
     CHECK(bench(folder / "none").second.find("cannot be read") != std::string::npos);
+    CHECK(
+        run_trainer({"--token-file", folder / "none", "--generated", "24", "--out", folder / "run"})
+            .second.find("cannot be read") != std::string::npos);
     std::ofstream(file) << token.substr(2) << "\n";
     CHECK(bench(file).second.find("the token is damaged: it has 51 characters") !=
           std::string::npos);

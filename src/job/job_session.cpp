@@ -50,13 +50,14 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
         fail(
             "--join needs --coord HOST:PORT, the coordinator or a rank of the job, and neither "
             "--rank nor --world: it becomes the last rank");
+    JoinOptions options;
+    options.access = access_of(config);  // a wrong --token-file is an error for one rank too
     if (config.coord.empty()) {
         if (config.world > 1 || config.rank > 0)
             fail(line.given.at(config.world > 1 ? "world" : "rank"),
                  " needs --coord HOST:PORT as well: the address of rank 0, where the ranks meet");
         return {make_single_rank(), {}};
     }
-    JoinOptions options;
     std::tie(options.host, options.port) = coordinator_address(config.coord);
     options.rank = config.rank;
     options.world = config.world;
@@ -65,7 +66,6 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.iface = config.iface;
     options.flows = uint32_t(config.flows);
     options.shm = config.shm == Toggle::kOn;
-    options.access = access_of(config);
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
     options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
     options.give_up = std::chrono::milliseconds(int64_t(config.give_up * 1000));
