@@ -11,9 +11,8 @@ complain() {
     tail -n 40 "$work"/*/report.md "$work"/*/log.txt >&2 || true
     exit 1
 }
-if ! command -v python3 >/dev/null; then
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-minimal
-fi
+. tests/shell_support
+need python3:python3-minimal
 built=build/release
 make -s $built/trainer-simt $built/run_tests $built/gemm_ladder
 export DEVICE=simt TRAINER=$built/trainer-simt RUN_TESTS=$built/run_tests LADDER=$built/gemm_ladder

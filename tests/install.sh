@@ -4,20 +4,14 @@
 # installs, runs and leaves nothing when it is removed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-die() { echo "install: $1" >&2 && exit 1; }
-missing=""
-for need in man:man-db groff:groff mandoc:mandoc lintian:lintian shellcheck:shellcheck readelf:binutils \
-    dpkg-shlibdeps:dpkg-dev; do
-    command -v "${need%:*}" >/dev/null || missing+=" ${need#*:}"
-done
-# shellcheck disable=SC2086  # a list of words on purpose
-[ -z "$missing" ] || { apt-get update -qq &&
-    apt-get install -y -qq --no-install-recommends $missing >/dev/null; } || die "cannot install$missing"
+. tests/shell_support
+need man:man-db groff:groff mandoc:mandoc lintian:lintian shellcheck:shellcheck readelf:binutils \
+    dpkg-shlibdeps:dpkg-dev
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 version=$(sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.h)
 [ "$(sed -n 's/^## //p' CHANGELOG.md | head -1)" = "$version" ] ||
-    die "the first version of CHANGELOG.md is not $version of src/cli/version.h"
+    fail "the first version of CHANGELOG.md is not $version of src/cli/version.h"
 
 # make install and uninstall
 (umask 077 && make -s install PREFIX=/opt DESTDIR="$work/tree")
@@ -27,23 +21,23 @@ files=$(cd "$work/tree" && find . -type f -perm -o=r | sort)
 ./opt/share/doc/convoy/CHANGELOG.md
 ./opt/share/doc/convoy/README.md
 ./opt/share/doc/convoy/copyright
-./opt/share/man/man1/trainer.1.gz" ] || die "make install made: $files"
+./opt/share/man/man1/trainer.1.gz" ] || fail "make install made: $files"
 trainer=$work/tree/opt/bin/trainer
-"$trainer" --version | grep -qx "Convoy $version" || die "the installed trainer is not $version"
+"$trainer" --version | grep -qx "Convoy $version" || fail "the installed trainer is not $version"
 
 # The manual page: what every command's --help has, and no line that roff misreads.
 page=$work/trainer.1
 zcat "$work/tree/opt/share/man/man1/trainer.1.gz" >"$page"
 warnings=$(man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>&1 >/dev/null)
-[ -z "$warnings" ] || die "man: $warnings"
-mandoc -Tlint -W warning "$page" || die "mandoc warns about the manual page"
+[ -z "$warnings" ] || fail "man: $warnings"
+mandoc -Tlint -W warning "$page" || fail "mandoc warns about the manual page"
 grep -q "^.TH TRAINER 1 $(date -u -d "@$(git log -1 --format=%ct)" +%F) \"Convoy $version\"" "$page" ||
-    die "the manual page has another date or version: $(head -1 "$page")"
+    fail "the manual page has another date or version: $(head -1 "$page")"
 man -E UTF-8 -l -Tutf8 "$page" | col -b >"$work/page.txt"
 
 # Completion: complete WORD... prints what TAB offers after these words.
 completion=$work/tree/opt/share/bash-completion/completions/trainer
-shellcheck -s bash "$completion" || die "shellcheck finds errors in the completion"
+shellcheck -s bash "$completion" || fail "shellcheck finds errors in the completion"
 complete() {
     bash -euc 'set +eu; source "$0"; COMP_WORDS=(trainer "$@"); COMP_CWORD=$#; _trainer
                for word in "${COMPREPLY[@]}"; do echo "$word"; done' "$completion" "$@" 2>&1 | sort | paste -sd, -
@@ -52,16 +46,16 @@ offers() {
     local want=$1 got
     shift
     got=$(complete "$@")
-    [ "$got" = "$want" ] || die "completion of 'trainer $*' offers '$got', not '$want'"
+    [ "$got" = "$want" ] || fail "completion of 'trainer $*' offers '$got', not '$want'"
 }
 commands=$("$trainer" --help | sed -n '/^Commands/,/^$/s/^  \(bench [a-z]*\|[a-z-]*\) .*/\1/p')
-[ "$(wc -l <<<"$commands")" -ge 15 ] || die "--help names too few commands: $commands"
+[ "$(wc -l <<<"$commands")" -ge 15 ] || fail "--help names too few commands: $commands"
 while read -ra command; do  # "bench train" is two words
-    grep -q "^ *${command[*]}\b" "$work/page.txt" || die "the manual page lacks ${command[*]}"
+    grep -q "^ *${command[*]}\b" "$work/page.txt" || fail "the manual page lacks ${command[*]}"
     options=$("$trainer" "${command[@]}" --help | grep -oE '^  (-h,)?--[a-z0-9-]+' | sed 's/.*--/--/' | sort)
     offers "$(paste -sd, - <<<"$options")" "${command[@]}" --
     for option in $options; do
-        grep -qE "^ *$option\b" "$work/page.txt" || die "the manual page lacks $option of ${command[*]}"
+        grep -qE "^ *$option\b" "$work/page.txt" || fail "the manual page lacks $option of ${command[*]}"
     done
 done <<<"$commands"
 mkdir -p "$work/in/a folder" && touch "$work/in/a file"
@@ -82,11 +76,11 @@ offers "alexnet" --model al
 offers "resnet18,resnet34,resnet50" models res
 offers "--help,bash" completion ""
 cd - >/dev/null
-if "$trainer" completion fish 2>/dev/null; then die "completion fish does not fail"; fi
+if "$trainer" completion fish 2>/dev/null; then fail "completion fish does not fail"; fi
 
 make -s uninstall PREFIX=/opt DESTDIR="$work/tree"
 left=$(find "$work/tree" -type f)
-[ -z "$left" ] || die "make uninstall leaves $left"
+[ -z "$left" ] || fail "make uninstall leaves $left"
 
 # check_package PROGRAM ARGUMENT...: what `make deb ARGUMENT...` makes, with ./PROGRAM in it.
 check_package() {
@@ -96,30 +90,30 @@ check_package() {
     deb=$(echo "build/convoy_$version-1_"*.deb)
     # The package is not made for Debian's archive, where a first upload closes a bug report.
     errors=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs \
-        "$deb" 2>&1) || die "lintian: $errors"
+        "$deb" 2>&1) || fail "lintian: $errors"
     listing=$(dpkg-deb -c "$deb")
     for file in bin/trainer share/man/man1/trainer.1.gz share/bash-completion/completions/trainer \
         share/doc/convoy/{README.md,copyright,changelog.gz,changelog.Debian.gz}; do
-        grep -qE "^-rw[x-]r-[x-]r-[x-] root/root .* \./usr/$file\$" <<<"$listing" || die "$deb lacks $file"
+        grep -qE "^-rw[x-]r-[x-]r-[x-] root/root .* \./usr/$file\$" <<<"$listing" || fail "$deb lacks $file"
     done
-    apt-get -qq --simulate install "./$deb" >/dev/null || die "$deb cannot be installed by apt here"
+    apt-get -qq --simulate install "./$deb" >/dev/null || fail "$deb cannot be installed by apt here"
     mkdir -p "$root/var/lib/dpkg/"{info,updates} && touch "$root/var/lib/dpkg/"{status,available}
-    dpkg --root="$root" --force-depends -i "$deb" >/dev/null 2>&1 || die "dpkg -i $deb fails"
-    (cd "$root" && md5sum --quiet -c var/lib/dpkg/info/convoy.md5sums) || die "$deb is damaged"
-    "$root/usr/bin/trainer" --version | grep -qx "Convoy $version" || die "the trainer of $deb does not run"
+    dpkg --root="$root" --force-depends -i "$deb" >/dev/null 2>&1 || fail "dpkg -i $deb fails"
+    (cd "$root" && md5sum --quiet -c var/lib/dpkg/info/convoy.md5sums) || fail "$deb is damaged"
+    "$root/usr/bin/trainer" --version | grep -qx "Convoy $version" || fail "the trainer of $deb does not run"
     [ "$program" = trainer ] || chroot "$root" /usr/bin/trainer --version >/dev/null ||
-        die "the trainer of $deb does not run where there is nothing else"
+        fail "the trainer of $deb does not run where there is nothing else"
     dpkg --root="$root" -r convoy >/dev/null
-    [ ! -e "$root/usr" ] || die "dpkg -r convoy leaves $(find "$root/usr" -type f)"
+    [ ! -e "$root/usr" ] || fail "dpkg -r convoy leaves $(find "$root/usr" -type f)"
     echo "install: $deb with ./$program, $(stat -c %s "$deb") bytes, depends on:" \
         "$(dpkg-deb -f "$deb" Depends | tr '\n' ' ')"
 }
 check_package trainer PROGRAM=trainer
-dpkg-deb -f "build/convoy_$version-1_"*.deb Depends | grep -q libopencv-core || die "./trainer needs OpenCV"
+dpkg-deb -f "build/convoy_$version-1_"*.deb Depends | grep -q libopencv-core || fail "./trainer needs OpenCV"
 check_package trainer-static
 deb=$(echo "build/convoy_$version-1_"*.deb)
 needs=$(dpkg-deb -f "$deb" Depends)
-[ -z "$needs" ] || die "the package with ./trainer-static depends on $needs"
+[ -z "$needs" ] || fail "the package with ./trainer-static depends on $needs"
 cp "$deb" "$work/first.deb"
 (umask 077 && TZ=Asia/Tokyo make -s deb >/dev/null)
-cmp "$deb" "$work/first.deb" || die "two packages of the same commit differ"
+cmp "$deb" "$work/first.deb" || fail "two packages of the same commit differ"

@@ -3,21 +3,20 @@
 # reads every image format, resolves names, and trains to the losses of ./trainer.
 set -eu
 cd "$(dirname "$0")/.."
-die() { echo "static: $1" >&2 && exit 1; }
-need() { command -v "$1" >/dev/null || apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends "$2" >/dev/null; }
-need file file && need dnsmasq dnsmasq-base
+. tests/shell_support
+need file:file dnsmasq:dnsmasq-base
 /usr/bin/python3 -c 'import PIL' 2>/dev/null || apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends python3-pil >/dev/null
 make -s trainer static
 
 bytes=$(stat -c %s trainer-static)
-[ "$bytes" -le 12200000 ] || die "$bytes bytes, more than 12.2 MB"
-file trainer-static | grep -q 'static-pie linked.*stripped' || die "it is not static and stripped"
+[ "$bytes" -le 12200000 ] || fail "$bytes bytes, more than 12.2 MB"
+file trainer-static | grep -q 'static-pie linked.*stripped' || fail "it is not static and stripped"
 # Its addresses are random, what the linker resolved is read-only, and no stack is executable.
 flags=$(readelf -hldW trainer-static)
 for flag in 'Type: *DYN' 'GNU_RELRO' 'FLAGS.* NOW .*PIE' 'GNU_STACK .* RW  '; do
-    grep -qE "$flag" <<<"$flags" || die "readelf shows no $flag"
+    grep -qE "$flag" <<<"$flags" || fail "readelf shows no $flag"
 done
-! grep -q "$PWD" trainer-static || die "it holds the path of the build"
+! grep -q "$PWD" trainer-static || fail "it holds the path of the build"
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
@@ -42,9 +41,9 @@ options="--size 32 --batch 8 --epochs 2 --val-split 0.25 --threads 1 --decode-th
 # shellcheck disable=SC2086
 chroot "$root" /trainer $options --data /data --out /static --quiet
 losses() { grep -o '"loss":[^,}]*' "$1/log.jsonl"; }
-[ "$(losses "$root/static" | wc -l)" -gt 8 ] || die "it logged no losses"
-[ "$(losses "$root/static")" = "$(losses "$root/dynamic")" ] || die "its losses are not ./trainer's"
-chroot "$root" /trainer check --data /data | grep -q '48 ' || die "it does not read all 48 images"
+[ "$(losses "$root/static" | wc -l)" -gt 8 ] || fail "it logged no losses"
+[ "$(losses "$root/static")" = "$(losses "$root/dynamic")" ] || fail "its losses are not ./trainer's"
+chroot "$root" /trainer check --data /data | grep -q '48 ' || fail "it does not read all 48 images"
 
 export CONVOY_TOKEN
 CONVOY_TOKEN=$(chroot "$root" /trainer token)
@@ -61,5 +60,5 @@ unshare --net --pid --fork --kill-child bash -euc '
                 --out "/$name" & ranks[$rank]=$!
         done
         wait "${ranks[0]}" && wait "${ranks[1]}"
-    done' "$root" || die "it resolves no names"
+    done' "$root" || fail "it resolves no names"
 echo "static: $bytes bytes; reads JPEG, PNG, WebP, TIFF, BMP, PPM and resolves names in an empty chroot"

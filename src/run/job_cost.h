@@ -55,7 +55,7 @@ class CostMeter {
     void read();  // to be called now and then: see cpu_packages()
     // Collective: the cost of all ranks until now.
     JobCost of_job();
-    Amounts spent() const { return last_.sums(); }  // as of the last time
+    const JobCost& last() const { return last_; }  // as of the last time
 
  private:
     void tell_failures();

@@ -63,7 +63,10 @@ int TrainRun::run() {
     } catch (const std::exception& error) {
         communicator_.abort(error.what());
         trace_failure();
-        save_after_failure(error);
+        if (save_after_failure(error) && is_done_) {
+            log_.notice("this rank had done every step: ", error.what());
+            return finish(costs_->last());
+        }
         run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
         throw;
     }
@@ -98,6 +101,7 @@ void TrainRun::begin() {
 }
 
 int TrainRun::train() {
+    is_done_ = false;
     go_to(at_);
     watch_for_stalls();
     if (trace_due_) write_trace();
@@ -117,6 +121,7 @@ int TrainRun::train() {
         if (save_is_due() && !over()) try_to_save(at_, false);
     }
     finish_trace();
+    is_done_ = true;
     const JobCost cost = costs_->of_job();
     save(at_, false);
     usage_->step() == at_.step ? take_usage() : tell_usage();
@@ -351,7 +356,7 @@ int TrainRun::finish(const JobCost& cost) {
                             run_log_->images_per_second());
         if (last_val_.count > 0)
             text += fmt::format(", validation top1 {:.2f} % (best {:.2f} %)",
-                                100 * last_val_.top1_part(), 100 * best_top1_);
+                                100 * last_val_.top1_part(), 100 * peak_top1_);
         if (has_target())
             text += fmt::format("; --target-top1 {:g} was reached after {}", config_.target_top1,
                                 clock_text(run_log_->seconds()));

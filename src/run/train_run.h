@@ -135,7 +135,7 @@ class TrainRun {
     bool save_is_due() const { return save_steps_ > 0 && at_.step % save_steps_ == 0; }
     void save(const Position& at, bool is_best);
     void try_to_save(const Position& at, bool is_best);
-    void save_after_failure(const std::exception& failure);
+    bool save_after_failure(const std::exception& failure);
 
     JobSetup& setup_;
     const Config& config_ = setup_.config;
@@ -198,6 +198,7 @@ class TrainRun {
     std::optional<Clock::time_point> asked_;  // to leave, since when
     bool planned_ = false;                    // the ring ends by part()
     bool told_to_wait_ = false;               // that a signal waits for the next average
+    bool is_done_ = false;                    // nothing is left to do but to save and to say so
 };
 
 }  // namespace convoy

@@ -54,7 +54,7 @@ void TrainRun::save(const Position& at, bool is_best) {
                               setup_.order,
                               peak_top1_,
                               stale_,
-                              costs_ ? costs_->spent() : spent_before_.value_or(Amounts())};
+                              costs_ ? costs_->last().sums() : spent_before_.value_or(Amounts())};
     const ModelCard card{config_.model, setup_.model_text, model_->input(), setup_.classes};
     const auto begin = Clock::now();
     const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,
@@ -80,28 +80,35 @@ static bool answers(const JobSession& job, int rank) {
 }
 
 // Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or if
-// it is lost the lowest rank that answers; others too, once that has ended. Does not throw: the
-// first failure is the one that is reported.
-void TrainRun::save_after_failure(const std::exception& failure) {
-    if (!optimizer_) return;  // it was being made anew
-    if (at_.step <= 0 || lacks_state() || config_.schedule == Schedule::kRange) return;
+// it is lost the lowest rank that answers; others too, once that has ended. One that was left
+// behind saves only where it was done, and has a folder or nobody else answers. Does not throw: the
+// first failure is the one that is reported. Returns whether nothing but the other ranks is lost.
+bool TrainRun::save_after_failure(const std::exception& failure) {
+    if (!optimizer_) return false;  // it was being made anew
+    if (at_.step <= 0 || lacks_state() || config_.schedule == Schedule::kRange) return false;
     // What servers or other stages hold is not here.
-    if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return;
-    if (dynamic_cast<const LeftBehind*>(&failure)) return;  // the others save
+    if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return false;
+    const bool is_left = dynamic_cast<const LeftBehind*>(&failure);
     const bool is_cut_off = dynamic_cast<const CutOff*>(&failure);
-    if (setup_.rank() != 0 && communicator_.lost_rank() != 0 && !is_cut_off) return;
+    if (is_left && !is_done_) return false;
+    if (setup_.rank() != 0 && communicator_.lost_rank() != 0 && !is_cut_off && !is_left)
+        return false;
     try {
-        for (int rank = 1; rank < setup_.rank() && !is_cut_off; ++rank)
-            if (answers(setup_.job, rank)) return;
+        const bool asks = !is_cut_off && (!is_left || folder_.empty());
+        const int end = is_left ? setup_.world() : setup_.rank();
+        for (int rank = is_left ? 0 : 1; asks && rank < end; ++rank)
+            if (rank != setup_.rank() && answers(setup_.job, rank)) return is_left;
         if (folder_.empty()) folder_ = open_run_folder(config_, std::max(first_rank_, 1));
         save(at_, false);  // unless it is saved already
         log_.notice("saved the state after step ", at_.step,
                     config_.sync_every > 1 ? " of this rank; what the other ranks have trained "
                                              "since the last average is lost"
                                            : "",
-                    "; to continue: trainer --resume ", folder_);
+                    is_done_ ? " in " : "; to continue: trainer --resume ", folder_);
+        return is_left || is_cut_off;
     } catch (const std::exception& error) {
         if (error.what() != std::string(failure.what())) log_.notice("error: ", error.what());
+        return false;
     }
 }
 
