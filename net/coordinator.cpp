@@ -64,14 +64,16 @@ Coordinator::Coordinator(asio::io_context& io, Options options, Log& log, const 
         regroup_.attempted(ring, Clock::now());
         add_newcomers(welcome_, ring);
     }
-    if (options.cut_off) regroup_.doubt(Clock::now());
     const int server =
         last.server < 0 ? -1 : rank_of(welcome_, last.peers[size_t(last.server)].process);
-    for (int rank = 0; rank < welcome_.world; ++rank) {
-        if (rank == server) options.server_left ? regroup_.left(rank) : regroup_.cut(rank, why);
-        if (rank == server) regroup_.heard(rank, Clock::now() - kSilence);
+    if (server >= 0) options.server_left ? regroup_.left(server) : regroup_.cut(server, why);
+    for (const uint64_t process : options.dead)
+        if (const int rank = rank_of(welcome_, process); rank >= 0 && regroup_.waits_for(rank))
+            regroup_.gone(rank, "redial refused", Clock::now());
+    if (options.cut_off) regroup_.doubt(Clock::now());
+    if (server >= 0) regroup_.expect_none(server);
+    for (int rank = 0; rank < welcome_.world; ++rank)
         spawn(io_.get_executor(), probe(rank, generation_));
-    }
 }
 
 void Coordinator::add(Socket socket, wire::Join join) {

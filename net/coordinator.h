@@ -16,6 +16,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ class Coordinator {
         bool server_left = false;  // the coordinator before was not lost: its rank has left
         bool cut_off = false;      // it was silent: perhaps this process is what was lost
         std::chrono::milliseconds patience{600'000};  // of a part of the job that was cut off
+        std::set<uint64_t> dead = {};                 // processes, for certain
     };
     static std::chrono::milliseconds form_patience;  // for ranks to form a ring; tests lower it
 
@@ -115,7 +117,6 @@ class Coordinator {
     void leave_behind(Client& client, const std::string& why);
     asio::awaitable<void> probe(int rank, uint32_t generation);
     asio::awaitable<void> judge(int from, int to, uint32_t generation, std::string why);
-    asio::awaitable<wire::Health> ask(wire::Member member, std::string& why) const;
     void lose(const std::vector<int>& ranks, const std::string& why);
     void hurry(Clock::time_point now);
     std::vector<std::string> names() const;

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kProbe{1'000};  // for a rank to say that it lives
+constexpr milliseconds kAgain{200};    // before a newcomer is asked once more
 constexpr size_t kMostNewcomers = 64;  // who wait at a time
 
 std::string left_behind(uint32_t generation) {
@@ -70,7 +70,7 @@ void Coordinator::lose(const std::vector<int>& ranks, const std::string& why) {
     if (stage_ != Stage::regrouping) break_ring(ranks.empty() ? -1 : ranks.front(), why);
     for (const uint64_t process : processes) {
         const int rank = rank_of(welcome_, process);
-        regroup_.gone(rank, why);
+        regroup_.gone(rank, why, Clock::now());
         for (const ClientPtr& client : std::vector(clients_))
             if (client->rank == rank) leave_behind(*client, why);
     }
@@ -228,8 +228,8 @@ asio::awaitable<void> Coordinator::visit(ClientPtr newcomer) {
     const wire::Member member{join.host, join.address, join.process};
     std::string why;
     for (int attempt = 0; attempt < 3 && !newcomer->ready; ++attempt) {
-        if (attempt > 0) co_await sleep_for(kProbe / 5);
-        const wire::Health health = co_await ask(member, why);
+        if (attempt > 0) co_await sleep_for(kAgain);
+        const wire::Health health = co_await ask_health(member, options_.first, options_.tls, why);
         newcomer->ready = health.process == member.process;
     }
     if (newcomer->ready) co_return call_for_newcomers();
@@ -276,28 +276,14 @@ void Coordinator::leave_behind(Client& client, const std::string& why) {
     remove(client);
 }
 
-// What a rank says of itself at its own port; no process: nothing, and perhaps why.
-asio::awaitable<wire::Health> Coordinator::ask(wire::Member member, std::string& why) const {
-    wire::Health health;
-    try {
-        const auto [host, port] = reachable(member.address, options_.first);
-        Socket socket = co_await dial(host, port, {}, options_.tls, kProbe);
-        co_await within(kProbe, socket, ask_health(socket, health));
-    } catch (const Error& e) {
-        why = e.what();
-    } catch (const std::system_error&) {
-        // It hung up: it has too many guests, or dies.
-    }
-    co_return health;
-}
-
 // Rank `from` has no edge to rank `to`, because of `why`. One that this process does not reach
 // either is lost; else the higher of the two, which is the newcomer where there is one.
 asio::awaitable<void> Coordinator::judge(int from, int to, uint32_t generation, std::string why) {
     const wire::Member member = welcome_.peers[size_t(to)];
     std::string unreached;
     wire::Health health;
-    if (to != welcome_.server) health = co_await ask(member, unreached);
+    if (to != welcome_.server)
+        health = co_await ask_health(member, options_.first, options_.tls, unreached);
     const bool answers = to == welcome_.server || health.process == member.process;
     if (stage_ != Stage::forming || generation_ != generation) co_return;
     const int lost = answers ? std::max(from, to) : to;
@@ -313,17 +299,15 @@ asio::awaitable<void> Coordinator::probe(int rank, uint32_t generation) {
     };
     for (; matters(); co_await sleep_for(milliseconds(100))) {
         std::string why;
-        const wire::Health health = co_await ask(member, why);
+        const wire::Health health = co_await ask_health(member, options_.first, options_.tls, why);
         if (!matters()) co_return;
         if (health.process == member.process &&
             regroup_.is_behind(health.ring, health.generation, options_.process))
             stop_job(-1, left_behind(health.generation), wire::End::membership);
         else if (health.process == member.process)
             regroup_.heard(rank, Clock::now());
-        else if (health.process != 0)
-            regroup_.gone(rank, "another process is at its address");
-        else if (why.find("connection refused") != std::string::npos)
-            regroup_.gone(rank, "redial refused");
+        else if (const std::string gone = why_gone(member, health, why); !gone.empty())
+            regroup_.gone(rank, gone, Clock::now());
         if (stage_ == Stage::regrouping) decide();
     }
 }

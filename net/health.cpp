@@ -1,6 +1,7 @@
 #include "net/health.h"
 
 #include "net/host.h"
+#include "net/rendezvous.h"
 
 namespace convoy {
 
@@ -12,6 +13,29 @@ asio::awaitable<void> ask_health(Socket& socket, wire::Health& health) {
     if (answer.header.type != wire::Type::health)
         fail("it answered ", wire::name(answer.header.type));
     health = wire::decode<wire::Health>(answer.body, answer.header.generation);
+}
+
+asio::awaitable<wire::Health> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls,
+                                         std::string& why) {
+    constexpr std::chrono::milliseconds kPatience{1'000};
+    wire::Health health;
+    try {
+        const auto [host, port] = reachable(member.address, first);
+        Socket socket = co_await dial(host, port, {}, tls, kPatience);
+        co_await within(kPatience, socket, ask_health(socket, health));
+    } catch (const Error& e) {
+        why = e.what();
+    } catch (const std::system_error&) {
+        // It hung up: it has too many guests, or dies.
+    }
+    co_return health;
+}
+
+std::string why_gone(const wire::Member& member, const wire::Health& answer,
+                     const std::string& why) {
+    if (answer.process != 0)
+        return answer.process == member.process ? "" : "another process is at its address";
+    return why.find("connection refused") == std::string::npos ? "" : "redial refused";
 }
 
 namespace {

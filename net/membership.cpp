@@ -2,6 +2,8 @@
 
 #include <ranges>
 
+#include "net/health.h"
+
 namespace convoy {
 
 using std::chrono::milliseconds;
@@ -48,6 +50,7 @@ Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, mil
             return std::string();
         return cat(", which is at ", welcome_.peers[size_t(server)].address);
     };
+    spawn(io_.get_executor(), watch_clock());
     thread_ = std::thread([this] { io_.run(); });
 }
 
@@ -89,11 +92,18 @@ void Membership::admit() {
 void Membership::succeed(const tcp::endpoint& first) {
     if (coordinator_ || is_guest_) return;
     const auto now = Clock::now();
-    pause_.note(now);
+    note_pause();
     // Who has waited for long may have been with a part of the job that was cut off.
-    const bool cut_off = coordinator_is_silent() || now - left_ring_at_ > 2 * kSilence;
-    const Coordinator::Options options{0,      heartbeat_, false,        process_, first,
-                                       pause_, tls(),      server_left_, cut_off,  patience_};
+    const bool cut_off = coordinator_is_silent() || now - in_ring_ > kSilence;
+    const Coordinator::Options options{.heartbeat = heartbeat_,
+                                       .process = process_,
+                                       .first = first,
+                                       .pause = pause_,
+                                       .tls = tls(),
+                                       .server_left = server_left_,
+                                       .cut_off = cut_off,
+                                       .patience = patience_,
+                                       .dead = dead_};
     const wire::Welcome& base = open_ ? *open_ : attempts_.empty() ? welcome_ : attempts_.front();
     coordinator_ = std::make_unique<Coordinator>(
         io_, options, log_, Coordinator::Rings{welcome_, base, attempts_}, broken_by_);
@@ -112,13 +122,22 @@ void Membership::send_heartbeats(std::shared_ptr<Connection> connection) {
     spawn(io_.get_executor(), heartbeats(std::move(connection)));
 }
 
+void Membership::note_pause() {
+    if (pause_.note(Clock::now())) heard_ = Clock::now();
+}
+
+// Also while there is no coordinator.
+asio::awaitable<void> Membership::watch_clock() {
+    for (;; co_await sleep_for(kSilence / 6)) note_pause();
+}
+
 asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connection) {
     while (connection->is_open()) {
         if (connection->drained()) connection->send(wire::encode(progress_.heartbeat()));
         co_await sleep_for(heartbeat_);
         if (connection != connection_ || !connection->is_open()) continue;
         const auto now = Clock::now();
-        if (pause_.note(now)) heard_ = now;
+        note_pause();
         const auto quiet = std::chrono::duration_cast<milliseconds>(now - heard_);
         if (welcome_.rules.elastic && quiet > kSilence) {
             coordinator_lost("no sign of life for 3 s");
@@ -146,6 +165,7 @@ void Membership::use(std::shared_ptr<Connection> connection) {
     if (connection_ && connection_ != connection) connection_->close();
     connection_ = std::move(connection);
     heard_ = Clock::now();
+    if (first_ == tcp::endpoint()) first_ = connection_->remote_endpoint();
     spawn(io_.get_executor(), read_messages(connection_));
 }
 
@@ -165,7 +185,7 @@ void Membership::leave_ring() {
     newcomer_waits_ = false;
     regrouping_ = true;
     ring_is_open_ = false;
-    left_ring_at_ = Clock::now();
+    in_ring_ = heard_;
     if (open_ && open_->id != welcome_.id) back_to_base();
     incoming_edges_.clear();
     expect_edges();
@@ -221,6 +241,22 @@ asio::awaitable<void> Membership::read_messages(std::shared_ptr<Connection> conn
     coordinator_lost(why);
     answer_due_ = false;
     news_.cancel();
+    co_await note_deaths();
+}
+
+// The coordinator's process has hung up, and this rank may compute for longer than the others wait
+// for anybody. Who dies before that has never been in a ring without it.
+asio::awaitable<void> Membership::note_deaths() {
+    const wire::Welcome ring = welcome_;
+    const auto heard = heard_;
+    for (co_await sleep_for(kSilence / 6); const wire::Member& peer : ring.peers) {
+        if (!ring.rules.elastic || regrouping_ || Clock::now() - heard >= kSilence) co_return;
+        if (peer.process == process_) continue;
+        std::string why;
+        const wire::Health health = co_await ask_health(peer, first_, tls(), why);
+        const bool in_time = !regrouping_ && Clock::now() - heard < kSilence;
+        if (in_time && !why_gone(peer, health, why).empty()) dead_.insert(peer.process);
+    }
 }
 
 void Membership::handle(const Message& message) {
@@ -229,7 +265,7 @@ void Membership::handle(const Message& message) {
         case Type::generation:
             if (message.header.generation != welcome_.generation) break;
             ring_is_open_ = !regrouping_;
-            open_ = welcome_, attempts_.clear(), is_guest_ = false;
+            open_ = welcome_, attempts_.clear(), is_guest_ = false, dead_.clear();
             break;
         case Type::newcomer:
             newcomer_waits_ = !regrouping_ && message.header.generation == welcome_.generation;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -117,6 +118,9 @@ class Membership {
     asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);
     void expect_edges();
+    asio::awaitable<void> note_deaths();
+    asio::awaitable<void> watch_clock();
+    void note_pause();
     void back_to_base();
     void admit();
     void ring_broken(uint32_t generation, const std::string& why, int lost) noexcept;
@@ -136,13 +140,15 @@ class Membership {
     std::optional<wire::Welcome> open_;    // the last that was open
     std::vector<wire::Welcome> attempts_;  // for which this rank was ready since
     bool is_guest_ = false;                // none was open since it asked to be taken in
+    std::set<uint64_t> dead_;              // processes of the last ring, for certain
+    tcp::endpoint first_;                  // the first coordinator
     const uint64_t process_ = fresh_id();
     std::string broken_by_, what_;  // what_: for newcomers
     std::atomic<bool> is_newcomer_{false}, newcomer_waits_{false};
     Pause pause_;
     bool regrouping_ = false, ring_is_open_ = false, left_ = false, answer_due_ = false,
          server_left_ = false, silence_logged_ = false;
-    Clock::time_point heard_, left_ring_at_;
+    Clock::time_point heard_, in_ring_;  // of the coordinator; of that of the last ring
     std::string joining_ = "no word from the coordinator yet";
     std::string stalled_;  // whom the job waits for, as the coordinator said last
     std::mutex stall_mutex_;

@@ -82,15 +82,16 @@ void Regroup::back(int rank, int64_t steps, bool planned, wire::Known known) {
     steps_ = std::max(steps_, steps);
 }
 
-void Regroup::gone(int rank, const std::string& why) {
+void Regroup::gone(int rank, const std::string& why, Clock::time_point now) {
     Rank& r = ranks_[size_t(rank)];
     r.state = State::gone;
+    r.silent = doubts_ || now - r.heard >= kSilence;
     r.why += cat(r.why.empty() ? "" : ", ", why);
 }
 
 void Regroup::doubt(Clock::time_point now) {
     doubts_ = true;
-    for (Rank& r : ranks_) r.heard = now;
+    for (int rank = 0; rank < int(ranks_.size()); ++rank) heard(rank, now);
 }
 
 bool Regroup::is_behind(uint64_t id, uint32_t generation, uint64_t process) const {
@@ -132,7 +133,8 @@ Regroup::Count Regroup::count(const std::vector<uint64_t>& ring) const {
     for (const uint64_t process : ring) {
         const auto r = std::ranges::find(ranks_, process, &Rank::process);
         const bool is_known = r != ranks_.end(), dead = is_known && r->state == State::gone;
-        if ((is_known && r->state == State::left) || (dead && !doubts_)) continue;
+        if (is_known && r->state == State::left) continue;
+        if (dead && !r->silent) continue;  // for certain
         const bool is_back = is_known && r->is_back();
         if (count.back + count.absent == 0) count.has_lowest = is_back;
         count.back += is_back, count.absent += !is_back, count.dead += dead;
@@ -141,7 +143,8 @@ Regroup::Count Regroup::count(const std::vector<uint64_t>& ring) const {
 }
 
 Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) {
-    for (Rank& r : ranks_) r.silent = now - r.heard >= kSilence;
+    for (Rank& r : ranks_)
+        if (r.state != State::gone) r.silent = now - r.heard >= r.patience;
     for (const Rank& r : ranks_)
         if (r.state == State::waited_for && !r.silent) return Verdict::wait;
     if (members().empty()) return Verdict::wait;

@@ -14,7 +14,8 @@
 // two groups never both go on: what is gone for one group is gone indeed, so the halves that both
 // count cannot sum up to more than all who live. The smaller part waits for the others. A process
 // that waited so, was stopped for some time itself, or heard nothing, may have been left behind by
-// ranks that have ended since: to it nobody is gone for certain.
+// ranks that have ended since: who refuses then is not gone for certain. Nor is one that was silent
+// for kSilence before it refused.
 //
 // Half of which ring? Of the last that was open, which is so when all its ranks have said READY and
 // one knows that. A ring that broke before counts for nothing. Ranks that were ready for it and
@@ -77,11 +78,15 @@ class Regroup {
     void attempted(const wire::Welcome& ring, Clock::time_point now);
     void failed(const wire::Welcome& ring, std::string why, Clock::time_point now);
 
-    void heard(int rank, Clock::time_point now) { ranks_[size_t(rank)].heard = now; }
+    void heard(int rank, Clock::time_point now) {
+        ranks_[size_t(rank)].heard = now, ranks_[size_t(rank)].patience = kSilence;
+    }
+    // It was lost, and is waited for only if it gives a sign of life.
+    void expect_none(int rank) { ranks_[size_t(rank)].patience = {}; }
     void cut(int rank, const std::string& why);  // its connection is; it may come back by another
     // planned: it has done these steps with all others, and nothing broke.
     void back(int rank, int64_t steps, bool planned = false, wire::Known known = {});
-    void gone(int rank, const std::string& why);
+    void gone(int rank, const std::string& why, Clock::time_point now);
     void left(int rank) { ranks_[size_t(rank)].state = State::left; }
     // `name` has asked to be taken in: it counts from the next ring on.
     void joins(const std::string& name) { newcomers_.push_back(name); }
@@ -111,7 +116,8 @@ class Regroup {
         std::string name, why = {};
         State state = State::waited_for;
         Clock::time_point heard;
-        bool silent = false;  // for kSilence, at the verdict
+        Clock::duration patience = kSilence;
+        bool silent = false;  // for so long, at the verdict; gone: not for certain
         wire::Known known = {};
     };
     struct Count {

@@ -49,6 +49,7 @@ struct Cut {
     bool piles = false;    // rank 2 comes and is killed in training, again and again
     bool again = false;    // once it is killed, the rank is started again
     bool at_end = false;   // the operation is the first after rank 0's last checkpoint
+    bool slow = false;     // the others are killed while rank 2 takes 5 s for its second step
     // Another that is killed, at an operation of the ring, or of call_hooks.h in training.
     struct {
         int rank = -1, operation = 0;
@@ -141,6 +142,10 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         const auto stop = [&] {
             const auto leave = cut.leave.find(rank);
             const auto begin = std::chrono::steady_clock::now();
+            if (cut.slow && operations >= 0 && ++polls == 2) {
+                std::this_thread::sleep_for(std::chrono::seconds(rank == 2 ? 5 : 0));
+                if (rank != 2) alarm(1);
+            }
             const bool holds = cut.piles || (cut.returns && polls == 0);
             if (holds && rank == 0 && operations >= 0 && session->communicator().world() < kWorld) {
                 ++polls;
@@ -483,10 +488,21 @@ TEST_CASE("elastic: a rank stopped in the last barrier, while all others end, en
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
         CHECK(outcome.log[size_t(rank)].find("done: 4 steps") != std::string::npos);
-        alone += outcome.log[size_t(rank)].find("had done every step: ") != std::string::npos;
+        alone += outcome.log[size_t(rank)].find("had done every step when ") != std::string::npos;
         check_equal(outcome, whole);
     }
     CHECK(alone > 0);
+}
+
+TEST_CASE("elastic: the others are killed while a rank computes for long, and it goes on alone") {
+    const Outcome whole = run_job({});
+    Cut cut;
+    cut.slow = true;
+    const Outcome outcome = run_job(cut);
+    INFO(outcome.logs);
+    CHECK(outcome.status == std::vector{128 + SIGALRM, 128 + SIGALRM, 0});
+    CHECK(said(outcome, "1 rank, step 2 redone"));
+    check_equal(outcome, whole);
 }
 
 TEST_CASE("elastic: a rank that was left behind joins again from its host") {

@@ -48,7 +48,7 @@ TEST_CASE(
     Group certain = group;
     certain.cut(2, "connection closed");
     CHECK(at(certain, 0) == Verdict::wait);
-    certain.gone(2, "redial refused");
+    certain.gone(2, "redial refused", kStart);
     CHECK(at(certain, 0) == Verdict::form);
     CHECK(certain.members() == std::vector{0, 1});
     CHECK(certain.news() ==
@@ -71,12 +71,12 @@ TEST_CASE("regroup: a process that was stopped takes no death for certain") {
     Group group = members(3);
     group.doubt(kStart);
     group.back(0, 4);
-    group.gone(1, "redial refused");
+    group.gone(1, "redial refused", kStart);
     CHECK(at(group, 0) == Verdict::wait);
     Group most = group;
     most.back(2, 4);
     CHECK(at(most, 0) == Verdict::form);
-    group.gone(2, "redial refused");
+    group.gone(2, "redial refused", kStart);
     std::string why;
     CHECK(at(group, 0, &why) == Verdict::behind);
     CHECK(
@@ -90,11 +90,28 @@ TEST_CASE("regroup: a process that was stopped takes no death for certain") {
     CHECK(pause.lately(now + std::chrono::seconds(6)));
 }
 
+TEST_CASE("regroup: who was silent for 3 s and refuses then may have gone on with others") {
+    Group group = members(5);
+    group.back(0, 193);
+    group.gone(1, "redial refused", kStart);
+    Group early = group;
+    for (const int rank : {2, 3, 4}) {
+        group.gone(rank, "redial refused", kStart + std::chrono::milliseconds(3'000));
+        early.gone(rank, "redial refused", kStart + std::chrono::milliseconds(2'900));
+    }
+    std::string why;
+    CHECK(at(group, 5, &why) == Verdict::behind);
+    CHECK(why.starts_with("only 1 rank of 4 answers, and the others may have gone on without it"));
+    CHECK(at(early, 5) == Verdict::form);
+    group.back(3, 193);
+    CHECK(at(group, 5) == Verdict::form);  // half of the four, with the lowest
+}
+
 TEST_CASE("regroup: a rank that left in order is not waited for, nor counted as lost") {
     Group group = members(3);
     group.left(0);
     group.back(1, 9);
-    group.gone(2, "redial refused");
+    group.gone(2, "redial refused", kStart);
     CHECK(at(group, 0) == Verdict::form);
     CHECK(group.news() ==
           "rank 0 (h1) left; rank 2 (h3) lost: redial refused; 1 rank, step 10 redone");
@@ -112,7 +129,7 @@ TEST_CASE("regroup: where all agreed to it after a step, none is redone, whoever
     CHECK(group.members() == std::vector{0, 1, 3});
     CHECK(group.news() == "rank 2 (h3) left; 3 ranks go on from step 813");
     lost.cut(3, "connection closed");
-    lost.gone(3, "redial refused");
+    lost.gone(3, "redial refused", kStart);
     CHECK(at(lost, 0) == Verdict::form);
     CHECK(lost.news() ==
           "rank 2 (h3) left; rank 3 (h4) lost: connection closed, redial refused; 2 ranks go on "
@@ -151,7 +168,7 @@ TEST_CASE("regroup: two halves of a cut network never both go on") {
                 if (fate < 2) ++alive[fate], sides[fate].back(rank, 1);
                 for (int side = 0; side < 2; ++side) {
                     const bool known = fate == 4 || (fate == 3 && side == 0);
-                    if (known) sides[side].gone(rank, "redial refused");
+                    if (known) sides[side].gone(rank, "redial refused", kStart);
                     unknown_dead[side] += fate >= 2 && !known;
                 }
             }
@@ -179,18 +196,18 @@ TEST_CASE("regroup: two halves of a cut network never both go on") {
     CHECK(at(alone, 3) == Verdict::form);
     // It waits, and who has waited takes no death for certain: they may have ended meanwhile.
     minority.doubt(kStart + std::chrono::seconds(3));
-    minority.gone(0, "redial refused");
+    minority.gone(0, "redial refused", kStart);
     CHECK(at(minority, 60) == Verdict::cut_off);
     Group together = minority;
     together.back(1, 1);
     CHECK(at(together, 60) == Verdict::form);
-    minority.gone(1, "redial refused");
+    minority.gone(1, "redial refused", kStart);
     CHECK(at(minority, 60) == Verdict::behind);
 }
 
 TEST_CASE("regroup: a ring that was never open counts for nothing: the one before does") {
     Group group = members(5);
-    group.gone(4, "redial refused");
+    group.gone(4, "redial refused", kStart);
     group.back(0, 7);
     group.back(1, 7);
     CHECK(at(group, 3) == Verdict::form);  // half of four, with the lowest
@@ -225,7 +242,7 @@ TEST_CASE("regroup: where a ring may have been open, half of it is needed too") 
     CHECK(at(answered, 3) == Verdict::form);  // three of four, and two of three
     open.back(2, 8, false, both);
     CHECK(at(open, 3) == Verdict::form);
-    open.gone(1, "redial refused");
+    open.gone(1, "redial refused", kStart);
     open.cut(3, "connection closed");
     CHECK(at(open, 6) == Verdict::form);  // the lowest of ranks 2 and 3
     open.cut(2, "connection closed");
@@ -246,7 +263,7 @@ TEST_CASE("regroup: where a ring may have been open, half of it is needed too") 
 TEST_CASE("regroup: who was back and is silent since does not count") {
     Group group = members(3);
     for (int rank = 0; rank < 3; ++rank) group.back(rank, 7);
-    group.gone(2, "redial refused");
+    group.gone(2, "redial refused", kStart);
     std::string why;
     const auto later = kStart + std::chrono::seconds(4);
     group.heard(0, later);

@@ -110,10 +110,10 @@ struct World {
         s.all = own.open, s.generation = own.last.generation;
         s.regroup = Regroup(own.open, "the coordinator was lost", now);
         for (const auto& ring : own.attempts) s.regroup.attempted(ring, now);
-        if (doubts && (now - own.heard > kSilence || now - own.left_at > 2 * kSilence))
+        if (doubts && (now - own.heard > kSilence || now - own.left_at > kSilence))
             s.regroup.doubt(now);
         const int server = rank_of(s.all, process_of(own.last, own.last.server));
-        s.regroup.cut(server, "lost"), s.regroup.heard(server, now - kSilence);
+        s.regroup.cut(server, "lost"), s.regroup.expect_none(server);
     }
     void break_ring(Server& s) {
         for (auto& [client, line] : s.clients) send(s, client, {Type::abort, s.all});
@@ -167,7 +167,8 @@ struct World {
                 const int client = process_of(s.all, rank);
                 if (!s.clients.contains(client) || s.ready.contains(client)) continue;
                 send(s, client, {Type::leave});
-                s.clients.erase(client), s.regroup.gone(rank, "it did not do its part in time");
+                s.clients.erase(client),
+                    s.regroup.gone(rank, "it did not do its part in time", now);
                 break;
             }
         }
@@ -195,7 +196,7 @@ struct World {
             if (!s.regroup.waits_for(rank) || s.clients.contains(other) || !hear(process, other))
                 continue;
             if (!at(other).lives()) {
-                s.regroup.gone(rank, "redial refused");
+                s.regroup.gone(rank, "redial refused", now);
             } else if (s.regroup.is_behind(at(other).open.id, at(other).open.generation,
                                            uint64_t(process + 1))) {
                 for (auto& [client, line] : s.clients) send(s, client, {Type::leave});
@@ -332,7 +333,7 @@ struct World {
         Process& own = at(process);
         if (own.line) receive(process);
         if (own.is == Is::leaving && now >= own.looks_at) {  // it has done its step
-            own.left_at = now, own.turn = Succession(now), own.asked = {};
+            own.left_at = own.heard, own.turn = Succession(now), own.asked = {};
             if (own.last.id != own.open.id) {  // as Membership::back_to_base()
                 const wire::Welcome ring = std::exchange(own.last, own.open);
                 own.last.id = ring.id, own.last.generation = ring.generation;

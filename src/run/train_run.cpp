@@ -64,7 +64,7 @@ int TrainRun::run() {
         communicator_.abort(error.what());
         trace_failure();
         if (save_after_failure(error) && is_done_) {
-            log_.notice("this rank had done every step: ", error.what());
+            log_.notice("this rank had done every step when it lost the others: ", error.what());
             return finish(costs_->last());
         }
         run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
