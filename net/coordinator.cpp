@@ -73,7 +73,7 @@ Coordinator::Coordinator(asio::io_context& io, Options options, Log& log, const 
     if (options.cut_off) regroup_.doubt(Clock::now());
     if (server >= 0) regroup_.expect_none(server);
     for (int rank = 0; rank < welcome_.world; ++rank)
-        spawn(io_.get_executor(), probe(rank, generation_));
+        spawn(io_.get_executor(), probe(rank, broken_));
 }
 
 void Coordinator::add(Socket socket, wire::Join join) {
@@ -216,7 +216,7 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         const int rank = client.rank;  // in the ring that was open
         remove(client);
         regroup_.cut(rank, why);
-        return spawn(io_.get_executor(), probe(rank, generation_));
+        return spawn(io_.get_executor(), probe(rank, broken_));
     }
     const std::string seen = watch_.last_seen(client.rank);
     stop_job(client.rank, cat(client.name(), " was lost: ", why,

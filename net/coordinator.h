@@ -115,9 +115,9 @@ class Coordinator {
     asio::awaitable<void> visit(ClientPtr newcomer);
     void call_for_newcomers();
     void leave_behind(Client& client, const std::string& why);
-    asio::awaitable<void> probe(int rank, uint32_t generation);
+    asio::awaitable<void> probe(int rank, int broken);
     asio::awaitable<void> judge(int from, int to, uint32_t generation, std::string why);
-    void lose(const std::vector<int>& ranks, const std::string& why);
+    void lose(const std::vector<int>& ranks, const std::string& why, bool certain = true);
     void hurry(Clock::time_point now);
     std::vector<std::string> names() const;
     bool elastic() const { return stage_ != Stage::gathering && welcome_.rules.elastic; }
@@ -136,6 +136,7 @@ class Coordinator {
     Log& log_;
     uint64_t id_, job_;
     uint32_t generation_ = 1;
+    int broken_ = 0;  // rings so far
     Stage stage_ = Stage::gathering;
     int next_id_ = 0;
     std::map<std::string, std::vector<int>> previous_;  // host → its ranks in the last job

@@ -32,8 +32,11 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     log(cat("generation ", generation_, " ends: ", lost < 0 ? "" : cat(names()[size_t(lost)], ": "),
             why));
     // Who computes comes back when the step is done, who opened edges at once.
-    if (stage_ != Stage::forming) due_ = Clock::time_point::max();
+    const milliseconds give_up(welcome_.rules.give_up_ms);
+    if (stage_ != Stage::forming)
+        due_ = give_up.count() > 0 ? Clock::now() + give_up : Clock::time_point::max();
     stage_ = Stage::regrouping;
+    ++broken_;
     broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
     wanted_ring_.clear();
     cut_off_.reset();
@@ -60,17 +63,17 @@ void Coordinator::back_to_base(const std::string& why) {
     for (int rank = 0; rank < welcome_.world; ++rank)
         if (regroup_.waits_for(rank) &&
             std::ranges::count(clients_, rank, [](auto& c) { return c->rank; }) == 0)
-            spawn(io_.get_executor(), probe(rank, generation_));
+            spawn(io_.get_executor(), probe(rank, broken_));
 }
 
 // The ring ends, or has ended, and the next one does without these ranks.
-void Coordinator::lose(const std::vector<int>& ranks, const std::string& why) {
+void Coordinator::lose(const std::vector<int>& ranks, const std::string& why, bool certain) {
     std::vector<uint64_t> processes;
     for (const int rank : ranks) processes.push_back(welcome_.peers[size_t(rank)].process);
     if (stage_ != Stage::regrouping) break_ring(ranks.empty() ? -1 : ranks.front(), why);
     for (const uint64_t process : processes) {
         const int rank = rank_of(welcome_, process);
-        regroup_.gone(rank, why, Clock::now());
+        regroup_.gone(rank, why, Clock::now(), certain);
         for (const ClientPtr& client : std::vector(clients_))
             if (client->rank == rank) leave_behind(*client, why);
     }
@@ -144,6 +147,8 @@ void Coordinator::decide() {
     const auto waits = [&](int rank) { return regroup_.waits_for(rank); };
     if (clients_.empty() && std::ranges::none_of(std::views::iota(0, welcome_.world), waits))
         return stop_job(-1, "none of its ranks is left");
+    if (clients_.empty() && waits_since_ && Clock::now() - *waits_since_ > options_.patience)
+        return stop_job(-1, "none of its ranks answers");
     const Regroup::Verdict verdict = regroup_.verdict(Clock::now(), why);
     if (verdict == Regroup::Verdict::behind)
         stop_job(-1, cat(why, ": this process ends; --alone would let it go on"),
@@ -169,7 +174,7 @@ void Coordinator::wait_for_others(const std::string& why) {
         if (client->rank == lowest)
             client->connection->send(
                 wire::encode(wire::Abort{-1, text, wire::End::cut_off, generation_}));
-    stop_job(-1, text);
+    stop_job(-1, text, wire::End::membership);
 }
 
 void Coordinator::retire() {
@@ -288,14 +293,14 @@ asio::awaitable<void> Coordinator::judge(int from, int to, uint32_t generation, 
     if (stage_ != Stage::forming || generation_ != generation) co_return;
     const int lost = answers ? std::max(from, to) : to;
     if (lost != from) why = cat(names()[size_t(from)], ": ", why);
-    lose({lost}, why);
+    lose({lost}, why, answers || !why_gone(member, health, unreached).empty());
 }
 
 // Whether the process of a rank that is not connected lives, asked at its own port.
-asio::awaitable<void> Coordinator::probe(int rank, uint32_t generation) {
+asio::awaitable<void> Coordinator::probe(int rank, int broken) {
     const wire::Member member = welcome_.peers[size_t(rank)];
     const auto matters = [&] {
-        return stage_ == Stage::regrouping && generation_ == generation && regroup_.waits_for(rank);
+        return stage_ == Stage::regrouping && broken_ == broken && regroup_.waits_for(rank);
     };
     for (; matters(); co_await sleep_for(milliseconds(100))) {
         std::string why;

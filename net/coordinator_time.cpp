@@ -81,8 +81,9 @@ void Coordinator::hurry(Clock::time_point now) {
     due_ = Clock::time_point::max();
     std::vector<int> late;
     for (const ClientPtr& client : clients_)
-        if (stage_ == Stage::forming ? !client->ready : regroup_.waits_for(client->rank))
-            late.push_back(client->rank);
+        if (stage_ == Stage::forming && !client->ready) late.push_back(client->rank);
+    for (int rank = 0; rank < welcome_.world && stage_ == Stage::regrouping; ++rank)
+        if (regroup_.waits_for(rank)) late.push_back(rank);
     const std::string why = "it did not do its part of forming the ring in time";
     if (!elastic()) return stop_job(late.front(), cat(names()[size_t(late.front())], ": ", why));
     lose(late, why);

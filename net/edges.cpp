@@ -138,7 +138,8 @@ asio::awaitable<void> Edges::dial_flow(int rank, uint32_t flow, uint32_t& flows)
 asio::awaitable<void> Edges::tell(const std::string& why) {
     membership_.send(
         wire::encode(wire::Abort{unreached_, why, wire::End::ring, welcome_.generation}));
-    for (deadline_ = Clock::now() + kVerdict; Clock::now() < deadline_;) co_await wait_for_news();
+    deadline_ = Clock::now() + kVerdict;
+    while (!membership_.ring_is_open() && Clock::now() < deadline_) co_await wait_for_news();
 }
 
 asio::awaitable<void> Edges::shake_hands(const wire::Edge& mine, Socket& socket) {
@@ -155,8 +156,8 @@ asio::awaitable<void> Edges::shake_hands(const wire::Edge& mine, Socket& socket)
 
 asio::awaitable<void> Edges::accept_waiting() {
     for (auto& waiting = membership_.incoming_edges(); !waiting.empty();) {
-        IncomingEdge incoming = std::move(waiting.back());
-        waiting.pop_back();
+        IncomingEdge incoming = std::move(waiting.front());  // one that dialled again comes later
+        waiting.erase(waiting.begin());
         const wire::Edge& edge = incoming.edge;
         if (edge.job != welcome_.job || edge.generation != welcome_.generation ||
             edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world ||
@@ -240,6 +241,7 @@ asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire
     membership.status().throw_if_ended();
     try {
         if (welcome.rules.elastic) co_await edges.tell(why);
+        if (membership.ring_is_open()) co_return edges.take();
     } catch (const Error&) {
         // It is said now, or no answer came.
     }

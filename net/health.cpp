@@ -107,8 +107,9 @@ bool answers(const std::string& address, uint16_t port, std::chrono::millisecond
              const std::string& token) {
     Search search;
     search.tls = make_tls(token);
-    const tcp::endpoint endpoint(asio::ip::make_address(address), port);
-    spawn(search.io.get_executor(), search.ask(endpoint, patience));
+    std::error_code unknown;
+    for (const auto& entry : tcp::resolver(search.io).resolve(address, cat(port), unknown))
+        spawn(search.io.get_executor(), search.ask(entry.endpoint(), patience));
     search.io.run();
     return search.found == 3;
 }

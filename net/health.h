@@ -31,7 +31,7 @@ std::string why_gone(const wire::Member& member, const wire::Health& answer,
 HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience,
                         const std::string& token = "");
 
-// Whether a rank or coordinator answers at an IP address. Blocks, for at most `patience`.
+// Whether a rank or coordinator answers at an address or name. Blocks, for at most `patience`.
 bool answers(const std::string& address, uint16_t port, std::chrono::milliseconds patience,
              const std::string& token);
 

@@ -82,10 +82,10 @@ void Regroup::back(int rank, int64_t steps, bool planned, wire::Known known) {
     steps_ = std::max(steps_, steps);
 }
 
-void Regroup::gone(int rank, const std::string& why, Clock::time_point now) {
+void Regroup::gone(int rank, const std::string& why, Clock::time_point now, bool certain) {
     Rank& r = ranks_[size_t(rank)];
     r.state = State::gone;
-    r.silent = doubts_ || now - r.heard >= kSilence;
+    r.silent = !certain || doubts_ || now - r.heard >= kSilence;
     r.why += cat(r.why.empty() ? "" : ", ", why);
 }
 

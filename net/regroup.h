@@ -86,7 +86,8 @@ class Regroup {
     void cut(int rank, const std::string& why);  // its connection is; it may come back by another
     // planned: it has done these steps with all others, and nothing broke.
     void back(int rank, int64_t steps, bool planned = false, wire::Known known = {});
-    void gone(int rank, const std::string& why, Clock::time_point now);
+    // certain: else it was only not reached, and may live where others reach it.
+    void gone(int rank, const std::string& why, Clock::time_point now, bool certain = true);
     void left(int rank) { ranks_[size_t(rank)].state = State::left; }
     // `name` has asked to be taken in: it counts from the next ring on.
     void joins(const std::string& name) { newcomers_.push_back(name); }

@@ -250,6 +250,24 @@ TEST_CASE("elastic: whoever waits long for a new ring hears for whom") {
           "no new ring for 5 s: waiting for rank 1 (127.0.0.1:10)");
 }
 
+TEST_CASE("elastic: --give-up holds for a rank that lives and does not come to the new ring") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
+    wire::Rules rules;
+    rules.elastic = true, rules.give_up_ms = 1'000;
+    rank0.join(2, "127.0.0.1:9", rules), rank1.join(2, "127.0.0.1:10", rules);
+    rank0.await_welcome(), rank1.await_welcome();
+    rank1.send(wire::encode_empty(wire::Type::ready, rank1.welcome().generation));
+    rank0.ready();
+    rank0.send(wire::encode(wire::Rejoin{rank0.welcome().job, rank0.process(), 3, "a link broke"}));
+    for (int i = 0; i < 8; ++i, std::this_thread::sleep_for(milliseconds(200)))
+        rank0.beat({}), rank1.beat({});
+    rank0.await_welcome();
+    CHECK(rank0.welcome().why.find("rank 1 (127.0.0.1:10) lost: it did not do its part") == 0);
+    CHECK(rank1.await_end(wire::End::membership).find("was left behind") != std::string::npos);
+}
+
 // Four ranks; 2 and 3 fall silent, then 1, before the ring of the other two is open. If that ring
 // counted, rank 0 would be half of it, with the lowest rank, and go on beside the others.
 TEST_CASE("elastic: a ring that was never open is no majority") {

@@ -105,6 +105,13 @@ TEST_CASE("regroup: who was silent for 3 s and refuses then may have gone on wit
     CHECK(at(early, 5) == Verdict::form);
     group.back(3, 193);
     CHECK(at(group, 5) == Verdict::form);  // half of the four, with the lowest
+    Group unreached = members(5);  // by rank 4 and by the coordinator, but perhaps by 1 and 2
+    unreached.back(0, 193), unreached.back(4, 193);
+    Group dead = unreached;
+    unreached.gone(3, "no route to this host", kStart, /*certain=*/false);
+    dead.gone(3, "redial refused", kStart);
+    CHECK(at(unreached, 3) == Verdict::cut_off);
+    CHECK(at(dead, 3) == Verdict::form);
 }
 
 TEST_CASE("regroup: a rank that left in order is not waited for, nor counted as lost") {
