@@ -43,13 +43,14 @@ struct Cut {
     bool early = false;                 // operations count from the beginning of the set-up
     bool reset =
         false;  // no signal: a link of the ring (control: of Asio) is reset, its rank lives
-    bool control = false;  // operations are those of call_hooks.h, from the beginning
-    int file_call = 0;     // it is killed before that one of its calls that make files last
-    bool returns = false;  // it was stopped, goes on without the others, and --joins them again
-    bool piles = false;    // rank 2 comes and is killed in training, again and again
-    bool again = false;    // once it is killed, the rank is started again
-    bool at_end = false;   // the operation is the first after rank 0's last checkpoint
-    bool slow = false;     // the others are killed while rank 2 takes 5 s for its second step
+    bool control = false;    // operations are those of call_hooks.h, from the beginning
+    int file_call = 0;       // it is killed before that one of its calls that make files last
+    bool returns = false;    // it was stopped, goes on without the others, and --joins them again
+    bool piles = false;      // rank 2 comes and is killed in training, again and again
+    bool again = false;      // once it is killed, the rank is started again
+    bool at_end = false;     // the operation is the first after rank 0's last checkpoint
+    bool no_folder = false;  // rank 1 cannot write
+    bool slow = false;       // the others are killed while rank 2 takes 5 s for its second step
     // Another that is killed, at an operation of the ring, or of call_hooks.h in training.
     struct {
         int rank = -1, operation = 0;
@@ -250,6 +251,7 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
     TempDir folder;
     const uint16_t port = free_port();
     std::vector<pid_t> pids;
+    if (cut.no_folder) std::ofstream(folder / "run1") << "a file";
     for (int rank = 0; rank < kWorld; ++rank) {
         if (rank == 2 && cut.joins) wait_for_step_1(folder / "rank0.out", pids[0]);
         pids.push_back(start_rank(folder.path(), rank, port, cut, more));
@@ -492,6 +494,18 @@ TEST_CASE("elastic: a rank stopped in the last barrier, while all others end, en
         check_equal(outcome, whole);
     }
     CHECK(alone > 0);
+}
+
+TEST_CASE("elastic: an heir that cannot write trains on, and another rank saves in the end") {
+    const Outcome whole = run_job({});
+    Cut cut{.rank = 0, .operation = whole.operations / 2};
+    cut.no_folder = true;
+    const Outcome outcome = run_job(cut);
+    INFO(outcome.logs);
+    CHECK(outcome.status == std::vector{128 + SIGKILL, 1, 1});
+    CHECK(outcome.log[1].find("Training goes on, and saves nothing") != std::string::npos);
+    CHECK(outcome.log[1].find("error: --out: cannot write into") != std::string::npos);
+    CHECK(outcome.newest.at(2) == 4);
 }
 
 TEST_CASE("elastic: the others are killed while a rank computes for long, and it goes on alone") {

@@ -139,7 +139,7 @@ void RunLog::step(const Position& at, int64_t step_in_epoch, const Sums& sums, b
         own_.sums += sums;
     } else {
         own_ = {.clocks = clocks};
-        all_.sums += sums, epoch_ += sums, run_ += sums;
+        all_.sums += sums, run_ += sums;
     }
     Window& window = local ? own_ : all_;
     const bool due =
@@ -189,12 +189,11 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, const Window&
     event_at(local ? "local_step" : "step", at, fields);
 }
 
-void RunLog::epoch(const Position& at, const JobCost& cost) {
-    json fields = quality(epoch_);
-    fields.update({{"skipped", epoch_.skipped}, {"seconds", seconds_since(epoch_begin_)}});
+void RunLog::epoch(const Position& at, const Sums& sums, const JobCost& cost) {
+    json fields = quality(sums);
+    fields.update({{"skipped", sums.skipped}, {"seconds", seconds_since(epoch_begin_)}});
     fields.update(cost_fields(cost));
     event_at("epoch", at, fields);
-    epoch_ = {};
     epoch_begin_ = Clock::now();
 }
 

@@ -36,7 +36,7 @@ class RunLog {
     void step(const Position& at, int64_t step_in_epoch, const Sums& sums, bool local, double lr,
               const Clocks& clocks, double norm = 0);
     // The sums of the epoch that ended; `cost` of the run so far.
-    void epoch(const Position& at, const JobCost& cost);
+    void epoch(const Position& at, const Sums& sums, const JobCost& cost);
     void validation(const Position& at, const Sums& sums, bool is_best);
     void done(const Position& at, const std::string& how, const JobCost& cost);
     // Any other event, with its fields: {"event": "error", "cause": …}. From any thread.
@@ -82,9 +82,9 @@ class RunLog {
     bool line_due_ = false, prints_ = false, fails_ = false;
     double norm_ = 0;
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
-    Window all_;        // of all ranks, since their last line
-    Window own_;        // of this rank alone, since the last line or average
-    Sums epoch_, run_;  // in this epoch, in the run
+    Window all_;  // of all ranks, since their last line
+    Window own_;  // of this rank alone, since the last line or average
+    Sums run_;    // in the run
     Clocks clocks_;
     Time begin_, drawn_, epoch_begin_;
 };

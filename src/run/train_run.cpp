@@ -112,7 +112,7 @@ int TrainRun::train() {
             keep_weights_equal();
             tell_usage();
             const JobCost cost = costs_->of_job();
-            if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, cost);
+            if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, epoch_sums_, cost);
             logged_epoch_ = at_.epoch;
             show_histograms();
             if (val_loader_ && !stopped_ && config_.schedule != Schedule::kRange) validate();
@@ -123,6 +123,8 @@ int TrainRun::train() {
     finish_trace();
     is_done_ = true;
     const JobCost cost = costs_->of_job();
+    if (setup_.rank() == 0 && folder_.empty())
+        folder_ = open_run_folder(config_, std::max(first_rank_, 1));
     save(at_, false);
     usage_->step() == at_.step ? take_usage() : tell_usage();
     setup_.job.finish();
@@ -320,6 +322,7 @@ void TrainRun::validate() {
     if (stopped_) return;
     check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), val_loader_->samples(),
               "validation images");
+    costs_->of_job();  // for the checkpoint; before this rank knows how good it is
     const bool has_logits = config_.pipeline == 1;
     if (config_.tensorboard && has_logits) quality.gather(communicator_, *val_source_);
     if (board && has_logits) show_quality(*board, quality, setup_.classes, at_.step);
@@ -329,7 +332,6 @@ void TrainRun::validate() {
     const bool is_best = sums.top1_part() > best_top1_;
     if (is_best) best_top1_ = sums.top1_part();
     run_log_->validation(at_, sums, is_best);
-    costs_->of_job();  // for the checkpoint
     if (is_best && config_.save_every > 0) try_to_save({at_.epoch + 1, 0, at_.step}, true);
 }
 
@@ -365,7 +367,7 @@ int TrainRun::finish(const JobCost& cost) {
         else if (has_enough())
             text += cat("; --early-stop: ", stale_, " validations without a better one");
         if (!costs.empty()) text += "\n" + costs;
-        if (config_.schedule != Schedule::kRange)
+        if (config_.schedule != Schedule::kRange && !folder_.empty())
             text += cat("\nmodel: ", find_model_file(folder_), "   try: trainer predict --from ",
                         folder_, " IMAGE");
     }

@@ -9,9 +9,11 @@
 //   train_run_join.cpp   ranks join: the state in slices, then a share
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "data/decoded_cache.h"
@@ -135,6 +137,7 @@ class TrainRun {
     bool save_is_due() const { return save_steps_ > 0 && at_.step % save_steps_ == 0; }
     void save(const Position& at, bool is_best);
     void try_to_save(const Position& at, bool is_best);
+    bool open_folder();
     bool save_after_failure(const std::exception& failure);
 
     JobSetup& setup_;
@@ -199,6 +202,8 @@ class TrainRun {
     bool planned_ = false;                    // the ring ends by part()
     bool told_to_wait_ = false;               // that a signal waits for the next average
     bool is_done_ = false;                    // nothing is left to do but to save and to say so
+    std::atomic<bool> writes_stall_{false};
+    std::jthread stall_writer_;  // the disk may be what stalls, and heartbeats must not wait for it
 };
 
 }  // namespace convoy

@@ -136,8 +136,7 @@ void TrainRun::go_on() {
     if (!trainer_) take_up();
     if (at_.step > pace_step_) pace_ = clocks(), pace_step_ = at_.step;
     const bool is_heir = setup_.rank() == 0 && folder_.empty();
-    if (is_heir) {
-        folder_ = open_run_folder(config_, std::max(first_rank_, 1));
+    if (is_heir && open_folder()) {
         if (!std::filesystem::exists(folder_ + "/best")) best_top1_ = -1;
         log_.notice("checkpoints and log of the run are in ", folder_, " on this rank from now on");
     }

@@ -39,6 +39,16 @@ std::string open_run_folder(const Config& config, int rank) {
     return folder;
 }
 
+// Of a rank that had none. Where it cannot be, that costs checkpoints, not the run.
+bool TrainRun::open_folder() {
+    try {
+        folder_ = open_run_folder(config_, std::max(first_rank_, 1));
+    } catch (const Error& error) {
+        log_.notice("error: ", error.what(), ". Training goes on, and saves nothing");
+    }
+    return !folder_.empty();
+}
+
 // The state after step at.step, unless it is saved already. Nothing without a folder, or of a run
 // that looks for a rate.
 void TrainRun::save(const Position& at, bool is_best) {
@@ -81,7 +91,7 @@ static bool answers(const JobSession& job, int rank) {
 
 // Weights and optimizer state are those of the last whole step: worth keeping. Rank 0 saves, or if
 // it is lost the lowest rank that answers; others too, once that has ended. One that was left
-// behind saves only where it was done, and has a folder or nobody else answers. Does not throw: the
+// behind saves where nobody else answers, or it was done and has a folder. Does not throw: the
 // first failure is the one that is reported. Returns whether nothing but the other ranks is lost.
 bool TrainRun::save_after_failure(const std::exception& failure) {
     if (!optimizer_) return false;  // it was being made anew
@@ -90,15 +100,18 @@ bool TrainRun::save_after_failure(const std::exception& failure) {
     if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return false;
     const bool is_left = dynamic_cast<const LeftBehind*>(&failure);
     const bool is_cut_off = dynamic_cast<const CutOff*>(&failure);
-    if (is_left && !is_done_) return false;
     if (setup_.rank() != 0 && communicator_.lost_rank() != 0 && !is_cut_off && !is_left)
         return false;
     try {
-        const bool asks = !is_cut_off && (!is_left || folder_.empty());
+        const bool asks = !is_cut_off && !(is_left && is_done_ && !folder_.empty());
         const int end = is_left ? setup_.world() : setup_.rank();
         for (int rank = is_left ? 0 : 1; asks && rank < end; ++rank)
             if (rank != setup_.rank() && answers(setup_.job, rank)) return is_left;
         if (folder_.empty()) folder_ = open_run_folder(config_, std::max(first_rank_, 1));
+        // Others who went on may save there.
+        const std::vector<std::string> names = list_checkpoints(folder_);
+        if (!names.empty() && names.front() > fmt::format("step-{:08}", at_.step))
+            folder_ += cat("-rank", first_rank_);
         save(at_, false);  // unless it is saved already
         log_.notice("saved the state after step ", at_.step,
                     config_.sync_every > 1 ? " of this rank; what the other ranks have trained "

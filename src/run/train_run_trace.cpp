@@ -109,8 +109,12 @@ static void write_own(const Tracer& tracer, int rank, const std::string& folder,
 void TrainRun::watch_for_stalls() {
     communicator_.on_stall([this, rank = setup_.rank(), folder = folder_](const std::string& why) {
         stalled_ = true;
-        run_log_->event("stall", {{"why", why}});
-        write_own(setup_.job.tracer, rank, folder, log_);
+        if (writes_stall_.exchange(true)) return;
+        stall_writer_ = std::jthread([this, rank, folder, why] {
+            run_log_->event("stall", {{"why", why}});
+            write_own(setup_.job.tracer, rank, folder, log_);
+            writes_stall_ = false;
+        });
     });
 }
 
