@@ -52,6 +52,7 @@ class Coordinator {
         std::set<uint64_t> dead = {};                 // processes, for certain
     };
     static std::chrono::milliseconds form_patience;  // for ranks to form a ring; tests lower it
+    static std::chrono::milliseconds round_trip;     // 0; tests: as if probes took longer
 
     Coordinator(asio::io_context& io, Options options, Log& log);
     // What a rank knows of the rings of its job.
@@ -109,6 +110,7 @@ class Coordinator {
     void back(Client& client, const wire::Rejoin& rejoin);
     void decide();
     void wait_for_others(const std::string& why);
+    void end_part(const std::string& text);
     bool own_rank_left() const;
     void form_again();
     void take_in_newcomers();

@@ -32,9 +32,7 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     log(cat("generation ", generation_, " ends: ", lost < 0 ? "" : cat(names()[size_t(lost)], ": "),
             why));
     // Who computes comes back when the step is done, who opened edges at once.
-    const milliseconds give_up(welcome_.rules.give_up_ms);
-    if (stage_ != Stage::forming)
-        due_ = give_up.count() > 0 ? Clock::now() + give_up : Clock::time_point::max();
+    if (stage_ != Stage::forming) due_ = Clock::time_point::max();
     stage_ = Stage::regrouping;
     ++broken_;
     broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
@@ -138,6 +136,8 @@ void Coordinator::back(Client& client, const wire::Rejoin& rejoin) {
     regroup_.back(client.rank, rejoin.step, planned, rejoin.known);
     regroup_.heard(client.rank, Clock::now());
     if (cut_off_) regroup_.doubt(Clock::now());  // where one is back, others may be soon
+    const milliseconds give_up(welcome_.rules.give_up_ms);
+    if (give_up.count() > 0) due_ = std::min(due_, Clock::now() + give_up);
     decide();
 }
 
@@ -151,8 +151,7 @@ void Coordinator::decide() {
         return stop_job(-1, "none of its ranks answers");
     const Regroup::Verdict verdict = regroup_.verdict(Clock::now(), why);
     if (verdict == Regroup::Verdict::behind)
-        stop_job(-1, cat(why, ": this process ends; --alone would let it go on"),
-                 wire::End::membership);
+        return end_part(cat(why, ": this process ends; --alone would let it go on"));
     if (verdict == Regroup::Verdict::cut_off) wait_for_others(why);
     if (verdict == Regroup::Verdict::form && !own_rank_left()) form_again();
 }
@@ -168,7 +167,11 @@ void Coordinator::wait_for_others(const std::string& why) {
         return regroup_.doubt(now);
     }
     if (now - *cut_off_ < options_.patience) return;
-    const std::string text = cat(why, ": this part of the job ends; --alone would let it go on");
+    end_part(cat(why, ": this part of the job ends; --alone would let it go on"));
+}
+
+// The others may be gone for good: the lowest rank saves what it has.
+void Coordinator::end_part(const std::string& text) {
     const int lowest = regroup_.members().front();
     for (const ClientPtr& client : clients_)
         if (client->rank == lowest)
@@ -302,10 +305,12 @@ asio::awaitable<void> Coordinator::probe(int rank, int broken) {
     const auto matters = [&] {
         return stage_ == Stage::regrouping && broken_ == broken && regroup_.waits_for(rank);
     };
+    if (round_trip.count() > 0) co_await sleep_for(round_trip);
     for (; matters(); co_await sleep_for(milliseconds(100))) {
         std::string why;
         const wire::Health health = co_await ask_health(member, options_.first, options_.tls, why);
         if (!matters()) co_return;
+        if (pause_.note(Clock::now())) regroup_.doubt(Clock::now());
         if (health.process == member.process &&
             regroup_.is_behind(health.ring, health.generation, options_.process))
             stop_job(-1, left_behind(health.generation), wire::End::membership);

@@ -79,14 +79,17 @@ void Coordinator::hurry(Clock::time_point now) {
     if (now < due_ || stage_ == Stage::gathering || stage_ == Stage::running) return;
     if (cut_off_) return;  // then the others are not late
     due_ = Clock::time_point::max();
-    std::vector<int> late;
+    std::vector<int> late, away;
     for (const ClientPtr& client : clients_)
-        if (stage_ == Stage::forming && !client->ready) late.push_back(client->rank);
-    for (int rank = 0; rank < welcome_.world && stage_ == Stage::regrouping; ++rank)
-        if (regroup_.waits_for(rank)) late.push_back(rank);
+        if (stage_ == Stage::forming ? !client->ready : regroup_.waits_for(client->rank))
+            late.push_back(client->rank);
     const std::string why = "it did not do its part of forming the ring in time";
     if (!elastic()) return stop_job(late.front(), cat(names()[size_t(late.front())], ": ", why));
+    const bool for_all = stage_ == Stage::regrouping && welcome_.rules.give_up_ms > 0;
     lose(late, why);
+    for (int rank = 0; rank < welcome_.world && for_all; ++rank)  // that are not connected
+        if (regroup_.waits_for(rank)) away.push_back(rank);
+    lose(away, why, /*certain=*/false);
 }
 
 // Handles three missed heartbeats. If the machine does not answer either, the rank is lost. If it

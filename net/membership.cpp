@@ -254,9 +254,14 @@ asio::awaitable<void> Membership::note_deaths() {
         if (peer.process == process_) continue;
         std::string why;
         const wire::Health health = co_await ask_health(peer, first_, tls(), why);
-        const bool in_time = !regrouping_ && Clock::now() - heard < kSilence;
-        if (in_time && !why_gone(peer, health, why).empty()) dead_.insert(peer.process);
+        if (!regrouping_ && !why_gone(peer, health, why).empty()) note_death(peer.process, heard);
     }
+}
+
+void Membership::note_death(uint64_t process, Clock::time_point in_touch) {
+    const auto now = Clock::now();
+    note_pause();
+    if (now - in_touch < kSilence && !pause_.lately(now)) dead_.insert(process);
 }
 
 void Membership::handle(const Message& message) {

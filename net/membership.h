@@ -74,6 +74,8 @@ class Membership {
     void use(std::shared_ptr<Connection> connection);
     // Succeeds the coordinator that was lost; not a newcomer whose first ring is not open yet.
     void succeed(const tcp::endpoint& first);
+    // The process of a rank of the ring that broke refuses connections.
+    void refused(int rank) { note_death(welcome_.peers[size_t(rank)].process, in_ring_); }
     // All edges of this rank are open.
     void ready();
     // Its coordinator, if it has one, has sent WELCOME to a ring.
@@ -119,6 +121,7 @@ class Membership {
     void handle(const Message& message);
     void expect_edges();
     asio::awaitable<void> note_deaths();
+    void note_death(uint64_t process, Clock::time_point in_touch);
     asio::awaitable<void> watch_clock();
     void note_pause();
     void back_to_base();

@@ -34,6 +34,7 @@ class Rejoin {
     asio::awaitable<void> find_coordinator();
     asio::awaitable<bool> ask(int candidate, bool believes = true);
     asio::awaitable<Socket> dial_candidate(int candidate);
+    void gone(int candidate);
     asio::awaitable<void> find_lower_coordinator();
     asio::awaitable<void> look_around();
 
@@ -150,16 +151,20 @@ asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
             co_return true;
         }
         const auto refusal = wire::decode<wire::Refuse>(answer.body);
-        refusal.why == wire::kNoJobYet ? turn_.gone(candidate) : turn_.answers(candidate);
+        refusal.why == wire::kNoJobYet ? gone(candidate) : turn_.answers(candidate);
         if (!refusal.again && believes) m_.status().end(refusal.why, -1, wire::End::membership);
     } catch (const Error& e) {
-        if (std::string(e.what()).find("connection refused") != std::string::npos)
-            turn_.gone(candidate);
+        if (std::string(e.what()).find("connection refused") != std::string::npos) gone(candidate);
     } catch (const std::system_error&) {
         // It hung up, or dies.
     }
     m_.status().throw_if_ended();
     co_return false;
+}
+
+void Rejoin::gone(int candidate) {
+    turn_.gone(candidate);
+    if (candidate >= 0) m_.refused(candidate);
 }
 
 asio::awaitable<Socket> Rejoin::dial_candidate(int candidate) {

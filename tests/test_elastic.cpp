@@ -18,6 +18,7 @@
 
 #include "data/records.h"
 #include "data/storage.h"
+#include "net/coordinator.h"
 #include "net/tls.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/cli/commands.h"
@@ -76,6 +77,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
     const pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (pid != 0) return pid;
+    Coordinator::round_trip = std::chrono::milliseconds(3);  // a slower network than loopback
     std::FILE* out = std::fopen(cat(folder, "/rank", rank, ".out").c_str(), "a");
     Log log(out);
     int status = 1;
@@ -578,7 +580,8 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
             return std::ranges::min(std::span(begin, 8), {}, of).*of;
         };
         const auto early = uses.begin(), late = uses.end() - 8;
-        CHECK(least(late, &Use::threads) <= least(early, &Use::threads));
+        // The loader's two may be there or not.
+        CHECK(least(late, &Use::threads) <= least(early, &Use::threads) + 2);
         CHECK(least(late, &Use::descriptors) <= least(early, &Use::descriptors) + 2);
         CHECK(least(late, &Use::bytes) <= least(early, &Use::bytes) + (1 << 20));
     }

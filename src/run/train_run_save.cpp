@@ -43,7 +43,9 @@ std::string open_run_folder(const Config& config, int rank) {
 bool TrainRun::open_folder() {
     try {
         folder_ = open_run_folder(config_, std::max(first_rank_, 1));
-    } catch (const Error& error) {
+        run_log_->become(0, folder_, at_.step);
+    } catch (const std::exception& error) {
+        folder_.clear();
         log_.notice("error: ", error.what(), ". Training goes on, and saves nothing");
     }
     return !folder_.empty();
@@ -108,10 +110,10 @@ bool TrainRun::save_after_failure(const std::exception& failure) {
         for (int rank = is_left ? 0 : 1; asks && rank < end; ++rank)
             if (rank != setup_.rank() && answers(setup_.job, rank)) return is_left;
         if (folder_.empty()) folder_ = open_run_folder(config_, std::max(first_rank_, 1));
-        // Others who went on may save there.
         const std::vector<std::string> names = list_checkpoints(folder_);
-        if (!names.empty() && names.front() > fmt::format("step-{:08}", at_.step))
-            folder_ += cat("-rank", first_rank_);
+        if ((is_left || is_cut_off) && !names.empty() &&
+            names.front() > fmt::format("step-{:08}", at_.step))  // others went on, and save there
+            folder_ += cat("-rank", first_rank_), saved_step_ = -1;
         save(at_, false);  // unless it is saved already
         log_.notice("saved the state after step ", at_.step,
                     config_.sync_every > 1 ? " of this rank; what the other ranks have trained "
