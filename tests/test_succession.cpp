@@ -109,7 +109,8 @@ struct World {
         Server& s = *own.serves;
         s.all = own.open, s.generation = own.last.generation;
         s.regroup = Regroup(own.open, "the coordinator was lost", now);
-        for (const auto& ring : own.attempts) s.regroup.attempted(ring, now);
+        for (const auto& ring : own.attempts)
+            s.regroup.attempted(ring, now), add_newcomers(s.all, ring);
         if (doubts && (now - own.heard > kSilence || now - own.left_at > kSilence))
             s.regroup.doubt(now);
         const int server = rank_of(s.all, process_of(own.last, own.last.server));
