@@ -233,17 +233,20 @@ TEST_CASE("elastic: a rank at whose address another process answers is gone at o
           std::string::npos);
 }
 
-TEST_CASE("elastic: whoever waits long for a new ring hears for whom") {
-    Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
-    FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
-    wire::Rules rules;
-    rules.elastic = true;
+// Two form a ring, and rank 0 leaves it.
+static void break_ring(FakeRank& rank0, FakeRank& rank1, const wire::Rules& rules) {
     rank0.join(2, "127.0.0.1:9", rules), rank1.join(2, "127.0.0.1:10", rules);
     rank0.await_welcome(), rank1.await_welcome();
     rank1.send(wire::encode_empty(wire::Type::ready, rank1.welcome().generation));
     rank0.ready();
     rank0.send(wire::encode(wire::Rejoin{rank0.welcome().job, rank0.process(), 3, "a link broke"}));
+}
+
+TEST_CASE("elastic: whoever waits long for a new ring hears for whom") {
+    Diary diary;
+    LoneCoordinator coordinator(2, diary.log());
+    FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
+    break_ring(rank0, rank1, {.elastic = true});
     for (int i = 0; i < 29; ++i, std::this_thread::sleep_for(milliseconds(200)))
         rank0.beat({}), rank1.beat({});
     CHECK(wire::decode_text(rank0.await(wire::Type::notice).body) ==
@@ -254,13 +257,7 @@ TEST_CASE("elastic: --give-up holds for a rank that lives and does not come to t
     Diary diary;
     LoneCoordinator coordinator(2, diary.log());
     FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
-    wire::Rules rules;
-    rules.elastic = true, rules.give_up_ms = 1'000;
-    rank0.join(2, "127.0.0.1:9", rules), rank1.join(2, "127.0.0.1:10", rules);
-    rank0.await_welcome(), rank1.await_welcome();
-    rank1.send(wire::encode_empty(wire::Type::ready, rank1.welcome().generation));
-    rank0.ready();
-    rank0.send(wire::encode(wire::Rejoin{rank0.welcome().job, rank0.process(), 3, "a link broke"}));
+    break_ring(rank0, rank1, {.elastic = true, .give_up_ms = 1'000});
     for (int i = 0; i < 8; ++i, std::this_thread::sleep_for(milliseconds(200)))
         rank0.beat({}), rank1.beat({});
     rank0.await_welcome();
