@@ -7,6 +7,19 @@
 
 #include "kernels/backend.h"
 
+namespace convoy {
+
+// Of floats that have a data().
+inline Tensor view(auto& floats, Shape s) { return {floats.data(), s}; }
+
+struct ConvCase {
+    Shape x;
+    int K;
+    Window window;
+};
+
+}  // namespace convoy
+
 namespace convoy::reference {
 
 struct Array {

@@ -5,16 +5,8 @@
 # usage: tests/scaling.sh
 set -um # m: background jobs take SIGINT
 cd "$(dirname "$0")/.." || exit
-[ -x trainer ] || make -s trainer || exit
-work=$(mktemp -d "${TMPDIR:-/tmp}/convoy-scaling-XXXXXX")
-job=""
-finish() {
-    [ -z "$job" ] || kill -TERM "$job" 2>/dev/null
-    rm -rf "$work"
-}
-trap finish EXIT
-trap 'exit 1' INT TERM
 . tests/shell_support
+set_up
 need python3:python3 ip:iproute2 pgrep:procps shellcheck:shellcheck
 shellcheck -S warning tests/scaling.sh tools/hosts || fail "shellcheck finds mistakes"
 

@@ -21,9 +21,6 @@ const Case kCases[] = {
     {{2, 1, 1, 70}, {0, 2}},
 };
 
-Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
-Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
-
 // x̂ is of size ~1 for any x, but with M = 1 it is 0 and rstd is 1/√eps ≈ 316.
 double tolerance_of(const Case& c) { return sum_tolerance(32, c.x.N * c.x.H * c.x.W == 1 ? 4 : 1); }
 

@@ -18,8 +18,6 @@ std::vector<float> random_halves(size_t n, uint64_t seed) {
     for (float& v : x) v = reference::rounded(v, Precision::kBf16);
     return x;
 }
-Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
-Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
 
 // arithmetic: what the op's own sums may be off by.
 template <class Got, class Want>

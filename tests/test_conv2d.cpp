@@ -9,19 +9,13 @@ TEST_SUITE_BEGIN("device");
 
 namespace {
 
-struct Case {
-    Shape x;
-    int K;
-    Window window;
-};
-
 // What a convolution needs, filled with random numbers.
 struct Problem {
     Shape x_shape, w_shape, y_shape;
     Window window;
     std::vector<float> x, w, b, dy;
 
-    explicit Problem(const Case& c, uint64_t seed = 1)
+    explicit Problem(const ConvCase& c, uint64_t seed = 1)
         : x_shape(c.x),
           w_shape{c.K, c.window.size_h, c.window.size_w, c.x.C},
           y_shape(reference::conv_shape(c.x, w_shape, c.window)),
@@ -50,10 +44,7 @@ std::unique_ptr<Backend> each_direct(int threads) {
     return backend->name() == "cpu" ? direct(threads) : std::move(backend);
 }
 
-Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
-Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
-
-const Case kCases[] = {
+const ConvCase kCases[] = {
     {{1, 1, 1, 1}, 1, Window::square(1)},
     {{2, 5, 7, 3}, 5, Window::square(3, 1, 1)},
     {{1, 6, 6, 33}, 35, Window::square(3, 1, 1)},
@@ -78,7 +69,7 @@ const Case kCases[] = {
 
 TEST_CASE("conv2d matches the formula in double, with and without bias and relu") {
     auto backend = each_direct(2);
-    for (const Case& c : kCases) {
+    for (const ConvCase& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
         for (bool full : {false, true}) {
@@ -94,7 +85,7 @@ TEST_CASE("conv2d matches the formula in double, with and without bias and relu"
 
 TEST_CASE("conv2d_grad_x matches the formula in double, with and without mask") {
     auto backend = each_direct(2);
-    for (const Case& c : kCases) {
+    for (const ConvCase& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
         const double terms = double(p.w_shape.N) * p.w_shape.H * p.w_shape.W;
@@ -111,7 +102,7 @@ TEST_CASE("conv2d_grad_x matches the formula in double, with and without mask") 
 
 TEST_CASE("conv2d_grad_w adds the formula in double to what is there") {
     auto backend = each_direct(2);
-    for (const Case& c : kCases) {
+    for (const ConvCase& c : kCases) {
         Problem p(c);
         CAPTURE(p.text());
         const std::vector<float> dw0 = random_floats(p.w.size(), 9), db0 = random_floats(c.K, 10);
@@ -168,9 +159,9 @@ TEST_CASE("conv2d_grad_x and conv2d_grad_w match finite differences, stride 2, p
 }
 
 TEST_CASE("convolutions give the same bits in every run, and the same sums on 1, 2 and 3 threads") {
-    const Case cases[] = {{{2, 13, 11, 20}, 40, Window::square(3, 1, 1)},
-                          {{2, 31, 31, 3}, 64, Window::square(11, 4, 2)}};
-    for (const Case& c : cases) {
+    const ConvCase cases[] = {{{2, 13, 11, 20}, 40, Window::square(3, 1, 1)},
+                              {{2, 31, 31, 3}, 64, Window::square(11, 4, 2)}};
+    for (const ConvCase& c : cases) {
         Problem p(c);
         CAPTURE(p.text());
         const auto all = [&](Backend& backend) {

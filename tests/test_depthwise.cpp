@@ -28,9 +28,6 @@ const Case kCases[] = {
     {{1, 2, 3, 40}, Window::square(7, 1, 3)},        // a window larger than the image
 };
 
-Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
-Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
-
 // What x and w are multiplied as, and what a stored result may be off by beside its sum.
 void check(Backend& backend, Precision precision) {
     const bool halves = precision == Precision::kBf16;

@@ -17,9 +17,6 @@ struct Case {
 const Case kCases[] = {{1, 1, 1},    {2, 3, 5},    {17, 33, 35}, {16, 64, 32},
                        {5, 700, 67}, {31, 300, 3}, {64, 40, 35}, {30, 2100, 45}};
 
-Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
-Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
-
 // A linear layer is a convolution of 1x1 images.
 const Window kPoint = Window::square(1);
 

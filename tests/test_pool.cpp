@@ -24,9 +24,6 @@ const Case kCases[] = {
     {{1, 6, 7, 5}, Window{3, 2, 2, 1, 0, 0, 1, 1}},  // windows that end outside
 };
 
-Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
-Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
-
 // Few different values, so that many windows have equal maxima; all negative, so that padding
 // taken for a zero would win.
 std::vector<float> steps(size_t n, uint64_t seed) {

@@ -12,12 +12,7 @@ TEST_SUITE_BEGIN("device");
 
 namespace {
 
-struct Case {
-    Shape x;
-    int K;
-    Window window;
-};
-const Case kCases[] = {
+const ConvCase kCases[] = {
     {{1, 1, 1, 1}, 1, Window::square(1)},
     {{2, 5, 7, 3}, 5, Window::square(3, 1, 1)},      // single floats in all three
     {{1, 35, 31, 3}, 24, Window::square(11, 4, 2)},  // a first layer
@@ -47,7 +42,7 @@ double storage_tolerance(Precision precision, const std::vector<double>& want) {
     return precision == Precision::kBf16 ? largest * 0x1p-8 : 0;
 }
 
-void check_conv(Backend& backend, Precision precision, const Case& c) {
+void check_conv(Backend& backend, Precision precision, const ConvCase& c) {
     const Shape xs = c.x, ws{c.K, c.window.size_h, c.window.size_w, xs.C};
     const Shape ys = reference::conv_shape(xs, ws, c.window);
     CAPTURE(cat("x ", xs.text(), " w ", ws.text()));
@@ -92,12 +87,12 @@ void check_conv(Backend& backend, Precision precision, const Case& c) {
 
 TEST_CASE("conv2d and its gradients in tf32 are the formula of numbers with 10 bits") {
     auto backend = each_backend(2, Precision::kTf32);
-    for (const Case& c : kCases) check_conv(*backend, Precision::kTf32, c);
+    for (const ConvCase& c : kCases) check_conv(*backend, Precision::kTf32, c);
 }
 
 TEST_CASE("conv2d and its gradients in bf16 are the formula of numbers with 7 bits") {
     auto backend = each_backend(2, Precision::kBf16);
-    for (const Case& c : kCases) check_conv(*backend, Precision::kBf16, c);
+    for (const ConvCase& c : kCases) check_conv(*backend, Precision::kBf16, c);
 }
 
 // Cut into bands, with more panels than threads, and gradients of weights that each thread sums for
@@ -105,13 +100,13 @@ TEST_CASE("conv2d and its gradients in bf16 are the formula of numbers with 7 bi
 TEST_CASE("conv2d and its gradients in bf16 on the CPU, where images and filters are cut") {
     ThroughDevice backend(make_backend(
         "cpu", {.threads = 2, .conv = ConvMethod::kDirect, .precision = Precision::kBf16}));
-    for (const Case& c : {Case{{1, 50, 47, 32}, 40, Window::square(3, 1, 1)},
-                          {{2, 6, 5, 72}, 130, Window::square(3, 1, 1)},
-                          {{1, 9, 11, 40}, 200, Window::square(5, 1, 2)},
-                          {{1, 61, 57, 3}, 20, Window::square(7, 2, 3)},
-                          {{3, 33, 31, 64}, 48, Window::square(1, 2)},
-                          {{1, 60, 60, 32}, 33, Window::square(1)},
-                          {{2, 40, 43, 150}, 230, Window{1, 2, 1, 1, 0, 1}}})
+    for (const ConvCase& c : {ConvCase{{1, 50, 47, 32}, 40, Window::square(3, 1, 1)},
+                              {{2, 6, 5, 72}, 130, Window::square(3, 1, 1)},
+                              {{1, 9, 11, 40}, 200, Window::square(5, 1, 2)},
+                              {{1, 61, 57, 3}, 20, Window::square(7, 2, 3)},
+                              {{3, 33, 31, 64}, 48, Window::square(1, 2)},
+                              {{1, 60, 60, 32}, 33, Window::square(1)},
+                              {{2, 40, 43, 150}, 230, Window{1, 2, 1, 1, 0, 1}}})
         check_conv(backend, Precision::kBf16, c);
 }
 

@@ -77,9 +77,6 @@ std::vector<float> rounded(std::vector<float> x, Precision precision) {
     return x;
 }
 
-Tensor view(std::vector<float>& v, Shape s) { return {v.data(), s}; }
-Tensor view(Guarded& v, Shape s) { return {v.data(), s}; }
-
 }  // namespace
 
 TEST_CASE("Winograd's forward, grad_x and grad_w are within 5e-6 of the formula in double") {
