@@ -26,6 +26,7 @@ size_t most_seats() {
 }  // namespace
 
 milliseconds Coordinator::form_patience{60'000};  // edges have 30 s by themselves
+milliseconds Coordinator::lone_patience{600'000};
 milliseconds Coordinator::round_trip{0};
 
 uint64_t fresh_id() {

@@ -48,10 +48,12 @@ class Coordinator {
         TlsContext tls = {};
         bool server_left = false;  // the coordinator before was not lost: its rank has left
         bool cut_off = false;      // it was silent: perhaps this process is what was lost
-        std::chrono::milliseconds patience{600'000};  // of a part of the job that was cut off
-        std::set<uint64_t> dead = {};                 // processes, for certain
+        // Of a part of the job that was cut off.
+        std::chrono::milliseconds patience = lone_patience;
+        std::set<uint64_t> dead = {};  // processes, for certain
     };
     static std::chrono::milliseconds form_patience;  // for ranks to form a ring; tests lower it
+    static std::chrono::milliseconds lone_patience;  // without a rank; tests lower it
     static std::chrono::milliseconds round_trip;     // 0; tests: as if probes took longer
 
     Coordinator(asio::io_context& io, Options options, Log& log);

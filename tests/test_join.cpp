@@ -265,6 +265,31 @@ TEST_CASE("elastic: --give-up holds for a rank that lives and does not come to t
     CHECK(rank1.await_end(wire::End::membership).find("was left behind") != std::string::npos);
 }
 
+TEST_CASE("elastic: a coordinator on its own gives up a job of which nobody answers") {
+    const auto usual = std::exchange(Coordinator::lone_patience, milliseconds(500));
+    {
+        Diary diary;
+        LoneCoordinator coordinator(2, diary.log());
+        asio::io_context io;
+        tcp::acceptor silent(io, {asio::ip::make_address("127.0.0.1"), 0});
+        const std::string address = cat("127.0.0.1:", silent.local_endpoint().port());
+        uint64_t jobs[2];
+        for (uint64_t& job : jobs) {
+            FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
+            for (FakeRank* rank : {&rank0, &rank1}) rank->join(2, address, {.elastic = true});
+            rank0.await_welcome(), rank1.await_welcome();
+            job = rank0.welcome().job;
+            rank1.send(wire::encode_empty(wire::Type::ready, rank1.welcome().generation));
+            rank0.ready();
+            rank0.die(), rank1.die();
+            for (int i = 0; i < 400 && diary.text().find("ranks answers") == std::string::npos; ++i)
+                std::this_thread::sleep_for(milliseconds(50));
+        }
+        CHECK(jobs[0] != jobs[1]);
+    }
+    Coordinator::lone_patience = usual;
+}
+
 // Four ranks; 2 and 3 fall silent, then 1, before the ring of the other two is open. If that ring
 // counted, rank 0 would be half of it, with the lowest rank, and go on beside the others.
 TEST_CASE("elastic: a ring that was never open is no majority") {
