@@ -129,6 +129,14 @@ class RingCommunicator final : public Communicator {
     std::future<void> allreduce_sum(std::span<float> data) override {
         return submit([this, data] { ring_->sum(data); });
     }
+    void set_listeners(std::vector<int> ranks) override {
+        const auto listens = [asked = ranks](int rank) { return std::ranges::count(asked, rank); };
+        // Of those that sum in shared memory all listen, or none.
+        for (const auto& host : hosts_of(me_.ring, me_.peers))
+            if (me_.rules.shm && !std::ranges::all_of(host, listens))
+                std::erase_if(ranks, [&](int rank) { return std::ranges::count(host, rank); });
+        submit([&] { ring_->set_listeners(std::move(ranks)); }).wait();
+    }
     std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
         ENSURE(int(blocks.size()) == world_, blocks.size(), " blocks");
         std::vector<std::span<std::byte>> bytes;

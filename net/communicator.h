@@ -110,6 +110,10 @@ class Communicator {
     // unwritten until the future is ready; the future carries the Error, if any. Ready means that
     // this rank holds the result, not that the others do. Every rank ends with the same bits.
     virtual std::future<void> allreduce_sum(std::span<float> data) = 0;
+    // From the next sum on these ranks bring zeros and want the sums only, the same on every rank
+    // and until the next regroup(): for an even number of other ranks, no link of these carries
+    // more for it. {}: none. Blocks until the sums before it are done.
+    virtual void set_listeners(std::vector<int> ranks) { (void)ranks; }
 
     // Starts an all-gather of floats, in order with the sums: blocks[r] of rank r reaches every
     // rank. All ranks know all sizes (they may differ, or be 0); the caller fills this rank's own

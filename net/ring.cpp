@@ -9,6 +9,12 @@
 // Each rank sends 2·(world-1)/world of the data. A chunk is summed along one path only, so every
 // rank ends with the same bits.
 //
+// A link carries all data twice, but for the chunks of which its two ends are the first to hold the
+// sum. Of a listener, which brings zeros, there is no such chunk; so then every second rank,
+// counted back from the listener, has one, of twice the size, and the listener does not send its
+// zeros. N ranks send 2·(N-1)/N then as if it were not there; an odd N sends 2·N/(N+1), as N+1
+// ranks do.
+//
 // The steps do not wait for each other. A rank sends one stream of pieces and receives another;
 // piece s of the first is piece s of the second, one addition later:
 //
@@ -80,7 +86,9 @@ std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
 class Ring::Flow {
  public:
     // `bytes`: of the whole collective; all ranks must agree. `bf16`: floats that travel as bf16.
-    Flow(Ring& ring, wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16)
+    // first_out: this rank does not send its own piece; first_in: its left one does not.
+    Flow(Ring& ring, wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16,
+         bool first_out = false, bool first_in = false)
         : ring_(ring),
           right_(ring.link(ring.position_ + 1)),
           left_(ring.link(ring.position_ - 1)),
@@ -89,6 +97,8 @@ class Ring::Flow {
           received_(received),
           sums_(sums),
           bf16_(bf16),
+          out_{first_out},
+          in_{1 + first_in},
           sent_track_(ring.sent_track()),
           received_track_(ring.received_track()),
           span_(sent_track_, trace_name(type), header_.number, double(bytes)) {
@@ -267,7 +277,7 @@ class Ring::Flow {
     const wire::Header header_;
     const int sent_, received_, sums_;
     const bool bf16_;
-    Place out_{0}, in_{1};
+    Place out_, in_;
     std::span<const std::byte> staged_;  // header or packed floats, in the outbox
     bool header_sent_ = false;
     std::byte header_bytes_[wire::kHeaderBytes];
@@ -308,13 +318,20 @@ void Ring::sum(std::span<float> data) {
 
 void Ring::sum_around(std::span<float> data) {
     const int laps = 2 * (world() - 1);
+    std::vector<size_t> begin{0};  // of each chunk, in parts of one size
+    for (int chunk = 0; chunk < world(); ++chunk)
+        begin.push_back(begin.back() + has_first(chunk - 1));
+    ENSURE(begin.back() > 0, "all ranks listen");
     pieces_.clear();
     for (int piece = 0; piece <= laps; ++piece) {  // chunk position, position-1, position-2, …
-        const size_t w = size_t(world()), chunk = size_t(position_ - piece + 2 * world()) % w;
-        const size_t first = data.size() * chunk / w, last = data.size() * (chunk + 1) / w;
+        const size_t chunk = size_t(position_ - piece + 2 * world()) % size_t(world());
+        const size_t first = data.size() * begin[chunk] / begin.back();
+        const size_t last = data.size() * begin[chunk + 1] / begin.back();
         pieces_.push_back(std::as_writable_bytes(data.subspan(first, last - first)));
     }
-    Flow(*this, wire::Type::sum, data.size_bytes(), laps, laps, world() - 1, bf16_).run();
+    Flow(*this, wire::Type::sum, data.size_bytes(), laps, laps, world() - 1, bf16_,
+         listens(position_), listens(position_ - 1))
+        .run();
 }
 
 void Ring::gather(std::span<const std::span<std::byte>> blocks, bool floats) {

@@ -7,6 +7,7 @@
 // another sum is a link that broke.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -65,6 +66,8 @@ class Ring {
     // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
     // and summed in fp32; small sums always travel as fp32.
     void sum(std::span<float> data);
+    // Communicator's.
+    void set_listeners(std::vector<int> ranks) { listeners_ = std::move(ranks); }
     // blocks[r] = rank r's, on every rank. The caller fills this rank's own block; all ranks know
     // all sizes. Blocks of `floats` are sent as bf16 if the ring's sums are, and rounded on their
     // owner too.
@@ -83,6 +86,13 @@ class Ring {
     std::array<EdgeTiming, 2> probe(int peer, bool left);
     void sum_by_host(std::span<float> data);
     void sum_around(std::span<float> data);
+    bool listens(int place) const {
+        return std::ranges::find(listeners_, at(place)) != listeners_.end();
+    }
+    // Whether the place is the first to hold the sum of a chunk: that of the next place.
+    bool has_first(int place) const {
+        return listeners_.empty() || (!listens(place) && !has_first(place + 1));
+    }
     void recursive_doubling(wire::Type type, std::span<float> data);
     Track* sent_track() const { return tracks_ ? tracks_->sent.load() : nullptr; }
     Track* received_track() const { return tracks_ ? tracks_->received.load() : nullptr; }
@@ -102,6 +112,7 @@ class Ring {
     std::vector<Link> links_;
     uint32_t generation_, number_ = 0;
     bool bf16_;
+    std::vector<int> listeners_;
     std::vector<std::span<std::byte>> pieces_;
     std::vector<std::byte> outbox_, inbox_;
     std::atomic<uint64_t>& moved_;

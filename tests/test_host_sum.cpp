@@ -185,6 +185,7 @@ TEST_CASE("--shm: one rank of each host goes around, and sends 2(hosts-1)/hosts 
             const size_t n = 12 * 20'000;
             std::vector<std::vector<float>> results(hosts.size()), large(hosts.size());
             std::vector<uint64_t> sent(hosts.size());
+            std::atomic<int> right = 0;
             run_ranks(
                 world,
                 [&](JoinOptions& options) {
@@ -203,8 +204,16 @@ TEST_CASE("--shm: one rank of each host goes around, and sends 2(hosts-1)/hosts 
                     sent[me] = c.bytes_sent() - before;
                     large[me].assign(700'001, float(me + 1));
                     c.allreduce_sum(large[me]).get();
+                    for (int listener = 0; listener < world; ++listener) {
+                        c.set_listeners({listener});
+                        std::vector<float> heard(20'001, int(me) == listener ? 0 : float(me + 1));
+                        c.allreduce_sum(heard).get();
+                        const float sum = float(world * (world + 1) / 2 - listener - 1);
+                        right += heard == std::vector<float>(heard.size(), sum);
+                    }
                     c.barrier();
                 });
+            CHECK(right == world * world);
             const size_t others = names.size() - 1, unit = bf16 ? 2 : 4;
             for (size_t rank = 0; rank < hosts.size(); ++rank) {
                 CAPTURE(rank);

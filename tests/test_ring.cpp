@@ -1,5 +1,6 @@
 #include <atomic>
 #include <cstring>
+#include <set>
 
 #include "net/reduce.h"
 #include "tests/net_support.h"
@@ -110,6 +111,51 @@ TEST_CASE("each rank sends 2(world-1)/world of the data and a header, half of it
             const size_t wire_bytes = bf16 ? 2 : 4;
             for (uint64_t bytes : sent)
                 CHECK(bytes == 2 * size_t(world - 1) * (n / size_t(world) * wire_bytes + 8) + 24);
+        }
+}
+
+TEST_CASE(
+    "ranks that listen get the sums, and of an even number of others none sends more for it") {
+    // Ranks in ring order; some of them listen.
+    const std::pair<int, std::set<int>> rings[] = {
+        {2, {1}},    {3, {2}}, {4, {0}},       {4, {2}},    {5, {3}}, {5, {1, 2}},
+        {6, {0, 3}}, {7, {6}}, {7, {2, 3, 5}}, {8, {0, 7}}, {9, {8}}};
+    for (const auto& [world, listeners] : rings)
+        for (const bool bf16 : {false, true}) {
+            CAPTURE(world);
+            CAPTURE(listeners.size());
+            CAPTURE(bf16);
+            const size_t others = size_t(world) - listeners.size(), n = 840 * 6 * 4 + 1;
+            std::vector<float> want(n, 0);
+            for (int rank = 0; rank < world; ++rank)
+                for (size_t i = 0; i < n && !listeners.contains(rank); ++i)
+                    want[i] += addend(rank, i);
+            std::vector<uint64_t> sent(static_cast<size_t>(world));
+            std::atomic<int> right = 0;
+            run_ranks(
+                world, [&](JoinOptions& options) { options.bf16_wire = bf16 && options.rank == 0; },
+                [&](Job& job) {
+                    Communicator& communicator = *job.communicator;
+                    const int rank = communicator.rank();
+                    for (const bool listen : {true, false}) {
+                        if (listen)
+                            communicator.set_listeners({listeners.begin(), listeners.end()});
+                        std::vector<float> data(n, 0);
+                        for (size_t i = 0; i < n && !listeners.contains(rank); ++i)
+                            data[i] = addend(rank, i);
+                        const uint64_t before = communicator.bytes_sent();
+                        communicator.allreduce_sum(data).get();
+                        if (listen) sent[size_t(rank)] = communicator.bytes_sent() - before;
+                        right += data == want;
+                        communicator.set_listeners({});
+                    }
+                });
+            CHECK(right == 2 * world);
+            const size_t owners = (others + 1) / 2;
+            if (listeners.size() > 1) continue;
+            for (const uint64_t bytes :
+                 sent)  // and, at most, of each piece a part of one, and sums
+                CHECK(bytes <= (2 * n - n / owners) * (bf16 ? 2 : 4) + 24 + 2 * size_t(world) * 12);
         }
 }
 

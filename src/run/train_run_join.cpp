@@ -77,6 +77,7 @@ void TrainRun::meet_newcomers(const std::vector<json>& all, const json& root) {
     const double idle = std::max(0.0, step - (now.net_busy - pace_.net_busy) / steps);
     slices_ = std::make_unique<StateSlices>(model_->params(), *optimizer_, *backend_, communicator_,
                                             newcomers, kSlowdown * step + kOfIdle * idle);
+    communicator_.set_listeners(newcomers);
     follow(root);
     optimizer_->steps_done = root["optimizer"];
     cut_anew();
@@ -93,6 +94,7 @@ void TrainRun::pass_slice() {
     const double bytes = slices_->bytes();
     const int slices = slices_->slices();
     slices_.reset();
+    communicator_.set_listeners({});
     keep_weights_equal();
     cut_anew();
     log_.info("newcomers have weights and optimizer state after step ", at_.step,
