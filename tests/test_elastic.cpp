@@ -313,7 +313,11 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
         const std::string run = cat(folder.path().string(), "/run", rank);
         std::ifstream file(run + "/log.jsonl");
         for (std::string line; std::getline(file, line);) {
-            const json event = json::parse(line);
+            const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
+            if (event.is_discarded()) {  // a kill may end a write where a page of memory does
+                CHECK((rank == cut.rank || outcome.status[size_t(rank)] != 0));
+                continue;
+            }
             if (event["event"] == "step") {
                 outcome.losses[event["step"].get<int64_t>()] = event["loss"];
                 outcome.step_images[event["step"].get<int64_t>()] = event["images"];
@@ -491,7 +495,7 @@ TEST_CASE("elastic: a rank that comes back late leaves the checkpoints of the ot
     const TempDir folder;  // of all ranks, on one disk
     const std::string run = folder / "run";
     const Outcome whole = run_job({});
-    const Outcome outcome = run_job({0, whole.operations * 3 / 4, false, SIGSTOP}, {"out=" + run},
+    const Outcome outcome = run_job({0, whole.operations / 2, false, SIGSTOP}, {"out=" + run},
                                     /*resume=*/true);
     INFO(outcome.logs);
     CHECK(outcome.status == std::vector{1, 0, 0});
