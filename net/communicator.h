@@ -111,8 +111,8 @@ class Communicator {
     // this rank holds the result, not that the others do. Every rank ends with the same bits.
     virtual std::future<void> allreduce_sum(std::span<float> data) = 0;
     // From the next sum on these ranks bring zeros and want the sums only, the same on every rank
-    // and until the next regroup(): for an even number of other ranks, no link of these carries
-    // more for it. {}: none. Blocks until the sums before it are done.
+    // and until the next regroup(). Where the others are even in number, between listeners too, no
+    // link carries more for it. {}: none. Blocks until the sums before it are done.
     virtual void set_listeners(std::vector<int> ranks) { (void)ranks; }
 
     // Starts an all-gather of floats, in order with the sums: blocks[r] of rank r reaches every

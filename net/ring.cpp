@@ -10,10 +10,9 @@
 // rank ends with the same bits.
 //
 // A link carries all data twice, but for the chunks of which its two ends are the first to hold the
-// sum. Of a listener, which brings zeros, there is no such chunk; so then every second rank,
-// counted back from the listener, has one, of twice the size, and the listener does not send its
-// zeros. N ranks send 2·(N-1)/N then as if it were not there; an odd N sends 2·N/(N+1), as N+1
-// ranks do.
+// sum. Of listeners, which bring zeros, there is no such chunk; so then every second rank, counted
+// back from a listener, has one, of twice the size, and listeners do not send their zeros. N ranks
+// send 2·(N-1)/N then as if these were not there; an odd N sends 2·N/(N+1), as N+1 ranks do.
 //
 // The steps do not wait for each other. A rank sends one stream of pieces and receives another;
 // piece s of the first is piece s of the second, one addition later:
@@ -86,9 +85,10 @@ std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
 class Ring::Flow {
  public:
     // `bytes`: of the whole collective; all ranks must agree. `bf16`: floats that travel as bf16.
-    // first_out: this rank does not send its own piece; first_in: its left one does not.
+    // first_out: the first piece that this rank sends, where it is not its own; first_in: how many
+    // its left one leaves out.
     Flow(Ring& ring, wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16,
-         bool first_out = false, bool first_in = false)
+         int first_out = 0, int first_in = 0)
         : ring_(ring),
           right_(ring.link(ring.position_ + 1)),
           left_(ring.link(ring.position_ - 1)),
@@ -185,7 +185,8 @@ class Ring::Flow {
             staged_ = staged_.subspan(n);
             header_sent_ = header_sent_ || staged_.empty();
         }
-        ring_.sent_ += n;
+        ring_.sent_ += n, ring_.moved_ += n;
+        if (ring_.host_) ring_.host_->progress(n);
         return n > 0;
     }
 
@@ -330,7 +331,7 @@ void Ring::sum_around(std::span<float> data) {
         pieces_.push_back(std::as_writable_bytes(data.subspan(first, last - first)));
     }
     Flow(*this, wire::Type::sum, data.size_bytes(), laps, laps, world() - 1, bf16_,
-         listens(position_), listens(position_ - 1))
+         listeners_to(position_), listeners_to(position_ - 1))
         .run();
 }
 

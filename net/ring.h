@@ -52,7 +52,7 @@ struct SharedNews {
 class Ring {
  public:
     // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16. `moved`
-    // counts the bytes that arrive. tracks: may be null; there, `group` tells the rings of a
+    // counts the bytes that come and go. tracks: may be null; there, `group` tells the rings of a
     // generation apart.
     Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
          std::atomic<uint64_t>& moved, const RingTracks* tracks = nullptr, int group = 0);
@@ -89,6 +89,8 @@ class Ring {
     bool listens(int place) const {
         return std::ranges::find(listeners_, at(place)) != listeners_.end();
     }
+    // How many listeners there are in a row, up to the place.
+    int listeners_to(int place) const { return listens(place) ? 1 + listeners_to(place - 1) : 0; }
     // Whether the place is the first to hold the sum of a chunk: that of the next place.
     bool has_first(int place) const {
         return listeners_.empty() || (!listens(place) && !has_first(place + 1));

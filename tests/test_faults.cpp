@@ -321,6 +321,22 @@ TEST_CASE("--give-up: a rank that all wait for is left behind, and told so; the 
     }
 }
 
+TEST_CASE("--give-up: a long sum to which only one link carries anything is no stall") {
+    run_ranks(
+        2,
+        [](JoinOptions& options) {
+            options.give_up = std::chrono::milliseconds(600);
+            options.limit = [](size_t bytes) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                return std::min<size_t>(bytes, 8192);
+            };
+        },
+        [](Job& job) {
+            job.communicator->set_listeners({1});
+            CHECK_NOTHROW(sum(job, 250'000));
+        });
+}
+
 // Of this process.
 struct Use {
     int64_t threads = 0, descriptors = 0, bytes = 0;
