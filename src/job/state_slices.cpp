@@ -7,11 +7,12 @@
 
 namespace convoy {
 
-constexpr size_t kFirstBytes = 256 << 10;  // before anybody knows how fast the ring is
+constexpr size_t kFirstBytes = 256 << 10;  // at least
 constexpr size_t kLeastBytes = 64 << 10;
 
 StateSlices::StateSlices(Params& params, const Optimizer& optimizer, Backend& backend,
-                         Communicator& communicator, std::vector<int> newcomers, double seconds)
+                         Communicator& communicator, std::vector<int> newcomers, double seconds,
+                         size_t first_bytes)
     : params_(params),
       arenas_(optimizer.arenas()),
       by_tensor_(optimizer.by_tensor()),
@@ -19,7 +20,7 @@ StateSlices::StateSlices(Params& params, const Optimizer& optimizer, Backend& ba
       communicator_(communicator),
       newcomers_(std::move(newcomers)),
       seconds_(seconds),
-      wanted_(kFirstBytes) {}
+      wanted_(std::max(first_bytes, kFirstBytes)) {}
 
 StateSlices::~StateSlices() {
     if (notes_sent_.valid()) notes_sent_.wait();

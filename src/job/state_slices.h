@@ -26,9 +26,11 @@ namespace convoy {
 class StateSlices {
  public:
     // newcomers: the ranks that have no state, the same on all. seconds: how long the ring may be
-    // busy with one slice, for this rank. All must outlive this.
+    // busy with one slice, for this rank; first_bytes: about the size of the first one, on
+    // all ranks; the next ones follow from how fast it was. All must outlive this.
     StateSlices(Params& params, const Optimizer& optimizer, Backend& backend,
-                Communicator& communicator, std::vector<int> newcomers, double seconds);
+                Communicator& communicator, std::vector<int> newcomers, double seconds,
+                size_t first_bytes);
     ~StateSlices();  // waits for a slice that is under way
 
     // On all ranks before the same step: takes the slice that was sent last and sends the next one,

@@ -107,6 +107,7 @@ class TrainRun {
     void cut_shares(const std::vector<int>& before);
     bool can_stay() const;
     bool fit_as_they_are(const std::vector<nlohmann::json>& all, const nlohmann::json& root) const;
+    double slice_seconds() const;
     void meet_newcomers(const std::vector<nlohmann::json>& all, const nlohmann::json& root);
     void pass_slice();
     void cut_anew();

@@ -204,9 +204,11 @@ std::vector<json> TrainRun::tell() {
     const double own_share = agreed_ ? 0 : setup_.shares.newcomer;
     // For how many images its model and its loaders are; -1: they are to be made.
     const int images = trainer_ ? model_->max_batch() : -1;
+    const double speed = double(communicator_.bytes_sent()) / (communicator_.seconds_busy() + 1e-3);
     const auto all = gather_json(communicator_, {{"step", at_.step},
                                                  {"sizes", sizes_of(optimizer_->arenas())},
                                                  {"images", images},
+                                                 {"slice", slice_seconds() * speed},
                                                  {"shares", setup_.shares.weights},
                                                  {"share", own_share},
                                                  {"epoch", at_.epoch},

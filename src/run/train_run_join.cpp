@@ -66,17 +66,26 @@ bool TrainRun::fit_as_they_are(const std::vector<json>& all, const json& root) c
     return true;
 }
 
-void TrainRun::meet_newcomers(const std::vector<json>& all, const json& root) {
-    std::vector<int> newcomers;
-    for (size_t rank = 0; rank < all.size(); ++rank)
-        if (all[rank]["step"] < 0) newcomers.push_back(int(rank));
-    // Of a step: how long it takes, and its network.
+// How long the ring may be busy with a slice.
+double TrainRun::slice_seconds() const {
+    if (!trainer_) return 0;
     const Clocks now = clocks();
     const double steps = double(std::max<int64_t>(at_.step - pace_step_, 1));
     const double step = (now.compute - pace_.compute + now.net_wait - pace_.net_wait) / steps;
     const double idle = std::max(0.0, step - (now.net_busy - pace_.net_busy) / steps);
+    return kSlowdown * step + kOfIdle * idle;
+}
+
+void TrainRun::meet_newcomers(const std::vector<json>& all, const json& root) {
+    std::vector<int> newcomers;
+    double first = 1e9;
+    for (size_t rank = 0; rank < all.size(); ++rank)
+        if (all[rank]["step"] < 0)
+            newcomers.push_back(int(rank));
+        else
+            first = std::min(first, all[rank]["slice"].get<double>());
     slices_ = std::make_unique<StateSlices>(model_->params(), *optimizer_, *backend_, communicator_,
-                                            newcomers, kSlowdown * step + kOfIdle * idle);
+                                            newcomers, slice_seconds(), size_t(first));
     communicator_.set_listeners(newcomers);
     follow(root);
     optimizer_->steps_done = root["optimizer"];
