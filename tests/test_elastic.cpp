@@ -39,7 +39,7 @@ struct Cut {
     bool half = false;  // that one moves half of its bytes, the next one does not happen
     int signal = SIGKILL;
     std::map<int, int> leave = {};  // rank → the step from which on it has SIGTERM
-    bool joins = false;             // rank 2 is none yet: it joins the others in their second step
+    int joins = 0;  // so many of the last ranks are none yet: they join in the second step
     std::vector<std::string> own = {};  // its options
     bool early = false;                 // operations count from the beginning of the set-up
     bool reset =
@@ -129,8 +129,8 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             if (rank == 0 || name == "coord" || name == "rank" || name == "out")
                 line.given[name] = "--" + name;
         }
-        if (cut.joins) set_option(line.config, "world", std::to_string(kWorld - 1));
-        if (cut.joins && rank == 2) {
+        if (cut.joins > 0) set_option(line.config, "world", std::to_string(kWorld - cut.joins));
+        if (rank >= kWorld - cut.joins) {
             Config config;
             for (const char* name : {"coord", "out", "threads", "decode-threads"})
                 set_option(config, name, get_option(line.config, name));
@@ -167,8 +167,8 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
                 log.notice("world ", last_world, " use: ", use.threads, " ", use.descriptors, " ",
                            use.bytes);
             }
-            if (cut.joins && cut.operation >= 0 && rank == 0 && operations >= 0 && ++polls == 2 &&
-                session->communicator().world() < kWorld)
+            if (cut.joins > 0 && cut.operation >= 0 && rank == 0 && operations >= 0 &&
+                ++polls == 2 && session->communicator().world() < kWorld)
                 while (!session->communicator().newcomer_waits() &&
                        read_file(folder + "/rank2.out").find("error: ") == std::string::npos &&
                        std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
@@ -203,7 +203,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         });
         session = &job;
         job.notice_seconds = 0;
-        if (cut.joins && rank == cut.rank && cut.operation < 0) kill(getpid(), cut.signal);
+        if (cut.joins > 0 && rank == cut.rank && cut.operation < 0) kill(getpid(), cut.signal);
         if (cut.early) {
             operations = 0;
             status = train_in_job(job);
@@ -260,7 +260,7 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
     std::vector<pid_t> pids;
     if (cut.no_folder) std::ofstream(folder / "run1") << "a file";
     for (int rank = 0; rank < kWorld; ++rank) {
-        if (rank == 2 && cut.joins) wait_for_step_1(folder / "rank0.out", pids[0]);
+        if (rank > 0 && rank == kWorld - cut.joins) wait_for_step_1(folder / "rank0.out", pids[0]);
         pids.push_back(start_rank(folder.path(), rank, port, cut, more));
     }
     Outcome outcome;
@@ -276,7 +276,7 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
                 WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
             left.erase(rank);
             if (cut.returns && rank == cut.rank && outcome.status[size_t(rank)] == 1 && !late) {
-                pids[size_t(rank)] = start_rank(folder.path(), rank, port, {.joins = true}, more);
+                pids[size_t(rank)] = start_rank(folder.path(), rank, port, {.joins = 1}, more);
                 left.insert(rank);
             }
             if (cut.again && outcome.status[size_t(rank)] == 128 + SIGKILL && !late) {
@@ -583,7 +583,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
                std::string::npos;
     };
     for (int i = 0; i < kGenerations && !formed(); ++i) {
-        const Cut killed{.rank = 2, .operation = 20 + 37 * i % whole.operations, .joins = true};
+        const Cut killed{.rank = 2, .operation = 20 + 37 * i % whole.operations, .joins = 1};
         CAPTURE(i);
         const pid_t newcomer = start_rank(folder.path(), 2, port, killed, more);
         int status = 0;
@@ -670,7 +670,7 @@ TEST_CASE("elastic: of servers and workers any may be killed; the others go back
             }
             if (outcome.status[size_t(rank)] == 128 + SIGKILL) check_equal(outcome, whole);
         }
-    for (const Cut& cut : {Cut{.joins = true}, Cut{.leave = {{0, 2}}}}) {
+    for (const Cut& cut : {Cut{.joins = 1}, Cut{.leave = {{0, 2}}}}) {
         const Outcome outcome = run_job(cut, more);
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
@@ -711,7 +711,7 @@ TEST_CASE(
         CHECK(said(outcome, "2 ranks are left, fewer than --min-world 3: waiting for ranks"));
         CHECK(outcome.saved.contains(1 - rank));
     }
-    const Outcome joined = run_job({.joins = true}, {"min-world=3"});
+    const Outcome joined = run_job({.joins = 1}, {"min-world=3"});
     INFO(joined.logs);
     CHECK(joined.status == std::vector{0, 0, 0});
     CHECK(said(joined, "2 ranks are left, fewer than --min-world 3: waiting for ranks"));
@@ -840,7 +840,7 @@ TEST_CASE("elastic: one leaves while another is killed, at any socket operation"
 TEST_CASE("elastic: a job of two gains a third between two steps, and trains what three train") {
     const Outcome whole = run_job({});
     for (const std::vector<std::string>& own : {std::vector<std::string>{}, {"share=4"}}) {
-        const Outcome outcome = run_job({.joins = true, .own = own}, {"share=1"});
+        const Outcome outcome = run_job({.joins = 1, .own = own}, {"share=1"});
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
         CHECK(said(outcome, "rank 2 (127.0.0.1:"));
@@ -858,7 +858,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
           Words{"precision=bf16", "mixup=0.2"}, Words{"freeze-epochs=2", "lr=0.01"}}) {
         Words words = more;
         words.insert(words.end(), {"epochs=10", "trace=30:33"});
-        const Outcome outcome = run_job({.joins = true}, words);
+        const Outcome outcome = run_job({.joins = 1}, words);
         CAPTURE(more.front());
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
@@ -873,10 +873,14 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
     // multiply what rounding differs by, as its groups are of eight, and the same everywhere.
     const Words plain = {"generated=230", "batch=48",  "bn-group=8",
                          "lr=0.001",      "epochs=10", "trace=30:33"};
-    const Outcome longer = run_job({.joins = true}, plain);
+    const Outcome longer = run_job({.joins = 1}, plain);
     CHECK(longer.trained == std::set{0, 1, 2});
-    check_equal(longer, run_job({}, plain));
-    const Outcome local = run_job({.joins = true}, {"sync-every=2"});
+    const Outcome three = run_job({}, plain);
+    check_equal(longer, three);
+    const Outcome alone = run_job({.joins = 2}, plain);  // one after the other, or at once
+    CHECK(alone.trained == std::set{0, 1, 2});
+    check_equal(alone, three);
+    const Outcome local = run_job({.joins = 1}, {"sync-every=2"});
     INFO(local.logs);
     CHECK(local.status == std::vector{0, 0, 0});
     CHECK(said(local, ") joined; 3 ranks go on from step 3"));
@@ -886,7 +890,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
 TEST_CASE("elastic: where all who have the state leave, they leave it to a newcomer") {
     const Outcome whole = run_job({});
     for (const int step : {3, 4}) {  // it joins after step 2
-        const Outcome outcome = run_job({.leave = {{0, step}, {1, step}}, .joins = true});
+        const Outcome outcome = run_job({.leave = {{0, step}, {1, step}}, .joins = 1});
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
         CHECK(said(outcome, ") joined; 3 ranks go on from step 3"));
@@ -897,11 +901,11 @@ TEST_CASE("elastic: where all who have the state leave, they leave it to a newco
 
 TEST_CASE("elastic: a newcomer killed at any socket operation, or before it asks, costs no step") {
     const Outcome whole = run_job({});
-    const Outcome joined = run_job({.joins = true});
+    const Outcome joined = run_job({.joins = 1});
     REQUIRE(whole.losses.size() == 4);
     for (int i = -1; i < joined.operations; i += std::max(stride() / 2, 1)) {
         const Outcome outcome =
-            run_job({.rank = 2, .operation = i, .half = i % 2 == 0, .joins = true});
+            run_job({.rank = 2, .operation = i, .half = i % 2 == 0, .joins = 1});
         CAPTURE(i);
         INFO(outcome.logs);
         CHECK(outcome.status[0] == 0);
@@ -916,7 +920,7 @@ TEST_CASE("elastic: a newcomer stays while the coordinator, or another rank, is 
     const Outcome whole = run_job({});
     for (const int rank : {0, 1})
         for (int i = whole.operations / 3; i < whole.operations; i += stride()) {
-            const Outcome outcome = run_job({.rank = rank, .operation = i, .joins = true});
+            const Outcome outcome = run_job({.rank = rank, .operation = i, .joins = 1});
             CAPTURE(rank);
             CAPTURE(i);
             INFO(outcome.logs);
@@ -938,7 +942,7 @@ TEST_CASE("elastic: a newcomer is refused in a sentence, and the job goes on") {
         {{}, {"share=1:2"}, "share"},
     };
     for (const auto& [job, own, sentence] : cases) {
-        const Outcome outcome = run_job({.joins = true, .own = own}, job);
+        const Outcome outcome = run_job({.joins = 1, .own = own}, job);
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 1});
         CHECK(said(outcome, sentence));
