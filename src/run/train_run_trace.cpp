@@ -110,11 +110,16 @@ void TrainRun::watch_for_stalls() {
     communicator_.on_stall([this, rank = setup_.rank(), folder = folder_](const std::string& why) {
         stalled_ = true;
         if (writes_stall_.exchange(true)) return;
-        stall_writer_ = std::jthread([this, rank, folder, why] {
-            run_log_->event("stall", {{"why", why}});
-            write_own(setup_.job.tracer, rank, folder, log_);
+        try {
+            stall_writer_ = std::jthread([this, rank, folder, why] {
+                run_log_->event("stall", {{"why", why}});
+                write_own(setup_.job.tracer, rank, folder, log_);
+                writes_stall_ = false;
+            });
+        } catch (const std::system_error& error) {
+            log_.notice("error: no thread to write down the stall: ", error.what());
             writes_stall_ = false;
-        });
+        }
     });
 }
 
