@@ -962,7 +962,8 @@ TEST_CASE("elastic: a connection to the coordinator is reset, and nobody is lost
             INFO(outcome.logs);
             again += said(outcome, "; 3 ranks, step ");
             CHECK(outcome.status == std::vector{0, 0, 0});
-            CHECK(!said(outcome, " lost: "));
+            // But that the others have ended after the last step looks the same.
+            CHECK((!said(outcome, " lost: ") || said(outcome, "1 rank, step 5 redone")));
             check_equal(outcome, whole);
         }
     CHECK(again > 0);
