@@ -821,6 +821,25 @@ TEST_CASE("elastic: SIGTERM on all ranks, or on one with --elastic off, ends the
     }
 }
 
+TEST_CASE("elastic: a job that stops early does so after the same epoch, whoever is killed then") {
+    const std::vector<std::string> words = {"epochs=5", "early-stop=1", "lr=0.0000001"};
+    const Outcome whole = run_job({}, words);
+    const int64_t steps = whole.newest.at(0);
+    REQUIRE(steps < 20);
+    for (int rank = 0; rank < kWorld; ++rank)
+        for (int i = whole.operations * 9 / 10 + rank; i < whole.operations;
+             i += std::max(stride() / 4, 1)) {
+            const Outcome outcome = run_job({.rank = rank, .operation = i}, words);
+            CAPTURE(rank);
+            CAPTURE(i);
+            INFO(outcome.logs);
+            for (int other = 0; other < kWorld; ++other)
+                CHECK((outcome.status[size_t(other)] == 0 || other == rank));
+            CHECK(outcome.newest.rbegin()->second == steps);
+            if (outcome.status[size_t(rank)] == 128 + SIGKILL) check_equal(outcome, whole);
+        }
+}
+
 TEST_CASE("elastic: one leaves while another is killed, at any socket operation") {
     const Outcome whole = run_job({});
     for (const auto& [killed, leaves] : {std::pair(1, 2), {2, 0}, {0, 1}})
