@@ -83,6 +83,14 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: the newest few and the best are kept") {
     CHECK(find_model_file(folder.path()) == (folder.path() / "best/model.safetensors").string());
     save(50);  // the same step again, as a resumed run does
     CHECK(load().meta.position.step == 50);
+    // A clock that was set back: by time the newest is the oldest.
+    for (const auto& entry : fs::recursive_directory_iterator(folder.path() / "step-00000050"))
+        fs::last_write_time(entry, fs::file_time_type::clock::now() - std::chrono::years(1));
+    fs::remove(folder.path() / "latest");
+    CHECK(load().meta.position.step == 50);
+    save(60, false, 2);
+    CHECK(load().meta.position.step == 60);
+    CHECK(fs::exists(folder.path() / "step-00000050"));
 }
 
 TEST_CASE_FIXTURE(Fixture, "checkpoint: any one damaged byte or missing file is noticed") {
