@@ -125,8 +125,10 @@ TEST_CASE(
                  {4, {2}, 2},          {4, {2, 3}, 1}, {4, {1, 3}, 2},    {5, {3}, 2},
                  {5, {1, 2}, 2},       {6, {0, 3}, 2}, {7, {2, 3, 5}, 3}, {7, {6}, 3},
                  {8, {0, 5, 6, 7}, 2}, {9, {8}, 4}};
-    for (const auto& [world, listeners, chunks] : rings)
+    for (const auto& ring : rings)
         for (const bool bf16 : {false, true}) {
+            const int world = ring.world;
+            const std::set<int>& listeners = ring.listeners;
             CAPTURE(world);
             CAPTURE(listeners.size());
             CAPTURE(bf16);
@@ -157,7 +159,8 @@ TEST_CASE(
                 });
             CHECK(right == 2 * world);
             // At most, of each piece a part of one, and sums.
-            const size_t most = (2 * n - n / chunks) * (bf16 ? 2 : 4) + 24 + 2 * size_t(world) * 12;
+            const size_t most =
+                (2 * n - n / ring.chunks) * (bf16 ? 2 : 4) + 24 + 2 * size_t(world) * 12;
             for (const uint64_t bytes : sent) CHECK(bytes <= most);
         }
 }
