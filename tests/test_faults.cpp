@@ -325,7 +325,7 @@ TEST_CASE("--give-up: a long sum to which only one link carries anything is no s
     run_ranks(
         2,
         [](JoinOptions& options) {
-            options.give_up = std::chrono::milliseconds(600);
+            options.give_up = std::chrono::milliseconds(1'500);
             options.limit = [](size_t bytes) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(20));
                 return std::min<size_t>(bytes, 8192);
@@ -333,7 +333,7 @@ TEST_CASE("--give-up: a long sum to which only one link carries anything is no s
         },
         [](Job& job) {
             job.communicator->set_listeners({1});
-            CHECK_NOTHROW(sum(job, 250'000));
+            CHECK_NOTHROW(sum(job, 400'000));
         });
 }
 
