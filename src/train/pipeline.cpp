@@ -216,7 +216,7 @@ void Pipeline::receive(Crossing& crossing, size_t piece, Tensor to) {
     if (to.data != wire.data) backend_.copy(to, wire);
 }
 
-void Pipeline::begin(Tensor x, const Batch& batch, const Pass& pass) {
+void Pipeline::begin_pass(Tensor x, const Batch& batch, const Pass& pass) {
     pieces_ = cuts_.cut(batch.positions, pass);
     x_of_.assign(pieces_.size(), {}), y_of_.assign(pieces_.size(), {});
     for (size_t i = 0; i < pieces_.size(); ++i)
@@ -263,7 +263,7 @@ void Pipeline::backward(size_t i, const Batch& batch, float smoothing, float* su
 }
 
 void Pipeline::train(Tensor x, const Batch& batch, const Pass& pass, float smoothing, float* sums) {
-    begin(x, batch, pass);
+    begin_pass(x, batch, pass);
     if (pieces_.empty()) reducer_->start();
     for (size_t forwards = 0, backwards = 0; backwards < pieces_.size();)
         if (forwards < pieces_.size() && forwards - backwards < held_) {
@@ -275,7 +275,7 @@ void Pipeline::train(Tensor x, const Batch& batch, const Pass& pass, float smoot
 }
 
 void Pipeline::evaluate(Tensor x, const Batch& batch, float* sums) {
-    begin(x, batch, {false, {}, batch.samples, {}});
+    begin_pass(x, batch, {false, {}, batch.samples, {}});
     for (size_t i = 0; i < pieces_.size(); ++i) {
         forward(i, *models_[0]);
         if (is_last()) loss(i, batch, 0, {nullptr, y_of_[i].shape()}, sums);

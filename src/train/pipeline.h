@@ -94,7 +94,7 @@ class Pipeline final : public Sync {
     void wait(OnWay& answers);
     void post(Kind kind, size_t piece, std::span<const std::byte> bytes);
     void answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes);
-    void begin(Tensor x, const Batch& batch, const Pass& pass);
+    void begin_pass(Tensor x, const Batch& batch, const Pass& pass);
     void forward(size_t piece, Model& model);
     void loss(size_t piece, const Batch& batch, float smoothing, Tensor dlogits, float* sums);
     void backward(size_t piece, const Batch& batch, float smoothing, float* sums);
