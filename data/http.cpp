@@ -78,6 +78,9 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     });
     if (bucket.empty() || key.empty() || !is_bucket)
         fail("'", text, "' is no object of S3: it needs s3://bucket/key");
+    const std::string parts = cat("/", key, "/");
+    if (parts.find("/./") != std::string::npos || parts.find("/../") != std::string::npos)
+        fail("'", text, "': a key with . or .. between slashes cannot be asked for");
 
     std::string region = first_of("AWS_REGION", "AWS_DEFAULT_REGION");
     if (region.empty()) region = "us-east-1";
@@ -296,7 +299,6 @@ HttpClient::HttpClient(long stall, const std::atomic<bool>& stop)
       }()),
       stop_(stop) {
     if (!curl_) fail("libcurl cannot be started");
-    set(CURLOPT_PATH_AS_IS, 1L);
     set(CURLOPT_USERAGENT, "convoy");
     set(CURLOPT_HTTP_VERSION, long(CURL_HTTP_VERSION_1_1));
     set(CURLOPT_MAXREDIRS, 5L);
@@ -348,6 +350,7 @@ Answer HttpClient::get(const Location& location, uint64_t begin, std::span<uint8
     set(CURLOPT_AWS_SIGV4, is_signed ? location.signing.c_str() : nullptr);
     set(CURLOPT_USERPWD, location.credentials.empty() ? nullptr : location.credentials.c_str());
     set(CURLOPT_FOLLOWLOCATION, long(!is_signed));
+    set(CURLOPT_PATH_AS_IS, long(!is_signed));  // libcurl 8 refuses to sign such a path
     transfer.judge(curl_easy_perform(curl_), location);
     set(CURLOPT_ERRORBUFFER, nullptr);  // the buffer goes, the connection stays
     return std::move(transfer.answer);

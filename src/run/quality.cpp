@@ -16,7 +16,8 @@ Interval wilson_interval(double right, double n) {
     constexpr double kZ = 1.959964;  // of the normal distribution, 2.5 % lie above
     const double p = right / n, z2 = kZ * kZ / n;
     const double middle = p + z2 / 2, reach = kZ * std::sqrt(p * (1 - p) / n + z2 / (4 * n));
-    return {std::max(0.0, (middle - reach) / (1 + z2)), std::min(1.0, (middle + reach) / (1 + z2))};
+    return {right > 0 ? (middle - reach) / (1 + z2) : 0,
+            right < n ? (middle + reach) / (1 + z2) : 1};
 }
 
 Quality::Quality(int classes)
