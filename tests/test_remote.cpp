@@ -135,7 +135,12 @@ struct World {
             const std::string text = error.what();
             CAPTURE(text);
             CHECK(text.starts_with(server.url(path) + ": "));
-            for (const std::string& word : words) CHECK(text.find(word) != std::string::npos);
+            for (const std::string& word : words) {
+                const size_t bar = std::min(word.find('|'), word.size());  // or what follows it
+                const bool is_there = text.find(word.substr(0, bar)) != std::string::npos;
+                CHECK((is_there || (bar < word.size() &&
+                                    text.find(word.substr(bar + 1)) != std::string::npos)));
+            }
         }
     }
 };
@@ -200,7 +205,7 @@ TEST_CASE("remote: each fault is named with the object, and what was tried") {
     world.refuses("/whole", {"does not serve ranges"});
     world.refuses("/loops", {"redirected more than 5 times"});
     world.refuses("/to-a-file", {"file"});
-    world.refuses("/garbage", {});  // in libcurl's words, of which there are others in version 8
+    world.refuses("/garbage", {"HTTP/0.9|Invalid status line"});  // of libcurl 7 and 8
     world.refuses("/other-range", {"asked for bytes 999936-", "sends 'bytes 999937-"});
     world.refuses("/no-range", {"the server sends ''"});
     world.refuses("/nonsense-range", {"the server sends 'bytes -1-", "/\\x1b'"});
