@@ -31,7 +31,7 @@ need mpirun:openmpi-bin /usr/sbin/sshd:openssh-server ssh:openssh-client shellch
 python3 -c 'import yaml' 2>/dev/null || need "import yaml:python3-yaml"
 
 echo "deploy: 1 validators"
-shellcheck -S warning tools/launch tools/demo.sh tools/deploy/slurm.sbatch tests/deploy.sh || fail "shellcheck finds mistakes"
+shellcheck -x -S warning tools/launch tools/demo.sh tools/deploy/slurm.sbatch tests/deploy.sh || fail "shellcheck finds mistakes"
 CONVOY_TOKEN=x docker-compose -f tools/deploy/compose.yaml config -q || fail "compose.yaml is not valid"
 if docker stack config --help >/dev/null 2>&1; then # from Docker 25 on
     docker stack config -c tools/deploy/swarm.yaml >/dev/null || fail "swarm.yaml is not valid"

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit
 . tests/shell_support
 set_up
 need python3:python3 ip:iproute2 pgrep:procps shellcheck:shellcheck
-shellcheck -S warning tests/experiments.sh || fail "shellcheck finds mistakes"
+shellcheck -x -S warning tests/experiments.sh || fail "shellcheck finds mistakes"
 
 refused() { # pattern options…: one line that matches
     local pattern=$1

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.." || exit
 trainer=${TRAINER:-./trainer}
 [ -x "$trainer" ] || make -s trainer || exit
 need nginx:nginx-light openssl:openssl curl:curl python3:python3 shellcheck:shellcheck
-shellcheck -S warning tests/remote.sh tests/shell_support || fail "shellcheck finds mistakes"
+shellcheck -x -S warning tests/remote.sh tests/shell_support || fail "shellcheck finds mistakes"
 work=$(mktemp -d "${TMPDIR:-/tmp}/convoy-remote-XXXXXX")
 chmod 755 "$work"
 servers=()

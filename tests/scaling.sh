@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit
 . tests/shell_support
 set_up
 need python3:python3 ip:iproute2 pgrep:procps shellcheck:shellcheck
-shellcheck -S warning tests/scaling.sh tools/hosts || fail "shellcheck finds mistakes"
+shellcheck -x -S warning tests/scaling.sh tools/hosts || fail "shellcheck finds mistakes"
 
 rate=100mbit
 if ! CONVOY_HOSTS=try$$ tools/hosts up 1 $rate 2>/dev/null; then
