@@ -24,8 +24,9 @@
 // on as they come, at most kStage at a time, so that they are still in the cache. A gather is the
 // second lap alone; a broadcast is one piece that every rank passes on.
 //
-// Without TLS a sum (stream_sum.h) follows each piece. A rank sends that of a piece it passes on
-// when the one that it got was right: so nobody completes a collective with damaged data.
+// Without TLS a sum (stream_sum.h) follows the header and each piece. A rank sends that of a piece
+// it passes on when the one that it got was right: so nobody completes a collective with damaged
+// data.
 #include "net/ring.h"
 
 #include <algorithm>
@@ -37,47 +38,7 @@
 
 namespace convoy {
 
-namespace {
-
-constexpr size_t kStage = 256 << 10;  // bytes: two of them and the data fit a 1 MB L2 cache
-constexpr size_t kSmallSum = Communicator::kExactBytes;  // up to here fewer steps beat fewer bytes
-constexpr size_t kSumBytes = sizeof(uint64_t);
-
-uint64_t sum_of(std::span<const float> data) {
-    StreamSum sum;
-    sum.add(std::as_bytes(data));
-    return sum.value();
-}
-
-[[noreturn]] void fail_damaged(const Link& link) {
-    throw LinkLost(cat("data from ", link.peer(), " was damaged on its way"));
-}
-
-}  // namespace
-
-static const TraceName& trace_name(wire::Type type) {
-    if (type == wire::Type::sum) return kTraceSum;
-    if (type == wire::Type::barrier) return kTraceBarrier;
-    return type == wire::Type::gather ? kTraceGather : kTraceBroadcast;
-}
-
-std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
-    const int world = int(ring.size());
-    const int me = int(std::find(ring.begin(), ring.end(), rank) - ring.begin());
-    const int whole = int(std::bit_floor(unsigned(world)));
-    std::vector<int> ranks;
-    const auto add = [&](int position) {
-        const int other = ring[size_t((position + world) % world)];
-        if (other != rank && std::find(ranks.begin(), ranks.end(), other) == ranks.end())
-            ranks.push_back(other);
-    };
-    add(me - 1);
-    add(me + 1);
-    if (me >= whole) add(me - whole);
-    if (me < whole && me + whole < world) add(me + whole);
-    for (int bit = 1; me < whole && bit < whole; bit *= 2) add(me ^ bit);
-    return ranks;
-}
+static constexpr size_t kStage = 256 << 10;  // bytes: two of them and the data fit a 1 MB L2 cache
 
 // One collective on this rank: ring.pieces_ are sent to the right and received from the
 // left. Pieces 0 … sent-1 go out, pieces 1 … received come in; of these, 1 … sums are added to what
@@ -101,13 +62,14 @@ class Ring::Flow {
           in_{1 + first_in},
           sent_track_(ring.sent_track()),
           received_track_(ring.received_track()),
-          span_(sent_track_, trace_name(type), header_.number, double(bytes)) {
+          span_(sent_track_,
+                type == wire::Type::sum      ? kTraceSum
+                : type == wire::Type::gather ? kTraceGather
+                                             : kTraceBroadcast,
+                header_.number, double(bytes)) {
         if (ring.host_) ring.host_->enter(header_.number, type, bytes);
-        if (sent > 0) {
-            staged_ = std::span(ring.outbox_).first(wire::kHeaderBytes);
-            wire::encode(header_, std::span(ring.outbox_).first<wire::kHeaderBytes>());
-        }
-        if (received == 0) header_received_ = wire::kHeaderBytes;
+        if (sent > 0) staged_ = ring.stage_header(header_, right_);
+        if (received > 0) header_in_ = std::span(header_bytes_).first(header_bytes(left_));
         skip_empty(out_, sent);
         skip_empty(in_, received + 1);
     }
@@ -153,9 +115,8 @@ class Ring::Flow {
                    double(place.at), ring_.flow(ring_.position_ - in, piece));
     }
     bool sent_all() const { return out_.piece >= sent_ && staged_.empty(); }
-    bool received_all() const {
-        return in_.piece > received_ && header_received_ == wire::kHeaderBytes;
-    }
+    bool has_header() const { return header_received_ == header_in_.size(); }
+    bool received_all() const { return in_.piece > received_ && has_header(); }
     // Bytes of the current piece that have arrived here and are not sent; piece 0 is our own.
     size_t sendable() const {
         if (out_.piece >= sent_ || out_.piece > in_.piece) return 0;
@@ -215,11 +176,10 @@ class Ring::Flow {
     // Receives some bytes without blocking; true if any came.
     bool receive() {
         size_t n = 0;
-        if (header_received_ < wire::kHeaderBytes) {
-            n = left_.receive_some(std::span(header_bytes_).subspan(header_received_));
+        if (!has_header()) {
+            n = left_.receive_some(header_in_.subspan(header_received_));
             header_received_ += n;
-            if (header_received_ == wire::kHeaderBytes)
-                ring_.check(header_, header_bytes_, ring_.position_ - 1);
+            if (has_header()) ring_.check(header_, header_in_, ring_.position_ - 1);
             return n > 0;
         }
         const std::span<std::byte> piece = ring_.pieces_[size_t(in_.piece)].subspan(in_.at);
@@ -242,18 +202,14 @@ class Ring::Flow {
             const size_t came = left_.receive_some(std::span(sum_bytes_).subspan(sum_received_));
             sum_received_ += came, n += came;
         }
-        if (is_done(in_) && (sum_received_ == kSumBytes || !left_.is_plain())) check_sum();
+        if (is_done(in_) && (sum_received_ == kSumBytes || !left_.is_plain())) {
+            if (left_.is_plain()) check_sum(left_, sum_bytes_, sum_in_.value());
+            sum_in_ = {}, sum_received_ = 0;
+            end_piece(in_, received_ + 1);
+        }
         ring_.moved_ += n;
         if (ring_.host_) ring_.host_->progress(n);
         return n > 0;
-    }
-
-    void check_sum() {
-        uint64_t sum;
-        std::memcpy(&sum, sum_bytes_, kSumBytes);
-        if (left_.is_plain() && sum != sum_in_.value()) fail_damaged(left_);
-        sum_in_ = {}, sum_received_ = 0;
-        end_piece(in_, received_ + 1);
     }
 
     // Adds or stores the whole elements among the first `bytes` of the inbox; a part of one at the
@@ -281,10 +237,11 @@ class Ring::Flow {
     Place out_, in_;
     std::span<const std::byte> staged_;  // header or packed floats, in the outbox
     bool header_sent_ = false;
-    std::byte header_bytes_[wire::kHeaderBytes];
-    size_t header_received_ = 0;  // bytes
-    size_t partial_ = 0;          // bytes of an incomplete element at the front of the inbox
-    StreamSum sum_out_, sum_in_;  // of the current pieces
+    std::byte header_bytes_[wire::kHeaderBytes + kSumBytes];
+    std::span<std::byte> header_in_;  // of them; empty: nothing is to come
+    size_t header_received_ = 0;      // bytes
+    size_t partial_ = 0;              // bytes of an incomplete element at the front of the inbox
+    StreamSum sum_out_, sum_in_;      // of the current pieces
     std::byte sum_bytes_[kSumBytes];
     size_t sum_received_ = 0;  // bytes
     Track *const sent_track_, *const received_track_;
@@ -355,8 +312,6 @@ void Ring::broadcast(std::span<std::byte> data, int root) {
     Flow(*this, wire::Type::broadcast, data.size(), sent, is_root ? 0 : 1, 0, false).run();
 }
 
-void Ring::barrier() { recursive_doubling(wire::Type::barrier, {}); }
-
 // The same where a piece is sent and where it is received: which ring, collective, sender, piece.
 // Of numbers that wrap no two are in one trace.
 uint64_t Ring::flow(int sender, int piece) const {
@@ -365,81 +320,29 @@ uint64_t Ring::flow(int sender, int piece) const {
            uint64_t(number_ & 0xffff) << 28 | (place & 0xfff) << 16 | uint64_t(piece & 0xffff);
 }
 
-// log2(world) exchanges of all data with the partner at distance 1, 2, 4, … Both add the same two
-// numbers, so both hold the same bits. Ranks beyond the largest power of two hand their data to a
-// partner first and get the result back at the end.
-void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
-    if (world() == 1) return;
-    ++number_;
-    if (host_) host_->enter(number_, type, data.size_bytes());
-    const Span span(sent_track(), trace_name(type), number_, double(data.size_bytes()));
-    float theirs[kSmallSum / sizeof(float)];
-    const std::span<float> arrived = std::span(theirs).first(data.size());
-    const int whole = int(std::bit_floor(unsigned(world())));
-    if (position_ >= whole) {
-        send_small(type, position_ - whole, data);
-        return receive_small(type, position_ - whole, data);
-    }
-    if (position_ + whole < world()) {
-        receive_small(type, position_ + whole, arrived);
-        add(data.data(), theirs, data.size());
-    }
-    for (int bit = 1; bit < whole; bit *= 2) {
-        send_small(type, position_ ^ bit, data);
-        receive_small(type, position_ ^ bit, arrived);
-        add(data.data(), theirs, data.size());
-    }
-    if (position_ + whole < world()) send_small(type, position_ + whole, data);
+std::span<const std::byte> Ring::stage_header(const wire::Header& header, const Link& link) {
+    const std::span staged = std::span(outbox_).first(header_bytes(link));
+    wire::encode(header, staged.first<wire::kHeaderBytes>());
+    const uint64_t sum = stream_sum(staged.first(wire::kHeaderBytes));
+    if (link.is_plain()) std::memcpy(&staged[wire::kHeaderBytes], &sum, kSumBytes);
+    return staged;
 }
 
-size_t Ring::small_bytes(int position, size_t bytes) {
-    return wire::kHeaderBytes + bytes + (link(position).is_plain() ? kSumBytes : 0);
+void Ring::check_sum(const Link& link, std::span<const std::byte, kSumBytes> sum, uint64_t right) {
+    uint64_t sent;
+    std::memcpy(&sent, sum.data(), kSumBytes);
+    if (sent != right) throw LinkLost(cat("data from ", link.peer(), " was damaged on its way"));
 }
 
-void Ring::send_small(wire::Type type, int position, std::span<const float> data) {
-    const std::span message = std::span(outbox_).first(small_bytes(position, data.size_bytes()));
-    wire::encode({type, generation_, number_, data.size_bytes()},
-                 message.first<wire::kHeaderBytes>());
-    if (!data.empty()) std::memcpy(&message[wire::kHeaderBytes], data.data(), data.size_bytes());
-    if (link(position).is_plain()) {
-        const uint64_t sum = sum_of(data);
-        std::memcpy(&message[wire::kHeaderBytes + data.size_bytes()], &sum, kSumBytes);
-    }
-    const auto begin = Clock::now();
-    link(position).send_all(message);
-    if (Track* const track = sent_track())
-        track->add(kTraceSend, begin, Clock::now(), at(position), double(message.size()),
-                   flow(position_, at(position)));
-    sent_ += message.size();
-}
-
-void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
-    const wire::Header expected{type, generation_, number_, data.size_bytes()};
-    const std::span message = std::span(inbox_).first(small_bytes(position, data.size_bytes()));
-    // The header first: a neighbour in a shorter sum will never send the rest of this one.
-    const size_t got = link(position).receive_at_least(wire::kHeaderBytes, message);
-    const auto begin = Clock::now();
-    check(expected, message.first<wire::kHeaderBytes>(), position);
-    link(position).receive_all(message.subspan(got));
-    if (Track* const track = received_track())
-        track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()),
-                   flow(position, ring_[size_t(position_)]));
-    if (!data.empty()) std::memcpy(data.data(), &message[wire::kHeaderBytes], data.size_bytes());
-    if (link(position).is_plain()) {
-        uint64_t sum;
-        std::memcpy(&sum, &message[wire::kHeaderBytes + data.size_bytes()], kSumBytes);
-        if (sum != sum_of(data)) fail_damaged(link(position));
-    }
-    moved_ += message.size();
-}
-
-void Ring::check(const wire::Header& expected, std::span<const std::byte, wire::kHeaderBytes> got,
-                 int position) const {
+void Ring::check(const wire::Header& expected, std::span<const std::byte> got, int position) const {
     const int rank = at(position);
-    const std::string& who = links_[size_t(rank)].peer();
+    const Link& link = links_[size_t(rank)];
+    const std::string& who = link.peer();
+    if (link.is_plain())
+        check_sum(link, got.last<kSumBytes>(), stream_sum(got.first(wire::kHeaderBytes)));
     wire::Header header;
     try {
-        header = wire::decode(got, UINT64_MAX);
+        header = wire::decode(got.first<wire::kHeaderBytes>(), UINT64_MAX);
     } catch (const Error& e) {
         throw PeerMistake(rank, cat("invalid data from ", who, ": ", e.what()));
     }

@@ -1,10 +1,10 @@
 // ring.h — the collectives, on the links of one rank. Used by one thread; every call blocks.
 //
 // Each message between ranks is a wire::Header and the data of the collective, in pieces; without
-// TLS behind each piece u64 the sum of its 64-bit words (stream_sum.h). The header names the
-// collective (type, number, generation) and its size. A neighbour in another collective, or in one
-// of another size, is an error that names it, before a byte of its data is used; a piece with
-// another sum is a link that broke.
+// TLS behind the header and behind each piece u64 the sum of its 64-bit words (stream_sum.h). The
+// header names the collective (type, number, generation) and its size. A neighbour in another
+// collective, or in one of another size, is an error that names it, before a byte of its data is
+// used; a header or piece with another sum is a link that broke.
 #pragma once
 
 #include <algorithm>
@@ -83,6 +83,8 @@ class Ring {
 
  private:
     class Flow;
+    static constexpr size_t kSmallSum = Communicator::kExactBytes;  // steps cost more than bytes
+    static constexpr size_t kSumBytes = sizeof(uint64_t);
     std::array<EdgeTiming, 2> probe(int peer, bool left);
     void sum_by_host(std::span<float> data);
     void sum_around(std::span<float> data);
@@ -93,17 +95,27 @@ class Ring {
     int listeners_to(int place) const { return listens(place) ? 1 + listeners_to(place - 1) : 0; }
     // Whether the place is the first to hold the sum of a chunk: that of the next place.
     bool has_first(int place) const {
-        return listeners_.empty() || (!listens(place) && !has_first(place + 1));
+        int before = 0;  // this many ranks on there is a listener
+        while (before < world() && !listens(place + before)) ++before;
+        return listeners_.empty() || before % 2 == 1;
     }
     void recursive_doubling(wire::Type type, std::span<float> data);
     Track* sent_track() const { return tracks_ ? tracks_->sent.load() : nullptr; }
     Track* received_track() const { return tracks_ ? tracks_->received.load() : nullptr; }
     uint64_t flow(int sender, int piece) const;
-    size_t small_bytes(int position, size_t bytes);  // of a message with so many
+    // ring_small.cpp; a message is a header and one piece.
+    size_t small_bytes(int position, size_t bytes);
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
-    void check(const wire::Header& expected, std::span<const std::byte, wire::kHeaderBytes> got,
-               int position) const;
+    // Of a header and the sum that follows it.
+    static size_t header_bytes(const Link& link) {
+        return wire::kHeaderBytes + (link.is_plain() ? kSumBytes : 0);
+    }
+    std::span<const std::byte> stage_header(const wire::Header& header, const Link& link);
+    void check(const wire::Header& expected, std::span<const std::byte> got, int position) const;
+    // `sum` came behind bytes of which `right` is the sum.
+    static void check_sum(const Link& link, std::span<const std::byte, kSumBytes> sum,
+                          uint64_t right);
 
     int world() const { return int(ring_.size()); }
     int at(int position) const { return ring_[size_t((position % world() + world()) % world())]; }

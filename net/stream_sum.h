@@ -40,4 +40,11 @@ class StreamSum {
     size_t at_ = 0;  // modulo 8: place in a word
 };
 
+// Of the whole of it.
+inline uint64_t stream_sum(std::span<const std::byte> bytes) {
+    StreamSum sum;
+    sum.add(bytes);
+    return sum.value();
+}
+
 }  // namespace convoy

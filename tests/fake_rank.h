@@ -3,6 +3,7 @@
 
 #include "net/connection.h"
 #include "net/coordinator.h"
+#include "net/stream_sum.h"
 #include "tests/net_support.h"
 
 namespace convoy {
@@ -61,10 +62,16 @@ class FakeRank {
     }
     void beat(const wire::Heartbeat& beat) { say(control_, wire::encode(beat)); }
     void send_on_edge(std::string_view bytes) { asio::write(edge_, asio::buffer(bytes)); }
+    // As a header of a collective, with its sum.
+    void send_header(std::span<const std::byte> bytes) {
+        const uint64_t sum = stream_sum(bytes);
+        asio::write(edge_, asio::buffer(bytes.data(), bytes.size()));
+        asio::write(edge_, asio::buffer(&sum, sizeof sum));
+    }
     void send_header(const wire::Header& header) {
-        std::byte bytes[wire::kHeaderBytes];
+        std::array<std::byte, wire::kHeaderBytes> bytes;
         wire::encode(header, bytes);
-        asio::write(edge_, asio::buffer(bytes));
+        send_header(bytes);
     }
     void send(std::string_view bytes) { asio::write(control_, asio::buffer(bytes)); }
     void close_edge() { edge_.close(); }

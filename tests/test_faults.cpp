@@ -182,7 +182,9 @@ TEST_CASE("garbage, a wrong generation and a wrong length on an edge end the job
     };
     const Case cases[] = {
         {"invalid data from rank 1 (127.0.0.1:9): not a Convoy trainer: it sent 'HTTP/1.1'",
-         [](FakeRank& r) { r.send_on_edge("HTTP/1.1 400 Bad Request\r\n\r\n"); }},
+         [](FakeRank& r) {
+             r.send_header(std::as_bytes(std::span("HTTP/1.1 400 Bad Request").first(24)));
+         }},
         {"is in generation 7 of the job", [&](FakeRank& r) { r.send_header(header(7, 400'000)); }},
         {"a SUM of 1099511627776 bytes; this rank is in collective 1, a SUM of 400000 bytes",
          [&](FakeRank& r) { r.send_header(header(r.welcome().generation, 1ull << 40)); }},

@@ -162,7 +162,7 @@ TEST_CASE("strangers at the port, silent, talking or of another version, do not 
     web.send("GET / HTTP/1.1\r\nHost: here\r\n\r\n");
     std::string join_message = wire::encode(wire::Join{});
     cut.send(join_message.substr(0, 30));
-    join_message[4] = 9;
+    join_message[4] = char(wire::kVersion + 1);
     old.send(join_message);
     const Message answer = old.await(wire::Type::refuse);
     CHECK(wire::decode<wire::Refuse>(answer.body).why.find("run the same build") !=
@@ -387,7 +387,7 @@ TEST_CASE("joining says what is wrong: refused, not a trainer, another version, 
     Impostor newer(welcome);
     CHECK_THROWS_WITH_AS(
         join(options_for(1, 2, newer.port()), diary.log()),
-        doctest::Contains("speaks version 9 of the protocol, this trainer speaks 8"), Error);
+        doctest::Contains("speaks version 10 of the protocol, this trainer speaks 9"), Error);
 }
 
 TEST_CASE("a coordinator that ends while a rank waits there may be followed by another") {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 
+#include "net/wire.h"
 #include "src/job/job_session.h"
 #include "src/model/model.h"
 #include "src/run/run_log.h"
@@ -683,10 +684,16 @@ TEST_CASE("program: --join with other images, or with a rank, is refused in a se
 TEST_CASE("program: data damaged on its way is noticed, and no step is done with it") {
     TempDir folder;
     const uint16_t port = free_port(), port0 = free_port();
-    std::atomic<int> pieces{0}, damaged{0};
-    // In the middle of some large pieces: of a part of a sum, or of what came of it.
+    std::atomic<int> pieces{0}, damaged{0}, headers{0}, headers_damaged{0};
+    // In the middle of some large pieces: of a part of a sum, or of what came of it. And in the
+    // headers of some collectives, at another place of each.
     Relay relay([&] { return port0; },
                 [&](std::span<char> piece) {
+                    const auto at = std::ranges::search(piece, std::string_view("CNVY"));
+                    const auto header = piece.subspan(size_t(at.begin() - piece.begin()));
+                    if (header.size() >= wire::kHeaderBytes && header[6] >= char(wire::Type::sum) &&
+                        ++headers % 40 == 0 && headers_damaged < 8)
+                        header[size_t(headers_damaged++ * 3)] ^= 4;
                     if (piece.size() < 8192 || ++pieces % 23 != 0 || damaged == 6) return;
                     piece[piece.size() / 2] ^= 1;
                     ++damaged;
@@ -714,6 +721,7 @@ TEST_CASE("program: data damaged on its way is noticed, and no step is done with
     const auto with =
         losses("run", port, {"--open", "--port", cat(port0), "--advertise", at(relay.port())});
     REQUIRE(damaged > 2);
+    REQUIRE(headers_damaged == 8);
     CHECK(with == losses("clean", free_port(), {}));
 }
 

@@ -110,7 +110,7 @@ TEST_CASE("each rank sends 2(world-1)/world of the data and a header, half of it
                 });
             const size_t wire_bytes = bf16 ? 2 : 4;
             for (uint64_t bytes : sent)
-                CHECK(bytes == 2 * size_t(world - 1) * (n / size_t(world) * wire_bytes + 8) + 24);
+                CHECK(bytes == 2 * size_t(world - 1) * (n / size_t(world) * wire_bytes + 8) + 32);
         }
 }
 
@@ -160,7 +160,7 @@ TEST_CASE(
             CHECK(right == 2 * world);
             // At most, of each piece a part of one, and sums.
             const size_t most =
-                (2 * n - n / ring.chunks) * (bf16 ? 2 : 4) + 24 + 2 * size_t(world) * 12;
+                (2 * n - n / ring.chunks) * (bf16 ? 2 : 4) + 32 + 2 * size_t(world) * 12;
             for (const uint64_t bytes : sent) CHECK(bytes <= most);
         }
 }
@@ -175,7 +175,7 @@ TEST_CASE("a small sum takes log2(world) messages of everything") {
             job.communicator->allreduce_sum(data).get();
             sent[size_t(job.communicator->rank())] = job.communicator->bytes_sent() - before;
         });
-    for (uint64_t bytes : sent) CHECK(bytes == 3 * (400 + 24 + 8));
+    for (uint64_t bytes : sent) CHECK(bytes == 3 * (400 + 32 + 8));
 }
 
 TEST_CASE("broadcast, gather, allgather and barrier on 1 to 5 ranks, in order with sums") {

@@ -46,7 +46,7 @@ double sum_seconds(size_t floats, int world, const PlanLink& link, bool bf16) {
     if (world < 2) return 0;
     const double bytes = double(floats) * sizeof(float);
     if (bytes <= double(Communicator::kExactBytes)) {
-        // Recursive doubling (net/ring.cpp): everything, once a step; ranks beyond the largest
+        // Recursive doubling (net/ring_small.cpp): everything, once a step; ranks beyond the largest
         // power of two add a step at each end.
         const int whole = int(std::bit_floor(unsigned(world)));
         const int steps = std::bit_width(unsigned(whole)) - 1 + (whole < world ? 2 : 0);

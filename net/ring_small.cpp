@@ -1,0 +1,100 @@
+// ring_small.cpp — collectives of few bytes on the ring's links: each rank exchanges all of it with
+// log2(world) others, as up to here steps cost more than bytes.
+#include <bit>
+#include <cstring>
+
+#include "net/reduce.h"
+#include "net/ring.h"
+#include "net/stream_sum.h"
+
+namespace convoy {
+
+std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
+    const int world = int(ring.size());
+    const int me = int(std::find(ring.begin(), ring.end(), rank) - ring.begin());
+    const int whole = int(std::bit_floor(unsigned(world)));
+    std::vector<int> ranks;
+    const auto add = [&](int position) {
+        const int other = ring[size_t((position + world) % world)];
+        if (other != rank && std::find(ranks.begin(), ranks.end(), other) == ranks.end())
+            ranks.push_back(other);
+    };
+    add(me - 1);
+    add(me + 1);
+    if (me >= whole) add(me - whole);
+    if (me < whole && me + whole < world) add(me + whole);
+    for (int bit = 1; me < whole && bit < whole; bit *= 2) add(me ^ bit);
+    return ranks;
+}
+
+void Ring::barrier() { recursive_doubling(wire::Type::barrier, {}); }
+
+// log2(world) exchanges of all data with the partner at distance 1, 2, 4, … Both add the same two
+// numbers, so both hold the same bits. Ranks beyond the largest power of two hand their data to a
+// partner first and get the result back at the end.
+void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
+    if (world() == 1) return;
+    ++number_;
+    if (host_) host_->enter(number_, type, data.size_bytes());
+    const Span span(sent_track(), type == wire::Type::barrier ? kTraceBarrier : kTraceSum, number_,
+                    double(data.size_bytes()));
+    float theirs[kSmallSum / sizeof(float)];
+    const std::span<float> arrived = std::span(theirs).first(data.size());
+    const int whole = int(std::bit_floor(unsigned(world())));
+    if (position_ >= whole) {
+        send_small(type, position_ - whole, data);
+        return receive_small(type, position_ - whole, data);
+    }
+    if (position_ + whole < world()) {
+        receive_small(type, position_ + whole, arrived);
+        add(data.data(), theirs, data.size());
+    }
+    for (int bit = 1; bit < whole; bit *= 2) {
+        send_small(type, position_ ^ bit, data);
+        receive_small(type, position_ ^ bit, arrived);
+        add(data.data(), theirs, data.size());
+    }
+    if (position_ + whole < world()) send_small(type, position_ + whole, data);
+}
+
+size_t Ring::small_bytes(int position, size_t bytes) {
+    const Link& edge = link(position);
+    return header_bytes(edge) + bytes + (edge.is_plain() ? kSumBytes : 0);
+}
+
+void Ring::send_small(wire::Type type, int position, std::span<const float> data) {
+    Link& edge = link(position);
+    const std::span message = std::span(outbox_).first(small_bytes(position, data.size_bytes()));
+    const size_t at_data =
+        stage_header({type, generation_, number_, data.size_bytes()}, edge).size();
+    const std::span piece = message.subspan(at_data, data.size_bytes());
+    std::ranges::copy(std::as_bytes(data), piece.begin());
+    const uint64_t sum = stream_sum(piece);
+    if (edge.is_plain()) std::memcpy(&message[at_data + piece.size()], &sum, kSumBytes);
+    const auto begin = Clock::now();
+    edge.send_all(message);
+    if (Track* const track = sent_track())
+        track->add(kTraceSend, begin, Clock::now(), at(position), double(message.size()),
+                   flow(position_, at(position)));
+    sent_ += message.size();
+}
+
+void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
+    Link& edge = link(position);
+    const std::span message = std::span(inbox_).first(small_bytes(position, data.size_bytes()));
+    // The header first: a neighbour in a shorter sum will never send the rest of this one.
+    const std::span header = message.first(header_bytes(edge));
+    const size_t got = edge.receive_at_least(header.size(), message);
+    const auto begin = Clock::now();
+    check({type, generation_, number_, data.size_bytes()}, header, position);
+    edge.receive_all(message.subspan(got));
+    if (Track* const track = received_track())
+        track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()),
+                   flow(position, ring_[size_t(position_)]));
+    const std::span piece = message.subspan(header.size(), data.size_bytes());
+    std::ranges::copy(piece, std::as_writable_bytes(data).begin());
+    if (edge.is_plain()) check_sum(edge, message.last<kSumBytes>(), stream_sum(piece));
+    moved_ += message.size();
+}
+
+}  // namespace convoy
