@@ -56,12 +56,7 @@ template <int kWide, class T>
 __device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, bool relu,
                                         size_t at) {
     load_pack(dz, dy + at);
-    if (!relu) return;
-    float signs[kWide];
-    load_pack(signs, y + at);
-#pragma unroll
-    for (int e = 0; e < kWide; ++e)
-        if (signs[e] <= 0) dz[e] = 0;
+    if (relu) mask_pack(dz, y + at);
 }
 
 // y = act((x − center)·scale + shift + residual), where y and x may be one.

@@ -53,6 +53,15 @@ __device__ __forceinline__ void store_pack(T* to, const float (&from)[kCount]) {
     for (int e = 0; e < kCount; ++e) store(&pack.at[e], from[e]);
     *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
+// Zero where the number of the same place in `mask` is not positive.
+template <int kCount, class T>
+__device__ __forceinline__ void mask_pack(float (&to)[kCount], const T* mask) {
+    float signs[kCount];
+    load_pack(signs, mask);
+#pragma unroll
+    for (int e = 0; e < kCount; ++e)
+        if (signs[e] <= 0) to[e] = 0;
+}
 
 // f(T(), 4 or 1), for tensors of one type: how many neighbouring channels a thread takes at once.
 // Four, where all of them (or none) allow it.

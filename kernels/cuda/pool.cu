@@ -67,12 +67,7 @@ __global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* ar
 #pragma unroll
                 for (int e = 0; e < kWide; ++e) sum[e] += bytes.at[e] == own ? v[e] : 0.0f;
             }
-        if (mask) {
-            float signs[kWide];
-            load_pack(signs, mask + i * kWide);
-            for (int e = 0; e < kWide; ++e)
-                if (signs[e] <= 0) sum[e] = 0;
-        }
+        if (mask) mask_pack(sum, mask + i * kWide);
         store_pack(dx + i * kWide, sum);
     }
 }

@@ -46,8 +46,8 @@ double sum_seconds(size_t floats, int world, const PlanLink& link, bool bf16) {
     if (world < 2) return 0;
     const double bytes = double(floats) * sizeof(float);
     if (bytes <= double(Communicator::kExactBytes)) {
-        // Recursive doubling (net/ring_small.cpp): everything, once a step; ranks beyond the largest
-        // power of two add a step at each end.
+        // Recursive doubling (net/ring_small.cpp): everything, once a step; ranks beyond the
+        // largest power of two add a step at each end.
         const int whole = int(std::bit_floor(unsigned(world)));
         const int steps = std::bit_width(unsigned(whole)) - 1 + (whole < world ? 2 : 0);
         return steps * (link.latency_seconds + bytes / link.bytes_per_second);
