@@ -114,8 +114,7 @@ class Ring {
     std::span<const std::byte> stage_header(const wire::Header& header, const Link& link);
     void check(const wire::Header& expected, std::span<const std::byte> got, int position) const;
     // `sum` came behind bytes of which `right` is the sum.
-    static void check_sum(const Link& link, std::span<const std::byte, kSumBytes> sum,
-                          uint64_t right);
+    static void check_sum(const Link&, std::span<const std::byte, kSumBytes> sum, uint64_t right);
 
     int world() const { return int(ring_.size()); }
     int at(int position) const { return ring_[size_t((position % world() + world()) % world())]; }

@@ -65,12 +65,11 @@ size_t Ring::small_bytes(int position, size_t bytes) {
 void Ring::send_small(wire::Type type, int position, std::span<const float> data) {
     Link& edge = link(position);
     const std::span message = std::span(outbox_).first(small_bytes(position, data.size_bytes()));
-    const size_t at_data =
-        stage_header({type, generation_, number_, data.size_bytes()}, edge).size();
-    const std::span piece = message.subspan(at_data, data.size_bytes());
+    const size_t head = stage_header({type, generation_, number_, data.size_bytes()}, edge).size();
+    const std::span piece = message.subspan(head, data.size_bytes());
     std::ranges::copy(std::as_bytes(data), piece.begin());
     const uint64_t sum = stream_sum(piece);
-    if (edge.is_plain()) std::memcpy(&message[at_data + piece.size()], &sum, kSumBytes);
+    if (edge.is_plain()) std::memcpy(&message[head + piece.size()], &sum, kSumBytes);
     const auto begin = Clock::now();
     edge.send_all(message);
     if (Track* const track = sent_track())

@@ -72,10 +72,6 @@ class PeerShards::Cache {
         std::copy(piece->bytes.begin(), piece->bytes.end(),
                   reinterpret_cast<std::byte*>(out.data()));
     }
-    uint64_t bytes_fetched() const {
-        std::lock_guard lock(mutex_);
-        return fetched_;
-    }
 
  private:
     struct Piece {
@@ -107,16 +103,16 @@ class PeerShards::Cache {
                 fetcher_.fetch(place.rank, place.file, place.offset + at, {&piece->bytes[at], n})
                     .share());
         }
-        held_ += place.length, fetched_ += place.length;
+        held_ += place.length;
         return pieces_[place] = piece;
     }
 
     Fetcher& fetcher_;
     const size_t most_;
-    mutable std::mutex mutex_;
+    std::mutex mutex_;
     Pieces pieces_;
     std::list<Place> read_;  // of pieces that were read, the oldest first
-    uint64_t held_ = 0, fetched_ = 0;
+    uint64_t held_ = 0;
 };
 
 // A shard that lies on another rank.
@@ -152,7 +148,6 @@ PeerShards::PeerShards(Communicator& communicator, size_t cache_bytes)
     cache_ = std::make_shared<Cache>(fetcher, cache_bytes);
 }
 
-uint64_t PeerShards::bytes_fetched() const { return cache_->bytes_fetched(); }
 
 // Every rank's bytes, however many: in rounds, as one all-gather is bounded.
 static std::vector<std::vector<uint8_t>> gather_bytes(Communicator& communicator,

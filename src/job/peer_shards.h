@@ -28,8 +28,6 @@ class PeerShards {
     // Collective. Throws Error where files of one name differ.
     void complete(std::vector<Shard>& shards);
 
-    uint64_t bytes_fetched() const;
-
  private:
     struct Served;
     class Cache;
