@@ -29,8 +29,8 @@ std::string left_behind(uint32_t generation) {
 
 // From here on the ring of this generation is no more, and its ranks are asked to come back.
 void Coordinator::break_ring(int lost, const std::string& why) {
-    log(cat("generation ", generation_, " ends: ", lost < 0 ? "" : cat(names()[size_t(lost)], ": "),
-            why));
+    const std::string cause = lost < 0 ? why : cat(names()[size_t(lost)], ": ", why);
+    log(cat("generation ", generation_, " ends: ", cause));
     // Who computes comes back when the step is done, who opened edges at once.
     if (stage_ != Stage::forming) due_ = Clock::time_point::max();
     stage_ = Stage::regrouping;
@@ -39,9 +39,9 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     wanted_ring_.clear();
     cut_off_.reset();
     if (base_.peers.empty()) {
-        regroup_ = Regroup(welcome_, why, Clock::now());
+        regroup_ = Regroup(welcome_, cause, Clock::now());
     } else {
-        back_to_base(why);
+        back_to_base(cause);
     }
     for (const ClientPtr& client : clients_) {
         regroup_.heard(client->rank, client->heard);

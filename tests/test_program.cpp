@@ -725,6 +725,36 @@ TEST_CASE("program: data damaged on its way is noticed, and no step is done with
     CHECK(with == losses("clean", free_port(), {}));
 }
 
+TEST_CASE("program: a damaged heartbeat costs a connection, not a rank") {
+    // Of magic, type and length: that of a message whose rest never comes, and of one too long.
+    for (const size_t place : {2, 6, 17, 21}) {
+        CAPTURE(place);
+        TempDir folder;
+        const uint16_t port = free_port();
+        std::atomic<int> pieces{0}, damaged{0};
+        Relay relay([&] { return port; },
+                    [&](std::span<char> piece) {
+                        if (++pieces < 9 || damaged > 0 || piece.size() < wire::kHeaderBytes ||
+                            piece[6] != char(wire::Type::heartbeat))
+                            return;
+                        piece[place] ^= 2;
+                        ++damaged;
+                    });
+        Process rank0(folder, "0",
+                      small({"--world", "2", "--epochs", "1000000", "--save-every", "0", "--coord",
+                             at(port), "--rank", "0", "--out", folder / "run", "--open"}));
+        REQUIRE(rank0.wait_for("missing rank 1"));
+        Process rank1(folder, "1",
+                      {"--coord", at(relay.port()), "--rank", "1", "--threads", "1", "--open"});
+        CHECK(rank0.wait_for("; 2 ranks, step "));
+        CHECK(damaged == 1);
+        for (Process* rank : {&rank0, &rank1}) rank->kill(SIGTERM);
+        for (Process* rank : {&rank0, &rank1}) CHECK(rank->wait() == 128 + SIGTERM);
+        CAPTURE(rank0.output());
+        CHECK(rank0.output().find(" lost: ") == std::string::npos);
+    }
+}
+
 // Flips a bit of the weights that begin with `values`, in the memory of another process. Returns
 // how many copies of them it found.
 static int flip_a_bit(pid_t pid, std::span<const float> values) {
