@@ -148,7 +148,6 @@ PeerShards::PeerShards(Communicator& communicator, size_t cache_bytes)
     cache_ = std::make_shared<Cache>(fetcher, cache_bytes);
 }
 
-
 // Every rank's bytes, however many: in rounds, as one all-gather is bounded.
 static std::vector<std::vector<uint8_t>> gather_bytes(Communicator& communicator,
                                                       std::span<const uint8_t> mine) {
