@@ -80,7 +80,10 @@ struct RankFetcher::Asker {
             why = e.what();
         }
         JobStatus& status = fetcher.membership_.status();
-        if (!is_closing()) status.wait_for_cause(kFirstCause);
+        if (!is_closing() && fetcher.me_.rules.elastic)
+            fetcher.membership_.link_lost(why);
+        else if (!is_closing())
+            status.wait_for_cause(kFirstCause);
         try {
             status.throw_if_ended();
         } catch (const Error& cause) {

@@ -677,6 +677,16 @@ TEST_CASE("elastic: of servers and workers any may be killed; the others go back
         CHECK(outcome.logs.find("redone") == std::string::npos);
         check_equal(outcome, whole);
     }
+    for (int i = 1; i < whole.operations; i += std::max(stride() / 4, 1)) {
+        Cut cut{.rank = i % kWorld, .operation = i};
+        cut.reset = true;
+        const Outcome outcome = run_job(cut, more);
+        CAPTURE(i);
+        INFO(outcome.logs);
+        CHECK(outcome.status == std::vector{0, 0, 0});
+        CHECK(!said(outcome, " lost: "));
+        check_equal(outcome, whole);
+    }
 }
 
 TEST_CASE("elastic: TensorBoard's curves go on with the rank that takes over") {
