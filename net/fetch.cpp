@@ -3,7 +3,10 @@
 
 #include <array>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
+
+#include "net/stream_sum.h"
 
 namespace convoy {
 
@@ -29,6 +32,12 @@ std::string receive_body(Link& link, const wire::Header& header) {
 
 void send(Link& link, const std::string& message) {
     link.send_all(std::as_bytes(std::span(message)));
+}
+
+// Follows the bytes that answer a request: neither was damaged on its way.
+uint64_t sum_of(const wire::Request& request, std::span<const std::byte> bytes) {
+    const std::string message = wire::encode(request);
+    return stream_sum(std::as_bytes(std::span(message))) + stream_sum(bytes);
 }
 
 }  // namespace
@@ -122,16 +131,21 @@ struct RankFetcher::Asker {
     }
     // The answer to `request`. REFUSE is its error alone.
     void receive(Request& request) {
-        const wire::Header header = receive_header(link, Fetcher::kMostBytes);
+        uint64_t sum;
+        const wire::Header header = receive_header(link, Fetcher::kMostBytes + sizeof sum);
         if (header.type == wire::Type::refuse) {
             const auto refusal = wire::decode<wire::Refuse>(receive_body(link, header));
             request.done.set_exception(
                 std::make_exception_ptr(Error(cat(link.peer(), ": ", refusal.why))));
-        } else if (header.type != wire::Type::bytes || header.length != request.bytes.size()) {
+        } else if (header.type != wire::Type::bytes ||
+                   header.length != request.bytes.size() + sizeof sum) {
             fail(link.peer(), " sent a ", wire::name(header.type), " message of ", header.length,
-                 " bytes, not the ", request.bytes.size(), " it was asked for");
+                 " bytes, not the ", request.bytes.size(), " it was asked for and their sum");
         } else {
             link.receive_all(request.bytes);
+            link.receive_all(std::as_writable_bytes(std::span(&sum, 1)));
+            if (sum != sum_of(request.what, request.bytes))
+                fail("data from ", link.peer(), " was damaged on its way");
             request.done.set_value();
         }
     }
@@ -243,8 +257,11 @@ void RankFetcher::answer(Link& link, const wire::Edge& edge) {
             std::string refusal;
             try {
                 if (asked.length > kMostBytes) fail("asked for ", asked.length, " bytes at once");
-                bytes.resize(wire::kHeaderBytes + asked.length);
-                serve_(asked.file, asked.offset, std::span(bytes).subspan(wire::kHeaderBytes));
+                bytes.resize(wire::kHeaderBytes + asked.length + sizeof(uint64_t));
+                const auto served = std::span(bytes).subspan(wire::kHeaderBytes, asked.length);
+                serve_(asked.file, asked.offset, served);
+                const uint64_t sum = sum_of(asked, served);
+                std::memcpy(served.data() + asked.length, &sum, sizeof sum);
             } catch (const Error& e) {
                 refusal = e.what();
             }
@@ -252,7 +269,7 @@ void RankFetcher::answer(Link& link, const wire::Edge& edge) {
                 send(link, wire::encode(wire::Refuse{false, refusal}));
                 continue;
             }
-            wire::encode({wire::Type::bytes, edge.generation, 0, asked.length},
+            wire::encode({wire::Type::bytes, edge.generation, 0, bytes.size() - wire::kHeaderBytes},
                          std::span(bytes).first<wire::kHeaderBytes>());
             link.send_all(bytes);
         }

@@ -83,7 +83,7 @@ class Ring {
 
  private:
     class Flow;
-    static constexpr size_t kSmallSum = Communicator::kExactBytes;  // steps cost more than bytes
+    static constexpr size_t kSmallSum = Communicator::kExactBytes;  // up to it by fewer steps
     static constexpr size_t kSumBytes = sizeof(uint64_t);
     std::array<EdgeTiming, 2> probe(int peer, bool left);
     void sum_by_host(std::span<float> data);

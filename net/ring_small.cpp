@@ -1,5 +1,5 @@
-// ring_small.cpp — collectives of few bytes on the ring's links: each rank exchanges all of it with
-// log2(world) others, as up to here steps cost more than bytes.
+// ring_small.cpp — collectives of few bytes: each rank exchanges all of them with log2(world) others,
+// as steps cost more than bytes here.
 #include <bit>
 #include <cstring>
 

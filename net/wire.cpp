@@ -247,7 +247,8 @@ Header decode(std::span<const std::byte, kHeaderBytes> in, uint64_t limit) {
                             "speaks ", kVersion, ": run the same build on all machines"),
                         bytes.version);
     if (!name(header.type)) fail("a message of the unknown type ", bytes.type);
-    if (header.type == Type::health) limit = std::min(limit, kHealthLimit);
+    if (header.type == Type::health || header.type == Type::heartbeat)
+        limit = std::min(limit, kHealthLimit);
     if (header.length > limit)
         fail("a ", name(header.type), " message of ", header.length, " bytes; the limit is ",
              limit);

@@ -59,7 +59,7 @@
 //                                    what is wrong, u64 the last ring that was open to it (0:
 //                                    none); the header has the generation of that
 //   REQUEST     rank → rank          u32 file, u32 length, u64 offset: send me these (fetch.h)
-//   BYTES       the answer           the bytes; or REFUSE
+//   BYTES       the answer           the bytes, u64 sum of REQUEST and them; or REFUSE
 //   SUM, BROADCAST, GATHER, BARRIER, PROBE
 //               rank → rank          data of a collective (ring.h)
 //
@@ -86,7 +86,7 @@ constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a 
 constexpr uint64_t kJoinLimit = 40 << 10;    // body of a first message, from anybody
 constexpr uint64_t kGuestLimit = 4 << 10;    // body of a message of one who has no rank yet
 constexpr char kNoJobYet[] = "no job trains there yet";  // of a REFUSE
-constexpr uint64_t kHealthLimit = 4 << 10;  // body of HEALTH, whatever the other limit is
+constexpr uint64_t kHealthLimit = 4 << 10;  // of HEALTH and HEARTBEAT, whatever the other limit
 constexpr int kMaxWorld = 4096;
 
 enum class Type : uint16_t {

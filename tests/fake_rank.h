@@ -61,7 +61,6 @@ class FakeRank {
         await(wire::Type::generation);
     }
     void beat(const wire::Heartbeat& beat) { say(control_, wire::encode(beat)); }
-    void send_on_edge(std::string_view bytes) { asio::write(edge_, asio::buffer(bytes)); }
     // As a header of a collective, with its sum.
     void send_header(std::span<const std::byte> bytes) {
         const uint64_t sum = stream_sum(bytes);

@@ -682,51 +682,58 @@ TEST_CASE("program: --join with other images, or with a rank, is refused in a se
 }
 
 TEST_CASE("program: data damaged on its way is noticed, and no step is done with it") {
-    TempDir folder;
-    const uint16_t port = free_port(), port0 = free_port();
-    std::atomic<int> pieces{0}, damaged{0}, headers{0}, headers_damaged{0};
-    // In the middle of some large pieces: of a part of a sum, or of what came of it. And in the
-    // headers of some collectives, at another place of each.
-    Relay relay([&] { return port0; },
-                [&](std::span<char> piece) {
-                    const auto at = std::ranges::search(piece, std::string_view("CNVY"));
-                    const auto header = piece.subspan(size_t(at.begin() - piece.begin()));
-                    if (header.size() >= wire::kHeaderBytes && header[6] >= char(wire::Type::sum) &&
-                        ++headers % 40 == 0 && headers_damaged < 8)
-                        header[size_t(headers_damaged++ * 3)] ^= 4;
-                    if (piece.size() < 8192 || ++pieces % 23 != 0 || damaged == 6) return;
-                    piece[piece.size() / 2] ^= 1;
-                    ++damaged;
-                });
-    const auto losses = [&](const std::string& name, uint16_t at_port, const Words& more) {
-        Words words = small({"--world", "2", "--epochs", "10", "--check-every", "1", "--factors",
-                             "off", "--preflight", "off", "--save-every", "0", "--shm", "off"});
-        words.insert(words.end(), {"--coord", at(at_port), "--rank", "0", "--out", folder / name});
-        words.insert(words.end(), more.begin(), more.end());
-        Process rank0(folder, name + "0", words);
-        Process rank1(folder, name + "1",
-                      {"--coord", at(at_port), "--rank", "1", "--threads", "1", "--open"});
-        CHECK(rank0.wait(60) == 0);
-        CHECK(rank1.wait(60) == 0);
-        CAPTURE(rank0.output());
-        CHECK((rank0.output().find(" was damaged on its way; 2 ranks, step ") !=
-               std::string::npos) == !more.empty());
-        std::map<int64_t, double> of_steps;
-        for (const json& event : read_log(folder / name)) {
-            CHECK(event["event"] != "unequal");
-            if (event["event"] == "step") of_steps[event["step"]] = event["loss"];
-        }
-        return of_steps;
-    };
-    const auto with =
-        losses("run", port, {"--open", "--port", cat(port0), "--advertise", at(relay.port())});
-    REQUIRE(damaged > 2);
-    REQUIRE(headers_damaged == 8);
-    CHECK(with == losses("clean", free_port(), {}));
+    for (const std::string sync : {"ring", "server"}) {
+        CAPTURE(sync);
+        TempDir folder;
+        const uint16_t port = free_port(), port0 = free_port();
+        std::atomic<int> pieces{0}, damaged{0}, headers{0}, headers_damaged{0};
+        // In the middle of some large pieces: of a part of a sum, or of what came of it, or of what
+        // a server sends. And in the headers of some sums, at another place of each.
+        Relay relay([&] { return port0; },
+                    [&](std::span<char> piece) {
+                        const auto at = std::ranges::search(piece, std::string_view("CNVY"));
+                        const auto header = piece.subspan(size_t(at.begin() - piece.begin()));
+                        if (header.size() >= wire::kHeaderBytes &&
+                            header[6] == char(wire::Type::sum) && ++headers % 19 == 0 &&
+                            headers_damaged < 8)
+                            header[size_t(headers_damaged++ * 3)] ^= 4;
+                        if (piece.size() < 8192 || ++pieces % 23 != 0 || damaged == 6) return;
+                        piece[piece.size() / 2] ^= 1;
+                        ++damaged;
+                    });
+        const auto losses = [&](const std::string& name, uint16_t at_port, const Words& more) {
+            Words words = small({"--world", "2", "--epochs", "10", "--check-every", "1",
+                                 "--save-every", "0", "--shm", "off", "--sync", sync});
+            words.insert(words.end(),
+                         {"--coord", at(at_port), "--rank", "0", "--out", folder / name});
+            if (sync == "ring") words.insert(words.end(), {"--factors", "off"});
+            words.insert(words.end(), more.begin(), more.end());
+            Process rank0(folder, name + "0", words);
+            Process rank1(folder, name + "1",
+                          {"--coord", at(at_port), "--rank", "1", "--threads", "1", "--open"});
+            CHECK(rank0.wait(60) == 0);
+            CHECK(rank1.wait(60) == 0);
+            CAPTURE(rank0.output());
+            CHECK((rank0.output().find(" was damaged on its way; 2 ranks, step ") !=
+                   std::string::npos) == !more.empty());
+            std::map<int64_t, double> of_steps;
+            for (const json& event : read_log(folder / name)) {
+                CHECK(event["event"] != "unequal");
+                if (event["event"] == "step") of_steps[event["step"]] = event["loss"];
+                if (event["event"] == "done") CHECK(event["images"] == 400);  // none counts twice
+            }
+            return of_steps;
+        };
+        const auto with =
+            losses("run", port, {"--open", "--port", cat(port0), "--advertise", at(relay.port())});
+        REQUIRE(damaged > 2);
+        REQUIRE((headers_damaged == 8 || sync == "server"));
+        CHECK(with == losses("clean", free_port(), {}));
+    }
 }
 
 TEST_CASE("program: a damaged heartbeat costs a connection, not a rank") {
-    for (const size_t place : {2, 6, 21}) {  // of magic, type and length
+    for (const size_t place : {2, 6, 18, 21}) {  // of magic, type and length
         CAPTURE(place);
         TempDir folder;
         const uint16_t port = free_port();

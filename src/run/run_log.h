@@ -35,6 +35,9 @@ class RunLog {
     // follow at the next average. norm: Trainer::gradient_norm(), logged where it is not 0.
     void step(const Position& at, int64_t step_in_epoch, const Sums& sums, bool local, double lr,
               const Clocks& clocks, double norm = 0);
+    // The steps until now are done for good; those after the last commit are not, and done again.
+    void commit() { kept_ = all_, kept_run_ = run_; }
+    void rewind() { all_ = kept_, run_ = kept_run_, own_ = {.clocks = clocks_}; }
     // The sums of the epoch that ended; `cost` of the run so far.
     void epoch(const Position& at, const Sums& sums, const JobCost& cost);
     void validation(const Position& at, const Sums& sums, bool is_best);
@@ -82,9 +85,9 @@ class RunLog {
     bool line_due_ = false, prints_ = false, fails_ = false;
     double norm_ = 0;
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
-    Window all_;  // of all ranks, since their last line
-    Window own_;  // of this rank alone, since the last line or average
-    Sums run_;    // in the run
+    Window all_, kept_;    // of all ranks, since their last line; at the last commit
+    Window own_;           // of this rank alone, since the last line or average
+    Sums run_, kept_run_;  // in the run
     Clocks clocks_;
     Time begin_, drawn_, epoch_begin_;
 };

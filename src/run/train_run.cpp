@@ -134,6 +134,7 @@ int TrainRun::train() {
 void TrainRun::go_to(const Position& at) {
     if (at.epoch != at_.epoch) epoch_sums_ = {};
     at_ = committed_ = at, committed_sums_ = epoch_sums_;
+    run_log_->commit();
 }
 
 // The sums of a step that is done, or of this rank's part of it. upto: how far the job has come for
@@ -145,6 +146,7 @@ void TrainRun::count(const Sums& sums, bool local, double lr, std::optional<Posi
     epoch_sums_ += sums;  // the same on every rank: all check it
     if (upto) {
         committed_ = *upto, committed_sums_ = epoch_sums_;
+        run_log_->commit();
         step_sums_ = sums, step_lr_ = lr;
     }
     if (config_.schedule != Schedule::kRange || sums.count == 0) return;

@@ -106,6 +106,7 @@ void TrainRun::go_on() {
     trainer_->sync().rewind();
     if (usage_) usage_->forget();
     at_ = committed_, epoch_sums_ = committed_sums_;
+    run_log_->rewind();
     if (lacks_state()) at_.step = -1;
     slices_.reset();
     if (costs_ && !planned_ && !trace_) trace_ = trace_part(setup_.job.tracer);
