@@ -1,5 +1,5 @@
-// ring_small.cpp — collectives of few bytes: each rank exchanges all of them with log2(world) others,
-// as steps cost more than bytes here.
+// ring_small.cpp — collectives of few bytes: each rank exchanges all of them with log2(world)
+// others, as steps cost more than bytes here.
 #include <bit>
 #include <cstring>
 

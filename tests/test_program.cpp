@@ -687,19 +687,25 @@ TEST_CASE("program: data damaged on its way is noticed, and no step is done with
         TempDir folder;
         const uint16_t port = free_port(), port0 = free_port();
         std::atomic<int> pieces{0}, damaged{0}, headers{0}, headers_damaged{0};
+        std::atomic<uint32_t> ring{0}, hurt{0};  // generations: each ring is damaged once
         // In the middle of some large pieces: of a part of a sum, or of what came of it, or of what
         // a server sends. And in the headers of some sums, at another place of each.
         Relay relay([&] { return port0; },
                     [&](std::span<char> piece) {
                         const auto at = std::ranges::search(piece, std::string_view("CNVY"));
                         const auto header = piece.subspan(size_t(at.begin() - piece.begin()));
-                        if (header.size() >= wire::kHeaderBytes &&
-                            header[6] == char(wire::Type::sum) && ++headers % 19 == 0 &&
-                            headers_damaged < 8)
+                        const bool has = header.size() >= wire::kHeaderBytes;
+                        if (has && header[6] == char(wire::Type::edge)) ring = header[8];
+                        if (ring == hurt) return;
+                        if (has && header[6] == char(wire::Type::sum) && ++headers % 19 == 0 &&
+                            headers_damaged < 8) {
                             header[size_t(headers_damaged++ * 3)] ^= 4;
-                        if (piece.size() < 8192 || ++pieces % 23 != 0 || damaged == 6) return;
-                        piece[piece.size() / 2] ^= 1;
-                        ++damaged;
+                            hurt = ring.load();
+                        } else if (piece.size() >= 8192 && ++pieces % 23 == 0 && damaged < 6) {
+                            piece[piece.size() / 2] ^= 1;
+                            ++damaged;
+                            hurt = ring.load();
+                        }
                     });
         const auto losses = [&](const std::string& name, uint16_t at_port, const Words& more) {
             Words words = small({"--world", "2", "--epochs", "10", "--check-every", "1",
@@ -717,11 +723,14 @@ TEST_CASE("program: data damaged on its way is noticed, and no step is done with
             CHECK((rank0.output().find(" was damaged on its way; 2 ranks, step ") !=
                    std::string::npos) == !more.empty());
             std::map<int64_t, double> of_steps;
+            int noticed = 0;
             for (const json& event : read_log(folder / name)) {
                 CHECK(event["event"] != "unequal");
+                noticed += event["event"] == "regroup";
                 if (event["event"] == "step") of_steps[event["step"]] = event["loss"];
                 if (event["event"] == "done") CHECK(event["images"] == 400);  // none counts twice
             }
+            CHECK(noticed == (more.empty() ? 0 : damaged + headers_damaged));
             return of_steps;
         };
         const auto with =
