@@ -95,16 +95,16 @@ class Ring {
     int listeners_to(int place) const { return listens(place) ? 1 + listeners_to(place - 1) : 0; }
     // Whether the place is the first to hold the sum of a chunk: that of the next place.
     bool has_first(int place) const {
+        if (listeners_.empty()) return true;
         int before = 0;  // this many ranks on there is a listener
         while (before < world() && !listens(place + before)) ++before;
-        return listeners_.empty() || before % 2 == 1;
+        return before % 2 == 1;
     }
     void recursive_doubling(wire::Type type, std::span<float> data);
     Track* sent_track() const { return tracks_ ? tracks_->sent.load() : nullptr; }
     Track* received_track() const { return tracks_ ? tracks_->received.load() : nullptr; }
     uint64_t flow(int sender, int piece) const;
-    // ring_small.cpp; a message is a header and one piece.
-    size_t small_bytes(int position, size_t bytes);
+    size_t small_bytes(int position, size_t bytes);  // of a header and one piece of so many
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
     // Of a header and the sum that follows it.

@@ -637,11 +637,9 @@ static void check_averages(const std::vector<std::string>& more) {
         }
 }
 
-TEST_CASE("elastic: --sync-every goes back to the last average, and every image counts once") {
-    const std::vector<std::string> more = {"sync-every=2", "outer=nesterov"};
-    check_averages(more);
-    const Outcome whole = run_job({}, more);  // where nobody is lost, the same is trained again
-    for (int i = 1; i < whole.operations; i += std::max(stride() / 2, 1)) {
+// A connection is reset at each step-th operation of a job like `whole`: nobody is lost.
+static void check_resets(const std::vector<std::string>& more, const Outcome& whole, int step) {
+    for (int i = 1; i < whole.operations; i += std::max(step, 1)) {
         Cut cut{.rank = i % kWorld, .operation = i};
         cut.reset = true;
         const Outcome outcome = run_job(cut, more);
@@ -651,6 +649,13 @@ TEST_CASE("elastic: --sync-every goes back to the last average, and every image 
         CHECK(!said(outcome, " lost: "));
         check_equal(outcome, whole);
     }
+}
+
+TEST_CASE("elastic: --sync-every goes back to the last average, and every image counts once") {
+    const std::vector<std::string> more = {"sync-every=2", "outer=nesterov"};
+    check_averages(more);
+    const Outcome whole = run_job({}, more);  // where nobody is lost, the same is trained again
+    check_resets(more, whole, stride() / 2);
     check_averages({"sync-every=4", "outer=nesterov", "fragments=2", "save-every=0"});
 }
 
@@ -677,16 +682,7 @@ TEST_CASE("elastic: of servers and workers any may be killed; the others go back
         CHECK(outcome.logs.find("redone") == std::string::npos);
         check_equal(outcome, whole);
     }
-    for (int i = 1; i < whole.operations; i += std::max(stride() / 4, 1)) {
-        Cut cut{.rank = i % kWorld, .operation = i};
-        cut.reset = true;
-        const Outcome outcome = run_job(cut, more);
-        CAPTURE(i);
-        INFO(outcome.logs);
-        CHECK(outcome.status == std::vector{0, 0, 0});
-        CHECK(!said(outcome, " lost: "));
-        check_equal(outcome, whole);
-    }
+    check_resets(more, whole, stride() / 4);
 }
 
 TEST_CASE("elastic: TensorBoard's curves go on with the rank that takes over") {
