@@ -14,6 +14,12 @@
 #          ARCH="75 80 90" (compute capabilities), ARCH=all (those of a release); without it the
 #          GPUs of this machine, or else PTX of 8.0 that a driver compiles for what it finds
 #          TESTS="ring join" (only tests/test_ring.cpp and so on: quick to build)
+#          V=1 (print whole commands)  UNITY=0 (compile each file by itself)
+#          All processors are used; -j N sets another number of jobs.
+MAKEFLAGS += -r
+ifeq ($(MAKELEVEL),0)
+  MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
 MACHINE := $(shell uname -m)
 CROSS   := $(filter-out $(shell uname -m),$(MACHINE))
 VARIANT := $(if $(SAN),san,$(if $(TSAN),tsan,release))
@@ -77,13 +83,29 @@ LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*.cpp data/*.cpp) \
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp %_avx512_bf16.cpp,$(LIB_SRC))
 endif
+# Most of the time of a compiler goes into headers. So the files of a folder are compiled as one unit, a file that
+# includes them all; names in anonymous namespaces are therefore unique within a folder. Files named in SINGLE
+# have flags of their own or take long; UNITY=0 compiles every file by itself.
+UNITY  ?= 1
+SINGLE := %_avx512.cpp %_avx512_bf16.cpp data/pixel_ops.cpp src/model/start_values.cpp src/page/assets.cpp \
+          src/cli/main.cpp kernels/backend.cpp kernels/cpu/winograd% kernels/cpu/tile_% kernels/cuda/conv2d.cu
+FOLDERS   := net data src/cli src/run src/plan $(filter-out src/cli src/run src/plan,$(patsubst %/,%,$(wildcard src/*/))) \
+             kernels/cpu kernels/simt
+in_folder  = $(filter-out $(SINGLE),$(filter $1/%,$2))
+# units(FILES): the units and single files that hold these sources.
+units      = $(if $(filter 1,$(UNITY)),$(foreach f,$(FOLDERS),$(if $(call in_folder,$f,$1),$f/unit.cpp)) \
+               $(filter $(SINGLE),$1),$1)
+
 CU_SRC   := $(wildcard kernels/cuda/*.cu)
+CU_UNIT  := $(if $(filter 1,$(UNITY)),kernels/cuda/unit.cu $(filter $(SINGLE),$(CU_SRC)),$(CU_SRC))
 # Each .cu is compiled by nvcc for GPUs, and by g++ for the emulator (kernels/simt).
 SIMT     := $(BUILD)/simt
+SIMT_SRC := $(wildcard kernels/simt/*.cpp)
 GPU      := $(BUILD)/$(subst $() ,-,cuda $(or $(ARCHS),ptx$(PTX)))
-GPU_OBJ  := $(if $(filter 1,$(CUDA)),$(CU_SRC:%=$(GPU)/%.o))
-SIMT_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/simt/*.cpp)) $(CU_SRC:%=$(SIMT)/%.o)
-LIB_OBJ  := $(LIB_SRC:%=$(BUILD)/%.o) $(GPU_OBJ)
+GPU_OBJ  := $(if $(filter 1,$(CUDA)),$(CU_UNIT:%=$(GPU)/%.o))
+SIMT_OBJ := $(patsubst %,$(BUILD)/%.o,$(call units,$(SIMT_SRC))) $(CU_UNIT:%=$(SIMT)/%.o)
+LIB_CPP  := $(patsubst %,$(BUILD)/%.o,$(call units,$(LIB_SRC)))
+LIB_OBJ  := $(LIB_CPP) $(GPU_OBJ)
 MAIN_OBJ := $(BUILD)/src/cli/main.cpp.o
 # The thread sanitizer has nothing to see in tests without threads of their own.
 ifdef TSAN
@@ -91,7 +113,10 @@ ifdef TSAN
            trainer program
 endif
 TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC)) \
+# Units of tests by the first letter of their subjects: [ab] holds tests/test_augment.cpp and so on.
+TEST_UNITS := t p s m ef r ab c l gh ijk no d uvwxyz
+TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_UNIT)) \
             $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o) \
             $(if $(filter 1,$(CUDA)),$(GPU)/tests/mma_kernels.cu.o $(GPU)/tools/gemm_ladder.cu.o)
 LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
@@ -108,7 +133,7 @@ trainer trainer-simt gemm_ladder augmentations spectrograms: FORCE
 FORCE:
 # What a binary has (kernels/backend.cpp) is what is linked into it. A file named after the choice
 # is new when the choice changes.
-CHOICE := $(BUILD)/$(subst $() ,-,$(notdir $(GPU)) $(CUDA) $(TESTS)).choice
+CHOICE := $(BUILD)/$(subst $() ,-,$(notdir $(GPU)) $(CUDA) $(UNITY) $(TESTS)).choice
 $(CHOICE):
 	@mkdir -p $(@D) && rm -f $(BUILD)/*.choice && touch $@
 $(BUILD)/trainer: $(MAIN_OBJ) $(LIB_OBJ) $(CHOICE)
@@ -127,7 +152,8 @@ $(BUILD)/spectrograms: LDLIBS += -lsndfile -lfftw3f
 $(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
 $(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
 $(BUILD)/trainer $(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/augmentations $(BUILD)/spectrograms:
-	$(CXX) $(filter %.o,$^) -o $@ $(LDLIBS) $(CUDA_LIBS)
+	@echo "LINK $(@:$(BUILD)/%=%)"
+	$(Q)$(CXX) $(filter %.o,$^) -o $@ $(LDLIBS) $(CUDA_LIBS)
 
 # The same objects with static libraries. Without CUDA=1 on the command line it is for CPUs and has
 # no dynamic dependency; with it, glibc and the driver are what remains. The linker would warn that
@@ -145,9 +171,9 @@ comma := ,
 PACKED      := $(if $(filter x86_64,$(MACHINE)),-Wl$(comma)-z$(comma)pack-relative-relocs)
 static: $(STATIC)/trainer
 	@cmp -s $< trainer-static$(CROSS:%=-%) || cp -f $< trainer-static$(CROSS:%=-%)
-$(STATIC)/trainer: $(MAIN_OBJ) $(LIB_SRC:%=$(BUILD)/%.o) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(STATIC_LIBS)/libs
-	@mkdir -p $(@D)
-	$(STATIC_LINK)
+$(STATIC)/trainer: $(MAIN_OBJ) $(LIB_CPP) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(STATIC_LIBS)/libs
+	@mkdir -p $(@D); echo "LINK $(@:$(BUILD)/%=%)"
+	$(Q)$(STATIC_LINK)
 
 # Under qemu the emulator of CUDA does not run: its tests are left out, and those that start programs.
 NOT_ON_ARM64 := simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas energy input \
@@ -162,8 +188,8 @@ KIT := $(addprefix $(STATIC)/,trainer run_tests gemm_ladder)
 $(STATIC)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ)
 $(STATIC)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ)
 $(STATIC)/run_tests $(STATIC)/gemm_ladder: $(STATIC_LIBS)/libs
-	@mkdir -p $(@D)
-	$(STATIC_LINK)
+	@mkdir -p $(@D); echo "LINK $(@:$(BUILD)/%=%)"
+	$(Q)$(STATIC_LINK)
 gpu-kit:
 	@command -v nvcc >/dev/null || { echo "gpu-kit: there is no nvcc; it comes with the CUDA toolkit" >&2; exit 1; }
 	$(MAKE) CUDA=1 ARCH='$(or $(strip $(ARCH)),90)' build/gpu-kit
@@ -209,11 +235,32 @@ $(BUILD)/tests/%.o: CXXFLAGS += -fno-sanitize=undefined
 # Unrolled tiles of registers: with -O2 as long to compile as a tenth of all the rest.
 $(BUILD)/kernels/cpu/micro_%.o: KERNELFLAGS += -O1
 endif
+# A line for each object: what part of them is there, and what is being compiled.
+GOAL_OBJ = $(MAIN_OBJ) $(LIB_OBJ) $(if $(filter test all %run_tests %trainer-simt,$(MAKECMDGOALS)),$(SIMT_OBJ) $(TEST_OBJ))
+MANY    := $(word 4,$(filter-out $(wildcard $(GOAL_OBJ)),$(GOAL_OBJ)))
+say      = @mkdir -p $(@D); printf '$(if $(MANY),[%3d%%] ,%.0s)%-4s %s\n' $(if $(MANY),$$((100 * $$(ls $(GOAL_OBJ) 2>&- | wc -l) / \
+             $(words $(GOAL_OBJ)))),0) $1 $(patsubst $(BUILD)/%,%,$<)
+Q       := $(if $(V),,@)
+define compile
+$(call say,CXX)
+$(Q)$(CXX) $(CXXFLAGS) -c $< -o $@
+endef
 $(BUILD)/%.cpp.o: %.cpp Makefile | $(READY)
-	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) -c $< -o $@
-# Make's own rule would compile a .cu.cpp as well, and without what is to be rewritten first.
-%.o: %.cpp
+	$(compile)
+$(BUILD)/%.cpp.o: $(BUILD)/%.cpp Makefile | $(READY)
+	$(compile)
+# GCC takes what an included file keeps to itself for a mistake.
+$(BUILD)/%/unit.cpp.o $(BUILD)/tests/unit-%.o: CXXFLAGS += $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage)
+# write_unit(FILES): the target includes these files; it is written only if their list has changed.
+write_unit = @mkdir -p $(@D); printf '\#include "%s"\n' $1 | cmp -s - $@ || printf '\#include "%s"\n' $1 >$@
+$(BUILD)/%/unit.cpp: FORCE
+	$(call write_unit,$(call in_folder,$*,$(LIB_SRC) $(SIMT_SRC)))
+$(BUILD)/tests/unit-%.cpp: FORCE
+	$(call write_unit,$(wildcard tests/test_[$*]*.cpp))
+$(GPU)/kernels/cuda/unit.cu: FORCE
+	$(call write_unit,$(filter-out $(SINGLE),$(CU_SRC)))
+$(SIMT)/kernels/cuda/unit.cu.cpp: FORCE | $(CU_SRC:%=$(SIMT)/%.cpp)
+	$(call write_unit,$(patsubst %,%.cpp,$(filter-out $(SINGLE),$(CU_SRC))))
 # The kernels as C++: launches and shared memory rewritten by launch.sed, line by line in place. Every
 # pointer is checked for the alignment of its type (kernels/simt/checks.cpp).
 REWRITE = @mkdir -p $(@D) && { echo '\#line 1 "$<"'; sed -zEf kernels/simt/launch.sed $<; } > $@
@@ -223,11 +270,17 @@ $(SIMT)/%.cu.cpp: %.cu kernels/simt/launch.sed
 	$(REWRITE)
 $(SIMT)/%.o: CXXFLAGS += $(OPTIMISE:-O0=-O1) -fsanitize=alignment -Wno-unknown-pragmas
 $(SIMT)/%.cu.o: $(SIMT)/%.cu.cpp Makefile | $(patsubst %,$(SIMT)/%,$(wildcard kernels/cuda/*.cuh)) $(READY)
-	$(CXX) -I$(SIMT) $(CXXFLAGS) -c $< -o $@
+	$(call say,SIMT)
+	$(Q)$(CXX) -I$(SIMT) $(CXXFLAGS) -c $< -o $@
+define compile_cuda
+$(call say,NVCC)
+$(Q)nvcc $(NVCCFLAGS) -c $< -o $@
+endef
 $(GPU)/%.cu.o: %.cu Makefile | $(READY)
-	@mkdir -p $(@D)
-	nvcc $(NVCCFLAGS) -c $< -o $@
-.PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh
+	$(compile_cuda)
+$(GPU)/%.cu.o: $(GPU)/%.cu Makefile | $(READY)
+	$(compile_cuda)
+.PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh $(BUILD)/%/unit.cpp $(BUILD)/tests/unit-%.cpp
 -include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ) \
     $(BUILD)/tools/augmentations.cpp.o $(BUILD)/tools/spectrograms.cpp.o)
 

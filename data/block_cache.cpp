@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kWays = 16;  // blocks of a set
-constexpr char kMagic[9] = "convoyB2";
+constexpr char kBlockMagic[9] = "convoyB2";
 constexpr size_t kHeader = 12;
 
 uint32_t checksum(const std::string& name, std::span<const uint8_t> bytes) {
@@ -75,7 +75,7 @@ bool BlockCache::load(const std::string& key, uint64_t block, std::span<uint8_t>
     if (is_whole) futimens(file, nullptr);  // used now
     close(file);
     std::memcpy(&crc, header + 8, 4);
-    return is_whole && std::memcmp(header, kMagic, 8) == 0 && crc == checksum(name, bytes);
+    return is_whole && std::memcmp(header, kBlockMagic, 8) == 0 && crc == checksum(name, bytes);
 }
 
 void BlockCache::store(const std::string& key, uint64_t block,
@@ -94,7 +94,7 @@ void BlockCache::store(const std::string& key, uint64_t block,
     if (file < 0) return;
     uint8_t header[kHeader];
     const uint32_t crc = checksum(name, bytes);
-    std::memcpy(header, kMagic, 8);
+    std::memcpy(header, kBlockMagic, 8);
     std::memcpy(header + 8, &crc, 4);
     const bool is_whole = write(file, header, kHeader) == ssize_t(kHeader) &&
                           write(file, bytes.data(), bytes.size()) == ssize_t(bytes.size());

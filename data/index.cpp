@@ -21,7 +21,7 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kMagic = "CNVYIDX1";
+constexpr std::string_view kIndexMagic = "CNVYIDX1";
 constexpr uint64_t kMaxIndex = 1ull << 34;     // bytes of an index file
 constexpr uint64_t kMaxInflated = 1ull << 30;  // bytes of a gzipped shard
 constexpr uint64_t kProbe = 4096;
@@ -270,7 +270,7 @@ bool is_shard(const std::string& name) {
 
 std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards) {
     Writer out;
-    out.raw(kMagic.data(), kMagic.size());
+    out.raw(kIndexMagic.data(), kIndexMagic.size());
     out.number(uint32_t(0));
     out.number(uint32_t(shards.size()));
     for (const auto& [name, index] : shards) {
@@ -297,8 +297,8 @@ std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards) {
 
 std::map<std::string, ShardIndex> unpack_index(std::span<const uint8_t> bytes) {
     Reader in{bytes};
-    const auto magic = in.take(kMagic.size());
-    if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) fail("not an index");
+    const auto magic = in.take(kIndexMagic.size());
+    if (std::memcmp(magic.data(), kIndexMagic.data(), kIndexMagic.size()) != 0) fail("not an index");
     if (in.number<uint32_t>() != crc32c(in.rest)) fail("damaged: its checksum is wrong");
     std::map<std::string, ShardIndex> shards;
     for (uint64_t n = in.count(in.number<uint32_t>(), 64); n > 0; --n) {

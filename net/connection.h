@@ -45,6 +45,8 @@ asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t p
 // AccessError where the other end does not show that it holds the token, std::system_error where it
 // hangs up. Without a token nothing is done.
 asio::awaitable<void> secure(Socket& socket, const TlsContext& tls, bool dialled);
+// How long one address may take to answer.
+constexpr std::chrono::milliseconds kDialPatience{5'000};
 // Tries each address of host:port once, for `patience`, from one of this machine's addresses
 // `from` (none: the system chooses). Throws Error with the reasons ("connection refused"), and
 // AccessError as secure() does.

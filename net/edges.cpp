@@ -12,7 +12,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kDialPatience{5'000};
 constexpr milliseconds kAllEdges{30'000};  // from WELCOME until the ring is open
 constexpr int kAttempts = 3;               // to dial a peer
 constexpr milliseconds kVerdict{40'000};   // for the coordinator to say which rank is lost

@@ -15,7 +15,6 @@ namespace {
 constexpr size_t kInFlight = 16;                // requests to one rank whose answers have not come
 constexpr std::chrono::seconds kGroupEdge{30};  // until the ranks of a group have dialled
 constexpr size_t kMostServed = 16;              // connections that ask, beside two of each rank
-constexpr std::chrono::milliseconds kFirstCause{2'000};  // for the coordinator to name it
 
 // Reads a message's header. The body is left for the caller.
 wire::Header receive_header(Link& link, uint64_t limit) {

@@ -15,6 +15,9 @@
 
 namespace convoy {
 
+// How long the coordinator may take to name the first cause.
+constexpr std::chrono::milliseconds kFirstCause{2'000};
+
 // Any thread may call any of these functions.
 class JobStatus {
  public:

@@ -10,7 +10,6 @@ using std::chrono::milliseconds;
 
 namespace {
 constexpr milliseconds kLastMessages{1'000};  // for them to leave this process
-constexpr milliseconds kFirstCause{2'000};    // for the coordinator to name it
 
 // By Phase, as the logs show them.
 constexpr const char* kPhaseNames[] = {"",           "measuring", "data",   "forward",

@@ -14,7 +14,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kDialPatience = Succession::kDialPatience;
 constexpr milliseconds kPause{20};  // before those in front are asked again
 
 class Rejoin {
@@ -74,9 +73,9 @@ asio::awaitable<void> Rejoin::until_welcome() {
         else
             co_await find_coordinator();
         // Not often: those that are silent take their time, and WELCOME waits for it.
-        auto due = Clock::now() + kDialPatience;
+        auto due = Clock::now() + Succession::kDialPatience;
         for (; m_.connected() && !m_.is_welcome(); m_.status().throw_if_ended()) {
-            co_await m_.wait_for_news(kDialPatience);
+            co_await m_.wait_for_news(Succession::kDialPatience);
             if (Clock::now() < due) continue;
             co_await find_lower_coordinator();
             due = Clock::now() + kSilence;
@@ -143,7 +142,7 @@ asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
         auto connection = std::make_shared<Connection>(std::move(socket));
         connection->send(wire::encode(m_.rejoin_message(step_, planned_, ring_)));
         Message answer;
-        co_await connection->read(answer, kDialPatience);
+        co_await connection->read(answer, Succession::kDialPatience);
         if (answer.header.type == wire::Type::status) {
             if (m_.is_welcome() || (!believes && m_.has_formed())) co_return false;  // meanwhile
             m_.use(std::move(connection));
@@ -171,10 +170,10 @@ asio::awaitable<Socket> Rejoin::dial_candidate(int candidate) {
     const wire::Welcome& last = m_.welcome();
     if (candidate < 0) {
         std::vector<tcp::endpoint> endpoints{first_};
-        co_return co_await dial(endpoints, from_, m_.tls(), kDialPatience);
+        co_return co_await dial(endpoints, from_, m_.tls(), Succession::kDialPatience);
     }
     const auto [host, port] = reachable(last.peers[size_t(candidate)].address, first_);
-    co_return co_await dial(host, port, from_, m_.tls(), kDialPatience);
+    co_return co_await dial(host, port, from_, m_.tls(), Succession::kDialPatience);
 }
 
 asio::awaitable<void> run_rejoin(std::shared_ptr<Rejoin> rejoin,

@@ -13,7 +13,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kDialPatience{5'000};     // for one address to answer
 constexpr milliseconds kAnswerPatience{10'000};  // for a coordinator to send its next message
 constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};  // before a retry
 constexpr int kPortsTried = 1000;

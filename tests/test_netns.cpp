@@ -18,10 +18,10 @@ using std::chrono::milliseconds;
 volatile std::sig_atomic_t told = 0;  // the signal that a rank got
 
 // One rank as a process; what it says is read line by line: its log, and its result at the end.
-class Process {
+class HostProcess {
  public:
-    Process(const Hosts& hosts, int host, const JoinOptions& options,
-            const std::function<std::string(Job&)>& work, const std::string& names = "") {
+    HostProcess(const Hosts& hosts, int host, const JoinOptions& options,
+                const std::function<std::string(Job&)>& work, const std::string& names = "") {
         int ends[2];
         REQUIRE(pipe(ends) == 0);
         std::fflush(nullptr);
@@ -47,7 +47,7 @@ class Process {
         close(ends[1]);
         out_ = fdopen(ends[0], "r");
     }
-    ~Process() {
+    ~HostProcess() {
         kill(pid_, SIGKILL);
         waitpid(pid_, nullptr, 0);
         fclose(out_);
@@ -97,7 +97,7 @@ std::string sum_and_tell(Job& job) {
     return told + cat(" ports ", ports);
 }
 
-using Processes = std::vector<std::unique_ptr<Process>>;
+using Processes = std::vector<std::unique_ptr<HostProcess>>;
 
 // An elastic job, a rank on each host; it stands when this returns.
 Processes start_elastic(const Hosts& hosts, int world, const std::function<std::string(Job&)>& work,
@@ -106,7 +106,7 @@ Processes start_elastic(const Hosts& hosts, int world, const std::function<std::
     for (int rank = 0; rank < world; ++rank) {
         JoinOptions options = options_for(rank, "10.77.0.1");
         options.world = world, options.elastic = true, options.join_timeout = join_timeout;
-        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, work));
+        ranks.push_back(std::make_unique<HostProcess>(hosts, rank + 1, options, work));
     }
     for (auto& rank : ranks) rank->await(cat(world, " of ", world, " joined"));
     return ranks;
@@ -145,12 +145,13 @@ TEST_CASE("three hosts join in spite of a decoy interface and of a name that mea
         REQUIRE(hosts.run(host, "ip link set docker0 up"));
     }
     const std::string far = "127.0.0.1 localhost\n10.77.0.1 node1\n";
-    Process rank2(hosts, 3, options_for(2, "node1"), sum_and_tell, far);
-    Process rank1(hosts, 2, options_for(-1, "node1"), sum_and_tell, far);  // gets the free number
-    Process rank0(hosts, 1, options_for(0, "node1"), sum_and_tell,
-                  "127.0.0.1 localhost\n127.0.0.1 node1\n");
+    HostProcess rank2(hosts, 3, options_for(2, "node1"), sum_and_tell, far);
+    HostProcess rank1(hosts, 2, options_for(-1, "node1"), sum_and_tell,
+                      far);  // gets the free number
+    HostProcess rank0(hosts, 1, options_for(0, "node1"), sum_and_tell,
+                      "127.0.0.1 localhost\n127.0.0.1 node1\n");
     // Rank 0 knows itself as loopback; the others reach it the way they reached the coordinator.
-    for (Process* rank : {&rank0, &rank1, &rank2}) {
+    for (HostProcess* rank : {&rank0, &rank1, &rank2}) {
         const std::string result = rank->await("result:");
         CHECK(contains(result, "sum 6 127.0.0.1:29400 10.77.0.2:29400 10.77.0.3:29400"));
         CHECK(contains(result, "ports 1"));
@@ -161,9 +162,9 @@ TEST_CASE("hosts join over IPv6 alone, and --iface chooses among addresses") {
     Hosts hosts(3);
     if (!hosts.made()) return;
     {
-        Process rank0(hosts, 1, options_for(0, "fd77::1"), sum_and_tell);
-        Process rank1(hosts, 2, options_for(1, "fd77::1"), sum_and_tell);
-        Process rank2(hosts, 3, options_for(2, "fd77::1"), sum_and_tell);
+        HostProcess rank0(hosts, 1, options_for(0, "fd77::1"), sum_and_tell);
+        HostProcess rank1(hosts, 2, options_for(1, "fd77::1"), sum_and_tell);
+        HostProcess rank2(hosts, 3, options_for(2, "fd77::1"), sum_and_tell);
         CHECK(contains(rank1.await("result:"),
                        "sum 6 [fd77::1]:29400 [fd77::2]:29400 [fd77::3]:29400 ports 1"));
         CHECK(contains(rank0.await("result:"), "sum 6"));
@@ -174,13 +175,13 @@ TEST_CASE("hosts join over IPv6 alone, and --iface chooses among addresses") {
     JoinOptions network = options_for(1, "10.77.0.1"), address = options_for(2, "10.77.0.1");
     network.iface = "10.78.0.0/24";
     address.iface = "10.78.0.3";
-    Process rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
-    Process rank1(hosts, 2, network, sum_and_tell);
-    Process rank2(hosts, 3, address, sum_and_tell);
+    HostProcess rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
+    HostProcess rank1(hosts, 2, network, sum_and_tell);
+    HostProcess rank2(hosts, 3, address, sum_and_tell);
     CHECK(contains(rank0.await("result:"), "10.77.0.1:29400 10.78.0.2:29400 10.78.0.3:29400"));
     JoinOptions wrong = options_for(1, "10.77.0.1");
     wrong.iface = "eth7";
-    Process lost(hosts, 2, wrong, sum_and_tell);
+    HostProcess lost(hosts, 2, wrong, sum_and_tell);
     CHECK(contains(lost.await("error:"), "--iface eth7 is no interface"));
 }
 
@@ -196,9 +197,9 @@ TEST_CASE("a way between two ranks that is not the one meant is named; one that 
     {
         JoinOptions meant = options_for(2, "10.77.0.1");
         meant.iface = "10.77.0.3";
-        Process rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
-        Process rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
-        Process rank2(hosts, 3, meant, sum_and_tell);
+        HostProcess rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
+        HostProcess rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
+        HostProcess rank2(hosts, 3, meant, sum_and_tell);
         CHECK(contains(rank1.await("leaves by"),
                        "traffic to rank 2 (10.77.0.3:29400) leaves by eth1, not by eth0 like "
                        "traffic to the coordinator"));
@@ -208,10 +209,10 @@ TEST_CASE("a way between two ranks that is not the one meant is named; one that 
         CHECK(contains(rank0.await("result:"), "sum 6"));
     }
     REQUIRE(hosts.run(3, "ip route replace prohibit 10.77.0.2/32"));
-    Process rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
-    Process rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
-    Process rank2(hosts, 3, options_for(2, "10.77.0.1"), sum_and_tell);
-    for (Process* rank : {&rank0, &rank1, &rank2}) {
+    HostProcess rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
+    HostProcess rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
+    HostProcess rank2(hosts, 3, options_for(2, "10.77.0.1"), sum_and_tell);
+    for (HostProcess* rank : {&rank0, &rank1, &rank2}) {
         const std::string error = rank->await("error:");
         CAPTURE(error);
         CHECK(contains(error, "cannot reach rank 1 (10.77.0.2:29400)"));
@@ -228,7 +229,7 @@ TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one
         return std::string("never");
     };
     const auto start = [&](int rank) {
-        return std::make_unique<Process>(hosts, rank + 1, options_for(rank, "10.77.0.1"), work);
+        return std::make_unique<HostProcess>(hosts, rank + 1, options_for(rank, "10.77.0.1"), work);
     };
     {
         auto rank0 = start(0), rank1 = start(1), rank2 = start(2);
@@ -336,11 +337,11 @@ TEST_CASE("a coordinator in a process of its own beside a rank's: the ranks go t
                           {.token = "", .open = true});
         _exit(0);
     }
-    std::vector<std::unique_ptr<Process>> ranks;
+    std::vector<std::unique_ptr<HostProcess>> ranks;
     for (int rank = 0; rank < 3; ++rank) {
         JoinOptions options = options_for(rank, "10.77.0.4");
         options.elastic = true;
-        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, sum_in_two_rings));
+        ranks.push_back(std::make_unique<HostProcess>(hosts, rank + 1, options, sum_in_two_rings));
     }
     for (auto& rank : ranks) rank->await("3 of 3 joined");
     // Rank 0 does not hear the coordinator for so long that it serves one itself. The coordinator,
@@ -384,11 +385,11 @@ TEST_CASE("a rank that is cut off notices it in the ring after that which the co
         CHECK_THROWS_AS(run(), RingBroken);
         return std::string("noticed");
     };
-    std::vector<std::unique_ptr<Process>> ranks;
+    std::vector<std::unique_ptr<HostProcess>> ranks;
     for (int rank = 0; rank < 3; ++rank) {
         JoinOptions options = options_for(rank, "10.77.0.1");
         options.elastic = true;
-        ranks.push_back(std::make_unique<Process>(hosts, rank + 1, options, work));
+        ranks.push_back(std::make_unique<HostProcess>(hosts, rank + 1, options, work));
     }
     for (int i = 0; i < 1000 && !std::filesystem::exists(dir / "formed"); ++i)
         std::this_thread::sleep_for(milliseconds(20));

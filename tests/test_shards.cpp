@@ -8,6 +8,7 @@
 #include "data/decode.h"
 #include "data/places.h"
 #include "data/shard_source.h"
+#include "data_files.h"
 #include "golden.h"
 #include "golden_shards.h"
 #include "src/cli/check_data.h"
@@ -18,42 +19,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Bytes = std::vector<uint8_t>;
-
 Bytes golden_shard(const char* digits) {
     return inflate(*in_memory("golden", from_hex(digits)), 1 << 20);
-}
-
-void put(const std::string& path, const Bytes& bytes) {
-    fs::create_directories(fs::path(path).parent_path());
-    std::ofstream(path, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-}
-void put(const std::string& path, const std::string& text) {
-    put(path, Bytes(text.begin(), text.end()));
-}
-
-struct Quiet {
-    std::FILE* file = std::tmpfile();
-    Log log{file};
-    ~Quiet() { std::fclose(file); }
-    std::string text() {
-        std::string all(size_t(std::ftell(file)), ' ');
-        std::rewind(file);
-        CHECK(std::fread(all.data(), 1, all.size(), file) == all.size());
-        return all;
-    }
-};
-
-DataSet open(const DataOptions& options, std::string* logged = nullptr) {
-    Quiet quiet;
-    DataSet set = open_data(options, quiet.log);
-    if (logged) *logged = quiet.text();
-    return set;
-}
-void refuses(const DataOptions& options, const std::string& why) {
-    Quiet quiet;
-    CHECK_THROWS_WITH_AS(open_data(options, quiet.log), doctest::Contains(why.c_str()), Error);
 }
 
 // What a scanner finds: labels as "3", "hat" or "3 hat", and faults.

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "data/storage.h"
+#include "data_files.h"
 #include "src/base/check.h"
 #include "support.h"
 #include "tests/call_hooks.h"
@@ -17,11 +18,6 @@ using namespace convoy;
 namespace fs = std::filesystem;
 
 namespace {
-
-void put(const std::string& path, const std::string& content = "bytes") {
-    fs::create_directories(fs::path(path).parent_path());
-    std::ofstream(path) << content;
-}
 
 void put_class(const std::string& folder, int n) {
     for (int i = 0; i < n; ++i) put(cat(folder, "/", i, ".jpg"), cat(folder, i));
@@ -33,32 +29,10 @@ std::vector<std::string> names(const Source& source) {
     return all;
 }
 
-struct Quiet {
-    std::FILE* file = std::tmpfile();
-    Log log{file};
-    ~Quiet() { std::fclose(file); }
-};
-
-DataSet open(const DataOptions& options, std::string* logged = nullptr) {
-    Quiet quiet;
-    DataSet set = open_data(options, quiet.log);
-    if (logged) {
-        logged->resize(size_t(std::ftell(quiet.file)));
-        std::rewind(quiet.file);
-        CHECK(std::fread(logged->data(), 1, logged->size(), quiet.file) == logged->size());
-    }
-    return set;
-}
-
 std::shared_ptr<const Source> open_eval(const std::string& folder,
                                         const std::vector<std::string>& classes) {
     Quiet quiet;
     return open_for_classes({.train = folder}, classes, quiet.log);
-}
-
-void refuses(const DataOptions& options, const std::string& why) {
-    Quiet quiet;
-    CHECK_THROWS_WITH_AS(open_data(options, quiet.log), doctest::Contains(why.c_str()), Error);
 }
 
 }  // namespace

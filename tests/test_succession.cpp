@@ -14,7 +14,6 @@
 
 using namespace convoy;
 using std::chrono::milliseconds;
-using wire::Type;
 
 namespace {
 
@@ -23,7 +22,7 @@ constexpr milliseconds kTick{20};
 // One way of a control connection. What is sent over a dead link arrives when that lives again,
 // unless the connection has been closed.
 struct Message {
-    Type type;
+    wire::Type type;
     wire::Welcome ring = {};
     wire::Known known = {};
     Clock::time_point due = {};  // here at the earliest; those behind it wait too
@@ -49,7 +48,7 @@ struct Server {  // a coordinator
 };
 
 enum class Is { training, leaving, seeking, waiting, opening, ready, ended, dead };
-struct Process {
+struct Simulated {
     bool lives() const { return is != Is::ended && is != Is::dead; }
     bool opens(const wire::Welcome& ring) const {
         return last.id == ring.id && (is == Is::opening || is == Is::ready || is == Is::training);
@@ -77,7 +76,7 @@ struct World {
         int a, b;
         Clock::time_point from, to;
     };
-    std::vector<Process> processes;
+    std::vector<Simulated> processes;
     std::vector<Down> down;
     std::map<int, Clock::time_point> dies;
     std::mt19937_64 random;
@@ -88,7 +87,7 @@ struct World {
     uint64_t next_id = 1;
 
     int below(int n) { return int(random() % uint64_t(n)); }
-    Process& at(int process) { return processes[size_t(process)]; }
+    Simulated& at(int process) { return processes[size_t(process)]; }
     bool hear(int a, int b) const {
         return std::ranges::none_of(down, [&](const Down& d) {
             return std::minmax(a, b) == std::minmax(d.a, d.b) && now >= d.from && now < d.to;
@@ -103,7 +102,7 @@ struct World {
         server.clients.at(client)->to_client.push_back(std::move(message));
     }
     void serve(int process) {
-        Process& own = at(process);
+        Simulated& own = at(process);
         if (own.serves) return;
         own.serves = std::make_unique<Server>();
         Server& s = *own.serves;
@@ -117,7 +116,7 @@ struct World {
         s.regroup.cut(server, "lost"), s.regroup.expect_none(server);
     }
     void break_ring(Server& s) {
-        for (auto& [client, line] : s.clients) send(s, client, {Type::abort, s.all});
+        for (auto& [client, line] : s.clients) send(s, client, {wire::Type::abort, s.all});
         if (s.stage == Stage::forming) {
             const wire::Welcome ring = std::exchange(s.all, s.base);
             s.regroup.failed(ring, "it broke", now);
@@ -129,15 +128,15 @@ struct World {
             s.regroup.heard(rank_of(s.all, client), line->server_heard);
     }
     void end(int process) {
-        Process& own = at(process);
+        Simulated& own = at(process);
         own.is = Is::ended;
         hang_up(own), stop_serving(own);
     }
-    void hang_up(Process& own) {
+    void hang_up(Simulated& own) {
         if (own.line) own.line->client_open = false;
         own.line.reset();
     }
-    void stop_serving(Process& own) {
+    void stop_serving(Simulated& own) {
         if (!own.serves) return;
         for (auto& [client, line] : own.serves->clients) line->server_open = false;
         own.serves.reset();
@@ -167,7 +166,7 @@ struct World {
             for (int rank = s.all.world - 1; rank >= 0; --rank) {
                 const int client = process_of(s.all, rank);
                 if (!s.clients.contains(client) || s.ready.contains(client)) continue;
-                send(s, client, {Type::leave});
+                send(s, client, {wire::Type::leave});
                 s.clients.erase(client),
                     s.regroup.gone(rank, "it did not do its part in time", now);
                 break;
@@ -177,7 +176,7 @@ struct World {
         if (s.stage == Stage::regrouping) decide(process, s);
     }
     void take(Server& s, int client, const Message& message) {
-        if (message.type == Type::rejoin) {
+        if (message.type == wire::Type::rejoin) {
             if (s.stage != Stage::regrouping) break_ring(s);
             s.generation = std::max(s.generation, message.ring.generation);
             s.regroup.back(rank_of(s.all, client), 0, false, message.known);
@@ -188,7 +187,7 @@ struct World {
             if (s.ready.size() < s.clients.size()) return;
             s.stage = Stage::running;
             for (auto& [other, line] : s.clients)
-                send(s, other, {Type::generation, s.all, {}, soon()});
+                send(s, other, {wire::Type::generation, s.all, {}, soon()});
         }
     }
     bool probe(int process, Server& s) {
@@ -200,7 +199,7 @@ struct World {
                 s.regroup.gone(rank, "redial refused", now);
             } else if (s.regroup.is_behind(at(other).open.id, at(other).open.generation,
                                            uint64_t(process + 1))) {
-                for (auto& [client, line] : s.clients) send(s, client, {Type::leave});
+                for (auto& [client, line] : s.clients) send(s, client, {wire::Type::leave});
                 return at(process).serves.reset(), false;
             } else {
                 s.regroup.heard(rank, now);
@@ -212,7 +211,7 @@ struct World {
         std::string why;
         const auto verdict = s.regroup.verdict(now, why);
         if (verdict == Regroup::Verdict::behind) {
-            for (auto& [client, line] : s.clients) send(s, client, {Type::leave});
+            for (auto& [client, line] : s.clients) send(s, client, {wire::Type::leave});
             at(process).serves.reset();
         }
         if (verdict == Regroup::Verdict::cut_off && !std::exchange(s.cut_off, true) && doubts)
@@ -227,21 +226,21 @@ struct World {
         }
         for (const auto& [client, line] : std::map(s.clients)) {
             const bool is_in = rank_of(s.all, client) >= 0;
-            send(s, client, {is_in ? Type::welcome : Type::leave, s.all});
+            send(s, client, {is_in ? wire::Type::welcome : wire::Type::leave, s.all});
             if (!is_in) s.clients.erase(client);
         }
         s.stage = Stage::forming, s.ready.clear(), s.since = now;
     }
 
     // The rank's part.
-    wire::Known known(const Process& own) const {
+    wire::Known known(const Simulated& own) const {
         wire::Known known{own.open.id, own.open.generation};
         for (const auto& ring : own.attempts) known.attempts.push_back(attempt_of(ring));
         return known;
     }
     // Whether the coordinator of rank `candidate` takes this process; nothing: no answer yet.
     std::optional<bool> ask(int process, int candidate, bool believes) {
-        Process& own = at(process);
+        Simulated& own = at(process);
         const int there = process_of(own.last, candidate);
         if (!own.asked) {
             if (own.turn.is_gone(candidate)) return false;
@@ -251,7 +250,7 @@ struct World {
         if (now < own.free_at) return {};
         own.asked = {};
         if (!hear(process, there)) return false;
-        Process& other = at(there);
+        Simulated& other = at(there);
         if (!other.lives()) return own.turn.gone(candidate), false;
         if (!other.serves) return own.turn.answers(candidate), false;
         Server& s = *other.serves;
@@ -271,11 +270,11 @@ struct World {
         s.clients[process] = own.line;
         own.serving = candidate, own.heard = now, own.is = Is::waiting;
         own.looks_at = now + Succession::kDialPatience;
-        take(s, process, {Type::rejoin, own.last, known(own)});
+        take(s, process, {wire::Type::rejoin, own.last, known(own)});
         return true;
     }
     void seek(int process) {
-        Process& own = at(process);
+        Simulated& own = at(process);
         if (own.asked && !ask(process, *own.asked, true).has_value()) return;
         while (own.is == Is::seeking) {
             const auto next =
@@ -287,7 +286,7 @@ struct World {
         }
     }
     void look_lower(int process) {
-        Process& own = at(process);
+        Simulated& own = at(process);
         if (!looks_lower || (now < own.looks_at && !own.asked)) return;
         const int serving = own.serving;
         for (int lower = own.asked.value_or(0); lower < serving; ++lower) {
@@ -297,7 +296,7 @@ struct World {
         own.looks_at = now + kSilence;
     }
     void receive(int process) {
-        Process& own = at(process);
+        Simulated& own = at(process);
         const LinePtr line = own.line;
         const bool heard = hear(process, line->server);
         if (heard && line->server_open) own.heard = now;
@@ -306,14 +305,14 @@ struct World {
              line->to_client.pop_front()) {
             const Message& m = line->to_client.front();
             const bool is_last = m.ring.generation == own.last.generation;
-            if (m.type == Type::leave) return end(process);
-            if (m.type == Type::welcome && own.is == Is::waiting)
+            if (m.type == wire::Type::leave) return end(process);
+            if (m.type == wire::Type::welcome && own.is == Is::waiting)
                 own.last = m.ring, own.is = Is::opening, own.since = now, own.asked = {};
-            if (m.type == Type::generation && is_last) {
+            if (m.type == wire::Type::generation && is_last) {
                 if (own.is == Is::ready) own.is = Is::training;
                 own.open = own.last, own.attempts.clear();
             }
-            if (m.type == Type::abort && is_last && own.is != Is::waiting) leave_ring(own);
+            if (m.type == wire::Type::abort && is_last && own.is != Is::waiting) leave_ring(own);
         }
         if (own.line != line || !own.lives()) return;
         if ((heard && !line->server_open) || now - own.heard > kSilence) {
@@ -325,13 +324,13 @@ struct World {
                 leave_ring(own);
         }
     }
-    void leave_ring(Process& own) {
+    void leave_ring(Simulated& own) {
         if (own.is == Is::leaving) return;
         own.looks_at = now + milliseconds(own.is == Is::training ? below(500) : 0);
         own.is = Is::leaving;
     }
     void go_on(int process) {
-        Process& own = at(process);
+        Simulated& own = at(process);
         if (own.line) receive(process);
         if (own.is == Is::leaving && now >= own.looks_at) {  // it has done its step
             own.left_at = own.heard, own.turn = Succession(now), own.asked = {};
@@ -341,7 +340,7 @@ struct World {
                 own.last.server = rank_of(own.last, process_of(ring, ring.server));
             }
             own.is = own.line ? Is::waiting : Is::seeking, own.serving = own.last.server;
-            if (own.line) own.line->to_server.push_back({Type::rejoin, own.last, known(own)});
+            if (own.line) own.line->to_server.push_back({wire::Type::rejoin, own.last, known(own)});
             own.looks_at = now + Succession::kDialPatience;
         }
         if (own.is == Is::opening) {
@@ -353,16 +352,16 @@ struct World {
             }
             if (open && own.line) {
                 own.is = Is::ready, own.attempts.push_back(own.last);
-                own.line->to_server.push_back({Type::ready, own.last, {}, soon()});
+                own.line->to_server.push_back({wire::Type::ready, own.last, {}, soon()});
             }
         }
         if (own.is == Is::seeking) seek(process);
         if (own.is == Is::waiting) look_lower(process);
     }
-    bool stands(const Process& own) const {
+    bool stands(const Simulated& own) const {
         return own.is == Is::training &&
                std::ranges::all_of(own.last.peers, [&](const wire::Member& peer) {
-                   const Process& other = processes[peer.process - 1];
+                   const Simulated& other = processes[peer.process - 1];
                    return other.is == Is::training && other.last.id == own.last.id;
                });
     }
@@ -380,7 +379,7 @@ struct World {
         for (const auto begin = now; now < begin + std::chrono::seconds(150); now += kTick) {
             int open = 0;
             for (int process = 0; process < int(processes.size()); ++process) {
-                Process& own = at(process);
+                Simulated& own = at(process);
                 if (dies.contains(process) && now >= dies[process] && own.lives())
                     end(process), own.is = Is::dead;
                 if (own.lives()) go_on(process);
@@ -390,7 +389,7 @@ struct World {
             if (open == 0 && now > last_event + 2 * kSilence) return 0;
         }
         return int(std::ranges::count_if(
-            processes, [&](const Process& own) { return own.lives() && !stands(own); }));
+            processes, [&](const Simulated& own) { return own.lives() && !stands(own); }));
     }
 };
 
@@ -403,12 +402,12 @@ Clock::time_point draw(World& job, uint64_t seed) {
         ring.peers.push_back({"", "", uint64_t(process + 1)});
     job.trained = {ring};
     job.processes.resize(size_t(world));
-    Process& server = job.at(ring.server);
+    Simulated& server = job.at(ring.server);
     server.serves = std::make_unique<Server>();
     server.serves->all = ring, server.serves->generation = 1;
     server.serves->stage = Stage::running;
     for (int process = 0; process < world; ++process) {
-        Process& own = job.at(process);
+        Simulated& own = job.at(process);
         own.last = own.open = ring, own.heard = job.now;
         own.line = std::make_shared<Line>(
             Line{process, ring.server, {}, {}, true, true, job.now, job.now});
@@ -445,7 +444,7 @@ TEST_CASE(
         if (job.faults > 0) CHECK(job.faults == 0);
         formed += int64_t(job.trained.size()) - 1;
         int alive = 0, training = 0;
-        for (const Process& own : job.processes)
+        for (const Simulated& own : job.processes)
             alive += own.is != Is::dead, training += own.is == Is::training;
         trains += training > 0, alone += alive > 0 && training == 0;
     }

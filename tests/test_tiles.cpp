@@ -106,7 +106,7 @@ TEST_CASE("a block of tiles has the bits of its definition, on every unit") {
 
 namespace {
 
-const ConvCase kCases[] = {
+const ConvCase kTileCases[] = {
     {{2, 13, 11, 40}, 33, Window::square(3, 1, 1)}, {{1, 9, 8, 64}, 70, Window::square(3)},
     {{2, 12, 9, 32}, 16, Window::square(3, 2, 1)},  {{2, 7, 9, 33}, 47, Window::square(5, 1, 2)},
     {{1, 30, 29, 3}, 20, Window::square(7, 2, 3)},  {{3, 8, 8, 64}, 200, Window::square(1)},
@@ -156,7 +156,7 @@ bool same(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
 
 TEST_CASE("products of bf16 have the same bits on every unit, and with any number of threads") {
     for (bool linear : {false, true})
-        for (const ConvCase& c : kCases) {
+        for (const ConvCase& c : kTileCases) {
             CAPTURE(c.x.text());
             for (const Micro* micro : all_micros()) {
                 const Micro& twin_of = is_in_order(*micro) ? micro_base() : *micro;

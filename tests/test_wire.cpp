@@ -43,7 +43,7 @@ TEST_CASE("wire: a text for people is one line of a kilobyte") {
 
 TEST_CASE("a header is laid out as the table in wire.h says") {
     std::byte head[kHeaderBytes];
-    encode({Type::sum, 0x01020304, 0x05060708, 0x1112131415161718}, head);
+    encode({wire::Type::sum, 0x01020304, 0x05060708, 0x1112131415161718}, head);
     const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  9,    0,    32,   0,
                                               4,    3,    2,    1,    8,    7,    6,    5,
                                               0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
@@ -79,7 +79,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     const Rules rules{.bf16 = true};
     Welcome welcome{99, 3, 1, 2, 0, rules, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 0}, "gone"};
     const std::string sent = encode(welcome);
-    CHECK(header_of(sent).type == Type::welcome);
+    CHECK(header_of(sent).type == wire::Type::welcome);
     CHECK(header_of(sent).length == sent.size() - kHeaderBytes);
     const Welcome welcome2 = decode<Welcome>(body_of(sent), header_of(sent).generation);
     CHECK(welcome2.job == 99);
@@ -167,13 +167,13 @@ TEST_CASE("a header of other bytes, another version, an unknown type or too long
     const std::string http = "GET / HTTP/1.1\r\nHost: x\r\n";
     CHECK_THROWS_WITH_AS(header_of(http),
                          doctest::Contains("not a Convoy trainer: it sent 'GET / HT'"), NotConvoy);
-    std::string other = encode_empty(Type::leave);
+    std::string other = encode_empty(wire::Type::leave);
     other[4] = 77;
     CHECK_THROWS_WITH_AS(header_of(other), doctest::Contains("speaks version 77"), NotConvoy);
-    std::string unknown = encode_empty(Type::leave);
+    std::string unknown = encode_empty(wire::Type::leave);
     unknown[6] = 99;
     CHECK_THROWS_WITH_AS(header_of(unknown), doctest::Contains("unknown type 99"), Error);
-    std::string huge = encode_empty(Type::join);
+    std::string huge = encode_empty(wire::Type::join);
     huge[22] = 1;  // 2^48 bytes: must be refused before anything is allocated
     CHECK_THROWS_WITH_AS(header_of(huge),
                          doctest::Contains("JOIN message of 281474976710656 bytes"), Error);

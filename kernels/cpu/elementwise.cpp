@@ -13,8 +13,7 @@ namespace convoy {
 
 namespace {
 
-constexpr size_t kGrain = 16384;  // floats: 64 KB a thread at least
-constexpr int kBlocks = 64;       // Philox blocks drawn side by side, one a vector lane
+constexpr int kBlocks = 64;  // Philox blocks drawn side by side, one a vector lane
 
 // A separate function without branches: half of them would be mispredicted.
 template <class T>

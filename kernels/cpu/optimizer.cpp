@@ -12,8 +12,6 @@ namespace convoy {
 
 namespace {
 
-constexpr size_t kGrain = 16384;  // floats: 64 KB a thread at least
-
 bool is_bad(float v) {  // infinite or NaN: all bits of the exponent are set
     return (std::bit_cast<uint32_t>(v) & 0x7F800000u) == 0x7F800000u;
 }

@@ -18,6 +18,9 @@
 
 namespace convoy {
 
+// The fewest floats worth waking a thread for: 64 KB.
+constexpr size_t kGrain = 16384;
+
 class ThreadPool {
  public:
     explicit ThreadPool(int threads);

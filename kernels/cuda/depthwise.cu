@@ -24,7 +24,7 @@ namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-constexpr int kChannels = 32, kRows = 8;
+constexpr int kChannels = 32, kDepthRows = 8;
 
 // sum[e] += x[e]·w of channel c + e at this tap.
 template <class T, int kWide>
@@ -84,12 +84,12 @@ __global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __res
 template <class T>
 __global__ void grad_w_kernel(const T* __restrict__ x, Shape xs, const T* __restrict__ dy, Shape ys,
                               Window window, float* parts) {
-    __shared__ float sums[kRows][kChannels];
+    __shared__ float sums[kDepthRows][kChannels];
     const int c = blockIdx.x * kChannels + threadIdx.x, tap = blockIdx.y, taps = gridDim.y;
     const int64_t rows = int64_t(ys.N) * ys.H * ys.W;
     const int64_t begin = rows * blockIdx.z / gridDim.z, end = rows * (blockIdx.z + 1) / gridDim.z;
     float sum = 0;
-    for (int64_t row = begin + threadIdx.y; row < end && c < xs.C; row += kRows) {
+    for (int64_t row = begin + threadIdx.y; row < end && c < xs.C; row += kDepthRows) {
         const Pixel at(size_t(row) * ys.C, ys);
         const int h = at.h * window.stride_h - window.pad_h + tap / window.size_w;
         const int v = at.w * window.stride_w - window.pad_w + tap % window.size_w;
@@ -99,7 +99,7 @@ __global__ void grad_w_kernel(const T* __restrict__ x, Shape xs, const T* __rest
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();  // the sums of all rows are there
     if (threadIdx.y > 0 || c >= xs.C) return;
-    for (int r = 1; r < kRows; ++r) sum += sums[r][threadIdx.x];
+    for (int r = 1; r < kDepthRows; ++r) sum += sums[r][threadIdx.x];
     parts[(size_t(blockIdx.z) * xs.C + c) * taps + tap] = sum;
 }
 
@@ -138,8 +138,8 @@ void CudaBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         grad_w_kernel<T>
-            <<<dim3(ceil_div(x.C, kChannels), taps, parts), dim3(kChannels, kRows), 0, stream_>>>(
-                numbers<T>(x), x.shape(), numbers<T>(dy), dy.shape(), window, sums);
+            <<<dim3(ceil_div(x.C, kChannels), taps, parts), dim3(kChannels, kDepthRows), 0,
+               stream_>>>(numbers<T>(x), x.shape(), numbers<T>(dy), dy.shape(), window, sums);
         CUDA_LAUNCHED();
     });
     add_column_sums({sums, {parts, 1, 1, int(dw.elems())}}, dw.floats());

@@ -24,7 +24,7 @@ static std::string size_text(size_t bytes) {
                                 : cat(bytes, " B");
 }
 
-// Seconds of each sum of `bytes` bytes. Sums for about a second, at least 5; rank 0 decides how
+// Seconds of each sum of `bytes` bytes. SumTimes for about a second, at least 5; rank 0 decides how
 // many. A signal at any rank ends it by an Error.
 static std::vector<double> time_sums(Communicator& communicator, size_t bytes, const Stop& stop) {
     std::vector<float> data(bytes / sizeof(float), 0.0f);
@@ -45,13 +45,13 @@ static std::vector<double> time_sums(Communicator& communicator, size_t bytes, c
 }
 
 namespace {
-struct Sums {
+struct SumTimes {
     std::vector<double> times;  // seconds of each
     double algorithm_gbps, bus_gbps, cpu_s_per_gb;
 };
 }  // namespace
 
-static Sums measure(Communicator& communicator, size_t bytes, const Stop& stop) {
+static SumTimes measure(Communicator& communicator, size_t bytes, const Stop& stop) {
     const int world = communicator.world();
     const std::clock_t cpu_before = std::clock();  // user and system, of all threads
     const double sent_before = double(communicator.bytes_sent());
@@ -73,8 +73,8 @@ void bench_allreduce(Communicator& communicator, Communicator* plain, const Conf
         link = std::min(link, edge.bytes_per_second * 8 / 1e9);
     Table table(config.json);
     for (const size_t bytes : parse_sizes(config)) {
-        const Sums sums = measure(communicator, bytes, stop);
-        const Sums beside = plain ? measure(*plain, bytes, stop) : Sums();
+        const SumTimes sums = measure(communicator, bytes, stop);
+        const SumTimes beside = plain ? measure(*plain, bytes, stop) : SumTimes();
         const auto [least, most] = std::ranges::minmax(sums.times);
         if (communicator.rank() != 0) continue;
         std::vector<Cell> row{

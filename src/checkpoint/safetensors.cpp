@@ -51,7 +51,7 @@ float from_half(uint16_t bits) {
 }
 
 template <class T>
-std::vector<float> to_floats(std::span<const char> bytes, float (*convert)(T)) {
+std::vector<float> convert_all(std::span<const char> bytes, float (*convert)(T)) {
     std::vector<float> values(bytes.size() / sizeof(T));
     const char* at = bytes.data();
     for (float& value : values) {
@@ -182,7 +182,7 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
     if (end != left) fail("has ", left - end, " bytes that belong to no tensor");
     for (Entry& entry : entries) {
         entry.tensor.values =
-            convoy::to_floats(entry.tensor.dtype, read_bytes(file, entry.end - entry.begin, left));
+            to_floats(entry.tensor.dtype, read_bytes(file, entry.end - entry.begin, left));
         if (entry.tensor.dtype != "I64") entry.tensor.dtype = "F32";
         content.tensors.emplace(entry.name, std::move(entry.tensor));
     }
@@ -192,11 +192,11 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
 }  // namespace
 
 std::vector<float> to_floats(const std::string& dtype, std::span<const char> bytes) {
-    if (dtype == "F16") return to_floats<uint16_t>(bytes, from_half);
-    if (dtype == "BF16") return to_floats<uint16_t>(bytes, from_bf16);
-    if (dtype == "F64") return to_floats<double>(bytes, [](double x) { return float(x); });
-    if (dtype == "I64") return to_floats<int64_t>(bytes, [](int64_t x) { return float(x); });
-    return to_floats<float>(bytes, [](float x) { return x; });
+    if (dtype == "F16") return convert_all<uint16_t>(bytes, from_half);
+    if (dtype == "BF16") return convert_all<uint16_t>(bytes, from_bf16);
+    if (dtype == "F64") return convert_all<double>(bytes, [](double x) { return float(x); });
+    if (dtype == "I64") return convert_all<int64_t>(bytes, [](int64_t x) { return float(x); });
+    return convert_all<float>(bytes, [](float x) { return x; });
 }
 
 SafeTensors read_safetensors(const std::string& path) try {

@@ -29,7 +29,7 @@ namespace convoy {
 namespace {
 
 enum class State { ok, note, bad };  // bad: a job would not start
-struct Finding {
+struct Diagnosis {
     State state = State::ok;
     std::string text = {};
     std::string advice = {};  // "": there is nothing to do
@@ -54,7 +54,7 @@ std::string first_word(const std::string& file) {
 
 double gigabytes(double bytes) { return bytes / (1 << 30); }
 
-Finding processors(const Config& config) {
+Diagnosis processors(const Config& config) {
     const std::string name = line_of("/proc/cpuinfo", "model name");
     const int cpus = available_cpus();
     const std::string flags = line_of("/proc/cpuinfo", "flags");
@@ -72,7 +72,7 @@ Finding processors(const Config& config) {
     return {State::ok, text};
 }
 
-Finding memory() {
+Diagnosis memory() {
     double free =
         to_number<double>(split(line_of("/proc/meminfo", "MemAvailable"), ' ')[0]).value_or(0) *
         1024;
@@ -91,7 +91,7 @@ Finding memory() {
 }
 
 // Of the folder, or of the one in which it would be made.
-Finding disk(std::string folder) {
+Diagnosis disk(std::string folder) {
     while (!std::filesystem::exists(folder) && folder != ".") {
         const std::string above = std::filesystem::path(folder).parent_path();
         folder = above.empty() ? "." : above;
@@ -114,7 +114,7 @@ Finding disk(std::string folder) {
             free < 2 ? "three checkpoints of vgg16 take 3.3 GB: free some, or --keep fewer" : ""};
 }
 
-Finding open_files() {
+Diagnosis open_files() {
     rlimit limit{};
     getrlimit(RLIMIT_NOFILE, &limit);
     const bool few = limit.rlim_cur < 1024;
@@ -122,7 +122,7 @@ Finding open_files() {
             few ? "raise it by `ulimit -n 1024`" : ""};
 }
 
-Finding clock() {
+Diagnosis clock() {
     timex time{};
     const bool synchronised = adjtimex(&time) >= 0 && !(time.status & STA_UNSYNC);
     return {synchronised ? State::ok : State::note,
@@ -131,7 +131,7 @@ Finding clock() {
                          : "training needs no clock; times in logs of several machines may differ"};
 }
 
-Finding gpu() {
+Diagnosis gpu() {
     std::string why;
     const int gpus = count_gpus(&why);
     if (gpus == 0) return {State::ok, cat("none: ", why)};
@@ -140,7 +140,7 @@ Finding gpu() {
 }
 
 // Whether a rank could listen at `port`.
-Finding port(uint16_t port) {
+Diagnosis port(uint16_t port) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_flags = AI_PASSIVE, hints.ai_socktype = SOCK_STREAM;
     if (const int error = getaddrinfo(nullptr, std::to_string(port).c_str(), &hints, &found))
@@ -161,7 +161,7 @@ Finding port(uint16_t port) {
 }
 
 // Whether the coordinator's address can be reached; waits two seconds at most.
-Finding coordinator(const std::string& coord) {
+Diagnosis coordinator(const std::string& coord) {
     const auto [host, number] = coordinator_address(coord);
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -195,7 +195,7 @@ static int command_doctor(const CommandLine& line, Log&, const Stop&) {
     const Config& config = line.config;
     const auto address = coordinator_address(config.coord.empty() ? "localhost" : config.coord);
     const uint16_t own = config.port > 0 ? uint16_t(config.port) : address.second;
-    const std::pair<const char*, std::function<Finding()>> checks[] = {
+    const std::pair<const char*, std::function<Diagnosis()>> checks[] = {
         {"processor", [&] { return processors(config); }},
         {"memory", memory},
         {"disk", [&] { return disk(config.out.empty() ? "." : config.out); }},
@@ -207,7 +207,7 @@ static int command_doctor(const CommandLine& line, Log&, const Stop&) {
     bool good = true;
     for (const auto& [what, check] : checks) {
         if (what == std::string("coordinator") && config.coord.empty()) continue;
-        Finding finding;
+        Diagnosis finding;
         try {
             finding = check();
         } catch (const Error& error) {

@@ -14,7 +14,7 @@ namespace convoy {
 
 namespace {
 // Bits of a request: file = pass and kind, offset = piece and byte.
-constexpr uint32_t kKindBits = 2;
+constexpr uint32_t kStageKindBits = 2;
 constexpr uint64_t kByteBits = 40;
 constexpr size_t kPart = 1 << 20;  // bytes of a request: the next one is copied meanwhile
 
@@ -106,7 +106,7 @@ Pipeline::Crossing Pipeline::make_crossing(Shape image) {
 
 void Pipeline::post(Kind kind, size_t piece, std::span<const std::byte> bytes) {
     std::lock_guard lock(answers_.mutex);
-    posted_[key_of(uint32_t(number_ << kKindBits | kind), piece)] = bytes;
+    posted_[key_of(uint32_t(number_ << kStageKindBits | kind), piece)] = bytes;
     answers_.notify();
 }
 
@@ -130,7 +130,7 @@ OnWay Pipeline::fetch(int rank, Kind kind, size_t piece, size_t begin, std::span
     OnWay parts;
     for (size_t at = 0; at < bytes.size(); at += kPart)
         parts.answers.push_back(answers_.fetcher->fetch(
-            rank, uint32_t(number_ << kKindBits | kind),
+            rank, uint32_t(number_ << kStageKindBits | kind),
             uint64_t(piece) << kByteBits | (begin + at),
             bytes.subspan(at, std::min(kPart, bytes.size() - at)), kind == kBackward));
     return parts;

@@ -14,7 +14,7 @@ namespace convoy {
 namespace {
 constexpr size_t kBlockFloats = sizeof(StepBlock) / sizeof(float);
 // Bits of a request: file = step and kind; offset = who asks, and floats into the arena.
-constexpr uint32_t kKindBits = 3;
+constexpr uint32_t kServerKindBits = 3;
 constexpr uint64_t kPlaceBits = 40;
 constexpr std::chrono::seconds kFirstCause{3};  // until a rank that was killed is known to be lost
 // Of the servers some may have been lost.
@@ -52,7 +52,7 @@ ServerSync::ServerSync(const ServerOptions& options, size_t piece_bytes, Params&
       answers_(communicator, [this](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
           answer(file, offset, bytes);
           std::lock_guard lock(answers_.mutex);
-          const bool in_step = (file & ((1u << kKindBits) - 1)) <= kWeights;
+          const bool in_step = (file & ((1u << kServerKindBits) - 1)) <= kWeights;
           if (in_step) own_.bytes += int64_t(bytes.size());
       }) {
     if (!backend.host_visible())
@@ -84,7 +84,7 @@ void ServerSync::ask(OnWay& on_way, int rank, uint32_t kind, int64_t step, Slice
         const size_t begin = end - std::min(most, end - slice.begin);
         const auto bytes =
             std::as_writable_bytes(std::span(to + (begin - slice.begin), end - begin));
-        const uint32_t file = uint32_t(step) << kKindBits | kind;
+        const uint32_t file = uint32_t(step) << kServerKindBits | kind;
         if (is_own)
             answer(file, who | begin, bytes);
         else
@@ -94,8 +94,8 @@ void ServerSync::ask(OnWay& on_way, int rank, uint32_t kind, int64_t step, Slice
 }
 
 void ServerSync::answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
-    const uint32_t kind = file & ((1u << kKindBits) - 1);
-    const int64_t step = file >> kKindBits;
+    const uint32_t kind = file & ((1u << kServerKindBits) - 1);
+    const int64_t step = file >> kServerKindBits;
     const size_t who = offset >> kPlaceBits, begin = offset & ((uint64_t(1) << kPlaceBits) - 1);
     const size_t end = begin + bytes.size() / sizeof(float), updated = params_.updated_size;
     const bool is_block = begin == updated && bytes.size() == sizeof(StepBlock);

@@ -3,7 +3,7 @@
 
 namespace convoy {
 
-constexpr int kMaxWindow = 256;  // pixels: argmax is a byte
+constexpr int kMaxPoolWindow = 256;  // pixels: argmax is a byte
 
 class MaxPool final : public Layer {
  public:
@@ -14,9 +14,9 @@ class MaxPool final : public Layer {
         if (w.pad_h > w.size_h / 2 || w.pad_w > w.size_w / 2)
             builder.error(text, "'pad' of maxpool may be at most half of 'size', ",
                           pair_text(w.size_h / 2, w.size_w / 2));
-        if (w.size_h * w.size_w > kMaxWindow)
+        if (w.size_h * w.size_w > kMaxPoolWindow)
             builder.error(text, "the window of maxpool has ", w.size_h * w.size_w,
-                          " pixels; at most ", kMaxWindow);
+                          " pixels; at most ", kMaxPoolWindow);
         builder.add_line(cat("maxpool ", window_text(w)), {1, w.out_h(x.H), w.out_w(x.W), x.C});
     }
 
