@@ -4,12 +4,13 @@
 
 #include <boost/crc.hpp>
 #include <cctype>
-#include <cstring>
+#include <cmath>
 #include <opencv2/core/utils/logger.hpp>
 #include <opencv2/imgcodecs.hpp>
 #include <opencv2/imgproc.hpp>
 #include <string_view>
 
+#include "data/bytes.h"
 #include "data/jpeg.h"
 #include "data/large_image.h"
 #include "src/base/check.h"
@@ -19,120 +20,147 @@ namespace {
 
 using Bytes = std::span<const uint8_t>;
 
-enum class Format { unknown, jpeg, png, webp, bmp, tiff, pnm };
-
 struct ImageSize {
     int64_t W = 0, H = 0;
 };
 
 constexpr std::string_view kPngSignature = "\x89PNG\r\n\x1a\n";
 
-bool has(Bytes bytes, size_t at, std::string_view text) {
-    return at + text.size() <= bytes.size() &&
-           std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
-}
-
-// `count` bytes from `at`, most significant first. Past the end: 0.
-uint32_t big(Bytes bytes, size_t at, int count) {
-    uint32_t value = 0;
-    for (size_t i = at; i < at + size_t(count); ++i)
-        value = value << 8 | (i < bytes.size() ? bytes[i] : 0u);
-    return value;
-}
-// The same, least significant first.
-uint32_t little(Bytes bytes, size_t at, int count) {
-    return __builtin_bswap32(big(bytes, at, count)) >> (32 - 8 * count);
-}
+// What is often found where an image should be, by its signature, and what to do about it.
+constexpr struct {
+    size_t at;
+    std::string_view signature;
+    const char* what;
+} kForeign[] = {
+    {0, "GIF8", "a GIF: convert one frame of it to PNG"},
+    {4, "ftypavi", "an AVIF image: convert it to JPEG or PNG"},
+    {4, "ftyphe", "a HEIC image: convert it to JPEG or PNG"},
+    {4, "ftyp", "a HEIF image or a video: convert it, or one frame, to JPEG or PNG"},
+    {4, "JXL ", "a JPEG XL image: convert it to JPEG or PNG"},
+    {0, "<", "a web page, XML or SVG: download the image itself, or convert it to PNG"},
+    {0, "version https://git-lfs", "a pointer of Git LFS: run `git lfs pull`"},
+};
 
 // RIFF, length, WEBP, then one of three kinds of first chunk.
 ImageSize webp_size(Bytes bytes) {
     if (bytes.size() < 32) return {};  // too short for any decoder
-    const uint32_t packed = little(bytes, 21, 4);
-    if (has(bytes, 12, "VP8 "))
-        return {little(bytes, 26, 2) & 0x3FFF, little(bytes, 28, 2) & 0x3FFF};
-    if (has(bytes, 12, "VP8L")) return {(packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1};
-    if (has(bytes, 12, "VP8X")) return {little(bytes, 24, 3) + 1, little(bytes, 27, 3) + 1};
+    const uint32_t packed = little_endian(bytes, 21);
+    if (has_text(bytes, 12, "VP8 "))
+        return {little_endian(bytes, 26, 2) & 0x3FFF, little_endian(bytes, 28, 2) & 0x3FFF};
+    if (has_text(bytes, 12, "VP8L")) return {(packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1};
+    if (has_text(bytes, 12, "VP8X"))
+        return {little_endian(bytes, 24, 3) + 1, little_endian(bytes, 27, 3) + 1};
     return {};
 }
 
 ImageSize bmp_size(Bytes bytes) {
-    if (little(bytes, 14, 4) == 12) return {little(bytes, 18, 2), little(bytes, 20, 2)};
-    const int64_t H = int32_t(little(bytes, 22, 4));  // negative: the first row is on top
-    return {int32_t(little(bytes, 18, 4)), H < 0 ? -H : H};
+    if (little_endian(bytes, 14) == 12)
+        return {little_endian(bytes, 18, 2), little_endian(bytes, 20, 2)};
+    const int64_t H = int32_t(little_endian(bytes, 22));  // negative: the first row is on top
+    return {int32_t(little_endian(bytes, 18)), H < 0 ? -H : H};
 }
 
 // The first directory: number of entries (2), then tag (2), type (2), count (4), value (4) each.
-ImageSize tiff_size(Bytes bytes) {
-    const auto number = bytes[0] == 'M' ? big : little;
-    const size_t directory = number(bytes, 4, 4);
+struct Tiff {
     ImageSize size;
-    for (uint32_t i = 0; i < number(bytes, directory, 2); ++i) {
+    size_t alpha = 0;  // where the kind of its one extra channel lies; 0: there is none
+};
+
+Tiff tiff_header(Bytes bytes) {
+    const bool is_big = bytes[0] == 'M';
+    const auto number = [&](size_t at, int count) {
+        return is_big ? big_endian(bytes, at, count) : little_endian(bytes, at, count);
+    };
+    const size_t directory = number(4, 4);
+    Tiff tiff;
+    for (uint32_t i = 0; i < number(directory, 2); ++i) {
         const size_t at = directory + 2 + size_t(i) * 12;
-        const uint32_t value = number(bytes, at + 8, number(bytes, at + 2, 2) == 3 ? 2 : 4);
-        if (number(bytes, at, 2) == 256) size.W = value;
-        if (number(bytes, at, 2) == 257) size.H = value;
+        const uint32_t value = number(at + 8, number(at + 2, 2) == 3 ? 2 : 4);
+        if (number(at, 2) == 256) tiff.size.W = value;
+        if (number(at, 2) == 257) tiff.size.H = value;
+        if (number(at, 2) == 338 && number(at + 4, 4) == 1) tiff.alpha = at + 8;
     }
-    return size;
+    return tiff;
 }
 
 // "P6", then width, height and largest value as decimal text between blanks and comments, and one
-// blank before the pixels.
+// blank before the samples. They are bytes, or two bytes each where the largest value is above 255;
+// in P2 and P3 they are text. P1 and P4 hold bits, without a largest value.
 struct Pnm {
     ImageSize size;
-    size_t raw = 0;  // where the pixels begin, if they are binary and of 8 bits
+    int64_t largest = 0;
+    size_t begin = 0;  // of the samples
 };
+
+// The decimal number behind blanks and comments; -1 where there is none.
+int64_t next_number(Bytes bytes, size_t& at) {
+    for (bool comment = false; at < bytes.size(); ++at) {
+        comment = bytes[at] == '#' || (comment && bytes[at] != '\n');
+        if (!comment && !std::isspace(bytes[at])) break;
+    }
+    if (at >= bytes.size() || !std::isdigit(bytes[at])) return -1;
+    int64_t value = 0;
+    for (; at < bytes.size() && std::isdigit(bytes[at]) && value <= INT32_MAX; ++at)
+        value = value * 10 + (bytes[at] - '0');
+    return value;
+}
 
 Pnm pnm_header(Bytes bytes) {
     size_t at = 2;
-    const auto next = [&] {
-        for (bool comment = false; at < bytes.size(); ++at) {
-            comment = bytes[at] == '#' || (comment && bytes[at] != '\n');
-            if (!comment && !std::isspace(bytes[at])) break;
-        }
-        int64_t value = 0;
-        for (; at < bytes.size() && std::isdigit(bytes[at]) && value <= INT32_MAX; ++at)
-            value = value * 10 + (bytes[at] - '0');
-        return value;
-    };
     Pnm pnm;
-    pnm.size.W = next(), pnm.size.H = next();
-    if ((bytes[1] == '5' || bytes[1] == '6') && next() == 255 && at < bytes.size())
-        pnm.raw = at + 1;
+    pnm.size.W = next_number(bytes, at), pnm.size.H = next_number(bytes, at);
+    if (bytes[1] != '1' && bytes[1] != '4') pnm.largest = next_number(bytes, at);
+    pnm.begin = std::min(at + 1, bytes.size());
     return pnm;
 }
 
-Format format_of(Bytes bytes) {
-    if (has(bytes, 0, "\xFF\xD8\xFF")) return Format::jpeg;
-    if (has(bytes, 0, kPngSignature)) return Format::png;
-    if (has(bytes, 0, "RIFF") && has(bytes, 8, "WEBP")) return Format::webp;
-    if (has(bytes, 0, "BM")) return Format::bmp;
-    if (has(bytes, 0, {"II*\0", 4}) || has(bytes, 0, {"MM\0*", 4})) return Format::tiff;
-    if (bytes.size() > 2 && bytes[0] == 'P' && bytes[1] >= '1' && bytes[1] <= '6' &&
-        std::isspace(bytes[2]))
-        return Format::pnm;
-    return Format::unknown;
+// Points `raw` to the samples of a PNM as bytes: 0 to the largest value becomes 0 to 255, rounded
+// as Pillow does, in `memory` where they are not so already. Bits are left to OpenCV: then `raw` is
+// empty. Returns the fault, or nullptr.
+const char* find_raw(Bytes bytes, std::vector<uint8_t>& memory, Bytes& raw) {
+    if (bytes[1] == '1' || bytes[1] == '4') return nullptr;
+    const auto [size, largest, begin] = pnm_header(bytes);
+    if (largest < 1 || largest > UINT16_MAX)
+        return "truncated or damaged: its largest value is not between 1 and 65535";
+    const size_t n = size_t(size.H) * size_t(size.W) * (bytes[1] % 3 == 0 ? 3 : 1);
+    if (bytes[1] > '4' && largest == UINT8_MAX) {
+        raw = bytes.subspan(begin, std::min(n, bytes.size() - begin));
+        return raw.size() == n ? nullptr : "truncated: the image data ends early";
+    }
+    std::vector<uint8_t> scaled;
+    for (int64_t v = 0; v <= largest; ++v)
+        scaled.push_back(uint8_t(std::nearbyint(double(v) / double(largest) * UINT8_MAX)));
+    const size_t width = largest > UINT8_MAX ? 2 : 1;
+    memory.clear();
+    for (size_t at = begin; memory.size() < n;) {
+        int64_t value = -1;
+        if (bytes[1] < '4')
+            value = next_number(bytes, at);
+        else if (at + width <= bytes.size())
+            value = big_endian(bytes, at, int(width)), at += width;
+        if (value < 0) return "truncated: the image data ends early";
+        memory.push_back(scaled[size_t(std::min(value, largest))]);
+    }
+    raw = memory;
+    return nullptr;
 }
 
 // Width and height from the header of any format but JPEG (libjpeg reads that). When it is cut
 // short they may be 0, or anything.
-ImageSize size_of(Bytes bytes, Format format) {
-    switch (format) {
-        case Format::png: return {big(bytes, 16, 4), big(bytes, 20, 4)};
-        case Format::webp: return webp_size(bytes);
-        case Format::bmp: return bmp_size(bytes);
-        case Format::tiff: return tiff_size(bytes);
-        case Format::pnm: return pnm_header(bytes).size;
-        default: return {};
-    }
+ImageSize size_of(Bytes bytes, std::string_view format) {
+    if (format == "png") return {big_endian(bytes, 16), big_endian(bytes, 20)};
+    if (format == "webp") return webp_size(bytes);
+    if (format == "bmp") return bmp_size(bytes);
+    if (format == "tif") return tiff_header(bytes).size;
+    return pnm_header(bytes).size;
 }
 
-// Whether bytes are missing, where the header alone tells: uncompressed BMP, binary PNM.
-bool is_truncated(Bytes bytes, Format format, ImageSize size) {
+// Whether bytes are missing, where the header alone tells: uncompressed BMP, a PNM of bits.
+bool is_truncated(Bytes bytes, ImageSize size) {
     int64_t begin = 0, bits = 0, unit = 8;  // of the pixels; of a pixel; rows are whole units
-    if (format == Format::bmp && little(bytes, 14, 4) >= 40 && little(bytes, 30, 4) == 0)
-        begin = little(bytes, 10, 4), bits = little(bytes, 28, 2), unit = 32;
-    if (format == Format::pnm && bytes[1] >= '4')
-        bits = bytes[1] == '4' ? 1 : bytes[1] == '5' ? 8 : 24;
+    if (bytes[0] == 'B' && little_endian(bytes, 14) >= 40 && little_endian(bytes, 30) == 0)
+        begin = little_endian(bytes, 10), bits = little_endian(bytes, 28, 2), unit = 32;
+    if (has_text(bytes, 0, "P4")) bits = 1;
     return begin + (size.W * bits + unit - 1) / unit * unit / 8 * size.H > int64_t(bytes.size());
 }
 
@@ -142,22 +170,23 @@ bool is_truncated(Bytes bytes, Format format, ImageSize size) {
 // type and data (4).
 const char* essential_png(Bytes bytes, std::vector<uint8_t>& out) {
     out.assign(bytes.begin(), bytes.begin() + kPngSignature.size());
-    if (!has(bytes, 12, "IHDR")) return "damaged: it does not begin with a header";
+    if (!has_text(bytes, 12, "IHDR")) return "damaged: it does not begin with a header";
     bool data = false;
     for (size_t at = kPngSignature.size();;) {
         if (at + 12 > bytes.size()) return "truncated: the image data ends early";
-        const size_t length = big(bytes, at, 4);
+        const size_t length = big_endian(bytes, at);
         if (length > bytes.size() - at - 12) return "truncated: the image data ends early";
         const Bytes chunk = bytes.subspan(at, length + 12);
-        const bool end = has(chunk, 4, "IEND");
-        if (end || has(chunk, 4, "IHDR") || has(chunk, 4, "PLTE") || has(chunk, 4, "IDAT")) {
+        const bool end = has_text(chunk, 4, "IEND");
+        if (end || has_text(chunk, 4, "IHDR") || has_text(chunk, 4, "PLTE") ||
+            has_text(chunk, 4, "IDAT")) {
             boost::crc_32_type checksum;
             checksum.process_bytes(chunk.data() + 4, length + 4);
-            if (checksum.checksum() != big(chunk, length + 8, 4))
+            if (checksum.checksum() != big_endian(chunk, length + 8))
                 return "damaged: a checksum is wrong";
             out.insert(out.end(), chunk.begin(), chunk.end());
         }
-        data = data || has(chunk, 4, "IDAT");
+        data = data || has_text(chunk, 4, "IDAT");
         if (end) return data ? nullptr : "damaged: it holds no image data";
         at += length + 12;
     }
@@ -184,6 +213,18 @@ cv::Mat decode_by_opencv(Bytes bytes, const std::string& name) {
 
 }  // namespace
 
+std::string image_extension(Bytes bytes) {
+    if (has_text(bytes, 0, "\xFF\xD8\xFF")) return "jpg";
+    if (has_text(bytes, 0, kPngSignature)) return "png";
+    if (has_text(bytes, 0, "RIFF") && has_text(bytes, 8, "WEBP")) return "webp";
+    if (has_text(bytes, 0, "BM")) return "bmp";
+    if (has_text(bytes, 0, {"II*\0", 4}) || has_text(bytes, 0, {"MM\0*", 4})) return "tif";
+    if (bytes.size() > 2 && bytes[0] == 'P' && bytes[1] >= '1' && bytes[1] <= '6' &&
+        std::isspace(bytes[2]))
+        return bytes[1] % 3 == 0 ? "ppm" : "pgm";
+    return "";
+}
+
 std::vector<uint8_t> encoded(const Image& image, const char* extension, int quality) {
     // Only read; cv::Mat has no read-only form.
     cv::Mat pixels(image.H, image.W, CV_8UC(image.C), const_cast<uint8_t*>(image.pixels.data()));
@@ -209,40 +250,50 @@ Decoder::~Decoder() = default;
 void Decoder::open(Bytes bytes, const std::string& name) {
     if (bytes.empty()) fail(name, ": the file is empty (0 bytes)");
     if (bytes.size() > size_t(INT32_MAX)) fail(name, ": ", bytes.size(), " bytes are too many");
-    bytes_ = bytes, name_ = name;
-    const Format format = format_of(bytes);
-    is_jpeg_ = format == Format::jpeg;
-    if (format == Format::unknown)
+    bytes_ = bytes, name_ = name, raw_ = {};
+    const std::string format = image_extension(bytes);
+    is_jpeg_ = format == "jpg";
+    if (format.empty()) {
+        for (const auto& [at, signature, what] : kForeign)
+            if (has_text(bytes, at, signature)) fail(name, ": not read here: ", what);
         fail(name, ": not an image (neither JPEG, PNG, WebP, BMP, TIFF nor PNM)");
+    }
     ImageSize size;
     if (is_jpeg_) {
         if (!jpeg_) jpeg_ = std::make_unique<JpegReader>();
         jpeg_->open(bytes, name);
         size = {jpeg_->W(), jpeg_->H()};
     } else {
-        if (format == Format::png) {
-            if (const char* fault = essential_png(bytes, essential_)) fail(name, ": ", fault);
-            bytes_ = essential_;
+        if (format == "png") {
+            if (const char* fault = essential_png(bytes, prepared_)) fail(name, ": ", fault);
+            bytes_ = prepared_;
         }
+        if (format == "webp" && has_text(bytes, 12, "VP8X") && (little_endian(bytes, 20, 1) & 2))
+            fail(name, ": not read here: an animated WebP: convert one frame of it to PNG");
         size = size_of(bytes, format);
     }
     check_claim(name, size.H, size.W, bytes.size(), max_pixels_);
-    if (is_truncated(bytes, format, size)) fail(name, ": truncated: the image data ends early");
     H_ = int(size.H), W_ = int(size.W);
-    raw_ = format == Format::pnm ? pnm_header(bytes).raw : 0;
-    if (raw_ && bytes.size() - raw_ < size_t(H_) * size_t(W_) * (bytes[1] == '5' ? 1 : 3))
-        fail(name, ": truncated: the image data ends early");
+    if (is_truncated(bytes, size)) fail(name, ": truncated: the image data ends early");
+    if (bytes[0] == 'P')
+        if (const char* fault = find_raw(bytes, prepared_, raw_)) fail(name, ": ", fault);
+    // libtiff multiplies colours by alpha of kind 2; of kind 0, unspecified, it leaves them alone.
+    const size_t alpha = format == "tif" ? tiff_header(bytes).alpha : 0;
+    if (alpha > 0 && alpha + 1 < bytes.size()) {
+        prepared_.assign(bytes.begin(), bytes.end());
+        prepared_[alpha] = prepared_[alpha + 1] = 0;
+        bytes_ = prepared_;
+    }
 }
 
 // Pixels that are there already: a crop of them is copied, in the channels that are wanted.
 void Decoder::read_raw(Crop crop, Image& image) const {
-    const bool grey = bytes_[1] == '5';
-    const size_t C = grey ? 1 : 3, n = size_t(crop.W);
+    const size_t n = size_t(crop.W), C = raw_.size() / (size_t(H_) * size_t(W_));
     image.H = crop.H, image.W = crop.W;
     image.pixels.resize(size_t(crop.H) * n * size_t(channels_));
     uint8_t* out = image.pixels.data();
     for (int h = crop.top; h < crop.top + crop.H; ++h, out += n * size_t(channels_)) {
-        const uint8_t* in = bytes_.data() + raw_ + (size_t(h) * size_t(W_) + size_t(crop.left)) * C;
+        const uint8_t* in = raw_.data() + (size_t(h) * size_t(W_) + size_t(crop.left)) * C;
         if (int(C) == channels_)
             std::memcpy(out, in, n * C);
         else if (channels_ == 1)
@@ -257,16 +308,16 @@ void Decoder::read(Crop crop, Image& image, int reduction) {
                crop.left + crop.W <= W_,
            name_, ": the crop is not inside the image of ", W_, "x", H_);
     image.C = channels_;
-    const uint64_t each = is_jpeg_ ? 6 * jpeg_->is_held_whole() : raw_ ? 0 : 3;  // bytes a pixel
+    const uint64_t each = is_jpeg_ ? 6 * jpeg_->is_held_whole() : raw_.empty() ? 3 : 0;  // a pixel
     LargeImage::expect(each * uint64_t(H_) * uint64_t(W_) +
                        uint64_t(crop.H) * uint64_t(crop.W) * uint64_t(channels_));
     if (is_jpeg_) return jpeg_->read(crop, image, reduction);
-    if (raw_) return read_raw(crop, image);
+    if (!raw_.empty()) return read_raw(crop, image);
     cv::Mat bgr = decode_by_opencv(bytes_, name_);
     if (bgr.empty())
         fail(name_, ": truncated or damaged",
-             format_of(bytes_) == Format::tiff ? ", or compressed in a way that is not read here"
-                                               : "");
+             image_extension(bytes_) == "tif" ? ", or compressed in a way that is not read here"
+                                              : "");
     if (bgr.rows != H_ || bgr.cols != W_)
         fail(name_, ": damaged: the header says ", W_, "x", H_, ", the image is ", bgr.cols, "x",
              bgr.rows);

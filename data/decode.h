@@ -18,6 +18,10 @@ struct Image {  // RGB or grey, 8 bits, rows without padding
 // An RGB or grey image as a file: ".png", or ".jpg" of that quality.
 std::vector<uint8_t> encoded(const Image& image, const char* extension, int quality = 90);
 
+// "jpg", "png", "webp", "bmp", "tif", "pgm" or "ppm": the format of encoded bytes, by their
+// signature; "" for all others.
+std::string image_extension(std::span<const uint8_t> bytes);
+
 // A part of an image: rows [top, top+H), columns [left, left+W).
 struct Crop {
     int top, left, H, W;
@@ -70,11 +74,11 @@ class Decoder {
     const int64_t max_pixels_;
     std::unique_ptr<JpegReader> jpeg_;  // made for the first JPEG
     bool is_jpeg_ = false;
-    size_t raw_ = 0;  // where the pixels of a binary PPM or PGM begin; 0: something else
+    std::span<const uint8_t> raw_;  // pixels of a PPM or PGM as bytes; empty: something else
     std::span<const uint8_t> bytes_;
     std::string name_;
     int H_ = 0, W_ = 0;
-    std::vector<uint8_t> essential_;  // the chunks of a PNG that hold its pixels
+    std::vector<uint8_t> prepared_;  // what is decoded where that is not the file as it is
 };
 
 }  // namespace convoy

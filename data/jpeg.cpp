@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "data/bytes.h"
 #include "src/base/check.h"
 
 namespace convoy {
@@ -31,12 +32,25 @@ void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
         }
 }
 
-// A file that was cut short has no end-of-image marker after its last scan header.
+// Whether an end-of-image marker follows the last scan. Walks from marker to marker as the library
+// does: a segment is skipped by its length, and data behind the end of the image, such as the film
+// of a motion photo, is not looked at.
 bool has_end(std::span<const uint8_t> bytes) {
-    for (size_t i = bytes.size(); i >= 2; --i) {
-        if (bytes[i - 2] != 0xFF) continue;
-        if (bytes[i - 1] == 0xD9) return true;
-        if (bytes[i - 1] == 0xDA) return false;
+    for (size_t at = 2; at + 1 < bytes.size();) {
+        const uint8_t marker = bytes[at + 1];
+        if (bytes[at] != 0xFF) {  // entropy-coded data
+            const void* next = std::memchr(&bytes[at], 0xFF, bytes.size() - at);
+            if (!next) return false;
+            at = size_t(static_cast<const uint8_t*>(next) - bytes.data());
+        } else if (marker == 0xFF) {  // a fill byte
+            ++at;
+        } else if (marker == 0xD9) {
+            return true;
+        } else if (marker <= 1 || (marker >= 0xD0 && marker <= 0xD8)) {
+            at += 2;  // a byte 0xFF of the data, a restart marker, or another one without a segment
+        } else {
+            at += 2 + std::max(big_endian(bytes, at + 2, 2), 2u);
+        }
     }
     return false;
 }

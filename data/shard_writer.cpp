@@ -132,19 +132,4 @@ std::unique_ptr<ShardWriter> make_shard_writer(ShardFormat format, const std::st
     return std::make_unique<TarWriter>(path);
 }
 
-std::string image_extension(std::span<const uint8_t> bytes) {
-    const auto has = [&](size_t at, std::string_view text) {
-        return at + text.size() <= bytes.size() &&
-               std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
-    };
-    if (has(0, "\xFF\xD8\xFF")) return "jpg";
-    if (has(0, "\x89PNG")) return "png";
-    if (has(0, "RIFF") && has(8, "WEBP")) return "webp";
-    if (has(0, "BM")) return "bmp";
-    if (has(0, {"II*\0", 4}) || has(0, {"MM\0*", 4})) return "tif";
-    if (has(0, "P1") || has(0, "P2") || has(0, "P4") || has(0, "P5")) return "pgm";
-    if (has(0, "P3") || has(0, "P6")) return "ppm";
-    return "";
-}
-
 }  // namespace convoy

@@ -26,7 +26,4 @@ std::unique_ptr<ShardWriter> make_shard_writer(ShardFormat format, const std::st
 // The data as a record of a TFRecord file, with its length and its checksums.
 std::string tfrecord(std::string_view data);
 
-// "jpg", "png" …: of encoded bytes, by their signature; "" for none that is known.
-std::string image_extension(std::span<const uint8_t> bytes);
-
 }  // namespace convoy

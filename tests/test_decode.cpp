@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstring>
 #include <opencv2/imgcodecs.hpp>
 
 #include "data/large_image.h"
@@ -184,11 +185,55 @@ TEST_CASE("binary PPM and PGM are read where they are, in both numbers of channe
         bytes.pop_back();
         CHECK(refusal(bytes).find("truncated: the image data ends early") != std::string::npos);
     }
-    // Another largest value is another format: OpenCV's.
-    const std::string few = "P5 2 1 15\n";
-    Bytes bytes(few.begin(), few.end());
-    bytes.insert(bytes.end(), {0, 15});
-    CHECK(decoded(bytes, "pnm", 1).pixels.size() == 2);
+}
+
+TEST_CASE("the largest value of a PPM or PGM becomes 255, as Pillow scales it") {
+    const auto pixels = [](const std::string& text) {
+        return decoded(Bytes(text.begin(), text.end()), "pnm", text[1] % 3 == 0 ? 3 : 1).pixels;
+    };
+    CHECK(pixels(std::string("P5 3 1 15\n\0\7\17", 13)) == Bytes{0, 119, 255});
+    CHECK(pixels("P5 3 1 100\n2\x1f\x96") == Bytes{128, 79, 255});       // 150 is more than 100
+    CHECK(pixels(std::string("P5 2 1 10\n\1\3", 12)) == Bytes{26, 76});  // 25.5 and 76.5
+    CHECK(pixels("P5 2 1 4095\n\x07\xFF\x0F\xFF") == Bytes{127, 255});
+    CHECK(pixels(std::string("P6 1 1 65535\n\0\1\x80\x80\xFF\xFF", 19)) == Bytes{0, 128, 255});
+    CHECK(pixels("P2 2 2 15 # four\n0 7\n# more\n15 3") == Bytes{0, 119, 255, 51});
+    CHECK(pixels("P3 1 1 1023\n0 511 1023\n") == Bytes{0, 127, 255});
+    for (const char* text : {"P5 1 1 0\n1", "P5 1 1 65536\n123", "P6 1 1\n", "P2 1 1 -3\n1"})
+        CHECK(refusal(Bytes(text, text + std::strlen(text))).find("65535") != std::string::npos);
+    for (const char* text : {"P5 3 1 15\nab", "P5 2 1 256\nabc", "P2 2 1 9\n1", "P2 2 1 9\n1 x"})
+        CHECK(refusal(Bytes(text, text + std::strlen(text))).find("truncated") !=
+              std::string::npos);
+}
+
+// A TIFF of one row, RGB and one more channel of this kind, in both orders of bytes.
+static Bytes tiff(bool is_big, uint32_t W, uint32_t kind, const Bytes& pixels) {
+    Bytes bytes(2, is_big ? 'M' : 'I');
+    const auto put = [&](uint32_t value, int count) {
+        for (int i = 0; i < count; ++i)
+            bytes.push_back(uint8_t(value >> 8 * (is_big ? count - 1 - i : i)));
+    };
+    const uint32_t kEntries = 11, after = 8 + 2 + kEntries * 12 + 4;
+    put(42, 2), put(8, 4), put(kEntries, 2);
+    // Tag and value; long ones point behind the directory, to 8 bits a channel and to the pixels.
+    const uint32_t entries[kEntries][2] = {{256, W},     {257, 1},         {258, after}, {259, 1},
+                                           {262, 2},     {273, after + 8}, {277, 4},     {278, 1},
+                                           {279, W * 4}, {284, 1},         {338, kind}};
+    for (const auto& [tag, value] : entries) {
+        const bool is_long = tag == 258 || tag == 273;
+        put(tag, 2), put(tag == 273 ? 4 : 3, 2), put(tag == 258 ? 4 : 1, 4);
+        put(value, is_long ? 4 : 2), put(0, is_long ? 0 : 2);
+    }
+    put(0, 4);
+    for (int c = 0; c < 4; ++c) put(8, 2);
+    bytes.insert(bytes.end(), pixels.begin(), pixels.end());
+    return bytes;
+}
+
+TEST_CASE("alpha of a TIFF is ignored: colours are those of the file") {
+    const Bytes pixels = {200, 100, 50, 0, 10, 20, 30, 128};
+    for (const bool is_big : {false, true})
+        for (const uint32_t kind : {0u, 2u})
+            CHECK(decoded(tiff(is_big, 2, kind, pixels)).pixels == Bytes{200, 100, 50, 10, 20, 30});
 }
 
 TEST_CASE("a JPEG read at a half, a quarter, an eighth: its size, near the mean of its pixels") {
@@ -303,6 +348,55 @@ TEST_CASE("a truncated JPEG is noticed at any length, also with an end marker st
     Decoder decoder;
     const Bytes half(whole.begin(), whole.begin() + long(whole.size() / 2));
     CHECK_THROWS_WITH_AS(decoder.open(half, "half"), doctest::Contains("half: truncated"), Error);
+}
+
+TEST_CASE("data behind the end of a JPEG does not count, whatever bytes it holds") {
+    const std::string film(
+        "\0\0\0\x18"
+        "ftypmp42 \xFF\xDA \xFF\xD9 \xFF\xDA and more \xFF",
+        36);
+    for (const auto& how : std::vector<std::vector<int>>{
+             {},
+             {cv::IMWRITE_JPEG_PROGRESSIVE, 1},
+             {cv::IMWRITE_JPEG_RST_INTERVAL, 2, cv::IMWRITE_JPEG_OPTIMIZE, 1}}) {
+        Bytes photo = encoded(".jpg", 64, 64, how);
+        const Image want = decoded(photo);
+        // A fill byte before a marker, and a segment that holds a scan and an end.
+        const uint8_t odd[] = {0xFF, 0xFF, 0xE1, 0, 8, 0xFF, 0xDA, 0xFF, 0xD9, 0xFF, 0xDA};
+        photo.insert(photo.begin() + 2, std::begin(odd), std::end(odd));
+        const long whole = long(photo.size());
+        photo.insert(photo.end(), film.begin(), film.end());
+        CHECK(decoded(photo).pixels == want.pixels);
+        // The photo is cut, and the film stands behind it.
+        for (long cut = 2; cut < whole - 60; cut += 31) {
+            CAPTURE(cut);
+            Bytes part(photo.begin(), photo.begin() + whole - cut);
+            CHECK(refusal(part) != "accepted");
+            part.insert(part.end(), film.begin(), film.end());
+            if (cut > 40) CHECK(refusal(part) != "accepted");
+        }
+    }
+}
+
+TEST_CASE("files that look like images and are read by other programs are named by what they are") {
+    const std::string cases[][2] = {{"GIF89a, a picture", "GIF"},
+                                    {"\1\1\1\x1c"
+                                     "ftypavif....",
+                                     "AVIF"},
+                                    {"\1\1\1\x1c"
+                                     "ftypheic....",
+                                     "HEIC"},
+                                    {"\1\1\1\x1c"
+                                     "ftypmif1....",
+                                     "HEIF"},
+                                    {"<!DOCTYPE html>", "web page"},
+                                    {"version https://git-lfs.github.com/spec/v1", "git lfs pull"}};
+    for (const auto& [bytes, what] : cases)
+        CHECK(refusal(Bytes(bytes.begin(), bytes.end())).find(what) != std::string::npos);
+    Bytes webp = encoded(".webp");
+    const uint8_t extended[] = {'V', 'P', '8', 'X', 10, 0, 0, 0, 2, 0, 0, 0, 49, 0, 0, 39, 0, 0};
+    webp.insert(webp.begin() + 12, std::begin(extended), std::end(extended));
+    CHECK(refusal(webp).find("animated") != std::string::npos);
 }
 
 TEST_CASE("a decoder works on after a refusal") {
