@@ -117,10 +117,8 @@ Names class_names_in(const std::string& folder, const Remote& remote) {
     for (const char* file : {"classes.txt", "batches.meta.txt", "fine_label_names.txt"}) {
         const std::string path = within(folder, file);
         if (is_url(path) || !std::filesystem::exists(path)) continue;
-        const std::vector<uint8_t> bytes = read_all(*open_local(path), kMaxFile);
         Names names;
-        for (std::string line :
-             split({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, '\n')) {
+        for (std::string& line : read_lines(path, kMaxFile)) {
             while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back())))
                 line.pop_back();
             if (!is_utf8(line)) fail(path, ": a name that is not UTF-8");

@@ -135,6 +135,15 @@ StoragePtr in_memory(std::string name, std::vector<uint8_t> bytes) {
     return std::make_shared<Memory>(std::move(name), std::move(bytes));
 }
 
+std::vector<std::string> read_lines(const std::string& path, uint64_t limit) {
+    const std::vector<uint8_t> bytes = read_all(*open_local(path), limit);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::vector<std::string> lines = split(without_bom(text), '\n');
+    for (std::string& line : lines)
+        if (line.ends_with('\r')) line.pop_back();
+    return lines;
+}
+
 std::vector<uint8_t> read_all(const Storage& storage, uint64_t limit) {
     if (storage.size() > limit)
         fail(storage.name(), ": ", storage.size(), " bytes, more than the ", limit, " expected");

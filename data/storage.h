@@ -63,5 +63,7 @@ StoragePtr in_memory(std::string name, std::vector<uint8_t> bytes);
 
 // All bytes of a small storage. Throws Error where it holds more than `limit`.
 std::vector<uint8_t> read_all(const Storage& storage, uint64_t limit);
+// The lines of a small file of text, without their ends and a byte order mark.
+std::vector<std::string> read_lines(const std::string& path, uint64_t limit);
 
 }  // namespace convoy

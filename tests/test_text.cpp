@@ -1,7 +1,14 @@
 #include "src/base/text.h"
 
+#include <fstream>
+
 #include "src/base/clock.h"
 #include "src/base/table.h"
+#include "src/config/config.h"
+#include "src/config/settings_file.h"
+#include "src/job/job_session.h"
+#include "src/model/models.h"
+#include "support.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -15,6 +22,26 @@ TEST_CASE("text: UTF-8 is told from what is not") {
     for (const char* bad :
          {"caf\xE9", "\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\xAF", "\xF0\x80\x80\xAF", "\xFF"})
         CHECK(!is_utf8(bad));
+}
+
+TEST_CASE("text: a byte order mark at the start of a file is not read") {
+    const std::string mark = "\xEF\xBB\xBF";
+    CHECK(without_bom(mark + "a" + mark) == "a" + mark);
+    CHECK(without_bom("\xEF\xBB") == "\xEF\xBB");
+    TempDir dir;
+    const auto put = [&](const char* name, const std::string& text) {
+        std::ofstream(dir / name) << mark << text;
+        std::filesystem::permissions(dir / name, std::filesystem::perms::owner_read);
+        return dir / name;
+    };
+    CHECK(model_text(put("net.txt", "input 8x8\n")) == "input 8x8\n");
+    CHECK(read_settings(put("settings.txt", "batch 64\r\nseed 3\r\n")) ==
+          std::map<std::string, std::string>{{"batch", "64"}, {"seed", "3"}});
+    Config config;
+    config.token_file = put("token", "secret\n");
+    CHECK(access_of(config).token == "secret");
+    config.token_file = put("none", "");
+    CHECK_THROWS_AS(access_of(config), Error);
 }
 
 TEST_CASE("text: the nearest word is what was meant, and none if nothing is close") {

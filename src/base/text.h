@@ -19,6 +19,9 @@ std::string join_text(const Range& parts, std::string_view separator = ", ") {
     return text;
 }
 
+// A text without a UTF-8 byte order mark at its start, which editors of Windows write.
+std::string_view without_bom(std::string_view text);
+
 // Insertions, deletions and substitutions that turn a into b (Levenshtein).
 size_t edit_distance(std::string_view a, std::string_view b);
 // The candidate that a person most likely meant, by edit distance; "" if none is close.

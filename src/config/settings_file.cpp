@@ -16,7 +16,7 @@ std::map<std::string, std::string> read_settings(const std::string& path) {
     if (!file) fail("--settings ", path, ": ", std::strerror(errno));
     std::map<std::string, std::string> settings;
     for (std::string text; std::getline(file, text);) {
-        std::istringstream line(text);
+        std::istringstream line{std::string(without_bom(text))};
         std::string name, value;
         if (!(line >> name) || name[0] == '#') continue;
         std::getline(line >> std::ws, value);

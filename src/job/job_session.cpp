@@ -9,6 +9,7 @@
 
 #include "src/base/check.h"
 #include "src/base/sha256.h"
+#include "src/base/text.h"
 #include "src/job/exchange.h"
 
 namespace convoy {
@@ -28,7 +29,8 @@ Access access_of(const Config& config) {
     if (file.empty()) return {config.token, config.open};
     std::ifstream in(file);
     Access access{"", config.open};
-    if (!(in >> access.token))
+    in >> access.token;
+    if (access.token = std::string(without_bom(access.token)); access.token.empty())
         fail("--token-file ", file, " cannot be read, or is empty; `trainer token` makes one");
     const auto others = std::filesystem::perms::others_all;
     if ((std::filesystem::status(file).permissions() & others) != std::filesystem::perms::none)

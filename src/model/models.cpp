@@ -284,7 +284,7 @@ std::string model_text(const std::string& name) {
              ") nor a file that can be read",
              close.empty() ? "" : cat("; did you mean ", close, "?"));
     }
-    return text.str();
+    return std::string(without_bom(text.str()));
 }
 
 }  // namespace convoy
