@@ -4,8 +4,11 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "data/files.h"
 #include "data/index.h"
@@ -34,102 +37,160 @@ Names alternatives(const std::string& inside) {
     return names;
 }
 
+// The parts of a set, and the names that people give to them: to folders, and as words of the names
+// of shards.
+enum class Split { train, val, test, none };
+const std::pair<Split, Names> kSplitNames[] = {
+    {Split::train, {"train", "training"}},
+    {Split::val, {"val", "valid", "validation", "validate", "dev", "eval", "evaluation"}},
+    {Split::test, {"test", "testing", "t10k"}}};
+
+// Of a word in any case, also with "set", a year or a number behind it: "Testing", "train2017".
+Split split_of(std::string word) {
+    word = lower_case(std::move(word));
+    const auto trim = [&](const char* end) { word.erase(word.find_last_not_of(end) + 1); };
+    trim("0123456789_- ");
+    if (word.ends_with("set")) word.resize(word.size() - 3), trim("_- ");
+    for (const auto& [split, names] : kSplitNames)
+        if (std::ranges::count(names, word)) return split;
+    return Split::none;
+}
+
+// Of the first kind above that a word of the name says: "imagenet-train2_01.tar" has the words
+// imagenet, train2, 01 and tar.
+Split split_in(const std::string& name) {
+    Split split = Split::none;
+    std::string word;
+    for (const char c : name + ".") {
+        if (std::isalnum(static_cast<unsigned char>(c))) {
+            word += c;
+            continue;
+        }
+        split = std::min(split, split_of(word));
+        word.clear();
+    }
+    return split;
+}
+
+// Sorted, each once. Of a file and the same one gzipped, the file.
+Names once(Names names) {
+    std::ranges::sort(names);
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    const std::set<std::string> all(names.begin(), names.end());
+    std::erase_if(names, [&](const std::string& name) {
+        return name.ends_with(".gz") && all.contains(name.substr(0, name.size() - 3));
+    });
+    return names;
+}
+
 // Files in `folder` that are shards, sorted: by their first bytes, unless the name says it already.
 Names shards_in(const std::string& folder) {
     Names shards;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
         const std::string file = entry.path().filename().native();
         const auto ends = [&](std::string_view end) { return file.ends_with(end); };
-        if (file.starts_with('.') || !entry.is_regular_file() || ends(".json") || ends(".txt") ||
-            ends(".part") || file == kIndexName)
+        if (file.starts_with('.') || is_system_name(file) || !entry.is_regular_file() ||
+            ends(".json") || ends(".txt") || ends(".part") || file == kIndexName ||
+            has_image_name(file))
             continue;
         const std::string path = within(folder, file);
         if (ends(".tar") || ends(".tfrecord") || ends(".tfrecords") || is_shard(path))
             shards.push_back(path);
     }
-    std::ranges::sort(shards);
-    return shards;
+    return once(std::move(shards));
 }
 
-// Whether a word of the file name is one of these: "data/imagenet-train2_01.tar" has the words
-// imagenet, train, 01 and tar.
-bool has_word(const std::string& path, std::initializer_list<std::string_view> words) {
-    std::string word;
-    for (const char c : split_path(path).second + ".") {
-        if (std::isalnum(static_cast<unsigned char>(c))) {
-            word += char(std::tolower(static_cast<unsigned char>(c)));
-            continue;
-        }
-        const size_t letters = word.find_last_not_of("0123456789") + 1;
-        if (std::ranges::count(words, word) + std::ranges::count(words, word.substr(0, letters)))
-            return true;
-        word.clear();
-    }
-    return false;
+// Whether a set could be in the folder; an empty one, or one of texts, does not count.
+bool holds_data(const std::string& folder) {
+    return has_images(folder) || !shards_in(folder).empty();
 }
 
 // Shards of one folder, by their names, into those for training, validation and test.
 Places divide(const std::string& folder, const Names& shards) {
-    Names train, val, test, rest;
+    Names train, val, test;
     for (const std::string& path : shards) {
-        const bool is_train = has_word(path, {"train", "training"});
-        const bool is_val = has_word(path, {"val", "valid", "validation"});
-        const bool is_test = has_word(path, {"test", "t10k"});
-        (is_train ? train : is_val ? val : is_test ? test : rest).push_back(path);
+        const Split split = split_in(split_path(path).second);
+        // The rest trains: "data_batch_1.bin" of CIFAR-10.
+        (split == Split::val ? val : split == Split::test ? test : train).push_back(path);
     }
-    train.insert(train.end(), rest.begin(), rest.end());  // "data_batch_1.bin" of CIFAR-10
-    if (train.empty()) return {{folder, shards}};
-    if (!val.empty()) return {{folder, train}, {folder + " (val)", val}};
-    if (!test.empty()) return {{folder, train}, {folder + " (test)", test}, true};
-    return {{folder, train}};
+    Places places{{folder, train}, {}, false, shards};
+    if (train.empty())
+        places.train.shards = shards;
+    else if (!val.empty())
+        places.val = {folder + " (val)", val};
+    else if (!test.empty())
+        places.val = {folder + " (test)", test}, places.val_is_test = true;
+    return places;
 }
 
-// A folder inside: its shards, or its class folders.
-Place inner_place(const std::string& folder) {
-    return {folder, folders_in(folder).empty() ? shards_in(folder) : Names()};
+// The shards in a folder that holds no class folders.
+Names only_shards(const std::string& folder) {
+    const Names shards = shards_in(folder), folders = folders_in(folder);
+    const auto is_class = [&](const std::string& name) { return holds_data(within(folder, name)); };
+    return shards.empty() || std::ranges::any_of(folders, is_class) ? Names() : shards;
 }
 
-// A class may be called "train": alone or with test/ only, it is taken for the split.
+// Parts of a set would become classes where they are not recognised.
+void refuse_parts(const std::string& folder, const Names& names) {
+    Names parts;
+    for (const std::string& name : names)
+        if (split_in(name) != Split::none && !folders_in(within(folder, name)).empty())
+            parts.push_back(name);
+    std::ranges::sort(parts, {}, split_in);
+    if (parts.size() > 1 && parts.size() * 2 > names.size())
+        fail("'", folder, "': ", join_text(parts),
+             " are parts of a set by their names, not classes: choose two of them, such as --data ",
+             within(folder, parts[0]), " --val ", within(folder, parts[1]));
+}
+
+// A class may be called "train". The folder is the training set where it is alone, or is beside a
+// validation set, or beside a test set and nothing else, or has the same folders as a test set.
 Places places_in_folder(const std::string& folder) {
+    if (const Names shards = only_shards(folder); !shards.empty()) return divide(folder, shards);
     const Names names = folders_in(folder);
-    if (names.empty())
-        if (const Names shards = shards_in(folder); !shards.empty()) return divide(folder, shards);
-    const auto has = [&](const char* name) { return std::ranges::binary_search(names, name); };
-    if (!has("train")) return {{folder}};
-    const Place train = inner_place(within(folder, "train"));
-    const bool val = has("val"), validation = has("validation");
-    if (val && validation)
-        fail("'", folder, "' has both val/ and validation/: name one with --val");
-    if (val || validation) return {train, inner_place(within(folder, val ? "val" : "validation"))};
-    if (names.size() == 1) return {train};
-    if (names == Names{"test", "train"}) return {train, inner_place(within(folder, "test")), true};
+    std::map<Split, Names> parts;
+    for (const std::string& name : names)
+        if (const Split split = split_of(name);
+            split == Split::train || (split != Split::none && holds_data(within(folder, name))))
+            parts[split].push_back(within(folder, name));
+    const Names &train = parts[Split::train], &val = parts[Split::val], &test = parts[Split::test];
+    const auto place = [](const std::string& part) { return Place{part, only_shards(part)}; };
+    if (train.size() == 1 && val.size() > 1)
+        fail("'", folder, "': either ", val[0], " or ", val[1],
+             " is the validation set: --val says");
+    if (train.size() == 1 && val.size() == 1) return {place(train[0]), place(val[0])};
+    const bool is_alone =
+        train.size() == 1 && std::ranges::none_of(names, [&](const auto& name) {
+            return split_of(name) == Split::none && holds_data(within(folder, name));
+        });
+    if (is_alone && test.empty()) return {place(train[0])};
+    if (train.size() == 1 && test.size() == 1)
+        if (const Names classes = folders_in(train[0]);
+            is_alone || (!classes.empty() && classes == folders_in(test[0])))
+            return {place(train[0]), place(test[0]), true};
+    refuse_parts(folder, names);
     return {{folder}};
-}
-
-Names once(Names names) {
-    std::ranges::sort(names);
-    names.erase(std::unique(names.begin(), names.end()), names.end());
-    return names;
 }
 
 // A URL that ends in "/": the shards that its dataset.json names.
 Places places_at_url(const std::string& url, const Remote& remote) {
-    const std::string name = url + "dataset.json";
+    const std::string name = url + "dataset.json", where = public_name(url);
     const std::vector<uint8_t> bytes = read_all(*open_storage(name, remote), 1 << 26);
     const auto content = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
     const auto shards = [&](const char* part) {
         Names names;
-        if (content.is_object() && content.contains(part) && content[part].is_object() &&
-            content[part].contains("shards") && content[part]["shards"].is_array())
-            for (const auto& shard : content[part]["shards"])
-                if (shard.is_object() && shard.contains("name") && shard["name"].is_string())
-                    names.push_back(url + shard["name"].get<std::string>());
+        const nlohmann::json::json_pointer list(cat("/", part, "/shards"));
+        for (const auto& shard : content.value(list, nlohmann::json::array()))
+            names.push_back(url + shard.at("name").get<std::string>());
         return once(std::move(names));
     };
-    const Names train = shards("train"), val = shards("val");
-    const std::string where = public_name(url);
-    if (train.empty()) fail(where, "dataset.json: names no shards for training");
-    return {{where, train}, val.empty() ? Place{} : Place{where + " (val)", val}};
+    try {
+        const Names train = shards("train"), val = shards("val");
+        if (train.empty()) fail(where, "dataset.json: names no shards for training");
+        return {{where, train}, val.empty() ? Place{} : Place{where + " (val)", val}};
+    } catch (const nlohmann::json::exception&) {
+        fail(where, "dataset.json: not as `trainer pack` writes it");
+    }
 }
 
 Names matches(const std::string& pattern) {
@@ -173,6 +234,7 @@ Places find_places(const std::string& name, const Remote& remote) {
     const bool is_pattern = name.find_first_of("{*?[") != std::string::npos;
     if (shards.empty()) fail("data '", name, "': no file matches");
     if (!is_pattern && !is_url(name)) fail("data '", name, "': there is no such file or folder");
+    if (is_pattern) return divide(public_name(name), shards);
     return {{public_name(name), shards}};
 }
 

@@ -1,7 +1,8 @@
 // places.h — what a name after --data or --val stands for: a folder of class folders, shards, or a
 // list of files.
 //
-//   flowers/                     class folders, or train/ and val/ (or validation/, test/) of them
+//   flowers/                     class folders, or train/ and val/ (or test/) of them, by any of
+//                                their usual names: Training, valid, dev
 //   shards/                      files that are shards: train-…, val-…, test-…; data_batch_…,
 //                                test_batch of CIFAR; train-…, t10k-… of MNIST
 //   shards/train-{000..012}.tar  these; also {a,b}, and for files * and ?
@@ -27,6 +28,8 @@ struct Place {
 struct Places {
     Place train, val = {};     // val: none
     bool val_is_test = false;  // "test" in place of "val"
+    // All shards, also those of neither part, for predict.
+    std::vector<std::string> shards = {};
 };
 
 // Throws Error where there is nothing of that name.
