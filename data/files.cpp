@@ -2,7 +2,6 @@
 // reads them.
 #include "data/files.h"
 
-#include <strings.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -19,15 +18,37 @@
 namespace convoy {
 namespace fs = std::filesystem;
 
-static constexpr const char* kExtensions[] = {".jpg", ".jpeg", ".png",  ".ppm", ".bmp",
-                                              ".pgm", ".tif",  ".tiff", ".webp"};
+static const std::set<std::string> kImageKinds = {".jpg", ".jpeg", ".jpe",  ".jfif",
+                                                  ".jif", ".png",  ".ppm",  ".pgm",
+                                                  ".bmp", ".tif",  ".tiff", ".webp"};
+static const std::set<std::string> kSystemNames = {
+    "__macosx", "lost+found", "$recycle.bin", "recycler",  "system volume information",
+    "@eadir",   "@recycle",   "#recycle",     "thumbs.db", "desktop.ini"};
 
-static bool is_hidden(const fs::path& path) { return path.filename().native().starts_with('.'); }
+std::string lower_case(std::string text) {
+    for (char& c : text) c = char(std::tolower(static_cast<unsigned char>(c)));
+    return text;
+}
 
-bool has_image_name(const fs::path& path) {
-    const std::string extension = path.extension().native();
-    return std::ranges::any_of(
-        kExtensions, [&](const char* known) { return strcasecmp(known, extension.c_str()) == 0; });
+bool is_system_name(const std::string& name) { return kSystemNames.contains(lower_case(name)); }
+
+static bool is_hidden(const fs::path& path) {
+    const std::string name = path.filename().native();
+    return name.starts_with('.') || is_system_name(name);
+}
+
+std::string kind_of_file(const fs::path& path) {
+    const std::string extension = lower_case(path.extension().native());
+    const bool is_short = extension.size() > 1 && extension.size() < 10;
+    return is_short && printable(extension) == extension ? extension : "of other names";
+}
+
+bool has_image_name(const fs::path& path) { return kImageKinds.contains(kind_of_file(path)); }
+
+std::string left_out_text(const LeftOut& left_out) {
+    std::vector<std::string> all;
+    for (const auto& [what, count] : left_out) all.push_back(cat(count, " ", what));
+    return join_text(all);
 }
 
 std::string within(const std::string& root, const std::string& name) {
@@ -64,25 +85,28 @@ static Inode inode_of(const fs::path& path) {
 }
 
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
-                                    int32_t label, const std::function<int()>& stop) {
+                                    int32_t label, const Search& search) {
     std::vector<ImageFile> files;
     std::set<Inode> listed;
     Names folders = {within(root, folder)};
-    for (size_t next = 0; next < folders.size(); ++next) {
+    for (size_t next = 0; next < folders.size() && files.size() < search.most; ++next) {
         const std::string at = folders[next];
         if (!listed.insert(inode_of(at)).second) continue;
         Names below;
         try {
             for (const fs::directory_entry& entry : fs::directory_iterator(at)) {
-                if (const int signal = stop ? stop() : 0)
+                if (const int signal = search.stop ? search.stop() : 0)
                     fail("stopped by signal ", signal, " while the images were listed");
                 const fs::path& path = entry.path();
+                if (files.size() >= search.most) break;
                 if (is_hidden(path)) continue;
                 if (entry.is_directory())
                     below.push_back(path.native());
                 else if (has_image_name(path))  // what is no file is bad when it is read
                     files.push_back({path.lexically_relative(root).generic_string(), label,
                                      entry.is_regular_file() ? uint64_t(entry.file_size()) : 0});
+                else if (search.left_out)
+                    ++(*search.left_out)[kind_of_file(path)];
             }
         } catch (const fs::filesystem_error& error) {
             fail("folder '", error.path1().native(),
@@ -95,26 +119,27 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
     return files;
 }
 
-std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack,
-                                Log& log, const std::function<int()>& stop) {
+bool has_images(const std::string& folder, const std::function<int()>& stop) {
+    return !images_below(folder, "", -1, {.stop = stop, .most = 1}).empty();
+}
+
+std::vector<ImageFile> files_of(const std::string& root, const Names& classes, Log& log,
+                                const Search& search) {
     std::vector<ImageFile> files;
     ProgressBar bar(log, cat("listing the folders of ", root), classes.size());
     for (size_t label = 0; label < classes.size(); ++label, bar.add(1)) {
-        const std::string folder = within(root, classes[label]);
-        if (may_lack && !fs::is_directory(folder)) continue;
+        if (!fs::is_directory(within(root, classes[label]))) continue;
         const std::vector<ImageFile> some =
-            images_below(root, classes[label], int32_t(label), stop);
-        if (some.empty() && !may_lack)
-            fail("class '", classes[label], "' has no images in '", folder,
-                 "': add some, or leave the class out with --classes");
+            images_below(root, classes[label], int32_t(label), search);
         files.insert(files.end(), some.begin(), some.end());
     }
     return files;
 }
 
-FileSource::FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files)
+FileSource::FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files,
+                       LeftOut left_out)
     : root_(root), files_(std::move(files)), fingerprint_(hash_bytes("files")) {
-    classes_ = classes;
+    classes_ = classes, left_out_ = std::move(left_out);
     for (const std::string& name : classes_) fingerprint_ = hash_bytes(name + '\n', fingerprint_);
     for (const auto& [path, label, bytes] : files_) {
         labels_.push_back(label);

@@ -21,7 +21,8 @@ struct ImageFile {
 class FileSource final : public Source {
  public:
     // root "": paths are whole.
-    FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files);
+    FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files,
+               LeftOut left_out = {});
 
     std::string name(size_t i) const override;
     void read(size_t i, std::vector<uint8_t>& bytes) const override;
@@ -38,21 +39,36 @@ class FileSource final : public Source {
 };
 
 bool has_image_name(const std::filesystem::path& path);  // by its extension
+// What a file is by its extension, in lower case, as key of LeftOut.
+std::string kind_of_file(const std::filesystem::path& path);
+
+std::string lower_case(std::string text);  // of ASCII
 
 // root/name
 std::string within(const std::string& root, const std::string& name);
 
-// Names of the folders in `root`, sorted, hidden ones left out. Throws Error.
+// Names that operating systems put beside the files of users, such as __MACOSX and lost+found.
+bool is_system_name(const std::string& name);
+
+// Names of the folders in `root`, sorted, without hidden ones and those of the system. Throws
+// Error.
 Names folders_in(const std::string& root);
+
+struct Search {
+    std::function<int()> stop = {};  // throws Error once it is other than 0
+    LeftOut* left_out = nullptr;     // files that are no images by their names are counted there
+    size_t most = SIZE_MAX;          // ends after about so many images
+};
 
 // The images below root/folder ("": root itself), sorted by path. By extension, in upper or lower
 // case; hidden files and folders are left out, links are followed, but each folder is listed once.
-// Throws Error once stop() is other than 0.
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
-                                    int32_t label, const std::function<int()>& stop = {});
+                                    int32_t label, const Search& search = {});
+// Whether there is any.
+bool has_images(const std::string& folder, const std::function<int()>& stop = {});
 
-// The images of root/CLASS for each class. A class without any is an error unless it may lack.
-std::vector<ImageFile> files_of(const std::string& root, const Names& classes, bool may_lack,
-                                Log& log, const std::function<int()>& stop = {});
+// The images of root/CLASS for each class; of one without a folder, none.
+std::vector<ImageFile> files_of(const std::string& root, const Names& classes, Log& log,
+                                const Search& search = {});
 
 }  // namespace convoy

@@ -21,7 +21,7 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kIndexMagic = "CNVYIDX1";
+constexpr std::string_view kIndexMagic = "CNVYIDX2";
 constexpr uint64_t kMaxIndex = 1ull << 34;     // bytes of an index file
 constexpr uint64_t kMaxInflated = 1ull << 30;  // bytes of a gzipped shard
 constexpr uint64_t kProbe = 4096;
@@ -104,6 +104,10 @@ ShardIndex unpack_shard(Reader& in) {
     shard.faults.resize(in.count(in.number<uint32_t>(), 12));
     for (ShardFault& fault : shard.faults)
         fault.offset = in.number<uint64_t>(), fault.why = in.text();
+    for (uint64_t kinds = in.count(in.number<uint32_t>(), 12); kinds > 0; --kinds) {
+        const uint64_t count = in.number<uint64_t>();
+        shard.left_out[in.text()] = count;
+    }
     const uint64_t n = in.count(in.number<uint64_t>(), 20);
     in.column(n, shard.offsets), in.column(n, shard.lengths);
     in.column(n, shard.checksums), in.column(n, shard.label_of);
@@ -264,7 +268,7 @@ std::pair<std::string, std::string> split_path(const std::string& name) {
 bool is_shard(const std::string& name) {
     const StoragePtr file = open_local(name);
     std::vector<uint8_t> head = head_of(*file);
-    if (is_gzip(head)) head = inflate_head(head);
+    if (is_gzip(head)) head = inflate(*file, kHeadBytes, /*is_head=*/true);
     return shard_format(head, file->size()) != ShardFormat::unknown;
 }
 
@@ -286,6 +290,8 @@ std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards) {
         }
         out.number(shard.fault_count), out.number(uint32_t(shard.faults.size()));
         for (const ShardFault& fault : shard.faults) out.number(fault.offset), out.text(fault.why);
+        out.number(uint32_t(shard.left_out.size()));
+        for (const auto& [what, count] : shard.left_out) out.number(count), out.text(what);
         out.number(uint64_t(shard.size()));
         out.column(shard.offsets), out.column(shard.lengths);
         out.column(shard.checksums), out.column(shard.label_of);
@@ -327,7 +333,8 @@ ShardIndex scan_shard(const StoragePtr& storage, ShardFormat format,
         },
         [&](uint64_t offset, const std::string& why) {
             if (++index.fault_count <= kMaxFaults) index.faults.push_back({offset, why});
-        }};
+        },
+        [&](const std::string& what, uint64_t count) { index.left_out[what] += count; }};
     StorageStream stream(storage);
     scan_records(format, stream, findings, idx_labels);
     index.offsets.shrink_to_fit(), index.lengths.shrink_to_fit();

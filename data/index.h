@@ -3,7 +3,7 @@
 // The file "convoy.index" of a folder, little-endian:
 //
 //   offset  size  type
-//        0     8  text   "CNVYIDX1"
+//        0     8  text   "CNVYIDX2"
 //        8     4  u32    checksum (CRC-32C) of all that follows
 //       12     4  u32    number of shards; then for each of them:
 //              8  text   name: length (4), bytes; in the folder of the index
@@ -13,6 +13,7 @@
 //           4x4  u32    format, H, W, C (records.h)
 //                 labels, their number (4); each: has a number (4), number (8), name
 //                 faults, their number (8), those that are kept (4); each: offset (8), text
+//                 members that are no samples, their kinds (4); each: how many (8), text
 //              8  u64    number n of samples, then columns of n:
 //            8 n  u64    offset        4 n  u32  length in bytes
 //            4 n  u32    checksum      4 n  u32  which of the labels
@@ -48,6 +49,7 @@ struct ShardIndex {
 
     uint64_t fault_count = 0;
     std::vector<ShardFault> faults;  // the first ones
+    std::map<std::string, uint64_t> left_out;
 
     // Columns of the samples: 20 bytes each.
     std::vector<uint64_t> offsets;

@@ -14,10 +14,22 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-Listing list_folders(const std::string& folder, const std::function<int()>& stop, Log& log) {
-    return {folder, folders_in(folder), [folder, stop, &log](const Names& classes, bool may_lack) {
-                return std::make_shared<FileSource>(folder, classes,
-                                                    files_of(folder, classes, may_lack, log, stop));
+// A class of which other ranks may hold images stays, without any here.
+Listing list_folders(const std::string& folder, const DataOptions& options, Log& log) {
+    Names known;
+    for (const std::string& name : folders_in(folder))
+        if (options.part || has_images(within(folder, name), options.stop))
+            known.push_back(name);
+        else
+            log.notice("left out: folder '", within(folder, name), "': there is no image in it");
+    LeftOut loose;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+        if (has_image_name(entry.path()) && !entry.is_directory())
+            ++loose["images in no class folder"];
+    return {folder, known, [folder, loose, stop = options.stop, &log](const Names& classes) {
+                LeftOut left_out = loose;
+                auto files = files_of(folder, classes, log, {stop, &left_out});
+                return std::make_shared<FileSource>(folder, classes, std::move(files), left_out);
             }};
 }
 
@@ -83,7 +95,7 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
     }
     const ClassNames names =
         name_classes(labels, names_beside(place, remote), base, options.label_offset, place.name);
-    return {place.name, names.names, [shards, names](const Names& classes, bool) {
+    return {place.name, names.names, [shards, names](const Names& classes) {
                 const std::map<Label, int32_t> numbers = class_numbers(names, classes);
                 std::vector<std::vector<int32_t>> class_of;
                 for (const Shard& shard : *shards) {
@@ -99,13 +111,10 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
 
 FileList read_list(const std::string& path) {
     FileList list{split_path(path).first};
-    const std::vector<uint8_t> bytes = read_all(*open_local(path), 1ull << 32);
     std::map<Label, int32_t> seen;
     int64_t number = 0;
-    for (std::string line :
-         split({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, '\n')) {
+    for (std::string& line : read_lines(path, 1ull << 32)) {
         ++number;
-        if (line.ends_with('\r')) line.pop_back();
         if (line.empty()) continue;
         const size_t tab = line.rfind('\t');
         if (tab == std::string::npos || tab == 0 || tab + 1 == line.size() || !is_utf8(line))
@@ -130,7 +139,7 @@ static Listing list_lines(const std::string& path, const Names& base, const Data
     const ClassNames names =
         name_classes({list->labels.begin(), list->labels.end()},
                      class_names_in(list->folder, remote), base, options.label_offset, path);
-    return {path, names.names, [list, names](const Names& classes, bool) {
+    return {path, names.names, [list, names](const Names& classes) {
                 const std::map<Label, int32_t> numbers = class_numbers(names, classes);
                 std::vector<ImageFile> kept;
                 for (ImageFile& file : list->files) {
@@ -150,7 +159,7 @@ Listing list_place(const Place& place, const Names& base, const DataOptions& opt
     if (place.is_list) return list_lines(place.name, base, options, remote);
     if (options.complete || !place.shards.empty())
         return list_shards(place, base, options, remote, log);
-    return list_folders(place.name, options.stop, log);
+    return list_folders(place.name, options, log);
 }
 
 }  // namespace convoy

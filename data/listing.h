@@ -19,8 +19,8 @@ using SourcePtr = std::shared_ptr<const Source>;
 struct Listing {
     std::string where;  // for people
     Names known;
-    // The samples of these classes; each must have some unless they may lack. Call once.
-    std::function<SourcePtr(const Names& classes, bool may_lack)> open;
+    // The samples of these classes. Call once.
+    std::function<SourcePtr(const Names& classes)> open;
 };
 
 // What lies at `place`, read or scanned, but not yet opened; without classes where nothing does.

@@ -60,10 +60,11 @@ Names choose_classes(const Names& there, const Names& wanted, const std::string&
 // Some samples of a source, in its order.
 class PartSource final : public Source {
  public:
-    PartSource(SourcePtr whole, std::vector<uint32_t> samples, uint64_t damaged)
+    // The first part answers for what the whole leaves out.
+    PartSource(SourcePtr whole, std::vector<uint32_t> samples, bool is_first)
         : whole_(std::move(whole)), samples_(std::move(samples)) {
         classes_ = whole_->classes();
-        damaged_ = damaged;
+        if (is_first) damaged_ = whole_->damaged(), left_out_ = whole_->left_out();
         labels_.reserve(samples_.size());
         for (const uint32_t i : samples_) labels_.push_back(whole_->label(i));
         for (const uint64_t begin : whole_->shard_begins())
@@ -111,8 +112,8 @@ std::pair<SourcePtr, SourcePtr> split_off(const SourcePtr& whole, float part, ui
     std::vector<uint32_t> parts[2];
     for (size_t i = 0; i < is_held.size(); ++i) parts[size_t(is_held[i])].push_back(uint32_t(i));
     if (parts[1].empty()) fail("--val-split: no class has two images");
-    return {std::make_shared<PartSource>(whole, std::move(parts[0]), whole->damaged()),
-            std::make_shared<PartSource>(whole, std::move(parts[1]), 0)};
+    return {std::make_shared<PartSource>(whole, std::move(parts[0]), true),
+            std::make_shared<PartSource>(whole, std::move(parts[1]), false)};
 }
 
 DataSet open_generated(const DataOptions& options) {
@@ -132,12 +133,22 @@ DataSet open_generated(const DataOptions& options) {
                 " images for training, ", held, " for validation")};
 }
 
+// Opens the listing, and tells what lies there and is not read.
+SourcePtr open_listing(const Listing& listing, const Names& classes, const DataOptions& options,
+                       Log& log) {
+    SourcePtr source = listing.open(classes);
+    if (options.tell_faults && !source->left_out().empty())
+        log.notice("left out of '", listing.where, "': ", left_out_text(source->left_out()));
+    return source;
+}
+
 // `known`: of training. A class among them that --classes leaves out is left out here too.
-SourcePtr open_validation(const Listing& listing, const Names& known, const Names& classes) {
+SourcePtr open_validation(const Listing& listing, const Names& known, const Names& classes,
+                          const DataOptions& options, Log& log) {
     if (const std::string* other = first_not_in(listing.known, known))
         fail("validation set '", listing.where, "' has a class '", *other,
              "' that training does not know; there are: ", listed(known));
-    SourcePtr source = listing.open(classes, true);
+    SourcePtr source = open_listing(listing, classes, options, log);
     if (source->size() == 0) fail("set '", listing.where, "' has no images: name another one");
     return source;
 }
@@ -231,7 +242,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
     const Names classes =
         choose_classes(train.known, options.classes, "'" + train.where + "'", options.part);
     DataSet set;
-    set.train = train.open(classes, options.part);
+    set.train = open_listing(train, classes, options, log);
     std::vector<char> has_images(classes.size());
     for (size_t i = 0; i < set.train->size(); ++i) has_images[size_t(set.train->label(i))] = true;
     Names empty;
@@ -243,7 +254,8 @@ DataSet open_data(const DataOptions& options, Log& log) {
         std::tie(set.train, set.val) = split_off(set.train, options.val_split, options.seed);
         val.name = cat(options.val_split * 100, " % of each class");
     } else if (!val.is_none()) {
-        set.val = open_validation(held, options.part ? held.known : train.known, classes);
+        set.val =
+            open_validation(held, options.part ? held.known : train.known, classes, options, log);
     } else {
         log.info("no validation set: name one with --val DIR, or hold back a part of '",
                  train.where, "' with --val-split F");
@@ -262,7 +274,8 @@ std::shared_ptr<const Source> open_for_classes(const DataOptions& options, const
     const Remote remote = remote_of(options, log);
     const Places places = find_places(options.train, remote);
     const Place& place = places.val.is_none() ? places.train : places.val;
-    return open_validation(list_place(place, classes, options, remote, log), classes, classes);
+    return open_validation(list_place(place, classes, options, remote, log), classes, classes,
+                           options, log);
 }
 
 std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
@@ -286,7 +299,8 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
         if (files.size() > before) continue;
         if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads: name files");
         end_files();
-        const Place place = find_places(path, remote).train;
+        const Places places = find_places(path, remote);
+        const Place& place = places.train;
         if (place.is_list) {
             FileList list = read_list(path);
             all.push_back(
@@ -295,7 +309,8 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
         }
         if (place.shards.empty()) fail("folder '", path, "' has no images: name another one");
         std::vector<Shard> shards =
-            open_shards(place.shards, {options.cache, options.threads, remote}, log);
+            open_shards(places.shards.empty() ? place.shards : places.shards,
+                        {options.cache, options.threads, remote}, log);
         std::vector<std::vector<int32_t>> class_of;
         for (const Shard& shard : shards) class_of.emplace_back(shard.index.labels.size());
         all.push_back(std::make_shared<ShardSource>(std::move(shards), Names(), class_of));

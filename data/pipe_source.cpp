@@ -201,13 +201,18 @@ void PipeSource::read_stream(int64_t number) {
         const ShardFormat format = shard_format(stream.head(), UINT64_MAX);
         if (format != ShardFormat::tar && format != ShardFormat::tfrecord)
             fail("pipe ", path, ": carries neither tar nor TFRecord");
+        LeftOut left_out;
         scan_records(format, stream,
                      {.record = [&](const Record& record) { take(record); },
                       .fault =
                           [&](uint64_t offset, const std::string& why) {
                               if (++faults_ <= kFaultsTold)
                                   log_.notice("left out: ", path, ", byte ", offset, ": ", why);
-                          }});
+                          },
+                      .left_out = [&](const std::string& what,
+                                      uint64_t count) { left_out[what] += count; }});
+        if (!left_out.empty() && ++faults_ <= kFaultsTold)
+            log_.notice("left out of pipe ", path, ": ", left_out_text(left_out));
         while (!stream.next().empty())
             ;  // behind damage, or the end of an archive
     }

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <memory>
 
+#include "data/bytes.h"
 #include "src/base/check.h"
 #include "src/base/number.h"
+#include "src/base/text.h"
 
 namespace convoy {
 
@@ -37,6 +38,7 @@ void Pieces::take(uint64_t n, std::vector<uint8_t>& out) {
 
 Label parse_label(std::string_view text) {
     const auto is_blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+    text = without_bom(text);
     while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
     while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
     if (const auto number = to_number<int64_t>(text)) return {number, ""};
@@ -48,12 +50,6 @@ namespace {
 constexpr size_t kCifarPixels = 32 * 32 * 3;
 constexpr size_t kIdxHeader = 16, kIdxLabelsHeader = 8;
 constexpr uint32_t kIdxImages = 0x803, kIdxLabels = 0x801;
-
-uint32_t big32(std::span<const uint8_t> bytes, size_t at) {
-    uint32_t value;
-    std::memcpy(&value, bytes.data() + at, 4);
-    return __builtin_bswap32(value);
-}
 
 // A header's checksum: the sum of its 512 bytes, those of the checksum itself as blanks.
 // An archive of nothing is empty blocks, up to a record of 20.
@@ -97,10 +93,10 @@ void scan_idx(ByteStream& stream, const Findings& findings, std::span<const uint
     Pieces pieces(stream);
     std::vector<uint8_t> header;
     pieces.take(kIdxHeader, header);
-    if (header.size() < kIdxHeader || big32(header, 0) != kIdxImages)
+    if (header.size() < kIdxHeader || big_endian(header, 0) != kIdxImages)
         return findings.fault(0, "no header of IDX images");
-    const uint64_t count = big32(header, 4);
-    const size_t pixels = RawShape{big32(header, 8), big32(header, 12), 1}.bytes();
+    const uint64_t count = big_endian(header, 4);
+    const size_t pixels = RawShape{big_endian(header, 8), big_endian(header, 12), 1}.bytes();
     if (pixels == 0 || pixels > kMaxSample) return findings.fault(0, "no size that an image has");
     if (count != labels.size())
         return findings.fault(0, cat(count, " images and ", labels.size(), " labels"));
@@ -116,7 +112,7 @@ bool is_gzip(std::span<const uint8_t> head) {
 ShardFormat shard_format(std::span<const uint8_t> head, uint64_t size) {
     if (begins_tar(head, size)) return ShardFormat::tar;
     if (begins_tfrecord(head) || size == 0) return ShardFormat::tfrecord;
-    if (head.size() >= kIdxHeader && big32(head, 0) == kIdxImages) return ShardFormat::idx;
+    if (head.size() >= kIdxHeader && big_endian(head, 0) == kIdxImages) return ShardFormat::idx;
     if (holds_cifar(head, size, 1)) return ShardFormat::cifar10;
     if (holds_cifar(head, size, 2)) return ShardFormat::cifar100;
     return ShardFormat::unknown;
@@ -127,7 +123,7 @@ RawShape raw_shape(ShardFormat format, const Storage& storage) {
     if (format != ShardFormat::idx) return {};
     std::vector<uint8_t> header(kIdxHeader);
     storage.read(0, header);
-    const RawShape shape{big32(header, 8), big32(header, 12), 1};
+    const RawShape shape{big_endian(header, 8), big_endian(header, 12), 1};
     if (shape.H < 1 || shape.W < 1 || shape.H > 1 << 16 || shape.W > 1 << 16)
         fail(storage.name(), ": damaged: images of ", shape.W, "x", shape.H, " pixels");
     return shape;
@@ -151,16 +147,16 @@ void scan_records(ShardFormat format, ByteStream& stream, const Findings& findin
 
 std::vector<uint8_t> read_idx_labels(const Storage& storage) {
     std::vector<uint8_t> bytes = read_all(storage, UINT32_MAX);
-    if (bytes.size() < kIdxLabelsHeader || big32(bytes, 0) != kIdxLabels)
+    if (bytes.size() < kIdxLabelsHeader || big_endian(bytes, 0) != kIdxLabels)
         fail(storage.name(), ": not a file of IDX labels");
-    if (big32(bytes, 4) != bytes.size() - kIdxLabelsHeader)
-        fail(storage.name(), ": says ", big32(bytes, 4), " labels and holds ",
+    if (big_endian(bytes, 4) != bytes.size() - kIdxLabelsHeader)
+        fail(storage.name(), ": says ", big_endian(bytes, 4), " labels and holds ",
              bytes.size() - kIdxLabelsHeader);
     bytes.erase(bytes.begin(), bytes.begin() + kIdxLabelsHeader);
     return bytes;
 }
 
-std::vector<uint8_t> inflate(const Storage& storage, uint64_t limit) {
+std::vector<uint8_t> inflate(const Storage& storage, uint64_t limit, bool is_head) {
     z_stream z = {};
     ENSURE(inflateInit2(&z, 15 + 16) == Z_OK, "zlib");  // 16: gzip
     const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, inflateEnd);
@@ -169,7 +165,7 @@ std::vector<uint8_t> inflate(const Storage& storage, uint64_t limit) {
     for (int state = Z_OK;;) {
         if (z.avail_in == 0) {
             in.resize(std::min<uint64_t>(in.size(), storage.size() - at));
-            if (in.empty() && state == Z_STREAM_END) return out;
+            if (in.empty() && (is_head || state == Z_STREAM_END)) return out;
             if (in.empty()) fail(storage.name(), ": truncated: the gzip stream has no end");
             storage.read(at, in);
             at += in.size(), z.next_in = in.data(), z.avail_in = uInt(in.size());
@@ -177,24 +173,13 @@ std::vector<uint8_t> inflate(const Storage& storage, uint64_t limit) {
         if (state == Z_STREAM_END) inflateReset(&z);  // files one after the other are one
         z.next_out = part.data(), z.avail_out = uInt(part.size());
         state = ::inflate(&z, Z_NO_FLUSH);
-        if (state != Z_OK && state != Z_STREAM_END && state != Z_BUF_ERROR)
-            fail(storage.name(), ": damaged gzip data before byte ", at);
+        const bool is_damaged = state != Z_OK && state != Z_STREAM_END && state != Z_BUF_ERROR;
         out.insert(out.end(), part.begin(), part.end() - z.avail_out);
+        if (is_head && (is_damaged || out.size() > limit)) return out;
+        if (is_damaged) fail(storage.name(), ": damaged gzip data before byte ", at);
         if (out.size() > limit)
             fail(storage.name(), ": inflates to more than ", limit, " bytes: unpack it on disk");
     }
-}
-
-std::vector<uint8_t> inflate_head(std::span<const uint8_t> head) {
-    z_stream z = {};
-    ENSURE(inflateInit2(&z, 15 + 16) == Z_OK, "zlib");
-    const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, inflateEnd);
-    std::vector<uint8_t> out(kHeadBytes);
-    z.next_in = const_cast<uint8_t*>(head.data()), z.avail_in = uInt(head.size());  // only read
-    z.next_out = out.data(), z.avail_out = uInt(out.size());
-    ::inflate(&z, Z_NO_FLUSH);  // an error leaves what came before it
-    out.resize(out.size() - z.avail_out);
-    return out;
 }
 
 void raw_to_pnm(RawShape shape, std::span<const uint8_t> planes, std::vector<uint8_t>& out) {

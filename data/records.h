@@ -1,9 +1,10 @@
 // records.h — formats that hold many samples in one file, read from the first byte to the last.
 //
 //   tar        WebDataset: files of one sample share a key, the path up to the first dot of the
-//              file name. key.jpg (.jpeg, .png, .webp, .ppm, .pgm, .bmp, .tif, .tiff) is the image;
-//              key.cls a number or the name of a class; key.json an object with a label. Without
-//              both, the folder in the key is the class.
+//              file name. key.jpg (any extension of has_image_name()) is the image; key.cls a
+//              number or the name of a class; key.json an object with a label. Without both, the
+//              folder in the key is the class. Where a key has none of the three, as in IMG.1.jpg
+//              and IMG.2.jpg, keys end at the last dot.
 //   tfrecord   tf.train.Example with image/encoded, image/class/label and image/class/text
 //   cifar10    1 byte label, then 32x32 red, green and blue bytes;    cifar100   2 bytes label
 //   idx        MNIST's images (rows x columns of grey bytes); the labels are in a file of their own
@@ -82,6 +83,9 @@ struct RawShape {
 struct Findings {
     std::function<void(const Record&)> record;
     std::function<void(uint64_t offset, const std::string& why)> fault;
+    // Members of an archive that belong to no sample, by what they are: ".heic".
+    std::function<void(const std::string& what, uint64_t count)> left_out = [](const std::string&,
+                                                                               uint64_t) {};
 };
 
 enum class ShardFormat : uint32_t { unknown, tar, tfrecord, cifar10, cifar100, idx };
@@ -103,9 +107,9 @@ void scan_records(ShardFormat format, ByteStream& stream, const Findings& findin
 std::vector<uint8_t> read_idx_labels(const Storage& storage);
 
 // The content of a gzip file, up to `limit` bytes. Throws Error: damaged, truncated, larger.
-std::vector<uint8_t> inflate(const Storage& storage, uint64_t limit);
+// is_head: the beginning is enough, `limit` bytes or a little more, or what damage leaves of it.
+std::vector<uint8_t> inflate(const Storage& storage, uint64_t limit, bool is_head = false);
 bool is_gzip(std::span<const uint8_t> head);
-std::vector<uint8_t> inflate_head(std::span<const uint8_t> head);  // what its first bytes hold
 
 // Raw planes as a PPM or PGM file in memory, which the decoder knows.
 void raw_to_pnm(RawShape shape, std::span<const uint8_t> planes, std::vector<uint8_t>& out);

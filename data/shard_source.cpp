@@ -43,6 +43,7 @@ ShardSource::ShardSource(std::vector<Shard> shards, std::vector<std::string> cla
         shard_begins_.push_back(labels_.size());
         keep_classes(index, class_of[s], labels_);
         damaged_ += index.fault_count;
+        for (const auto& [what, count] : index.left_out) left_out_[what] += count;
         for (const auto* column : {&index.lengths, &index.checksums})
             fingerprint_ = hash_bytes(
                 {reinterpret_cast<const char*>(column->data()), column->size() * 4}, fingerprint_);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,11 @@
 #include "src/base/log.h"
 
 namespace convoy {
+
+// Files and members that are not samples, by what they are (".heic"): how many of each.
+using LeftOut = std::map<std::string, uint64_t>;
+// "3 .heic, 1 .txt"
+std::string left_out_text(const LeftOut& left_out);
 
 // Thrown by read() of a stream that ended before the sample came: there is none, and no fault.
 struct NoSample {};
@@ -63,12 +69,15 @@ class Source {
     uint64_t damaged() const { return damaged_; }
     // Which, and why; the first ones of each shard.
     virtual std::vector<std::string> faults() const { return {}; }
+    // What lies among the samples and is none. No fault, but the user may expect otherwise.
+    const LeftOut& left_out() const { return left_out_; }
 
  protected:
     std::vector<std::string> classes_;
     mutable std::vector<int32_t> labels_;  // a stream learns them as it is read
     std::vector<uint64_t> shard_begins_;   // the first sample of each; empty: loose files
     uint64_t damaged_ = 0;
+    LeftOut left_out_;
 };
 
 struct DataSet {

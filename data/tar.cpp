@@ -9,15 +9,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "data/records.h"
+#include "data/files.h"
+#include "data/index.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 
 namespace convoy {
 namespace {
 
-constexpr const char* kImages[] = {"jpg", "jpeg", "png", "webp", "ppm",
-                                   "pgm", "bmp",  "tif", "tiff"};
 constexpr uint64_t kMaxText = 1 << 20;  // of a .cls or .json
 
 struct Input {
@@ -38,35 +37,32 @@ la_ssize_t next_block(archive* tar, void* client, const void** block) {
     }
 }
 
-// "set/hat/0012.left.jpg" → key "set/hat/0012", extension "left.jpg" in lower case.
+// "set/hat/IMG.1.jpg": keys "set/hat/IMG" and "set/hat/IMG.1", kind ".jpg", folder "hat".
 struct MemberName {
-    explicit MemberName(const std::string& path) {
-        const size_t slash = path.rfind('/'), begin = slash == std::string::npos ? 0 : slash + 1;
-        const size_t dot = path.find('.', begin);
-        key = path.substr(0, dot);
-        // A name that begins with a dot has no key.
-        if (dot != std::string::npos && dot > begin) extension = path.substr(dot + 1);
-        std::ranges::transform(extension, extension.begin(),
-                               [](unsigned char c) { return char(std::tolower(c)); });
-        const std::string file = path.substr(begin);
-        is_meta = file.size() >= 4 && file.starts_with("__") && file.ends_with("__");
-        if (begin > 1) {
-            const size_t before = path.rfind('/', begin - 2);
-            const size_t from = before == std::string::npos ? 0 : before + 1;
-            folder = path.substr(from, begin - 1 - from);
+    explicit MemberName(const std::string& path) : file(split_path(path).second) {
+        const size_t begin = path.size() - file.size();
+        first_key = path.substr(0, path.find('.', begin));
+        last_key = path.substr(0, file.find('.') < file.size() ? path.rfind('.') : path.npos);
+        kind = kind_of_file(file);
+        for (const std::string& name : split(path.substr(0, begin), '/')) {
+            if (!name.empty()) folder = name;
+            if (is_system_name(name)) is_ignored = true;
         }
+        const bool is_meta = file.size() >= 4 && file.starts_with("__") && file.ends_with("__");
+        if (is_meta || file.starts_with('.') || is_system_name(file)) is_ignored = true;
     }
-    std::string key, extension, folder;
-    bool is_meta;
+    std::string file, first_key, last_key, kind, folder;
+    bool is_ignored = false;
 };
 
 // The members of one key.
 struct Sample {
-    std::string key, folder, fault;
+    std::string key, folder, fault = {};
     uint64_t begin = 0, offset = 0;  // of the first member, of the image
-    bool has_image = false, has_label = false;
-    std::vector<uint8_t> image;
-    Label label;
+    bool has_image = false;
+    std::vector<uint8_t> image = {};
+    Label label = {};
+    LeftOut members = {};  // by kind
 
     void take_label(std::string_view text) {
         const Label found = parse_label(text);
@@ -117,7 +113,8 @@ class TarScan {
         const char* why = archive_error_string(tar_.get());
         const std::string text = why ? why : "damaged";
         if (input_.failure) std::rethrow_exception(input_.failure);
-        sample_.has_image = false;  // its other members may be what is missing
+        if (!samples_.empty()) samples_.pop_back();  // its other members may be what is missing
+        finish();
         findings_.fault(at, "damaged or truncated tar: " + text);
     }
 
@@ -125,46 +122,65 @@ class TarScan {
         const char* path = archive_entry_pathname(entry);
         if (!path) path = archive_entry_pathname_utf8(entry);
         const MemberName name(path ? path : "");
-        if (archive_entry_filetype(entry) != AE_IFREG || name.is_meta || name.extension.empty())
+        if (archive_entry_filetype(entry) == AE_IFDIR || name.file.empty() || name.is_ignored)
             return true;
         const uint64_t offset = uint64_t(archive_filter_bytes(tar_.get(), 0));
-        if (name.key != sample_.key) {
-            finish();
-            sample_ = {};
-            sample_.key = name.key, sample_.folder = name.folder, sample_.begin = offset;
+        if (name.first_key != key_) finish();
+        key_ = name.first_key;
+        const bool is_image = has_image_name(name.file);
+        const bool is_label = name.kind == ".cls" || name.kind == ".json";
+        if (name.first_key == name.last_key)
+            ends_at_first_ = ends_at_first_ || is_image || is_label;
+        else if (ends_at_first_) {
+            if (is_image) findings_.left_out(kFurther, 1);
+            return true;
         }
-        const bool is_image = std::ranges::count(kImages, name.extension) > 0;
-        const bool is_text = name.extension == "cls" || name.extension == "json";
-        if (!is_image && !is_text) return true;
-        std::vector<uint8_t>& bytes = is_image && !sample_.has_image ? sample_.image : text_;
-        if (!read(entry, is_image ? kMaxSample : kMaxText, bytes)) return false;
-        if (!is_image) {
-            if (name.extension == "json")
-                sample_.take_json(text_);
-            else
-                sample_.take_label({reinterpret_cast<const char*>(text_.data()), text_.size()});
-        } else if (sample_.has_image) {
-            sample_.fault = "two images of one key; a key ends at the first dot of the file name";
+        if (samples_.empty() || samples_.back().key != name.last_key) {
+            if (!ends_at_first_ && (samples_.size() >= kMostSamples || waiting_ > kMostBytes))
+                finish();
+            samples_.push_back({.key = name.last_key, .folder = name.folder, .begin = offset});
+        }
+        Sample& sample = samples_.back();
+        const char* hard = archive_entry_hardlink(entry);
+        const char* link = hard ? hard : archive_entry_symlink(entry);
+        const bool is_link = link && archive_entry_size(entry) == 0;  // some bring their content
+        ++sample.members[is_link ? "links" : name.kind];
+        if (!is_image && !is_label) return true;
+        if (is_link) {
+            sample.fault =
+                cat("'", printable(name.file), "' is a ", hard ? "hard" : "symbolic", " link to '",
+                    printable(link), "'; make the tar with --", hard ? "hard-" : "", "dereference");
+            return true;
+        }
+        std::vector<uint8_t>& bytes = is_image && !sample.has_image ? sample.image : text_;
+        if (!read(is_image ? kMaxSample : kMaxText, bytes)) return false;
+        waiting_ += is_image ? bytes.size() : 0;
+        if (name.kind == ".json") {
+            sample.take_json(text_);
+        } else if (is_label) {
+            sample.take_label({reinterpret_cast<const char*>(text_.data()), text_.size()});
+        } else if (sample.has_image) {
+            sample.fault = "two images of one key, which is a name without its extension";
         } else {
-            sample_.has_image = true, sample_.offset = offset;
+            sample.has_image = true, sample.offset = offset;
         }
         return true;
     }
 
     // The content of a member. False: the archive ends within it.
-    bool read(archive_entry* entry, uint64_t limit, std::vector<uint8_t>& out) {
+    bool read(uint64_t limit, std::vector<uint8_t>& out) {
         out.clear();
-        if (archive_entry_hardlink(entry)) sample_.fault = "a hard link, not a file";
+        Sample& sample = samples_.back();
         for (;;) {
             const void* block;
             size_t size;
             la_int64_t at;
             const int state = archive_read_data_block(tar_.get(), &block, &size, &at);
             if (state == ARCHIVE_EOF) return true;
-            if (state < ARCHIVE_WARN) return give_up(sample_.begin), false;
-            if (uint64_t(at) != out.size()) sample_.fault = "a sparse file";
+            if (state < ARCHIVE_WARN) return give_up(sample.begin), false;
+            if (uint64_t(at) != out.size()) sample.fault = "a sparse file";
             if (out.size() + size > limit) {
-                sample_.fault = cat("more than ", limit, " bytes");
+                sample.fault = cat("more than ", limit, " bytes");
                 out.clear();
                 return true;  // the next header is found all the same
             }
@@ -173,26 +189,45 @@ class TarScan {
         }
     }
 
+    // Reports the samples of a first key, which are one where it has an image or a label itself.
     void finish() {
-        const Sample& one = sample_;
+        for (const Sample& one : samples_)
+            if (!ends_at_first_ || one.key == key_)
+                report(one);
+            else if (one.has_image)
+                findings_.left_out(kFurther, 1);
+        samples_.clear();
+        ends_at_first_ = false, waiting_ = 0;
+    }
+
+    void report(const Sample& one) {
         Label label = one.label;
         if (!label.number && label.name.empty()) label.name = one.folder;
         std::string fault = one.fault;
         if (fault.empty() && !one.has_image && one.label != Label{})
             fault = "a label without an image";
         if (fault.empty() && one.has_image && one.image.empty()) fault = "an empty image";
-        if (!one.has_image && fault.empty()) return;
-        if (fault.empty() && !is_utf8(label.name)) fault = "the name of its class is not UTF-8";
-        if (fault.empty())
+        if (fault.empty() && one.has_image && !is_utf8(label.name))
+            fault = "the name of its class is not UTF-8";
+        if (!fault.empty())
+            findings_.fault(one.begin, cat("'", one.key, "': ", fault));
+        else if (one.has_image)
             findings_.record({one.offset, one.image, label});
         else
-            findings_.fault(one.begin, cat("'", one.key, "': ", fault));
+            for (const auto& [kind, count] : one.members) findings_.left_out(kind, count);
     }
+
+    static constexpr const char* kFurther = "further images of a sample (KEY.mask.png)";
+    // What is kept until it is known where the key ends.
+    static constexpr size_t kMostSamples = 64, kMostBytes = 1 << 26;
 
     Input input_;
     const Findings& findings_;
     const std::unique_ptr<archive, int (*)(archive*)> tar_;
-    Sample sample_;
+    std::vector<Sample> samples_;  // of the same first key
+    std::string key_;              // that key
+    bool ends_at_first_ = false;   // it has an image or a label itself
+    uint64_t waiting_ = 0;         // bytes of their images
     std::vector<uint8_t> text_;
 };
 

@@ -26,6 +26,7 @@ Bytes golden_shard(const char* digits) {
 // What a scanner finds: labels as "3", "hat" or "3 hat", and faults.
 struct Found {
     std::vector<std::string> labels, faults;
+    LeftOut left_out;
     std::vector<uint64_t> offsets;
     std::vector<Bytes> images;
 };
@@ -40,7 +41,8 @@ Found scan(const Bytes& bytes, ShardFormat format, std::span<const uint8_t> idx_
         },
         [&](uint64_t at, const std::string& why) {
             found.faults.push_back(cat("byte ", at, ": ", why));
-        }};
+        },
+        [&](const std::string& what, uint64_t count) { found.left_out[what] += count; }};
     // A block of 1,000 bytes: nothing fits into one.
     StorageStream stream(in_memory("shard", bytes), 1000);
     scan_records(format, stream, findings, idx_labels);
@@ -81,6 +83,34 @@ Bytes member(const std::string& name, const std::string& size, size_t bytes) {
     std::copy(digits.begin(), digits.end(), block.begin() + 148);
     block[154] = 0;
     return block;
+}
+
+// Members one after the other: images of 8 bytes, or texts. "name > target": a hard link, "name ->
+// target": a symbolic one.
+Bytes tar_of(const Texts& members, const std::string& text = "") {
+    Bytes tar;
+    for (const std::string& name : members) {
+        const bool is_text = name.ends_with(".cls") || name.ends_with(".txt");
+        const size_t at = name.find(" >") < name.size() ? name.find(" >") : name.find(" ->");
+        Bytes one = member(name.substr(0, at),
+                           is_text ? fmt::format("{:011o}", text.size()) : "00000000010",
+                           is_text ? text.size() : 8);
+        if (is_text) std::copy(text.begin(), text.end(), one.begin() + 512);
+        if (at < name.size()) {
+            one = member(name.substr(0, at), "00000000000", 0);
+            const std::string target = name.substr(name.find("> ") + 2);
+            std::copy(target.begin(), target.end(), one.begin() + 157);
+            one[156] = name[at + 1] == '>' ? '1' : '2';
+            std::fill_n(one.begin() + 148, 8, ' ');
+            unsigned sum = 0;
+            for (const uint8_t byte : one) sum += byte;
+            const std::string digits = fmt::format("{:06o}", sum);
+            std::copy(digits.begin(), digits.end(), one.begin() + 148);
+            one[154] = 0;
+        }
+        tar.insert(tar.end(), one.begin(), one.end());
+    }
+    return tar;
 }
 
 }  // namespace
@@ -127,6 +157,53 @@ TEST_CASE("tar: the name before a member's content, short or long; elsewhere non
     put(dir / "a.tfrecord", golden_shard(golden::kTfrecordFromOne));
     const DataSet set = open({.train = dir / "a.tfrecord", .label_offset = 1});
     CHECK(set.train->title(0) == set.train->name(0));
+}
+
+TEST_CASE("tar: keys end at the last dot, unless an image or a label has a first-dot key") {
+    const Found dotted = scan(tar_of({"c/IMG.2024.0.jpg", "c/IMG.2024.1.JPG", "d/cat.0.jpeg",
+                                      "d/cat.0.txt", "d/cat.0.cls", "d/x.y.z.jfif"},
+                                     "7"));
+    CHECK(dotted.labels == Texts{"c", "c", "7", "d"});
+    CHECK(dotted.offsets == std::vector<uint64_t>{512, 1536, 2560, 5632});
+    CHECK((dotted.faults.empty() && dotted.left_out.empty()));
+
+    const Found views = scan(tar_of(
+        {"v/1.cls", "v/1.left.jpg", "v/1.png", "v/1.right.jpg", "v/2.left.jpg", "v/2.cls"}, "3"));
+    CHECK(views.labels == Texts{"3"});
+    REQUIRE(views.faults.size() == 1);
+    CHECK(views.faults[0].find("'v/2'") != std::string::npos);
+    REQUIRE(views.left_out.size() == 1);
+    CHECK(views.left_out.begin()->second == 3);
+
+    // Of many images of one first key, those before the limit of what is kept are not lost.
+    Texts many;
+    for (int i = 0; i < 500; ++i) many.push_back(cat("c/cat.", i, ".jpg"));
+    CHECK(scan(tar_of(many)).labels.size() == 500);
+    Bytes cut = tar_of({"c/cat.1.jpg", "c/cat.2.jpg", "c/cat.3.jpg"});
+    cut.resize(cut.size() - 300);
+    CHECK(scan(cut).labels.size() == 2);
+    CHECK(scan(cut).faults.size() == 1);
+}
+
+TEST_CASE("tar: what is no sample is counted by what it is, without files of operating systems") {
+    const Found found =
+        scan(tar_of({"a/1.jpg", "a/1.txt", "a/2.heic", "a/3.HEIC", "a/notes", "b.txt",
+                     "__MACOSX/a/1.jpg", "a/._1.jpg", "a/Thumbs.db", "__meta__/1.x"}));
+    CHECK(found.labels == Texts{"a"});
+    CHECK(found.left_out == LeftOut{{".heic", 2}, {".txt", 1}, {".x", 1}, {"of other names", 1}});
+}
+
+TEST_CASE("tar: a link is left out by its name, and says how to make the tar") {
+    const Found found =
+        scan(tar_of({"a/1.jpg", "a/2.jpg > a/1.jpg", "a/3.jpg -> 1.jpg", "a/4.cls > a/5.cls",
+                     "a/4.jpg", "a/6.jpg -> 7.jpg", "a/7.jpg -> 6.jpg", "b -> a"}));
+    CHECK(found.labels == Texts{"a"});
+    REQUIRE(found.faults.size() == 5);
+    CHECK(found.faults[0].find("2.jpg") != std::string::npos);
+    CHECK(found.faults[0].find("--hard-dereference") != std::string::npos);
+    CHECK(found.faults[1].find("--dereference") != std::string::npos);
+    CHECK(found.faults[2].find("4.cls") != std::string::npos);
+    CHECK(found.left_out == LeftOut{{"links", 1}});
 }
 
 TEST_CASE("TFRecord: protobuf's Examples; a record without an image is a fault") {
@@ -406,6 +483,13 @@ TEST_CASE("CIFAR and MNIST folders as their authors pack them") {
     relabelled.back() ^= 1;
     put(dir / "m/t10k-labels-idx1-ubyte", relabelled);
     CHECK(open({.train = dir / "m"}).val->label(2) == (m.val->label(2) ^ 1));
+    // Of a file and the same one zipped, one is read.
+    put(dir / "m/train-images-idx3-ubyte", golden_shard(golden::kIdxImages));
+    put(dir / "m/t10k-images-idx3-ubyte.gz", from_hex(golden::kIdxImages));
+    const DataSet twins = open({.train = dir / "m"});
+    CHECK((twins.train->size() == 3 && twins.val->size() == 3));
+    CHECK(open({.train = dir / "m/t*-images-*"}).train->size() == 3);
+    fs::remove(dir / "m/t10k-images-idx3-ubyte.gz");
     fs::remove(dir / "m/t10k-labels-idx1-ubyte");
     fs::remove(dir / "m/convoy.index");
     CHECK(open({.train = dir / "m"}, &log).val == nullptr);
@@ -492,6 +576,39 @@ TEST_CASE("labels that begin at 1 are explained, and --label-offset makes them b
     put(dir / "classes.txt", "ant\nbee\ncat\n");
     refuses({.train = dir / "train.tfrecord"}, "labels run from 1 to 3 and none is 0");
     CHECK(open({.train = dir / "train.tfrecord", .label_offset = 1}).train->classes()[2] == "cat");
+}
+
+TEST_CASE(
+    "a pattern is divided as a folder is; folders beside shards that hold no images do not count") {
+    TempDir dir;
+    const Bytes tar = golden_shard(golden::kTarUstar);
+    for (const char* name : {"train-0.tar", "train-1.tar", "dev-0.tar", "Testing_0.tar"})
+        put(dir / cat("set/", name), tar);
+    put(dir / "set/lost+found/x.jpg", "x"), put(dir / "set/docs/y.txt", "y");
+    fs::create_directories(dir / "set/empty");
+    for (const char* name : {"set", "set/*.tar", "set/{train-0,train-1,dev-0,Testing_0}.tar"}) {
+        const DataSet set = open({.train = dir / name});
+        REQUIRE(set.val != nullptr);
+        CHECK((set.train->size() == 6 && set.val->size() == 3));
+        Quiet quiet;  // predict takes all
+        const auto images = open_images({dir / name}, {}, quiet.log);
+        REQUIRE(images.size() == 1);
+        CHECK(images[0]->size() == 12);
+    }
+    CHECK(open({.train = dir / "set/train-*.tar", .val = dir / "set/*.tar"}).val->size() == 3);
+}
+
+TEST_CASE("a byte order mark is no part of a label, a class or a path") {
+    TempDir dir;
+    const std::string mark = "\xEF\xBB\xBF";
+    put(dir / "set/train-0.tar", tar_of({"1.jpg", "1.cls"}, mark + "1"));
+    put(dir / "set/classes.txt", mark + "ant\r\nbee\r\n");
+    const auto set = open({.train = dir / "set", .part = true}).train;
+    CHECK(set->classes() == Texts{"ant", "bee"});
+    CHECK(set->label(0) == 1);
+    put(dir / "list.txt", mark + "a.jpg\tant\r\nb.jpg\tbee\r\n");
+    const auto list = open({.train = dir / "list.txt"}).train;
+    CHECK(list->name(0) == dir / "a.jpg");
 }
 
 TEST_CASE("names with braces stand for many, and those that match nothing are refused") {

@@ -39,10 +39,13 @@ std::shared_ptr<const Source> open_eval(const std::string& folder,
 
 TEST_CASE("classes are sorted folder names, files are sorted, found in depth, by extension") {
     TempDir dir;
-    for (const char* file :
-         {"hat/b.JPG", "hat/a.jpeg", "hat/inside/deep/c.Png", "hat/notes.txt", "hat/.hidden.jpg",
-          "hat/.thumbs/x.jpg", "Dress/1.webp", "Dress/2.tif", "Dress/3.tiff", "Dress/4.bmp",
-          "Dress/5.ppm", "Dress/6.pgm", "Dress/7.gif", ".git/x.jpg", "loose.jpg"})
+    for (const char* file : {"hat/b.JPG",     "hat/a.jpeg",        "hat/inside/deep/c.Png",
+                             "hat/notes.txt", "hat/.hidden.jpg",   "hat/.thumbs/x.jpg",
+                             "Dress/1.webp",  "Dress/2.tif",       "Dress/3.tiff",
+                             "Dress/4.bmp",   "Dress/5.ppm",       "Dress/6.pgm",
+                             "Dress/7.gif",   ".git/x.jpg",        "loose.jpg",
+                             "hat/d.JFIF",    "hat/e.jpe",         "hat/f.jif",
+                             "Dress/8.GIF",   "Dress/desktop.ini", "hat/none"})
         put(dir / file);
     const DataSet set = open({.train = dir.path()});
     CHECK(set.train->classes() == std::vector<std::string>{"Dress", "hat"});
@@ -51,7 +54,14 @@ TEST_CASE("classes are sorted folder names, files are sorted, found in depth, by
     CHECK(names(*set.train) ==
           std::vector<std::string>{at("Dress/1.webp"), at("Dress/2.tif"), at("Dress/3.tiff"),
                                    at("Dress/4.bmp"), at("Dress/5.ppm"), at("Dress/6.pgm"),
-                                   at("hat/a.jpeg"), at("hat/b.JPG"), at("hat/inside/deep/c.Png")});
+                                   at("hat/a.jpeg"), at("hat/b.JPG"), at("hat/d.JFIF"),
+                                   at("hat/e.jpe"), at("hat/f.jif"), at("hat/inside/deep/c.Png")});
+    CHECK(
+        set.train->left_out() ==
+        LeftOut{{".gif", 2}, {".txt", 1}, {"images in no class folder", 1}, {"of other names", 1}});
+    std::string log;
+    open({.train = dir.path(), .val_split = 0.3f}, &log);
+    CHECK(log.find("2 .gif, 1 .txt") != std::string::npos);
     CHECK(set.train->label(5) == 0);
     CHECK(set.train->label(6) == 1);
     std::vector<uint8_t> bytes = {1, 2, 3};
@@ -79,7 +89,66 @@ TEST_CASE("train/ beside val/ or validation/ is recognised, and test/ is left al
     }
     TempDir both;
     for (const char* part : {"train", "val", "validation"}) put_class(both / cat(part, "/a"), 1);
-    refuses({.train = both.path()}, "both val/ and validation/");
+    refuses({.train = both.path()}, both / "val");
+    refuses({.train = both.path()}, both / "validation");
+}
+
+TEST_CASE("training, validation and test sets are recognised by all their usual names") {
+    for (const auto& [train, val] : {std::pair("train", "valid"),
+                                     {"Train", "Test"},
+                                     {"Training", "Testing"},
+                                     {"train", "dev"},
+                                     {"TRAIN", "eval"},
+                                     {"train2017", "val2017"},
+                                     {"training_set", "test_set"}}) {
+        CAPTURE(train);
+        TempDir dir;
+        for (const char* name : {"a", "b"})
+            put_class(dir / cat(train, "/", name), 2), put_class(dir / cat(val, "/", name), 1);
+        const auto is_split = [&] {
+            const DataSet set = open({.train = dir.path()});
+            REQUIRE(set.val != nullptr);
+            CHECK(set.train->classes() == std::vector<std::string>{"a", "b"});
+            CHECK((set.train->size() == 4 && set.val->size() == 2));
+        };
+        is_split();
+        // What holds no images is no class.
+        put(dir / "docs/notes.txt"), put(dir / "lost+found/x.jpg"), put(dir / "README.md");
+        fs::create_directories(dir / "validation");
+        is_split();
+        put_class(dir / "unlabelled", 3);
+        is_split();
+    }
+}
+
+TEST_CASE("folders that are parts of a set by their names do not become classes") {
+    for (const auto& parts : {std::vector{"valid", "test"},
+                              {"seg_train", "seg_test", "seg_pred"},
+                              {"train", "Training"},
+                              {"my-test", "my-train", "my-val"}}) {
+        TempDir dir;
+        for (const char* part : parts)
+            if (part != std::string("seg_pred")) put_class(dir / cat(part, "/a"), 1);
+        put_class(dir / cat(parts[0], "/b"), 1), put_class(dir / cat(parts.back(), "/b"), 1);
+        refuses({.train = dir.path()}, "--val " + dir.path().native());
+        refuses({.train = dir.path()}, parts[1]);
+    }
+    TempDir dir;  // words that classes may have
+    for (const char* name : {"test tube", "dev board", "train"}) put_class(dir / name, 1);
+    CHECK(open({.train = dir.path()}).train->classes().size() == 3);
+}
+
+TEST_CASE("folders of operating systems and folders without images are no classes") {
+    TempDir dir;
+    for (const char* name : {"cat", "dog", "__MACOSX/cat", "@eaDir", "$Recycle.Bin", "cat/@eaDir"})
+        put_class(dir / name, 2);
+    put(dir / "dog/Thumbs.db"), put(dir / "docs/notes.txt");
+    std::string log;
+    const DataSet set = open({.train = dir.path()}, &log);
+    CHECK(set.train->classes() == std::vector<std::string>{"cat", "dog"});
+    CHECK((set.train->size() == 4 && set.train->left_out().empty()));
+    CHECK(log.find(dir / "docs") != std::string::npos);
+    refuses({.train = dir.path(), .classes = {"cat", "docs"}}, "'docs'");
 }
 
 TEST_CASE("a class may be called train") {
@@ -160,7 +229,7 @@ TEST_CASE("folders that will not do are refused in one sentence with a name in i
     refuses({.train = dir / "one"}, "only one class, 'cat'");
     put_class(dir / "empty/cat", 2);
     fs::create_directories(dir / "empty/dog");
-    refuses({.train = dir / "empty"}, "class 'dog' has no images");
+    refuses({.train = dir / "empty"}, "only one class, 'cat'");
     put_class(dir / "good/cat", 2), put_class(dir / "good/dog", 2);
     put_class(dir / "odd/cat", 2), put_class(dir / "odd/cow", 2);
     refuses({.train = dir / "good", .val = dir / "odd"},

@@ -10,7 +10,6 @@
 #include "data/decode.h"
 #include "data/large_image.h"
 #include "data/parallel.h"
-#include "data/shard_writer.h"
 #include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
@@ -91,6 +90,7 @@ json describe(const Source& source, const std::vector<Finding>& findings) {
                  {"bad", faults},
                  {"left_out_of_shards", source.damaged()},
                  {"left_out", source.faults()},
+                 {"left_out_by_kind", source.left_out()},
                  {"classes", classes},
                  {"formats", formats}};
     if (smallest) {
@@ -109,6 +109,8 @@ void print(const std::string& name, const json& part, const std::vector<std::str
         fmt::print(out, "left out: {}\n", fault.get<std::string>());
     if (const uint64_t all = part["left_out_of_shards"]; all > part["left_out"].size())
         fmt::print(out, "left out: {} records in all\n", all);
+    if (const LeftOut left_out = part["left_out_by_kind"]; !left_out.empty())
+        fmt::print(out, "left out: {}: no images by their names\n", left_out_text(left_out));
     fmt::print(out, "{}: {} images, {} bad\n", name, part["images"].get<int64_t>(),
                part["bad"].size());
     size_t width = 5;
