@@ -133,12 +133,16 @@ DataSet open_generated(const DataOptions& options) {
                 " images for training, ", held, " for validation")};
 }
 
-// Opens the listing, and tells what lies there and is not read.
+void tell_left_out(const std::string& where, const LeftOut& left_out, Log& log) {
+    if (!left_out.empty())
+        log.notice("left out of '", where,
+                   "', no samples by their names: ", left_out_text(left_out));
+}
+
 SourcePtr open_listing(const Listing& listing, const Names& classes, const DataOptions& options,
                        Log& log) {
     SourcePtr source = listing.open(classes);
-    if (options.tell_faults && !source->left_out().empty())
-        log.notice("left out of '", listing.where, "': ", left_out_text(source->left_out()));
+    if (options.tell_faults) tell_left_out(listing.where, source->left_out(), log);
     return source;
 }
 
@@ -290,13 +294,17 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
     for (const std::string& path : paths) {
         const size_t before = files.size();
         const bool is_list = path.ends_with(".txt") || path.ends_with(".tsv");
+        LeftOut left_out;
         if (fs::is_directory(path))
-            for (const ImageFile& file : images_below(path, "", -1))
+            for (const ImageFile& file : images_below(path, "", -1, {.left_out = &left_out}))
                 files.push_back({within(path, file.path), -1, 0});
         else if (fs::exists(path) && (has_image_name(path) ||
                                       (fs::is_regular_file(path) && !is_shard(path) && !is_list)))
             files.push_back({path, -1, 0});
-        if (files.size() > before) continue;
+        if (files.size() > before) {
+            tell_left_out(path, left_out, log);
+            continue;
+        }
         if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads: name files");
         end_files();
         const Places places = find_places(path, remote);
@@ -307,7 +315,9 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
                 std::make_shared<FileSource>(list.folder, Names(), std::move(list.files)));
             continue;
         }
-        if (place.shards.empty()) fail("folder '", path, "' has no images: name another one");
+        if (place.shards.empty())
+            fail("folder '", path, "' has no images",
+                 left_out.empty() ? ": name another one" : ", only " + left_out_text(left_out));
         std::vector<Shard> shards =
             open_shards(places.shards.empty() ? place.shards : places.shards,
                         {options.cache, options.threads, remote}, log);

@@ -46,6 +46,8 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
     put("train/b/1.jpg", 2), put("train/b/2.jpg", 3, 1000), put("train/b/3.jpg", 0);
     put("val/a/1.jpg", 4), put("val/a/copy.jpg", 1), put("val/b/1.jpg", 5);
     std::ofstream(dir / "val/b/empty.png");
+    for (const char* name : {"train/a/1.HEIC", "train/b/2.heic", "train/a/notes.txt"})
+        std::ofstream(dir / name) << "x";
 
     Log log;
     const DataSet set = open_data({.train = dir.path()}, log);
@@ -66,10 +68,12 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
         CHECK(has(text, "1 more images repeat another of their class"));
         CHECK(has(text, "the largest class has 1.0 times the images of the smallest"));
         CHECK(has(text, "5 jpg; sizes"));
+        CHECK(has(text, "2 .heic, 1 .txt"));
     }
     const auto report = nlohmann::json::parse(
         printed([&](std::FILE* file) { check_data(set, 2, kMaxPixels, true, file, log); }));
     CHECK(report["training"]["classes"]["b"] == nlohmann::json({{"images", 3}, {"bad", 1}}));
+    CHECK(report["training"]["left_out_by_kind"] == nlohmann::json({{".heic", 2}, {".txt", 1}}));
     CHECK(report["validation"]["formats"] == nlohmann::json({{"jpg", 3}}));
     CHECK(report["validation"]["bad"].size() == 1);
     CHECK(report["in_two_classes"][0][1] == dir / "train/b/3.jpg");

@@ -463,5 +463,7 @@ TEST_CASE("predict's files and folders are one source, in the order given; lists
     CHECK(bytes.size() == 5);
     fs::create_directories(dir / "nothing");
     CHECK_THROWS_WITH_AS(open_files({dir / "nothing"}), doctest::Contains("has no images"), Error);
+    put(dir / "nothing/1.heic");
+    CHECK_THROWS_WITH_AS(open_files({dir / "nothing"}), doctest::Contains("1 .heic"), Error);
     CHECK_THROWS_WITH_AS(open_files({dir / "gone.jpg"}), doctest::Contains("no such file"), Error);
 }

@@ -7,7 +7,7 @@
 #include "src/config/config.h"
 #include "src/config/settings_file.h"
 #include "src/job/job_session.h"
-#include "src/model/models.h"
+#include "src/model/model.h"
 #include "support.h"
 #include "tests/process.h"
 
