@@ -1,8 +1,11 @@
 """Usage: torch_files.py FOLDER. Writes pairs NAME.pth and NAME.safetensors of the same tensors, and
-files that must be refused: posix.system.pth, legacy.pth, script.pth. Exit status 77: the packages
+files that must be refused: bomb.pth, legacy.pth, script.pth. Exit status 77: the packages
 are not there."""
+import argparse
 import collections
 import os
+import pathlib
+import random
 import sys
 import zipfile
 
@@ -37,6 +40,16 @@ pair("state_dict", {"epoch": 3, "lr": 0.1, "best": None, "done": True, "log": [1
 pair("model", {"model": state, "n": 1 << 40}, state)
 pair("parameters", collections.OrderedDict(model.named_parameters()))
 pair("protocol4", state, pickle_protocol=4)
+rest = {"best_acc1": torch.tensor(3.0), "rng": torch.get_rng_state(), "size": torch.Size([1, 2]),
+        "device": torch.device("cpu"), "dtype": torch.float16, "args": argparse.Namespace(lr=0.1),
+        "milestones": collections.Counter([30, 60]), "mask": torch.tensor([True]),
+        "random": random.getstate(), "large": 1 << 700, "set": {1, 2}, "bytes": b"x" * 300,
+        "path": pathlib.Path("a")}
+for protocol in (2, 3, 4, 5):
+    pair(f"rest{protocol}", {**rest, "state_dict": state}, state, pickle_protocol=protocol)
+pair("optimizer", {"net": state, "optimizer": torch.optim.Adam(model.parameters()).state_dict()}, state)
+for wrapper in ("_orig_mod.", "module.model."):
+    pair(wrapper, {"model": {wrapper + k: v for k, v in state.items()}}, state)
 pair("module", {"module." + k: v for k, v in state.items()}, state)
 # The same members with the records of zip64, as files beyond 4 GB have them.
 zipfile.ZIP64_LIMIT = 0
@@ -44,6 +57,13 @@ with zipfile.ZipFile(f"{folder}/state.pth") as source, zipfile.ZipFile(f"{folder
     for member in source.infolist():
         to.writestr(zipfile.ZipInfo(member.filename), source.read(member))
 os.link(f"{folder}/state.safetensors", f"{folder}/zip64.safetensors")
+torch.save({"w": torch.zeros(10_000_000)}, f"{folder}/zeros.pth")
+for name, to in ("state", "deflated"), ("zeros", "bomb"):
+    with zipfile.ZipFile(f"{folder}/{name}.pth") as source, zipfile.ZipFile(
+            f"{folder}/{to}.pth", "w", zipfile.ZIP_DEFLATED) as packed:
+        for member in source.infolist():
+            packed.writestr(member.filename, source.read(member))
+os.link(f"{folder}/state.safetensors", f"{folder}/deflated.safetensors")
 
 
 class Evil:
@@ -51,6 +71,6 @@ class Evil:
         return os.system, (f"touch {folder}/was-run",)
 
 
-torch.save({"w": base, "x": Evil()}, f"{folder}/posix.system.pth")
+pair("evil", {"w": base, "x": Evil()}, {"w": base})
 torch.save(state, f"{folder}/legacy.pth", _use_new_zipfile_serialization=False)
 torch.jit.script(model).save(f"{folder}/script.pth")

@@ -1,11 +1,9 @@
 // pickle.cpp — see pickle.h. Opcodes: Python's Lib/pickletools.py describes each.
 #include "src/checkpoint/pickle.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "src/base/check.h"
-#include "src/base/text.h"
 
 namespace convoy {
 namespace {
@@ -16,8 +14,7 @@ constexpr size_t kMost = 1 << 20;
 
 class Machine {
  public:
-    Machine(std::string_view bytes, std::span<const std::string_view> globals)
-        : rest_(bytes), globals_(globals) {}
+    explicit Machine(std::string_view bytes) : rest_(bytes) {}
 
     Pickle run() {
         for (;;) {
@@ -84,24 +81,15 @@ class Machine {
     void extend(Kind kind, const std::vector<uint32_t>& items) {
         if (stack_.empty()) fail("its pickle takes what is not there");
         PickleValue& value = values_[stack_.back()];
+        if (value.kind == Kind::kCall || value.kind == Kind::kOther) return;  // opaque
         if (value.kind != kind || (kind == Kind::kDict && items.size() % 2 != 0))
             fail("its pickle adds to what is no ", kind == Kind::kDict ? "dict" : "list");
         count(items.size());
         value.items.insert(value.items.end(), items.begin(), items.end());
     }
 
-    void push_global(const std::string& name) {
-        if (std::ranges::find(globals_, name) == globals_.end())
-            fail(
-                "it wants '", printable(name),
-                "', which is code; only tensors are read, and nothing was run. Where you trust the "
-                "file, load it in PyTorch and save its state_dict() alone");
-        push(PickleValue{Kind::kGlobal, 0, name});
-    }
     void call() {
         PickleValue arguments = values_[pop()], function = values_[pop()];
-        if (function.kind != Kind::kGlobal || arguments.kind != Kind::kSequence)
-            fail("its pickle calls what is no function");
         const bool is_dict = function.text == "collections.OrderedDict";
         if (is_dict) arguments.items.clear();
         push({is_dict ? Kind::kDict : Kind::kCall, 0, function.text, std::move(arguments.items)});
@@ -117,9 +105,9 @@ class Machine {
             fail("its pickle's memo is damaged");
         push(memo_[index]);
     }
-    // Sign-extended, of up to 8 bytes.
+    // Sign-extended. A number of more than 8 bytes is opaque.
     void push_long(size_t n) {
-        if (n > 8) fail("its pickle has a number of ", n, " bytes");
+        if (n > 8) return take(n), push(Kind::kOther, 0);
         const int unused = int(64 - 8 * n);
         push(Kind::kNumber, n == 0 ? 0 : int64_t(number(n) << unused) >> unused);
     }
@@ -132,21 +120,33 @@ class Machine {
                 if (marks_.size() == kMost) fail("its pickle is nested too deeply");
                 marks_.push_back(stack_.size());
                 return;
-            case 'N': push(Kind::kOther, 0); return;  // NONE
+            case 'N':                                  // NONE
+            case 0x8f: push(Kind::kOther, 0); return;  // EMPTY_SET
             case 0x88:
             case 0x89: push(Kind::kNumber, op & 1 ? 0 : 1); return;     // TRUE, FALSE
             case 'J': push_long(4); return;                             // BININT
             case 'K': push(Kind::kNumber, int64_t(number(1))); return;  // BININT1
             case 'M': push(Kind::kNumber, int64_t(number(2))); return;  // BININT2
             case 0x8a: push_long(number(1)); return;                    // LONG1
+            case 0x8b: push_long(number(4)); return;                    // LONG4
             case 'G': take(8), push(Kind::kOther, 0); return;           // BINFLOAT
-            case 'X': push(take(number(4))); return;                    // BINUNICODE
-            case 0x8c: push(take(number(1))); return;                   // SHORT_BINUNICODE
-            case 0x8d: push(take(number(8))); return;                   // BINUNICODE8
+            case 'X':                                                   // BINUNICODE
+            case 'T':                                                   // BINSTRING
+            case 'B': push(take(number(4))); return;                    // BINBYTES
+            case 0x8c:                                                  // SHORT_BINUNICODE
+            case 'U':                                                   // SHORT_BINSTRING
+            case 'C': push(take(number(1))); return;                    // SHORT_BINBYTES
+            case 0x8d:                                                  // BINUNICODE8
+            case 0x8e:                                                  // BINBYTES8
+            case 0x96: push(take(number(8))); return;                   // BYTEARRAY8
+            case '0': pop(); return;                                    // POP
+            case '1': pop_marked(); return;                             // POP_MARK
             case ')':
             case ']': push(Kind::kSequence, 0); return;  // EMPTY_TUPLE, EMPTY_LIST
             case '}': push(Kind::kDict, 0); return;      // EMPTY_DICT
+            case 0x91:                                   // FROZENSET
             case 't': push({Kind::kSequence, 0, "", pop_marked()}); return;  // TUPLE
+            case 0x90: pop_marked(); return;                                 // ADDITEMS
             case 0x85:
             case 0x86:
             case 0x87:  // TUPLE1, TUPLE2, TUPLE3
@@ -167,14 +167,18 @@ class Machine {
             }
             case 'c': {  // GLOBAL
                 const std::string module = line();
-                push_global(cat(module, ".", line()));
+                push({Kind::kGlobal, 0, cat(module, ".", line())});
                 return;
             }
             case 0x93: {  // STACK_GLOBAL
                 const std::string name = values_[pop()].text;
-                push_global(cat(values_[pop()].text, ".", name));
+                push({Kind::kGlobal, 0, cat(values_[pop()].text, ".", name)});
                 return;
             }
+            case 0x92:
+                pop();  // NEWOBJ_EX: names of arguments
+                [[fallthrough]];
+            case 0x81:                 // NEWOBJ
             case 'R': call(); return;  // REDUCE
             case 'b': pop(); return;   // BUILD: attributes
             case 'Q': {                // BINPERSID
@@ -188,13 +192,13 @@ class Machine {
             case 'h': get(number(1)); return;   // BINGET
             case 'j': get(number(4)); return;   // LONG_BINGET
             default:
-                fail(fmt::format("its pickle has an opcode 0x{:02x}, which no tensor needs",
-                                 uint8_t(op)));
+                fail(fmt::format(
+                    "its pickle has an opcode 0x{:02x}, which protocols 2 to 5 do not write",
+                    uint8_t(op)));
         }
     }
 
     std::string_view rest_;
-    const std::span<const std::string_view> globals_;
     std::vector<PickleValue> values_;
     std::vector<uint32_t> stack_, memo_;  // places in values_
     std::vector<size_t> marks_;           // heights of the stack
@@ -203,8 +207,6 @@ class Machine {
 
 }  // namespace
 
-Pickle read_pickle(std::string_view bytes, std::span<const std::string_view> globals) {
-    return Machine(bytes, globals).run();
-}
+Pickle read_pickle(std::string_view bytes) { return Machine(bytes).run(); }
 
 }  // namespace convoy

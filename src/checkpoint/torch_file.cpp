@@ -1,13 +1,16 @@
-// torch_file.cpp — see torch_file.h. Zip: PKWARE's APPNOTE.TXT, 4.3.
+// torch_file.cpp — see torch_file.h.
 #include "src/checkpoint/torch_file.h"
 
-#include <zlib.h>
+#include <archive.h>
+#include <archive_entry.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
+#include <set>
 
 #include "src/base/check.h"
 #include "src/base/text.h"
@@ -16,111 +19,45 @@
 namespace convoy {
 namespace {
 
-uint64_t little(std::string_view bytes, size_t at, size_t n) {
-    if (at > bytes.size() || n > bytes.size() - at) fail("is a zip file that is cut short");
-    uint64_t value = 0;
-    std::memcpy(&value, bytes.data() + at, n);
-    return value;
-}
-
-// The members of a zip file, by the directory at its end.
+// The members of a zip file, one after the other.
 class ZipFile {
  public:
-    explicit ZipFile(const std::string& path)
-        : size_(std::filesystem::file_size(path)), file_(path, std::ios::binary) {
-        // The last record has 22 bytes and a comment of up to 65535.
-        const uint64_t tail_size = std::min<uint64_t>(size_, 22 + 65535);
-        const std::string tail = bytes(size_ - tail_size, tail_size);
-        const size_t end = tail.rfind("PK\5\6");
-        if (end == std::string::npos) fail("is a zip file that is cut short: it has no directory");
-        little(tail, end + 20, 2);  // all of the record is there
-        uint64_t count = little(tail, end + 10, 2), length = little(tail, end + 12, 4);
-        uint64_t begin = little(tail, end + 16, 4);
-        if (end >= 20 && little(tail, end - 20, 4) == kZip64Locator) {
-            const std::string record = bytes(little(tail, end - 20 + 8, 8), 56);
-            count = little(record, 32, 8), length = little(record, 40, 8);
-            begin = little(record, 48, 8);
+    explicit ZipFile(const std::string& path) : zip_(archive_read_new(), archive_read_free) {
+        archive_read_support_format_zip_seekable(zip_.get());
+        archive_read_open_filename(zip_.get(), path.c_str(), 1 << 18);
+    }
+    // Whether there is another one: name() and read() are about it.
+    bool next() {
+        const int state = archive_read_next_header(zip_.get(), &entry_);
+        if (state < ARCHIVE_WARN) fail("is a zip file that is damaged or cut short: ", why());
+        return state != ARCHIVE_EOF;
+    }
+    std::string name() const {
+        const char* path = archive_entry_pathname_utf8(entry_);
+        return path ? path : "";
+    }
+    // room: bytes that may still be unpacked of this file. Checks the checksum.
+    std::string read(uint64_t& room) {
+        std::string content;
+        const void* block;
+        la_int64_t at;
+        for (size_t n = 0;; content.append(static_cast<const char*>(block), n)) {
+            const int state = archive_read_data_block(zip_.get(), &block, &n, &at);
+            if (state == ARCHIVE_EOF) return content;
+            if (state != ARCHIVE_OK)
+                fail("its member '", printable(name()), "' is damaged: ", why());
+            if (n > room) fail("its members take far more memory than the file has bytes");
+            room -= n;
         }
-        const std::string directory = bytes(begin, length);
-        for (size_t at = 0; count-- > 0;) at = add(directory, at);
-    }
-
-    uint64_t size() const { return size_; }
-    bool has(const std::string& name) const { return members_.contains(name); }
-    // Of the members that end with `end`, the first; "" if there is none.
-    std::string find(std::string_view end) const {
-        for (const auto& [name, member] : members_)
-            if (name.ends_with(end)) return name;
-        return "";
-    }
-    // All of a member; each once, or the members would overlap.
-    std::string read(const std::string& name) {
-        const auto found = members_.find(name);
-        if (found == members_.end()) fail("has no member '", printable(name), "'");
-        const Member& member = found->second;
-        if (!member.is_stored)
-            fail("its member '", printable(name),
-                 "' is compressed or encrypted, which torch.save does not do; unpack the file and "
-                 "pack it with `zip -0`");
-        if ((read_ += member.size) > size_) fail("is a zip file whose members overlap");
-        const std::string head = bytes(member.offset, 30);
-        if (little(head, 0, 4) != kLocal) fail("its member '", printable(name), "' is not there");
-        const std::string content =
-            bytes(member.offset + 30 + little(head, 26, 2) + little(head, 28, 2), member.size);
-        const auto* data = reinterpret_cast<const Bytef*>(content.data());
-        if (crc32_z(0, data, content.size()) != member.crc)
-            fail("the checksum of its member '", printable(name),
-                 "' is wrong: the file is damaged (or was saved with set_crc32_options(False))");
-        return content;
     }
 
  private:
-    static constexpr uint64_t kLocal = 0x04034b50, kCentral = 0x02014b50,
-                              kZip64Locator = 0x07064b50;
-    struct Member {
-        uint64_t offset, size;
-        uint32_t crc;
-        bool is_stored;
-    };
-
-    // Takes the entry of the directory that begins at `at`; returns where the next one does.
-    size_t add(std::string_view directory, size_t at) {
-        const auto number = [&](size_t place, size_t n) {
-            return little(directory, at + place, n);
-        };
-        if (number(0, 4) != kCentral) fail("is a zip file whose directory is damaged");
-        const bool is_stored = number(10, 2) == 0 && (number(8, 2) & 1) == 0;
-        Member member{number(42, 4), number(24, 4), uint32_t(number(16, 4)), is_stored};
-        const size_t name = 46, extra = name + number(28, 2), end = extra + number(30, 2);
-        // What does not fit into 4 bytes is in the extra field 1: size, packed size, offset.
-        for (size_t field = extra; field + 4 <= end;) {
-            size_t value = field + 4;
-            if (number(field, 2) == 1) {
-                if (member.size == UINT32_MAX) member.size = number(value, 8), value += 8;
-                if (number(20, 4) == UINT32_MAX) value += 8;
-                if (member.offset == UINT32_MAX) member.offset = number(value, 8);
-            }
-            field += 4 + number(field + 2, 2);
-        }
-        if (at + end > directory.size()) fail("is a zip file whose directory is damaged");
-        members_[std::string(directory.substr(at + name, extra - name))] = member;
-        return at + end + number(32, 2);
+    std::string why() const {
+        const char* text = archive_error_string(zip_.get());
+        return text ? text : "no reason is known";
     }
-
-    std::string bytes(uint64_t begin, uint64_t n) {
-        if (begin > size_ || n > size_ - begin)
-            fail("is a zip file that is cut short: bytes ", begin, " to ", begin + n,
-                 " are wanted of ", size_);
-        std::string content(n, '\0');
-        file_.seekg(std::streamoff(begin));
-        if (!file_.read(content.data(), std::streamsize(n))) fail("cannot be read");
-        return content;
-    }
-
-    const uint64_t size_;
-    uint64_t read_ = 0;
-    std::ifstream file_;
-    std::map<std::string, Member> members_;
+    const std::unique_ptr<archive, int (*)(archive*)> zip_;
+    archive_entry* entry_ = nullptr;
 };
 
 struct StorageType {
@@ -134,16 +71,13 @@ constexpr StorageType kStorages[] = {{"torch.FloatStorage", "F32"},
                                      {"torch.LongStorage", "I64"}};
 constexpr std::string_view kTensor = "torch._utils._rebuild_tensor_v2",
                            kParameter = "torch._utils._rebuild_parameter";
-constexpr std::string_view kGlobals[] = {
-    "collections.OrderedDict", kTensor,           kParameter,        kStorages[0].name,
-    kStorages[1].name,         kStorages[2].name, kStorages[3].name, kStorages[4].name};
 
 constexpr size_t kMostDims = 8;
 
 // A tensor of the pickle: _rebuild_tensor_v2(storage, offset, shape, strides, …).
 struct View {
     std::string name, key;  // key: of its storage
-    const char* dtype;
+    const char* dtype;      // null: of numbers that no weights are made of
     uint64_t offset;
     std::vector<int64_t> shape, strides;
 };
@@ -157,7 +91,7 @@ View view_of(const std::string& name, const PickleValue& call, const Pickle& pic
     if (pickle.at(call.items[0]).kind != PickleValue::kPersistent || storage.size() < 3) wrong();
     const std::string& type = pickle.at(storage[1]).text;
     const auto* known = std::ranges::find(kStorages, type, &StorageType::name);
-    if (known == std::end(kStorages)) wrong();
+    if (known == std::end(kStorages)) return view;
     view.dtype = known->dtype;
     view.key = pickle.at(storage[2]).text;
     const auto numbers = [&](uint32_t place) {
@@ -206,56 +140,113 @@ std::vector<float> take(const View& view, std::string_view storage, uint64_t& le
     return values;
 }
 
-SafeTensors read_torch(const std::string& path) {
-    ZipFile zip(path);
-    const std::string pickle_name = zip.find("/data.pkl");
-    if (pickle_name.empty()) fail("is a zip file, but not one that torch.save wrote");
-    const std::string folder = pickle_name.substr(0, pickle_name.size() - 8);
-    if (zip.has(folder + "constants.pkl"))
-        fail("is a TorchScript program: load it in PyTorch and torch.save() its state_dict()");
-    if (zip.has(folder + "byteorder") && zip.read(folder + "byteorder") != "little")
-        fail("was saved on a big-endian machine");
-    const Pickle pickle = read_pickle(zip.read(pickle_name), kGlobals);
-
-    const PickleValue* dict = &pickle.at(pickle.root);
-    const auto tensors_of = [&](const PickleValue& from) {
-        std::vector<View> views;
-        for (size_t i = 0; from.kind == PickleValue::kDict && i + 1 < from.items.size(); i += 2) {
-            const PickleValue &key = pickle.at(from.items[i]),
-                              *value = &pickle.at(from.items[i + 1]);
-            if (value->kind == PickleValue::kCall && value->text == kParameter &&
-                !value->items.empty())
-                value = &pickle.at(value->items[0]);
-            if (value->kind != PickleValue::kCall || value->text != kTensor) continue;
+// The tensors of a dict. left_out: names of what else in it was made by a call.
+std::vector<View> tensors_of(const PickleValue& dict, const Pickle& pickle,
+                             std::vector<std::string>& left_out) {
+    std::vector<View> views;
+    for (size_t i = 0; dict.kind == PickleValue::kDict && i + 1 < dict.items.size(); i += 2) {
+        const PickleValue &key = pickle.at(dict.items[i]), *value = &pickle.at(dict.items[i + 1]);
+        if (value->kind == PickleValue::kCall && value->text == kParameter && !value->items.empty())
+            value = &pickle.at(value->items[0]);
+        if (value->kind != PickleValue::kCall) continue;
+        if (value->text == kTensor) {
             if (key.kind != PickleValue::kText || !is_utf8(key.text))
                 fail("a tensor has a name that is no text");
             views.push_back(view_of(key.text, *value, pickle));
+            if (views.back().dtype) continue;
+            views.pop_back();
         }
-        return views;
-    };
-    std::vector<View> views = tensors_of(*dict);
-    for (const char* inner : {"state_dict", "model", "model_state_dict"})
-        for (size_t i = 0; views.empty() && i + 1 < dict->items.size(); i += 2)
-            if (pickle.at(dict->items[i]).text == inner)
-                views = tensors_of(pickle.at(dict->items[i + 1]));
+        left_out.push_back(cat("'", printable(key.text), "' (", printable(value->text), ")"));
+    }
+    return views;
+}
+
+SafeTensors read_torch(const std::string& path, Log& log) {
+    uint64_t room = 2 * std::filesystem::file_size(path) + 65536;  // of members
+    uint64_t left = room;  // numbers of tensors, which may share storages
+    std::string folder;
+    std::map<std::string, std::string> heads;  // the small members
+    for (ZipFile zip(path); zip.next();) {
+        const std::string name = zip.name();
+        const size_t slash = name.rfind('/') + 1;
+        for (const char* head : {"data.pkl", "byteorder", "constants.pkl"})
+            if (slash > 0 && name.substr(slash) == head) heads[name] = zip.read(room);
+        if (name.ends_with("/data.pkl") && folder.empty()) folder = name.substr(0, slash);
+    }
+    if (folder.empty()) fail("is a zip file, but not one that torch.save wrote");
+    if (heads.contains(folder + "constants.pkl"))
+        fail("is a TorchScript program: load it in PyTorch and torch.save() its state_dict()");
+    if (heads.contains(folder + "byteorder") && heads[folder + "byteorder"] != "little")
+        fail("was saved on a big-endian machine");
+    const Pickle pickle = read_pickle(heads[folder + "data.pkl"]);
+
+    const PickleValue& root = pickle.at(pickle.root);
+    std::vector<View> views;
+    std::vector<std::string> left_out;
+    for (const char* usual :
+         {"state_dict", "model", "model_state_dict", "net", "ema", "weights", "model_ema"})
+        for (size_t i = 0;
+             root.kind == PickleValue::kDict && views.empty() && i + 1 < root.items.size(); i += 2)
+            if (pickle.at(root.items[i]).text == usual)
+                left_out.clear(),
+                    views = tensors_of(pickle.at(root.items[i + 1]), pickle, left_out);
+    if (views.empty()) left_out.clear(), views = tensors_of(root, pickle, left_out);
     if (views.empty())
         fail(
-            "holds no dict of tensors, at the top or as state_dict or model: save "
-            "model.state_dict()");
+            "holds no dict of tensors, at the top or as state_dict or model",
+            root.kind == PickleValue::kCall ? cat(", but an object of ", printable(root.text)) : "",
+            left_out.empty() ? "" : cat("; it has ", join_text(left_out)),
+            ": load it in PyTorch and torch.save() its state_dict()");
+    if (!left_out.empty())
+        log.notice(path, ": left out, since they are no weights: ", join_text(left_out));
 
+    std::map<std::string, std::vector<const View*>> wanted;  // by member
+    for (const View& view : views) wanted[cat(folder, "data/", view.key)].push_back(&view);
     SafeTensors content;
-    std::ranges::sort(views, {}, &View::key);  // each storage is read once
-    uint64_t left = 2 * zip.size() + 65536;    // tensors may share storages
-    std::string storage;
-    for (size_t i = 0; i < views.size(); ++i) {
-        const View& view = views[i];
-        if (i == 0 || view.key != views[i - 1].key)
-            storage = zip.read(cat(folder, "data/", view.key));
-        std::vector<float> values = take(view, storage, left);
-        content.tensors[view.name] = {std::string(view.dtype) == "I64" ? "I64" : "F32", view.shape,
-                                      std::move(values)};
+    for (ZipFile zip(path); zip.next();) {
+        const auto found = wanted.find(zip.name());
+        if (found == wanted.end()) continue;
+        const std::string storage = zip.read(room);
+        for (const View* view : found->second)
+            content.tensors[view->name] = {std::string(view->dtype) == "I64" ? "I64" : "F32",
+                                           view->shape, take(*view, storage, left)};
+        wanted.erase(found);
     }
+    if (!wanted.empty()) fail("has no member '", printable(wanted.begin()->first), "'");
     return content;
+}
+
+// What DataParallel, torch.compile and trainers put before a model's names, or inside of them, is
+// dropped: module and _orig_mod everywhere, others where most names begin with them.
+void drop_wrappers(SafeTensors& content, const std::string& path, Log& log) {
+    std::map<std::string, std::string> names;  // plain → as it is
+    std::set<std::string> dropped;
+    for (const auto& [name, _] : content.tensors) {
+        std::vector<std::string> parts;
+        for (const std::string& part : split(name, '.'))
+            if (part == "module" || part == "_orig_mod")
+                dropped.insert(part);
+            else
+                parts.push_back(part);
+        names[join_text(parts, ".")] = name;
+    }
+    for (bool again = true; again;) {
+        again = false;
+        for (const std::string prefix : {"model.", "backbone.", "net."}) {
+            const auto has = [&](const auto& one) { return one.first.starts_with(prefix); };
+            if (2 * std::ranges::count_if(names, has) <= std::ssize(names)) continue;
+            std::map<std::string, std::string> shorter;
+            for (const auto& one : names)
+                shorter[has(one) ? one.first.substr(prefix.size()) : one.first] = one.second;
+            names = shorter, again = true;
+            dropped.insert(prefix.substr(0, prefix.size() - 1));
+        }
+    }
+    if (dropped.empty() || names.size() != content.tensors.size()) return;
+    std::map<std::string, StoredTensor> tensors;
+    for (const auto& [plain, name] : names) tensors[plain] = std::move(content.tensors[name]);
+    content.tensors = std::move(tensors);
+    log.notice(path, ": '", join_text(dropped, ".', '"), ".' is dropped from the names of tensors");
 }
 
 }  // namespace
@@ -266,7 +257,7 @@ SafeTensors read_weights(const std::string& path, Log& log) {
     SafeTensors content;
     if (head.starts_with("PK\3\4")) {
         try {
-            content = read_torch(path);
+            content = read_torch(path, log);
         } catch (const Error& error) {
             fail(path, ": ", error.what());
         }
@@ -282,16 +273,19 @@ SafeTensors read_weights(const std::string& path, Log& log) {
     } else {
         content = read_safetensors(path);
     }
-    const std::string_view prefix = "module.";
-    if (std::ranges::all_of(content.tensors,
-                            [&](auto& one) { return one.first.starts_with(prefix); }) &&
-        !content.tensors.empty()) {
-        log.info(path, ": '", prefix, "' is dropped from the names of its tensors");
-        std::map<std::string, StoredTensor> tensors;
-        for (auto& [name, tensor] : content.tensors)
-            tensors[name.substr(prefix.size())] = std::move(tensor);
-        content.tensors = std::move(tensors);
+    if (!content.metadata.contains("model_text")) drop_wrappers(content, path, log);
+    size_t count = 0;
+    std::string first;
+    for (const auto& [name, tensor] : content.tensors) {
+        const auto bad =
+            std::ranges::count_if(tensor.values, [](float x) { return !std::isfinite(x); });
+        if (bad > 0 && count == 0) first = name;
+        count += size_t(bad);
     }
+    if (count > 0)
+        log.notice(path, ": ", counted(int64_t(count), "weight"),
+                   " NaN or infinite, the first in '", printable(first),
+                   "': training that diverged saves such; take an earlier one");
     return content;
 }
 
