@@ -16,6 +16,11 @@ static CommandLine parse(std::vector<std::string> words,
 TEST_CASE("options: the command line beats CONVOY_ variables, which beat the defaults") {
     CHECK(parse({}).config.batch == Config{}.batch);
     CHECK(parse({}, {{"CONVOY_BATCH", "48"}}).config.batch == 48);
+    CHECK(!parse({}, {{"CONVOY_BATCH", ""}}).given.contains("batch"));
+    const std::string service = "tcp://10.0.0.1:29400";  // as Kubernetes sets it
+    CHECK(parse({"--port", "5000"}, {{"CONVOY_PORT", service}}).config.port == 5000);
+    CHECK_THROWS_WITH_AS(parse({}, {{"CONVOY_PORT", service}}),
+                         doctest::Contains("enableServiceLinks"), Error);
     const CommandLine line = parse({"--batch", "96"}, {{"CONVOY_BATCH", "48"}});
     CHECK(line.config.batch == 96);
     CHECK(line.given.at("batch") == "--batch");

@@ -149,8 +149,13 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     Environment settings;
     const auto take = [&](const std::string& name, const std::string& text) {
         const std::string option = "--" + name, variable = environment_name(name);
-        const bool is_typed = app.count(option) > 0, is_set = environment.contains(variable);
+        const auto found = environment.find(variable);
+        const std::string set = found == environment.end() ? "" : found->second;
+        const bool is_typed = app.count(option) > 0, is_set = !set.empty();
         if (!is_typed && !is_set && !settings.contains(name)) return;
+        if (!is_typed && set.starts_with("tcp://"))
+            fail(variable, " is '", set, "', which Kubernetes sets for a service named '",
+                 "convoy': give the pod enableServiceLinks: false, or the service another name");
         line.given[name] = is_typed ? option
                            : is_set ? variable
                                     : cat(line.config.settings, ": --", name);
@@ -158,7 +163,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         set_option(line.config, name,
                    bare       ? "on"
                    : is_typed ? text
-                   : is_set   ? environment.at(variable)
+                   : is_set   ? set
                               : settings.at(name),
                    line.given[name]);
     };
