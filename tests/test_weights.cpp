@@ -46,6 +46,8 @@ TEST_CASE(
 
     CHECK(content.tensors.at("b.num_batches_tracked").dtype == "I64");
     CHECK(content.tensors.at("b.num_batches_tracked").shape.empty());
+    CHECK(export_weights(model, *backend, false, 123).tensors.at("b.num_batches_tracked").values ==
+          std::vector<float>{123});
     CHECK(content.tensors.at("b.running_var").values == std::vector<float>(4, 1));
     CHECK(content.tensors.at("g.bias").shape == std::vector<int64_t>{2});
     CHECK(export_weights(model, *backend, /*ours=*/true).tensors.at("c.weight").shape ==

@@ -53,7 +53,7 @@ constexpr const char* kTracked = ".num_batches_tracked";  // batch norm's counte
 
 }  // namespace
 
-SafeTensors export_weights(Model& model, Backend& backend, bool ours) {
+SafeTensors export_weights(Model& model, Backend& backend, bool ours, int64_t steps) {
     SafeTensors content;
     for (const Param* param : model.params().all()) {
         std::vector<float> values(param->shape.elems());
@@ -61,7 +61,8 @@ SafeTensors export_weights(Model& model, Backend& backend, bool ours) {
         if (!ours) values = transposed(std::move(values), *param, /*to_ours=*/false);
         content.tensors[param->name] = {"F32", shape_in_files(*param, ours), std::move(values)};
         if (!ours && param->name.ends_with(".running_var"))
-            content.tensors[layer_name(param->name) + kTracked] = {"I64", {}, {0}};
+            content.tensors[layer_name(param->name) + kTracked] = {
+                "I64", {}, {param->frozen ? 0 : float(steps)}};
     }
     return content;
 }

@@ -22,17 +22,25 @@ using namespace convoy;
 static std::atomic<int> caught = 0;  // threads ask too
 
 static void on_signal(int number) {
+    if (number == SIGHUP) {  // a terminal that closes may send several
+        int none = 0;
+        caught.compare_exchange_strong(none, SIGTERM);
+        return;
+    }
     if (caught) _exit(128 + number);  // the second one ends the process at once
     caught = number;
 }
 
-// The first SIGINT or SIGTERM, else 0. They are caught from the first call on: a command that never
-// asks just ends.
+// The first SIGINT or SIGTERM, else 0. SIGHUP counts as SIGTERM, unless nohup ignores it. They are
+// caught from the first call on: a command that never asks just ends.
 static int stop_signal() {
     static const bool installed = [] {
         struct sigaction action {};
         action.sa_handler = on_signal;
         action.sa_flags = SA_RESTART;
+        struct sigaction hangup {};
+        sigaction(SIGHUP, nullptr, &hangup);
+        if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
         return sigaction(SIGINT, &action, nullptr) == 0 &&
                sigaction(SIGTERM, &action, nullptr) == 0;
     }();
