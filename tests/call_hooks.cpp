@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <vector>
 
 namespace convoy {
@@ -33,6 +34,10 @@ void reset_link(int which, bool control) {
 
 static size_t ask(int socket, size_t bytes) {
     return on_socket_call && !waits(socket) ? on_socket_call(bytes) : bytes;
+}
+
+static bool refuses_rename(const char* from) {
+    return refused == "rename" && std::filesystem::is_directory(from);
 }
 
 // In place of libc's, under names that its headers do not know.
@@ -69,19 +74,23 @@ int call_accept(int socket, void* from, socklen_t* size) {
 }
 int call_fsync(int file) {
     if (on_file_call) on_file_call();
+    if (refused == "fsync") return errno = EINVAL, -1;
     return int(syscall(SYS_fsync, file));
 }
 int call_rename(const char* from, const char* to) {
     if (on_file_call) on_file_call();
+    if (refuses_rename(from)) return errno = EACCES, -1;
     return int(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 int call_renameat2(int at, const char* from, int in, const char* to, unsigned flags) {
     if (on_entry_call) on_entry_call();
+    if (refuses_rename(from)) return errno = EACCES, -1;
     if (cannot_exchange && flags != 0) return errno = EINVAL, -1;
     return int(syscall(SYS_renameat2, at, from, in, to, flags));
 }
 int call_symlink(const char* target, const char* name) {
     if (on_entry_call) on_entry_call();
+    if (refused == "symlink") return errno = EPERM, -1;
     return int(syscall(SYS_symlinkat, target, AT_FDCWD, name));
 }
 ssize_t call_pread(int file, void* bytes, size_t n, off_t offset) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 
 namespace convoy {
 
@@ -15,7 +16,9 @@ inline std::function<void()> on_file_call;   // fsync and rename
 inline std::function<void()> on_entry_call;  // symlink, unlinkat and renameat2
 inline std::function<int()> read_error;      // of pread: an error number, or 0
 inline std::function<void()> on_wait;        // a wait that is for time alone: does not wait then
-inline bool cannot_exchange = false;         // a file system where files cannot change places
+// What the file system refuses: "symlink", "fsync", "rename" (of folders).
+inline std::string refused;
+inline bool cannot_exchange = false;  // a file system where files cannot change places
 
 // One of this process's connections, of the ring or to ranks' coordinators, is reset: both ends see
 // an error at their next call, nobody has ended. which: any number.

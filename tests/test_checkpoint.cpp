@@ -53,6 +53,14 @@ struct Fixture {
 
 }  // namespace
 
+// Every checkpoint that has a name of one is whole; the steps, newest first.
+static std::vector<int64_t> steps_of(Fixture& all) {
+    std::vector<int64_t> steps;
+    for (const std::string& name : list_checkpoints(all.folder.path()))
+        steps.push_back(load_checkpoint(all.folder / name, all.log).meta.position.step);
+    return steps;
+}
+
 TEST_CASE_FIXTURE(Fixture, "checkpoint: what is saved comes back") {
     save(12);
     const Checkpoint back = load();
@@ -80,7 +88,7 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: the newest few and the best are kept") {
     CHECK(names() == std::vector<std::string>{"best", "latest", "step-00000010", "step-00000040",
                                               "step-00000050"});
     CHECK(fs::read_symlink(folder.path() / "latest") == "step-00000050");
-    CHECK(find_model_file(folder.path()) == (folder.path() / "best/model.safetensors").string());
+    CHECK(find_model_file(folder.path(), log) == folder / "step-00000010/model.safetensors");
     save(50);  // the same step again, as a resumed run does
     CHECK(load().meta.position.step == 50);
     // A clock that was set back: by time the newest is the oldest.
@@ -170,6 +178,40 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: a disk that fills up leaves the one befo
     CHECK(load().meta.position.step == 20);
 }
 
+TEST_CASE_FIXTURE(Fixture,
+                  "checkpoint: the model of a run is its best, else its newest valid one") {
+    save(10), save(20);
+    CHECK(find_model_file(folder.path(), log) == folder / "step-00000020/model.safetensors");
+    fs::resize_file(folder.path() / "step-00000020/model.safetensors", 1000);
+    CHECK(find_model_file(folder.path(), log) == folder / "step-00000010/model.safetensors");
+    save(30, true), save(40);
+    CHECK(find_model_file(folder.path(), log) == folder / "step-00000030/model.safetensors");
+    fs::remove(folder.path() / "step-00000030/meta.json");
+    CHECK(find_model_file(folder.path(), log) == folder / "step-00000040/model.safetensors");
+}
+
+TEST_CASE_FIXTURE(Fixture, "checkpoint: a run that was copied, links as folders, goes on") {
+    save(10, true), save(20);
+    for (const char* name : {"best", "latest"}) {
+        const fs::path link = folder.path() / name, target = fs::canonical(link);
+        fs::remove(link);
+        fs::copy(target, link);
+    }
+    CHECK(load().meta.position.step == 20);
+    save(30, false, 1);
+    CHECK(names() == std::vector<std::string>{"best", "latest", "step-00000030"});
+    CHECK(fs::read_symlink(folder.path() / "latest") == "step-00000030");
+    CHECK(find_model_file(folder.path(), log) == folder / "best/model.safetensors");
+    save(40, true);
+    CHECK(find_model_file(folder.path(), log) == folder / "step-00000040/model.safetensors");
+    // Of some copies only the folder behind a link is left.
+    fs::rename(folder.path() / "step-00000040", folder.path() / "copy");
+    fs::remove_all(folder.path() / "step-00000030");
+    fs::remove(folder.path() / "latest");
+    fs::rename(folder.path() / "copy", folder.path() / "latest");
+    CHECK(load().meta.position.step == 40);
+}
+
 TEST_CASE_FIXTURE(Fixture, "checkpoint: remains of a killed save are no checkpoint, and go away") {
     save(10);
     fs::create_directories(folder.path() / "step-00000020.writing-1");
@@ -207,13 +249,33 @@ TEST_CASE_FIXTURE(Fixture,
 }
 #endif
 
-// Every checkpoint that has a name of one is whole; the steps, newest first.
-static std::vector<int64_t> steps_of(Fixture& all) {
-    std::vector<int64_t> steps;
-    for (const std::string& name : list_checkpoints(all.folder.path()))
-        steps.push_back(load_checkpoint(all.folder / name, all.log).meta.position.step);
-    return steps;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("checkpoint: file systems without links, fsync or renaming of folders are told once") {
+    for (const std::string lacks : {"symlink", "fsync", "rename"}) {
+        CAPTURE(lacks);
+        Fixture all;
+        Log log(std::fopen((all.folder / "log").c_str(), "w+"));
+        const auto save = [&](int64_t step, bool best) {
+            CheckpointMeta meta;
+            meta.position.step = step;
+            save_checkpoint(all.folder.path(), meta, all.card, all.model, all.optimizer,
+                            *all.backend, best, 2, log);
+        };
+        refused = lacks;
+        save(10, true), save(20, false), save(30, false), save(40, false), save(40, false);
+        refused = "";
+        const std::string told = read_file(all.folder / "log");
+        CHECK(std::ranges::count(told, '\n') == 1);
+        CHECK(steps_of(all) == std::vector<int64_t>{40, 30, 10});
+        CHECK(find_model_file(all.folder.path(), log) ==
+              all.folder / "step-00000010/model.safetensors");
+        CHECK(load_checkpoint(all.folder / "latest", log).meta.position.step == 40);
+        save(50, true);  // the file system can again
+        CHECK(find_model_file(all.folder.path(), log) ==
+              all.folder / "step-00000050/model.safetensors");
+    }
 }
+#endif
 
 TEST_CASE_FIXTURE(Fixture, "checkpoint: a kill before any call of a save leaves whole ones alone") {
     for (const bool exchanges : {true, false})

@@ -24,16 +24,43 @@ namespace convoy {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-static constexpr const char* kFiles[] = {"model.safetensors", "optim.safetensors"};
+static constexpr const char *kFiles[] = {"model.safetensors", "optim.safetensors"},
+                            *kMeta = "meta.json";
 
 // ---- files -----------------------------------------------------------------------------------
 
-// `name` in folder `run` points to `target` from now on; the swap is one rename.
-static void swap_link(const fs::path& run, const std::string& name, const std::string& target) {
-    const fs::path fresh = run / (name + ".new");
-    fs::remove(fresh);  // left by a process that was killed in between
-    fs::create_symlink(target, fresh);
-    fs::rename(fresh, run / name);
+// What RUN/best or RUN/latest means: a link, or a file with a name where there are no links. In a
+// run folder that was copied it may be a checkpoint itself.
+static fs::path pointed(const fs::path& pointer) {
+    std::error_code none;
+    std::string target = fs::read_symlink(pointer, none);
+    if (fs::is_regular_file(pointer, none) && fs::file_size(pointer, none) < 64)
+        std::getline(std::ifstream(pointer), target);
+    return target.empty() ? pointer : pointer.parent_path() / target;
+}
+
+static void remove_checkpoint(const fs::path& folder) {
+    std::error_code failed;
+    const fs::path gone = folder.string() + ".writing-old";  // half a folder is no checkpoint
+    fs::rename(folder, gone, failed);
+    fs::remove_all(failed ? folder : gone, failed);
+}
+
+// The pointer means `target` from now on; the swap is one rename. Returns whether it is a link.
+static bool point(const fs::path& pointer, const std::string& target, Log& log) {
+    const fs::path fresh = pointer.string() + ".new";
+    std::error_code error, no_links;
+    fs::remove(fresh, error);  // left by a process that was killed in between
+    fs::create_symlink(target, fresh, no_links);
+    if (no_links) std::ofstream(fresh) << target << "\n";
+    if (fs::is_directory(fs::symlink_status(pointer, error))) {
+        remove_checkpoint(pointer);
+        log.notice(pointer.string(), " was a folder, in a run that was copied: it means ", target,
+                   " from now on");
+    }
+    fs::rename(fresh, pointer, error);
+    if (error) fs::remove(pointer, error);  // none is better than an old one
+    return !no_links;
 }
 
 std::vector<std::string> list_checkpoints(const std::string& run) {
@@ -110,16 +137,9 @@ static SafeTensors optimizer_state(Model& model, Optimizer& optimizer, Backend& 
     return content;
 }
 
-static void remove_checkpoint(const fs::path& folder) {
-    std::error_code ignored;
-    const fs::path gone = folder.string() + ".writing-old";  // half a folder is no checkpoint
-    fs::rename(folder, gone, ignored);
-    fs::remove_all(gone, ignored);
-}
-
 static void remove_old(const fs::path& run, const std::string& newest, int keep) {
     std::error_code ignored;  // no best yet; a folder that cannot be removed costs only space
-    const std::string best = fs::read_symlink(run / "best", ignored).string();
+    const std::string best = pointed(run / "best").filename().string();
     for (const fs::directory_entry& entry : fs::directory_iterator(run, ignored))
         if (entry.path().filename().string().find(".writing-") != std::string::npos)
             fs::remove_all(entry.path(), ignored);  // left by a process that was killed in between
@@ -129,14 +149,25 @@ static void remove_old(const fs::path& run, const std::string& newest, int keep)
 }
 
 // `fresh` becomes `folder`, even where that is a checkpoint of the same step: at every moment one
-// of them is whole and has a name that list_checkpoints() knows.
-static void put_in_place(const fs::path& fresh, const fs::path& folder) {
+// of them is whole and has a name that list_checkpoints() knows. Returns whether folders can be
+// renamed here: else the files are copied, and last the one that vouches for the others.
+static bool put_in_place(const fs::path& fresh, const fs::path& folder) {
     if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0)
-        return;                                     // what was there has the name of a leftover now
+        return true;                                // what was there has the name of a leftover now
     const fs::path old = folder.string() + "-old";  // a file system that cannot exchange them
-    if (fs::exists(folder)) fs::remove_all(old), fs::rename(folder, old);
-    fs::rename(fresh, folder);
+    std::error_code error;
+    if (fs::exists(folder)) fs::remove_all(old), fs::rename(folder, old, error);
+    if (!error) fs::rename(fresh, folder, error);
+    if (error) {
+        fs::create_directories(folder);
+        fs::remove(folder / kMeta);
+        for (const char* name : {kFiles[0], kFiles[1], kMeta}) {
+            fs::copy_file(fresh / name, folder / name, fs::copy_options::overwrite_existing);
+            sync_path(folder / name);
+        }
+    }
     remove_checkpoint(old);
+    return !error;
 }
 
 std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
@@ -146,7 +177,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
     const fs::path folder = fs::path(run) / name;
     const fs::path fresh = fs::path(run) / cat(name, ".writing-", getpid());
     optimizer.swap_average(/*all=*/true);
-    SafeTensors weights = export_weights(model, backend);
+    SafeTensors weights = export_weights(model, backend, /*ours=*/false, meta.position.step);
     SafeTensors state = optimizer_state(model, optimizer, backend);
     optimizer.swap_average(/*all=*/true);
     for (int tries = 0;; ++tries) try {
@@ -163,14 +194,19 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
             write_safetensors(fresh / kFiles[1], state, &bar);
             FileHashes hashes;
             for (const char* one : kFiles) hashes[one] = sha256_of_file(fresh / one, &bar);
-            std::ofstream file(fresh / "meta.json", std::ios::binary);
+            std::ofstream file(fresh / kMeta, std::ios::binary);
             file << meta_text(meta, hashes);
-            close_synced(file, fresh / "meta.json");
-            sync_path(fresh);
-            put_in_place(fresh, folder);
-            if (is_best) swap_link(run, "best", name);
-            swap_link(run, "latest", name);
+            const bool syncs = close_synced(file, fresh / kMeta) & sync_path(fresh);
+            const bool renames = put_in_place(fresh, folder);
+            if (is_best) point(fs::path(run) / "best", name, log);
+            const bool links = point(fs::path(run) / "latest", name, log);
             sync_path(run);
+            if (!(syncs && renames && links) && list_checkpoints(run).size() == 1)
+                log.notice("the file system of ", run, " has no ",
+                           !links     ? "symbolic links: files hold the names of the best and the "
+                                        "latest checkpoint"
+                           : !renames ? "renaming of folders: checkpoints are copied"
+                                      : "fsync: a power failure may cost the latest checkpoint");
             break;
         } catch (const std::exception& error) {
             std::error_code ignored;  // the first error is the one to report
@@ -188,46 +224,65 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
 
 // ---- loading ---------------------------------------------------------------------------------
 
-static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
+static CheckpointMeta read_meta(const fs::path& folder, FileHashes& hashes) {
     constexpr uintmax_t kMostBytes = 16 << 20;
-    const std::string path = folder + "/meta.json";
+    const std::string path = folder / kMeta;
     std::ifstream file(path, std::ios::binary);
     if (!file) fail(path, ": ", std::strerror(errno));
-    Checkpoint checkpoint;
-    checkpoint.folder = folder;
-    FileHashes hashes;
     try {
         if (fs::file_size(path) > kMostBytes) fail("it has more than ", kMostBytes, " bytes");
-        checkpoint.meta = parse_meta({std::istreambuf_iterator<char>(file), {}}, hashes);
+        return parse_meta({std::istreambuf_iterator<char>(file), {}}, hashes);
     } catch (const std::exception& error) {
         fail(path, " is not what a checkpoint holds: ", error.what());
     }
+}
+
+static void check_file(const std::string& path, const std::string& hash, ProgressBar* bar) {
+    if (sha256_of_file(path, bar) != hash)
+        fail(path, " was changed or cut short after it was written");
+}
+
+static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
+    FileHashes hashes;
+    Checkpoint checkpoint{folder, read_meta(folder, hashes), {}, {}};
     uint64_t bytes = 0;
     std::error_code missing;  // said when it is opened
     for (const char* name : kFiles) bytes += fs::file_size(fs::path(folder) / name, missing);
     ProgressBar bar(log, cat("checking and reading ", folder), 2 * bytes);
-    for (const char* name : kFiles)
-        if (sha256_of_file(cat(folder, "/", name), &bar) != hashes[name])
-            fail(folder, "/", name, " was changed or cut short after it was written");
+    for (const char* name : kFiles) check_file(cat(folder, "/", name), hashes[name], &bar);
     checkpoint.model = read_safetensors(cat(folder, "/", kFiles[0]));
     bar.add(fs::file_size(fs::path(folder) / kFiles[0], missing));
     checkpoint.optimizer = read_safetensors(cat(folder, "/", kFiles[1]));
     return checkpoint;
 }
 
+// What `read` makes of the first of the folders that it can read; `otherwise` if there is none.
+template <class Read>
+static auto first_valid(std::vector<fs::path> folders, const fs::path& run, const Read& read,
+                        Log& log, const std::string& otherwise) {
+    const auto add = [&](const fs::path& one) {
+        if (std::ranges::find(folders, one) == folders.end()) folders.push_back(one);
+    };
+    for (const std::string& name : list_checkpoints(run)) add(run / name);
+    for (const char* copy : {"latest", "best"}) add(pointed(run / copy));
+    for (const fs::path& folder : folders) try {
+            if (fs::is_directory(folder)) return read(folder);
+        } catch (const Error& error) {
+            log.notice("checkpoint ", folder.filename().string(),
+                       " is damaged and skipped: ", error.what());
+        }
+    fail(otherwise);
+}
+
 Checkpoint load_checkpoint(const std::string& path, Log& log) {
     if (!fs::exists(path)) fail("--resume: there is no folder ", path, "; check the path");
-    if (fs::exists(fs::path(path) / "meta.json")) return read_checkpoint(path, log);
-    const std::vector<std::string> names = list_checkpoints(path);
-    for (const std::string& name : names) {
-        try {
-            return read_checkpoint(fs::path(path) / name, log);
-        } catch (const Error& error) {
-            log.notice("checkpoint ", name, " is damaged and skipped: ", error.what());
-        }
-    }
-    fail("--resume: ", path, names.empty() ? " holds no checkpoint" : " holds no valid checkpoint",
-         ": name the folder of another run, or leave --resume out to begin anew");
+    const fs::path folder = pointed(path);
+    if (fs::exists(folder / kMeta)) return read_checkpoint(folder, log);
+    return first_valid(
+        {}, folder, [&](const fs::path& one) { return read_checkpoint(one, log); }, log,
+        cat("--resume: ", path,
+            " holds no valid checkpoint: name the folder of another run, or leave --resume out to "
+            "begin anew"));
 }
 
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend) {
@@ -257,15 +312,21 @@ std::map<std::string, std::string> settings_beside(const std::string& model_file
     return settings;
 }
 
-std::string find_model_file(const std::string& path) {
+std::string find_model_file(const std::string& path, Log& log) {
     if (path.empty()) fail("give --from: a run folder, a checkpoint or a .safetensors file");
     if (!fs::exists(path)) fail("--from: there is no ", path, "; check the path");
-    if (!fs::is_directory(path)) return path;
-    for (const char* folder : {"", "best", "latest"}) {
-        const fs::path file = fs::path(path) / folder / "model.safetensors";
-        if (fs::exists(file)) return file;
-    }
-    fail("--from: ", path, " holds no model; a run folder has one after its first checkpoint");
+    const fs::path folder = pointed(path);
+    if (!fs::is_directory(folder)) return folder;
+    if (fs::exists(folder / kFiles[0])) return folder / kFiles[0];
+    const auto whole_file = [](const fs::path& one) {
+        FileHashes hashes;
+        read_meta(one, hashes);
+        check_file(one / kFiles[0], hashes[kFiles[0]], nullptr);
+        return one / kFiles[0];
+    };
+    return first_valid(
+        {pointed(folder / "best")}, folder, whole_file, log,
+        cat("--from: ", path, " holds no model; a run folder has one after its first checkpoint"));
 }
 
 }  // namespace convoy

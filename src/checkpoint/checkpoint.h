@@ -10,7 +10,9 @@
 //
 // A checkpoint is written under a temporary name, synced and renamed, and its folder synced; then
 // `latest` is swapped. meta.json is written last and vouches for the others, so a folder without a
-// valid one is not a checkpoint.
+// valid one is not a checkpoint. Where a file system lacks links, `latest` and `best` are files
+// that hold a name; where it lacks fsync or renaming of folders, checkpoints are saved without. The
+// log says so with the first checkpoint.
 #pragma once
 
 #include <array>
@@ -75,8 +77,8 @@ void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, B
 // Options of the run that wrote a model file, from the meta.json beside it; empty without one.
 std::map<std::string, std::string> settings_beside(const std::string& model_file);
 
-// The model file that PATH means: a .safetensors file itself, a checkpoint, or a run's best (else
-// latest) checkpoint. Throws Error.
-std::string find_model_file(const std::string& path);
+// The model file that PATH means: a .safetensors file itself, a checkpoint, or of a run its best,
+// else its newest checkpoint that is valid. Damaged ones are named on `log`. Throws Error.
+std::string find_model_file(const std::string& path, Log& log);
 
 }  // namespace convoy

@@ -214,17 +214,20 @@ SafeTensors read_safetensors(const std::string& path) try {
 
 // ---- writing ---------------------------------------------------------------------------------
 
-void close_synced(std::ofstream& file, const std::string& path) {
+bool close_synced(std::ofstream& file, const std::string& path) {
     file.close();
     if (!file) fail(path, " cannot be written: ", std::strerror(errno));
-    sync_path(path);
+    return sync_path(path);
 }
 
-void sync_path(const std::string& path) {
+bool sync_path(const std::string& path) {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     const int error = file < 0 || fsync(file) != 0 ? errno : 0;
     if (file >= 0) close(file);
+    for (const int unable : {EINVAL, ENOTSUP, ENOSYS, EISDIR})
+        if (error == unable) return false;
     if (error) fail(path, " cannot be synced: ", std::strerror(error));
+    return true;
 }
 
 void write_safetensors(const std::string& path, const SafeTensors& content, ProgressBar* bar) {

@@ -41,8 +41,9 @@ void write_safetensors(const std::string& path, const SafeTensors& content,
 size_t size_of(const std::string& dtype);
 std::vector<float> to_floats(const std::string& dtype, std::span<const char> bytes);
 
-// For files that must survive a power failure: blocks until the disk has the file or folder.
-void sync_path(const std::string& path);
-void close_synced(std::ofstream& file, const std::string& path);  // throws if a write failed
+// For files that must survive a power failure: blocks until the disk has the file or folder. False
+// where the file system cannot do that.
+bool sync_path(const std::string& path);
+bool close_synced(std::ofstream& file, const std::string& path);  // throws if a write failed
 
 }  // namespace convoy

@@ -20,9 +20,9 @@ namespace convoy {
 using nlohmann::json;
 
 // What the user did not type is as in training: another seed would hold back other images.
-static void take_data_options(const CommandLine& line, Config& config) {
-    const std::map<std::string, std::string> trained =
-        settings_beside(find_model_file(config.from));
+static void take_data_options(const CommandLine& line, Config& config, Log& log) {
+    config.from = find_model_file(config.from, log);
+    const std::map<std::string, std::string> trained = settings_beside(config.from);
     const auto data = trained.find("data");
     if (data == trained.end() ||
         (line.given.contains("data") && public_name(config.data) != data->second))
@@ -69,7 +69,7 @@ static void print_result(const Sums& sums, double seconds, size_t classes, bool 
 
 static int eval_in_job(JobSession& job) {
     Config& config = job.config;
-    if (job.rank() == 0) take_data_options(job.line, config);
+    if (job.rank() == 0) take_data_options(job.line, config, job.log);
     job.take_settings_of_rank0();
     choose_device(job);
 
@@ -77,7 +77,7 @@ static int eval_in_job(JobSession& job) {
         loader_options(config, std::vector<double>(size_t(job.world()), 1.0), job.rank());
     options.training = false;
     const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
-    TrainedModel trained = load_trained_model(config, job.communicator(), max_batch);
+    TrainedModel trained = load_trained_model(config, job.communicator(), max_batch, job.log);
     const std::shared_ptr<const Source> source = open_images(job, trained.card.classes);
     job.log.info("model ", trained.file, ", ", trained.backend->description());
     job.log.info("data  ", source->size(), " images of ",

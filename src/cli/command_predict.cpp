@@ -108,7 +108,7 @@ static int command_predict(const CommandLine& line, Log& log, const Stop& stop) 
     for (const auto& source : sources)
         options.batch = std::clamp<int64_t>(int64_t(source->size()), options.batch, 16);
     options.training = false;
-    TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch));
+    TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch), log);
     bool is_good = true;
     std::set<std::string> written;  // heat maps
     for (const auto& source : sources) {

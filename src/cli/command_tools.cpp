@@ -125,7 +125,7 @@ static int command_export(const CommandLine& line, Log& log, const Stop&) {
     if (config.out.empty()) fail("export needs --out FILE");
     if (config.with_preprocessing && !to_onnx) fail("--with-preprocessing needs --format onnx");
     if (to_onnx && line.given.contains("layout")) fail("--layout needs --format safetensors");
-    const std::string file = find_model_file(config.from);
+    const std::string file = find_model_file(config.from, log);
     SafeTensors content = read_safetensors(file);
     if (to_onnx || config.layout == WeightLayout::kKrsc) {
         const ModelCard card = card_from_metadata(content.metadata, file);
@@ -156,6 +156,9 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
         fail(line.files[0], " does not fill a ", config.model, " with ", classes.size(),
              " classes: ", report.text(), "; to train what is missing use --init");
     SafeTensors out = export_weights(model, *backend);
+    for (auto& [name, tensor] : out.tensors)  // counters of batches
+        if (tensor.dtype == "I64" && content.tensors.contains(name))
+            tensor = content.tensors.at(name);
     out.metadata = card_to_metadata({config.model, text, model.input(), classes});
     write_safetensors(config.out, out);
     log.info("wrote ", config.out, ": ", report.text());

@@ -370,8 +370,8 @@ int TrainRun::finish(const JobCost& cost) {
             text += cat("; --early-stop: ", stale_, " validations without a better one");
         if (!costs.empty()) text += "\n" + costs;
         if (config_.schedule != Schedule::kRange && !folder_.empty())
-            text += cat("\nmodel: ", find_model_file(folder_), "   try: trainer predict --from ",
-                        folder_, " IMAGE");
+            text += cat("\nmodel: ", find_model_file(folder_, log_),
+                        "   try: trainer predict --from ", folder_, " IMAGE");
     }
     log_.info(text);
     return 0;

@@ -12,12 +12,13 @@ namespace convoy {
 
 using nlohmann::json;
 
-TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch) {
+TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch,
+                                Log& log) {
     TrainedModel trained;
     SafeTensors content;
     json shared;
     if (communicator.rank() == 0) {
-        trained.file = find_model_file(config.from);
+        trained.file = find_model_file(config.from, log);
         content = read_safetensors(trained.file);
         card_from_metadata(content.metadata, trained.file);  // fails here rather than on all ranks
         shared = {{"file", trained.file}, {"metadata", content.metadata}};

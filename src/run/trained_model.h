@@ -18,6 +18,7 @@ struct TrainedModel {
 
 // Takes the model that --from means (find_model_file). With several ranks only rank 0 reads it; the
 // others get card and weights over the network. Throws Error.
-TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch);
+TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch,
+                                Log& log);
 
 }  // namespace convoy
