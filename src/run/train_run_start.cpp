@@ -15,14 +15,17 @@ void TrainRun::start_weights() {
     if (setup_.resumed) {
         const CheckpointMeta& meta = setup_.resumed->meta;
         const bool parts = (meta.order + setup_.order).find(" mine ") != std::string::npos;
-        if (meta.data_fingerprint != setup_.fingerprint && !parts)
-            fail("--resume: the training set is not that of the checkpoint ",
-                 setup_.resumed->folder, ", so its position in the data has no meaning");
+        const bool other_images = meta.data_fingerprint != setup_.fingerprint && !parts;
         restore(*setup_.resumed, *model_, *optimizer_, *backend_);
         at_ = meta.position;
         if (setup_.data.train->is_stream()) {
             log_.notice("a pipe cannot be wound back: the run goes on at the beginning of epoch ",
                         at_.epoch + 1, ", with what the pipe brings first");
+            at_.consumed = 0;
+        } else if (other_images) {
+            log_.notice("the training set is not that of ", setup_.resumed->folder, ": epoch ",
+                        at_.epoch + 1, " begins", at_.consumed > 0 ? " again" : "", " with the ",
+                        setup_.data.train->size(), " images of now");
             at_.consumed = 0;
         } else if (at_.consumed > 0 && meta.order != setup_.order) {
             log_.notice("epoch ", at_.epoch + 1, " begins again: the checkpoint is ", at_.consumed,
@@ -36,7 +39,8 @@ void TrainRun::start_weights() {
         // A new --out folder holds no best checkpoint yet.
         best_top1_ = std::filesystem::exists(folder_ + "/best") ? meta.best_top1 : -1;
         std::error_code none;
-        if (std::filesystem::equivalent(folder_ + "/latest", setup_.resumed->folder, none))
+        const auto resumed = std::filesystem::absolute(setup_.resumed->folder);
+        if (std::filesystem::equivalent(folder_, resumed.parent_path(), none))
             saved_step_ = at_.step;
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at_.epoch + 1, ", ",
                   at_.consumed, " images into it, step ", at_.step);
