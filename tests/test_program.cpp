@@ -399,6 +399,60 @@ TEST_CASE("program: a run that is resumed with nothing left to do leaves its che
     CHECK(std::filesystem::exists(other + "/latest/meta.json"));
 }
 
+TEST_CASE("program: a run whose images changed goes on at an epoch's end, else begins it again") {
+    TempDir folder;
+    for (const char* name : {"a", "b"}) {
+        std::filesystem::create_directories(folder.path() / "data" / name);
+        for (int i = 0; i < 12; ++i)
+            std::ofstream(cat(folder / "data", "/", name, "/", i, ".ppm"))
+                << "P6 8 8 255\n"
+                << std::string(192, char(i * 9));
+    }
+    const Words words = {"--data", folder / "data", "--batch", "8",         "--model",
+                         "tiny",   "--size",        "16",      "--threads", "1"};
+    const auto run = [&](Words more) {
+        more.insert(more.end(), words.begin(), words.end());
+        const auto [status, output] = run_trainer(more);
+        CAPTURE(output);
+        CHECK(status == 0);
+        return output;
+    };
+    run({"--epochs", "1", "--out", folder / "whole"});
+    run({"--epochs", "1", "--steps", "2", "--out", folder / "half"});
+    std::filesystem::remove(folder / "data/a/0.ppm");
+    CHECK(run({"--resume", folder / "whole", "--epochs", "2"}).find("done: 6 steps") !=
+          std::string::npos);
+    CHECK(run({"--resume", folder / "half", "--steps", "0"}).find("done: 5 steps") !=
+          std::string::npos);
+}
+
+TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run, but for nohup") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const auto begin = [&](const char* name, const std::string& out) {
+        auto process = std::make_unique<Process>(
+            folder, name, small({"--epochs", "100000", "--log-every", "1", "--out", out}));
+        REQUIRE(process->wait_for("epoch 3/"));
+        return process;
+    };
+    const auto first = begin("first", run);
+    const auto [status, output] = run_trainer({"--resume", run});
+    CHECK(status == 1);
+    CHECK(output.find(cat("process ", first->pid(), " ")) != std::string::npos);
+    for (int i = 0; i < 2; ++i) first->kill(SIGHUP);
+    CHECK(first->wait() == 128 + SIGTERM);
+    const int64_t step = json::parse(read_file(run + "/latest/meta.json"))["step"];
+    CHECK(run_trainer({"--resume", run, "--steps", cat(step + 1)}).first == 0);
+
+    const auto usual = signal(SIGHUP, SIG_IGN);
+    const auto second = begin("second", folder / "nohup");
+    signal(SIGHUP, usual);
+    second->kill(SIGHUP);
+    second->kill(SIGINT);
+    CHECK(second->wait() == 128 + SIGINT);
+    CHECK(second->output().find("to continue") != std::string::npos);
+}
+
 TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the run can go on") {
     TempDir folder;
     const std::string run = folder / "run";

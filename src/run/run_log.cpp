@@ -45,7 +45,8 @@ RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int
 void RunLog::become(int rank, const std::string& folder, int64_t next_step) {
     std::lock_guard lock(mutex_);
     rank_ = rank;
-    if (!path_.empty() || folder.empty()) return;
+    if (folder == folder_ || folder.empty()) return;
+    if (file_) std::fclose(std::exchange(file_, nullptr));
     open(folder);
     open_tensorboard(next_step);
 }

@@ -27,7 +27,10 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string
         save_steps_ =
             std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)));
     base_lr_ = base_learning_rate(config_, model_->has_batch_norm());
-    if (setup_.rank() == 0) folder_ = open_run_folder(config_, 0);
+    if (setup_.rank() == 0) {
+        folder_ = open_run_folder(config_, 0);
+        lock_ = std::make_unique<FolderLock>(folder_, /*takes_over=*/false, log_);
+    }
     run_log_ = std::make_unique<RunLog>(log_, folder_, setup_.rank(), config_.log_every,
                                         int(setup_.classes.size()), config_.tensorboard);
     run_log_->print_events(config_.json);
@@ -67,6 +70,7 @@ int TrainRun::run() {
             log_.notice("this rank had done every step when it lost the others: ", error.what());
             return finish(costs_->last());
         }
+        yield_folder();
         run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
         throw;
     }

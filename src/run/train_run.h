@@ -37,6 +37,22 @@ namespace convoy {
 // where another run is in it, or it cannot be written to.
 std::string open_run_folder(const Config& config, int rank);
 
+// RUN/lock, which names the process that writes to the run folder. While this object lives, no
+// other process gets it; a rank that takes the run over gets it nevertheless.
+class FolderLock {
+ public:
+    // Throws Error naming the other process, unless it takes over.
+    FolderLock(const std::string& folder, bool takes_over, Log& log);
+    ~FolderLock();
+    bool is_mine() const { return holder().empty() || holder() == mine_; }
+
+ private:
+    std::string holder() const;
+    const std::string path_;
+    std::string mine_;
+    const int file_;
+};
+
 // Thrown where a rank was lost before training began: some of the others have no state yet. To all
 // of them it happens, so each begins again with set_up_job().
 struct SetUpAgain {};
@@ -139,6 +155,8 @@ class TrainRun {
     void save(const Position& at, bool is_best);
     void try_to_save(const Position& at, bool is_best);
     bool open_folder();
+    void move_folder();
+    void yield_folder();
     bool save_after_failure(const std::exception& failure);
 
     JobSetup& setup_;
@@ -158,6 +176,7 @@ class TrainRun {
     double compute_seconds_ = 0;
     LoaderOptions sharing_;  // batch, shares and rank: of every loader; parts: of training
     std::string folder_;     // the run's, on the rank that saves
+    std::unique_ptr<FolderLock> lock_;
     const TraceSteps trace_steps_ = trace_steps(config_.trace);
     Track* track_ = nullptr;
     SpanSink* device_track_ = nullptr;

@@ -141,6 +141,7 @@ void TrainRun::go_on() {
         if (!std::filesystem::exists(folder_ + "/best")) best_top1_ = -1;
         log_.notice("checkpoints and log of the run are in ", folder_, " on this rank from now on");
     }
+    yield_folder();
     run_log_->become(setup_.rank(), folder_, at_.step);
     // The last one may have died before it wrote down what it had.
     if (is_heir) logged_epoch_ = -1;

@@ -1,8 +1,13 @@
 // train_run_save.cpp — the folder of a training run and its checkpoints.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "net/health.h"
@@ -13,12 +18,40 @@ namespace convoy {
 
 namespace fs = std::filesystem;
 
+FolderLock::FolderLock(const std::string& folder, bool takes_over, Log& log)
+    : path_(folder + "/lock"), file_(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    mine_ = cat("process ", getpid(), " on host ", host, "\n");
+    const int error = file_ < 0 || flock(file_, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
+    const std::string other = holder();
+    if (error == EWOULDBLOCK && !takes_over) {
+        close(file_);
+        fail(folder, " is in use by ", other.substr(0, other.find('\n')),
+             ": end it first, or give another --out");
+    }
+    if (error && error != EWOULDBLOCK)
+        log.notice(path_, " cannot be locked: ", std::strerror(error),
+                   "; nothing stops another process from using the run folder too");
+    std::ofstream(path_) << mine_;
+}
+
+FolderLock::~FolderLock() {
+    if (file_ >= 0) close(file_);
+}
+
+std::string FolderLock::holder() const {
+    std::ifstream file(path_);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
 std::string open_run_folder(const Config& config, int rank) {
     std::string folder = config.out;
     if (folder.empty() && !config.resume.empty()) {
         folder = config.resume;
         if (fs::exists(fs::path(folder) / "meta.json"))  // one checkpoint: its run goes on
             folder = fs::canonical(folder).parent_path();
+        if (fs::is_regular_file(folder)) folder = fs::path(folder).parent_path();  // RUN/latest
     } else if (folder.empty()) {
         const std::time_t now = std::time(nullptr);
         char time[32];
@@ -29,7 +62,7 @@ std::string open_run_folder(const Config& config, int rank) {
     }
     std::error_code error;
     const bool goes_on = !config.resume.empty() && fs::equivalent(folder, config.resume, error);
-    if (!config.out.empty() && !goes_on && rank == 0 && fs::exists(fs::path(folder) / "latest"))
+    if (!config.out.empty() && !goes_on && rank == 0 && !list_checkpoints(folder).empty())
         fail("--out: ", folder, " holds a run already; continue it by --resume ", folder,
              ", or choose another folder");
     fs::create_directories(folder, error);
@@ -43,6 +76,7 @@ std::string open_run_folder(const Config& config, int rank) {
 bool TrainRun::open_folder() {
     try {
         folder_ = open_run_folder(config_, std::max(first_rank_, 1));
+        lock_ = std::make_unique<FolderLock>(folder_, /*takes_over=*/true, log_);
         run_log_->become(0, folder_, at_.step);
     } catch (const std::exception& error) {
         folder_.clear();
@@ -54,6 +88,7 @@ bool TrainRun::open_folder() {
 // The state after step at.step, unless it is saved already. Nothing without a folder, or of a run
 // that looks for a rate.
 void TrainRun::save(const Position& at, bool is_best) {
+    yield_folder();
     if (saved_step_ == at.step && !is_best) return;
     if (folder_.empty() || config_.schedule == Schedule::kRange) return;
     communicator_.set_progress(at.step, Phase::kCheckpoint);
@@ -74,6 +109,20 @@ void TrainRun::save(const Position& at, bool is_best) {
     saved_step_ = at.step;
     log_.detail(fmt::format("{} written in {:.2f} s", folder, seconds_since(begin)));
     run_log_->event("checkpoint", {{"step", at.step}, {"folder", folder}});
+}
+
+void TrainRun::move_folder() {
+    lock_.reset();
+    folder_ += cat("-rank", first_rank_), saved_step_ = -1;
+    run_log_->become(setup_.rank(), folder_, at_.step);
+}
+
+// Where another rank has taken the folder over, for it lost this one: from now on to one of its
+// own.
+void TrainRun::yield_folder() {
+    if (!lock_ || lock_->is_mine()) return;
+    move_folder();
+    log_.notice("another rank has gone on with the run folder; this one writes to ", folder_);
 }
 
 // In mid-run a full disk costs a checkpoint, not the run; the last one must succeed.
@@ -113,7 +162,7 @@ bool TrainRun::save_after_failure(const std::exception& failure) {
         const std::vector<std::string> names = list_checkpoints(folder_);
         if ((is_left || is_cut_off) && !names.empty() &&
             names.front() > fmt::format("step-{:08}", at_.step))  // others went on, and save there
-            folder_ += cat("-rank", first_rank_), saved_step_ = -1;
+            move_folder();
         save(at_, false);  // unless it is saved already
         log_.notice("saved the state after step ", at_.step,
                     config_.sync_every > 1 ? " of this rank; what the other ranks have trained "
