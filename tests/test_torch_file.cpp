@@ -73,17 +73,19 @@ TEST_CASE("torch files: what is no tensor is passed over, and never run") {
     Reader reader;
     const std::string w = pickled_tensor("w", {2}, {1});
     const std::string call = "cposix\nsystem\n" + pickled("true") + "\x85";
-    for (const std::string& other : {
-             call + "R",                                                   // REDUCE
-             call + "\x81",                                                // NEWOBJ
-             call + "}\x92",                                               // NEWOBJ_EX
-             "cargparse\nNamespace\n)\x81}(" + pickled("lr") + "K\x01ub",  // BUILD
-             "ccollections\nCounter\n}(K\x1eK\x01u\x85R",                  // of MultiStepLR
-             "ccollections\ndefaultdict\n)R(" + pickled("a") + "K\x01u",
-             std::string("ctorch\nfloat16\n"), "\x8a\x09" + std::string(9, '\1'),  // a large number
-             std::string("\x8f(K\x01\x90"),  // EMPTY_SET, ADDITEMS
-             std::string("B\2\0\0\0ab", 7),  // BINBYTES
-         }) {
+    const std::vector<std::string> others = {
+        call + "R",                                                   // REDUCE
+        call + "\x81",                                                // NEWOBJ
+        call + "}\x92",                                               // NEWOBJ_EX
+        "cargparse\nNamespace\n)\x81}(" + pickled("lr") + "K\x01ub",  // BUILD
+        "ccollections\nCounter\n}(K\x1eK\x01u\x85R",                  // of MultiStepLR
+        "ccollections\ndefaultdict\n)R(" + pickled("a") + "K\x01u",
+        std::string("ctorch\nfloat16\n"),
+        "\x8a\x09" + std::string(9, '\1'),  // a large number
+        std::string("\x8f(K\x01\x90"),      // EMPTY_SET, ADDITEMS
+        std::string("B\2\0\0\0ab", 7),      // BINBYTES
+    };
+    for (const std::string& other : others) {
         CAPTURE(other);
         CHECK(reader.floats(w + pickled("x") + other) == std::vector<float>{0, 1});
     }

@@ -35,7 +35,8 @@ static fs::path pointed(const fs::path& pointer) {
     std::error_code none;
     std::string target = fs::read_symlink(pointer, none);
     if (fs::is_regular_file(pointer, none) && fs::file_size(pointer, none) < 64)
-        std::getline(std::ifstream(pointer), target);
+        if (std::getline(std::ifstream(pointer), target); !target.starts_with("step-"))
+            return pointer;
     return target.empty() ? pointer : pointer.parent_path() / target;
 }
 

@@ -283,9 +283,10 @@ SafeTensors read_weights(const std::string& path, Log& log) {
         count += size_t(bad);
     }
     if (count > 0)
-        log.notice(path, ": ", counted(int64_t(count), "weight"),
-                   " NaN or infinite, the first in '", printable(first),
-                   "': training that diverged saves such; take an earlier one");
+        log.notice(path, " holds NaN or infinity: ", counted(int64_t(count), "weight"),
+                   ", the first in '", printable(first),
+                   "'. Training that diverged saves such; "
+                   "use an earlier checkpoint");
     return content;
 }
 
