@@ -503,6 +503,8 @@ TEST_CASE("elastic: a rank that comes back late leaves the checkpoints of the ot
     CHECK(load_checkpoint(run, quiet).meta.position.step == 4);
     const int64_t late = load_checkpoint(run + "-rank0", quiet).meta.position.step;
     CHECK((0 < late && late < 4));
+    CHECK(read_file(run + "/log.jsonl").find("\"event\":\"error\"") == std::string::npos);
+    CHECK(read_file(run + "-rank0/log.jsonl").find("\"event\":\"error\"") != std::string::npos);
 }
 
 TEST_CASE("elastic: a rank stopped in the last barrier, while all others end, ends well too") {
