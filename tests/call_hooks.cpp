@@ -37,7 +37,8 @@ static size_t ask(int socket, size_t bytes) {
 }
 
 static bool refuses_rename(const char* from) {
-    return refused == "rename" && std::filesystem::is_directory(from);
+    return refused == "rename" &&
+           std::filesystem::is_directory(std::filesystem::symlink_status(from));
 }
 
 // In place of libc's, under names that its headers do not know.
