@@ -89,10 +89,10 @@ print without colours; TERM=dumb: without progress bars too.
         entry("1", "",
               "an error, told on stderr; check, predict: an image did not decode; doctor: a job "
               "would not start; health: no rank answers, or its job stalls.");
-    page +=
-        entry("128+n", "",
-              "ended by signal n: 130 SIGINT, 143 SIGTERM or SIGHUP, 141 SIGPIPE (nobody reads the output "
-              "any more); a training run has saved a checkpoint.");
+    page += entry("128+n", "",
+                  "ended by signal n: 130 SIGINT, 143 SIGTERM or SIGHUP, 141 SIGPIPE (nobody reads "
+                  "the output "
+                  "any more); a training run has saved a checkpoint.");
     page += R"(.SH EXAMPLES
 Train on a folder of class folders, then on two machines:
 .PP
