@@ -111,9 +111,14 @@ tools/launch -n 3 -- ./trainer "${small[@]}" --out "$work/local" >"$work/log" 2>
 holds '^\[rank 2\] done: 5 steps' "$work/log" "launch -n 3"
 ! grep -v '^\[rank [0-2]\] ' "$work/log" || fail "lines without their rank" "$work/log"
 # shellcheck disable=SC2016  # expanded by the ranks
-tools/launch -n 3 -- bash -c '[ $CONVOY_RANK != 1 ] || exit 7; exec sleep 60' 2>/dev/null
+tools/launch --fail-fast -n 3 -- bash -c '[ $CONVOY_RANK != 1 ] || exit 7; exec sleep 60' 2>/dev/null
 status=$?
-[ $status -eq 7 ] || fail "a rank that exits with 7 gives $status"
+[ $status -eq 7 ] || fail "a rank that exits with 7 gives $status with --fail-fast"
+# shellcheck disable=SC2016
+tools/launch -n 3 -- bash -c '[ $CONVOY_RANK != 1 ] || kill -KILL $$; sleep 1; echo goes on' >"$work/log" 2>&1 ||
+    fail "two ranks that outlive a third give $?" "$work/log"
+[ "$(grep -c 'goes on' "$work/log")" -eq 2 ] || fail "a killed rank ends the others" "$work/log"
+! tools/launch -n 2 -- false 2>/dev/null || fail "ranks that all fail give status 0"
 [ "$(tools/launch -n 2 -- ./trainer --bach 3 2>&1 | grep -c 'did you mean --batch')" -ge 1 ] ||
     fail "the error of a rank is not shown"
 
