@@ -43,7 +43,7 @@ std::string offer_message(const wire::Welcome& job, const std::string& what) {
         wire::Offer{job.job, job.server, job.rules, job.peers, what, job.generation});
 }
 
-Coordinator::Coordinator(asio::io_context& io, Options options, Log& log)
+Coordinator::Coordinator(asio::io_context& io, Options options, LogQueue& log)
     : io_(io),
       options_(options),
       log_(log),
@@ -53,7 +53,7 @@ Coordinator::Coordinator(asio::io_context& io, Options options, Log& log)
     spawn(io_.get_executor(), tick());
 }
 
-Coordinator::Coordinator(asio::io_context& io, Options options, Log& log, const Rings& rings,
+Coordinator::Coordinator(asio::io_context& io, Options options, LogQueue& log, const Rings& rings,
                          const std::string& why)
     : Coordinator(io, options, log) {
     const wire::Welcome& last = rings.last;
@@ -364,9 +364,10 @@ bool Coordinator::drained() const {
     return std::ranges::all_of(clients_, done) && std::ranges::all_of(former_, done);
 }
 
-void serve_coordinator(const std::string& host, uint16_t port, int world, Log& log,
+void serve_coordinator(const std::string& host, uint16_t port, int world, Log& its_log,
                        const std::function<int()>& stop,
                        const std::function<void(uint16_t)>& listening, const Access& access) {
+    LogQueue log(its_log);
     asio::io_context io(1);
     Listener listener(io, log, access);
     try {

@@ -26,7 +26,6 @@
 #include "net/roster.h"
 #include "net/stall.h"
 #include "src/base/clock.h"
-#include "src/base/log.h"
 
 namespace convoy {
 
@@ -56,7 +55,7 @@ class Coordinator {
     static std::chrono::milliseconds lone_patience;  // without a rank; tests lower it
     static std::chrono::milliseconds round_trip;     // 0; tests: as if probes took longer
 
-    Coordinator(asio::io_context& io, Options options, Log& log);
+    Coordinator(asio::io_context& io, Options options, LogQueue& log);
     // What a rank knows of the rings of its job.
     struct Rings {
         wire::Welcome last;  // that it was welcome to
@@ -64,7 +63,7 @@ class Coordinator {
         std::vector<wire::Welcome> attempts = {};  // for which it was ready since
     };
     // Succeeds the coordinator of the last ring, which was lost.
-    Coordinator(asio::io_context& io, Options options, Log& log, const Rings& rings,
+    Coordinator(asio::io_context& io, Options options, LogQueue& log, const Rings& rings,
                 const std::string& why);
 
     // A rank whose JOIN carries this id runs in the same process.
@@ -137,7 +136,7 @@ class Coordinator {
 
     asio::io_context& io_;
     Options options_;
-    Log& log_;
+    LogQueue& log_;
     uint64_t id_, job_;
     uint32_t generation_ = 1;
     int broken_ = 0;  // rings so far

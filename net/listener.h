@@ -9,7 +9,7 @@
 
 #include "net/communicator.h"
 #include "net/connection.h"
-#include "src/base/log.h"
+#include "net/log_queue.h"
 
 namespace convoy {
 
@@ -29,7 +29,7 @@ class Refusals {
 
 class Listener {
  public:
-    Listener(asio::io_context& io, Log& log, const Access& access)
+    Listener(asio::io_context& io, LogQueue& log, const Access& access)
         : io_(io), log_(log), tls_(make_tls(access.token)), open_(access.open) {}
 
     const TlsContext& tls() const { return tls_; }
@@ -73,7 +73,7 @@ class Listener {
     void turn_away(const std::string& who, const std::string& why);
 
     asio::io_context& io_;
-    Log& log_;
+    LogQueue& log_;
     const TlsContext tls_;
     const bool open_;
     bool exposed_ = false;  // it listens where other machines are, without a token

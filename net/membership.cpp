@@ -34,7 +34,7 @@ Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, mil
       heartbeat_(heartbeat),
       stall_(stall),
       patience_(patience),
-      listener_(io_, log, access) {
+      listener_(io_, log_, access) {
     progress_.since = heard_ = Clock::now();
     expect_edges();
     listener_.on_health = [this] { return health(); };

@@ -54,7 +54,7 @@ class Membership {
     std::vector<IncomingEdge>& incoming_edges() { return incoming_edges_; }
     const wire::Welcome& welcome() const { return welcome_; }
     uint64_t process() const { return process_; }
-    Log& log() { return log_; }
+    LogQueue& log() { return log_; }
     JobStatus& status() { return status_; }
     Progress& progress() { return progress_; }
     std::chrono::milliseconds heartbeat() const { return heartbeat_; }
@@ -135,7 +135,7 @@ class Membership {
     void coordinator_lost(const std::string& why);
     asio::awaitable<void> flush(std::shared_ptr<std::promise<void>> done);
 
-    Log& log_;
+    LogQueue log_;
     std::chrono::milliseconds heartbeat_, stall_, patience_;
     JobStatus status_;
     Progress progress_;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "net/communicator.h"
+#include "net/log_queue.h"
 #include "tests/support.h"
 
 namespace convoy {
@@ -26,6 +27,8 @@ class Diary {
     ~Diary() { std::fclose(file_); }
     Log& log() { return log_; }
     std::string text() {
+        const auto end = Clock::now() + std::chrono::seconds(20);
+        while (LogQueue::queued > 0 && Clock::now() < end) std::this_thread::yield();
         // Beside the stream, whose position belongs to the threads that write; each line is
         // flushed.
         std::string all(1 << 20, '\0');

@@ -318,7 +318,8 @@ TEST_CASE("refused strangers get ten lines a minute; the next line counts those 
 TEST_CASE("in calm connections wait after the first 256; where one may be urgent, none does") {
     Diary diary;
     asio::io_context io;
-    Listener listener(io, diary.log(), {});
+    LogQueue lines(diary.log());
+    Listener listener(io, lines, {});
     std::atomic<bool> calm{true};
     std::atomic<int> asked{0};
     listener.is_calm = [&] { return ++asked, calm.load(); };
