@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <thread>
 
 #include "net/communicator.h"
+#include "src/base/clock.h"
 #include "src/base/number.h"
 
 namespace convoy {
@@ -77,15 +79,34 @@ void set_options(tcp::socket& socket) {
         (void)setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_CONGESTION, kReno, sizeof kReno);
 }
 
+std::chrono::milliseconds name_patience{15'000};
+
 asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t port) {
     std::error_code error;
     const auto address = asio::ip::make_address(host, error);
     if (!error) co_return std::vector{tcp::endpoint(address, port)};
-    tcp::resolver resolver(co_await asio::this_coro::executor);
-    const auto found = co_await resolver.async_resolve(
-        host, std::to_string(port), asio::redirect_error(asio::use_awaitable, error));
-    if (error) fail("the name '", host, "' is not known (", error.message(), ")");
-    co_return std::vector<tcp::endpoint>(found.begin(), found.end());
+    // libc's look-up cannot be stopped, and may take a minute: its thread is left alone with what
+    // it fills. async_resolve() would keep the process until it has ended.
+    struct LookUp {
+        std::vector<tcp::endpoint> found;
+        std::error_code error;
+        std::atomic<bool> is_done{false};
+    };
+    const auto look_up = std::make_shared<LookUp>();
+    std::thread([look_up, host, port] {
+        asio::io_context io;
+        const auto found = tcp::resolver(io).resolve(host, cat(port), look_up->error);
+        look_up->found.assign(found.begin(), found.end());
+        look_up->is_done = true;
+    }).detach();
+    for (const auto end = Clock::now() + name_patience; !look_up->is_done;) {
+        if (Clock::now() > end)
+            fail("the name '", host, "' is not known: no answer of DNS in ",
+                 name_patience.count() / 1000, " s");
+        co_await sleep_for(std::chrono::milliseconds(2));
+    }
+    if (look_up->error) fail("the name '", host, "' is not known (", look_up->error.message(), ")");
+    co_return look_up->found;
 }
 
 namespace {
@@ -145,11 +166,13 @@ asio::awaitable<Socket> dial(std::string host, uint16_t port, const Addresses& f
 asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
                              const TlsContext& tls, std::chrono::milliseconds patience) {
     std::string why;
+    bool all_refused = !endpoints.empty();
     for (const bool is_one = endpoints.size() == 1; !endpoints.empty();) {
         const tcp::endpoint endpoint = endpoints.front();
         endpoints.erase(endpoints.begin());
         Socket socket(co_await asio::this_coro::executor);
         why += why.empty() ? "" : ", ";
+        bool refused = false;
         try {
             socket.open(endpoint.protocol());
             const auto own = std::find_if(from.begin(), from.end(), [&](const auto& address) {
@@ -164,12 +187,14 @@ asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const Addres
             co_return socket;
         } catch (const std::system_error& e) {
             why += reason(e.code());
+            refused = e.code() == asio::error::connection_refused;
         } catch (const TimedOut&) {
             why += cat("no answer in ", patience.count() / 1000, " s");
         }
         if (!is_one) why += cat(" (", address_text(endpoint), ")");
+        all_refused = all_refused && refused;
     }
-    fail(why);
+    throw NotReached(why, all_refused);
 }
 
 asio::awaitable<void> read_message(Socket& socket, uint64_t limit, Message& message) {

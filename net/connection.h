@@ -39,8 +39,16 @@ double round_trip_seconds(tcp::socket& socket);
 
 using Addresses = std::vector<asio::ip::address>;
 
-// The addresses of a host name, asked anew each time. Throws Error if the name is not known.
+// No address of a host answered.
+struct NotReached : Error {
+    NotReached(const std::string& text, bool refused) : Error(text), all_refused(refused) {}
+    bool all_refused;  // each address refused the connection: nobody listens there
+};
+
+// The addresses of a host name, asked anew each time. Throws Error if the name is not known, or DNS
+// does not answer within name_patience.
 asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t port);
+extern std::chrono::milliseconds name_patience;  // tests lower it
 // Shakes hands over a socket that is connected, as the end that dialled or the other one. Throws
 // AccessError where the other end does not show that it holds the token, std::system_error where it
 // hangs up. Without a token nothing is done.
@@ -48,8 +56,8 @@ asio::awaitable<void> secure(Socket& socket, const TlsContext& tls, bool dialled
 // How long one address may take to answer.
 constexpr std::chrono::milliseconds kDialPatience{5'000};
 // Tries each address of host:port once, for `patience`, from one of this machine's addresses
-// `from` (none: the system chooses). Throws Error with the reasons ("connection refused"), and
-// AccessError as secure() does.
+// `from` (none: the system chooses). Throws NotReached with the reasons ("connection refused"),
+// Error where the name is not known, and AccessError as secure() does.
 asio::awaitable<Socket> dial(std::string host, uint16_t port, const Addresses& from,
                              const TlsContext& tls, std::chrono::milliseconds patience);
 // Likewise from a list of addresses, which is left with those that were not tried.

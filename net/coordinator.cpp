@@ -374,9 +374,12 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& i
         if (host.empty() || host == "0.0.0.0" || host == "::") {
             listener.open_everywhere(port);
         } else {
-            for (const auto& entry : tcp::resolver(io).resolve(host, std::to_string(port)))
-                listener.open(entry.endpoint().address(),
-                              listener.is_open() ? listener.port() : port);
+            auto found = asio::co_spawn(io, resolve(host, port), asio::use_future);
+            while (stop() == 0 && io.run_for(milliseconds(50)) > 0) {}
+            io.restart();
+            if (stop() != 0) return;
+            for (const tcp::endpoint& endpoint : found.get())
+                listener.open(endpoint.address(), listener.is_open() ? listener.port() : port);
         }
     } catch (const std::system_error& e) {
         fail("the coordinator cannot listen at ", host.empty() ? "every address" : host, ", port ",

@@ -236,8 +236,8 @@ asio::awaitable<void> Coordinator::visit(ClientPtr newcomer) {
     std::string why;
     for (int attempt = 0; attempt < 3 && !newcomer->ready; ++attempt) {
         if (attempt > 0) co_await sleep_for(kAgain);
-        const wire::Health health = co_await ask_health(member, options_.first, options_.tls, why);
-        newcomer->ready = health.process == member.process;
+        const PeerHealth answer = co_await ask_health(member, options_.first, options_.tls);
+        newcomer->ready = answer.health.process == member.process, why = answer.why;
     }
     if (newcomer->ready) co_return call_for_newcomers();
     if (std::erase(newcomers_, newcomer) == 0) co_return;
@@ -287,15 +287,13 @@ void Coordinator::leave_behind(Client& client, const std::string& why) {
 // either is lost; else the higher of the two, which is the newcomer where there is one.
 asio::awaitable<void> Coordinator::judge(int from, int to, uint32_t generation, std::string why) {
     const wire::Member member = welcome_.peers[size_t(to)];
-    std::string unreached;
-    wire::Health health;
-    if (to != welcome_.server)
-        health = co_await ask_health(member, options_.first, options_.tls, unreached);
-    const bool answers = to == welcome_.server || health.process == member.process;
+    PeerHealth answer;
+    if (to != welcome_.server) answer = co_await ask_health(member, options_.first, options_.tls);
+    const bool answers = to == welcome_.server || answer.health.process == member.process;
     if (stage_ != Stage::forming || generation_ != generation) co_return;
     const int lost = answers ? std::max(from, to) : to;
     if (lost != from) why = cat(names()[size_t(from)], ": ", why);
-    lose({lost}, why, answers || !why_gone(member, health, unreached).empty());
+    lose({lost}, why, answers || !why_gone(member, answer).empty());
 }
 
 // Whether the process of a rank that is not connected lives, asked at its own port.
@@ -306,8 +304,8 @@ asio::awaitable<void> Coordinator::probe(int rank, int broken) {
     };
     if (round_trip.count() > 0) co_await sleep_for(round_trip);
     for (; matters(); co_await sleep_for(milliseconds(100))) {
-        std::string why;
-        const wire::Health health = co_await ask_health(member, options_.first, options_.tls, why);
+        const PeerHealth answer = co_await ask_health(member, options_.first, options_.tls);
+        const wire::Health& health = answer.health;
         if (!matters()) co_return;
         if (pause_.note(Clock::now())) regroup_.doubt(Clock::now());
         if (health.process == member.process &&
@@ -315,7 +313,7 @@ asio::awaitable<void> Coordinator::probe(int rank, int broken) {
             stop_job(-1, left_behind(health.generation), wire::End::membership);
         else if (health.process == member.process)
             regroup_.heard(rank, Clock::now());
-        else if (const std::string gone = why_gone(member, health, why); !gone.empty())
+        else if (const std::string gone = why_gone(member, answer); !gone.empty())
             regroup_.gone(rank, gone, Clock::now());
         if (stage_ == Stage::regrouping) decide();
     }

@@ -15,27 +15,27 @@ asio::awaitable<void> ask_health(Socket& socket, wire::Health& health) {
     health = wire::decode<wire::Health>(answer.body, answer.header.generation);
 }
 
-asio::awaitable<wire::Health> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls,
-                                         std::string& why) {
+asio::awaitable<PeerHealth> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls) {
     constexpr std::chrono::milliseconds kPatience{1'000};
-    wire::Health health;
+    PeerHealth answer;
     try {
         const auto [host, port] = reachable(member.address, first);
         Socket socket = co_await dial(host, port, {}, tls, kPatience);
-        co_await within(kPatience, socket, ask_health(socket, health));
+        co_await within(kPatience, socket, ask_health(socket, answer.health));
+    } catch (const NotReached& e) {
+        answer.why = e.what(), answer.refused = e.all_refused;
     } catch (const Error& e) {
-        why = e.what();
+        answer.why = e.what();
     } catch (const std::system_error&) {
         // It hung up: it has too many guests, or dies.
     }
-    co_return health;
+    co_return answer;
 }
 
-std::string why_gone(const wire::Member& member, const wire::Health& answer,
-                     const std::string& why) {
-    if (answer.process != 0)
-        return answer.process == member.process ? "" : "another process is at its address";
-    return why.find("connection refused") == std::string::npos ? "" : "redial refused";
+std::string why_gone(const wire::Member& member, const PeerHealth& answer) {
+    if (answer.health.process != 0)
+        return answer.health.process == member.process ? "" : "another process is at its address";
+    return answer.refused ? "redial refused" : "";
 }
 
 namespace {
@@ -107,9 +107,15 @@ bool answers(const std::string& address, uint16_t port, std::chrono::millisecond
              const std::string& token) {
     Search search;
     search.tls = make_tls(token);
-    std::error_code unknown;
-    for (const auto& entry : tcp::resolver(search.io).resolve(address, cat(port), unknown))
-        spawn(search.io.get_executor(), search.ask(entry.endpoint(), patience));
+    const auto ask_all = [&]() -> asio::awaitable<void> {
+        try {
+            for (const tcp::endpoint& endpoint : co_await resolve(address, port))
+                spawn(search.io.get_executor(), search.ask(endpoint, patience));
+        } catch (const Error&) {
+            // The name is not known.
+        }
+    };
+    spawn(search.io.get_executor(), ask_all());
     search.io.run();
     return search.found == 3;
 }

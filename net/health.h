@@ -18,13 +18,16 @@ struct HealthReport {
 // Asks whoever is at the other end. Throws as the socket does, or Error.
 asio::awaitable<void> ask_health(Socket& socket, wire::Health& health);
 
-// What a rank says of itself at its own port, within a second; no process: nothing, and perhaps
-// why. `first`: see reachable().
-asio::awaitable<wire::Health> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls,
-                                         std::string& why);
+// What a rank says of itself at its own port.
+struct PeerHealth {
+    wire::Health health = {};  // no process: it gave no answer
+    std::string why = {};      // perhaps, where it gave none
+    bool refused = false;      // at each of its addresses nobody listens
+};
+// Asks it, for about a second. `first`: see reachable().
+asio::awaitable<PeerHealth> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls);
 // Why its process is no more, after this answer; "": it lives, or may live.
-std::string why_gone(const wire::Member& member, const wire::Health& answer,
-                     const std::string& why);
+std::string why_gone(const wire::Member& member, const PeerHealth& answer);
 
 // Asks the rank or coordinator that listens at `port` of any address of this machine. Blocks, for
 // at most `patience`.

@@ -251,9 +251,8 @@ asio::awaitable<void> Membership::note_deaths() {
     for (co_await sleep_for(kSilence / 6); const wire::Member& peer : ring.peers) {
         if (!ring.rules.elastic || regrouping_ || Clock::now() - heard >= kSilence) co_return;
         if (peer.process == process_) continue;
-        std::string why;
-        const wire::Health health = co_await ask_health(peer, first_, tls(), why);
-        if (!regrouping_ && !why_gone(peer, health, why).empty()) note_death(peer.process, heard);
+        const PeerHealth answer = co_await ask_health(peer, first_, tls());
+        if (!regrouping_ && !why_gone(peer, answer).empty()) note_death(peer.process, heard);
     }
 }
 

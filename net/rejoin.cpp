@@ -152,8 +152,10 @@ asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
         const auto refusal = wire::decode<wire::Refuse>(answer.body);
         refusal.why == wire::kNoJobYet ? gone(candidate) : turn_.answers(candidate);
         if (!refusal.again && believes) m_.status().end(refusal.why, -1, wire::End::membership);
-    } catch (const Error& e) {
-        if (std::string(e.what()).find("connection refused") != std::string::npos) gone(candidate);
+    } catch (const NotReached& e) {
+        if (e.all_refused) gone(candidate);
+    } catch (const Error&) {
+        // Silent, or its name is not known now.
     } catch (const std::system_error&) {
         // It hung up, or dies.
     }

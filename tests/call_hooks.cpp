@@ -1,5 +1,6 @@
 #include "tests/call_hooks.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -55,6 +56,7 @@ int call_symlink(const char*, const char*) __asm__("symlink");
 ssize_t call_pread(int, void*, size_t, off_t) __asm__("pread");
 int call_poll(pollfd*, nfds_t, int) __asm__("poll");
 int call_unlinkat(int, const char*, int) __asm__("unlinkat");
+int call_look_up(const char*, const char*, const void*, void**) __asm__("getaddrinfo");
 
 ssize_t call_send(int socket, const void* bytes, size_t n, int flags) {
     return syscall(SYS_sendto, socket, bytes, ask(socket, n), flags, nullptr, 0);
@@ -102,6 +104,11 @@ int call_poll(pollfd* files, nfds_t n, int ms) {
     if (n == 0 && on_wait) return on_wait(), 0;
     const timespec time{ms / 1000, ms % 1000 * 1'000'000};
     return int(syscall(SYS_ppoll, files, n, ms < 0 ? nullptr : &time, nullptr, 0));
+}
+int call_look_up(const char* host, const char* port, const void* wanted, void** found) {
+    if (on_look_up) on_look_up();
+    static const auto libc = decltype(&call_look_up)(dlsym(RTLD_NEXT, "getaddrinfo"));
+    return libc(host, port, wanted, found);
 }
 int call_unlinkat(int folder, const char* name, int flags) {
     if (on_entry_call) on_entry_call();

@@ -1,3 +1,7 @@
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/call_hooks.h"
 #include "tests/fake_rank.h"
 
 namespace convoy {
@@ -388,6 +392,115 @@ TEST_CASE("joining says what is wrong: refused, not a trainer, another version, 
     CHECK_THROWS_WITH_AS(
         join(options_for(1, 2, newer.port()), diary.log()),
         doctest::Contains("speaks version 10 of the protocol, this trainer speaks 9"), Error);
+}
+
+TEST_CASE("joining: OFFER to a rank that has a number, and WELCOME to a newcomer, are errors") {
+    Diary diary;
+    const std::vector<wire::Member> peers = {{"h", "127.0.0.1:1", 5}};
+    Impostor offers(wire::encode(wire::Offer{.job = 7, .peers = peers}));
+    CHECK_THROWS_WITH_AS(join(options_for(1, 2, offers.port()), diary.log()),
+                         doctest::Contains("OFFER"), Error);
+    Impostor welcomes(
+        wire::encode(wire::Welcome{.job = 7, .world = 1, .peers = peers, .ring = {0}, .id = 9}));
+    JoinOptions newcomer = options_for(-1, 0, welcomes.port());
+    newcomer.newcomer = newcomer.elastic = true;
+    CHECK_THROWS_WITH_AS(join(newcomer, diary.log()), doctest::Contains("WELCOME"), Error);
+}
+
+TEST_CASE("joining: an edge that is dialled again is answered, and a --stall of 58 days arrives") {
+    Diary diary;
+    Port port;
+    std::thread other([&] {
+        FakeRank rank(1, port.get());
+        rank.join(2);
+        rank.await_welcome();
+        CHECK(rank.welcome().rules.stall_ms == UINT32_MAX);
+        rank.open_edge();
+        CHECK(rank.dials_again());  // rank 0 has said READY
+        rank.ready();
+    });
+    JoinOptions options = options_for(0, 2, 0);
+    options.stall = std::chrono::seconds(5'000'000);
+    options.listening = [&](uint16_t p) { port.set(p); };
+    Job job = join(options, diary.log());
+    CHECK(job.communicator->world() == 2);
+    other.join();
+}
+
+TEST_CASE("joining: neither a signal nor the end of the time waits for a slow DNS") {
+    std::promise<void> end;
+    on_look_up = [done = end.get_future().share()] { done.wait(); };
+    Diary diary;
+    JoinOptions options = options_for(1, 2, 9);
+    options.host = "slow.test";
+    auto stopped = std::async(std::launch::async, [&] {
+        CHECK_THROWS_WITH_AS(join(options, diary.log(), [] { return 15; }),
+                             doctest::Contains("stopped by signal 15"), Error);
+    });
+    CHECK(stopped.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+    const milliseconds patience = std::exchange(name_patience, milliseconds(10));
+    options.join_timeout = milliseconds(1);
+    auto late = std::async(std::launch::async, [&] {
+        CHECK_THROWS_WITH_AS(join(options, diary.log()), doctest::Contains("'slow.test'"), Error);
+    });
+    CHECK(late.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+    end.set_value();
+    stopped.get(), late.get();
+    name_patience = patience;  // on_look_up stays: a look-up may be in it still, and returns now
+}
+
+TEST_CASE("a peer is dead for certain only if each of its addresses refuses") {
+    const auto is_dead = [](std::vector<tcp::endpoint> endpoints) {
+        asio::io_context io;
+        auto dialled = asio::co_spawn(
+            io,
+            [&]() -> asio::awaitable<bool> {
+                try {
+                    co_await dial(endpoints, {}, {}, milliseconds(100));
+                } catch (const NotReached& e) {
+                    CHECK(std::string(e.what()).find("connection refused") != std::string::npos);
+                    co_return e.all_refused;
+                }
+                co_return false;
+            },
+            asio::use_future);
+        io.run();
+        return dialled.get();
+    };
+    const tcp::endpoint refuses{asio::ip::make_address("127.0.0.1"), free_port()};
+    const tcp::endpoint unreached{asio::ip::make_address("255.255.255.255"), 9};
+    CHECK(is_dead({refuses}));
+    CHECK(is_dead({refuses, refuses}));
+    CHECK_FALSE(is_dead({refuses, unreached}));
+    CHECK_FALSE(is_dead({unreached, refuses}));
+}
+
+static asio::awaitable<void> throw_unexpected() {
+    throw std::logic_error("nobody expects this");
+    co_return;
+}
+
+TEST_CASE("spawn: an exception that nobody expects ends the process with its text") {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        signal(SIGABRT, SIG_DFL);
+        asio::io_context io;
+        spawn(io.get_executor(), throw_unexpected());
+        io.run();
+        _exit(0);
+    }
+    close(ends[1]);
+    std::string text;
+    char bytes[512];
+    for (ssize_t n; (n = read(ends[0], bytes, sizeof bytes)) > 0;) text.append(bytes, size_t(n));
+    close(ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status));
+    CHECK(text.find("nobody expects this") != std::string::npos);
 }
 
 TEST_CASE("a coordinator that ends while a rank waits there may be followed by another") {
