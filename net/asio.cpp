@@ -6,7 +6,9 @@
 namespace convoy {
 
 void spawn(const asio::any_io_executor& executor, asio::awaitable<void> work) {
-    asio::co_spawn(executor, std::move(work), [](std::exception_ptr) {});
+    asio::co_spawn(executor, std::move(work), [](std::exception_ptr error) noexcept {
+        if (error) std::rethrow_exception(error);  // which std::terminate prints
+    });
 }
 
 asio::awaitable<void> sleep_for(std::chrono::milliseconds time) {

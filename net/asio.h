@@ -46,7 +46,8 @@ namespace convoy {
 
 using asio::ip::tcp;
 
-// Runs `work` beside the caller. Whatever it throws is dropped: `work` reports its own failures.
+// Runs `work` beside the caller. It reports its own failures: whatever it throws is a mistake of
+// this program, and ends the process with a message.
 void spawn(const asio::any_io_executor& executor, asio::awaitable<void> work);
 
 asio::awaitable<void> sleep_for(std::chrono::milliseconds time);

@@ -51,6 +51,12 @@ void gather_bytes(Ring& ring, int rank, std::span<const std::byte> data,
     ring.gather(blocks, false);
 }
 
+std::vector<std::span<std::byte>> as_bytes(const std::vector<std::span<float>>& blocks) {
+    std::vector<std::span<std::byte>> bytes;
+    for (const auto& block : blocks) bytes.push_back(std::as_writable_bytes(block));
+    return bytes;
+}
+
 class RingCommunicator final : public Communicator {
     // Some of the ranks, with a ring of their own, in the same queue.
     class Group final : public NullCommunicator {
@@ -62,6 +68,10 @@ class RingCommunicator final : public Communicator {
               ranks_(std::move(ranks)) {}
         std::future<void> allreduce_sum(std::span<float> data) override {
             return submit([this, data] { ring_.sum(data); });
+        }
+        std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
+            ENSURE(blocks.size() == ranks_.size(), blocks.size(), " blocks");
+            return submit([this, bytes = as_bytes(blocks), exact] { ring_.gather(bytes, !exact); });
         }
         void broadcast(std::span<std::byte> data, int root) override {
             submit([this, data, root] { ring_.broadcast(data, root); }).get();
@@ -139,9 +149,7 @@ class RingCommunicator final : public Communicator {
     }
     std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
         ENSURE(int(blocks.size()) == world_, blocks.size(), " blocks");
-        std::vector<std::span<std::byte>> bytes;
-        for (const auto& block : blocks) bytes.push_back(std::as_writable_bytes(block));
-        return submit([this, bytes = std::move(bytes), exact] { ring_->gather(bytes, !exact); });
+        return submit([this, bytes = as_bytes(blocks), exact] { ring_->gather(bytes, !exact); });
     }
     void broadcast(std::span<std::byte> data, int root) override {
         submit([this, data, root] { ring_->broadcast(data, root); }).get();

@@ -72,7 +72,10 @@ asio::awaitable<void> Edges::open() {
     for (co_await accept_waiting(); !missing().empty(); co_await accept_waiting())
         co_await wait_for_news();
     membership_.ready();
-    while (!membership_.ring_is_open()) co_await wait_for_news();
+    while (!membership_.ring_is_open()) {
+        co_await wait_for_news();
+        co_await accept_waiting();  // a peer that has not seen the answer dials again
+    }
 }
 
 // The names of the ranks that have not dialled yet.

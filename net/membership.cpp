@@ -266,7 +266,7 @@ void Membership::handle(const Message& message) {
     using wire::Type;
     switch (message.header.type) {
         case Type::generation:
-            if (message.header.generation != welcome_.generation) break;
+            if (message.header.generation != welcome_.generation || welcome_.ring.empty()) break;
             ring_is_open_ = !regrouping_;
             open_ = welcome_, attempts_.clear(), is_guest_ = false, dead_.clear();
             break;

@@ -249,18 +249,20 @@ bool Rendezvous::handle(const Message& message) {
             fail("the coordinator at ", where(), " refuses this rank: ", refuse.why);
         }
         case Type::welcome:
+            if (options_.newcomer) break;
             welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
             return true;
         case Type::offer:
+            if (!options_.newcomer) break;
             offer_ = wire::decode<wire::Offer>(message.body, message.header.generation);
             return true;
         case Type::leave: throw TryAgain(cat(connection_->remote(), " has ended"));
         case Type::heartbeat:
         case Type::notice: return false;
-        default:
-            fail("the coordinator at ", where(), " sent ", wire::name(message.header.type),
-                 " before WELCOME");
+        default: break;
     }
+    fail("the coordinator at ", where(), " sent ", wire::name(message.header.type),
+         ", for which this rank did not ask");
 }
 
 // Rank 0 serves the coordinator, and so does a rank without a number on the machine that --coord
@@ -358,19 +360,17 @@ std::string Rendezvous::advertised() const {
 }
 
 wire::Join Rendezvous::join_message() const {
+    const auto ms = [](milliseconds time) {
+        return uint32_t(std::clamp<int64_t>(time.count(), 0, UINT32_MAX));
+    };
     wire::Join join;
     join.rank = options_.rank;
     join.world = options_.world;
     join.serves = membership_.coordinator_id();
-    join.heartbeat_ms = uint32_t(options_.heartbeat.count());
-    join.rules = {options_.bf16_wire,
-                  options_.elastic,
-                  options_.alone,
-                  uint32_t(options_.min_world),
-                  uint32_t(options_.stall.count()),
-                  uint32_t(options_.give_up.count()),
-                  options_.flows,
-                  options_.shm};
+    join.heartbeat_ms = ms(options_.heartbeat);
+    join.rules = {
+        options_.bf16_wire, options_.elastic,     options_.alone, uint32_t(options_.min_world),
+        ms(options_.stall), ms(options_.give_up), options_.flows, options_.shm};
     join.process = membership_.process();
     join.host = options_.host_id.empty() ? host_id() : options_.host_id;
     join.address = advertised();

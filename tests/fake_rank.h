@@ -50,6 +50,14 @@ class FakeRank {
         say(edge_, wire::encode(wire::Edge{welcome_.job, rank_, 0, welcome_.generation}));
         CHECK(hear(edge_).header.type == wire::Type::edge);
     }
+    // As if the answer to its EDGE had not come. Returns whether one comes now.
+    bool dials_again() {
+        const auto to = edge_.remote_endpoint();
+        edge_.close();
+        edge_.connect(to);
+        say(edge_, wire::encode(wire::Edge{welcome_.job, rank_, 0, welcome_.generation}));
+        return has_news(edge_) && hear(edge_).header.type == wire::Type::edge;
+    }
     void stand(int world) {
         join(world);
         await_welcome();

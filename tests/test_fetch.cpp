@@ -137,6 +137,12 @@ TEST_CASE(
                 first.get(), second.get();
                 CHECK(std::ranges::count(large, want) == std::ssize(large));
                 CHECK(std::ranges::count(small, 6) == 9);
+                std::vector<float> numbers(ranks.size(), -1);
+                std::vector<std::span<float>> blocks;
+                for (float& number : numbers) blocks.emplace_back(&number, 1);
+                numbers[size_t(group->rank())] = float(all.rank());
+                group->gather(blocks, false).get();
+                CHECK(std::ranges::equal(numbers, ranks));
                 const auto texts = allgather_text(*group, std::to_string(all.rank()));
                 for (size_t i = 0; i < ranks.size(); ++i)
                     CHECK(texts[i] == std::to_string(ranks[i]));
