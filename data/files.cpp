@@ -154,13 +154,18 @@ std::string FileSource::path(size_t i) const {
 std::string FileSource::name(size_t i) const { return printable(path(i)); }
 uint64_t FileSource::key(size_t i) const { return hash_bytes(files_[i].path); }
 
-void FileSource::read(size_t i, std::vector<uint8_t>& bytes) const {
+void FileSource::read(size_t i, std::vector<uint8_t>& bytes) const try {
     const StoragePtr file = open_local(path(i));
     if (file->size() > kMaxSample)
         fail(name(i), ": ", file->size(), " bytes; the limit is ", kMaxSample);
     LargeImage::expect_encoded(file->size());
     bytes.resize(file->size());
     file->read(0, bytes);
+} catch (const Error& error) {
+    // One image may be removed. Where its folder is gone, a disk or a mount is.
+    std::error_code none;
+    if (fs::exists(fs::path(path(i)).parent_path(), none)) throw;
+    throw Unreachable(cat(error.what(), ", and its folder is gone"));
 }
 
 }  // namespace convoy

@@ -231,6 +231,7 @@ class RingCommunicator final : public Communicator {
         progress.since = Clock::now();
     }
     void abort(const std::string& why) noexcept override { membership_->report(-1, why); }
+    void fail_alone(const std::string& why) noexcept override { membership_->fail_alone(why); }
     void leave() noexcept override { membership_->leave(); }
     int lost_rank() const override { return membership_->status().lost_rank(); }
     void record(Track* sent, Track* received) override {
@@ -294,7 +295,7 @@ class RingCommunicator final : public Communicator {
         } catch (const PeerMistake& e) {
             membership_->report(e.rank, e.what());
         } catch (const std::exception& e) {
-            membership_->report(-1, e.what());  // half a collective cannot be resumed
+            membership_->fail_alone(e.what());  // half a collective cannot be resumed
         }
         return status.error();
     }

@@ -53,6 +53,10 @@ struct RankLost : std::runtime_error {
 struct RingBroken : Error {
     using Error::Error;
 };
+// Every rank sees this error (NaN in summed gradients): it ends the job, also an elastic one.
+struct JobError : Error {
+    using Error::Error;
+};
 // The others go on without this rank, which was silent for too long.
 struct LeftBehind : Error {
     using Error::Error;
@@ -184,6 +188,13 @@ class Communicator {
     virtual uint64_t bytes_sent() const = 0;
     // Seconds in which a collective was at work, waiting for other ranks included.
     virtual double seconds_busy() const = 0;
+
+    // This rank alone fails: from an elastic job it leaves with this reason, which the others log,
+    // and they go on. Any other job ends, as by abort().
+    virtual void fail_alone(const std::string& why) noexcept { abort(why); }
+    // Around each wait for what a Fetcher is to bring or others are to fetch: such waits count as
+    // collectives do, for the stall diagnosis and --give-up.
+    virtual void set_waiting(bool waits) { (void)waits; }
 };
 
 // A job of one rank: nothing is sent.

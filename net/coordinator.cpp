@@ -173,6 +173,13 @@ void Coordinator::handle(Client& client, const Message& message) {
                           judge(client.rank, abort.lost, generation, abort.why));
                 break;
             }
+            if (abort.end == wire::End::membership && elastic()) {
+                own_rank_failed_ |= welcome_.peers[size_t(client.rank)].process == options_.process;
+                log(cat(client.name(), " fails and leaves: ", abort.why));
+                lose({client.rank}, abort.why);
+                decide();
+                break;
+            }
             // -1: the rank itself fails. Else it blames another, which sent it invalid data.
             const int lost =
                 abort.lost >= 0 && abort.lost < welcome_.world ? abort.lost : client.rank;

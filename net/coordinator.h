@@ -154,6 +154,7 @@ class Coordinator {
     std::optional<Clock::time_point> waits_since_;  // for a new ring; when that is told next
     std::chrono::milliseconds tell_wait_{};
     std::vector<int> wanted_ring_;  // the order that rank 0 asks for
+    bool own_rank_failed_ = false;  // the rank in this process, which ends soon
     Pause pause_;
     StallWatch watch_;
     std::vector<ClientPtr> clients_;    // of the current job, in order of arrival

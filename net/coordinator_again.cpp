@@ -189,10 +189,10 @@ void Coordinator::retire() {
 
 // Then this process ends soon, and the next rank serves the coordinator.
 bool Coordinator::own_rank_left() const {
-    return std::ranges::any_of(clients_, [&](const ClientPtr& c) {
-        return options_.process != 0 && c->left &&
-               welcome_.peers[size_t(c->rank)].process == options_.process;
-    });
+    return own_rank_failed_ || std::ranges::any_of(clients_, [&](const ClientPtr& c) {
+               return options_.process != 0 && c->left &&
+                      welcome_.peers[size_t(c->rank)].process == options_.process;
+           });
 }
 
 // The ring of those who are back, in the order that they had or that rank 0 asks for.

@@ -389,6 +389,17 @@ void Membership::report(int lost, const std::string& why) noexcept {
     end_job(lost, why);
 }
 
+void Membership::fail_alone(const std::string& why) noexcept {
+    if (!welcome_.rules.elastic || is_newcomer_) return report(-1, why);
+    if (status_.job_has_ended()) return;
+    asio::dispatch(io_, [this, message = wire::encode(wire::Abort{-1, why, wire::End::membership,
+                                                                  welcome_.generation})]() mutable {
+        answer_due_ = connection_->is_open();
+        connection_->send(std::move(message));
+    });
+    end_job(-1, why);
+}
+
 void Membership::link_lost(const std::string& why) noexcept {
     // A death, and an error that ends the job, are known at once; a link that broke by itself is
     // not.

@@ -111,6 +111,7 @@ class Membership {
     void send(std::string message);
     void abort(int lost, const std::string& why) noexcept;
     void report(int lost, const std::string& why) noexcept;
+    void fail_alone(const std::string& why) noexcept;  // see Communicator
     // A link of the ring is broken: the ring has ended, or in a job that is not elastic the job.
     void link_lost(const std::string& why) noexcept;
     void leave() noexcept;

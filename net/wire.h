@@ -39,7 +39,8 @@
 //                                    text whom the job waits for ("" unless it stalls)
 //   NOTICE      coordinator → rank   text for the log of every rank
 //   ABORT       both ways            i32 rank that was lost, or not reached while a ring is formed
-//                                    (-1: none), u8 what ends (End), text why
+//                                    (-1: none), u8 what ends (End; from a rank `membership`: it
+//                                    fails and leaves, the others go on), text why
 //   REJOIN      rank → coordinator   u64 job, u64 process, i64 steps done, text why ("": all
 //                                    agreed to, after a step): it has left the ring of this
 //                                    generation and waits for WELCOME to the next; text host id,

@@ -385,6 +385,8 @@ TEST_CASE("what is no file, or larger than any image, is a bad image; names cann
                           "a/3 \\x0a\\x1b[31merror: x.jpg: cannot be opened: No such file or "
                           "directory");
     CHECK(fault(4) == dir / "a/4.jpg: cannot be opened: No such file or directory");
+    fs::remove_all(dir / "b");
+    CHECK(fault(5) == "not a fault of the image");
     put_class(dir / "c\nd", 1);
     refuses({.train = dir.path()}, "'c\\x0ad' is not UTF-8 or holds control characters");
 }

@@ -64,7 +64,8 @@ int TrainRun::run() {
     } catch (const Left&) {
         return 0;
     } catch (const std::exception& error) {
-        communicator_.abort(error.what());
+        const bool for_all = !agreed_ || dynamic_cast<const JobError*>(&error);
+        for_all ? communicator_.abort(error.what()) : communicator_.fail_alone(error.what());
         trace_failure();
         if (save_after_failure(error) && is_done_) {
             log_.notice("this rank had done every step when it lost the others: ", error.what());
@@ -297,8 +298,9 @@ void TrainRun::tell_when_it_stops() {
 
 void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) const {
     if (double(skipped) > config_.max_bad * double(samples))
-        fail(skipped, " of ", samples, " ", what, " did not decode, more than --max-bad ",
-             config_.max_bad, " allows; `trainer check` names them all");
+        throw JobError(cat(skipped, " of ", samples, " ", what,
+                           " did not decode, more than --max-bad ", config_.max_bad,
+                           " allows; `trainer check` names them all"));
 }
 
 void TrainRun::validate() {

@@ -136,11 +136,13 @@ void ServerSync::answer(uint32_t file, uint64_t offset, std::span<std::byte> byt
 }
 
 // An answer that fails may be the first sign of a ring that breaks: then this throws the cause.
-void ServerSync::throw_if_broken() const {
+// Else a server or worker failed, on which all depend.
+void ServerSync::throw_cause(const std::exception& failure) const {
     const auto begin = Clock::now();
     while (!communicator_.ended() && Clock::now() - begin < kFirstCause)
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (communicator_.ended()) communicator_.barrier();
+    throw JobError(failure.what());
 }
 
 void ServerSync::keep_weights() {
@@ -172,9 +174,8 @@ void ServerSync::begin(const Batch& batch) try {
         answers_.notify();
     }
     if (options_.async) pull(kWeights);
-} catch (const std::exception&) {
-    throw_if_broken();
-    throw;
+} catch (const std::exception& failure) {
+    throw_cause(failure);
 }
 
 void ServerSync::start(std::span<const int64_t>) {
@@ -206,9 +207,8 @@ bool ServerSync::finish() {
     const auto begin = Clock::now();
     try {
         push_and_pull();
-    } catch (const std::exception&) {
-        throw_if_broken();
-        throw;
+    } catch (const std::exception& failure) {
+        throw_cause(failure);
     }
     waited_ += seconds_since(begin);
     return false;
@@ -321,9 +321,8 @@ void ServerSync::gather(Counters& counters) try {
     const auto begin = Clock::now();
     gather_all(counters);
     waited_ += seconds_since(begin);
-} catch (const std::exception&) {
-    throw_if_broken();
-    throw;
+} catch (const std::exception& failure) {
+    throw_cause(failure);
 }
 
 void ServerSync::gather_all(Counters& counters) {

@@ -87,7 +87,7 @@ class ServerSync final : public Sync {
     void push_and_pull();
     void gather_all(Counters& counters);
     void keep_weights();
-    void throw_if_broken() const;
+    [[noreturn]] void throw_cause(const std::exception& failure) const;
     void collect(size_t worker);
     // Of one worker, or of all: their sum.
     void update(std::span<Worker> workers);

@@ -191,9 +191,9 @@ void Trainer::fail_at(size_t bad, const Position& at) {
         if (!param->frozen && bad >= param->offset && bad < param->offset + param->shape.elems())
             where = cat("in the ", param->running ? "statistics" : "gradient", " of ", param->name,
                         " (", model_.layer_of(*param), ")");
-    fail("step ", at.step, ": NaN or infinity ", where,
-         "; the weights are those before the step. A smaller --lr or a longer --warmup usually "
-         "helps");
+    throw JobError(cat("step ", at.step, ": NaN or infinity ", where,
+                       "; the weights are those before the step. A smaller --lr or a longer "
+                       "--warmup usually helps"));
 }
 
 }  // namespace convoy
