@@ -230,6 +230,9 @@ class RingCommunicator final : public Communicator {
         progress.phase = phase;
         progress.since = Clock::now();
     }
+    void set_waiting(bool waits) override {
+        ++(waits ? membership_->progress().begun : membership_->progress().done);
+    }
     void abort(const std::string& why) noexcept override { membership_->report(-1, why); }
     void fail_alone(const std::string& why) noexcept override { membership_->fail_alone(why); }
     void leave() noexcept override { membership_->leave(); }

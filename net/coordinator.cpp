@@ -227,11 +227,10 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         regroup_.cut(rank, why);
         return spawn(io_.get_executor(), probe(rank, broken_));
     }
-    const std::string seen = watch_.last_seen(client.rank);
-    stop_job(client.rank, cat(client.name(), " was lost: ", why,
-                              stage_ == Stage::forming ? ", while the ring was being formed"
-                              : seen.empty()           ? ""
-                                                       : ", " + seen));
+    stop_job(client.rank,
+             cat(client.name(), " was lost: ", why,
+                 stage_ == Stage::forming ? ", while the ring was being formed"
+                                          : ", " + watch_.last_seen(client.rank, Clock::now())));
 }
 
 void Coordinator::refuse(Client& client, bool again, const std::string& reason) {

@@ -1,5 +1,7 @@
 // coordinator_time.cpp — the part of the coordinator that time drives: heartbeats, and for whom it
 // waits how long.
+#include <algorithm>
+
 #include "net/communicator.h"
 #include "net/coordinator.h"
 
@@ -29,9 +31,15 @@ asio::awaitable<void> Coordinator::tick() {
         wire::Heartbeat heartbeat;
         if (stage_ == Stage::running) heartbeat.phase = watch_.stall(now).substr(0, kStallText);
         const std::string beat = wire::encode(heartbeat);
+        heartbeat.done = 1;
+        const std::string late_beat = wire::encode(heartbeat);
+        const std::vector<int> late =
+            heartbeat.phase.empty() ? std::vector<int>() : watch_.waited_for(now);
         for (const ClientPtr& client : std::vector(clients_)) {
             // A heartbeat after messages that wait to be written adds nothing.
-            if (send && client->connection->drained()) client->connection->send(beat);
+            const bool is_late = std::ranges::find(late, client->rank) != late.end();
+            if (send && client->connection->drained())
+                client->connection->send(is_late ? late_beat : beat);
             if (client->job == job_) check_silence(*client, now);
         }
         for (const ClientPtr& client : newcomers_)

@@ -82,7 +82,7 @@ struct RankFetcher::Asker {
             connect(fetcher, rank);
             for (;; sent.pop_front()) {
                 send_waiting(sent);
-                receive(sent.front());
+                receive(fetcher, sent.front());
             }
         } catch (const Error& e) {
             why = e.what();
@@ -129,7 +129,7 @@ struct RankFetcher::Asker {
         if (!messages.empty()) send(link, messages);
     }
     // The answer to `request`. REFUSE is its error alone.
-    void receive(Request& request) {
+    void receive(RankFetcher& fetcher, Request& request) {
         uint64_t sum;
         const wire::Header header = receive_header(link, Fetcher::kMostBytes + sizeof sum);
         if (header.type == wire::Type::refuse) {
@@ -143,6 +143,7 @@ struct RankFetcher::Asker {
         } else {
             link.receive_all(request.bytes);
             link.receive_all(std::as_writable_bytes(std::span(&sum, 1)));
+            fetcher.membership_.progress().moved += request.bytes.size();
             if (sum != sum_of(request.what, request.bytes))
                 fail("data from ", link.peer(), " was damaged on its way");
             request.done.set_value();
@@ -271,6 +272,7 @@ void RankFetcher::answer(Link& link, const wire::Edge& edge) {
             wire::encode({wire::Type::bytes, edge.generation, 0, bytes.size() - wire::kHeaderBytes},
                          std::span(bytes).first<wire::kHeaderBytes>());
             link.send_all(bytes);
+            membership_.progress().moved += bytes.size();
         }
     } catch (const LinkLost&) {
         // It has what it wants, or the job ends.

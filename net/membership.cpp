@@ -301,7 +301,8 @@ void Membership::handle(const Message& message) {
             break;
         case Type::heartbeat: {
             const bool stood = !stalled_.empty();
-            stalled_ = wire::decode<wire::Heartbeat>(message.body).phase;
+            const auto beat = wire::decode<wire::Heartbeat>(message.body);
+            stalled_ = beat.phase, is_late_ = beat.done > 0;
             std::lock_guard lock(stall_mutex_);
             if (!stood && !stalled_.empty() && on_stall_) on_stall_(stalled_);
             break;
@@ -340,11 +341,11 @@ wire::Health Membership::state_of_health() const {
     } catch (const Error& cause) {
         return {false, cat(me, "; the job has ended: ", cause.what())};
     }
-    if (!stalled_.empty()) return {false, cat(me, "; no progress: ", stalled_)};
+    if (!stalled_.empty()) return {!is_late_, cat(me, "; no progress: ", stalled_)};
     const auto quiet = Clock::now() - heard_;
     if (quiet > std::max(stall_, 3 * std::max(heartbeat_, milliseconds(1'000))))
-        return {false, cat(me, "; the coordinator at ", connection_->remote(),
-                           " has been silent for ", quiet / std::chrono::seconds(1), " s")};
+        return {true, cat(me, "; the coordinator at ", connection_->remote(),
+                          " has been silent for ", quiet / std::chrono::seconds(1), " s")};
     if (regrouping_) return {true, cat(me, "; waiting for the coordinator to say who goes on")};
     return {true, ring_is_open_ ? me : cat(me, "; waiting for the connections between the ranks")};
 }

@@ -128,7 +128,7 @@ class Membership {
     void back_to_base();
     void admit();
     void ring_broken(uint32_t generation, const std::string& why, int lost) noexcept;
-    // The answer to HEALTH. Healthy is a rank that joins, or whose job makes progress.
+    // The answer to HEALTH. Not healthy is a rank for which the job waits, or whose job has ended.
     wire::Health health() const;
     wire::Health state_of_health() const;
     void send_abort(int lost, const std::string& why) noexcept;
@@ -154,7 +154,8 @@ class Membership {
          server_left_ = false, silence_logged_ = false;
     Clock::time_point heard_, in_ring_;  // of the coordinator; of that of the last ring
     std::string joining_ = "no word from the coordinator yet";
-    std::string stalled_;  // whom the job waits for, as the coordinator said last
+    std::string stalled_;   // whom the job waits for, as the coordinator said last
+    bool is_late_ = false;  // this rank is one of them
     std::mutex stall_mutex_;
     std::function<void(const std::string&)> on_stall_;
 

@@ -1,7 +1,6 @@
 #include "net/stall.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "net/roster.h"
 
@@ -60,13 +59,23 @@ std::string StallWatch::stall(Clock::time_point now) const {
     return cat(text, "all wait for ", names);
 }
 
-// By the numbers of the collectives that the ranks have begun.
+// Of those that may be to blame, the ranks that have begun the fewest waits: in a ring all have
+// begun the same ones. If all wait, and speak, these are to blame, unless they have begun as many
+// as others.
 std::vector<int> StallWatch::waited_for(Clock::time_point now) const {
-    const auto begun = [](const Rank& r) { return r.beat.begun; };
-    const auto [least, most] = std::ranges::minmax(ranks_ | std::views::transform(begun));
+    const auto is_suspect = [&](const Rank& r) {
+        return r.beat.begun == r.beat.done || now - r.heard > kQuiet;
+    };
+    const bool all_wait = std::ranges::none_of(ranks_, is_suspect);
+    uint64_t least = UINT64_MAX, most = 0;
+    for (const Rank& r : ranks_) {
+        most = std::max(most, r.beat.begun);
+        if (all_wait || is_suspect(r)) least = std::min(least, r.beat.begun);
+    }
     std::vector<int> ranks;
     for (int rank = 0; rank < int(ranks_.size()); ++rank)
-        if (ranks_[rank].beat.begun == least && (least < most || now - ranks_[rank].heard > kQuiet))
+        if (ranks_[rank].beat.begun == least &&
+            (all_wait ? least < most : is_suspect(ranks_[rank])))
             ranks.push_back(rank);
     return ranks;
 }
@@ -75,18 +84,20 @@ std::string StallWatch::describe(int rank, Clock::time_point now) const {
     const Rank& r = ranks_[rank];
     const auto quiet = duration_cast<milliseconds>(now - r.heard);
     std::string text = rank_name(rank, r.address);
+    if (quiet > kQuiet)
+        return cat(text, ", ", last_seen(rank, now), ": its machine answers, its process does not");
     if (!r.beat.phase.empty())
         text += cat(", in ", r.beat.phase, " since ",
                     duration_cast<seconds>(quiet + milliseconds(r.beat.phase_ms)).count(), " s");
-    if (quiet > kQuiet)
-        text += cat(", and silent for ", duration_cast<seconds>(quiet).count(),
-                    " s: its machine answers, its process does not");
     return text;
 }
 
-std::string StallWatch::last_seen(int rank) const {
-    const wire::Heartbeat& beat = ranks_[rank].beat;
-    return beat.phase.empty() ? "" : cat("at step ", beat.step, " in ", beat.phase);
+std::string StallWatch::last_seen(int rank, Clock::time_point now) const {
+    const Rank& r = ranks_[rank];
+    const std::string quiet =
+        fmt::format("{:.1f} s", std::chrono::duration<double>(now - r.heard).count());
+    if (r.beat.phase.empty()) return cat("silent for ", quiet);
+    return cat("last heard of ", quiet, " ago, at step ", r.beat.step, " in ", r.beat.phase);
 }
 
 }  // namespace convoy

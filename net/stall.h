@@ -22,16 +22,16 @@ class StallWatch {
     // waited in a collective for `patience` with nothing done and no byte moved. Otherwise "",
     // however long a rank computes while no other rank waits for it.
     std::string stall(Clock::time_point now) const;
-    // How long some rank has waited in a collective so, and for whom: none where all ranks are in
-    // the same one.
+    // How long some rank has waited so, and for whom: ranks that do not wait themselves, or are
+    // silent. None where all ranks wait in the same collective.
     std::chrono::milliseconds longest_wait(Clock::time_point now) const;
     std::vector<int> waited_for(Clock::time_point now) const;
     // The same text for the log: once, then again after twice that time, four times, …
     std::optional<std::string> report(Clock::time_point now);
 
     int world() const { return int(ranks_.size()); }
-    // "at step 812 in backward", from the rank's last heartbeat; "" if there was none.
-    std::string last_seen(int rank) const;
+    // "last heard of 0.7 s ago, at step 812 in backward": it may have gone on since.
+    std::string last_seen(int rank, Clock::time_point now) const;
 
  private:
     struct Rank {

@@ -36,7 +36,8 @@
 //   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
 //   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,
 //                                    u32 ms in this phase, text phase; from the coordinator: zeros,
-//                                    text whom the job waits for ("" unless it stalls)
+//                                    but `done` 1 to a rank that the job waits for, text whom the
+//                                    job waits for ("" unless it stalls)
 //   NOTICE      coordinator → rank   text for the log of every rank
 //   ABORT       both ways            i32 rank that was lost, or not reached while a ring is formed
 //                                    (-1: none), u8 what ends (End; from a rank `membership`: it

@@ -166,6 +166,7 @@ Batch* TrainRun::next_batch() {
 }
 
 void TrainRun::train_epoch() {
+    communicator_.set_progress(at_.step, Phase::kData);
     loader_->start(uint32_t(at_.epoch), at_.consumed);
     while (Batch* batch = next_batch()) {
         // By position rather than by steps done, which a change of --batch would shift.

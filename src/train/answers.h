@@ -74,6 +74,14 @@ class Answers {
     std::mutex& mutex;  // guards what answers read; notify() after each change of it
 };
 
+// A wait for other ranks beside collectives, for as long as this lives.
+struct Waiting {
+    explicit Waiting(Communicator& c) : communicator(c) { communicator.set_waiting(true); }
+    ~Waiting() { communicator.set_waiting(false); }
+    Waiting(const Waiting&) = delete;
+    Communicator& communicator;
+};
+
 // Answers that are written into our memory: nobody leaves before they are here.
 struct OnWay {
     std::vector<std::future<void>> answers = {};

@@ -138,6 +138,7 @@ OnWay Pipeline::fetch(int rank, Kind kind, size_t piece, size_t begin, std::span
 
 void Pipeline::wait(OnWay& answers) {
     const auto start = Clock::now();
+    const Waiting waiting(communicator_);
     answers.get();
     waited_ += seconds_since(start);
 }

@@ -219,6 +219,7 @@ void ServerSync::push_and_pull() {
     counted_ = true;
     answers_.notify();
     if (options_.async) {
+        const Waiting waiting(communicator_);
         const uint64_t all =
             params_.updated_size * sizeof(float) + uint64_t(options_.servers) * sizeof(StepBlock);
         const auto is_gone = [&] { return taken_ >= all || !failure_.empty(); };
@@ -238,6 +239,7 @@ void ServerSync::push_and_pull() {
 void ServerSync::pull(uint32_t kind) {
     StepBlock sums;  // apart: another server may not have this rank's own yet
     OnWay on_way;
+    const Waiting waiting(communicator_);
     const int64_t step = step_ + 1;
     for (const bool own : {false, true})  // what is copied comes last: it waits
         for (int s = 0; s < options_.servers; ++s) {
@@ -334,6 +336,7 @@ void ServerSync::gather_all(Counters& counters) {
     std::vector<std::vector<float>> state(optimizer_.state().size(),
                                           std::vector<float>(params_.state_size));
     OnWay on_way;
+    std::optional<Waiting> waiting(communicator_);
     for (int s = 0; s < options_.servers; ++s)
         for (size_t i = 0; i < state.size(); ++i) {
             Slice slice = slice_of(s);
@@ -343,6 +346,7 @@ void ServerSync::gather_all(Counters& counters) {
                     state[i].data() + slice.begin);
         }
     on_way.get();
+    waiting.reset();
     Totals own;
     {
         std::lock_guard lock(answers_.mutex);
