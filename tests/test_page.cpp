@@ -426,7 +426,7 @@ TEST_CASE("program: --page, watch and page show the same run, and idle visitors 
     CHECK(has(state["events"].dump(), "rank 0 ("));
     rank1.kill(SIGINT);
     CHECK(rank1.wait() == 128 + SIGINT);
-    CHECK(has(rank1.output(), "used: "));
+    CHECK(has(rank1.output(), "all ranks together: "));
 
     const auto [status, text] = run_trainer({"watch", folder / "heir"});
     CHECK(status == 0);

@@ -219,15 +219,22 @@ void TrainRun::print_ranks() const {
 // Where shares split groups of batch norm, whose statistics differ then from one rank's.
 std::string TrainRun::split_groups() const {
     if (config_.bn_group == 0 || !model_->has_batch_norm() || !sharing_.parts.empty()) return "";
-    std::vector<std::string> cuts;
-    for (int rank = 0; rank + 1 < setup_.world(); ++rank)
-        if (const int64_t cut = share_of(config_.batch, setup_.shares.weights, rank).end;
-            cut % config_.bn_group != 0)
-            cuts.push_back(std::to_string(cut));
+    const auto cuts_of = [&](int64_t images) {
+        std::vector<std::string> cuts;
+        for (int rank = 0; rank + 1 < setup_.world(); ++rank)
+            if (const int64_t cut = share_of(images, setup_.shares.weights, rank).end;
+                cut < images && cut % config_.bn_group != 0)
+                cuts.push_back(std::to_string(cut));
+        return cuts;
+    };
+    std::vector<std::string> cuts = cuts_of(config_.batch);
+    const bool only_last = cuts.empty();
+    if (only_last) cuts = cuts_of(loader_->samples() % config_.batch);
     if (cuts.empty()) return "";
     return cat(
-        "batch norm: shares end at image ", join_text(cuts, " and "),
-        " of a batch and split groups of ", config_.bn_group,
+        "batch norm: shares end at image ", join_text(cuts, " and "), " of ",
+        only_last ? "the last batch of an epoch" : "a batch", " and split groups of ",
+        config_.bn_group,
         ", whose statistics are taken over smaller ones: losses are not quite those of other "
         "shares");
 }

@@ -129,7 +129,9 @@ void Utilisation::forget() {
 std::string Utilisation::text() const {
     if (seconds_ <= 0) return "";
     return fmt::format(
-        "used: {:.0f} % of a core and at most {} of memory a rank, {} sent, {} read from disk",
+        "used per rank: {:.0f} % of a core, at most {} of memory; all ranks together: {} sent, {} "
+        "read "
+        "from disk",
         100 * cpu_ / seconds_, bytes_text(most_memory_), bytes_text(sent_), bytes_text(read_));
 }
 
