@@ -14,6 +14,9 @@ TEST_CASE("learning rate: warm-up is linear and ends at the base rate") {
     CHECK(learning_rate(config, 0.5, 9, 100, 10) == doctest::Approx(0.25));
     CHECK(learning_rate(config, 0.5, 19, 100, 10) == doctest::Approx(0.5));
     CHECK(learning_rate(config, 0.5, 99, 100, 10) == doctest::Approx(0.5));
+    config.warmup = 0.5;  // 1.5 steps of an epoch of 3
+    for (const auto& [step, lr] : {std::pair(0, 1 / 1.5), {1, 1.0}, {2, 1.0}})
+        CHECK(learning_rate(config, 1, step, 6, 3) == doctest::Approx(lr));
 }
 
 TEST_CASE("learning rate: cosine falls from the base to nothing, step by its factor") {

@@ -19,7 +19,7 @@ double learning_rate(const Config& config, double base, int64_t step, int64_t to
                         : between(base, base / 25e4, (at - up) / down);
     }
     const double warmup = config.warmup * double(per_epoch);
-    if (double(step) < warmup) return base * double(step + 1) / std::max(warmup, 1.0);
+    if (double(step) < warmup) return base * std::min(double(step + 1) / warmup, 1.0);
     if (config.schedule == Schedule::kConstant) return base;
     if (config.schedule == Schedule::kStep) {
         const double epochs = double(step) / double(std::max<int64_t>(per_epoch, 1));
