@@ -25,6 +25,7 @@ class FileSource final : public Source {
                LeftOut left_out = {});
 
     std::string name(size_t i) const override;
+    std::string title(size_t i) const override { return path(i); }
     void read(size_t i, std::vector<uint8_t>& bytes) const override;
     uint64_t fingerprint() const override { return fingerprint_; }
     uint64_t bytes(size_t i) const override { return files_[i].bytes; }

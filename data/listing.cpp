@@ -109,13 +109,14 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
 
 }  // namespace
 
-FileList read_list(const std::string& path) {
+FileList read_list(const std::string& path, bool needs_labels) {
     FileList list{split_path(path).first};
     std::map<Label, int32_t> seen;
     int64_t number = 0;
     for (std::string& line : read_lines(path, 1ull << 32)) {
         ++number;
         if (line.empty()) continue;
+        if (!needs_labels && line.find('\t') == std::string::npos) line += "\t?";
         const size_t tab = line.rfind('\t');
         if (tab == std::string::npos || tab == 0 || tab + 1 == line.size() || !is_utf8(line))
             fail("data '", path, "', line ", number,

@@ -28,13 +28,13 @@ struct Listing {
 Listing list_place(const Place& place, const Names& base, const DataOptions& options,
                    const Remote& remote, Log& log);
 
-// Lines of path, tab, label.
+// Lines of path, tab, label; the label may be missing where none is needed.
 struct FileList {
     std::string folder;  // where paths begin: that of the list
     std::vector<ImageFile> files = {};
     // Each that occurs, once; the label of a file is its place here.
     std::vector<Label> labels = {};
 };
-FileList read_list(const std::string& path);
+FileList read_list(const std::string& path, bool needs_labels = true);
 
 }  // namespace convoy

@@ -283,7 +283,7 @@ std::shared_ptr<const Source> open_for_classes(const DataOptions& options, const
 }
 
 std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
-                                   const DataOptions& options, Log& log) {
+                                   const DataOptions& options, Log& log, Names& faults) {
     const Remote remote = remote_of(options, log);
     std::vector<SourcePtr> all;
     std::vector<ImageFile> files;  // of the source that comes next
@@ -291,7 +291,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
         if (!files.empty())
             all.push_back(std::make_shared<FileSource>("", Names(), std::exchange(files, {})));
     };
-    for (const std::string& path : paths) {
+    const auto open = [&](const std::string& path) {
         const size_t before = files.size();
         const bool is_list = path.ends_with(".txt") || path.ends_with(".tsv");
         LeftOut left_out;
@@ -303,17 +303,17 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
             files.push_back({path, -1, 0});
         if (files.size() > before) {
             tell_left_out(path, left_out, log);
-            continue;
+            return;
         }
         if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads: name files");
         end_files();
         const Places places = find_places(path, remote);
         const Place& place = places.train;
         if (place.is_list) {
-            FileList list = read_list(path);
+            FileList list = read_list(path, /*needs_labels=*/false);
             all.push_back(
                 std::make_shared<FileSource>(list.folder, Names(), std::move(list.files)));
-            continue;
+            return;
         }
         if (place.shards.empty())
             fail("folder '", path, "' has no images",
@@ -324,8 +324,16 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
         std::vector<std::vector<int32_t>> class_of;
         for (const Shard& shard : shards) class_of.emplace_back(shard.index.labels.size());
         all.push_back(std::make_shared<ShardSource>(std::move(shards), Names(), class_of));
+    };
+    for (const std::string& path : paths) {
+        try {
+            open(path);
+        } catch (const Error& error) {
+            faults.push_back(error.what());
+        }
     }
     end_files();
+    if (all.empty() && !faults.empty()) fail(join_text(faults, "; "));
     return all;
 }
 

@@ -75,7 +75,7 @@ std::string ShardSource::title(size_t i) const {
     const auto [shard, sample] = place(i);
     const auto& [file, storage, index] = shards_[shard];
     const std::string member = tar_member_name(*storage, index.offsets[sample]);
-    return member.empty() ? name(i) : cat(file, "/", printable(member));
+    return member.empty() ? name(i) : cat(file, "/", member);
 }
 
 void ShardSource::read(size_t i, std::vector<uint8_t>& bytes) const {

@@ -31,7 +31,8 @@ class Source {
     int32_t label(size_t i) const { return labels_[i]; }
 
     virtual std::string name(size_t i) const = 0;  // for people: "flowers/train/hat/0012.jpg"
-    // The same, but by the name that a sample has in its shard. May read; does not throw.
+    // The file's name as it is, with the name that a sample has in its shard: any bytes. May read;
+    // does not throw.
     virtual std::string title(size_t i) const { return name(i); }
     // Whether samples come in their order, an epoch after begin_epoch() (pipe_source.h). A label is
     // known once its sample has been read.
@@ -120,8 +121,10 @@ std::shared_ptr<const Source> open_for_classes(const DataOptions& options,
                                                const std::vector<std::string>& classes, Log& log);
 
 // What predict is given, in that order: images, folders of them, and sets as of open_data, whose
-// labels do not count and may be missing. Consecutive files are one source.
+// labels do not count and may be missing. Consecutive files are one source. What cannot be opened
+// is named in `faults`. Throws Error where nothing can.
 std::vector<std::shared_ptr<const Source>> open_images(const std::vector<std::string>& paths,
-                                                       const DataOptions& options, Log& log);
+                                                       const DataOptions& options, Log& log,
+                                                       std::vector<std::string>& faults);
 
 }  // namespace convoy

@@ -528,7 +528,8 @@ TEST_CASE("samples without a label are left out of training, and a test set of t
     CHECK(found["left_out"][30] ==
           cat(dir / "many.tar", ", byte ", 30 * 2048 + 512,
               ": no label: neither .cls, nor .json with one, nor a folder"));
-    const auto images = open_images({dir / "set/test-0.tar", dir / "set"}, {}, quiet.log);
+    std::vector<std::string> faults;
+    const auto images = open_images({dir / "set/test-0.tar", dir / "set"}, {}, quiet.log, faults);
     REQUIRE(images.size() == 2);  // for predict
     CHECK(images[0]->size() == 1);
     CHECK(images[1]->size() > 2);

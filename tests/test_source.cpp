@@ -447,14 +447,26 @@ TEST_CASE("predict's files and folders are one source, in the order given; lists
         put(dir / "odd.name", "BM345");
     put(dir / "list.txt", "z/2.jpg\t0\nz/1.png\t1\n"), put(dir / "empty.jpg", "");
     Quiet quiet;
+    std::vector<std::string> faults;
     const auto open_files = [&](const std::vector<std::string>& paths) {
-        const auto sources = open_images(paths, {}, quiet.log);
+        const auto sources = open_images(paths, {}, quiet.log, faults);
         CHECK(sources.size() == 1);
         return sources.at(0);
     };
     CHECK(names(*open_files({dir / "list.txt"})) ==
           std::vector<std::string>{dir / "z/2.jpg", dir / "z/1.png"});
-    CHECK(open_images({dir / "empty.jpg", dir / "list.txt", dir / "z"}, {}, quiet.log).size() == 3);
+    CHECK(open_images({dir / "empty.jpg", dir / "list.txt", dir / "z"}, {}, quiet.log, faults)
+              .size() == 3);
+    put(dir / "bare.txt", "z/2.jpg\r\n\nz/1.png\t5\n");
+    CHECK(names(*open_files({dir / "bare.txt"})) ==
+          std::vector<std::string>{dir / "z/2.jpg", dir / "z/1.png"});
+    CHECK(faults.empty());
+    CHECK(open_images({dir / "z", dir / "gone.jpg", dir / "z"}, {}, quiet.log, faults).size() == 2);
+    REQUIRE(faults.size() == 1);
+    CHECK(faults[0].find("gone.jpg") != std::string::npos);
+    put(dir / "two\nlines.png");
+    CHECK(open_files({dir / "two\nlines.png"})->title(0) == dir / "two\nlines.png");
+    CHECK(open_files({dir / "two\nlines.png"})->name(0) == dir / "two\\x0alines.png");
     const auto source = open_files({dir / "z", dir / "odd.name"});
     CHECK(names(*source) == std::vector<std::string>{dir / "z/1.png", dir / "z/2.jpg",
                                                      dir / "z/deep/3.jpg", dir / "odd.name"});

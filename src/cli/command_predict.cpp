@@ -7,6 +7,7 @@
 #include "data/loader.h"
 #include "src/base/check.h"
 #include "src/base/terminal.h"
+#include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
 #include "src/report/explain.h"
@@ -31,15 +32,19 @@ static void print_prediction(const std::string& name, std::span<const float> pro
         text += fmt::format("  {} {:.1f} %", classes[i], 100 * probabilities[i]);
     }
     if (as_json)
-        text = json{{"event", "predict"}, {"file", name}, {"top5", best}}.dump(
-            -1, ' ', false, json::error_handler_t::replace);
-    fmt::print("{}{}\n", as_json ? "" : name, text);
+        text = json{
+            {"event", "predict"},
+            {"file", is_utf8(name) ? name : printable(name)},
+            {"top5",
+             best}}.dump(-1, ' ', false, json::error_handler_t::replace);
+    fmt::print("{}{}\n", as_json ? "" : printable(name), text);
 }
 
 // FOLDER/<name>.heat.jpg; the end of the image's path is in the name, and where there is such a
 // file of this run already, a number.
-static void write_heat(const std::string& folder, std::string name, const Image& picture,
+static void write_heat(const std::string& folder, const std::string& title, const Image& picture,
                        std::set<std::string>& written) {
+    std::string name = printable(title);
     std::ranges::replace(name, '/', '_');
     if (name.size() > 200) name.erase(0, name.size() - 200);
     name.erase(0, name.find_first_not_of("._"));  // hidden, and ".."
@@ -102,19 +107,23 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
 static int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
     const Config& config = line.config;
     if (line.files.empty()) fail("predict needs images: trainer predict --from RUN FILE|DIR...");
-    const auto sources = open_images(line.files, data_options(config), log);
+    std::vector<std::string> faults;
+    const auto sources = open_images(line.files, data_options(config), log, faults);
     LoaderOptions options = loader_options(config, {1.0}, 0);
     options.batch = 1;
     for (const auto& source : sources)
         options.batch = std::clamp<int64_t>(int64_t(source->size()), options.batch, 16);
     options.training = false;
     TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch), log);
-    bool is_good = true;
+    bool is_good = faults.empty();
     std::set<std::string> written;  // heat maps
     for (const auto& source : sources) {
         is_good = predict_all(config, source, trained, options, stop, written, log) && is_good;
         if (stop()) return 128 + stop();
     }
+    for (const std::string& fault : faults) fmt::print(stderr, "error: {}\n", fault);
+    if (!written.empty())
+        log.info("wrote ", config.explain, "/: ", counted(int64_t(written.size()), "heat map"));
     return is_good ? 0 : 1;
 }
 
