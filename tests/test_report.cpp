@@ -275,6 +275,19 @@ TEST_CASE("program: reports, a gate that closes, and heat maps") {
     CHECK(json::parse(read_file(dir / "rep/report.json"))["images"] == 8);
     CHECK(read_file(dir / "rep/report.html").find("data:image/jpeg;base64,/9j/") !=
           std::string::npos);
+    const Image grey{20, 30, std::vector<uint8_t>(600, 90), 1};
+    const std::vector<uint8_t> png = encoded(grey, ".png");
+    std::ofstream(dir / "x.png", std::ios::binary)
+        .write(reinterpret_cast<const char*>(png.data()), std::streamsize(png.size()));
+    for (const char* name : {"own/circle", "own/square", "own/triangle"}) {
+        std::filesystem::create_directories(dir / name);
+        std::filesystem::copy_file(dir / "x.png", dir / (std::string(name) + "/x.png"));
+    }
+    const std::string own = go({"eval", "--from", run, "--device", "cpu", "--val", dir / "own",
+                                "--report", dir / "own-report"},
+                               0);
+    CHECK(own.find("3 images of " + (dir / "own")) != std::string::npos);
+    CHECK(json::parse(read_file(dir / "own-report/report.json"))["data"] == dir / "own");
     const std::string gate = go({"eval", "--from", run, "--device", "cpu", "--min-recall", "1"}, 3);
     CHECK(gate.find("--min-recall asks for 100.0 % of each class") != std::string::npos);
     go({"report", run}, 0);
@@ -283,11 +296,10 @@ TEST_CASE("program: reports, a gate that closes, and heat maps") {
           std::string::npos);
     CHECK(go({"report"}, 1).find("report needs runs") != std::string::npos);
 
-    const Image grey{20, 30, std::vector<uint8_t>(600, 90), 1};
-    const std::vector<uint8_t> png = encoded(grey, ".png");
-    std::ofstream(dir / "x.png", std::ios::binary)
-        .write(reinterpret_cast<const char*>(png.data()), std::streamsize(png.size()));
-    go({"predict", "--from", run, "--device", "cpu", "--explain", dir / "heat", dir / "x.png"}, 0);
+    CHECK(
+        go({"predict", "--from", run, "--device", "cpu", "--explain", dir / "heat", dir / "x.png"},
+           0)
+            .find("wrote " + (dir / "heat")) != std::string::npos);
     size_t pictures = 0;
     for (const auto& entry : std::filesystem::directory_iterator(dir / "heat"))
         pictures += entry.path().string().ends_with("x.png.heat.jpg");

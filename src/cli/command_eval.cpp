@@ -30,6 +30,13 @@ static void take_data_options(const CommandLine& line, Config& config, Log& log)
     for (const char* name : {"data", "val", "val-split", "label-offset", "generated", "seed"})
         if (!line.given.contains(name) && trained.contains(name))
             set_option(config, name, trained.at(name));
+    if (line.given.contains("val")) config.val_split = 0;
+}
+
+// Where the images to evaluate on come from; for the report without what a URL hides.
+static std::string data_name(const Config& config) {
+    if (!config.val.empty()) return public_name(config.val);
+    return config.data.empty() ? "the generated set" : public_name(config.data);
 }
 
 // The images to evaluate on; the same on every rank.
@@ -38,7 +45,7 @@ static std::shared_ptr<const Source> open_images(JobSession& job,
     const Config& config = job.config;
     std::shared_ptr<const Source> source;
     // A set for this model may lack some of its classes; a split or the generated set may not.
-    if (!config.data.empty() && config.val_split == 0) {
+    if (!(config.data + config.val).empty() && config.val_split == 0) {
         DataOptions options = data_options(config);
         if (!config.val.empty()) options.train = config.val;
         source = open_for_classes(options, classes, job.log);
@@ -46,7 +53,7 @@ static std::shared_ptr<const Source> open_images(JobSession& job,
         const DataSet data = open_data(data_options(config, classes), job.log);
         source = data.val ? data.val : data.train;
     }
-    compare_data(job, {source, nullptr, cat(source->size(), " images of ", config.data)});
+    compare_data(job, {source, nullptr, cat(source->size(), " images of ", data_name(config))});
     return source;
 }
 
@@ -80,8 +87,7 @@ static int eval_in_job(JobSession& job) {
     TrainedModel trained = load_trained_model(config, job.communicator(), max_batch, job.log);
     const std::shared_ptr<const Source> source = open_images(job, trained.card.classes);
     job.log.info("model ", trained.file, ", ", trained.backend->description());
-    job.log.info("data  ", source->size(), " images of ",
-                 config.data.empty() ? "the generated set" : config.data);
+    job.log.info("data  ", source->size(), " images of ", data_name(config));
 
     Loader loader(source, trained.card.preprocess(), options,
                   lend_slots(*trained.backend, *trained.model, 2, options.packed));
@@ -110,9 +116,7 @@ static int eval_in_job(JobSession& job) {
     if (evaluator.stopped()) return 128 + evaluator.stopped();
     if (job.rank() != 0) return 0;
     print_result(sums, seconds, trained.card.classes.size(), config.json);
-    const Evaluated result{trained.file,
-                           config.data.empty() ? "the generated set" : public_name(config.data),
-                           trained.card, sums, quality};
+    const Evaluated result{trained.file, data_name(config), trained.card, sums, quality};
     if (!config.report.empty()) {
         write_eval_report(config.report, result);
         job.log.info("wrote ", config.report, "/report.html and report.json");
