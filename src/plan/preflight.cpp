@@ -36,38 +36,16 @@ JobTiming time_copy(const JobSetup& setup, Communicator& communicator,
                     setup.job.stop);
 }
 
-// What to expect of the job as configured, and what would be faster.
-std::vector<std::string> expectations(const JobTiming& timing, const JobSetup& setup) {
-    std::vector<std::string> lines;
-    const Config& config = setup.config;
+// The link that limits the job. How fast it is, is told by its first steps.
+std::string slowest_link(const JobTiming& timing, const Config& config) {
     const EdgeTiming slowest =
         *std::ranges::min_element(timing.edges, {}, &EdgeTiming::bytes_per_second);
-    lines.push_back(fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms",
-                                slowest.from, slowest.to, mbit_per_second(slowest),
-                                1e3 * slowest.latency_seconds));
-    // What follows is about sums that are waited for.
-    if (config.sync != SyncKind::kRing || config.fragments > 1) return lines;
-    if (config.sync_every == 1)
-        lines.back() +=
-            fmt::format("; buckets of {:.1f} MB", double(timing.bucket_bytes) / (1 << 20));
-    const PlanSetting own = setting_of(config, timing);
-    const Prediction expected =
-        predict(timing, own, config.batch, setup.shares.weights, config.sync_every);
-    lines.push_back(fmt::format(
-        "expected: {:.1f} img/s, {:.0f} % of what the ranks compute without network, if images are "
-        "decoded as fast",
-        expected.images_per_second, 100 * expected.efficiency()));
-    const auto choices =
-        plan_choices(timing, config.batch, setup.shares.weights, config.sync_every, config.factors);
-    const PlanChoice& best = best_choice(choices);
-    const double speed = best.prediction.images_per_second;
-    if (best.ranks() == 1)
-        lines.push_back(fmt::format("rank 0 alone would reach about {:.1f} img/s", speed));
-    else if (best.ranks() == setup.world() && best.setting != own &&
-             speed > 1.05 * expected.images_per_second)
-        lines.push_back(
-            fmt::format("faster: {}, about {:.1f} img/s", options_text(best, false), speed));
-    return lines;
+    std::string text =
+        fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms", slowest.from,
+                    slowest.to, mbit_per_second(slowest), 1e3 * slowest.latency_seconds);
+    if (config.sync == SyncKind::kRing && config.sync_every == 1)
+        text += fmt::format("; buckets of {:.1f} MB", double(timing.bucket_bytes) / (1 << 20));
+    return text;
 }
 
 // --share auto: this rank's weight, by its speed on a part of the batch as large as the mean.
@@ -106,7 +84,7 @@ Preflight run_preflight(JobSetup& setup) {
     for (const std::string& warning :
          plan_warnings(timing, setup.job.peers(), config.batch, setup.shares.weights))
         setup.job.log.notice(warning);
-    return {timing.bucket_bytes, expectations(timing, setup)};
+    return {timing.bucket_bytes, slowest_link(timing, config)};
 }
 
 }  // namespace convoy

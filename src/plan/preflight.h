@@ -1,5 +1,5 @@
 // preflight.h — a short measurement before a job of several ranks trains: does an edge or a rank
-// stand out, and how fast will the job be?
+// stand out?
 #pragma once
 
 #include "src/job/job_setup.h"
@@ -7,8 +7,8 @@
 namespace convoy {
 
 struct Preflight {
-    size_t bucket_bytes = 0;          // --bucket, or by the slowest link
-    std::vector<std::string> report;  // rank 0's lines about what to expect
+    size_t bucket_bytes = 0;  // --bucket, or by the slowest link
+    std::string link = {};    // rank 0's line about that link
 };
 
 // Times edges and ranks with a small copy of the model, which is gone afterwards; names on rank 0's

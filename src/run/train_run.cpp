@@ -12,8 +12,8 @@
 
 namespace convoy {
 
-TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations)
-    : setup_(setup), bucket_bytes_(bucket_bytes), expectations_(std::move(expectations)) {
+TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link)
+    : setup_(setup), bucket_bytes_(bucket_bytes), link_(std::move(link)) {
     // A checkpoint between the two parts of a run is of the first one. Other ranks follow in
     // agree().
     const Position at = setup_.resumed ? setup_.resumed->meta.position : Position{};
@@ -209,6 +209,7 @@ void TrainRun::train_epoch() {
             take_usage();
             if (at_.step >= usage_->next_step()) usage_->tell(at_.step, communicator_, clocks());
         }
+        advise();
         const int agreed = trainer_->stop_agreed();
         if (agreed != kNewRing) stopped_ = agreed;
         const bool can_check = config_.check_every > 0 && !drift_ &&

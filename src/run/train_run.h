@@ -62,8 +62,8 @@ void regroup_before_start(JobSession& job, const std::vector<int>& ring);
 
 class TrainRun {
  public:
-    // expectations: lines of the pre-flight for the log. `setup` must outlive the run.
-    TrainRun(JobSetup& setup, size_t bucket_bytes, std::vector<std::string> expectations);
+    // link: the pre-flight's line about the network. `setup` must outlive the run.
+    TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link = "");
     ~TrainRun();
     // Trains to the end, or to the step at which all ranks agree to stop. Returns the exit status.
     // When it fails, the other ranks get the cause and the last whole step is saved. Throws
@@ -143,6 +143,8 @@ class TrainRun {
     void print_start() const;
     void print_settings() const;
     void print_ranks() const;
+    void print_advice() const;
+    void advise();
     std::string split_groups() const;
     std::string memory_text() const;
     size_t averaged_floats() const;  // with --sync-every
@@ -164,7 +166,7 @@ class TrainRun {
     Log& log_ = setup_.job.log;
     Communicator& communicator_ = setup_.communicator();
     const size_t bucket_bytes_;
-    const std::vector<std::string> expectations_;
+    const std::string link_;
     std::shared_ptr<const Source> train_source_, val_source_;  // with decoded images kept
     std::unique_ptr<Backend> backend_;
     std::vector<std::unique_ptr<Backend>> replica_backends_;  // --replicas
@@ -220,6 +222,7 @@ class TrainRun {
     int wish_ = 0;                            // of this rank, as it went into the last sums
     std::optional<Clock::time_point> asked_;  // to leave, since when
     bool planned_ = false;                    // the ring ends by part()
+    bool is_advised_ = false;                 // whether one rank would be faster
     bool told_to_wait_ = false;               // that a signal waits for the next average
     bool is_done_ = false;                    // nothing is left to do but to save and to say so
     std::atomic<bool> writes_stall_{false};

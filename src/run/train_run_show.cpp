@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "src/base/check.h"
 #include "src/run/pictures.h"
@@ -42,6 +43,23 @@ void TrainRun::tell_usage() {
     take_usage();
     usage_->tell(at_.step, communicator_, clocks());
     take_usage();
+}
+
+// Once, when some steps have shown how long ranks compute and how long they wait.
+void TrainRun::advise() {
+    if (is_advised_ || setup_.world() == 1 || config_.sync != SyncKind::kRing ||
+        config_.sync_every > 1 || config_.pipeline > 1)
+        return;
+    const Clocks now = clocks();
+    const double own = now.compute + now.data_wait - pace_.compute - pace_.data_wait;
+    const double waited = now.net_wait - pace_.net_wait;
+    const int64_t steps = at_.step - pace_step_;
+    if (steps < 20 || own + waited < 2) return;
+    is_advised_ = true;
+    const std::vector<double>& shares = setup_.shares.weights;
+    const double part = shares[0] / std::accumulate(shares.begin(), shares.end(), 0.0);
+    const std::string text = advice_of_network(own, waited, double(steps * config_.batch), part);
+    if (!text.empty() && setup_.rank() == 0) log_.notice(text);
 }
 
 void TrainRun::take_usage() {

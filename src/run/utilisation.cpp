@@ -19,6 +19,16 @@ const char* const Utilisation::kNames[] = {"seconds",  "data_wait", "net_wait", 
                                            "compute",  "cpu",       "memory",   "sent",
                                            "received", "read",      "gpu",      "gpu_memory"};
 
+std::string advice_of_network(double own, double waited, double images, double part) {
+    const double here = images * part / own, together = images / (own + waited);
+    if (part <= 0 || !(here > 1.1 * together)) return "";
+    return fmt::format(
+        "this machine alone would train about {:.0f} img/s, the job trains {:.0f}: it waits for "
+        "the network {:.0f} % of the time. Try --sync-every 20 --outer nesterov (DiLoCo), a larger "
+        "--batch, or one machine",
+        here, together, 100 * waited / (own + waited));
+}
+
 // Bytes in memory now; -1 where there is no /proc.
 static double resident_bytes() {
     double pages = -1;

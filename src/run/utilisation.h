@@ -23,6 +23,11 @@ struct Clocks {
     double data_wait = 0, net_wait = 0, net_busy = 0, compute = 0;
 };
 
+// What a user can do if this rank alone would be faster than the job, which trained `images`,
+// `part` of them here in `own` seconds beside those that it waited for the network; "" if it would
+// not.
+std::string advice_of_network(double own, double waited, double images, double part);
+
 class Utilisation {
  public:
     // gpu: the UUID of what this rank computes on; "": none. Counts from now on.
