@@ -178,7 +178,7 @@ class RingCommunicator final : public Communicator {
         }
         rank_ = connected.welcome.rank, world_ = connected.welcome.world;
         Ranks ranks{peers_of(connected.welcome), {}, ""};
-        ranks.why = cat("generation ", connected.welcome.generation, ": ", connected.welcome.why);
+        ranks.why = cat("ring ", connected.welcome.generation, ": ", connected.welcome.why);
         for (const wire::Member& peer : connected.welcome.peers)
             ranks.before.push_back(
                 int(std::ranges::find(me_.peers, peer.process, &wire::Member::process) -

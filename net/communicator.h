@@ -93,7 +93,7 @@ struct Peer {
 struct Ranks {
     std::vector<Peer> peers;  // by rank
     std::vector<int> before;  // the rank that each was in the ring that broke
-    std::string why;          // "generation 4: rank 2 (…) lost: …; 3 ranks, step 812 redone"
+    std::string why;          // "ring 4: rank 2 (…) lost: …; 3 ranks, step 812 redone"
 };
 
 class Communicator {

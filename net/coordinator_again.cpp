@@ -20,17 +20,16 @@ namespace {
 constexpr milliseconds kAgain{200};    // before a newcomer is asked once more
 constexpr size_t kMostNewcomers = 64;  // who wait at a time
 
-std::string left_behind(uint32_t generation) {
-    return cat("the job went on without this rank, in generation ", generation,
-               ": it was not heard of for too long; started again with --join it takes part again");
-}
+const char* const kLeftBehind =
+    "the job went on without this rank, which was not heard of for too long; started again with "
+    "--join it takes part again";
 
 }  // namespace
 
 // From here on the ring of this generation is no more, and its ranks are asked to come back.
 void Coordinator::break_ring(int lost, const std::string& why) {
     const std::string cause = lost < 0 ? why : cat(names()[size_t(lost)], ": ", why);
-    log(cat("generation ", generation_, " ends: ", cause));
+    log(cat("ring ", generation_, " ends: ", cause));
     // Who computes comes back when the step is done, who opened edges at once.
     if (stage_ != Stage::forming) due_ = Clock::time_point::max();
     stage_ = Stage::regrouping;
@@ -90,7 +89,7 @@ void Coordinator::add_again(Socket socket, const wire::Rejoin& rejoin) {
                                     welcome_.world + int(newcomers_.size()) >= wire::kMaxWorld);
     const bool is_anew = stage_ == Stage::gathering && generation_ == 1;  // in a killed one's place
     if (is_anew || !elastic() || rejoin.job != job_ || is_full || (!is_new && rank < 0)) {
-        std::string why = left_behind(generation_);
+        std::string why = kLeftBehind;
         if (is_new) why = "the job that it asked for has ended";
         if (is_full)
             why = cat("the job has ", welcome_.world, " ranks and ", newcomers_.size(),
@@ -225,7 +224,7 @@ void Coordinator::form_again() {
     while (order.size() < welcome_.peers.size()) order.push_back(int(order.size()));
     welcome_.why = regroup_.news();
     welcome_.ring = ring_order(welcome_.peers, order);
-    log(cat("generation ", generation_, ": ", welcome_.why));
+    log(cat("ring ", generation_, ": ", welcome_.why));
     welcome_all();
 }
 
@@ -310,7 +309,7 @@ asio::awaitable<void> Coordinator::probe(int rank, int broken) {
         if (pause_.note(Clock::now())) regroup_.doubt(Clock::now());
         if (health.process == member.process &&
             regroup_.is_behind(health.ring, health.generation, options_.process))
-            stop_job(-1, left_behind(health.generation), wire::End::membership);
+            stop_job(-1, kLeftBehind, wire::End::membership);
         else if (health.process == member.process)
             regroup_.heard(rank, Clock::now());
         else if (const std::string gone = why_gone(member, answer); !gone.empty())

@@ -299,8 +299,7 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
     while (!left.empty() && !late) {
         reap(WNOHANG);
         if (resume && left == std::set{cut.rank}) kill(pids[size_t(cut.rank)], SIGCONT);
-        if (cut.returns &&
-            read_file(folder / "rank0.out").find("generation 2") != std::string::npos)
+        if (cut.returns && read_file(folder / "rank0.out").find("ring 2") != std::string::npos)
             kill(pids[size_t(cut.rank)], SIGCONT);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         late = std::chrono::steady_clock::now() - begin > std::chrono::seconds(60);
@@ -551,7 +550,7 @@ TEST_CASE("elastic: a disk that hangs while a stall is written down costs nobody
     INFO(outcome.logs);
     CHECK(outcome.status == std::vector<int>{0, 0, 0});
     CHECK(said(outcome, "trace of the last steps of this rank"));
-    CHECK(!said(outcome, "generation 2"));
+    CHECK(!said(outcome, "ring 2"));
 }
 
 TEST_CASE("elastic: a rank with an error of its own leaves with the reason, and the others go on") {
@@ -636,7 +635,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
     for (int rank = 0; rank < 2; ++rank)
         pids.push_back(start_rank(folder.path(), rank, port, cut, more, 20, kWorld - 1));
     const auto formed = [&] {
-        return read_file(folder / "rank0.out").find(cat("generation ", kGenerations)) !=
+        return read_file(folder / "rank0.out").find(cat("ring ", kGenerations)) !=
                std::string::npos;
     };
     for (int i = 0; i < kGenerations && !formed(); ++i) {
@@ -928,7 +927,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
         CHECK(said(outcome, "rank 2 (127.0.0.1:"));
         CHECK(said(outcome, ") joined; 3 ranks go on from step "));
         CHECK(!said(outcome, "redone"));
-        CHECK(outcome.logs.find("generation 3") == std::string::npos);
+        CHECK(outcome.logs.find("ring 3") == std::string::npos);
         check_equal(outcome, whole);
     }
     // Long enough that it gets its share, in epochs of four steps, as soon as it has the state.
@@ -992,8 +991,8 @@ TEST_CASE("elastic: a newcomer killed at any socket operation, or before it asks
         INFO(outcome.logs);
         CHECK(outcome.status[0] == 0);
         CHECK(outcome.status[1] == 0);
-        if (i < 0) CHECK(outcome.logs.find("generation 2") == std::string::npos);
-        CHECK(outcome.logs.find("generation 4") == std::string::npos);
+        if (i < 0) CHECK(outcome.logs.find("ring 2") == std::string::npos);
+        CHECK(outcome.logs.find("ring 4") == std::string::npos);
         check_equal(outcome, whole);
     }
 }

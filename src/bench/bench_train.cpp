@@ -246,7 +246,7 @@ void print_result(const Config& config, const Measured& m, const Model& model, B
               {"images_per_second_max", most, "max", "{:.2f}"},
               {"gflops", gflops, "GFLOP/s", "{:.0f}"},
               {"peak_gflops", peak},
-              {"percent_of_peak", percent, "of peak", "{:.0f} %"},
+              {"percent_of_peak", percent},
               {"net_wait", m.net_wait},
               {"", 100 * m.net_wait, "net wait", "{:.0f} %"},
               {"net_busy", m.net_busy},

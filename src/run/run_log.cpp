@@ -172,8 +172,9 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, const Window&
             fmt::format("loss {:.4f}  top1 {:.1f} %  {:.1f} img/s{}  ", window.sums.mean_loss(),
                         100 * window.sums.top1_part(), speed, local ? " (this rank alone)" : "");
     if (norm_ > 0) text += fmt::format("norm {:.3g}  ", norm_);
-    text += fmt::format("data {:.0f} %  net {:.0f} of {:.0f} %  lr {:.4g}  eta {}", 100 * data,
-                        100 * net, 100 * busy, lr, clock_text(left));
+    text += fmt::format("waits: data {:.0f} %", 100 * data);
+    if (net + busy > 0) text += fmt::format(", network {:.0f} %", 100 * net);
+    text += fmt::format("  lr {:.4g}  eta {}", lr, clock_text(left));
     drawn_ = Clock::now();
     if (!whole_line) {
         log_.draw(double(step_in_epoch) / double(std::max<int64_t>(steps_per_epoch_, 1)), text);
