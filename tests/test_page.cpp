@@ -135,6 +135,7 @@ TEST_CASE("page: the state of a run follows from its events") {
     CHECK(s["step"] == 20);
     CHECK(s["loss"] == 0.5);
     CHECK(s["val_top1"] == 0.625);
+    CHECK(s["best_top1"] == 0.625);
     CHECK(s["eta"] == 80);  // 20 steps in 20 s, 80 are left
     CHECK(s["ranks"][1]["address"] == "10.0.0.6:29400");
     CHECK(s["ranks"][1]["net_wait"] == 0.5);
@@ -157,6 +158,9 @@ TEST_CASE("page: the state of a run follows from its events") {
     state.event({{"event", "done"}, {"step", 30}, {"how", "finished"}});
     CHECK(state.snapshot(0, 0)["state"] == "done");
     CHECK(is_over(state.snapshot(0, 0)));
+    state.event({{"event", "job"}, {"epoch", 1}, {"epochs", 2}, {"step", 30}});
+    state.event({{"event", "done"}, {"epoch", 2}, {"step", 30}, {"how", "finished"}});
+    CHECK(state.snapshot(0, 0)["epoch"] == 1);  // the last of 0, 1
 
     begin(state, 1, 20);  // resumed: what was done after step 20 is not shown
     const json resumed = state.snapshot(later["next"], 0);

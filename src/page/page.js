@@ -87,6 +87,7 @@ function showNumbers(s) {
     ['loss', digits(s.loss, 4)],
     ['accuracy', percent(s.top1, 1)],
     ['validation', percent(s.val_top1, 1)],
+    ['best validation', percent(s.best_top1, 1)],
     ['checkpoint', known(s.checkpoint_time) ? clock(Math.max(0, s.now - s.checkpoint_time)) + ' ago' : '–'],
   ];
   if (late > 30) numbers.push(['since the last step', clock(late)]);

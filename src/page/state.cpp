@@ -218,6 +218,12 @@ json PageState::snapshot(uint64_t after, double now) const {
                 {"next", number_},
                 {"reset", reset},
                 {"last_step_time", last_step_time_}});
+    for (const Item& item : val_)
+        if (const json& top1 = item.shown[2]; top1.is_number())
+            all["best_top1"] = std::max(all.value("best_top1", 0.0), double(top1));
+    // After the last epoch the next one would begin.
+    const double epoch = json_number(facts_, "epoch"), epochs = json_number(facts_, "epochs");
+    if (epochs > 0 && epoch >= epochs) all["epoch"] = epochs - 1;
     const double step = json_number(facts_, "step"), steps = json_number(facts_, "steps");
     const double done = step - begin_step_, seconds = last_step_time_ - begin_time_;
     if (phase_ == "training" && done > 0 && seconds > 0 && steps >= step)
