@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/memory.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tests/support.h"
 
@@ -68,6 +69,12 @@ TEST_CASE("ThreadPool does each task once, and what a thread does not come to ot
             CHECK(std::count(seen.begin(), seen.end(), 1) == std::ptrdiff_t(n));
         }
     }
+}
+
+TEST_CASE("memory that the system does not have is told in GB, with the options to lower") {
+    for (const char* text : {" GB ", "--batch", "--size", "--accumulate"})
+        CHECK_THROWS_WITH_AS(Memory(size_t(200'000'000'000'000) / 4), doctest::Contains(text),
+                             Error);
 }
 
 TEST_CASE("ThreadPool keeps up over many short jobs, and wakes after a rest") {

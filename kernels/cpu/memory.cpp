@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "src/base/check.h"
+#include "src/base/text.h"
 
 namespace convoy {
 
@@ -17,7 +17,10 @@ Memory::Memory(size_t elems) : size_(elems) {
     const bool map = bytes >= kMapFrom;
     void* p = map ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                   : std::aligned_alloc(64, bytes);
-    if (!p || p == MAP_FAILED) fail("cannot get ", bytes, " bytes of memory from the system");
+    if (!p || p == MAP_FAILED)
+        fail("the system has no ", bytes_text(double(bytes)),
+             " of memory more: a smaller --batch or --size needs less, and --accumulate N an Nth "
+             "for activations");
     data_ = {static_cast<float*>(p), ReleaseMemory{map ? bytes : 0}};
     if (!map) std::memset(p, 0, bytes);
 #ifdef MADV_HUGEPAGE

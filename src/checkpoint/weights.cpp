@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "src/base/text.h"
@@ -135,7 +136,9 @@ std::string ImportReport::text() const {
     std::string line =
         cat("loaded ", loaded.size(), " of ", loaded.size() + fresh.size(), " tensors");
     if (!fresh.empty()) line += cat("; starting fresh: ", some(fresh));
-    if (!unused.empty()) line += cat("; not used: ", some(unused));
+    std::vector<std::string> left = unused;  // what starts fresh has another shape in the file
+    std::erase_if(left, [&](const std::string& name) { return std::ranges::count(fresh, name); });
+    if (!left.empty()) line += cat("; not used: ", some(left));
     return line;
 }
 

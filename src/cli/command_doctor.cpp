@@ -73,9 +73,10 @@ Diagnosis processors(const Config& config) {
 }
 
 Diagnosis memory() {
-    double free =
-        to_number<double>(split(line_of("/proc/meminfo", "MemAvailable"), ' ')[0]).value_or(0) *
-        1024;
+    const auto kilobytes =
+        to_number<double>(split(line_of("/proc/meminfo", "MemAvailable"), ' ')[0]);
+    if (!kilobytes) return {State::note, "not known: no /proc/meminfo", "mount /proc"};
+    double free = 1024 * *kilobytes;
     std::string text = fmt::format("{:.1f} GB free", gigabytes(free));
     if (const auto limit = to_number<double>(first_word("/sys/fs/cgroup/memory.max"))) {
         const double used =
