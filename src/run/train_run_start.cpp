@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/order.h"
+#include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/torch_file.h"
@@ -68,6 +69,7 @@ void TrainRun::count_steps() {
 
 void TrainRun::print_start() const {
     print_settings();
+    print_advice();
     std::string table = model_->table();
     while (table.ends_with('\n')) table.pop_back();
     log_.info(table);
@@ -125,6 +127,22 @@ void TrainRun::print_settings() const {
     if (const std::string why = why_no_graph(*backend_, world);
         config_.graph == GraphMode::kOn && !why.empty())
         log_.notice("--graph on: steps run op by op nevertheless, ", why);
+}
+
+// At the start of a run from scratch on the user's own images.
+void TrainRun::print_advice() const {
+    if (config_.data.empty() || !config_.init.empty() || at_.step > 0 ||
+        config_.schedule == Schedule::kRange)
+        return;
+    const bool is_given = setup_.job.line.given.contains("model");
+    if (!is_given)
+        log_.info("no --model was given: ", config_.model, " at ", input_size_text(model_->input()),
+                  " trains; for photos try --model resnet18");
+    if (const size_t images = setup_.data.train->size();
+        images < 2000 && !setup_.data.train->is_stream())
+        log_.info(images, " images are few to begin from nothing. Better: trainer finetune ",
+                  is_given && config_.model != "tiny" ? config_.model : "resnet18", ".pth --data ",
+                  public_name(config_.data), " (src/model/README.md: where to get weights)");
 }
 
 // How the linear layers' gradients travel; empty where only a ring could send factors.
@@ -212,7 +230,7 @@ void TrainRun::print_ranks() const {
     for (const Peer& peer : setup_.job.peers())
         log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank, shares[size_t(peer.rank)],
                               peer.address, peer.host));
-    for (const std::string& line : expectations_) log_.info(line);
+    if (!link_.empty()) log_.info(link_);
     if (const std::string cuts = split_groups(); !cuts.empty()) log_.info(cuts);
 }
 
