@@ -311,6 +311,36 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
     CHECK(parse({"export", "--layout", "krsc"}).config.layout == WeightLayout::kKrsc);
 }
 
+TEST_CASE("options: a command's --help lists what it takes, with its own defaults") {
+    const auto help = [](const char* command) { return parse({command, "--help"}).help; };
+    for (const CommandRow* row : kCommands) {
+        for (const std::string_view name : row->without) {
+            const std::string text = help(row->name);
+            CAPTURE(name);
+            REQUIRE(find_option(std::string(name)));
+            CHECK(text.find(cat("\n  --", name, " ")) == text.npos);
+            CHECK_THROWS_WITH_AS(parse({row->name, cat("--", name, "=1")}),
+                                 doctest::Contains(cat("has no option --", name).c_str()), Error);
+        }
+        for (const CommandDefault& own : row->defaults) {
+            CAPTURE(own.option);
+            CHECK(row->takes(*find_option(own.option)));
+            CHECK(help(row->name).find("[" + std::string(own.shown)) != std::string::npos);
+        }
+    }
+    CHECK(parse({"finetune", "w"}).config.epochs == 6);
+    CHECK(parse({"finetune", "w", "--epochs", "9"}).config.epochs == 9);
+    CHECK(parse({"finetune", "w"}, {{"CONVOY_EPOCHS", "9"}}).config.epochs == 9);
+    CHECK(parse({"lr-find"}).config.steps == 120);
+    CHECK(parse({"tune"}).config.out == "tuned.settings");
+    CHECK(help("train").find("[10G]") != std::string::npos);
+    CHECK(help("train").find("[2]") != std::string::npos);  // --keep
+    CHECK(parse({"--cache-size", "1T"}).config.cache_size.bytes == size_t(1) << 40);
+    for (const char* size : {"0", "1K", "1500", "20G", "3T", "5000M"})
+        CHECK(parse_size(get_option(parse({"--bucket", size}).config, "bucket"), "").bytes ==
+              parse_size(size, "").bytes);
+}
+
 TEST_CASE("options: names are unique, and every help text says something") {
     std::map<std::string, int> seen;
     for (const Option& option : options()) {

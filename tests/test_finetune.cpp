@@ -1,8 +1,10 @@
 // `trainer finetune`: the model is recognised, its last layer trains alone for a while, then all.
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
+#include <random>
 
 #include "src/checkpoint/weights.h"
+#include "src/cli/commands.h"
 #include "tests/net_support.h"
 #include "tests/process.h"
 #include "tests/support.h"
@@ -114,10 +116,66 @@ TEST_CASE(
         CHECK(process.output().find(why) != std::string::npos);
     };
     refused({"finetune"}, "finetune takes one file of weights");
-    refused({"finetune", weights, "--resume", run}, "--resume does not go with finetune");
+    refused({"finetune", weights, "--resume", run}, "`finetune` has no option --resume");
+    refused({"finetune", weights}, "--data DIR");
     refused({"train", "--freeze-epochs", "1"}, "--freeze-epochs needs --lr");
     refused({"train", "--freeze-epochs", "1", "--sync", "server"}, "--freeze-epochs builds");
-    refused({"finetune", folder / "photos/train/red/0.png"}, "0.png");
+    refused({"finetune", folder / "photos/train/red/0.png", "--generated", "48"}, "0.png");
+    CHECK(
+        std::system(cat(trainer_path(), " finetune ", weights, " --generated 24 --batch 8 --size ",
+                        "32 --epochs 1 --out ", folder / "lost", " >/dev/full 2>&1")
+                        .c_str()) == 0);
+}
+
+TEST_CASE(
+    "program: training on few images of one's own says what trains, and that finetune is better") {
+    TempDir folder;
+    for (const char* name : {"a", "b"})
+        write_class(folder / (std::string("photos/") + name), 9, 99);
+    const auto said = [&](Words words) {
+        const Words all = {
+            "--data", folder / "photos", "--batch", "8",     "--steps",
+            "1",      "--threads",       "1",       "--out", folder / cat("run", words.size())};
+        words.insert(words.end(), all.begin(), all.end());
+        const auto [status, output] = run_trainer(words);
+        CAPTURE(output);
+        CHECK(status == 0);
+        return output;
+    };
+    const std::string bare = said({});
+    CHECK(bare.find("--model resnet18") != bare.npos);
+    CHECK(bare.find(cat("trainer finetune resnet18.pth --data ", folder / "photos")) != bare.npos);
+    const std::string chosen = said({"--model", "squeezenet1_1", "--size", "32"});
+    CHECK(chosen.find("--model") == chosen.npos);
+    CHECK(chosen.find("trainer finetune squeezenet1_1.pth") != chosen.npos);
+}
+
+TEST_CASE("lr-find: a rate is suggested where the loss falls by more than its noise, in the fall") {
+    std::mt19937 random(1);
+    const auto run = [&](double fall, double noise) {
+        std::vector<RatePoint> points;
+        for (int i = 0; i < 120; ++i) {
+            const double lr = 10 * std::pow(1e-6, 1 - i / 119.0);
+            const double down = fall / (1 + std::pow(0.03 / lr, 2));  // half of it at 0.03
+            const double up = lr > 3 ? lr : 0;
+            points.push_back(
+                {lr, 2 - down + up + std::normal_distribution<double>(0, noise)(random)});
+        }
+        return search_rate(points);
+    };
+    int mistakes = 0;
+    for (int seed = 0; seed < 200; ++seed) {
+        mistakes += run(0, 0.1).is_clear();
+        const RateSearch found = run(0.5, 0.1);
+        CHECK(found.is_clear());
+        CHECK(found.scatter == doctest::Approx(0.1).epsilon(0.5));
+        const double lr = found.smooth[found.steepest].lr;
+        CHECK(lr > 0.03 / 8);
+        CHECK(lr < 0.03 * 8);
+    }
+    CHECK(mistakes <= 4);
+    CHECK(run(0, 0).fall <= 0);
+    CHECK(!run(0, 0).is_clear());
 }
 
 TEST_CASE("program: lr-find suggests a rate, draws its curve, and ends where the loss diverges") {
@@ -132,11 +190,13 @@ TEST_CASE("program: lr-find suggests a rate, draws its curve, and ends where the
         const int status = process.wait(60);
         CAPTURE(process.output());
         REQUIRE(status == 0);
-        CHECK(process.output().find("suggestion: --lr ") != std::string::npos);
         const auto found = nlohmann::json::parse(read_file(out + "/lr.json"));
+        const bool is_clear = found["fall"] > 1.5 * found["scatter"].get<double>();
+        CHECK(found["suggestion"].is_number() == is_clear);
+        CHECK((process.output().find("suggestion: --lr ") != std::string::npos) == is_clear);
         const auto& points = found["points"];
         CHECK((diverges ? points.size() < 40 : points.size() == 40));
-        CHECK(found["suggestion"] < points.back()["lr"]);
+        CHECK(found["steepest"] < points.back()["lr"]);
         const double ratio = points[1]["lr"].get<double>() / points[0]["lr"].get<double>();
         CHECK(ratio == doctest::Approx(std::pow(10, 6 / 39.0)).epsilon(1e-3));
         CHECK(read_file(out + "/lr.svg").starts_with("<svg "));

@@ -5,8 +5,10 @@
 
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
+#include <set>
 
 #include "net/wire.h"
+#include "src/base/text.h"
 #include "src/job/job_session.h"
 #include "src/model/model.h"
 #include "src/run/run_log.h"
@@ -88,6 +90,16 @@ TEST_CASE("program: a closed standard output does not write into the run's files
                           run, " <&- >&- 2>&-")
                           .c_str()) == 0);
     CHECK(read_log(run).size() > 2);  // each line is JSON
+}
+
+TEST_CASE("program: without a word it trains, and its first line says so and names --help") {
+    TempDir folder;
+    const auto before = std::filesystem::current_path();
+    std::filesystem::current_path(folder.path());  // the run's folder is made there
+    Process process(folder, "bare", {});
+    std::filesystem::current_path(before);
+    CHECK(process.wait_for("--help"));
+    CHECK(split(process.output(), '\n')[0].find("--help") != std::string::npos);
 }
 
 TEST_CASE("program: wrong words get one sentence and exit status 1") {
@@ -203,6 +215,15 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     for (const json& guess : first["top5"]) total += guess["probability"].get<double>();
     CHECK(total == doctest::Approx(1).epsilon(1e-4));
 
+    write_images(folder / "odd\nname", 2);
+    Words among = {"predict", "--from", run, "--json", folder / "gone.jpg", folder / "odd\nname"};
+    const auto [among_status, some] = run_trainer(among);
+    CAPTURE(some);
+    CHECK(among_status == 1);
+    CHECK(some.find("error: ") < some.find("gone.jpg"));
+    CHECK(json::parse(some.substr(0, some.find('\n')))["file"] == folder / "odd\nname/0.png");
+    CHECK(some.find("1.png") != some.npos);
+
     const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
     CHECK(run_trainer({"export", "--from", run, "--out", file}).first == 0);
     const std::string onnx = folder / "m.onnx", evil = folder / "evil.pth";
@@ -230,6 +251,15 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
                           "--size", "32", "--classes", "circle,square,triangle",
                           "--out",  again};
     CHECK(run_trainer(import).first == 0);
+    const auto [numbered_status, numbered] =
+        run_trainer({"import", file, "--size", "32", "--out", folder / "numbered.safetensors"});
+    CAPTURE(numbered);
+    CHECK(numbered_status == 0);
+    const auto named = run_trainer(
+        {"predict", "--from", folder / "numbered.safetensors", "--json", folder / "photos/0.png"});
+    std::set<std::string> classes;
+    for (const json& guess : json::parse(named.second)["top5"]) classes.insert(guess["class"]);
+    CHECK(classes == std::set<std::string>{"0", "1", "2"});
     const json reimported =
         json::parse(run_trainer({"eval", "--from", again, "--generated", "48", "--json"}).second);
     CHECK(reimported["loss"].get<double>() == doctest::Approx(eval["loss"].get<double>()));

@@ -59,6 +59,38 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
     CHECK(join_setups(4).size() == join_setups(3).size() + 1);  // 2 pipelines of 2
 }
 
+TEST_CASE("a setup in pieces is tried where each piece has a group of batch norm") {
+    const Setup two{"", 1, {{"replicas", "2"}}}, four{"", 1, {{"accumulate", "4"}}};
+    CHECK(is_cut_as_asked({"", 1, {{"threads", "2"}}}, 1, 32));
+    CHECK(is_cut_as_asked(two, 64, 32));
+    CHECK(is_cut_as_asked(two, 33, 32));
+    CHECK(!is_cut_as_asked(two, 32, 32));  // one group, so one replica
+    CHECK(is_cut_as_asked(two, 32, 0));
+    CHECK(!is_cut_as_asked(four, 96, 32));
+    CHECK(is_cut_as_asked(four, 97, 32));
+    CHECK(!is_cut_as_asked(two, 1, 0));
+}
+
+TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no option") {
+    TempDir folder;
+    const std::string port = cat("--coord=127.0.0.1:", free_port());
+    Process rank0(folder, "rank0",
+                  {"tune", port, "--rank=0", "--world=2", "--model=squeezenet1_1", "--size=32",
+                   "--batch=4", "--minutes=0.01", "--threads=1", "--out=" + folder / "best"});
+    Process rank1(
+        folder, "rank1",
+        {"tune", port, "--rank=1", "--minutes=0.01", "--threads=1", "--out=" + folder / "best"});
+    CHECK(rank0.wait() == 0);
+    CHECK(rank1.wait() == 0);
+    CAPTURE(rank0.output());
+    for (const char* name : {"best.jsonl", "best.rank1.jsonl"}) {
+        const std::string measured = read_file(folder / name);
+        CAPTURE(measured);
+        for (const char* word : {"--model=squeezenet1_1", "--size=32 ", "--batch=4"})
+            CHECK(measured.find(word) != measured.npos);
+    }
+}
+
 TEST_CASE("a race is won by the fastest setup that is exact; what is clearly slower ends early") {
     // What would be measured, and for how long; setup 5's first second flatters it.
     const auto winner_of = [](int count, std::vector<double>& seconds) {
@@ -160,9 +192,9 @@ TEST_CASE("program: tune and --settings say what is wrong with what they are giv
         CHECK(status == 1);
         CHECK(text.find(what) != text.npos);
     };
-    says({"tune", "--wire=bf16"}, "--wire does not go with tune, which tries its values");
-    says({"tune", "--steps=9"}, "--steps does not go with tune");
-    says({"tune", "--model=nothing", "--out", folder / "x"}, "no setup could be measured");
+    says({"tune", "--wire=bf16"}, "`tune` has no option --wire");
+    says({"tune", "--steps=9"}, "`tune` has no option --steps");
+    says({"tune", "--model=nothing", "--out", folder / "x"}, "model 'nothing'");
     says({"--settings", folder / "none"}, "No such file");
     const std::string file = folder / "s";
     std::ofstream(file) << "# a comment\n\nbatch\n";

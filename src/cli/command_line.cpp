@@ -27,8 +27,10 @@ static bool is_flag(const Option& option) {
     return std::holds_alternative<bool Config::*>(option.field);
 }
 
-std::string help_text(const Option& option) {
-    const std::string text = get_option(Config{}, option.name);
+std::string help_text(const Option& option, const CommandRow& row) {
+    std::string text = get_option(Config{}, option.name);
+    for (const CommandDefault& own : row.defaults)
+        if (own.option == std::string_view(option.name)) text = own.shown;
     const bool shows_default = !text.empty() && text != "-1" && !is_flag(option);
     return cat(option.help, shows_default ? cat(" [", text, "]") : "");
 }
@@ -47,7 +49,7 @@ static std::string short_help() {
     for (const Option& option : options())
         if (option.flags & kFirst)
             text += fmt::format("  {:<24} {}\n", cat("--", option.name, " ", option.value),
-                                help_text(option));
+                                help_text(option, *kCommands[0]));
     return text +
            "\nEvery option can also be set in the environment: CONVOY_BATCH=64 is --batch 64. "
            "Options on the command line win.\n";
@@ -77,7 +79,7 @@ static void take_rest(CommandLine& line, const CommandRow& row,
                       const std::vector<std::string>& rest, bool row_is_given) {
     std::vector<std::string> names;
     for (const Option& option : options())
-        if (option.commands & row.command) names.push_back(cat("--", option.name));
+        if (row.takes(option)) names.push_back(cat("--", option.name));
     for (const CommandRow* other : kCommands)
         for (const std::string& word : rest)
             if (!row_is_given && word == split(other->name, ' ')[0])
@@ -123,12 +125,12 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     app.get_formatter()->column_width(34);
     std::map<std::string, std::string> texts;  // of each option of the command
     for (const Option& option : options()) {
-        if (!(option.commands & row->command)) continue;
+        if (!row->takes(option)) continue;
         const std::string name = cat("--", option.name);
         std::string& text = texts[option.name];
         (is_flag(option)
-             ? app.add_flag(name, text, help_text(option))  // "true", or what follows '='
-             : app.add_option(name, text, help_text(option))
+             ? app.add_flag(name, text, help_text(option, *row))  // "true", or what follows '='
+             : app.add_option(name, text, help_text(option, *row))
                    ->type_name(option.value)
                    ->take_last()
                    ->expected(option.flags & kBare ? 0 : 1, 1))
@@ -146,6 +148,8 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     }
     take_rest(line, *row, app.remaining(), taken > 0);
 
+    for (const CommandDefault& own : row->defaults)
+        if (own.value) set_option(line.config, own.option, own.value);
     Environment settings;
     const auto take = [&](const std::string& name, const std::string& text) {
         const std::string option = "--" + name, variable = environment_name(name);

@@ -14,88 +14,110 @@ namespace convoy {
 
 using nlohmann::json;
 
+static double mean_loss(const std::vector<RatePoint>& points, size_t begin, size_t end) {
+    double sum = 0;
+    for (size_t i = begin; i < end; ++i) sum += points[i].loss;
+    return sum / double(end - begin);
+}
+
+RateSearch search_rate(const std::vector<RatePoint>& points) {
+    RateSearch found;
+    constexpr size_t kReach = 4;
+    std::vector<RatePoint>& smooth = found.smooth;
+    for (size_t i = 0; i < points.size(); ++i)
+        smooth.push_back({points[i].lr, mean_loss(points, i - std::min(i, kReach),
+                                                  std::min(i + kReach + 1, points.size()))});
+    found.least = size_t(std::ranges::min_element(smooth, {}, &RatePoint::loss) - smooth.begin());
+    // The rates of the first tenth are too small to change the loss.
+    const double level = mean_loss(points, 0, std::max<size_t>(points.size() / 10, 1));
+    found.fall = level - smooth[found.least].loss;
+    // The difference of two batches has √2 times their deviation; its median is 0.6745 of that.
+    std::vector<double> jumps;
+    for (size_t i = 1; i <= std::max(found.least, (points.size() - 1) / 2); ++i)
+        jumps.push_back(std::abs(points[i].loss - points[i - 1].loss));
+    std::ranges::sort(jumps);
+    found.scatter = jumps.empty() ? 0 : jumps[jumps.size() / 2] / 0.954;
+    // The noise of the flat start is left out: the loss is down by a quarter of its fall for good.
+    size_t begin = found.least;
+    while (begin > 0 && smooth[begin - 1].loss < level - found.fall / 4) --begin;
+    double most = 0;
+    for (size_t i = found.steepest = begin; i <= found.least; ++i) {
+        const double fall = smooth[i - std::min(i, kReach)].loss -
+                            smooth[std::min(i + kReach, smooth.size() - 1)].loss;
+        if (fall > most) most = fall, found.steepest = i;
+    }
+    return found;
+}
+
 namespace {
 
-struct Point {
-    double lr, loss;  // the loss is smoothed
-};
-
 // The steps of the last run that is in the log.
-std::vector<Point> read_points(const std::string& path) {
-    std::vector<Point> points;
+std::vector<RatePoint> read_points(const std::string& path) {
+    std::vector<RatePoint> points;
     std::ifstream file(path);
-    double smooth = 0;
     for (std::string line; std::getline(file, line);) {
         const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
         if (!event.is_object()) continue;
         if (event.value("event", "") == "start") points.clear();
         if (event.value("event", "") != "step") continue;
-        const double loss = event.at("loss");
-        smooth = points.empty() ? loss : 0.8 * smooth + 0.2 * loss;
-        points.push_back({event.at("lr"), smooth});
+        points.push_back({event.at("lr"), event.at("loss")});
     }
     return points;
 }
 
-// Where the loss falls most for a factor of the rate, before it is least; over four steps each way,
-// since the slope from one step to the next is that of the images.
-size_t steepest(const std::vector<Point>& points, size_t least) {
-    constexpr size_t kReach = 4;
-    size_t best = least;
-    double most = 0;
-    for (size_t i = kReach; i + kReach < points.size() && i <= least; ++i) {
-        const double fall = points[i - kReach].loss - points[i + kReach].loss;
-        if (fall > most) most = fall, best = i;
-    }
-    return best;
-}
-
 // The curve over the logarithm of the rate, with a line at the suggestion.
-std::string picture(const std::vector<Point>& points, double suggestion) {
-    const double least = std::ranges::min_element(points, {}, &Point::loss)->loss;
+std::string picture(const RateSearch& search, double suggestion) {
+    const std::vector<RatePoint>& points = search.smooth;
     const double top = 3 * points.front().loss;  // it rises far above where it diverges
     Curve curve{"loss (smoothed)", {}};
     for (const auto& [lr, loss] : points)
         curve.points.push_back({std::log10(lr), std::min(loss, top)});
-    const double at = std::log10(suggestion);
-    return line_chart("", "logarithm (base 10) of the learning rate",
-                      {curve,
-                       {fmt::format("suggestion: {:.2g}", suggestion),
-                        {{at, least}, {at, points.front().loss}},
-                        true,
-                        1}});
+    std::vector<Curve> curves = {curve};
+    if (const double at = std::log10(suggestion); search.is_clear())
+        curves.push_back({fmt::format("suggestion: {:.2g}", suggestion),
+                          {{at, points[search.least].loss}, {at, points.front().loss}},
+                          true,
+                          1});
+    return line_chart("", "logarithm (base 10) of the learning rate", curves);
 }
 
 int report(const std::string& folder, bool as_json, Log& log) {
-    const std::vector<Point> points = read_points(folder + "/log.jsonl");
-    if (points.size() < 20)
+    const std::vector<RatePoint> all = read_points(folder + "/log.jsonl");
+    if (all.size() < 20)
         fail(
-            "lr-find has only ", points.size(),
+            "lr-find has only ", all.size(),
             " steps, too few for a curve: give more by --steps, or less --lr if the loss diverged");
-    const size_t least =
-        size_t(std::ranges::min_element(points, {}, &Point::loss) - points.begin());
-    const size_t steep = steepest(points, least);
+    const RateSearch search = search_rate(all);
+    const std::vector<RatePoint>& points = search.smooth;
+    const size_t least = search.least, steep = search.steepest;
     const double suggestion = std::min(points[steep].lr, points[least].lr / 3);
     constexpr int kRows = 16, kWidth = 40;
-    const double most = std::ranges::max_element(points, {}, &Point::loss)->loss;
+    const double most = std::ranges::max_element(points, {}, &RatePoint::loss)->loss;
     const double lowest = points[least].loss, range = std::max(most - lowest, 1e-9);
     log.info("      lr    loss");
     for (int row = 0; row < kRows; ++row) {
-        const Point& point = points[row * (points.size() - 1) / (kRows - 1)];
+        const RatePoint& point = points[row * (points.size() - 1) / (kRows - 1)];
         log.info(fmt::format("{:>8.1e}  {:>6.3f}  {}", point.lr, point.loss,
                              std::string(1 + size_t(kWidth * (point.loss - lowest) / range), '#')));
     }
     json content = {{"event", "lr-find"},
-                    {"suggestion", suggestion},
+                    {"suggestion", search.is_clear() ? json(suggestion) : json()},
+                    {"fall", search.fall},
+                    {"scatter", search.scatter},
                     {"steepest", points[steep].lr},
                     {"least", points[least].lr},
                     {"points", json::array()}};
-    for (const Point& point : points)
+    for (const RatePoint& point : points)
         content["points"].push_back({{"lr", point.lr}, {"loss", point.loss}});
     write_in(folder, "lr.json", content.dump(1) + "\n");
-    write_in(folder, "lr.svg", picture(points, suggestion));
+    write_in(folder, "lr.svg", picture(search, suggestion));
     if (as_json)
         fmt::print("{}\n", content.dump());
+    else if (!search.is_clear())
+        fmt::print(
+            "no clear fall: the loss falls by {:.3f}, and that of single batches varies by {:.3f}. "
+            "Keep the default --lr, or try again with more --steps; curve: {}/lr.svg, lr.json\n",
+            search.fall, search.scatter, folder);
     else
         fmt::print(
             "suggestion: --lr {:.2g} (the loss falls fastest at {:.2g} and is least at "
@@ -107,11 +129,6 @@ int report(const std::string& folder, bool as_json, Log& log) {
 }  // namespace
 
 static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop) {
-    for (const char* name :
-         {"resume", "schedule", "epochs", "sync-every", "early-stop", "target-top1", "warmup",
-          "save-every", "val", "val-split", "log-every"})
-        if (given.given.contains(name))
-            fail("--", name, " does not go with lr-find, which is a short run with a rising rate");
     CommandLine line = given;
     line.command = kTrain;
     Config& config = line.config;
@@ -119,8 +136,6 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
         fail("lr-find on several ranks needs --rank: rank 0 tells what was found");
     config.schedule = Schedule::kRange;
     if (config.lr == 0) config.lr = config.optimizer == OptimizerKind::kAdamw ? 1 : 10;
-    if (config.steps == 0) config.steps = 120;
-    if (config.out.empty()) config.out = "lr-find";
     config.log_every = 1, config.save_every = 0, config.val_split = 0;
     const bool reports = config.rank == 0 || config.coord.empty();
     try {
@@ -134,8 +149,12 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
     return report(config.out, config.json, log);
 }
 
-const CommandRow kLrFindRow = {"lr-find", Command(kTrain | kLrFind), "[options]",
-                               "try learning rates up to --lr in --steps steps, and suggest one",
-                               command_lr_find};
+const CommandRow kLrFindRow = with_options(
+    {"lr-find", Command(kTrain | kLrFind), "[options]",
+     "try learning rates up to --lr in --steps steps, and suggest one", command_lr_find},
+    {{"lr", nullptr, "10; 1 for adamw"}, {"steps", "120"}, {"out", "lr-find"}},
+    {"resume", "join", "schedule", "epochs", "sync-every", "fragments", "outer", "outer-lr",
+     "save-every", "val", "val-split", "log-every", "warmup", "early-stop", "keep", "target-top1",
+     "outer-momentum", "step-epochs", "gamma"});
 
 }  // namespace convoy

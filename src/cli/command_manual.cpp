@@ -61,9 +61,9 @@ trains on generated images.
         if (group != option.group) page += cat(".SS ", group = option.group, "\n");
         std::vector<std::string> commands;
         for (const CommandRow* row : kCommands)
-            if (option.commands & row->command) commands.push_back(row->name);
+            if (row->takes(option)) commands.push_back(row->name);
         page += entry(cat("--", option.name), option.value,
-                      cat(help_text(option), ". For: ", join_text(commands), "."));
+                      cat(help_text(option, *kCommands[0]), ". For: ", join_text(commands), "."));
     }
     page += R"(.SS Of the program
 .TP
@@ -151,7 +151,7 @@ static int command_completion(const CommandLine& line, Log&, const Stop&) {
         if (parts.size() > 1) words[parts[0]].insert(parts[1]);
         auto& own = words[row->name] = {"--help"};
         for (const Option& option : options())
-            if (option.commands & row->command) own.insert(cat("--", option.name));
+            if (row->takes(option)) own.insert(cat("--", option.name));
         if (row->takes_files) own.insert("<file>");
     }
     for (const Option& option : options())

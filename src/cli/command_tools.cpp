@@ -141,16 +141,33 @@ static int command_export(const CommandLine& line, Log& log, const Stop&) {
     return 0;
 }
 
+// "0", "1", …: as many as the last layer has outputs in the file; one where it has no such layer.
+static std::vector<std::string> numbered_classes(const SafeTensors& content,
+                                                 const std::string& text, Backend& backend) {
+    const auto params = std::make_shared<Params>();  // not allocated: only names
+    const Model model(text, {.classes = 1}, backend, params);
+    std::vector<std::string> names = {"0"};
+    std::string weights;
+    for (const Param* param : params->all())
+        if (param->dims > 1) weights = param->name;
+    const auto last = content.tensors.find(weights);
+    if (last != content.tensors.end() && !last->second.shape.empty())
+        while (std::ssize(names) < last->second.shape[0]) names.push_back(cat(names.size()));
+    return names;
+}
+
 static int command_import(const CommandLine& line, Log& log, const Stop&) {
-    const Config& config = line.config;
+    Config config = line.config;
     if (line.files.size() != 1) fail("import takes one file: trainer import ", kImportRow.usage);
     if (config.out.empty()) fail("import needs --out FILE.safetensors");
-    if (config.classes.empty()) fail("import needs --classes A,B,C: the names behind the outputs");
-    const std::string text = model_text(config.model);
-    const std::vector<std::string> classes = split(config.classes, ',');
-    const auto backend = make_backend("cpu");
-    Model model(text, model_options(config, int(classes.size())), *backend);
     const SafeTensors content = read_weights(line.files[0], log);
+    const auto backend = make_backend("cpu");
+    if (!line.given.contains("model"))
+        config.model = recognised_model(content, line.files[0], *backend);
+    const std::string text = model_text(config.model);
+    std::vector<std::string> classes = split(config.classes, ',');
+    if (config.classes.empty()) classes = numbered_classes(content, text, *backend);
+    Model model(text, model_options(config, int(classes.size())), *backend);
     const ImportReport report = import_weights(content, model, *backend, /*partial=*/true);
     if (!report.fresh.empty())
         fail(line.files[0], " does not fill a ", config.model, " with ", classes.size(),
@@ -161,7 +178,9 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
             tensor = content.tensors.at(name);
     out.metadata = card_to_metadata({config.model, text, model.input(), classes});
     write_safetensors(config.out, out);
-    log.info("wrote ", config.out, ": ", report.text());
+    log.info("wrote ", config.out, ": ", config.model, " with ", classes.size(), " classes",
+             config.classes.empty() ? ", numbered (--classes A,B,C names them)" : "", "; ",
+             report.text());
     return 0;
 }
 
@@ -184,8 +203,10 @@ const CommandRow kModelsRow =
                 command_models});
 const CommandRow kExportRow = {"export", kExport, "--from RUN --out FILE",
                                "write a model to one file: safetensors or ONNX", command_export};
-const CommandRow kImportRow = with_files(
-    {"import", kImport, "FILE --model NAME --classes A,B --out FILE",
-     "make weights with torchvision's names ready for eval and predict", command_import});
+const CommandRow kImportRow =
+    with_options(with_files({"import", kImport, "FILE --out FILE [--model NAME] [--classes A,B]",
+                             "make weights with torchvision's names ready for eval and predict",
+                             command_import}),
+                 {{"model", nullptr, "by the weights"}, {"classes", nullptr, "numbers"}});
 
 }  // namespace convoy

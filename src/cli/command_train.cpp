@@ -14,7 +14,7 @@ int train_in_job(JobSession& job) {
             search.look_at(job);
             JobSetup setup = set_up_job(job);
             const Preflight preflight = run_preflight(setup);
-            return TrainRun(setup, preflight.bucket_bytes, preflight.report).run();
+            return TrainRun(setup, preflight.bucket_bytes, preflight.link).run();
         } catch (const RingBroken&) {
             regroup_before_start(job, search.wanted());
         } catch (const SetUpAgain&) {}
@@ -26,10 +26,15 @@ int train_in_job(JobSession& job) {
 }
 
 static int command_train(const CommandLine& line, Log& log, const Stop& stop) {
+    if (line.given.empty())
+        log.info("no options: training ", line.config.model,
+                 " on generated images; `trainer --help` lists commands and options");
     return run_in_job(line, log, stop, train_in_job);
 }
 
-const CommandRow kTrainRow = {"train", kTrain, "[options]",
-                              "train a network, alone or as one of several ranks", command_train};
+const CommandRow kTrainRow =
+    with_options({"train", kTrain, "[options]", "train a network, alone or as one of several ranks",
+                  command_train},
+                 {kRunFolder});
 
 }  // namespace convoy

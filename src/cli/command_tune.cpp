@@ -10,9 +10,11 @@
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/table.h"
+#include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/cli/version.h"
 #include "src/job/exchange.h"
+#include "src/model/model.h"
 #include "src/plan/tune.h"
 
 namespace convoy {
@@ -21,37 +23,41 @@ using nlohmann::json;
 
 namespace {
 
-// The user's own options, for every run.
-std::vector<std::string> given_words(const CommandLine& line) {
+// For every run: what this rank's user has given, and rank 0's settings of the job.
+std::vector<std::string> given_words(const CommandLine& line, const Config& config) {
     static const std::set<std::string> kOwn = {"out",  "minutes", "json",  "settings",    "coord",
                                                "rank", "world",   "port",  "local-rank",  "quiet",
                                                "lr",   "elastic", "stall", "join-timeout"};
     std::vector<std::string> words = {"--quiet", "--join-timeout=60"};
-    for (const auto& [name, who] : line.given)
-        if (!kOwn.contains(name) && !is_tuned(name))
-            words.push_back(cat("--", name, "=", get_option(line.config, name)));
+    for (const Option& option : options()) {
+        const std::string name = option.name, value = get_option(config, name);
+        const bool is_settled = option.flags & (kJob | kFollows) && value != get_option({}, name);
+        if (kTuneRow.takes(option) && !kOwn.contains(name) && !is_tuned(name) &&
+            (line.given.contains(name) || is_settled))
+            words.push_back(cat("--", name, "=", value));
+    }
     return words;
 }
 
 // And of rank 0: a run that goes on until it is ended, and tells the speed of each step.
-std::vector<std::string> leading_words(const CommandLine& line) {
+std::vector<std::string> leading_words(const CommandLine& line, const Config& config) {
     std::vector<std::string> words = {"--steps=1000000000", "--log-every=1", "--save-every=0",
                                       "--check-every=0",    "--elastic=off", "--schedule=constant",
                                       "--lr=1e-6",          "--warmup=0"};
-    if (line.config.data.empty() && !line.given.contains("generated"))
-        words.push_back(cat("--generated=", std::clamp<int64_t>(16 * line.config.batch, 48, 4096)));
+    if (config.data.empty() && !line.given.contains("generated"))
+        words.push_back(cat("--generated=", std::clamp<int64_t>(16 * config.batch, 48, 4096)));
     return words;
 }
 
 class Tune {
  public:
-    Tune(const CommandLine& line, int rank, Log& log, const Stop& stop)
-        : config_(line.config),
-          rank_(rank),
-          log_(log),
-          stop_(stop),
-          given_(given_words(line)),
-          leading_(leading_words(line)),
+    explicit Tune(JobSession& job)
+        : config_(job.config),
+          rank_(job.rank()),
+          log_(job.log),
+          stop_(job.stop),
+          given_(given_words(job.line, config_)),
+          leading_(leading_words(job.line, config_)),
           records_(file() + ".jsonl"),
           folder_(make_folder()) {}
     ~Tune() {
@@ -59,10 +65,7 @@ class Tune {
         std::filesystem::remove_all(folder_, gone);
     }
     // Each rank has its own, of which rank 0's has the name that was asked for.
-    std::string file() const {
-        return cat(config_.out.empty() ? "tuned.settings" : config_.out,
-                   rank_ > 0 ? cat(".rank", rank_) : "");
-    }
+    std::string file() const { return cat(config_.out, rank_ > 0 ? cat(".rank", rank_) : ""); }
 
     int cores() const { return config_.threads > 0 ? config_.threads : available_cpus(); }
 
@@ -213,7 +216,8 @@ class Tune {
         if (const Speed* known = records_.find(name); known && known->seconds >= seconds) {
             tried.speed = *known, tried.is_from_file = true;
         } else if (left > 0) {
-            log_.info(cat("measuring ", tried.setup.name, " for ", seconds, " s"));
+            log_.info("measuring ", tried.setup.name, "  (", clock_text(seconds_since(begin_)),
+                      " of at most ", clock_text(60 * config_.minutes), ")");
             std::filesystem::remove_all(folder_ + "/run0");
             tried.speed = MeasuredRun(folder_, ranks(tried.setup), environment_)
                               .watch(seconds, std::max(left / 3, 20.0), stop_);
@@ -239,10 +243,15 @@ class Tune {
 int tune_in_job(JobSession& job) {
     const bool alone = job.world() == 1;
     if (!alone) job.take_settings_of_rank0();
-    Tune tune(job.line, job.rank(), job.log, job.stop);
+    const Config& config = job.config;
+    const bool norm = model_text(config.model).find("batchnorm") != std::string::npos;
+    const auto is_cut = [&, share = config.batch / job.world()](const Setup& one) {
+        return is_cut_as_asked(one, share, norm ? config.bn_group : 0);
+    };
+    Tune tune(job);
     std::vector<Tried> here, joined;
     for (Setup& one : local_setups(tune.cores(), count_gpus()))
-        if (alone || one.ranks == 1) here.push_back({std::move(one)});
+        if ((alone || one.ranks == 1) && is_cut(one)) here.push_back({std::move(one)});
     const Tried* best = tune.measure_here(here, alone ? 1 : 0.5);
     const double base = here[0].speed.images_per_second;
     tune.print(here, best, base);
@@ -265,11 +274,6 @@ int tune_in_job(JobSession& job) {
 }
 
 int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
-    for (const char* name : {"resume", "join", "steps", "epochs", "page", "tensorboard", "shards"})
-        if (given.given.contains(name)) fail("--", name, " does not go with tune");
-    for (const auto& [name, who] : given.given)
-        if (is_tuned(name) && name != "threads")
-            fail("--", name, " does not go with tune, which tries its values");
     CommandLine line = given;
     line.config.stall = 1e6;  // the others wait while rank 0 measures
     return run_in_job(line, log, stop, tune_in_job);
@@ -277,9 +281,14 @@ int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
 
 }  // namespace
 
-const CommandRow kTuneRow = {"tune", Command(kTrain | kTune), "[options]",
-                             "measure ways to train on this machine, and on all of a job, and "
-                             "write the fastest down for --settings",
-                             command_tune};
+const CommandRow kTuneRow = with_options(
+    {"tune", Command(kTrain | kTune), "[options]",
+     "measure ways to train on this machine, and on all of a job, and write the fastest down for "
+     "--settings",
+     command_tune},
+    {{"out", "tuned.settings"}, {"generated", nullptr, "16 for each image of --batch"}},
+    {"resume", "join", "steps", "epochs", "page", "tensorboard", "shards", "decode-threads",
+     "device", "accumulate", "replicas", "pipeline", "wire", "factors", "sync-every", "fragments",
+     "sync", "shm"});
 
 }  // namespace convoy

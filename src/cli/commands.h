@@ -1,6 +1,7 @@
 // commands.h — the commands of the program: each is one row, defined in the file of the command.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,6 +12,14 @@
 
 namespace convoy {
 
+// A default of one command, where it differs from Config's. `shown`: in --help, if that is another
+// text; without a value the default is only shown.
+struct CommandDefault {
+    const char *option, *value, *shown = value;
+};
+
+inline constexpr CommandDefault kRunFolder = {"out", nullptr, "runs/<time>"};
+
 struct CommandRow {
     const char* name;  // as it is typed: "bench train"
     Command command;   // the options it takes are those with this bit
@@ -20,9 +29,20 @@ struct CommandRow {
     // a signal comes; one that runs in a job must ask it (run_in_job does so first).
     int (*run)(const CommandLine& line, Log& log, const Stop& stop);
     bool takes_files = false;  // words without an option
+    std::vector<CommandDefault> defaults = {};
+    std::vector<std::string_view> without = {};  // options with its bit that it does not take
+
+    bool takes(const Option& option) const {
+        return option.commands & command && std::ranges::count(without, option.name) == 0;
+    }
 };
-constexpr CommandRow with_files(CommandRow row) {
+inline CommandRow with_files(CommandRow row) {
     row.takes_files = true;
+    return row;
+}
+inline CommandRow with_options(CommandRow row, std::vector<CommandDefault> defaults,
+                               std::vector<std::string_view> without = {}) {
+    row.defaults = std::move(defaults), row.without = std::move(without);
     return row;
 }
 
@@ -43,8 +63,22 @@ inline constexpr const CommandRow* kCommands[] = {
 // train, in a job that was joined; also for tests. Blocks; returns the exit status; throws Error.
 int train_in_job(JobSession& job);
 
-// An option's help, with its default in brackets.
-std::string help_text(const Option& option);
+// A learning rate and the loss of the step that was done with it.
+struct RatePoint {
+    double lr, loss;
+};
+// What lr-find makes of a run: where the smoothed loss is least, and where it falls most for a
+// factor of the rate.
+struct RateSearch {
+    std::vector<RatePoint> smooth = {};
+    size_t least = 0, steepest = 0;
+    double fall = 0, scatter = 0;  // of the loss: from the start to the least; of single batches
+    bool is_clear() const { return fall > 1.5 * scatter; }
+};
+RateSearch search_rate(const std::vector<RatePoint>& points);
+
+// An option's help, with the command's default in brackets.
+std::string help_text(const Option& option, const CommandRow& row);
 
 using Environment = std::map<std::string, std::string>;
 

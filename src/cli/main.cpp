@@ -84,7 +84,8 @@ static void set_up(Log& log, const CommandLine& line) {
 // as its signal would. Training and the coordinator do what matters elsewhere.
 static int with_output(int status, Command command) {
     const bool whole = std::fflush(stdout) == 0 && !std::ferror(stdout);
-    if (whole || command == kTrain || command == kCoordinator) return status;
+    if (whole || command == kTrain || command == kFinetuneRow.command || command == kCoordinator)
+        return status;
     if (is_piped()) return 128 + SIGPIPE;
     fail("standard output cannot be written; is the disk full?");
 }

@@ -274,9 +274,7 @@ static const Option kOptions[] = {
      "when a network is cut in two"},
 
     {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport | kReport | kDoctor, kFirst, kAny,
-     "run folder (default: runs/<time>), or the file to write; report: the folder to write "
-     "(default: "
-     "RUN/report)"},
+     "run folder, or the file or folder to write"},
     {"resume", "Output", &C::resume, "DIR", kTrain, 0, kAny,
      "continue from the newest valid checkpoint of a run folder; with the same --out: or start "
      "there if it holds none"},
@@ -373,6 +371,13 @@ static const Option& option_named(const std::string& name) {
     return *option;
 }
 
+// The shortest text that parse_size takes.
+static std::string size_text(size_t bytes) {
+    size_t unit = 0;
+    for (; bytes > 0 && bytes % 1024 == 0 && unit < 4; ++unit) bytes /= 1024;
+    return cat(bytes, std::string("KMGT").substr(unit - (unit > 0), unit > 0));
+}
+
 std::string get_option(const Config& config, const std::string& name) {
     const Option& option = option_named(name);
     return std::visit(
@@ -383,7 +388,7 @@ std::string get_option(const Config& config, const std::string& name) {
             else if constexpr (std::is_same_v<T, bool>)
                 return value ? "1" : "0";
             else if constexpr (std::is_same_v<T, ByteSize>)
-                return cat(value.bytes);
+                return size_text(value.bytes);
             else if constexpr (std::is_same_v<T, InputSize>)
                 return input_size_text(value);
             else
@@ -393,10 +398,10 @@ std::string get_option(const Config& config, const std::string& name) {
 }
 
 ByteSize parse_size(const std::string& text, const std::string& who) {
-    const size_t unit = text.find_first_of("KMG");
+    const size_t unit = text.find_first_of("KMGT");
     const auto number = to_number<size_t>(text.substr(0, unit));
     const size_t shift =
-        unit == text.npos ? 0 : 10 * (1 + std::string_view("KMG").find(text[unit]));
+        unit == text.npos ? 0 : 10 * (1 + std::string_view("KMGT").find(text[unit]));
     if (!number || *number > SIZE_MAX >> shift || (shift > 0 && unit + 1 != text.size()))
         fail(who, " cannot be '", text, "': it takes a size in bytes, such as 512K or 4M");
     return {*number << shift};

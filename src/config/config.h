@@ -138,7 +138,7 @@ struct Config {
     // output
     std::string out, resume, from, settings;
     double save_every = 1;
-    int keep = 3;
+    int keep = 2;
     int log_every = 10;
     double minutes = 10;  // of tune
     bool quiet = false, verbose = false, json = false, tensorboard = false;
@@ -231,7 +231,7 @@ struct Option {
 std::span<const Option> options();
 const Option* find_option(const std::string& name);  // null if there is none
 
-// "64", "64K", "4M" or "1G": bytes, in powers of 1024. Throws Error that begins with `who`.
+// "64", "64K", "4M", "1G" or "1T": bytes, in powers of 1024. Throws Error that begins with `who`.
 ByteSize parse_size(const std::string& text, const std::string& who);
 
 // An option's value as text, by the option's name.

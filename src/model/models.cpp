@@ -280,7 +280,7 @@ std::string model_text(const std::string& name) {
     std::ostringstream text;
     if (!file || !(text << file.rdbuf())) {
         const std::string close = nearest(name, built_in_models());
-        fail("--model ", name, " is neither a built-in model (", join_text(built_in_models()),
+        fail("model '", name, "' is neither a built-in model (", join_text(built_in_models()),
              ") nor a file that can be read",
              close.empty() ? "" : cat("; did you mean ", close, "?"));
     }

@@ -7,6 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/text.h"
+#include "src/train/pieces.h"
 
 namespace convoy {
 
@@ -62,6 +63,15 @@ std::vector<Setup> join_setups(int world) {
     if (world > 2 && world % 2 == 0)
         setups.push_back({cat(world / 2, " pipelines of 2"), 1, {{"pipeline", "2"}}});
     return setups;
+}
+
+bool is_cut_as_asked(const Setup& setup, int64_t share, int bn_group) {
+    for (const char* name : {"accumulate", "replicas"})
+        if (const auto at = setup.options.find(name); at != setup.options.end())
+            if (const int n = std::stoi(at->second);
+                share <= (n - 1) * piece_images(share, n, bn_group))
+                return false;
+    return true;
 }
 
 bool is_tuned(const std::string& option) {

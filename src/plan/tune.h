@@ -25,6 +25,10 @@ std::vector<Setup> local_setups(int cores, int gpus);
 // Of `world` machines, one rank on each.
 std::vector<Setup> join_setups(int world);
 
+// Whether a rank with so many images of a batch can cut them into the pieces of the setup: groups
+// of batch norm (0: none) stay whole.
+bool is_cut_as_asked(const Setup& setup, int64_t share, int bn_group);
+
 // The options that a setup decides: they are not for the user to give.
 bool is_tuned(const std::string& option);
 
