@@ -173,7 +173,7 @@ TEST_CASE("lr-find: a rate is suggested where the loss falls by more than its no
         CHECK(lr > 0.03 / 8);
         CHECK(lr < 0.03 * 8);
     }
-    CHECK(mistakes <= 4);
+    CHECK(mistakes <= 8);  // 1 in 25
     CHECK(run(0, 0).fall <= 0);
     CHECK(!run(0, 0).is_clear());
 }
