@@ -592,7 +592,8 @@ TEST_CASE(
         REQUIRE(set.val != nullptr);
         CHECK((set.train->size() == 6 && set.val->size() == 3));
         Quiet quiet;  // predict takes all
-        const auto images = open_images({dir / name}, {}, quiet.log);
+        std::vector<std::string> faults;
+        const auto images = open_images({dir / name}, {}, quiet.log, faults);
         REQUIRE(images.size() == 1);
         CHECK(images[0]->size() == 12);
     }
