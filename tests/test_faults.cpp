@@ -265,7 +265,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     REQUIRE(pipe(ends) == 0);
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
     const std::string page(4096, '-');
-    while (write(ends[1], page.data(), page.size()) > 0) {}
+    while (::write(ends[1], page.data(), page.size()) > 0) {}
     fcntl(ends[1], F_SETFL, 0);
     std::FILE* const unread = fdopen(ends[1], "w");
     Log log(unread);
@@ -291,7 +291,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     auto reader = std::async(std::launch::async, [&] {
         std::string text;
         char bytes[4096];
-        for (ssize_t n; (n = read(ends[0], bytes, sizeof bytes)) > 0;)
+        for (ssize_t n; (n = ::read(ends[0], bytes, sizeof bytes)) > 0;)
             text.append(bytes, size_t(n));
         return text;
     });
