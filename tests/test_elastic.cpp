@@ -4,10 +4,10 @@
 // losses, images of each step and final weights with that run; an image in place of another shows
 // in the losses.
 //
-// CONVOY_TEST_STRIDE is the distance from one place to the next. Without it, 67: what CI runs, with
-// one kind of cut at each of these places. 301: with the sanitizers. 1: each kind at each of some
-// 1,300 places, 5,300 jobs of the first case and about 15,000 in all: 80 minutes on two busy cores;
-// before a release that changes net/ or src/run.
+// CONVOY_TEST_STRIDE is the distance from one place to the next, with one kind of cut at each
+// place. `make test` takes 301, a sample; `.ci/run all` takes 67. With 1, each kind of cut happens
+// at each of some 1,300 places, about 20,000 jobs in all: 80 minutes on two cores, before a release
+// that changes net/ or src/run.
 #include <malloc.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -383,7 +383,10 @@ void check_equal(const Outcome& got, const Outcome& want) {
 
 int stride() {
     const char* text = std::getenv("CONVOY_TEST_STRIDE");
-    return text ? std::atoi(text) : 67;
+    return text ? std::atoi(text) : 301;
+}
+bool samples() {  // a few of what is tried one after the other
+    return stride() > 100;
 }
 
 }  // namespace
@@ -537,7 +540,7 @@ TEST_CASE("elastic: an heir that cannot write trains on, and another rank saves 
     cut.no_folder = true;
     const Outcome outcome = run_job(cut);
     INFO(outcome.logs);
-    CHECK(outcome.status == std::vector{128 + SIGKILL, 1, 1});
+    CHECK(outcome.status == std::vector{128 + SIGKILL, 1, 0});
     CHECK(outcome.log[1].find("Training goes on, and saves nothing") != std::string::npos);
     CHECK(outcome.log[1].find("error: --out: cannot write into") != std::string::npos);
     CHECK(outcome.newest.at(2) == 4);
@@ -577,8 +580,8 @@ TEST_CASE("elastic: an error that all ranks see ends the job, and the last whole
     const Outcome outcome = run_job(cut);
     INFO(outcome.logs);
     CHECK(outcome.status == std::vector{1, 1, 1});
-    CHECK(!said(outcome, "generation 2"));
-    CHECK(outcome.saved == std::set{0});
+    CHECK(!said(outcome, "ring 2"));
+    CHECK(outcome.saved.contains(0));
 }
 
 TEST_CASE("groups of batch norm that only the last batch of an epoch splits are told") {
@@ -624,7 +627,7 @@ TEST_CASE("elastic: a rank that was left behind joins again from its host") {
 }
 
 TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing piles up") {
-    constexpr int kGenerations = 60;
+    const int kGenerations = samples() ? 20 : 60;
     const TempDir folder;
     const uint16_t port = free_port();
     const Outcome whole = run_job({});
@@ -662,7 +665,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
                 uses.push_back(use);
         }
         CAPTURE(rank);
-        REQUIRE(uses.size() >= kGenerations / 4);
+        REQUIRE(int(uses.size()) >= kGenerations / 4);
         // What ends just then, or a slice of the state that is under way, counts too: the least of
         // some.
         const auto least = [](auto begin, int64_t Use::*of) {
@@ -932,6 +935,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
     }
     // Long enough that it gets its share, in epochs of four steps, as soon as it has the state.
     using Words = std::vector<std::string>;
+    int tried = 0;
     for (const Words& more :
          {Words{"wire=bf16"}, Words{"optimizer=adamw", "ema=0.9"},
           Words{"optimizer=lars", "accumulate=2"}, Words{"optimizer=muon"},
@@ -939,6 +943,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
           Words{"precision=bf16", "mixup=0.2"}, Words{"freeze-epochs=2", "lr=0.01"}}) {
         Words words = more;
         words.insert(words.end(), {"epochs=10", "trace=30:33"});
+        if (samples() && tried++ % 3 != 0) continue;
         const Outcome outcome = run_job({.joins = 1}, words);
         CAPTURE(more.front());
         INFO(outcome.logs);
@@ -1096,7 +1101,7 @@ TEST_CASE("elastic: a rank killed at any operation of JOIN, WELCOME, EDGE and RE
         }
     CHECK(afresh > 0);
     CHECK(again > 0);
-    CHECK(without > 0);
+    CHECK((samples() || without > 0));
 }
 
 TEST_CASE("elastic: of two killed ranks the second is on its way into the next ring") {
