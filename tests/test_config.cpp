@@ -72,6 +72,7 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--from", "run", "eval"}, "the command comes first: trainer eval [options]"},
         {{"--json", "bench", "kernels"}, "the command comes first: trainer bench [options]"},
         {{"trian"}, "there is no command 'trian'; did you mean 'train'?"},
+        {{"watch", "run"}, "trainer page"},  // gone
         {{"bench", "kernel"}, "bench needs to know what"},
         {{"--batch"}, "--batch needs a value after it"},
         {{"train", "flowers"}, "`train` takes no word 'flowers'; images are given by --data DIR"},

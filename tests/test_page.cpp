@@ -1,5 +1,5 @@
-// The page of a run: its state from events, /metrics, the server, and the program with --page, page
-// and watch (src/page).
+// The page of a run: its state from events, /metrics, the server, and the program with --page and
+// page (src/page).
 #include <arpa/inet.h>
 #include <poll.h>
 
@@ -10,7 +10,6 @@
 #include "src/base/text.h"
 #include "src/page/assets.h"
 #include "src/page/server.h"
-#include "src/page/watch.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -89,6 +88,10 @@ std::string get(int port, const std::string& target, const std::string& head = "
                           "\r\nConnection: close\r\n", head, "\r\n"));
 }
 
+std::string body_of(const std::string& answer) {
+    return answer.substr(answer.find("\r\n\r\n") + 4);
+}
+
 int port_of(const std::string& url) { return std::stoi(url.substr(url.find(':', 7) + 1)); }
 
 bool has(const std::string& text, const std::string& part) {
@@ -157,7 +160,6 @@ TEST_CASE("page: the state of a run follows from its events") {
     CHECK(state.snapshot(0, 0)["state"] == "waiting");
     state.event({{"event", "done"}, {"step", 30}, {"how", "finished"}});
     CHECK(state.snapshot(0, 0)["state"] == "done");
-    CHECK(is_over(state.snapshot(0, 0)));
     state.event({{"event", "job"}, {"epoch", 1}, {"epochs", 2}, {"step", 30}});
     state.event({{"event", "done"}, {"epoch", 2}, {"step", 30}, {"how", "finished"}});
     CHECK(state.snapshot(0, 0)["epoch"] == 1);  // the last of 0, 1
@@ -226,20 +228,6 @@ TEST_CASE("page: damaged and hostile lines of a log change nothing, or what they
     for (const json& event : s["events"]) CHECK(event[2].get<std::string>().size() <= 420);
     CHECK(!s.dump(-1, ' ', false, json::error_handler_t::replace).empty());
     parse_metrics(state.metrics());
-    for (const std::string& line : watch_lines(s, 60)) {
-        CHECK(line.size() <= 60 * 4);
-        CHECK(line == printable(line));
-    }
-    for (const std::string& line : watch_events(s)) CHECK(line == printable(line));
-    const json no_step = {{"events", json::array({json::array({0.0, NAN, "begins"})})}};
-    REQUIRE(watch_events(no_step).size() == 1);
-    CHECK(watch_events(no_step)[0].find("nan") == std::string::npos);
-    // A page elsewhere may send anything.
-    for (const json& other :
-         {json(), json(7), json::array(), json{{"ranks", 7}, {"events", {1, {2}}}}}) {
-        watch_lines(other, 80), watch_events(other), watch_line(other);
-        CHECK(!is_over(other));
-    }
 }
 
 TEST_CASE("page: metrics follow Prometheus's rules, and those of a lost rank vanish") {
@@ -334,9 +322,9 @@ TEST_CASE("page server: beyond loopback nobody looks without the token") {
     CHECK(has(entry, cat("Set-Cookie: ", cookie, "; HttpOnly; SameSite=Strict")));
     CHECK(get(port, "/", cat("Cookie: a=b; ", cookie, "\r\n")).starts_with("HTTP/1.1 200 "));
     CHECK(get(port, "/", cat("Cookie: ", cookie, "0\r\n")).starts_with("HTTP/1.1 401 "));
-    CHECK(fetch_page("127.0.0.1", uint16_t(port), "/metrics", token).starts_with("# HELP"));
-    CHECK_THROWS_WITH_AS(fetch_page("127.0.0.1", uint16_t(port), "/metrics", "x"),
-                         doctest::Contains("401"), Error);
+    const std::string bearer = "Authorization: Bearer ";
+    CHECK(get(port, "/metrics", cat(bearer, token, "\r\n")).starts_with("HTTP/1.1 200 "));
+    CHECK(get(port, "/metrics", cat(bearer, "x\r\n")).starts_with("HTTP/1.1 401 "));
 }
 
 TEST_CASE("page server: traces are asked for by the page alone, and no other file is handed out") {
@@ -391,7 +379,7 @@ TEST_CASE("page server: a port that is taken is named, and so is what is no addr
     CHECK(page_address("::1") == std::pair(std::string("::1"), uint16_t(29480)));
 }
 
-TEST_CASE("program: --page, watch and page show the same run, and idle visitors do not stop it") {
+TEST_CASE("program: --page and page show a run, and idle visitors do not stop it") {
     TempDir folder;
     const uint16_t port = free_port(), page = free_port();
     const std::string where = cat("127.0.0.1:", page), coord = cat("127.0.0.1:", port);
@@ -409,7 +397,7 @@ TEST_CASE("program: --page, watch and page show the same run, and idle visitors 
     for (const int socket : idle) close(socket);
     json state;
     for (const auto begin = Clock::now(); seconds_since(begin) < 20;) {
-        state = json::parse(fetch_page("127.0.0.1", page, "/state.json", ""));
+        state = json::parse(body_of(get(page, "/state.json")));
         if (state["ranks"].size() == 2 && state["ranks"][1].contains("cpu")) break;
     }
     REQUIRE(state["ranks"].size() == 2);
@@ -419,12 +407,10 @@ TEST_CASE("program: --page, watch and page show the same run, and idle visitors 
         CHECK(rank["sent"] > 0);
     }
     CHECK(state["limit"] != "");
-    Process watch(folder, "watch", {"watch", where});
-    REQUIRE(watch.wait_for("training  step "));
 
     rank0.kill(SIGKILL);  // the heir has the page, with what was before
     REQUIRE(rank1.wait_for("page: http://"));
-    state = json::parse(fetch_page("127.0.0.1", page, "/state.json", ""));
+    state = json::parse(body_of(get(page, "/state.json")));
     CHECK(state["train"][0][0] == 10);
     CHECK(state["ranks"].size() == 1);
     CHECK(has(state["events"].dump(), "rank 0 ("));
@@ -432,10 +418,5 @@ TEST_CASE("program: --page, watch and page show the same run, and idle visitors 
     CHECK(rank1.wait() == 128 + SIGINT);
     CHECK(has(rank1.output(), "all ranks together: "));
 
-    const auto [status, text] = run_trainer({"watch", folder / "heir"});
-    CHECK(status == 0);
-    CHECK(has(text, "done: signal 2"));
-    CHECK(has(text, "stopped  step "));
-    CHECK(has(run_trainer({"watch", folder / "none"}).second, "there is no run folder"));
     CHECK(has(run_trainer({"page", folder / "none"}).second, "cannot read"));
 }

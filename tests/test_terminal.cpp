@@ -292,9 +292,6 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
     const auto models = events({"models", "--json"});
     CHECK(models.size() > 5);
     CHECK(models[0]["model"].is_string());
-    const auto watched = events({"watch", run, "--json"});
-    REQUIRE(watched.size() == 1);
-    CHECK(watched[0]["state"] == "done");
     const auto found =
         events({"lr-find", "--generated", "48", "--batch", "8", "--size", "16", "--threads", "1",
                 "--steps", "40", "--out", folder / "lr", "--json"});

@@ -68,6 +68,8 @@ static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::
     if (words[0] == "bench")
         fail("bench needs to know what: train, kernels, allreduce or data",
              words.size() > 1 ? cat(", not '", words[1], "'") : "");
+    if (const char* instead = replacement(words[0]))
+        fail("there is no command '", words[0], "' any more; use ", instead);
     const std::string near = nearest(words[0], names);
     fail(
         "there is no command '", words[0], "'",
@@ -95,6 +97,8 @@ static void take_rest(CommandLine& line, const CommandRow& row,
         const std::string name = word.substr(0, word.find('='));
         if (find_option(name.starts_with("--") ? name.substr(2) : name))
             fail("`", row.name, "` has no option ", name, "; see trainer ", row.name, " --help");
+        if (const char* instead = replacement(name))
+            fail("there is no option ", name, " any more; use ", instead);
         const std::string near = nearest(name, names);
         fail("there is no option ", name,
              near.empty() ? cat("; see trainer ", row.name, " --help")

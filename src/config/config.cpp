@@ -316,8 +316,7 @@ static const Option kOptions[] = {
      "print times and decisions too: seconds before each line, waits for images, checkpoints, "
      "variables that were options, and processor time"},
     {"json", "Output", &C::json, "",
-     kTrain | kEval | kPredict | kCheck | kPlan | kDoctor | kTune | kModels | kWatch | kBenches, 0,
-     kAny,
+     kTrain | kEval | kPredict | kCheck | kPlan | kDoctor | kTune | kModels | kBenches, 0, kAny,
      "print one JSON object a line, and messages to stderr; train: the events of RUN/log.jsonl"},
     {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},
@@ -357,6 +356,17 @@ std::span<const Option> options() { return kOptions; }
 const Option* find_option(const std::string& name) {
     for (const Option& option : kOptions)
         if (option.name == name) return &option;
+    return nullptr;
+}
+
+// Commands and options of earlier versions, and what to use instead.
+static constexpr std::pair<const char*, const char*> kRemoved[] = {
+    {"watch", "`trainer page RUN` or the lines that train prints"},
+};
+
+const char* replacement(const std::string& name) {
+    for (const auto& [old, instead] : kRemoved)
+        if (old == name) return instead;
     return nullptr;
 }
 

@@ -194,7 +194,6 @@ enum Command : unsigned {
     kFinetune = 1048576,
     kLrFind = 2097152,
     kPage = 4194304,
-    kWatch = 8388608,
     kTune = 16777216,
 };
 
@@ -230,6 +229,10 @@ struct Option {
 
 std::span<const Option> options();
 const Option* find_option(const std::string& name);  // null if there is none
+
+// What to use instead of a command ("watch") or an option ("--histograms") of an earlier version;
+// null if there was none of that name.
+const char* replacement(const std::string& name);
 
 // "64", "64K", "4M", "1G" or "1T": bytes, in powers of 1024. Throws Error that begins with `who`.
 ByteSize parse_size(const std::string& text, const std::string& who);

@@ -3,7 +3,6 @@
 #include "src/page/server.h"
 
 #include <arpa/inet.h>
-#include <curl/curl.h>
 #include <netdb.h>
 #include <openssl/crypto.h>
 #include <poll.h>
@@ -311,37 +310,6 @@ std::string PageServer::url(const std::string& host) const {
     if (name.find(':') != name.npos) name = cat("[", name, "]");
     return cat("http://", name, ":", server_->bound_port, "/",
                server_->token.empty() ? "" : cat("?t=", server_->token));
-}
-
-std::string fetch_page(const std::string& host, uint16_t port, const std::string& target,
-                       const std::string& token) {
-    std::string body;
-    const auto append = +[](char* bytes, size_t size, size_t n, void* to) {
-        std::string& all = *static_cast<std::string*>(to);
-        if (all.size() + size * n > size_t(16) << 20) return size_t(0);
-        all.append(bytes, size * n);
-        return size * n;
-    };
-    const bool v6 = host.find(':') != host.npos;
-    const std::string url = cat("http://", v6 ? "[" : "", host, v6 ? "]" : "", ":", port, target);
-    const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
-    const std::unique_ptr<curl_slist, void (*)(curl_slist*)> fields(
-        curl_slist_append(nullptr, ("Authorization: Bearer " + token).c_str()),
-        curl_slist_free_all);
-    curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-    curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
-    curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT, long(kPatience));
-    curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, append);
-    curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &body);
-    if (!token.empty()) curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, fields.get());
-    const CURLcode result = curl_easy_perform(curl.get());
-    long status = 0;
-    curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
-    const std::string who = cat("the page at ", host, ":", port);
-    if (result != CURLE_OK) fail(who, ": ", curl_easy_strerror(result));
-    if (status != 200) fail(who, ": status ", status, ": ", printable(body.substr(0, 200)));
-    return body;
 }
 
 }  // namespace convoy

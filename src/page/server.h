@@ -42,9 +42,4 @@ class PageServer {
     std::unique_ptr<Server> server_;
 };
 
-// The answer to GET of `target` at a page; `token`: "" for none. Blocks for at most 10 seconds.
-// Throws Error.
-std::string fetch_page(const std::string& host, uint16_t port, const std::string& target,
-                       const std::string& token);
-
 }  // namespace convoy

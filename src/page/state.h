@@ -1,6 +1,6 @@
 // state.h — a run as its page shows it, made from the events of RUN/log.jsonl and nothing else: so
 // the page of a run that trains (RunLog hands on what it writes), of a finished one (trainer page),
-// the terminal (trainer watch) and /metrics cannot differ.
+// and /metrics cannot differ.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class PageState {
     // A line of the log; one that is no object is left out.
     void line(std::string_view text);
 
-    // What page.js and `trainer watch` show; src/page/README.md has the fields. after: the `next`
+    // What page.js shows; src/page/README.md has the fields. after: the `next`
     // of the answer before, for only what is new since; 0: everything. now: Unix seconds.
     nlohmann::json snapshot(uint64_t after, double now) const;
     // In Prometheus's text format 0.0.4.
