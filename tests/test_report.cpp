@@ -1,4 +1,4 @@
-// Reports: quality of a model (src/run/quality.h), its page, the curves of runs, and heat maps
+// Reports: quality of a model (src/run/quality.h), its page, and heat maps
 // (src/report).
 #include <cmath>
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include "src/checkpoint/weights.h"
 #include "src/report/eval_report.h"
 #include "src/report/explain.h"
-#include "src/report/run_report.h"
+#include "src/report/html.h"
 #include "tests/net_support.h"
 #include "tests/process.h"
 
@@ -143,39 +143,6 @@ TEST_CASE("report: a chart of no points, of one, of what is not finite, and of m
     CHECK(svg.find(" 52.0L") != std::string::npos);  // the one that stands out is at the top
 }
 
-TEST_CASE(
-    "report: of steps that were done twice the second ones count, and damage is passed over") {
-    TempDir dir;
-    std::ofstream(dir / "log.jsonl") << R"({"event":"start","batch":"8","lr":"0.1"}
-{"event":"step","step":1,"loss":3.0,"top1":0.1}
-{"event":"step","step":2,"loss":2.0}
-{"event":"val","step":2,"loss":2.5,"top1":0.3}
-{"event":"step","step":3,"loss":1.0}
-{"event":"start","batch":"8","lr":"0.2"}
-{"event":"step","step":2,"loss":1.5}
-{"event":"step","loss":"x"}
-{"event":7}
-[1]
-{"event":"val","step":2,"loss":1.8,"top1":0.4}
-{"event":"regroup","step":2,"why":"rank 1 was lost: <reset>"}
-{"event":"done","step":2,"images_per_second":10,"seconds":61}
-{"event":"st)";
-    const RunHistory run = read_history(dir.path());
-    CHECK(run.train.at("loss") == RunHistory::Points{{1, 3}, {2, 1.5}});
-    CHECK(run.val.at("loss") == RunHistory::Points{{2, 1.8}});
-    CHECK(run.settings.at("lr") == "0.2");
-    CHECK(run.damaged == 4);
-    write_run_report(dir / "out", {run, run});
-    const std::string page = read_file(dir / "out/report.html");
-    CHECK(page.find("40.0 %") != std::string::npos);
-    CHECK(page.find("rank 1 was lost: &lt;reset&gt;") != std::string::npos);
-    CHECK(read_file(dir / "out/loss.svg").starts_with("<svg"));
-    CHECK_THROWS_WITH_AS(read_history(dir / "none"), doctest::Contains("needs the folder of a run"),
-                         Error);
-    std::ofstream(dir / "empty") << "\n";
-    CHECK_THROWS_WITH_AS(read_history(dir / "empty"), doctest::Contains("no events"), Error);
-}
-
 TEST_CASE("explain: a heat map is that of finite differences, as in evaluation") {
     const std::string text = R"(input 12x10
 conv2d c1 out 6 size 3 pad 1
@@ -290,12 +257,6 @@ TEST_CASE("program: reports, a gate that closes, and heat maps") {
     CHECK(json::parse(read_file(dir / "own-report/report.json"))["data"] == dir / "own");
     const std::string gate = go({"eval", "--from", run, "--device", "cpu", "--min-recall", "1"}, 3);
     CHECK(gate.find("--min-recall asks for 100.0 % of each class") != std::string::npos);
-    go({"report", run}, 0);
-    CHECK(read_file(run + "/report/report.html").find("<svg") != std::string::npos);
-    CHECK(go({"report", dir / "nothing"}, 1).find("needs the folder of a run") !=
-          std::string::npos);
-    CHECK(go({"report"}, 1).find("report needs runs") != std::string::npos);
-
     CHECK(
         go({"predict", "--from", run, "--device", "cpu", "--explain", dir / "heat", dir / "x.png"},
            0)

@@ -320,7 +320,6 @@ TEST_CASE("program: an error says what to do next") {
         {{"--resume", folder / "empty"}, "name the folder of another run, or leave --resume out"},
         {{"eval", "--from", text + "/x"}, "check the path"},
         {{"check", folder / "empty"}, "name the folder above"},
-        {{"report", text}, "name a run's folder, or its log.jsonl"},
         {{"--coord", "localhost:1", "--token-file", folder / "none"}, "`trainer token` makes"},
         {{"import"}, "trainer import FILE"},
         {{"finetune", text}, "--data DIR"},

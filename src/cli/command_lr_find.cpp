@@ -75,9 +75,7 @@ std::string picture(const RateSearch& search, double suggestion) {
     std::vector<Curve> curves = {curve};
     if (const double at = std::log10(suggestion); search.is_clear())
         curves.push_back({fmt::format("suggestion: {:.2g}", suggestion),
-                          {{at, points[search.least].loss}, {at, points.front().loss}},
-                          true,
-                          1});
+                          {{at, points[search.least].loss}, {at, points.front().loss}}});
     return line_chart("", "logarithm (base 10) of the learning rate", curves);
 }
 

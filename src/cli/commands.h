@@ -47,17 +47,17 @@ inline CommandRow with_options(CommandRow row, std::vector<CommandDefault> defau
 }
 
 extern const CommandRow kTrainRow, kFinetuneRow, kLrFindRow, kPlanRow, kTuneRow, kEvalRow,
-    kPredictRow, kCheckRow, kPackRow, kReportRow, kCoordinatorRow, kHealthRow, kDoctorRow,
-    kTokenRow, kModelsRow, kPageRow, kExportRow, kImportRow, kBenchTrainRow, kBenchKernelsRow,
+    kPredictRow, kCheckRow, kPackRow, kCoordinatorRow, kHealthRow, kDoctorRow, kTokenRow,
+    kModelsRow, kPageRow, kExportRow, kImportRow, kBenchTrainRow, kBenchKernelsRow,
     kBenchAllreduceRow, kBenchDataRow, kManRow, kCompletionRow;
 
 // Every command, in the order of --help; the first is the default.
 inline constexpr const CommandRow* kCommands[] = {
-    &kTrainRow,          &kFinetuneRow,  &kLrFindRow, &kPlanRow,       &kTuneRow,
-    &kEvalRow,           &kPredictRow,   &kCheckRow,  &kPackRow,       &kReportRow,
-    &kCoordinatorRow,    &kHealthRow,    &kDoctorRow, &kTokenRow,      &kModelsRow,
-    &kPageRow,           &kExportRow,    &kImportRow, &kBenchTrainRow, &kBenchKernelsRow,
-    &kBenchAllreduceRow, &kBenchDataRow, &kManRow,    &kCompletionRow,
+    &kTrainRow,     &kFinetuneRow, &kLrFindRow,     &kPlanRow,         &kTuneRow,
+    &kEvalRow,      &kPredictRow,  &kCheckRow,      &kPackRow,         &kCoordinatorRow,
+    &kHealthRow,    &kDoctorRow,   &kTokenRow,      &kModelsRow,       &kPageRow,
+    &kExportRow,    &kImportRow,   &kBenchTrainRow, &kBenchKernelsRow, &kBenchAllreduceRow,
+    &kBenchDataRow, &kManRow,      &kCompletionRow,
 };
 
 // train, in a job that was joined; also for tests. Blocks; returns the exit status; throws Error.

@@ -19,7 +19,7 @@ static constexpr unsigned kCompute =
     kTrain | kEval | kPredict | kBenchTrain | kBenchKernels | kPlan;
 static constexpr unsigned kBenches = kBenchTrain | kBenchKernels | kBenchAllreduce | kBenchData;
 static constexpr unsigned kTalks = kTrain | kEval | kPredict | kCheck | kPack | kCoordinator |
-                                   kExport | kImport | kPlan | kReport | kDoctor | kBenches;
+                                   kExport | kImport | kPlan | kDoctor | kBenches;
 static constexpr unsigned kSets = kTrain | kEval | kCheck | kPack | kBenchData;
 
 using C = Config;
@@ -273,7 +273,7 @@ static const Option kOptions[] = {
      "on rank 0: go on even where most of the ranks do not answer and may be training together, as "
      "when a network is cut in two"},
 
-    {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport | kReport | kDoctor, kFirst, kAny,
+    {"out", "Output", &C::out, "PATH", kTrain | kExport | kImport | kDoctor, kFirst, kAny,
      "run folder, or the file or folder to write"},
     {"resume", "Output", &C::resume, "DIR", kTrain, 0, kAny,
      "continue from the newest valid checkpoint of a run folder; with the same --out: or start "
@@ -361,6 +361,7 @@ const Option* find_option(const std::string& name) {
 
 // Commands and options of earlier versions, and what to use instead.
 static constexpr std::pair<const char*, const char*> kRemoved[] = {
+    {"report", "`eval --report DIR` for one model, and TensorBoard (--tensorboard) for runs"},
     {"watch", "`trainer page RUN` or the lines that train prints"},
 };
 

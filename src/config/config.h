@@ -189,7 +189,6 @@ enum Command : unsigned {
     kCompletion = 32768,
     kPack = 65536,
     kToken = 131072,
-    kReport = 262144,
     kDoctor = 524288,
     kFinetune = 1048576,
     kLrFind = 2097152,

@@ -88,12 +88,12 @@ std::string pairs_table(const Evaluated& result) {
 }
 
 std::string calibration_chart(const Quality& quality) {
-    Curve seen{"accuracy of guesses of this probability", {}, false, 0};
+    Curve seen{"accuracy of guesses of this probability", {}};
     for (const Quality::Bin& bin : quality.bins)
         if (bin.images > 0)
             seen.points.push_back({bin.probability / bin.images, bin.right / bin.images});
     return line_chart("", "probability that the model gives its guess",
-                      {{"ideal", {{0, 0}, {1, 1}}, true, 7}, seen}, {0, 1});
+                      {{"ideal", {{0, 0}, {1, 1}}}, seen}, {0, 1});
 }
 
 std::string mistakes(const Evaluated& result) {

@@ -120,8 +120,6 @@ std::vector<std::array<double, 2>> thinned(const Curve& curve, const Axis& x) {
 
 std::string line_chart(const std::string& title, const std::string& x_name,
                        std::vector<Curve> curves, const std::vector<double>& values) {
-    constexpr const char* kColours[] = {"#1f6fb4", "#e07b00", "#2b9348", "#c1292e",
-                                        "#7b4fb5", "#8a5a44", "#d15ba0", "#5f6b76"};
     Axis x{.from = kLeft, .to = kWidth - kRight}, y{.from = kHeight - kBottom, .to = kTop};
     for (Curve& curve : curves) {
         std::erase_if(curve.points,
@@ -146,16 +144,15 @@ std::string line_chart(const std::string& title, const std::string& x_name,
                            x.at(value), kHeight - kBottom + 16, value);
     double legend = kLeft;
     for (const Curve& curve : curves) {
-        const char* colour = kColours[curve.colour % std::size(kColours)];
-        const char* dashes = curve.dashed ? " stroke-dasharray=\"5 3\"" : "";
+        const char* colour = &curve == &curves[0] ? "#1f6fb4" : "#e07b00";
         std::string path;
         for (const auto& [at, value] : thinned(curve, x))
             path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? 'M' : 'L', x.at(at), y.at(value));
         if (curve.points.size() == 1) path += "h2";  // or nothing would be seen
         svg += fmt::format(
-            R"(<path d="{}" fill="none" stroke="{}" stroke-width="1.6"{}/><path d="M{:.0f} 32h18" )"
-            R"(stroke="{}" stroke-width="2"{}/><text x="{:.0f}" y="36">{}</text>)",
-            path, colour, dashes, legend, colour, dashes, legend + 22, html_text(curve.name));
+            R"(<path d="{}" fill="none" stroke="{}" stroke-width="1.6"/><path d="M{:.0f} 32h18" )"
+            R"(stroke="{}" stroke-width="2"/><text x="{:.0f}" y="36">{}</text>)",
+            path, colour, legend, colour, legend + 22, html_text(curve.name));
         legend += 36 + 6.2 * double(curve.name.size());
     }
     return svg + "</svg>\n";

@@ -23,8 +23,6 @@ std::string html_table(const std::vector<std::string>& heads,
 struct Curve {
     std::string name;
     std::vector<std::array<double, 2>> points;  // by x; those that are not finite are left out
-    bool dashed = false;
-    size_t colour = 0;  // of eight, which repeat
 };
 // An SVG of 640×320, with axes, ticks and a legend; stands alone too. x begins at 0, and y shows
 // `values` in any case. Where a curve has more points than pixels, the least and the greatest of
