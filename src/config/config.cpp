@@ -301,9 +301,7 @@ static const Option kOptions[] = {
     {"log-every", "Output", &C::log_every, "N", kTrain, kFollows, from(1, 1e9),
      "steps between two lines"},
     {"tensorboard", "Output", &C::tensorboard, "", kTrain, kJob, kAny,
-     "write curves, settings, images and mistakes for TensorBoard into the run folder, under tb/"},
-    {"histograms", "Output", &C::histograms, "N", kTrain, kJob, from(0, 1e6),
-     "for TensorBoard, every N epochs: how each tensor's weights and gradients are distributed"},
+     "write curves for TensorBoard into the run folder, under tb/"},
     {"page", "Output", &C::page, "[ADDRESS:PORT]", kTrain | kPage, kJob | kBare, kAny,
      "show the run on a web page of rank 0, and to Prometheus at /metrics; default address: "
      "127.0.0.1:29480; any but loopback needs the token of the URL that is printed"},
@@ -361,6 +359,7 @@ const Option* find_option(const std::string& name) {
 
 // Commands and options of earlier versions, and what to use instead.
 static constexpr std::pair<const char*, const char*> kRemoved[] = {
+    {"--histograms", "--tensorboard, which has the curves"},
     {"report", "`eval --report DIR` for one model, and TensorBoard (--tensorboard) for runs"},
     {"watch", "`trainer page RUN` or the lines that train prints"},
 };

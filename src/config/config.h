@@ -142,7 +142,6 @@ struct Config {
     int log_every = 10;
     double minutes = 10;  // of tune
     bool quiet = false, verbose = false, json = false, tensorboard = false;
-    int histograms = 0;
     std::string page;   // "": none; "on": at the default address
     std::string trace;  // "FIRST:LAST"
 

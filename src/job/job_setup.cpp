@@ -192,7 +192,6 @@ static void check_loop(Config& config) {
         if (config.elastic == Toggle::kOff && get_option(config, name) != get_option({}, name))
             fail("--", name, " has no effect with --elastic off, where a lost rank ends the job");
     if (in_pieces) config.factors = FactorMode::kOff;
-    config.tensorboard |= config.histograms > 0;
 }
 
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.

@@ -8,7 +8,6 @@
 
 #include "src/base/check.h"
 #include "src/checkpoint/weights.h"
-#include "src/run/pictures.h"
 
 namespace convoy {
 
@@ -93,9 +92,21 @@ std::vector<float> Explainer::run(Tensor images, std::span<const int> classes) {
     return maps;
 }
 
+// A row of a batch, normalised as `how` says.
+static Image as_picture(const float* row, const Preprocess& how) {
+    const auto [H, W, C] = how.size;
+    Image image{H, W, std::vector<uint8_t>(size_t(H * W * C)), C};
+    for (size_t i = 0; i < image.pixels.size(); ++i) {
+        const int c = int(i) % C;
+        const float pixel = (row[i] - how.bias(c)) / how.scale(c);
+        image.pixels[i] = uint8_t(std::clamp(std::lround(pixel), 0l, 255l));
+    }
+    return image;
+}
+
 Image heat_picture(const float* row, const Preprocess& how, std::span<const float> map, int H,
                    int W) {
-    const Image small = rows_picture(row, 1, how);
+    const Image small = as_picture(row, how);
     const int factor = std::max(1, (224 + small.H - 1) / small.H);
     Resizer resizer;
     const Image large = resized(resizer, small, small.H * factor, small.W * factor);

@@ -52,8 +52,6 @@ class RunLog {
     void show_on(PageState* page) { page_ = page; }
     // From now on what goes to the file goes to standard output too.
     void print_events(bool prints) { prints_ = prints; }
-    // Null without --tensorboard, before plan(), and on ranks that keep no file.
-    TensorBoard* tensorboard() const { return tensorboard_.get(); }
 
     double images_per_second() const;  // of the whole run so far
     double seconds() const;

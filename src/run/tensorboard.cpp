@@ -1,5 +1,5 @@
-// tensorboard.cpp — see tensorboard.h. Numbers of fields are those of TensorBoard's event.proto,
-// summary.proto, tensor.proto, and of plugins/hparams/{api,plugin_data}.proto.
+// tensorboard.cpp — see tensorboard.h. Numbers of fields are those of TensorBoard's event.proto and
+// summary.proto.
 #include "src/run/tensorboard.h"
 
 #include <unistd.h>
@@ -13,6 +13,7 @@
 #include "data/shard_writer.h"
 #include "src/base/check.h"
 #include "src/base/number.h"
+#include "src/base/protobuf.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -23,50 +24,20 @@ using nlohmann::json;
 namespace {
 
 // Fields of events that become curves.
-struct Curve {
+struct Scalar {
     const char *field, *tag;
 };
-constexpr Curve kCurves[] = {{"loss", "loss"},
-                             {"top1", "top1"},
-                             {"top5", "top5"},
-                             {"lr", "learning_rate"},
-                             {"images_per_second", "speed/images_per_second"},
-                             {"data_wait", "wait/data"},
-                             {"net_wait", "wait/network"},
-                             {"ranks", "job/ranks"}};
-// Settings that are shown as hyper-parameters.
-constexpr const char* kHyperParameters[] = {
-    "model",    "size",         "batch",    "epochs",       "optimizer",
-    "lr",       "momentum",     "schedule", "weight-decay", "label-smoothing",
-    "augment",  "auto-augment", "mixup",    "cutmix",       "warmup",
-    "bn-group", "seed",         "init",     "freeze",       "nesterov"};
-
+constexpr Scalar kScalars[] = {{"loss", "loss"},
+                               {"top1", "top1"},
+                               {"top5", "top5"},
+                               {"lr", "learning_rate"},
+                               {"images_per_second", "speed/images_per_second"},
+                               {"data_wait", "wait/data"},
+                               {"net_wait", "wait/network"},
+                               {"ranks", "job/ranks"}};
 double now() {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
         .count();
-}
-
-ProtoMessage plugin(const char* name, std::string_view content = {}) {
-    return ProtoMessage().bytes(1, ProtoMessage().bytes(1, name).bytes(2, content));
-}
-
-// A message with text that is not UTF-8 cannot be read at all.
-std::string as_utf8(std::string text) {
-    if (!is_utf8(text))
-        for (char& c : text)
-            if (c & 0x80) c = '?';
-    return text;
-}
-
-// A Value of the hparams plugin: all is in its metadata, the tensor has no numbers. `kind`: the
-// field of HParamsPluginData.
-ProtoMessage hyper_parameters(const char* tag, int kind, const ProtoMessage& content) {
-    const ProtoMessage tensor =
-        ProtoMessage().number(1, 1).bytes(2, ProtoMessage().bytes(2, ""));  // float, shape [0]
-    return ProtoMessage()
-        .bytes(1, cat("_hparams_/", tag))
-        .bytes(8, tensor)
-        .bytes(9, plugin("hparams", ProtoMessage().bytes(kind, content)));
 }
 
 }  // namespace
@@ -99,9 +70,6 @@ class TensorBoard::File {
     // A Summary, of Values.
     void add(int64_t step, const ProtoMessage& summary) {
         write(ProtoMessage().real(1, now()).number(2, step).bytes(5, summary));
-    }
-    void add_value(int64_t step, const ProtoMessage& value) {
-        add(step, ProtoMessage().bytes(1, value));
     }
 
  private:
@@ -137,69 +105,12 @@ TensorBoard::File& TensorBoard::val() {
 }
 
 void TensorBoard::event(const std::string& name, const json& fields) {
-    const int64_t step = fields.value("step", next_step_ - 1);
-    if (name == "step" || name == "val" || name == "regroup") {
-        ProtoMessage curves;
-        for (const auto& [field, tag] : kCurves)
-            if (fields.contains(field))
-                curves.bytes(1, ProtoMessage().bytes(1, tag).real(2, fields[field].get<float>()));
-        (name == "val" ? val() : *train_).add(step, curves);
-    }
-    for (const char* cause : {"why", "cause"})
-        if (fields.contains(cause)) text("events", fields[cause], step);
-    if (name == "start") {
-        std::string table = "| option | value |\n| --- | --- |\n";
-        for (const auto& [option, value] : fields.items())
-            table += cat("| ", option, " | ", value.get<std::string>(), " |\n");
-        text("settings", table, step);
-        ProtoMessage experiment, session;
-        for (const char* option : kHyperParameters) {
-            const std::string value = fields.value(option, "");
-            const auto number = to_number<double>(value);
-            experiment.bytes(4, ProtoMessage().bytes(1, option).number(4, number ? 3 : 1));
-            const ProtoMessage typed =
-                number ? ProtoMessage().real(2, *number) : ProtoMessage().bytes(3, value);
-            session.bytes(1, ProtoMessage().bytes(1, option).bytes(2, typed));
-        }
-        for (const char* group : {"", "../val"})  // beside this folder, train
-            for (const char* tag : {"loss", "top1"})
-                experiment.bytes(
-                    5, ProtoMessage().bytes(1, ProtoMessage().bytes(1, group).bytes(2, tag)));
-        session.real(5, now());
-        train_->add_value(step, hyper_parameters("experiment", 2, experiment));
-        train_->add_value(step, hyper_parameters("session_start_info", 3, session));
-    }
-    constexpr int kSuccess = 1;  // Status; without one the session counts as running
-    if (name == "done" && fields.value("how", "") == "finished")
-        train_->add_value(step,
-                          hyper_parameters("session_end_info", 4,
-                                           ProtoMessage().number(1, kSuccess).real(2, now())));
-}
-
-void TensorBoard::text(const std::string& tag, const std::string& markdown, int64_t step) {
-    constexpr int kString = 7;  // DataType
-    const ProtoMessage tensor =
-        ProtoMessage().number(1, kString).bytes(2, {}).bytes(8, as_utf8(markdown));  // a scalar
-    train_->add_value(step, ProtoMessage().bytes(1, tag).bytes(8, tensor).bytes(9, plugin("text")));
-}
-
-void TensorBoard::histogram(const std::string& tag, const Histogram& histogram, int64_t step) {
-    train_->add_value(step, ProtoMessage().bytes(1, tag).bytes(5, histogram.message()));
-}
-
-void TensorBoard::picture(const std::string& tag, const Image& image, int64_t step, bool exact,
-                          const std::string& description) {
-    const std::vector<uint8_t> bytes = encoded(image, exact ? ".png" : ".jpg", 95);
-    const ProtoMessage picture =
-        ProtoMessage()
-            .number(1, image.H)
-            .number(2, image.W)
-            .number(3, image.C)
-            .bytes(4, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    train_->add_value(step, ProtoMessage()
-                                .bytes(1, tag)
-                                .bytes(4, picture)
-                                .bytes(9, plugin("images").bytes(3, as_utf8(description))));
+    if (name != "step" && name != "val" && name != "regroup") return;
+    ProtoMessage scalars;
+    for (const auto& [field, tag] : kScalars)
+        if (fields.contains(field))
+            scalars.bytes(1, ProtoMessage().bytes(1, tag).real(2, fields[field].get<float>()));
+    (name == "val" ? val() : *train_).add(fields.value("step", next_step_ - 1), scalars);
 }
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// tensorboard.h — what a run shows in TensorBoard: curves, text, pictures, hyper-parameters.
+// tensorboard.h — the curves of a run, for TensorBoard.
 //
 //   RUN/tb/train/events.out.tfevents.<seconds>.<host>.<process>   RUN/tb/val/…: the same names of
 //   curves, so that both lie in one chart
@@ -14,9 +14,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "data/decode.h"
 #include "src/base/log.h"
-#include "src/run/histogram.h"
 
 namespace convoy {
 
@@ -26,17 +24,9 @@ class TensorBoard {
     TensorBoard(Log& log, const std::string& run_folder, int64_t next_step);
     ~TensorBoard();
 
-    // Where a file cannot be written, `log` says so once and the run goes on without it.
-
-    // Of an event of the log (RunLog::event): numbers of "step" and "val" become curves, the
-    // settings of "start" a table and hyper-parameters, causes a text.
+    // Numbers of the events "step", "val" and "regroup" (RunLog::event) become curves; other events
+    // are left out. If a file cannot be written, `log` says so once and the run goes on without it.
     void event(const std::string& name, const nlohmann::json& fields);
-    // Markdown.
-    void text(const std::string& tag, const std::string& markdown, int64_t step);
-    // RGB or grey, stored as JPEG, or as PNG where `exact`. description: Markdown.
-    void picture(const std::string& tag, const Image& image, int64_t step, bool exact,
-                 const std::string& description);
-    void histogram(const std::string& tag, const Histogram& histogram, int64_t step);
 
  private:
     class File;

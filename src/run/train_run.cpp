@@ -7,7 +7,6 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
-#include "src/run/pictures.h"
 #include "src/train/learning_rate.h"
 
 namespace convoy {
@@ -89,14 +88,6 @@ void TrainRun::begin() {
                                : config_.epochs;
     run_log_->plan(epochs, steps_per_epoch_, total_steps_, at_.step, clocks());
     run_log_->event("start", public_settings(config_));
-    if (TensorBoard* board = run_log_->tensorboard()) {
-        board->text("model", "```\n" + model_->table() + "```", at_.step);
-        std::string ranks = "| rank | share | address | host |\n| --- | --- | --- | --- |\n";
-        for (const Peer& peer : setup_.job.peers())
-            ranks += cat("| ", peer.rank, " | ", setup_.shares.weights[size_t(peer.rank)], " | ",
-                         peer.address, " | ", peer.host, " |\n");
-        board->text("ranks", ranks, at_.step);
-    }
     log_job();
     costs_ = std::make_unique<CostMeter>(setup_.job, spent_before_);
     const std::string device = device_identity(config_.device);
@@ -119,7 +110,6 @@ int TrainRun::train() {
             const JobCost cost = costs_->of_job();
             if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, epoch_sums_, cost);
             logged_epoch_ = at_.epoch;
-            show_histograms();
             if (val_loader_ && !stopped_ && config_.schedule != Schedule::kRange) validate();
             go_to({at_.epoch + 1, 0, at_.step});
         }
@@ -175,7 +165,6 @@ void TrainRun::train_epoch() {
             config_, base_lr_,
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
-        show_images(*batch);
         if (slices_) pass_slice();
         const auto begin = Clock::now();
         const double waited = trainer_->seconds_waited_for_network();
@@ -307,19 +296,10 @@ void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) con
 
 void TrainRun::validate() {
     const Span span(track_, kTraceValidation, at_.step);
-    TensorBoard* board = run_log_->tensorboard();
-    Quality quality(int(setup_.classes.size()));
-    std::vector<float> logits;
-    const auto watch = [&](const Batch& batch, Tensor of_batch) {
-        logits.resize(of_batch.elems());
-        backend_->download(logits.data(), of_batch.data, logits.size() * sizeof(float));
-        quality.add(batch, logits);
-    };
     Sums sums;
     optimizer_->swap_average();
     try {
-        sums = evaluator_->run(*val_loader_, at_.step,
-                               config_.tensorboard ? watch : Evaluator::Watch(), &log_);
+        sums = evaluator_->run(*val_loader_, at_.step, {}, &log_);
     } catch (...) {
         optimizer_->swap_average();
         throw;
@@ -333,9 +313,6 @@ void TrainRun::validate() {
     check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), val_loader_->samples(),
               "validation images");
     costs_->of_job();  // for the checkpoint; before this rank knows how good it is
-    const bool has_logits = config_.pipeline == 1;
-    if (config_.tensorboard && has_logits) quality.gather(communicator_, *val_source_);
-    if (board && has_logits) show_quality(*board, quality, setup_.classes, at_.step);
     last_val_ = sums, last_val_at_ = at_;
     stale_ = sums.top1_part() > peak_top1_ ? 0 : stale_ + 1;
     peak_top1_ = std::max(peak_top1_, sums.top1_part());

@@ -91,8 +91,6 @@ class TrainRun {
     void take_usage();
     void go_to(const Position& at);
     Batch* next_batch();
-    void show_images(const Batch& batch);
-    void show_histograms();
     void validate();
     void keep_weights_equal();
     void tell_unequal(const Majority& found, int64_t step);
@@ -207,7 +205,6 @@ class TrainRun {
     Sums last_val_, epoch_sums_, committed_sums_, step_sums_;
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
-    bool shown_ = false;                   // the first images
     bool agreed_ = false;                  // all ranks have had the same state, or get it
     std::unique_ptr<StateSlices> slices_;  // while newcomers have no share
     Clocks pace_;                          // as this ring began, after a step

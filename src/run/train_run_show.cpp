@@ -1,12 +1,11 @@
-// train_run_show.cpp — what a run shows while it trains: its page, its ranks, what they use, and
-// the first images.
+// train_run_show.cpp — what a run shows while it trains: its page, its ranks, and what they
+// use.
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "src/base/check.h"
-#include "src/run/pictures.h"
 #include "src/run/train_run.h"
 
 namespace convoy {
@@ -66,40 +65,6 @@ void TrainRun::take_usage() {
     if (!usage_->told()) return;
     const int64_t step = usage_->step();
     run_log_->event("utilisation", {{"step", step}, {"ranks", usage_->take()}});
-}
-
-// With --tensorboard: the first batch of this process, as the network sees it.
-void TrainRun::show_images(const Batch& batch) {
-    TensorBoard* board = run_log_->tensorboard();
-    if (!board || shown_ || !batch.x || batch.n == 0) return;
-    shown_ = true;
-    const Preprocess how = training_preprocess(config_, model_->input());
-    board->picture("images", rows_picture(batch.x, std::min(batch.n, 32), how), at_.step, false,
-                   "The first images of this process, after augmentation");
-}
-
-// With --histograms, at the end of an epoch. Gradients are the mean over the images of its last
-// step, where ranks sum them in each.
-void TrainRun::show_histograms() {
-    TensorBoard* board = run_log_->tensorboard();
-    if (!board || config_.histograms == 0 || (at_.epoch + 1) % config_.histograms != 0) return;
-    std::vector<float> piece(1 << 18);  // never a copy of the whole
-    const auto show = [&](const char* kind, const Param& param, const float* arena, float scale) {
-        Histogram histogram;
-        for (size_t at = 0, n; at < param.shape.elems(); at += n) {
-            n = std::min(piece.size(), param.shape.elems() - at);
-            backend_->download(piece.data(), arena + param.offset + at, n * sizeof(float));
-            histogram.add(std::span(piece).first(n), scale);
-        }
-        board->histogram(cat(kind, "/", param.name), histogram, at_.step);
-    };
-    const bool summed = config_.sync == SyncKind::kRing && config_.sync_every == 1;
-    for (const Param* param : model_->params().all()) {
-        if (param->running || !param->own) continue;
-        show("weights", *param, model_->params().weights, 1);
-        if (summed && !param->frozen && step_sums_.count > 0)
-            show("gradients", *param, model_->params().grads, 1 / float(step_sums_.count));
-    }
 }
 
 }  // namespace convoy
