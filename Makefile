@@ -176,7 +176,7 @@ $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_CPP) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_
 	$(Q)$(STATIC_LINK)
 
 # Under qemu the emulator of CUDA does not run: its tests are left out, and those that start programs.
-NOT_ON_ARM64 := simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas energy input \
+NOT_ON_ARM64 := simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas input \
                 program netns shard_modes
 arm64:
 	tools/deps.sh qemu-user-static
@@ -377,7 +377,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 56251
+BUDGET := 55940
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \

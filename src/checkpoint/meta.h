@@ -20,7 +20,7 @@ struct CheckpointMeta {
         {};                 // along which position counts (JobSetup::order); "": an older version's
     double peak_top1 = -1;  // for --early-stop and --target-top1: best_top1 of all folders, and
     int stale = 0;          // the validations since
-    std::map<std::string, double> spent = {};  // by the whole job so far: JobCost::sums()
+    std::map<std::string, double> spent = {};  // by the whole job so far
 };
 
 using FileHashes = std::map<std::string, std::string>;  // SHA-256 in hexadecimal, by file name

@@ -336,7 +336,7 @@ static const Option kOptions[] = {
     {"price-per-hour", "Cost", &C::price_per_hour, "P", kTrain, 0, from(0, 1e9),
      "price of an hour of this rank's machine, in any currency, for the summary; 0: not given"},
     {"watts", "Cost", &C::watts, "W", kTrain, 0, from(0, 1e6),
-     "power of this rank's machine in watts, counted where it cannot be measured; 0: not given"},
+     "power of this rank's machine in watts; 0: what RAPL measures of its processors, if it can"},
     {"grams-per-kwh", "Cost", &C::grams_per_kwh, "G", kTrain, 0, from(0, 1e5),
      "grams of CO2 equivalent for a kWh, for the summary; rank 0's value; 0: not given"},
 

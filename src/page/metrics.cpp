@@ -50,11 +50,6 @@ constexpr Metric kOfRanks[] = {
     {"cpu_seconds", "convoy_cpu_seconds_total", "counter", "Processor time of a rank."},
     {"memory", "convoy_resident_memory_bytes", "gauge", "Memory of a rank."},
     {"sent_bytes", "convoy_network_sent_bytes_total", "counter", "Bytes sent to other ranks."},
-    {"received_bytes", "convoy_host_received_bytes_total", "counter",
-     "Bytes that the interfaces of a rank's host have received."},
-    {"read_bytes", "convoy_disk_read_bytes_total", "counter", "Bytes that a rank read from disks."},
-    {"gpu", "convoy_gpu_busy_ratio", "gauge", "Part of the time in which a rank's GPU worked."},
-    {"gpu_memory", "convoy_gpu_memory_bytes", "gauge", "Memory in use on a rank's GPU."},
 };
 
 class Page {

@@ -99,9 +99,7 @@ function showNumbers(s) {
 }
 
 function showRanks(ranks) {
-  const gpu = ranks.some(rank => known(rank.gpu));
-  const titles = ['rank', 'address', 'share', 'its time', 'processor', 'memory', 'sends', 'reads'];
-  if (gpu) titles.push('GPU');
+  const titles = ['rank', 'address', 'share', 'its time', 'processor', 'memory', 'sends'];
   const line = make('tr');
   line.append(...titles.map(title => make('th', title)));
   by('titles').replaceChildren(line);
@@ -120,9 +118,7 @@ function showRanks(ranks) {
     parts.append(bar);
     const speed = x => known(x) && rank.seconds > 0 ? bytes(x / rank.seconds) + '/s' : '–';
     row.append(make('td', rank.rank), make('td', rank.address || 'this machine'), make('td', digits(rank.share, 3)), parts,
-               make('td', percent(rank.cpu)), make('td', bytes(rank.memory)), make('td', speed(rank.sent)),
-               make('td', speed(rank.read)));
-    if (gpu) row.append(make('td', `${percent(rank.gpu)}, ${bytes(rank.gpu_memory)}`));
+               make('td', percent(rank.cpu)), make('td', bytes(rank.memory)), make('td', speed(rank.sent)));
     return row;
   }));
 }

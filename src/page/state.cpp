@@ -147,7 +147,7 @@ void PageState::take_ranks(const json& told) {
         json& rank = ranks_[i];
         copy_numbers(rank, told[i],
                      {"share", "seconds", "data_wait", "net_wait", "net_busy", "compute", "cpu",
-                      "memory", "sent", "received", "read", "gpu", "gpu_memory"});
+                      "memory", "sent"});
         for (const char* name : {"address", "host"})
             if (const std::string value = json_text(told[i], name); !value.empty())
                 rank[name] = value;
@@ -165,8 +165,7 @@ void PageState::take_ranks(const json& told) {
         count("compute_seconds", seconds * compute);
         count("other_seconds", seconds * std::max(1 - data - net - compute, 0.0));
         count("cpu_seconds", seconds * json_number(told[i], "cpu"));
-        for (const char* bytes : {"sent", "received", "read"})
-            count(cat(bytes, "_bytes").c_str(), json_number(told[i], bytes));
+        count("sent_bytes", json_number(told[i], "sent"));
     }
 }
 

@@ -21,14 +21,6 @@ static json quality(const Sums& sums) {
     return {{"loss", sums.mean_loss()}, {"top1", sums.top1_part()}, {"images", sums.count}};
 }
 
-// Money, energy and gas so far: in the events of epochs and of the end. What is known of them.
-static json cost_fields(const JobCost& cost) {
-    json fields = cost.sums();
-    if (cost.kwh >= 0) fields["power_source"] = cost.power_source;
-    if (cost.before && !fields.empty()) fields["before"] = *cost.before;
-    return fields;
-}
-
 RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
                bool tensorboard)
     : log_(log),
@@ -191,10 +183,10 @@ void RunLog::print_step(const Position& at, int64_t step_in_epoch, const Window&
     event_at(local ? "local_step" : "step", at, fields);
 }
 
-void RunLog::epoch(const Position& at, const Sums& sums, const JobCost& cost) {
+void RunLog::epoch(const Position& at, const Sums& sums, const Amounts& cost) {
     json fields = quality(sums);
     fields.update({{"skipped", sums.skipped}, {"seconds", seconds_since(epoch_begin_)}});
-    fields.update(cost_fields(cost));
+    fields.update(json(cost));
     event_at("epoch", at, fields);
     epoch_begin_ = Clock::now();
 }
@@ -216,8 +208,8 @@ void RunLog::validation(const Position& at, const Sums& sums, bool is_best) {
     all_.clocks = own_.clocks = clocks_;
 }
 
-void RunLog::done(const Position& at, const std::string& how, const JobCost& cost) {
-    json fields = cost_fields(cost);
+void RunLog::done(const Position& at, const std::string& how, const Amounts& cost) {
+    json fields = cost;
     fields.update({{"how", how},
                    {"images", run_.count},
                    {"seconds", seconds()},

@@ -8,7 +8,7 @@
 
 #include "src/base/log.h"
 #include "src/page/state.h"
-#include "src/run/job_cost.h"
+#include "src/run/cost.h"
 #include "src/run/tensorboard.h"
 #include "src/run/utilisation.h"
 #include "src/train/trainer.h"
@@ -39,9 +39,9 @@ class RunLog {
     void commit() { kept_ = all_, kept_run_ = run_; }
     void rewind() { all_ = kept_, run_ = kept_run_, own_ = {.clocks = clocks_}; }
     // The sums of the epoch that ended; `cost` of the run so far.
-    void epoch(const Position& at, const Sums& sums, const JobCost& cost);
+    void epoch(const Position& at, const Sums& sums, const Amounts& cost);
     void validation(const Position& at, const Sums& sums, bool is_best);
-    void done(const Position& at, const std::string& how, const JobCost& cost);
+    void done(const Position& at, const std::string& how, const Amounts& cost);
     // Any other event, with its fields: {"event": "error", "cause": …}. From any thread.
     void event(const char* name, const nlohmann::json& fields);
 

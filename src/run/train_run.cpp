@@ -90,9 +90,7 @@ void TrainRun::begin() {
     run_log_->event("start", public_settings(config_));
     log_job();
     costs_ = std::make_unique<CostMeter>(setup_.job, spent_before_);
-    const std::string device = device_identity(config_.device);
-    usage_ = std::make_unique<Utilisation>(device.starts_with("GPU-") ? device : "", communicator_,
-                                           clocks());
+    usage_ = std::make_unique<Utilisation>(communicator_, clocks());
     communicator_.offer(offer_text(make_offer(setup_, bucket_bytes_)));
 }
 
@@ -107,7 +105,7 @@ int TrainRun::train() {
         if (epoch_done()) {
             keep_weights_equal();
             tell_usage();
-            const JobCost cost = costs_->of_job();
+            const Amounts cost = costs_->of_job();
             if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, epoch_sums_, cost);
             logged_epoch_ = at_.epoch;
             if (val_loader_ && !stopped_ && config_.schedule != Schedule::kRange) validate();
@@ -117,7 +115,7 @@ int TrainRun::train() {
     }
     finish_trace();
     is_done_ = true;
-    const JobCost cost = costs_->of_job();
+    const Amounts cost = costs_->of_job();
     if (setup_.rank() == 0 && folder_.empty())
         folder_ = open_run_folder(config_, std::max(first_rank_, 1));
     save(at_, false);
@@ -323,9 +321,9 @@ void TrainRun::validate() {
 }
 
 // The last lines, when all ranks are done.
-int TrainRun::finish(const JobCost& cost) {
+int TrainRun::finish(const Amounts& cost) {
     std::string costs = setup_.rank() == 0 ? usage_->text() : "";
-    if (const std::string money = cost.text(); !costs.empty() && !money.empty())
+    if (const std::string money = cost_text(cost); !costs.empty() && !money.empty())
         costs += "\n" + money;
     if (stopped_) {
         run_log_->done(at_, cat("signal ", stopped_), cost);

@@ -95,7 +95,7 @@ class TrainRun {
     void keep_weights_equal();
     void tell_unequal(const Majority& found, int64_t step);
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
-    int finish(const JobCost& cost);
+    int finish(const Amounts& cost);
     Clocks clocks() const;
     bool over() const { return stopped_ || at_.step >= total_steps_ || has_enough(); }
     // --target-top1 or --early-stop; the same on every rank, whose validations have the same sums.
@@ -200,7 +200,7 @@ class TrainRun {
     double smooth_loss_ = 0, least_loss_ = 0;  // with --schedule range, and whether the first is
     bool diverges_ = false;                    // four times the second
     Position last_val_at_;
-    std::optional<Amounts> spent_before_;  // of the checkpoint that it goes on from
+    Amounts spent_before_;  // of the checkpoint that it goes on from
     // Of the epoch: so far, and up to committed_. step_sums_: of the last step up to there.
     Sums last_val_, epoch_sums_, committed_sums_, step_sums_;
     double step_lr_ = 0;

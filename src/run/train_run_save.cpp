@@ -101,7 +101,7 @@ void TrainRun::save(const Position& at, bool is_best) {
                               setup_.order,
                               peak_top1_,
                               stale_,
-                              costs_ ? costs_->last().sums() : spent_before_.value_or(Amounts())};
+                              costs_ ? costs_->last() : spent_before_};
     const ModelCard card{config_.model, setup_.model_text, model_->input(), setup_.classes};
     const auto begin = Clock::now();
     const std::string folder = save_checkpoint(folder_, meta, card, *model_, *optimizer_, *backend_,

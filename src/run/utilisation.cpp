@@ -8,16 +8,14 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "src/base/check.h"
 #include "src/base/text.h"
 
 namespace convoy {
 
-const char* const Utilisation::kNames[] = {"seconds",  "data_wait", "net_wait", "net_busy",
-                                           "compute",  "cpu",       "memory",   "sent",
-                                           "received", "read",      "gpu",      "gpu_memory"};
+const char* const Utilisation::kNames[] = {"seconds", "data_wait", "net_wait", "net_busy",
+                                           "compute", "cpu",       "memory",   "sent"};
 
 std::string advice_of_network(double own, double waited, double images, double part) {
     const double here = images * part / own, together = images / (own + waited);
@@ -36,47 +34,13 @@ static double resident_bytes() {
     return pages < 0 ? -1 : pages * double(sysconf(_SC_PAGESIZE));
 }
 
-// Bytes that this process has read from disks; a container may hide them.
-static double disk_bytes() {
-    std::ifstream file("/proc/self/io");
-    for (std::string name; file >> name;)
-        if (double bytes = -1; name == "read_bytes:" && file >> bytes) return bytes;
-    return -1;
-}
-
-// Bytes that all interfaces but loopback have received: the machine's, or the container's.
-static double received_bytes() {
-    std::ifstream file("/proc/self/net/dev");
-    double all = -1;
-    for (std::string line; std::getline(file, line);) {
-        const size_t colon = line.find(':');
-        double bytes = 0;
-        if (colon == line.npos) continue;
-        std::istringstream(line.substr(colon + 1)) >> bytes;
-        all = std::max(all, 0.0) + (line.find(" lo:") < colon ? 0 : bytes);
-    }
-    return all;
-}
-
-Utilisation::Utilisation(const std::string& gpu, Communicator& communicator, const Clocks& clocks) {
-    try {
-        if (!gpu.empty()) gpu_ = gpu_use(gpu);
-    } catch (const Error&) {
-        // Shown as not known.
-    }
-    last_ = now(communicator, clocks);
-}
+Utilisation::Utilisation(Communicator& communicator, const Clocks& clocks)
+    : last_(now(communicator, clocks)) {}
 
 // The counters as they are.
 Utilisation::Figures Utilisation::now(Communicator& communicator, const Clocks& clocks) {
     timespec cpu{};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    GpuUse gpu{-1, -1};
-    try {
-        if (gpu_) gpu = gpu_();
-    } catch (const Error&) {
-        gpu_ = nullptr;
-    }
     return {seconds_between({}, Clock::now()),
             clocks.data_wait,
             clocks.net_wait,
@@ -84,11 +48,7 @@ Utilisation::Figures Utilisation::now(Communicator& communicator, const Clocks& 
             clocks.compute,
             double(cpu.tv_sec) + 1e-9 * double(cpu.tv_nsec),
             resident_bytes(),
-            double(communicator.bytes_sent()),
-            received_bytes(),
-            disk_bytes(),
-            gpu.busy,
-            gpu.memory_bytes};
+            double(communicator.bytes_sent())};
 }
 
 void Utilisation::tell(int64_t step, Communicator& communicator, const Clocks& clocks) {
@@ -100,7 +60,7 @@ void Utilisation::tell(int64_t step, Communicator& communicator, const Clocks& c
     for (size_t rank = 0; rank < world; ++rank)
         blocks.emplace_back(floats_.data() + rank * kFigures, size_t(kFigures));
     for (int i = 0; i < kFigures; ++i) {
-        const bool level = i == kMemory || i == kGpu || i == kGpuMemory || all[i] < 0;
+        const bool level = i == kMemory || all[i] < 0;
         blocks[size_t(communicator.rank())][i] =
             float(level ? all[i] : std::max(all[i] - last_[i], 0.0));
     }
@@ -121,7 +81,7 @@ nlohmann::json Utilisation::take() {
                 rank[kNames[i]] = i >= kDataWait && i <= kCpu ? one[i] / seconds : one[i];
         seconds_ += seconds, cpu_ += one[kCpu];
         most_memory_ = std::max(most_memory_, double(one[kMemory]));
-        sent_ += one[kSent], read_ += std::max(one[kDiskRead], 0.0f);
+        sent_ += one[kSent];
     }
     // Of rank 0's clock, so that all take the same step.
     const double steps = double(step_ - last_step_) / std::max(double(floats_[kSeconds]), 1e-3);
@@ -139,10 +99,8 @@ void Utilisation::forget() {
 std::string Utilisation::text() const {
     if (seconds_ <= 0) return "";
     return fmt::format(
-        "used per rank: {:.0f} % of a core, at most {} of memory; all ranks together: {} sent, {} "
-        "read "
-        "from disk",
-        100 * cpu_ / seconds_, bytes_text(most_memory_), bytes_text(sent_), bytes_text(read_));
+        "used per rank: {:.0f} % of a core, at most {} of memory; all ranks together: {} sent",
+        100 * cpu_ / seconds_, bytes_text(most_memory_), bytes_text(sent_));
 }
 
 }  // namespace convoy

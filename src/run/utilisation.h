@@ -1,11 +1,10 @@
-// utilisation.h — what each rank uses of its machine: processor, memory, network, disk, GPU.
+// utilisation.h — what each rank uses of its machine: processor, memory, network.
 //
 // Read from the kernel by the thread that trains; no thread of its own. Each rank tells all others
 // by one gather of a few floats, in order with the sums of the next step, so nobody waits for it.
 #pragma once
 
 #include <array>
-#include <functional>
 #include <future>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -13,7 +12,6 @@
 
 #include "net/communicator.h"
 #include "src/base/clock.h"
-#include "src/run/energy.h"
 
 namespace convoy {
 
@@ -30,8 +28,8 @@ std::string advice_of_network(double own, double waited, double images, double p
 
 class Utilisation {
  public:
-    // gpu: the UUID of what this rank computes on; "": none. Counts from now on.
-    Utilisation(const std::string& gpu, Communicator& communicator, const Clocks& clocks);
+    // Counts from now on.
+    Utilisation(Communicator& communicator, const Clocks& clocks);
     ~Utilisation() { forget(); }
 
     // Of step `step`, on all ranks: starts to tell what this rank has used since the last time.
@@ -61,22 +59,17 @@ class Utilisation {
         kCpu,  // seconds of all cores
         kMemory,
         kSent,
-        kReceived,
-        kDiskRead,
-        kGpu,
-        kGpuMemory,
         kFigures
     };
     static const char* const kNames[kFigures];
     using Figures = std::array<double, kFigures>;
     Figures now(Communicator& communicator, const Clocks& clocks);
 
-    std::function<GpuUse()> gpu_;
     Figures last_;  // counters, as they were
     std::vector<float> floats_;
     std::future<void> done_;
-    int64_t step_ = -1, last_step_ = -1, next_step_ = 0;  // -1: newcomers know neither
-    double cpu_ = 0, seconds_ = 0, most_memory_ = 0, sent_ = 0, read_ = 0;  // of all ranks so far
+    int64_t step_ = -1, last_step_ = -1, next_step_ = 0;         // -1: newcomers know neither
+    double cpu_ = 0, seconds_ = 0, most_memory_ = 0, sent_ = 0;  // of all ranks so far
 };
 
 }  // namespace convoy
