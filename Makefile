@@ -292,7 +292,7 @@ barriers: $(BUILD)/run_tests
 	tools/barriers
 # Each target for FUZZ_SECONDS; what crashed it is left in build/fuzz.
 FUZZ_SECONDS := 20
-FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% pack% policy% pixel_ops% resize% decoded%),\
+FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% decoded%),\
               $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
             $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) src/config/config.cpp src/config/settings_file.cpp \
             src/job/offer.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
@@ -377,7 +377,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 55940
+BUDGET := 55476
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \

@@ -103,12 +103,4 @@ void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_
         std::fill_n(row + size_t((h * W + out.left) * C), size_t(out.W * C), 0.0f);
 }
 
-std::vector<float> pixel_values(const Preprocess& how) {
-    std::vector<float> values;
-    for (int c = 0; c < how.size.C; ++c)
-        for (int pixel = 0; pixel < 256; ++pixel)
-            values.push_back(float(pixel) * how.scale(c) + how.bias(c));
-    return values;
-}
-
 }  // namespace convoy

@@ -77,7 +77,4 @@ struct RowBuffers {
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                RowBuffers& buffers, float* row);
 
-// The normalisation as a table, for a device that resizes: a pixel becomes values[c·256 + pixel].
-std::vector<float> pixel_values(const Preprocess& how);
-
 }  // namespace convoy

@@ -22,7 +22,6 @@ struct Loader::Buffers {
     Decoder decoder;
     Image image = {};
     RowBuffers row = {};
-    Packer packer = {};
 };
 
 Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, LoaderOptions options,
@@ -32,10 +31,6 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
            " threads, ", slots.size(), " slots, batch ", options_.batch);
     if (!options_.training) how_.augment = Augment::none, how_.changes = {};
     if (!options_.pixels) how_.changes = {};
-    ENSURE(!options_.packed ||
-               !(how_.changes.to_bytes() || how_.changes.erase > 0 || how_.changes.mix()),
-           "packed images cannot be changed");
-    if (options_.packed) values_ = pixel_values(how_);
     const std::vector<int64_t>& parts = options_.parts;
     const auto own = parts.begin() + (parts.empty() ? 0 : options_.rank);
     ENSURE(parts.empty() || size_t(*own) == source_->size(), *own, " of ", source_->size());
@@ -46,13 +41,7 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
     ahead_ = 1 + kExpected / std::max<int64_t>(int64_t(most), 1);
     for (size_t i = 0; i < slots.size(); ++i) {
         Batch& batch = slots_[i].batch;
-        if (options_.packed) {
-            batch.packed = reinterpret_cast<uint8_t*>(slots[i]);
-            batch.values = values_.data();
-            batch.pictures.reserve(most);
-        } else {
-            batch.x = slots[i];
-        }
+        batch.x = slots[i];
         batch.labels.reserve(most + 1), batch.samples.reserve(most + 1);
         batch.positions.reserve(most + 1);
         slots_[i].good.reserve(most + 1);
@@ -303,7 +292,6 @@ void Loader::open_step(Slot& slot) {
         batch.positions[i] = int32_t(step.first + int64_t(i));
     }
     batch.wanted_by = std::move(step.by_rank);
-    if (options_.packed) batch.pictures.resize(n), batch.packed_bytes = 0;
     if (n == 0) finish(slot);
 }
 
@@ -323,18 +311,9 @@ void Loader::make_row(Buffers& buffers, Slot& slot, size_t row) {
         reduction = reduction_to(crop, to.H, to.W);
     }
     decoder.read(crop, image, reduction);
-    if (!options_.packed) {
-        const bool own = int(row) < slot.batch.wanted;
-        float* out = own ? slot.batch.x + row * how_.size.elems() : slot.partner.data();
-        return input_row(image, how_, epoch_, sample, buffers.row, out);
-    }
-    Batch& batch = slot.batch;
-    const Resizing resizing = input_resizing(image.H, image.W, how_, epoch_, sample);
-    const size_t bytes = buffers.packer.prepare(view(image), resizing);
-    std::unique_lock lock(mutex_);
-    const size_t at = std::exchange(batch.packed_bytes, batch.packed_bytes + bytes);
-    lock.unlock();
-    batch.pictures[row] = buffers.packer.write(batch.packed, at);
+    const bool own = int(row) < slot.batch.wanted;
+    float* out = own ? slot.batch.x + row * how_.size.elems() : slot.partner.data();
+    input_row(image, how_, epoch_, sample, buffers.row, out);
 }
 
 // Mixes each row with the one before it, from the last row on: so that one is still as it was.
@@ -360,8 +339,7 @@ void Loader::mix(Slot& slot) {
     }
 }
 
-// Moves the good rows together, so that the first batch.n are images. Packed images stay where
-// they are: their pictures say where.
+// Moves the good rows together, so that the first batch.n are images.
 void Loader::finish(Slot& slot) {
     Batch& batch = slot.batch;
     slot.good.resize(size_t(batch.wanted));
@@ -371,9 +349,7 @@ void Loader::finish(Slot& slot) {
             if (slot.good[row]) items[n++] = items[row];
         items.resize(n);
     };
-    if (options_.packed) {
-        keep_good(batch.pictures);
-    } else if (options_.pixels) {
+    if (options_.pixels) {
         const size_t row_elems = how_.size.elems();
         float* to = batch.x;
         for (size_t row = 0; row < slot.good.size(); ++row) {

@@ -15,7 +15,7 @@
 #include "data/augment.h"
 #include "data/decode.h"
 #include "data/order.h"
-#include "data/pack.h"
+#include "data/resize.h"
 #include "data/source.h"
 #include "src/base/trace.h"
 
@@ -23,7 +23,7 @@ namespace convoy {
 
 // One rank's part of one step. Valid until release().
 struct Batch {
-    float* x = nullptr;              // n rows of H·W·C floats: the slot; null if packed
+    float* x = nullptr;              // n rows of H·W·C floats: the slot
     int n = 0;                       // images in it; less than `wanted` where files did not decode
     int wanted = 0;                  // this rank's share of the step, may be 0
     std::vector<int32_t> labels;     // n
@@ -36,12 +36,6 @@ struct Batch {
     // the label above.
     std::vector<int32_t> second_labels;
     std::vector<float> first_parts;
-
-    // With LoaderOptions::packed, in place of x (pack.h).
-    uint8_t* packed = nullptr;      // the slot
-    size_t packed_bytes = 0;        // used of it
-    std::vector<Picture> pictures;  // n
-    const float* values = nullptr;  // of pixel_values() (augment.h)
 };
 
 struct LoaderOptions {
@@ -52,16 +46,14 @@ struct LoaderOptions {
     bool training = true;             // permuted and augmented; else in order, as Augment::none
     int64_t max_pixels = kMaxPixels;  // of an image, else it is bad
     bool fast = false;                // decoding may reduce JPEGs (Decoder::read)
-    bool packed = false;  // pixels and tables for a device that resizes, not finished rows
-    bool pixels = true;   // false: no image is read, and all count as good; x stays as it is
+    bool pixels = true;  // false: no image is read, and all count as good; x stays as it is
     std::vector<int64_t> parts = {};  // samples that each rank alone holds; empty: each holds all
     uint64_t window = 0;  // of the order in training (order.h); 0: one permutation of all
     std::vector<Track*> tracks = {};  // of the threads, or none
 };
 
-// Each of `slots`, which the trainer lends, holds max_share × size.elems() floats, or max_share ×
-// packed_image_bytes(size). While the trainer works on one slot the threads fill the others
-// (bounded prefetch = slots − 1):
+// Each of `slots`, which the trainer lends, holds max_share × size.elems() floats. While the trainer
+// works on one slot the threads fill the others (bounded prefetch = slots − 1):
 //
 //   free ──open──► filling ──last row──► ready ──next()──► lent ──release()──► free
 //
@@ -142,8 +134,7 @@ class Loader {
 
     const std::shared_ptr<const Source> source_;
     Preprocess how_;
-    LoaderOptions options_;      // shares: guarded as what follows the mutex
-    std::vector<float> values_;  // of pixels, for packed batches
+    LoaderOptions options_;  // shares: guarded as what follows the mutex
     std::vector<Slot> slots_;
     // Numbers of samples count over all ranks; the source's begin at first_sample_.
     int64_t samples_, first_sample_ = 0;

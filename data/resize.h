@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "data/decode.h"
-#include "src/base/picture.h"
 
 namespace convoy {
 
@@ -25,7 +24,7 @@ inline ImageView view(const Image& image) {
 }
 
 // The product of an 8-bit pixel and a 22-bit weight has 30 bits: it fits an int32.
-constexpr int kWeightBits = Picture::kWeightBits;
+constexpr int kWeightBits = 22;
 constexpr int kLowBits = 15;  // of a weight, in Taps::low
 
 // Weights of some places (pixels) of a resized axis: each reads `count` input places from `first`.

@@ -24,7 +24,6 @@
 #include <string>
 
 #include "kernels/tensor.h"
-#include "src/base/picture.h"
 
 namespace convoy {
 
@@ -177,17 +176,6 @@ class Backend {
     // and in the precision of the ops: no op can exceed it. Takes about a millisecond. 0: not
     // known.
     virtual double measure_peak_gflops() { return 0; }
-
-    // ---- images ----------------------------------------------------------------------------
-
-    // Resizes picture n of `packed` to P×Q and looks each byte up in `values` (C·256 floats):
-    //   across[h,q,c] = (½ + Σ_k columns[q].weight[k] · pixels[h, columns[q].first + k, c]) / 2^22
-    //   down[p,q,c]   = (½ + Σ_k rows[p].weight[k] · across[rows[p].first + k, q, c]) / 2^22
-    //   y[n,p,q,c]    = values[c][down[p,q,c]]       y N×P×Q×C, C 1 or 3
-    // across and down are rounded down and at most 255: integers, so every device and data/resize.h
-    // give the same bits. `packed` is device memory (from to_device), the other two host memory.
-    virtual void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
-                        const float* values, Tensor y) = 0;
 
     // ---- convolution -----------------------------------------------------------------------
 

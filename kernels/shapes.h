@@ -26,23 +26,6 @@ inline void check_copy(Tensor to, Tensor from) {
     ENSURE(to.elems() == from.elems(), "from ", from.shape().text(), " to ", to.shape().text());
 }
 
-// The content of the tables is not checked: data/pack.h writes it.
-inline void check_resize(size_t packed_bytes, std::span<const Picture> pictures, Tensor y) {
-    ENSURE(int(pictures.size()) == y.N && (y.C == 3 || y.C == 1) && y.H > 0 && y.W > 0,
-           pictures.size(), " pictures, y is ", y.shape().text());
-    const int64_t bytes = int64_t(packed_bytes);
-    const auto inside = [&](int64_t at, int64_t size) {
-        return at >= 0 && at % 4 == 0 && size <= bytes && at <= bytes - size;
-    };
-    for (const Picture& p : pictures)
-        ENSURE(p.H > 0 && p.W > 0 && p.column_taps > 0 && p.row_taps > 0 &&
-                   p.W <= bytes / y.C / p.H && inside(p.pixels, int64_t(p.H) * p.W * y.C) &&
-                   inside(p.columns, 4 * (int64_t(p.column_taps) + 2) * y.W) &&
-                   inside(p.rows, 4 * (int64_t(p.row_taps) + 2) * y.H),
-               "picture ", &p - pictures.data(), " of ", p.H, "x", p.W, " is not inside of ", bytes,
-               " bytes");
-}
-
 // The narrower is a part of the wider's channels.
 inline void check_channels(Tensor to, Tensor from, int first) {
     const int narrow = std::min(to.C, from.C), wide = std::max(to.C, from.C);

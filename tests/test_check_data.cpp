@@ -88,8 +88,7 @@ TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
     const auto bench = [&](bool json) {
         return printed([&](std::FILE* file) {
             Table table(json, file);
-            bench_data(source, how, {.batch = 0, .shares = {}, .threads = 3, .packed = true},
-                       1 << 30, 0.01, table);
+            bench_data(source, how, {.batch = 0, .shares = {}, .threads = 3}, 1 << 30, 0.01, table);
         });
     };
     std::istringstream lines(bench(true));

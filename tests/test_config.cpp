@@ -296,7 +296,6 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
     is("--augment", "none", &Config::augment, Augment::none);
     is("--flip", "alternating", &Config::flip, Flip::alternating);
     is("--auto-augment", "trivial", &Config::auto_augment, AutoAugment::trivial);
-    is("--augment-on", "device", &Config::augment_on, AugmentOn::kDevice);
     is("--optimizer", "adamw", &Config::optimizer, OptimizerKind::kAdamw);
     is("--schedule", "step", &Config::schedule, Schedule::kStep);
     is("--conv", "winograd", &Config::conv, ConvMethod::kWinograd);

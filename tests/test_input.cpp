@@ -14,7 +14,7 @@ TEST_CASE("a batch that was fetched ahead is what is taken next, if it is still 
     const auto backend = make_backend(kernel_device(), {.threads = 1});
     Model model("input 4\nflatten\nlinear fc out classes\n", {"net", 2, 4, 1, ""}, *backend);
     model.plan(2, /*training=*/false);
-    Input input(*backend, model, /*packed=*/false, /*ahead=*/true);
+    Input input(*backend, model, /*ahead=*/true);
     const size_t elems = Shape{2, 4, 4, 3}.elems();
     std::vector<std::vector<float>> pixels;
     Batch batches[3];

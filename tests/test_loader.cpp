@@ -69,8 +69,8 @@ struct Rig {
         if (options.shares.empty()) options.shares = {1};
         std::vector<float*> lent;
         for (int i = 0; i < slots; ++i) {
-            memory.push_back(std::make_unique<Guarded>(
-                slot_elems(Loader::max_share(options), how.size, options.packed)));
+            memory.push_back(
+                std::make_unique<Guarded>(size_t(Loader::max_share(options)) * how.size.elems()));
             lent.push_back(memory.back()->data());
         }
         loader = std::make_unique<Loader>(std::move(source), how, options, lent);
@@ -81,17 +81,8 @@ struct Rig {
 // sample → its row; where images are mixed, behind it the second label and the first one's part
 using Rows = std::map<uint64_t, std::vector<float>>;
 
-// The rows of a batch, which a backend has to make where it is packed.
 std::vector<float> rows_of(const Batch& batch) {
-    const size_t elems = size_t(batch.n) * kRow;
-    if (!batch.packed) return {batch.x, batch.x + elems};
-    REQUIRE(batch.x == nullptr);
-    REQUIRE(batch.pictures.size() == size_t(batch.n));
-    Guarded rows(elems);
-    static const std::unique_ptr<Backend> backend = make_backend("cpu", {.threads = 1});
-    backend->resize({batch.packed, batch.packed_bytes}, batch.pictures, batch.values,
-                    {rows.data(), batch.n, kSize, kSize, 3});
-    return rows;
+    return {batch.x, batch.x + size_t(batch.n) * kRow};
 }
 
 // Reads the epoch from `consumed` on to its end. Checks what must hold of every batch.
@@ -146,11 +137,6 @@ std::vector<float> expected_row(const Source& source, uint64_t sample, uint32_t 
 LoaderOptions options(int64_t batch, int threads = 2, bool training = true,
                       std::vector<double> shares = {1}, int rank = 0) {
     return {batch, std::move(shares), rank, threads, training};
-}
-
-LoaderOptions packed(LoaderOptions options) {
-    options.packed = true;
-    return options;
 }
 
 }  // namespace
@@ -544,51 +530,22 @@ TEST_CASE("flip mirrors the pixels, and both sides of the coin come up") {
     CHECK(flipped < 32);
 }
 
-TEST_CASE("packed batches become the same rows, whatever the threads, shares, start and damage") {
-    const auto source = std::make_shared<FaultySource>(23, std::set<size_t>{2, 9, 10});
-    Rig finished(source, options(5, 1));
-    const Rows want = read_epoch(finished, *source, 4);
-    REQUIRE(want.size() == 20);
-    Rig one(source, packed(options(5, 1)), 1);
-    CHECK(read_epoch(one, *source, 4) == want);
-    Rig many(source, packed(options(5, 4)), 3);
-    CHECK(read_epoch(many, *source, 4) == want);
-    CHECK(many->take_bad_reasons().size() == 3);
-    CHECK(read_epoch(many, *source, 4, 10) == read_epoch(finished, *source, 4, 10));
-    Rows together;
-    for (int rank = 0; rank < 4; ++rank) {
-        Rig part(source, packed(options(5, 2, true, {5, 3, 2, 0}, rank)));
-        for (const auto& row : read_epoch(part, *source, 4)) CHECK(together.insert(row).second);
-    }
-    CHECK(together == want);
-    Rig validation(source, options(4, 2, false)), pixels(source, packed(options(4, 2, false)));
-    CHECK(read_epoch(pixels, *source, 0) == read_epoch(validation, *source, 0));
-}
-
-TEST_CASE("rows of a grey rectangle are grey, as high and wide as the model says, packed too") {
+TEST_CASE("rows of a grey rectangle are grey, as high and wide as the model says") {
     const auto source = pictures(6);
     Preprocess how({12, 20, 1});
     how.augment = Augment::resize;
-    for (bool packed : {false, true}) {
-        Rig rig(source, {.batch = 6, .shares = {1}, .threads = 2, .packed = packed}, 2, how);
-        rig->start(0, 0);
-        const Batch* batch = rig->next();
-        REQUIRE(batch->n == 6);
-        Guarded rows(6 * how.size.elems());
-        if (packed) {
-            const auto backend = make_backend("cpu", {.threads = 1});
-            backend->resize({batch->packed, batch->packed_bytes}, batch->pictures, batch->values,
-                            {rows.data(), 6, 12, 20, 1});
-        }
-        const float* row = packed ? rows.data() : batch->x;
-        for (size_t i = 0; i < 6; ++i, row += how.size.elems()) {
-            std::vector<uint8_t> bytes;
-            source->read(batch->samples[i], bytes);
-            std::vector<float> want(how.size.elems());
-            RowBuffers buffers;
-            input_row(grey(decoded(bytes)), how, 0, batch->samples[i], buffers, want.data());
-            CHECK(std::vector<float>(row, row + want.size()) == want);
-        }
+    Rig rig(source, {.batch = 6, .shares = {1}, .threads = 2}, 2, how);
+    rig->start(0, 0);
+    const Batch* batch = rig->next();
+    REQUIRE(batch->n == 6);
+    const float* row = batch->x;
+    for (size_t i = 0; i < 6; ++i, row += how.size.elems()) {
+        std::vector<uint8_t> bytes;
+        source->read(batch->samples[i], bytes);
+        std::vector<float> want(how.size.elems());
+        RowBuffers buffers;
+        input_row(grey(decoded(bytes)), how, 0, batch->samples[i], buffers, want.data());
+        CHECK(std::vector<float>(row, row + want.size()) == want);
     }
 }
 
@@ -641,7 +598,6 @@ TEST_CASE(
         for (const auto& row : rest) CHECK(want.at(row.first) == row.second);
         Rig validation(source, options(4, 2, false), 2, how), plain(source, options(4, 2, false));
         CHECK(read_epoch(validation, *source, 0) == read_epoch(plain, *source, 0));
-        CHECK_THROWS_AS(Rig(source, packed(options(5)), 2, how), Error);
     }
 }
 
@@ -688,34 +644,4 @@ TEST_CASE("a kept source hands out what does not decode as it is") {
     const std::vector<std::string> reasons = rig->take_bad_reasons();
     REQUIRE(reasons.size() == 1);
     CHECK(reasons[0].find("sample 2: truncated") != std::string::npos);
-}
-
-TEST_CASE("photos that find no room in a packed batch are resized before, to the same rows") {
-    // As PNM, which is pixels behind a line of text; every third is larger than a whole slot.
-    struct Photos final : Source {
-        Photos() {
-            classes_ = {"photo"};
-            labels_.assign(12, 0);
-        }
-        std::string name(size_t i) const override { return cat("photo ", i); }
-        void read(size_t i, std::vector<uint8_t>& bytes) const override {
-            const int H = i % 3 == 0 ? 500 : 60 + int(i), W = 150 + 10 * int(i);
-            const std::string head = cat("P6 ", W, " ", H, " 255\n");
-            bytes.assign(head.begin(), head.end());
-            const Image image = picture(H, W);
-            bytes.insert(bytes.end(), image.pixels.begin(), image.pixels.end());
-        }
-        uint64_t fingerprint() const override { return 0; }
-    };
-    const auto source = std::make_shared<Photos>();
-    Preprocess how = small();
-    how.augment = Augment::resize;
-    Rig finished(source, options(3, 2), 2, how), pixels(source, packed(options(3, 3)), 2, how);
-    CHECK(read_epoch(pixels, *source, 1) == read_epoch(finished, *source, 1));
-    // The smallest of them, 61x160, finds room even alone.
-    Rig alone(source, packed(options(1, 1, false)), 1, how);
-    alone->start(0, 1);
-    const Batch* batch = alone->next();
-    CHECK(batch->pictures[0].W > kSize);
-    CHECK(batch->packed_bytes > size_t(batch->pictures[0].W) * size_t(batch->pictures[0].H) * 3);
 }

@@ -119,8 +119,6 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         {{"--model", "resnet19"}, "resnet18"},
         {{"--device", "cuda:999"}, "cuda:999"},
         {{"--augment", "flop"}, "crop"},
-        {{"--augment-on", "gpu"}, "cpu, device"},
-        {{"--augment-on", "device", "--jitter", "0.4", "--mixup", "1"}, "--jitter and --mixup"},
         {{"--jitter", "0.4,0.4"}, "0.4,0.4,0.4,0.1"},
         {{"--outer", "nesterov"}, "--outer nesterov works on averages: it needs --sync-every"},
         {{"--outer-momentum", "0.5", "--sync-every", "4"}, "no effect without --outer"},
@@ -140,7 +138,7 @@ TEST_CASE("program: wrong words get one sentence and exit status 1") {
         {{"--sync", "async", "--wire", "bf16"}, "--wire bf16 does not go with --sync async"},
         {{"--sync", "server", "--sync-every", "4"}, "--sync-every 4 does not go with --sync"},
         {{"--size", "32", "--translate", "32"}, "too far for images of 32x32"},
-        {{"bench", "train", "--augment-on", "device"}, "--augment-on"},
+        {{"bench", "train", "--jitter", "0.4"}, "--jitter"},
         {{"--schedule", "linear", "--steps", "1"}, "cosine"},
         {{"--cache-size", "20M"}, "--cache-size bounds what --cache DIR may hold"},
         {{"--augment", "none", "--flip", "alternating"}, "mirrors nothing with --augment none"},
@@ -331,8 +329,6 @@ TEST_CASE("program: a grey rectangle as input is trained, resumed, evaluated, ex
     CHECK(output.find("input 24x16x1") != std::string::npos);
     const json eval = json::parse(run_trainer({"eval", "--from", run, "--json"}).second);
     CHECK(eval["images"] == 8);
-    const Words on_device = {"eval", "--from", run, "--augment-on", "device", "--json"};
-    CHECK(json::parse(run_trainer(on_device).second)["loss"] == eval["loss"]);
     const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
     CHECK(run_trainer({"export", "--from", run, "--out", file}).first == 0);
     const Words import = {"import", file, "--model", text, "--classes", "circle,square,triangle",
@@ -1326,40 +1322,23 @@ TEST_CASE("program: evaluation over three ranks counts every image once") {
 TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, and is used there" *
           doctest::test_suite("device")) {
     TempDir folder;
-    const auto train = [&](const std::string& device, const std::string& augment_on,
-                           const std::string& mixup = "0") {
-        const std::string run = folder / (device + "-" + augment_on + mixup);
+    const auto train = [&](const std::string& device, const std::string& mixup = "0") {
+        const std::string run = folder / (device + mixup);
         const auto [status, output] =
-            run_trainer(small({"--device", device, "--augment-on", augment_on, "--mixup", mixup,
-                               "--epochs", "1", "--log-every", "1", "--size", "16", "--out", run}));
+            run_trainer(small({"--device", device, "--mixup", mixup, "--epochs", "1", "--log-every",
+                               "1", "--size", "16", "--out", run}));
         CAPTURE(output);
         CHECK(status == 0);
         CHECK(output.find(cat("device     ", device)) != std::string::npos);
-        CHECK((output.find("on the device") != std::string::npos) == (augment_on == "device"));
         return losses_of(run);
     };
-    const std::vector<double> cpu = train("cpu", "cpu"), simt = train(kernel_device(), "cpu");
+    const std::vector<double> cpu = train("cpu"), simt = train(kernel_device());
     REQUIRE(cpu.size() == 7);  // five steps, the epoch, the validation
     // Sums in another order, through five steps of batch norm.
     CHECK_CLOSE(simt, cpu, 1e-5);
-    const std::vector<double> mixed = train("cpu", "cpu", "0.5");
+    const std::vector<double> mixed = train("cpu", "0.5");
     CHECK(mixed != cpu);
-    CHECK_CLOSE(train(kernel_device(), "cpu", "0.5"), mixed, 1e-5);
-    CHECK(train("cpu", "device") == cpu);
-    CHECK(train(kernel_device(), "device") == simt);
-    const auto [status, output] =
-        run_trainer({"eval", "--from", folder / (kernel_device() + "-device0"), "--generated", "48",
-                     "--device", kernel_device(), "--augment-on", "device", "--json"});
-    CAPTURE(output);
-    CHECK(status == 0);
-    write_images(folder / "photos", 3, 300);
-    const auto predict = [&](const std::string& augment_on) {
-        return run_trainer({"predict", "--from", folder / (kernel_device() + "-device0"),
-                            "--device", "cpu", "--augment-on", augment_on, "--json",
-                            folder / "photos"});
-    };
-    CHECK(predict("device") == predict("cpu"));
-    CHECK(predict("cpu").first == 0);
+    CHECK_CLOSE(train(kernel_device(), "0.5"), mixed, 1e-5);
 }
 
 TEST_CASE("program: bench train replays its steps where --graph can, and says where it cannot" *

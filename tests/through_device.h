@@ -50,12 +50,6 @@ class ThroughDevice final : public Backend {
     void synchronize() override { device_->synchronize(); }
     bool host_visible() const override { return true; }
 
-    void resize(std::span<const uint8_t> packed, std::span<const Picture> pictures,
-                const float* values, Tensor y) override {
-        Call c(*this);
-        device_->resize({c.in(packed.data(), packed.size()), packed.size()}, pictures, values,
-                        c.out(y));
-    }
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                 const Moments* of_y = nullptr) override {
         Call c(*this);

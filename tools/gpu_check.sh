@@ -3,7 +3,7 @@
 #   tools/gpu_check.sh [PART...]     without PART all, in at most 9 minutes
 #     a  the tests of the CUDA kernels on the GPU; of each that fails, by how much
 #     b  compute-sanitizer (memcheck, racecheck, synccheck) on small tests, where it is installed
-#     c  tiny trained as on the CPU: fp32, tf32, bf16, --graph on and off, --augment-on device
+#     c  tiny trained as on the CPU: fp32, tf32, bf16, --graph on and off
 #     d  bench kernels, in percent of the GPU's limits and of cuBLAS
 #     e  bench train of four models in bf16; beside PyTorch where python3 has it with CUDA
 #     f  the ladder of products
@@ -183,7 +183,6 @@ part_c() {
         as_cpu "tiny in $precision, --graph on" "$allowed" --precision $precision --graph on
         compare "tiny in $precision, --graph on as off" 0 "${off[@]}"
     done
-    as_cpu "tiny, --augment-on device" 100 --augment-on device
 }
 
 part_d() {

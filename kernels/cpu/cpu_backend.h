@@ -1,6 +1,6 @@
 // cpu_backend.h — the Backend of this machine's processors. Ops are done when they return.
 //
-// Each op is in the file of its family: image.cpp, conv2d.cpp, depthwise.cpp, linear.cpp,
+// Each op is in the file of its family: conv2d.cpp, depthwise.cpp, linear.cpp,
 // batch_norm.cpp, pool.cpp, elementwise.cpp, loss.cpp, optimizer.cpp; the rest is in
 // cpu_backend.cpp.
 #pragma once

@@ -40,7 +40,7 @@ void bench_allreduce(Communicator& communicator, Communicator* plain, const Conf
 void bench_allreduce_local(const Config& config, const Access& access);
 
 // Times each stage of the input pipeline on one thread, in turns: read, decode, validation,
-// training with floats or with packed pixels for the device; beside them the floor, what libjpeg
+// training; beside them the floor, what libjpeg
 // alone needs for the crops of training. Then the loader on 1, 2, 4 … up to `options.threads`
 // threads, and, if there are `cache_bytes`, once more with decoded images kept. About `seconds`
 // each.

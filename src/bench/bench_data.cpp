@@ -46,13 +46,12 @@ std::vector<Speed> time_stages(std::vector<Stage>& stages, size_t samples, doubl
     return speeds;
 }
 
-double row_bytes(const Preprocess& how) { return double(slot_elems(1, how.size, false)) * 4; }
+double row_bytes(const Preprocess& how) { return double(how.size.elems()) * 4; }
 
 Speed time_loader(std::shared_ptr<const Source> source, const Preprocess& how,
                   LoaderOptions options, double seconds) {
-    const bool packed = options.packed;
     options.batch = std::min<int64_t>(32, int64_t(source->size())), options.shares = {1};
-    const size_t elems = slot_elems(options.batch, how.size, packed);
+    const size_t elems = size_t(options.batch) * how.size.elems();
     std::vector<float> memory(3 * elems);
     Loader loader(std::move(source), how, options,
                   {memory.data(), memory.data() + elems, memory.data() + 2 * elems});
@@ -68,7 +67,7 @@ Speed time_loader(std::shared_ptr<const Source> source, const Preprocess& how,
             continue;
         }
         images += ready->n;
-        bytes += packed ? double(ready->packed_bytes) : double(ready->n) * row_bytes(how);
+        bytes += double(ready->n) * row_bytes(how);
         loader.release(ready);
         // Slots that were filled before are not counted.
         if (step == 2) images = 0, bytes = 0, begin = Clock::now();
@@ -144,15 +143,6 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
                           input_row(image, how, 0, i, buffers, row.data());
                           return row_bytes(how);
                       }});
-    Packer packer;
-    std::vector<uint8_t> block(packed_image_bytes(how.size));
-    stages.push_back({"read, decode, training pixels", [&](size_t i) {
-                          open_crop(i);
-                          const auto packed_bytes = packer.prepare(
-                              view(image), input_resizing(image.H, image.W, how, 0, i));
-                          packer.write(block.data(), 0);
-                          return double(packed_bytes);
-                      }});
     const std::vector<Speed> speeds = time_stages(stages, source->size(), seconds);
     const double floor = has_floor ? speeds[1].images : 0;
     for (size_t i = 0; i < stages.size(); ++i)
@@ -166,12 +156,12 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
             print_row(table, name, t, time_loader(from, how, some, seconds), floor);
         }
     };
-    time_loaders(options.packed ? "loader, pixels" : "loader", source);
+    time_loaders("loader", source);
     if (cache_bytes == 0) return;
     const auto room = std::make_shared<std::atomic<int64_t>>(int64_t(cache_bytes));
     const auto kept = keep_decoded(source, how.size.C, room);
     for (size_t i = 0; i < kept->size(); ++i) kept->read(i, bytes);
-    time_loaders(options.packed ? "loader, decoded cache, pixels" : "loader, decoded cache", kept);
+    time_loaders("loader, decoded cache", kept);
 }
 
 }  // namespace convoy

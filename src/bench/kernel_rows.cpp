@@ -5,7 +5,6 @@
 #include <bit>
 #include <vector>
 
-#include "data/pack.h"
 #include "src/base/bf16.h"
 #include "src/base/random.h"
 #include "src/model/model.h"
@@ -102,27 +101,6 @@ class Walk {
         backend_.upload(step, &state, sizeof state);
         emit("sgd", 20.0 * double(params_),
              [&](Backend& b) { b.sgd(w, g, v, params_, step, 0.9f, 1e-4f, false); });
-    }
-    // What --augment-on device has the backend do with a batch of crops of photos. To be called
-    // last: it leaves bytes in the buffers.
-    void images(Shape shape) {
-        const int H = shape.H * 250 / 224, W = shape.H * 333 / 224;
-        const Image crop{H, W, std::vector<uint8_t>(size_t(H) * size_t(W) * 3, 200)};
-        if (!begin({"resize"}, cat(shape.N, "x", H, "x", W, "x3 to ", shape.H))) return;
-        Packer packer;
-        const size_t bytes =
-            packer.prepare(view(crop), {shape.H, shape.W, {0, 0, shape.H, shape.W}, false});
-        std::vector<uint8_t> block(size_t(shape.N) * bytes);
-        std::vector<Picture> pictures;
-        for (size_t at = 0; at < block.size(); at += bytes)
-            pictures.push_back(packer.write(block.data(), at));
-        const auto* there = reinterpret_cast<uint8_t*>(buffers_.take(block.size() / sizeof(float)));
-        const Tensor y = buffers_.take(shape);
-        backend_.upload((void*)there, block.data(), block.size());
-        const std::vector<float> values(3 * 256, 1);
-        emit("resize", double(block.size()) + bytes_of({y}), [&](Backend& b) {
-            b.resize({there, block.size()}, pictures, values.data(), y);
-        });
     }
 
  private:
@@ -325,7 +303,6 @@ void for_each_row(const std::string& model, int batch, Backend& backend, const W
     const Shape images{batch, input.H, input.W, input.C};
     walk.loss(walk.layers(text.layers, images));
     walk.optimizer();
-    walk.images(images);
 }
 
 }  // namespace convoy

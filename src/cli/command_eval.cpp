@@ -90,9 +90,8 @@ static int eval_in_job(JobSession& job) {
     job.log.info("data  ", source->size(), " images of ", data_name(config));
 
     Loader loader(source, trained.card.preprocess(), options,
-                  lend_slots(*trained.backend, *trained.model, 2, options.packed));
-    Evaluator evaluator(*trained.model, *trained.backend, job.communicator(), job.stop,
-                        options.packed);
+                  lend_slots(*trained.backend, *trained.model, 2));
+    Evaluator evaluator(*trained.model, *trained.backend, job.communicator(), job.stop);
     const bool reports = !config.report.empty() || config.min_recall > 0;
     Quality quality(int(trained.card.classes.size()));
     if (reports && quality.pairs.empty())

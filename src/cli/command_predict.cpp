@@ -60,10 +60,9 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
     Backend& backend = *trained.backend;
     Model& model = *trained.model;
     const size_t classes = trained.card.classes.size();
-    Loader loader(source, trained.card.preprocess(), options,
-                  lend_slots(backend, model, 2, options.packed));
+    Loader loader(source, trained.card.preprocess(), options, lend_slots(backend, model, 2));
     std::vector<float> probabilities(size_t(options.batch) * classes);
-    Input input(backend, model, options.packed);
+    Input input(backend, model);
     std::unique_ptr<Explainer> explainer;
     if (!config.explain.empty())
         explainer = std::make_unique<Explainer>(trained, int(options.batch));

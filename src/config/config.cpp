@@ -78,10 +78,6 @@ static const Option kOptions[] = {
     {"cutmix", "Data", &C::cutmix, "A", kTrain | kBenchData, kJob, from(0, 1000),
      "paste a part of another image into each image and mix the labels alike; with --mixup too: "
      "one or the other"},
-    {"augment-on", "Data", &C::augment_on, "cpu|device", kTrain | kEval | kPredict | kBenchData, 0,
-     kAny,
-     "where images are resized, flipped and normalised: in the decode threads, or on --device; "
-     "same result"},
     {"max-bad", "Data", &C::max_bad, "F", kTrain | kEval | kPack, kJob, from(0, 1),
      "fraction of the images that may fail to decode before the run stops"},
     {"max-pixels", "Data", &C::max_pixels, "N", kSets | kPredict, kJob, from(1, 1e9),
@@ -359,6 +355,7 @@ const Option* find_option(const std::string& name) {
 
 // Commands and options of earlier versions, and what to use instead.
 static constexpr std::pair<const char*, const char*> kRemoved[] = {
+    {"--augment-on", "nothing: images are prepared on the CPU"},
     {"--histograms", "--tensorboard, which has the curves"},
     {"report", "`eval --report DIR` for one model, and TensorBoard (--tensorboard) for runs"},
     {"watch", "`trainer page RUN` or the lines that train prints"},

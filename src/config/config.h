@@ -19,7 +19,6 @@ namespace convoy {
 
 // The choices of some options. The table of options has their names, in the
 // same order.
-enum class AugmentOn { kCpu, kDevice };
 enum class DecodeMode { kExact, kFast };
 enum class OptimizerKind { kSgd, kAdamw, kLars, kLamb, kMuon };
 enum class Schedule { kConstant, kStep, kCosine, kOneCycle, kRange };
@@ -62,7 +61,6 @@ struct Config {
     std::string jitter;
     AutoAugment auto_augment{};  // off
     double erase = 0, mixup = 0, cutmix = 0;
-    AugmentOn augment_on = AugmentOn::kCpu;
     double max_bad = 0.01;
     int64_t max_pixels = kMaxPixels;
     int decode_threads = 0;
@@ -211,12 +209,12 @@ struct Option {
     const char* group;  // heading in --help
     std::variant<bool Config::*, int Config::*, int64_t Config::*, double Config::*,
                  std::string Config::*, Augment Config::*, Flip Config::*, AutoAugment Config::*,
-                 AugmentOn Config::*, OptimizerKind Config::*, Schedule Config::*,
-                 ConvMethod Config::*, Precision Config::*, Gemm Config::*, GraphMode Config::*,
-                 WireType Config::*, FactorMode Config::*, OuterKind Config::*, SyncKind Config::*,
-                 Toggle Config::*, ShardMode Config::*, WeightLayout Config::*,
-                 FileFormat Config::*, ByteSize Config::*, InputSize Config::*,
-                 DecodeMode Config::*, PipelineOrder Config::*>
+                 OptimizerKind Config::*, Schedule Config::*, ConvMethod Config::*,
+                 Precision Config::*, Gemm Config::*, GraphMode Config::*, WireType Config::*,
+                 FactorMode Config::*, OuterKind Config::*, SyncKind Config::*, Toggle Config::*,
+                 ShardMode Config::*, WeightLayout Config::*, FileFormat Config::*,
+                 ByteSize Config::*, InputSize Config::*, DecodeMode Config::*,
+                 PipelineOrder Config::*>
         field;
     const char* value;  // placeholder in --help: "B"; of an enumeration its
                         // names, in order

@@ -87,12 +87,6 @@ Preprocess training_preprocess(const Config& config, InputSize size) {
              ": it must be less than their height and width");
     if (config.flip == Flip::alternating && config.augment == Augment::none)
         fail("--flip alternating mirrors nothing with --augment none: leave one of them out");
-    std::vector<std::string> on_cpu;
-    for (const char* name : {"translate", "jitter", "auto-augment", "erase", "mixup", "cutmix"})
-        if (get_option(config, name) != get_option({}, name)) on_cpu.push_back(cat("--", name));
-    if (config.augment_on == AugmentOn::kDevice && !on_cpu.empty())
-        fail("--augment-on device crops, resizes, flips and normalises, no more: leave it out, or ",
-             join_text(on_cpu, " and "));
     return how;
 }
 
@@ -103,7 +97,6 @@ LoaderOptions loader_options(const Config& config, const std::vector<double>& sh
             .threads = decode_threads(config),
             .max_pixels = config.max_pixels,
             .fast = config.decode == DecodeMode::kFast,
-            .packed = config.augment_on == AugmentOn::kDevice,
             .window = parse_shuffle(config.shuffle)};
 }
 

@@ -71,7 +71,7 @@ ModelOptions model_options(const Config& config, int classes);
 // How images are prepared for training at `size`. Throws Error where options do not go together.
 Preprocess training_preprocess(const Config& config, InputSize size);
 
-// --batch, --decode-threads and --augment-on, for rank `rank` of those with these shares.
+// --batch and --decode-threads, for rank `rank` of those with these shares.
 LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank);
 
 }  // namespace convoy

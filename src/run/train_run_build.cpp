@@ -79,8 +79,7 @@ void TrainRun::build() {
     trainer_ = std::make_unique<Trainer>(options, *backend_, communicator_, *model_, *optimizer_,
                                          [this] { return wish(); });
     evaluator_ = std::make_unique<Evaluator>(
-        *model_, *backend_, communicator_, [this] { return wish(); }, sharing_.packed,
-        trainer_->pipeline());
+        *model_, *backend_, communicator_, [this] { return wish(); }, trainer_->pipeline());
     activation_bytes_ += trainer_->replicas_bytes();
     if (stages > 1) activation_bytes_ = trainer_->pipeline()->activation_bytes();
 }
@@ -130,10 +129,10 @@ std::unique_ptr<Loader> TrainRun::make_loader(std::shared_ptr<const Source> sour
     options.training = training;
     if (!training) options.parts = setup_.val_parts;
     if (!training) options.tracks.clear();
-    return std::make_unique<Loader>(
-        std::move(source), training_preprocess(config_, model_->input()), options,
-        options.pixels ? lend_slots(*backend_, *model_, slots, options.packed)
-                       : std::vector<float*>(size_t(slots), nullptr));
+    return std::make_unique<Loader>(std::move(source),
+                                    training_preprocess(config_, model_->input()), options,
+                                    options.pixels ? lend_slots(*backend_, *model_, slots)
+                                                   : std::vector<float*>(size_t(slots), nullptr));
 }
 
 }  // namespace convoy

@@ -31,7 +31,7 @@ bool TrainRun::can_stay() const {
 // nobody waits for it. The weights stay; what else changes, others replace.
 void TrainRun::warm_up() {
     TrainerOptions options(config_);
-    options.graph = GraphMode::kOff, options.packed = false;
+    options.graph = GraphMode::kOff;
     options.replicas = replica_backends_;
     const auto alone = make_single_rank();
     Trainer trainer(options, *backend_, *alone, *model_, *optimizer_, [] { return 0; });

@@ -116,7 +116,7 @@ void TrainRun::print_settings() const {
          {"flip", "translate", "jitter", "auto-augment", "erase", "mixup", "cutmix"})
         if (get_option(config_, name) != get_option({}, name))
             changes += cat(", ", name, " ", get_option(config_, name));
-    row("augment", changes, sharing_.packed ? ", on the device" : "");
+    row("augment", changes);
     row("seed", config_.seed);
     row("output", folder_);
     if (const int asked =

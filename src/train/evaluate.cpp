@@ -7,13 +7,13 @@
 namespace convoy {
 
 Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
-                     std::function<int()> stop, bool packed, Pipeline* pipeline)
+                     std::function<int()> stop, Pipeline* pipeline)
     : model_(model),
       backend_(backend),
       communicator_(communicator),
       stop_(std::move(stop)),
       sums_(backend.alloc(StepCounters::kSize)),
-      input_(backend, model, packed),
+      input_(backend, model),
       pieces_(std::max(model.planned(), 1), model.max_batch(), 0),
       pipeline_(pipeline) {}
 

@@ -15,10 +15,10 @@ namespace convoy {
 class Evaluator {
  public:
     // Takes a planned model; batches larger than that go through it in pieces. `stop` is polled
-    // once a batch. packed: so are the loader's batches. pipeline: makes the passes, if there is
+    // once a batch. pipeline: makes the passes, if there is
     // one. All must outlive the evaluator.
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
-              bool packed = false, Pipeline* pipeline = nullptr);
+              Pipeline* pipeline = nullptr);
 
     // Evaluates all samples of `loader`, which must not be a training one; the model must be
     // planned for its batches. Each sample counts once: asserts that the counts add up to

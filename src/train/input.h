@@ -1,9 +1,7 @@
 // input.h — a batch from the loader → the tensor that the first layer reads.
 //
-//   --augment-on cpu      finished floats: copied to the device, or read where they are
-//   --augment-on device   one block of pixels and tables is copied, Backend::resize does the rest
-//
-// The tensor has the type of the activations: float or bf16.
+// Floats are copied to the device, or read where they are. The tensor has the type of the
+// activations: float or bf16.
 //
 // A device with memory of its own can receive the next batch during the current step. There are two
 // copies on the device that take turns, so none is overwritten while it is read:
@@ -23,9 +21,8 @@ namespace convoy {
 
 class Input {
  public:
-    // For batches up to what `model` is planned for. packed: also packed ones; ahead: allows
-    // fetch_ahead().
-    Input(Backend& backend, const Model& model, bool packed = false, bool ahead = false);
+    // For batches up to what `model` is planned for. ahead: allows fetch_ahead().
+    Input(Backend& backend, const Model& model, bool ahead = false);
     // Valid until the next call, and while the batch is.
     Tensor take(const Batch& batch);
     // Starts copying the batch that is to be taken next. Ops on the batch before the one taken last
@@ -40,15 +37,12 @@ class Input {
     const InputSize size_;
     float* copies_[2] = {};         // on the device, where it does not read the host's memory
     int turn_ = 0;                  // the copy that was taken last
-    Tensor tensor_;                 // the result, for packed batches and for bf16
+    Tensor tensor_;                 // the result, for bf16
     const Batch* ahead_ = nullptr;  // being copied to the other copy
     uint64_t ahead_number_ = 0;
 };
 
-// Floats of host memory that a loader's slot needs for `batch` images.
-size_t slot_elems(int64_t batch, InputSize size, bool packed);
-
 // Host memory for a loader: slots for batches as large as the model is planned for.
-std::vector<float*> lend_slots(Backend& backend, const Model& model, int count, bool packed);
+std::vector<float*> lend_slots(Backend& backend, const Model& model, int count);
 
 }  // namespace convoy

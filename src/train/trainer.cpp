@@ -15,7 +15,6 @@ TrainerOptions::TrainerOptions(const Config& config)
       servers(config),
       pipeline(config),
       graph(config.graph),
-      packed(config.augment_on == AugmentOn::kDevice),
       reducer{config.bucket.bytes > 0 ? config.bucket.bytes : kDefaultBucketBytes, config.batch,
               config.factors} {}
 
@@ -45,7 +44,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       sync_(make_sync(options, backend, communicator, model, optimizer)),
       pipeline_(dynamic_cast<Pipeline*>(sync_.get())),
       stop_(std::move(stop)),
-      input_(backend, model, options.packed, /*ahead=*/true),
+      input_(backend, model, /*ahead=*/true),
       pieces_(std::max(model.planned(), 1), model.max_batch(), options.bn_group),
       graph_(backend,
              why_no_graph(backend, communicator.world()).empty() ? options.graph : GraphMode::kOff),

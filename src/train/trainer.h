@@ -31,7 +31,6 @@ struct TrainerOptions {
     ServerOptions servers;
     PipelineOptions pipeline;
     GraphMode graph;
-    bool packed;  // so are the loader's batches
     ReducerOptions reducer;
     // A backend for each of several replicas (replicas.h), which must outlive the trainer; or none.
     std::span<const std::unique_ptr<Backend>> replicas = {};
