@@ -103,6 +103,22 @@ start("trainjob", [(train["args"], secret | {"PET_NNODES": train["numNodes"], "P
                                     "JOB_COMPLETION_INDEX": i, "PET_MASTER_ADDR": "convoy-node-0-0.convoy",
                                     "PET_NPROC_PER_NODE": train["numProcPerNode"]})
                    for i in range(train["numNodes"])], "convoy-node-0-0.convoy", train["numNodes"])
+# SkyPilot's: only keys of its reference, and `run` started as it does, with a stand-in for the trainer.
+sky = read("sky")[0]
+assert set(sky) <= {"name", "workdir", "num_nodes", "resources", "file_mounts", "envs", "secrets", "setup", "run"}, sky
+assert set(sky["resources"]) <= {"infra", "accelerators", "cpus", "memory", "use_spot", "disk_size", "autostop"}, sky
+assert sky["resources"]["autostop"]["down"] and sky["file_mounts"]["~/trainer"] == "./trainer-static", sky
+home = f"{work}/home"
+os.mkdir(home)
+with open(f"{home}/trainer", "w") as file:
+    file.write(f'#!/bin/bash\nenv | grep ^CONVOY_ | LC_ALL=C sort\nprintf "%s\\n" "$*"\n')
+os.chmod(f"{home}/trainer", 0o755)
+said = subprocess.run(["bash", "-euc", sky["run"]], text=True, capture_output=True, check=True, env=os.environ | {
+    **sky["envs"], "HOME": home, "TOKEN": token, "DATA": "s3://b/a.tar", "SKYPILOT_NODE_RANK": "1",
+    "SKYPILOT_NUM_NODES": str(sky["num_nodes"]), "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n"}).stdout.splitlines()
+assert said == ["CONVOY_COORD=10.0.0.1:29400", "CONVOY_RANK=1", f"CONVOY_TOKEN={token}", "CONVOY_WORLD=5",
+                f"--data s3://b/a.tar {sky['envs']['OPTIONS']} --out {home}/runs/job --resume {home}/runs/job"], said
+print("deploy:   sky: 5 ranks")
 PY
 python3 "$work/start.py" "$work" || fail "a file of tools/deploy does not start its ranks"
 
