@@ -3,20 +3,18 @@
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
 #include "src/plan/preflight.h"
-#include "src/plan/ring_order.h"
 #include "src/run/train_run.h"
 
 namespace convoy {
 
 int train_in_job(JobSession& job) {
-    for (RingSearch search;; job.config = job.line.config) {
+    for (;; job.config = job.line.config) {
         try {
-            search.look_at(job);
             JobSetup setup = set_up_job(job);
             const Preflight preflight = run_preflight(setup);
             return TrainRun(setup, preflight.bucket_bytes, preflight.link).run();
         } catch (const RingBroken&) {
-            regroup_before_start(job, search.wanted());
+            regroup_before_start(job);
         } catch (const SetUpAgain&) {}
         if (job.lost_rank0())
             fail(

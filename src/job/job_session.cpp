@@ -119,9 +119,8 @@ void JobSession::take_settings_of_rank0() {
     if (line.given.contains("data")) config.val = line.config.val;
 }
 
-std::vector<int> JobSession::regroup(int64_t step, bool planned, std::string& why,
-                                     const std::vector<int>& ring) {
-    Ranks ranks = communicator().regroup(step, planned, ring);
+std::vector<int> JobSession::regroup(int64_t step, bool planned, std::string& why) {
+    Ranks ranks = communicator().regroup(step, planned);
     job_.peers = std::move(ranks.peers);
     why = std::move(ranks.why);
     lost_rank0_ |= ranks.before.front() != 0;

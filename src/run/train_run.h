@@ -56,9 +56,8 @@ class FolderLock {
 // Thrown where a rank was lost before training began: some of the others have no state yet. To all
 // of them it happens, so each begins again with set_up_job().
 struct SetUpAgain {};
-// After RingBroken out of what precedes TrainRun::run(): waits for the ring of those that are left,
-// in the order `ring` of rank 0 (Communicator::regroup).
-void regroup_before_start(JobSession& job, const std::vector<int>& ring);
+// After RingBroken out of what precedes TrainRun::run(): waits for the ring of those that are left.
+void regroup_before_start(JobSession& job);
 
 class TrainRun {
  public:

@@ -86,11 +86,11 @@ void TrainRun::wait_for_ranks() {
     }
 }
 
-void regroup_before_start(JobSession& job, const std::vector<int>& ring) {
+void regroup_before_start(JobSession& job) {
     const int world = job.world();
     for (std::string why;;) {
         try {
-            job.regroup(-1, false, why, ring);
+            job.regroup(-1, false, why);
             (void)gather_json(job.communicator(), nullptr);  // see agree()
             if (job.world() < world)
                 job.log.notice(why, "; nothing was trained yet, so they set up the job again");
