@@ -195,7 +195,7 @@ gpu-kit:
 	$(MAKE) CUDA=1 ARCH='$(or $(strip $(ARCH)),90)' build/gpu-kit
 build/gpu-kit: $(KIT) FORCE
 	@mkdir -p $@
-	cp $(KIT) tools/gpu_check.sh tools/compare_pytorch.py $@
+	cp $(KIT) tools/gpu_check.sh tools/compare $@
 	nvcc --version | sed -nE 's/.*release ([0-9.]+).*/\1/p' >$@/cuda_release
 	@du -sh $@
 $(STATIC_LIBS)/libs: tools/static_libs
@@ -377,7 +377,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 54954
+BUDGET := 54401
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks tools/experiments in a smallest form: tables, bytes and pictures; that its network namespaces
+# Checks tools/experiments in a smallest form: tables and bytes; that its network namespaces
 # and ranks are gone afterwards and after Ctrl-C; wrong options. Where namespaces cannot be made it
 # says so and checks the options alone.
 # usage: tests/experiments.sh
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit
 . tests/shell_support
 set_up
 need python3:python3 ip:iproute2 pgrep:procps shellcheck:shellcheck
-shellcheck -x -S warning tests/experiments.sh || fail "shellcheck finds mistakes"
+shellcheck -x -S warning tests/experiments.sh tools/hosts || fail "shellcheck finds mistakes"
 
 refused() { # pattern options…: one line that matches
     local pattern=$1
@@ -21,6 +21,7 @@ refused "rates are like" servers --rate fast
 refused "takes 2 to 16" servers --workers 1
 refused "no program nowhere: run make" slow --trainer nowhere
 refused "invalid choice: 'nothing'" nothing
+refused "as many numbers as there are --models" scaling --compute 1
 
 if ! CONVOY_HOSTS=try$$ tools/hosts up 1 100mbit 2>/dev/null; then
     echo "experiments: ok, options alone: network namespaces cannot be made here" && exit
@@ -30,7 +31,7 @@ ln -s "$PWD/trainer" "$work/trainer" # a name to find its ranks by
 nothing_left() { ! pgrep -f -- "^$work/trainer" >/dev/null && [ -z "$(ip netns list | grep "^ways$1-")" ]; }
 
 run() { # table options…
-    tools/experiments "${@:2}" --trainer "$work/trainer" --svg "$work" >"$work/$1" 2>"$work/log" &
+    tools/experiments "${@:2}" --trainer "$work/trainer" --json "$work/$1.json" >"$work/$1" 2>"$work/log" &
     job=$!
     wait $job || fail "$1 ended with $?" "$work/log"
     nothing_left $job || fail "$1 leaves namespaces or ranks behind"
@@ -38,8 +39,9 @@ run() { # table options…
 }
 run servers servers --workers 2 --steps 3
 run slow slow --workers 3 --epochs 1
-python3 - "$work" <<'PY' || fail "tables or pictures are not as expected" "$work/servers" "$work/slow"
-import re, sys, xml.etree.ElementTree as xml
+run scaling scaling --workers 2 --models tiny --batch 16 --steps 2 --compute 0.4
+python3 - "$work" <<'PY' || fail "tables or figures are not as expected" "$work/servers" "$work/slow"
+import json, re, sys
 work = sys.argv[1]
 found = re.findall(r"^\| (ring|one server|a server a rank) \| [\d.]+ \(([\d.]+)\), (\d+) \|$",
                    open(f"{work}/servers").read(), re.M)
@@ -49,9 +51,11 @@ assert [bound for _, bound, _ in found] == ["0.19", "0.39", "0.19"], found
 assert all(22 <= int(sent) <= 45 for _, _, sent in found), found
 rows = re.findall(r"^\| ([\w ]+?) \| [\d.]+ \| \d+ \| [\d.]+ \| [\d.]+ % \|$", open(f"{work}/slow").read(), re.M)
 assert rows == ["ring", "averages of 8 steps", "one server", "asynchronous"], rows
-for name, lines in [("servers", 6), ("slow", 4)]:
-    svg = xml.parse(f"{work}/{name}.svg").getroot()
-    assert len(svg.findall("{http://www.w3.org/2000/svg}polyline")) == lines, name
+assert len(json.load(open(f"{work}/servers.json"))) == 3
+rows = json.load(open(f"{work}/scaling.json"))
+assert [row["line"] for row in rows] == ["Convoy fp32", "Convoy bf16"], rows
+# Two workers sleep half as long each, and have little to send; a loaded machine adds to either.
+assert all(0.5 < row["speed_up"][0] < 4 and row["compute"] == 0.4 for row in rows), rows
 PY
 
 for signal in INT TERM; do

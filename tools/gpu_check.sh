@@ -19,7 +19,7 @@ export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 : "${DEVICE:=cuda:0}" "${OUT:=$here/gpu-results}" "${TOTAL:=540}" "${TESTS:=}" "${PYTHON:=python3}"
 : "${TRAINER:=$here/trainer}" "${RUN_TESTS:=$here/run_tests}" "${LADDER:=$here/gemm_ladder}"
-: "${COMPARE:=$here/compare_pytorch.py}" "${SANITIZER:=}" "${LD_LIBRARY_PATH:=}"
+: "${COMPARE:=$here/compare}" "${SANITIZER:=}" "${LD_LIBRARY_PATH:=}"
 declare -A share=([a]=115 [b]=75 [c]=45 [d]=105 [e]=170 [f]=30)  # seconds of 540
 [ $# -gt 0 ] || set -- a b c d e f
 for part; do
@@ -222,7 +222,7 @@ part_e() {
         { row PyTorch absent "$(reason)"; return; }
     for form in channels_last compiled; do  # the one that needs a compiler last
         for what in "${sets[@]}"; do
-            run 80 "$PYTHON" "$COMPARE" --trainer "$TRAINER" --device cuda --form $form --json \
+            run 80 "$PYTHON" "$COMPARE" train --trainer "$TRAINER" --device cuda --form $form --json \
                 --precision bf16 --model "${what%:*}" --batch "${what#*:}" --steps 20 --rounds 1
             line=$(line_with '^[{]') ||
                 { row "train $what bf16, PyTorch $form" FAILED "$(reason)"; continue; }
