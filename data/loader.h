@@ -52,8 +52,8 @@ struct LoaderOptions {
     std::vector<Track*> tracks = {};  // of the threads, or none
 };
 
-// Each of `slots`, which the trainer lends, holds max_share × size.elems() floats. While the trainer
-// works on one slot the threads fill the others (bounded prefetch = slots − 1):
+// Each of `slots`, which the trainer lends, holds max_share × size.elems() floats. While the
+// trainer works on one slot the threads fill the others (bounded prefetch = slots − 1):
 //
 //   free ──open──► filling ──last row──► ready ──next()──► lent ──release()──► free
 //

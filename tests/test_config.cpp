@@ -30,7 +30,7 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
         CHECK(parse(split(row->name, ' ')).command == row->command);
     CHECK(parse({"predict", "--from", "runs/x", "a.jpg", "b"}).files ==
           std::vector<std::string>{"a.jpg", "b"});
-    CHECK(parse({"--quiet", "--nesterov"}).config.nesterov);
+    CHECK(parse({"--quiet", "--recompute"}).config.recompute);
     CHECK(parse({}).config.size.H == 0);
     CHECK(parse({"--size", "80x64"}).config.size == InputSize(80, 64, 0));
     CHECK(get_option(parse({"--size", "28x28x1"}).config, "size") == "28x28x1");
@@ -73,6 +73,7 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--json", "bench", "kernels"}, "the command comes first: trainer bench [options]"},
         {{"trian"}, "there is no command 'trian'; did you mean 'train'?"},
         {{"watch", "run"}, "trainer page"},  // gone
+        {{"--target-top1", "0.9"}, "--early-stop"},
         {{"bench", "kernel"}, "bench needs to know what"},
         {{"--batch"}, "--batch needs a value after it"},
         {{"train", "flowers"}, "`train` takes no word 'flowers'; images are given by --data DIR"},
@@ -274,12 +275,12 @@ TEST_CASE("options: variables that disagree, or cannot be, are named") {
 
 TEST_CASE("options: every one survives the way to another rank as text") {
     Config config;
-    config.batch = 77, config.lr = 0.1234567890123, config.nesterov = true, config.model = "vgg16";
+    config.batch = 77, config.lr = 0.1234567890123, config.recompute = true, config.model = "vgg16";
     Config other;
     apply_settings(other, job_settings(config, kTrain));
     CHECK(other.batch == 77);
     CHECK(other.lr == config.lr);
-    CHECK(other.nesterov);
+    CHECK(other.recompute);
     CHECK(other.model == "vgg16");
     for (const Option& option : options())
         if (option.flags & kJob)
@@ -355,5 +356,8 @@ TEST_CASE("options: names are unique, and every help text says something") {
                 CHECK_NOTHROW(set_option(config, option.name, text));
     }
     CHECK(parse({"--help"}).help.find("--batch") != std::string::npos);
-    CHECK(parse({"train", "--help"}).help.find("--label-smoothing") != std::string::npos);
+    const std::string help = parse({"train", "--help"}).help;
+    CHECK(help.find("--label-smoothing") != std::string::npos);
+    CHECK(help.find("--graph") == std::string::npos);  // for tests and benches
+    CHECK(parse({}, {{"CONVOY_GRAPH", "off"}}).config.graph == GraphMode::kOff);
 }

@@ -80,7 +80,6 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
         Config config;
         set_option(config, "optimizer", which);
         config.weight_decay = 0.1;
-        config.nesterov = true;
         config.ema = 0.2;  // the second step may have 2/11, the third all
         Optimizer optimizer(config, params, *backend);
 
@@ -102,7 +101,7 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
                     } else if (config.optimizer == OptimizerKind::kSgd) {
                         const double full = gi + decay * wi;
                         mi = 0.9 * mi + full;
-                        wi -= lr * (full + 0.9 * mi);
+                        wi -= lr * mi;
                     } else {
                         wi -= lr * decay * wi;
                         mi = 0.9 * mi + 0.1 * gi;

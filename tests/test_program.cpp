@@ -1360,14 +1360,12 @@ TEST_CASE("program: bench train replays its steps where --graph can, and says wh
                       "cpu\n") != std::string::npos);
 }
 
-TEST_CASE("program: --target-top1 and --early-stop end two ranks at the same step, also resumed") {
+TEST_CASE("program: --early-stop ends two ranks at the same step, also resumed") {
     TempDir folder;
     const auto train = [&](const Words& more) {
         const uint16_t port = free_port();
-        Words words = small(more);
-        for (const std::string& word :
-             Words{"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "9"})
-            words.push_back(word);
+        Words words = small({"--coord", at(port), "--rank", "0", "--world", "2", "--epochs", "9"});
+        words.insert(words.end(), more.begin(), more.end());
         Process rank0(folder, "rank0", words);
         Process rank1(folder, "rank1", {"--coord", at(port), "--rank", "1", "--threads", "1"});
         CHECK(rank0.wait(60) == 0);
@@ -1376,11 +1374,10 @@ TEST_CASE("program: --target-top1 and --early-stop end two ranks at the same ste
         return rank0.output();
     };
     const std::string run = folder / "run", other = folder / "other";
-    CHECK(train({"--target-top1", "0.01", "--schedule", "onecycle", "--ema", "0.9", "--accumulate",
-                 "2", "--bn-group", "2", "--clip-norm", "1", "--warmup", "0.5", "--out", run})
-              .find("--target-top1 0.01 was reached after 0:") != std::string::npos);
+    train({"--epochs", "1", "--schedule", "onecycle", "--ema", "0.9", "--accumulate", "2",
+           "--bn-group", "2", "--clip-norm", "1", "--warmup", "0.5", "--out", run});
     const std::vector<json> log = read_log(run);
-    CHECK(log.back()["how"] == "target reached");
+    CHECK(log.back()["how"] == "finished");
     CHECK(log.back()["step"] == 5);
     int norms = 0;
     for (const json& event : log) norms += event.value("gradient_norm", 0.0) > 0;

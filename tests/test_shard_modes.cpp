@@ -53,7 +53,8 @@ void train(const LoaderOptions& how, int world, Cut cut, std::map<uint64_t, int>
         Preprocess small;
         small.size = 8, small.seed = 4;
         Rank& rank = ranks[size_t(r)];
-        rank.slot.resize(size_t(std::max<int64_t>(1, Loader::max_share(options))) * InputSize(8).elems());
+        rank.slot.resize(size_t(std::max<int64_t>(1, Loader::max_share(options))) *
+                         InputSize(8).elems());
         rank.loader = std::make_unique<Loader>(std::make_shared<Part>(n), small, options,
                                                std::vector<float*>{rank.slot.data()});
         rank.loader->start(2, cut.begin);

@@ -18,7 +18,7 @@ struct CheckpointMeta {
     std::map<std::string, std::string> settings;  // job settings of the run
     std::string order =
         {};                 // along which position counts (JobSetup::order); "": an older version's
-    double peak_top1 = -1;  // for --early-stop and --target-top1: best_top1 of all folders, and
+    double peak_top1 = -1;  // for --early-stop: best_top1 of all folders, and
     int stale = 0;          // the validations since
     std::map<std::string, double> spent = {};  // by the whole job so far
 };

@@ -138,7 +138,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
                    ->type_name(option.value)
                    ->take_last()
                    ->expected(option.flags & kBare ? 0 : 1, 1))
-            ->group(option.group);
+            ->group(option.flags & kHidden ? "" : option.group);
     }
     try {
         app.parse(std::vector(words.rbegin(), words.rend() - long(taken)));  // CLI11 pops the last

@@ -58,6 +58,7 @@ trains on generated images.
     page += ".SH OPTIONS\nEach option ends with its default in brackets and its commands.\n";
     std::string group;
     for (const Option& option : options()) {
+        if (option.flags & kHidden) continue;
         if (group != option.group) page += cat(".SS ", group = option.group, "\n");
         std::vector<std::string> commands;
         for (const CommandRow* row : kCommands)
@@ -151,11 +152,12 @@ static int command_completion(const CommandLine& line, Log&, const Stop&) {
         if (parts.size() > 1) words[parts[0]].insert(parts[1]);
         auto& own = words[row->name] = {"--help"};
         for (const Option& option : options())
-            if (row->takes(option)) own.insert(cat("--", option.name));
+            if (row->takes(option) && !(option.flags & kHidden)) own.insert(cat("--", option.name));
         if (row->takes_files) own.insert("<file>");
     }
     for (const Option& option : options())
-        if (*option.value) words[cat("--", option.name, "=")] = values_of(option);
+        if (*option.value && !(option.flags & kHidden))
+            words[cat("--", option.name, "=")] = values_of(option);
     words["trainer"].merge(std::set(words["train"]));  // the default command
     words["models"].merge(values_of(*find_option("model")));
     words["completion"] = {"bash", "--help"};

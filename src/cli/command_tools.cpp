@@ -64,7 +64,6 @@ static int command_pack(const CommandLine& line, Log& log, const Stop&) {
                .format = format,
                .shard_bytes = config.shard_size.bytes,
                .max_side = config.max_side,
-               .quality = config.quality,
                .max_pixels = config.max_pixels,
                .keep_order = config.keep_order,
                .seed = uint64_t(config.seed),

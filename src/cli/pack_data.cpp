@@ -34,7 +34,7 @@ constexpr const char* kPlanName = "pack.plan";  // of what is not complete yet
 class Shrinker {
  public:
     explicit Shrinker(const PackOptions& options)
-        : max_side_(options.max_side), quality_(options.quality), decoder_(3, options.max_pixels) {}
+        : max_side_(options.max_side), decoder_(3, options.max_pixels) {}
 
     void run(std::vector<uint8_t>& bytes, const std::string& name) {
         decoder_.open(bytes, name);
@@ -42,11 +42,11 @@ class Shrinker {
         if (max_side_ == 0 || side <= max_side_) return;
         decoder_.read(image_);
         const auto [h, w] = fitted(H, W, max_side_);
-        bytes = encoded(resized(resizer_, image_, h, w), ".jpg", quality_);
+        bytes = encoded(resized(resizer_, image_, h, w), ".jpg");
     }
 
  private:
-    const int max_side_, quality_;
+    const int max_side_;
     Decoder decoder_;
     Image image_;
     Resizer resizer_;
@@ -137,7 +137,7 @@ std::string plan_of(const DataSet& set, const PackOptions& options) {
                        int(options.format),
                        options.shard_bytes,
                        options.max_side,
-                       options.max_side ? options.quality : 0,
+                       options.max_side ? 90 : 0,
                        options.max_pixels,
                        options.keep_order,
                        options.keep_order ? 0 : options.seed};

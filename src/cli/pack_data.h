@@ -16,7 +16,6 @@ struct PackOptions {
     ShardFormat format = ShardFormat::tar;
     uint64_t shard_bytes = 0;         // a shard ends with the image that reaches this
     int max_side = 0;                 // images with a longer side become JPEGs of this; 0: none do
-    int quality = 90;                 // of these JPEGs
     int64_t max_pixels = kMaxPixels;  // an image of more cannot be read
     bool keep_order = false;          // else permuted by `seed`
     uint64_t seed = 0;

@@ -50,7 +50,7 @@ static const Option kOptions[] = {
      "all: every rank sees the same files; mine: each rank's --data holds its own part of the set; "
      "peers: likewise, but every rank trains on all of it and fetches what it lacks (256 MB in "
      "memory)"},
-    {"samples", "Data", &C::samples, "N[:M]", kTrain, kFollows, kAny,
+    {"samples", "Data", &C::samples, "N[:M]", kTrain, kFollows | kHidden, kAny,
      "images of an epoch, where --data is a pipe (a FIFO, the NAME of FIFOs NAME_0, NAME_1, …, or "
      "-) that carries tar or TFRecord; M: of --val, if that is one"},
     {"shuffle", "Data", &C::shuffle, "full|window=N", kTrain | kBenchData, kJob, kAny,
@@ -80,11 +80,12 @@ static const Option kOptions[] = {
      "one or the other"},
     {"max-bad", "Data", &C::max_bad, "F", kTrain | kEval | kPack, kJob, from(0, 1),
      "fraction of the images that may fail to decode before the run stops"},
-    {"max-pixels", "Data", &C::max_pixels, "N", kSets | kPredict, kJob, from(1, 1e9),
+    {"max-pixels", "Data", &C::max_pixels, "N", kSets | kPredict, kJob | kHidden, from(1, 1e9),
      "pixels of the largest image that is decoded; one that claims more is bad"},
     {"decode-threads", "Data", &C::decode_threads, "D", kSets | kPredict, 0, from(0, 1024),
      "threads that decode images; 0: half as many as processors"},
-    {"decode", "Data", &C::decode, "exact|fast", kTrain | kEval | kPredict | kBenchData, kJob, kAny,
+    {"decode", "Data", &C::decode, "exact|fast", kTrain | kEval | kPredict | kBenchData,
+     kJob | kHidden, kAny,
      "fast: JPEGs much larger than the input are halved while they are decoded, which changes "
      "pixels a little"},
     {"cache-decoded", "Data", &C::cache_decoded, "SIZE", kTrain | kBenchData, 0, kAny,
@@ -125,7 +126,6 @@ static const Option kOptions[] = {
      "for adamw, B/256 for lars, 0.005·√(B/512) for lamb, 0.02 for muon"},
     {"momentum", "Training", &C::momentum, "M", kTrain | kBenchTrain, kJob, from(0, 0.9999),
      "momentum of SGD, LARS and Muon, beta 1 of AdamW and LAMB"},
-    {"nesterov", "Training", &C::nesterov, "", kTrain, kJob, kAny, "use Nesterov momentum"},
     {"weight-decay", "Training", &C::weight_decay, "W", kTrain, kJob, from(0, 10),
      "weight decay; not applied to biases and norms"},
     {"schedule", "Training", &C::schedule, "constant|step|cosine|onecycle|range", kTrain, kJob,
@@ -153,8 +153,6 @@ static const Option kOptions[] = {
      "same"},
     {"early-stop", "Training", &C::early_stop, "N", kTrain, kJob, from(0, 1e6),
      "end after N validations without a better top1; 0: never"},
-    {"target-top1", "Training", &C::target_top1, "P", kTrain, kJob, from(0, 1),
-     "end as soon as a validation reaches this top1, such as 0.9; 0: never"},
     {"seed", "Training", &C::seed, "N", kTrain | kBenchTrain | kSets | kPlan, kJob, from(0, 9e18),
      "seed of start values, image order, augmentation and dropout"},
 
@@ -163,14 +161,14 @@ static const Option kOptions[] = {
      "emulator; default: a GPU if there is one"},
     {"threads", "Device", &C::threads, "T", kCompute, 0, from(0, 4096),
      "compute threads; 0: as many as this process may use"},
-    {"conv", "Device", &C::conv, "auto|winograd|direct", kCompute, 0, kAny,
+    {"conv", "Device", &C::conv, "auto|winograd|direct", kCompute, kHidden, kAny,
      "algorithm of 3x3 and 5x5 convolutions on CPUs; auto: the faster one, layer by layer"},
     {"precision", "Device", &C::precision, "fp32|tf32|bf16", kCompute, 0, kAny,
      "number format of products; tf32 (GPUs) and bf16 use tensor cores, bf16 on a CPU AMX or "
      "VDPBF16PS, and sum in fp32; bf16 also halves the memory of activations"},
-    {"gemm", "Device", &C::gemm, "own|cublas", kCompute, 0, kAny,
+    {"gemm", "Device", &C::gemm, "own|cublas", kCompute, kHidden, kAny,
      "matrix products of linear layers on a GPU: own kernels, or cuBLAS where it is installed"},
-    {"graph", "Device", &C::graph, "auto|on|off", kTrain | kBenchTrain, 0, kAny,
+    {"graph", "Device", &C::graph, "auto|on|off", kTrain | kBenchTrain, kHidden, kAny,
      "record a training step as one CUDA graph; auto: where possible; on: and say why where it is "
      "not"},
 
@@ -180,13 +178,13 @@ static const Option kOptions[] = {
      "number of this rank; default: assigned on arrival"},
     {"world", "Ranks", &C::world, "W", kRanked | kCoordinator, kFirst, from(1, wire::kMaxWorld),
      "number of ranks; rank 0 or the coordinator must know it"},
-    {"local-rank", "Ranks", &C::local_rank, "N", kRanked, 0, from(0, 1e5),
+    {"local-rank", "Ranks", &C::local_rank, "N", kRanked, kHidden, from(0, 1e5),
      "number of this rank on its host, from 0: picks its GPU; default: counted"},
     {"port", "Ranks", &C::port, "P", kRanked | kHealth | kDoctor, 0, from(0, 65535),
      "port to listen on; 0: the coordinator's port or the next free one"},
     {"advertise", "Ranks", &C::advertise, "HOST[:PORT]", kRanked, 0, kAny,
      "address for the other ranks; default: the one that the coordinator sees"},
-    {"iface", "Ranks", &C::iface, "NAME|ADDRESS|CIDR", kRanked, 0, kAny,
+    {"iface", "Ranks", &C::iface, "NAME|ADDRESS|CIDR", kRanked, kHidden, kAny,
      "interface, address or network to use; default: the route to the coordinator"},
     {"flows", "Ranks", &C::flows, "auto|N", kRanked, 0, from(0, wire::kMostFlows),
      "on rank 0: TCP connections of an edge of the ring; auto (or 0): one, and more where the way "
@@ -206,13 +204,13 @@ static const Option kOptions[] = {
     {"share", "Ranks", &C::share, "W|A:B:C|auto", kTrain | kPlan, 0, kAny,
      "this rank's weight when a batch is divided; on rank 0 also all weights, or auto: by measured "
      "speed"},
-    {"bucket", "Ranks", &C::bucket, "SIZE", kSteps, kJob, kAny,
+    {"bucket", "Ranks", &C::bucket, "SIZE", kSteps, kJob | kHidden, kAny,
      "bytes of gradients sent at a time, such as 512K or 4M; 0: 1M to 25M, by the slowest link"},
-    {"preflight", "Ranks", &C::preflight, "on|off", kTrain, kJob, kAny,
+    {"preflight", "Ranks", &C::preflight, "on|off", kTrain, kJob | kHidden, kAny,
      "measure links and compute speed before training with several ranks; takes a second or two"},
     {"wire", "Ranks", &C::wire, "fp32|bf16", kSteps | kBenchAllreduce, kJob, kAny,
      "number format of sums on the network; bf16 halves the bytes"},
-    {"factors", "Ranks", &C::factors, "auto|on|off", kSteps, kJob, kAny,
+    {"factors", "Ranks", &C::factors, "auto|on|off", kSteps, kJob | kHidden, kAny,
      "send the two factors of a linear layer's gradient instead of the gradient; auto: where that "
      "is fewer bytes"},
     {"sync", "Ranks", &C::sync, "ring|server|async", kTrain, kJob, kAny,
@@ -250,9 +248,9 @@ static const Option kOptions[] = {
     {"split", "Ranks", &C::split, "LAYER,…", kTrain, kJob, kAny,
      "with --pipeline: the last layer of each stage but the last one, such as features.8, or conv4 "
      "for the fourth convolution; default: where the longest stage is shortest, as measured"},
-    {"stall", "Ranks", &C::stall, "S", kRanked, 0, from(0.1, 1e7),
+    {"stall", "Ranks", &C::stall, "S", kRanked, kHidden, from(0.1, 1e7),
      "seconds without progress after which every log names the rank that all wait for"},
-    {"give-up", "Ranks", &C::give_up, "S", kTrain, 0, from(0, 1e6),
+    {"give-up", "Ranks", &C::give_up, "S", kTrain, kHidden, from(0, 1e6),
      "on rank 0: seconds without progress after which the others go on without that rank; with "
      "--elastic off the job ends; 0: wait"},
     {"elastic", "Ranks", &C::elastic, "on|off", kTrain, 0, kAny,
@@ -261,7 +259,7 @@ static const Option kOptions[] = {
      "take part in a job that trains, from the end of a step on, as one more rank"},
     {"min-world", "Ranks", &C::min_world, "N", kTrain, 0, from(1, wire::kMaxWorld),
      "on rank 0: where fewer than N ranks are left, save and wait until others --join"},
-    {"check-every", "Ranks", &C::check_every, "N", kTrain, kJob, from(0, 1e9),
+    {"check-every", "Ranks", &C::check_every, "N", kTrain, kJob | kHidden, from(0, 1e9),
      "a checksum tells every N steps and before a checkpoint whether all ranks hold the same "
      "weights and optimizer state; those that differ take what most hold; 0: at the end of an "
      "epoch alone"},
@@ -312,7 +310,7 @@ static const Option kOptions[] = {
     {"json", "Output", &C::json, "",
      kTrain | kEval | kPredict | kCheck | kPlan | kDoctor | kTune | kModels | kBenches, 0, kAny,
      "print one JSON object a line, and messages to stderr; train: the events of RUN/log.jsonl"},
-    {"layout", "Output", &C::layout, "oihw|krsc", kExport, 0, kAny,
+    {"layout", "Output", &C::layout, "oihw|krsc", kExport, kHidden, kAny,
      "order of the dimensions of weights: torchvision's, or the one used here"},
     {"format", "Output", &C::format, "auto|tar|tfrecord|safetensors|onnx", kPack | kExport, 0, kAny,
      "what to write; pack: tar (WebDataset's, auto) or tfrecord (of tf.train.Example); export: "
@@ -325,8 +323,7 @@ static const Option kOptions[] = {
      "smaller"},
     {"max-side", "Pack", &C::max_side, "S", kPack, 0, from(0, 65535),
      "images with a longer side become JPEGs with a side of S; 0: all stay as they are"},
-    {"quality", "Pack", &C::quality, "Q", kPack, 0, from(1, 100), "quality of these JPEGs"},
-    {"keep-order", "Pack", &C::keep_order, "", kPack, 0, kAny,
+    {"keep-order", "Pack", &C::keep_order, "", kPack, kHidden, kAny,
      "write images class by class, as they lie; default: permuted by --seed"},
 
     {"price-per-hour", "Cost", &C::price_per_hour, "P", kTrain, 0, from(0, 1e9),
@@ -355,7 +352,10 @@ const Option* find_option(const std::string& name) {
 
 // Commands and options of earlier versions, and what to use instead.
 static constexpr std::pair<const char*, const char*> kRemoved[] = {
-    {"--augment-on", "nothing: images are prepared on the CPU"},
+    {"--nesterov", "--momentum"},
+    {"--quality", "--max-side; its JPEGs have quality 90"},
+    {"--target-top1", "--early-stop"},
+    {"--augment-on", "--decode-threads: images are prepared on the CPU"},
     {"--histograms", "--tensorboard, which has the curves"},
     {"report", "`eval --report DIR` for one model, and TensorBoard (--tensorboard) for runs"},
     {"watch", "`trainer page RUN` or the lines that train prints"},

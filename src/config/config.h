@@ -82,13 +82,12 @@ struct Config {
     OptimizerKind optimizer = OptimizerKind::kSgd;
     double lr = 0;
     double momentum = 0.9;
-    bool nesterov = false;
     double weight_decay = 5e-4;
     Schedule schedule = Schedule::kCosine;
     double warmup = 0.5;
     double step_epochs = 30, gamma = 0.1;
     double label_smoothing = 0;
-    double clip_norm = 0, ema = 0, lr_decay_layers = 1, target_top1 = 0;
+    double clip_norm = 0, ema = 0, lr_decay_layers = 1;
     int early_stop = 0;
     int64_t seed = 1;
 
@@ -162,7 +161,7 @@ struct Config {
 
     // pack
     ByteSize shard_size{size_t(128) << 20};
-    int max_side = 0, quality = 90;
+    int max_side = 0;
     bool keep_order = false;
 };
 
@@ -198,6 +197,7 @@ enum OptionFlag : unsigned {
     kFollows = 2,  // rank 0's value on ranks whose users give none
     kFirst = 4,    // shown by the short help
     kBare = 8,     // a text that may be left out: "on"
+    kHidden = 16,  // for tests, benches and rare cases: not in the help
 };
 
 struct Limits {

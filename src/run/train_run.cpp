@@ -20,8 +20,8 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link)
                (at.epoch == config_.freeze_epochs && at.epoch > 0 && at.consumed == 0));
     build();
     steps_per_epoch_ = loader_->steps();
-    if ((config_.early_stop > 0 || config_.target_top1 > 0) && !val_loader_)
-        fail("--early-stop and --target-top1 need validation images: give --val or --val-split");
+    if (config_.early_stop > 0 && !val_loader_)
+        fail("--early-stop needs validation images: give --val or --val-split");
     if (config_.save_every > 0)
         save_steps_ =
             std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)));
@@ -332,11 +332,7 @@ int TrainRun::finish(const Amounts& cost) {
                     setup_.rank() == 0 ? cat("; to continue: trainer --resume ", folder_) : "");
         return 128 + stopped_;
     }
-    run_log_->done(at_,
-                   has_target()   ? "target reached"
-                   : has_enough() ? "stopped early"
-                                  : "finished",
-                   cost);
+    run_log_->done(at_, has_enough() ? "stopped early" : "finished", cost);
     std::string text = cat("done: ", at_.step, " steps");
     if (setup_.rank() == 0) {
         text += fmt::format(" in {}, {:.1f} img/s", clock_text(run_log_->seconds()),
@@ -344,10 +340,7 @@ int TrainRun::finish(const Amounts& cost) {
         if (last_val_.count > 0)
             text += fmt::format(", validation top1 {:.2f} % (best {:.2f} %)",
                                 100 * last_val_.top1_part(), 100 * peak_top1_);
-        if (has_target())
-            text += fmt::format("; --target-top1 {:g} was reached after {}", config_.target_top1,
-                                clock_text(run_log_->seconds()));
-        else if (diverges_)
+        if (diverges_)
             text += "; the loss has grown to four times its least";
         else if (has_enough())
             text += cat("; --early-stop: ", stale_, " validations without a better one");

@@ -97,11 +97,9 @@ class TrainRun {
     int finish(const Amounts& cost);
     Clocks clocks() const;
     bool over() const { return stopped_ || at_.step >= total_steps_ || has_enough(); }
-    // --target-top1 or --early-stop; the same on every rank, whose validations have the same sums.
-    bool has_target() const { return config_.target_top1 > 0 && peak_top1_ >= config_.target_top1; }
+    // --early-stop; the same on every rank, whose validations have the same sums.
     bool has_enough() const {
-        return diverges_ || has_target() ||
-               (config_.early_stop > 0 && stale_ >= config_.early_stop);
+        return diverges_ || (config_.early_stop > 0 && stale_ >= config_.early_stop);
     }
     bool epoch_done() const { return at_.consumed >= loader_->samples(); }
 

@@ -10,7 +10,6 @@ OptimizerOptions::OptimizerOptions(const Config& config)
     : kind(config.optimizer),
       adamw(kind == OptimizerKind::kAdamw || kind == OptimizerKind::kLamb),
       momentum(float(config.momentum)),
-      nesterov(config.nesterov),
       weight_decay(float(config.weight_decay)),
       clip_norm(float(config.clip_norm)),
       ema(config.ema),
@@ -112,7 +111,7 @@ void Optimizer::update(Backend& backend, const Part& part) {
                           kBeta2, 1e-8f, decay, rate);
         else
             backend.sgd(w, g, part.state[0] + at, n, state, options_.momentum, decay,
-                        options_.nesterov, rate);
+                        /*nesterov=*/false, rate);
     });
     if (by_tensor()) update_tensors(state);
     constexpr float kPart = 0.1f;  // of a step in running statistics, as in PyTorch

@@ -17,7 +17,6 @@ struct OptimizerOptions {
     OptimizerKind kind;
     bool adamw;      // AdamW or LAMB, with two moments; else SGD, LARS or Muon, with momentum
     float momentum;  // of adamw: beta 1
-    bool nesterov;
     float weight_decay;
     float clip_norm;  // 0: gradients are not clipped
     double ema;       // decay of the average of weights; 0: there is none

@@ -90,7 +90,7 @@ void Optimizer::update_tensors(const StepState* state) {
             const bool is_zero = size == 0 || slope == 0;
             const float ratio = is_zero ? 1 : float(0.001 * size / (slope + decay * size));
             backend_.axpby(ratio, g, 0, g, n);
-            backend_.sgd(w, g, v, n, state, momentum, ratio * decay, options_.nesterov, rate);
+            backend_.sgd(w, g, v, n, state, momentum, ratio * decay, /*nesterov=*/false, rate);
         } else if (options_.kind == OptimizerKind::kLamb) {
             StepState unit = *state;
             unit.lr = -1;
