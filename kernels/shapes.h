@@ -8,8 +8,10 @@
 
 namespace convoy {
 
-// dx is 0 where mask <= 0; no mask is fine.
+// dx is 0 where mask <= 0; no mask is fine. Parts of sums are stored in dx before the mask is read.
 inline void check_mask(Tensor mask, Tensor dx) {
+    ENSURE(!mask || mask.data != dx.data, "dx would be written over its mask, ",
+           mask.shape().text());
     ENSURE(!mask || (mask.elems() == dx.elems() && mask.type == dx.type), "mask is ",
            mask.shape().text(), " of ", name_of(mask.type), ", dx is ", dx.shape().text(), " of ",
            name_of(dx.type));

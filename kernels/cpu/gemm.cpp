@@ -55,11 +55,7 @@ struct BlockProduct {
     void operator()(const float* a, const float* b, int j, int columns, const Ahead& ahead) const {
         TileOut out{nullptr, std::min(micro.nr, columns - j)};
         out.accumulate = !first;
-        if (last) {
-            out.relu = epilogue.relu;
-            out.bias = epilogue.bias ? epilogue.bias + j : nullptr;
-            out.mask = epilogue.mask ? epilogue.mask - base : 0;
-        }
+        if (last) set_epilogue(out, epilogue, j, base);
         float* tile_rows[16];
         out.rows = tile_rows;
         for (int panel = 0; panel < rows.count; ++panel) {

@@ -71,6 +71,14 @@ struct EpilogueOf {
 };
 using Epilogue = EpilogueOf<float>;
 
+// What a tile does with sums from `column` on; result: where the result, and so the mask, begins.
+template <class Out, class T>
+void set_epilogue(Out& out, const EpilogueOf<T>& epilogue, ptrdiff_t column, const T* result) {
+    out.relu = epilogue.relu;
+    if (epilogue.bias) out.bias = epilogue.bias + column;
+    if (epilogue.mask) out.mask = epilogue.mask - result;
+}
+
 // The right side b(k,j), k < depth, j < columns, given by its strides: b[k·step_k + j·step_j].
 // One of the two strides is 1. `depth` may be cut in equal parts (`taps`) whose starts are listed
 // in any order: k = tap·(depth/taps) + i reads b[tap_start[tap] + i·step_k + j·step_j].

@@ -15,12 +15,12 @@ namespace convoy {
 
 // Where a tile of sums is stored, and what is applied to it before.
 struct TileOut {
-    float* const* rows;           // of each row, the element in the tile's first column
-    int cols;                     // columns that exist, ≤ nr
-    bool accumulate = false;      // add what is there
-    bool relu = false;            // then max(0, ·)
-    const float* bias = nullptr;  // added: `cols` floats
-    ptrdiff_t mask = 0;           // if not 0: result is 0 where row[mask + column] <= 0
+    float* const* rows;                  // of each row, the element in the tile's first column
+    int cols;                            // columns that exist, ≤ nr
+    bool accumulate = false;             // add what is there
+    bool relu = false;                   // then max(0, ·)
+    const float* bias = nullptr;         // added: `cols` floats
+    std::optional<ptrdiff_t> mask = {};  // result is 0 where row[*mask + column] <= 0
     // What is needed next is brought to L2: for each 16 of depth so many cache lines from here, and
     // then from `upcoming_step` floats on.
     const float* upcoming = nullptr;

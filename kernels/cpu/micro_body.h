@@ -27,7 +27,7 @@ namespace {
                 if (out.accumulate) v += load(row);
                 if (out.bias) v += load(out.bias + first);
                 if (out.relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
-                if (out.mask) v = load(row + out.mask) <= 0 ? Vec{} : v;
+                if (out.mask) v = load(row + *out.mask) <= 0 ? Vec{} : v;
                 store(row, v);
                 continue;
             }
@@ -36,7 +36,7 @@ namespace {
                 if (out.accumulate) sum += row[j];
                 if (out.bias) sum += out.bias[first + j];
                 if (out.relu && sum < 0) sum = 0;
-                if (out.mask && row[out.mask + j] <= 0) sum = 0;
+                if (out.mask && row[*out.mask + j] <= 0) sum = 0;
                 row[j] = sum;
             }
         }

@@ -75,7 +75,7 @@ void store_tiles(const float* sums, const TileRows<T>& out) {
             if (out.accumulate) v += get(row + j, n);
             if (out.bias) v += get(out.bias + j, n);
             if (out.relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
-            if (out.mask) v = get(row + out.mask + j, n) <= 0 ? Vec{} : v;
+            if (out.mask) v = get(row + *out.mask + j, n) <= 0 ? Vec{} : v;
             put(row + j, v, n);
         });
     }

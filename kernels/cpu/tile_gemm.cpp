@@ -153,9 +153,7 @@ struct TileProduct {
             for (int c = 0; c < cols; ++c) to[c] = result.data + (j + c) * result.step_n;
             out = {to, cols, int(band.first) + i, rows}, sums = turned;
         }
-        out.relu = epilogue.relu;
-        out.bias = epilogue.bias ? epilogue.bias + out.first : nullptr;
-        out.mask = epilogue.mask ? epilogue.mask - result.data : 0;
+        set_epilogue(out, epilogue, out.first, result.data);
         micro.tiles.store(sums, out);
     }
 };

@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "kernels/cpu/numbers.h"
 
@@ -52,11 +53,11 @@ template <class T>
 struct TileRows {
     T* const* rows;  // where they start; null: it is not stored
     int count;
-    int first, cols;              // columns of the row
-    bool accumulate = false;      // add what is there
-    bool relu = false;            // then max(0, ·)
-    const float* bias = nullptr;  // added: `cols` floats
-    ptrdiff_t mask = 0;           // if not 0: result is 0 where row[mask + column] <= 0
+    int first, cols;                     // columns of the row
+    bool accumulate = false;             // add what is there
+    bool relu = false;                   // then max(0, ·)
+    const float* bias = nullptr;         // added: `cols` floats
+    std::optional<ptrdiff_t> mask = {};  // result is 0 where row[*mask + column] <= 0
 };
 
 struct TileUnit {

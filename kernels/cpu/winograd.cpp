@@ -116,9 +116,7 @@ struct BlockConv {
     }
     void write(int first, int count, int k, int k_end, int width, ptrdiff_t m_stride) const {
         TileOut out{nullptr, 0};
-        out.relu = epilogue.relu;
-        out.bias = epilogue.bias ? epilogue.bias + k : nullptr;
-        out.mask = epilogue.mask ? epilogue.mask - result : 0;
+        set_epilogue(out, epilogue, k, result);
         for (int t = 0; t < count; ++t)
             method.output(m + ptrdiff_t(t) * width, m_stride,
                           tiles.output(result, K, first + t, k, k_end), out);
