@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
+#include <numeric>
+#include <set>
 #include <thread>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -15,17 +18,21 @@ namespace convoy {
 
 namespace {
 
-int affinity_cpus() {
+std::vector<int> affinity_cpus() {
     // The kernel refuses a set smaller than its own count of processors: grow until it fits.
     for (int bits = 1024; bits <= 1 << 20; bits *= 2) {
         cpu_set_t* set = CPU_ALLOC(bits);
         const size_t bytes = CPU_ALLOC_SIZE(bits);
-        const bool known = set && sched_getaffinity(0, bytes, set) == 0;
-        const int count = known ? CPU_COUNT_S(bytes, set) : 0;
+        std::vector<int> cpus;
+        if (set && sched_getaffinity(0, bytes, set) == 0)
+            for (int cpu = 0; cpu < bits; ++cpu)
+                if (CPU_ISSET_S(cpu, bytes, set)) cpus.push_back(cpu);
         CPU_FREE(set);
-        if (count > 0) return count;
+        if (!cpus.empty()) return cpus;
     }
-    return std::max(1, int(std::thread::hardware_concurrency()));
+    std::vector<int> all(std::max(1u, std::thread::hardware_concurrency()));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
 }
 
 // Processors that quota/period of one cgroup folder allow, rounded up; 0: no limit.
@@ -44,15 +51,15 @@ int quota_of_v1(const std::string& folder) {
     return quota_file >> quota && period_file >> period ? quota_cpus(quota, period) : 0;
 }
 
-// The smallest limit on the way from our cgroup up to the root; 0: none. Inside a container the
+// The smallest limit on the way from our cgroup up to the root, if any. Inside a container the
 // path in /proc may be that of the host, so the mount's root is asked in any case.
 int cgroup_cpus() {
-    int limit = 0;
+    int limit = std::numeric_limits<int>::max();
     const auto ask = [&](int (*quota_of)(const std::string&), const std::string& mount,
                          std::string path) {
         for (;;) {
             const int cpus = quota_of(mount + path);
-            if (cpus > 0) limit = limit ? std::min(limit, cpus) : cpus;
+            if (cpus > 0) limit = std::min(limit, cpus);
             if (path.empty() || path == "/") return;
             path.resize(path.rfind('/'));
         }
@@ -75,9 +82,18 @@ int cgroup_cpus() {
 
 }  // namespace
 
-int available_cpus() {
-    const int allowed = affinity_cpus(), quota = cgroup_cpus();
-    return quota > 0 ? std::min(allowed, quota) : allowed;
+int available_cpus() { return std::min(int(affinity_cpus().size()), cgroup_cpus()); }
+int available_cores() { return std::min(count_cores(affinity_cpus()), cgroup_cpus()); }
+
+int count_cores(std::span<const int> cpus, const std::string& folder) {
+    std::set<std::string> cores;
+    for (const int cpu : cpus) {
+        std::string siblings;
+        std::getline(std::ifstream(cat(folder, "/cpu", cpu, "/topology/thread_siblings_list")),
+                     siblings);
+        cores.insert(siblings.empty() ? cat("unknown ", cpu) : siblings);
+    }
+    return int(cores.size());
 }
 
 // "cuda" or "cuda:1": the index, 0 without one; -1 for anything else.

@@ -363,6 +363,12 @@ std::string device_identity(const std::string& device);
 // Processors this process may use: the smaller of its affinity mask and its cgroup's quota
 // (rounded up), at least 1.
 int available_cpus();
+// The same in physical cores: the default number of compute threads, since hyperthreads share the
+// units that multiply.
+int available_cores();
+// Cores that these processors belong to, by the lists of siblings in `folder`; a processor without
+// a list counts as a core.
+int count_cores(std::span<const int> cpus, const std::string& folder = "/sys/devices/system/cpu");
 // Which backends this program was linked with, for --version.
 std::string built_backends();
 

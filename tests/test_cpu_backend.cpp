@@ -36,8 +36,9 @@ TEST_CASE("upload, download, copy and to_device move what they are given") {
 
 TEST_CASE("make_backend takes the threads asked for and names what it cannot give") {
     CHECK(make_backend("cpu", {.threads = 3})->threads() == 3);
-    CHECK(make_backend("cpu")->threads() == available_cpus());
-    CHECK(available_cpus() >= 1);
+    CHECK(make_backend("cpu")->threads() == available_cores());
+    CHECK(available_cores() >= 1);
+    CHECK(available_cores() <= available_cpus());
     CHECK(make_backend("simt", {.threads = 3})->threads() == 3);
     CHECK_THROWS_WITH_AS(make_backend("cuda:999"), doctest::Contains("--device cuda:999: th"),
                          Error);
@@ -48,6 +49,22 @@ TEST_CASE("make_backend takes the threads asked for and names what it cannot giv
 }
 
 TEST_CASE("ThreadPool does each task once, and what a thread does not come to others take") {
+TEST_CASE("count_cores counts hyperthreads of one core once, and processors without a list") {
+    TempDir folder;
+    const auto put = [&](int cpu, const char* siblings) {
+        const std::string topology = folder / cat("cpu", cpu, "/topology");
+        std::filesystem::create_directories(topology);
+        std::ofstream(topology + "/thread_siblings_list") << siblings << "\n";
+    };
+    put(0, "0,2"), put(1, "1,3"), put(2, "0,2"), put(3, "1,3"), put(4, "4-5"), put(5, "4-5");
+    const auto count = [&](std::vector<int> cpus) { return count_cores(cpus, folder.path()); };
+    CHECK(count({0, 1, 2, 3, 4, 5}) == 3);
+    CHECK(count({0, 2}) == 1);
+    CHECK(count({2, 3, 5}) == 3);
+    CHECK(count({0, 2, 6, 7}) == 3);  // 6 and 7 have no list
+    CHECK(count_cores(std::vector{0, 1, 2}, folder / "none") == 3);
+}
+
     for (int threads : {1, 2, 5}) {
         ThreadPool pool(threads);
         for (int n : {0, 1, 3, 64}) {

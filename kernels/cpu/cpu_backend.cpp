@@ -15,7 +15,7 @@ constexpr size_t kCopyGrain = 65536;  // floats; less is copied before a second 
 }
 
 CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro, std::string why)
-    : cpu_(options.threads > 0 ? options.threads : available_cpus(), micro),
+    : cpu_(options.threads > 0 ? options.threads : available_cores(), micro),
       conv_(options.conv),
       type_(options.precision == Precision::kBf16 ? Type::kBfloat16 : Type::kFloat32),
       why_(std::move(why)) {

@@ -45,7 +45,7 @@ std::unique_ptr<Backend> make_device_backend(int index, const BackendOptions& op
 }
 
 CudaBackend::CudaBackend(int index, const BackendOptions& options)
-    : index_(index), threads_(options.threads > 0 ? options.threads : available_cpus()) {
+    : index_(index), threads_(options.threads > 0 ? options.threads : available_cores()) {
     ENSURE(options.threads >= 0 && options.threads <= 4096, "threads is ", options.threads);
     CUDA_CHECK(cudaSetDevice(index_));
     cudaDeviceProp properties;

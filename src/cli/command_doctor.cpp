@@ -63,6 +63,8 @@ Diagnosis processors(const Config& config) {
                            flags.find(" amx_bf16") != flags.npos      ? "; AMX"
                            : flags.find(" avx512_bf16") != flags.npos ? "; BF16, no AMX"
                                                                       : "; no AMX");
+    if (const int cores = available_cores(); cores < cpus)
+        text += cat("; ", cpus, " processors on ", counted(cores, "core"));
     const int all = int(std::thread::hardware_concurrency());
     if (cpus < all) text += cat("; ", cpus, " of ", all, " processors, by affinity or cgroup");
     const double load = to_number<double>(first_word("/proc/loadavg")).value_or(0);

@@ -160,7 +160,7 @@ static const Option kOptions[] = {
      "where to compute: cuda: a GPU for each rank of a host; cuda:I: GPU number I; simt: the CUDA "
      "emulator; default: a GPU if there is one"},
     {"threads", "Device", &C::threads, "T", kCompute, 0, from(0, 4096),
-     "compute threads; 0: as many as this process may use"},
+     "compute threads; 0: as many as physical cores that this process may use"},
     {"conv", "Device", &C::conv, "auto|winograd|direct", kCompute, kHidden, kAny,
      "algorithm of 3x3 and 5x5 convolutions on CPUs; auto: the faster one, layer by layer"},
     {"precision", "Device", &C::precision, "fp32|tf32|bf16", kCompute, 0, kAny,
