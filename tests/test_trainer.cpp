@@ -361,24 +361,24 @@ TEST_CASE("--ema: one rank, servers, stages and local steps have the same averag
     CHECK(average(config, {1, 1}) != each);
 }
 
-TEST_CASE("pieces: one where a batch fits, else cut at multiples in the global batch") {
+TEST_CASE("pieces: one where a batch fits, else cut at places of the global batch") {
     std::vector<int32_t> positions(20);
     std::vector<uint64_t> samples(20);
     std::iota(positions.begin(), positions.end(), 20);
     std::iota(samples.begin(), samples.end(), 100);
     Pass pass;
     pass.samples = samples;
-    CHECK(PieceCutter(20, 20, 8).cut(positions, pass).size() == 1);
+    CHECK(PieceCutter(20, 20, 8).cut(positions, 40, pass).size() == 1);
     PieceCutter cuts(8, 20, 4);
     CHECK(cuts.most() == 4);
-    const auto pieces = cuts.cut(positions, pass);
+    const auto pieces = cuts.cut(positions, 40, pass);
     REQUIRE(pieces.size() == 3);  // 20…23, 24…31, 32…39
     CHECK(pieces[0].images() == 4);
     CHECK(pieces[1].groups == std::vector<int>{0, 4, 8});
     CHECK(pieces[2].pass.samples[0] == 112);
     CHECK(pieces[0].pass.refresh);
     CHECK_FALSE(pieces[1].pass.refresh);
-    CHECK(cuts.cut({}, pass).empty());
+    CHECK(cuts.cut({}, 40, pass).empty());
     CHECK(piece_images(64, 4, 32) == 32);
     CHECK(piece_images(65, 4, 0) == 17);
 }
@@ -1175,16 +1175,51 @@ TEST_CASE("ranks with SIGTERM leave once one of them asks for it, if any are lef
 }
 
 TEST_CASE("batch norm groups are cut from the global slice") {
-    std::vector<int> bounds;
-    group_bounds(std::vector<int32_t>{0, 1, 2, 3, 4, 5}, 4, bounds);
-    CHECK(bounds == std::vector<int>{0, 4, 6});
-    group_bounds(std::vector<int32_t>{6, 7, 8, 9}, 4,
-                 bounds);  // a share that begins in the middle of a group
-    CHECK(bounds == std::vector<int>{0, 2, 4});
-    group_bounds(std::vector<int32_t>{0, 1, 5, 6}, 4, bounds);  // images 2 to 4 did not decode
-    CHECK(bounds == std::vector<int>{0, 2, 4});
-    group_bounds(std::vector<int32_t>{4, 5, 6}, 0, bounds);
-    CHECK(bounds == std::vector<int>{0, 3});
-    group_bounds(std::vector<int32_t>{}, 4, bounds);
-    CHECK(bounds == std::vector<int>{0, 0});
+    using Bounds = std::vector<int>;
+    const auto bounds_of = [](std::vector<int32_t> positions, int64_t batch, int group) {
+        Bounds bounds;
+        group_bounds(positions, batch, group, bounds);
+        return bounds;
+    };
+    CHECK(bounds_of({0, 1, 2, 3, 4, 5, 6, 7}, 8, 4) == Bounds{0, 4, 8});
+    // a share that begins in the middle of a group
+    CHECK(bounds_of({6, 7, 8, 9}, 12, 4) == Bounds{0, 2, 4});
+    CHECK(bounds_of({0, 1, 5, 6}, 8, 4) == Bounds{0, 2, 4});  // images 2 to 4 did not decode
+    CHECK(bounds_of({4, 5, 6}, 8, 0) == Bounds{0, 3});
+    CHECK(bounds_of({}, 8, 4) == Bounds{0, 0});
+    CHECK_THROWS_AS(bounds_of({4, 5, 6}, 6, 4), Error);
+}
+
+TEST_CASE("batch norm groups are nearly equal, on any ranks, and pieces hold whole groups") {
+    constexpr int kGroup = 32;
+    for (const int batch : {1, 31, 32, 33, 64, 65, 97, 129, 200}) {
+        CAPTURE(batch);
+        const int groups = (batch + kGroup - 1) / kGroup;
+        std::vector<int> sizes(size_t(groups), 0);
+        for (int i = 0; i < batch; ++i) ++sizes.at(size_t(part_of(i, batch, kGroup)));
+        CHECK(*std::ranges::max_element(sizes) <= kGroup);
+        CHECK(*std::ranges::max_element(sizes) - *std::ranges::min_element(sizes) <= 1);
+        if (batch == 33) CHECK(sizes == std::vector<int>{17, 16});
+        // Of every share, the pieces of one and of two groups.
+        std::vector<uint64_t> samples(static_cast<size_t>(batch));
+        for (int begin = 0; begin < batch; ++begin)
+            for (int end = begin + 1; end <= batch; end += end < begin + 3 ? 1 : 7)
+                for (const int images : {kGroup, 2 * kGroup}) {
+                    std::vector<int32_t> positions;
+                    for (int i = begin; i < end; ++i) positions.push_back(i);
+                    Pass own;
+                    own.samples = std::span(samples).first(positions.size());
+                    PieceCutter cutter(images, end - begin, kGroup);
+                    size_t wrong = 0;
+                    int at = 0;
+                    for (const Piece& piece : cutter.cut(positions, batch, own)) {
+                        wrong += piece.begin != at || piece.images() > images;
+                        at = piece.end;
+                        wrong += at < end - begin && part_of(begin + at, batch, kGroup) ==
+                                                         part_of(begin + at - 1, batch, kGroup);
+                    }
+                    CHECK(wrong == 0);
+                    CHECK(at == end - begin);
+                }
+    }
 }

@@ -97,7 +97,7 @@ static const Option kOptions[] = {
     {"size", "Model", &C::size, "HxWxC", kModel | kBenchData, kJob | kFirst, kAny,
      "input size: 224 (square), 80x64 (height x width), 28x28x1 (grey); 0: the model's own"},
     {"bn-group", "Model", &C::bn_group, "G", kSteps, kJob, from(0, 1e6),
-     "images in a batch norm group; 0: all of a rank's share"},
+     "most images in a batch norm group: a batch is cut evenly; 0: all of a rank's share"},
     {"init", "Model", &C::init, "FILE", kTrain, 0, kAny,
      "start from the weights in this file, safetensors or PyTorch's .pth (torchvision's names); "
      "what does not fit starts fresh"},

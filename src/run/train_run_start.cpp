@@ -238,10 +238,11 @@ void TrainRun::print_ranks() const {
 std::string TrainRun::split_groups() const {
     if (config_.bn_group == 0 || !model_->has_batch_norm() || !sharing_.parts.empty()) return "";
     const auto cuts_of = [&](int64_t images) {
+        const auto group = [&](int64_t i) { return part_of(i, images, config_.bn_group); };
         std::vector<std::string> cuts;
         for (int rank = 0; rank + 1 < setup_.world(); ++rank)
             if (const int64_t cut = share_of(images, setup_.shares.weights, rank).end;
-                cut < images && cut % config_.bn_group != 0)
+                cut > 0 && cut < images && group(cut - 1) == group(cut))
                 cuts.push_back(std::to_string(cut));
         return cuts;
     };

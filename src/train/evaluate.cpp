@@ -37,8 +37,8 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) 
         if (pipeline_) {
             pipeline_->evaluate(input, batch, sums_ + StepCounters::kLoss);
         } else {
-            const auto pieces =
-                pieces_.cut(batch.positions, {false, {}, batch.samples, {}, refresh});
+            const auto pieces = pieces_.cut(batch.positions, batch.global_wanted,
+                                            {false, {}, batch.samples, {}, refresh});
             if (!pieces.empty()) refresh = false;
             Tensor all;  // of the batch
             for (const Piece& piece : pieces) {

@@ -1,6 +1,8 @@
 // pieces.cpp — see pieces.h.
 #include "src/train/pieces.h"
 
+#include <algorithm>
+
 #include "src/base/check.h"
 
 namespace convoy {
@@ -12,31 +14,39 @@ int piece_images(int64_t share, int pieces, int bn_group) {
     return int(bn_group > 0 ? divided(images, bn_group) * bn_group : images);
 }
 
-void group_bounds(std::span<const int32_t> positions, int group, std::vector<int>& bounds) {
+void group_bounds(std::span<const int32_t> positions, int64_t batch, int group,
+                  std::vector<int>& bounds, int joined) {
+    ENSURE(positions.empty() || positions.back() < batch, "a batch of ", batch, " images");
+    const auto part = [&](size_t i) { return part_of(positions[i], batch, group) / joined; };
     bounds.assign(1, 0);
     for (size_t i = 1; group > 0 && i < positions.size(); ++i)
-        if (positions[i] / group != positions[i - 1] / group) bounds.push_back(int(i));
+        if (part(i) != part(i - 1)) bounds.push_back(int(i));
     bounds.push_back(int(positions.size()));
 }
 
-// A share that does not begin with a piece has one more.
+// A share that does not begin with a piece has one more. Of G > 3 parts each has more than 3/4 of
+// the most, which counts where shares are unequal.
 PieceCutter::PieceCutter(int images, int max_batch, int bn_group)
     : images_(images),
       bn_group_(bn_group),
-      pieces_(size_t(divided(max_batch, images)) + (max_batch > images)) {
+      most_(size_t(divided(max_batch, images)) + (max_batch > images)),
+      pieces_(size_t(divided(4 * int64_t(max_batch), 3 * int64_t(images)) + 1)) {
     bounds_.reserve(pieces_.size() + 1);
     for (Piece& piece : pieces_) piece.groups.reserve(size_t(images) + 1);
 }
 
-std::span<const Piece> PieceCutter::cut(std::span<const int32_t> positions, const Pass& pass) {
-    group_bounds(positions, positions.size() > size_t(images_) ? images_ : 0, bounds_);
+std::span<const Piece> PieceCutter::cut(std::span<const int32_t> positions, int64_t batch,
+                                        const Pass& pass) {
+    const int unit = bn_group_ > 0 ? bn_group_ : images_;
+    group_bounds(positions, batch, positions.size() > size_t(images_) ? unit : 0, bounds_,
+                 std::max(images_ / unit, 1));
     const size_t count = positions.empty() ? 0 : bounds_.size() - 1;
     ENSURE(count <= pieces_.size(), count, " pieces");
     for (size_t i = 0; i < count; ++i) {
         Piece& piece = pieces_[i];
         piece.begin = bounds_[i], piece.end = bounds_[i + 1], piece.number = int64_t(i);
         const size_t begin = size_t(piece.begin), n = size_t(piece.images());
-        group_bounds(positions.subspan(begin, n), bn_group_, piece.groups);
+        group_bounds(positions.subspan(begin, n), batch, bn_group_, piece.groups);
         piece.pass = pass;
         piece.pass.samples = pass.samples.subspan(begin, n), piece.pass.groups = piece.groups;
         piece.pass.refresh = pass.refresh && i == 0;

@@ -36,22 +36,29 @@ struct Piece {
 // them. bn_group: 0 without batch norm.
 int piece_images(int64_t share, int pieces, int bn_group);
 
-// Bounds of the batch norm groups in a rank's part of a batch: images whose places in the global
-// batch are in the same block of `group` share a group; 0: one group.
-void group_bounds(std::span<const int32_t> positions, int group, std::vector<int>& bounds);
+// The global batch is cut into as few parts of at most `most` images as possible, whose sizes
+// differ by one at most: the number of image i's part. So an image has the same group on any ranks.
+inline int64_t part_of(int64_t i, int64_t batch, int most) {
+    return i * ((batch + most - 1) / most) / batch;
+}
+// Bounds, in a rank's images, of parts of the global batch: of batch norm groups, or of `joined`
+// groups each. positions: places in the global batch; group: images of one, at most; 0: one part.
+void group_bounds(std::span<const int32_t> positions, int64_t batch, int group,
+                  std::vector<int>& bounds, int joined = 1);
 
 class PieceCutter {
  public:
     // Of at most `images` each, of batches of at most max_batch.
     PieceCutter(int images, int max_batch, int bn_group);
-    // Pieces of a batch whose images have these places in the global batch; none of no images.
-    // pass: for all of them; its samples must stay where they are. PieceCutter with the same number
-    // stay at the same address, for recorded steps.
-    std::span<const Piece> cut(std::span<const int32_t> positions, const Pass& pass);
-    size_t most() const { return pieces_.size(); }
+    // Pieces of a batch whose images have these places in the global batch, which has `batch`
+    // images; none of no images. pass: for all of them; its samples must stay where they are.
+    // Pieces with the same number stay at the same address, for recorded steps.
+    std::span<const Piece> cut(std::span<const int32_t> positions, int64_t batch, const Pass& pass);
+    size_t most() const { return most_; }  // where all ranks have equal shares
 
  private:
     const int images_, bn_group_;
+    const size_t most_;
     std::vector<int> bounds_;
     std::vector<Piece> pieces_;
 };

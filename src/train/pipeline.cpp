@@ -46,7 +46,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
       replica_(communicator.rank() / options.stages),
       replicas_(communicator.world() / options.stages),
       piece_images_(piece_size(options, replicas_, model.has_batch_norm())),
-      cuts_(piece_images_, model.max_batch(), options.bn_group),
+      cuts_(piece_images_, model.max_batch(), model.has_batch_norm() ? options.bn_group : 0),
       wire_type_(options.bf16_wire ? Type::kBfloat16 : backend.activations()),
       answers_(communicator, [this](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
           answer(file, offset, bytes);
@@ -218,7 +218,7 @@ void Pipeline::receive(Crossing& crossing, size_t piece, Tensor to) {
 }
 
 void Pipeline::begin_pass(Tensor x, const Batch& batch, const Pass& pass) {
-    pieces_ = cuts_.cut(batch.positions, pass);
+    pieces_ = cuts_.cut(batch.positions, batch.global_wanted, pass);
     x_of_.assign(pieces_.size(), {}), y_of_.assign(pieces_.size(), {});
     for (size_t i = 0; i < pieces_.size(); ++i)
         x_of_[i] = stage_ == 0 ? x.images(pieces_[i].begin, pieces_[i].end)

@@ -45,7 +45,8 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       pipeline_(dynamic_cast<Pipeline*>(sync_.get())),
       stop_(std::move(stop)),
       input_(backend, model, /*ahead=*/true),
-      pieces_(std::max(model.planned(), 1), model.max_batch(), options.bn_group),
+      pieces_(std::max(model.planned(), 1), model.max_batch(),
+              model.has_batch_norm() ? options.bn_group : 0),
       graph_(backend,
              why_no_graph(backend, communicator.world()).empty() ? options.graph : GraphMode::kOff),
       track_(options.track),
@@ -74,12 +75,12 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
     const Tensor input = has_images ? input_.take(batch) : Tensor();
     labels_ = batch.labels, samples_ = batch.samples;
     second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
-    group_bounds(batch.positions, options_.bn_group, groups_);
+    group_bounds(batch.positions, batch.global_wanted, options_.bn_group, groups_);
     const bool traced = at.step + 1 >= options_.first_traced && at.step + 1 <= options_.last_traced;
     layer_trace_.device = traced ? device_ : nullptr;
     pass_ = {true, {options_.seed, uint32_t(at.epoch)}, samples_, groups_, true, layer_trace_};
     std::span<const Piece> pieces;
-    if (!pipeline_) pieces = pieces_.cut(batch.positions, pass_);
+    if (!pipeline_) pieces = pieces_.cut(batch.positions, batch.global_wanted, pass_);
     // Replayed, or recorded, or run op by op. Where recording fails, the loop runs twice.
     const auto begin = Clock::now();
     bool done = graph_.replay(pass_, input);
