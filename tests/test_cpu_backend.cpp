@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/memory.h"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/gemm.h"
 #include "tests/support.h"
 
 namespace convoy {
@@ -48,7 +49,6 @@ TEST_CASE("make_backend takes the threads asked for and names what it cannot giv
     CHECK_THROWS_AS(make_backend("cpu", {.threads = -1}), Error);
 }
 
-TEST_CASE("ThreadPool does each task once, and what a thread does not come to others take") {
 TEST_CASE("count_cores counts hyperthreads of one core once, and processors without a list") {
     TempDir folder;
     const auto put = [&](int cpu, const char* siblings) {
@@ -65,6 +65,7 @@ TEST_CASE("count_cores counts hyperthreads of one core once, and processors with
     CHECK(count_cores(std::vector{0, 1, 2}, folder / "none") == 3);
 }
 
+TEST_CASE("ThreadPool does each task once, and what a thread does not come to others take") {
     for (int threads : {1, 2, 5}) {
         ThreadPool pool(threads);
         for (int n : {0, 1, 3, 64}) {
@@ -104,6 +105,70 @@ TEST_CASE("ThreadPool keeps up over many short jobs, and wakes after a rest") {
         pool.for_each(3, [&](int, int) { ++count; });
     }
     CHECK(count == 6000);
+}
+
+TEST_CASE(
+    "ThreadPool gives its caller the error of a task, does the other tasks and stays usable") {
+    for (int threads : {1, 2, 5}) {
+        ThreadPool pool(threads);
+        for (int n : {1, 2, 64}) {
+            std::atomic<int> others{0};
+            const auto fail_at = [&](int task, int) {
+                ENSURE(task != n / 2, "task ", task);
+                ++others;
+            };
+            const std::string want = cat("task ", n / 2);
+            CHECK_THROWS_WITH_AS(pool.for_each(n, fail_at), doctest::Contains(want.c_str()), Error);
+            CHECK(others == n - 1);
+            CHECK_THROWS_AS(pool.for_each(n, [&](int, int) { fail("each"); }), Error);
+            pool.for_each(n, [&](int, int) { ++others; });
+            CHECK(others == 2 * n - 1);
+        }
+    }
+}
+
+TEST_CASE("subnormal numbers are 0 in every thread of the CPU's ops, and not in their caller") {
+    constexpr float kTiny = 0x1p-130f;
+    for (int threads : {1, 2, 3}) {
+        const auto backend = make_backend("cpu", {.threads = threads});
+        for (int n : {100, 300'000}) {  // less than a thread is woken for, and enough for all
+            std::vector<float> x(size_t(n), kTiny), y = x;
+            backend->add({x.data(), 1, 1, 1, n}, {y.data(), 1, 1, 1, n});
+            CHECK(std::count(x.begin(), x.end(), 0.0f) == n);
+        }
+        volatile float tiny = kTiny;
+        CHECK(tiny * 2 == 2 * kTiny);
+    }
+    float seen = 0;
+    ThreadPool(1).for_each(1, [&](int, int) {
+        volatile float tiny = kTiny;
+        seen = tiny * 2;
+    });
+    CHECK(seen == 2 * kTiny);  // other pools keep them: the emulator of GPUs has one
+}
+
+TEST_CASE("a product is masked by what lies where it is stored") {
+    Cpu cpu(1, pick_micro());
+    const float one[4] = {1, 1, 1, 1};
+    const std::vector<float> before = {-1, 2, 0, 3}, after = {0, 1, 0, 1};
+    std::vector<float> result = before;
+    multiply_skinny(cpu, one, 1, 1, {one, 4, 1}, 4, result.data(), {nullptr, false, result.data()});
+    CHECK(result == after);
+    result = before;
+    multiply_patches(cpu, Patches::matrix(one, 1, 1), {one, 4, 1}, 4, {result.data(), 4, 4, 4},
+                     {nullptr, false, result.data()});
+    CHECK(result == after);
+}
+
+TEST_CASE("a gradient cannot take the place of its mask") {
+    const auto backend = make_backend("cpu");
+    float dx[4] = {}, dy[4] = {}, w[1] = {};
+    const uint8_t argmax[4] = {};
+    const Tensor DX(dx, {1, 2, 2, 1}), DY(dy, {1, 2, 2, 1}), W(w, {1, 1, 1, 1});
+    const Window window = Window::square(1);
+    CHECK_THROWS_AS(backend->conv2d_grad_x(DY, W, window, DX, DX), Error);
+    CHECK_THROWS_AS(backend->max_pool_grad(DY, argmax, window, DX, DX), Error);
+    backend->conv2d_grad_x(DY, W, window, Tensor(), DX);
 }
 
 TEST_CASE("two backends work side by side on two threads of one process") {

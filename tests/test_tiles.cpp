@@ -78,6 +78,7 @@ TEST_CASE("a block of tiles has the bits of its definition, on every unit") {
                                               512,    sums.data(), 1 + tiles / 2, 1 + tiles % 2,
                                               add};
                         {
+                            const FlushSubnormals mode;
                             const TileRegion region(micro->tiles);
                             micro->tiles.multiply(block);
                         }

@@ -23,7 +23,7 @@ struct Cpu {
     Scratch shared;   // slots by use: see Slot
     Scratch threads;  // slot t belongs to thread t
 
-    Cpu(int n, const Micro& micro) : pool(n), micro(micro) {}
+    Cpu(int n, const Micro& micro) : pool(n, /*flushes=*/true), micro(micro) {}
     // Scratch of `elems` floats for each thread; returns the first, and thread t's is at [t].
     float* const* for_threads(size_t elems);
 

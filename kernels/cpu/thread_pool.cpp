@@ -1,6 +1,6 @@
 #include "kernels/cpu/thread_pool.h"
 
-#include <cstdint>
+#include <utility>
 
 namespace convoy {
 
@@ -26,9 +26,33 @@ void wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
     value.wait(old, std::memory_order_acquire);
 }
 
+// The register that says how this thread computes, and its bits that flush.
+#if defined(__x86_64__)
+constexpr uint64_t kFlush = 0x8040;  // results, and inputs
+uint64_t float_mode() { return __builtin_ia32_stmxcsr(); }
+void set_float_mode(uint64_t mode) { __builtin_ia32_ldmxcsr(unsigned(mode)); }
+#elif defined(__aarch64__)
+constexpr uint64_t kFlush = 1 << 24;
+uint64_t float_mode() {
+    uint64_t mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+void set_float_mode(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
+#else
+constexpr uint64_t kFlush = 0;
+uint64_t float_mode() { return 0; }
+void set_float_mode(uint64_t) {}
+#endif
+
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : shares_(size_t(threads)) {
+FlushSubnormals::FlushSubnormals(bool flushes) : before_(float_mode()) {
+    if (flushes) set_float_mode(before_ | kFlush);
+}
+FlushSubnormals::~FlushSubnormals() { set_float_mode(before_); }
+
+ThreadPool::ThreadPool(int threads, bool flushes) : flushes_(flushes), shares_(size_t(threads)) {
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
 
@@ -41,21 +65,21 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(int n, Call call, void* fn) {
     call_ = call, fn_ = fn, n_ = n;
-    if (workers_.empty() || n <= 1) {
-        for (int task = 0; task < n; ++task) call(fn, task, 0);
-        return;
-    }
     for (Share& share : shares_) share.taken.store(0, std::memory_order_relaxed);
+    const uint32_t helpers = n > 1 ? uint32_t(workers_.size()) : 0;
     finished_.store(0, std::memory_order_relaxed);
-    started_.fetch_add(1, std::memory_order_release);
-    started_.notify_all();
+    if (helpers > 0) {
+        started_.fetch_add(1, std::memory_order_release);
+        started_.notify_all();
+    }
     do_share(0);
-    const uint32_t all = uint32_t(workers_.size());
-    for (uint32_t done; (done = finished_.load(std::memory_order_acquire)) != all;)
+    for (uint32_t done; (done = finished_.load(std::memory_order_acquire)) != helpers;)
         wait_change(finished_, done);
+    if (failed_.exchange(false)) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void ThreadPool::do_share(int thread) {
+    const FlushSubnormals mode(flushes_);
     const int64_t n = n_, threads = size();
     for (int64_t i = 0; i < threads; ++i) {
         const int64_t owner = (thread + i) % threads, end = n * (owner + 1) / threads;
@@ -63,7 +87,13 @@ void ThreadPool::do_share(int thread) {
             return n * owner / threads +
                    shares_[size_t(owner)].taken.fetch_add(1, std::memory_order_relaxed);
         };
-        for (int64_t task = next(); task < end; task = next()) call_(fn_, int(task), thread);
+        for (int64_t task = next(); task < end; task = next()) {
+            try {
+                call_(fn_, int(task), thread);
+            } catch (...) {
+                if (!failed_.exchange(true)) error_ = std::current_exception();
+            }
+        }
     }
 }
 

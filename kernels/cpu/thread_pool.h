@@ -12,6 +12,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <exception>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -21,16 +23,29 @@ namespace convoy {
 // The fewest floats worth waking a thread for: 64 KB.
 constexpr size_t kGrain = 16384;
 
+// While one lives, this thread takes and gives subnormal numbers (below 2^-126) as 0, as the tile
+// unit always does: arithmetic on them takes a hundred times as long.
+class FlushSubnormals {
+ public:
+    explicit FlushSubnormals(bool flushes = true);
+    ~FlushSubnormals();
+    FlushSubnormals(const FlushSubnormals&) = delete;
+
+ private:
+    const uint64_t before_;
+};
+
 class ThreadPool {
  public:
-    explicit ThreadPool(int threads);
+    // flushes: tasks run under FlushSubnormals, on every thread.
+    explicit ThreadPool(int threads, bool flushes = false);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
 
     int size() const { return int(workers_.size()) + 1; }
 
-    // fn must not throw: what can fail (shapes, memory) is done before.
+    // If calls throw, the caller gets the first error, when all tasks were called.
     template <class Fn>
     void for_each(int n, Fn&& fn) {
         using Plain = std::remove_reference_t<Fn>;
@@ -63,6 +78,7 @@ class ThreadPool {
         std::atomic<int> taken{0};  // tasks of it
     };
 
+    const bool flushes_;
     std::vector<Share> shares_;
     std::vector<std::thread> workers_;
     // The job; written by the caller before started_ is raised, read by workers after.
@@ -70,6 +86,8 @@ class ThreadPool {
     void* fn_ = nullptr;
     int n_ = 0;
     bool stop_ = false;
+    std::exception_ptr error_;  // the first of the job
+    std::atomic<bool> failed_{false};
     std::atomic<uint32_t> started_{0};   // jobs handed out
     std::atomic<uint32_t> finished_{0};  // workers done with the current job
 };

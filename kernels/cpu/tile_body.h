@@ -3,21 +3,6 @@
 namespace convoy {
 namespace {
 
-unsigned begin_tiles() {
-#ifdef __x86_64__
-    const unsigned state = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(state | 0x8040);  // small numbers are 0, as inputs and as results
-    return state;
-#else
-    return 0;
-#endif
-}
-void end_tiles([[maybe_unused]] unsigned state) {
-#ifdef __x86_64__
-    __builtin_ia32_ldmxcsr(state);
-#endif
-}
-
 constexpr int kTwinRows = kWidth == 16 ? 8 : 4;  // divides 16; two sums a row in registers
 
 // kTwinRows rows × kWidth columns of one product of tiles; a's pairs apart, as floats.
@@ -97,8 +82,7 @@ void pair_rows(const Bf16* first, const Bf16* second, int n, Bf16* to, ptrdiff_t
     }
 }
 
-constexpr TileUnit kTileTwin{begin_tiles,        end_tiles,         multiply_tiles,
-                             store_tiles<float>, store_tiles<Bf16>, pair_rows};
+constexpr TileUnit kTileTwin{multiply_tiles, store_tiles<float>, store_tiles<Bf16>, pair_rows};
 
 }  // namespace
 }  // namespace convoy

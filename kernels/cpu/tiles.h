@@ -16,8 +16,8 @@
 // One product of tiles (TDPBF16PS) is  c += (Σ_p a(2p)·b(2p)) + (Σ_p a(2p+1)·b(2p+1)), each Σ a
 // chain of fused multiply-adds that starts at 0; every step rounds to nearest even, and numbers
 // below 2⁻¹²⁶ are taken and given as 0. The twin (tile_body.h) does the same in the same order, so
-// the bits are equal. (Except NaNs' own bits; and outside of x86 the twin keeps small numbers.) On
-// arm64 the instruction would be BFMMLA, with pairs of 4.
+// the bits are equal (except NaNs' own bits) under FlushSubnormals. On arm64 the instruction would
+// be BFMMLA, with pairs of 4.
 //
 // VDPBF16PS adds a pair at a time: c += a(2p+1)·b(2p+1), then c += a(2p)·b(2p), both fused. So its
 // sums have other roundings than those of the other two.
@@ -61,9 +61,6 @@ struct TileRows {
 };
 
 struct TileUnit {
-    // A thread prepares for blocks, and afterwards gives back what begin() returned.
-    unsigned (*begin)();
-    void (*end)(unsigned);
     void (*multiply)(const TileBlock&);
     void (*store_floats)(const float* sums, const TileRows<float>&);
     void (*store_bf16)(const float* sums, const TileRows<Bf16>&);
@@ -72,8 +69,11 @@ struct TileUnit {
     void (*pair)(const Bf16* first, const Bf16* second, int n, Bf16* to, ptrdiff_t step);
 
     // AMX. Products are so fast that Winograd's method, with a fourth of them in floats, is not,
-    // and that sums have to be fetched and stored more rarely.
+    // and that sums have to be fetched and stored more rarely. A thread prepares its tiles before
+    // products and releases them afterwards.
     bool amx = false;
+    void (*begin)() = nullptr;
+    void (*end)() = nullptr;
 
     void store(const float* sums, const TileRows<float>& to) const { store_floats(sums, to); }
     void store(const float* sums, const TileRows<Bf16>& to) const { store_bf16(sums, to); }
@@ -82,14 +82,16 @@ struct TileUnit {
 // While it lives, this thread may multiply.
 class TileRegion {
  public:
-    explicit TileRegion(const TileUnit& unit) : unit_(unit), state_(unit.begin()) {}
-    ~TileRegion() { unit_.end(state_); }
+    explicit TileRegion(const TileUnit& unit) : unit_(unit) {
+        if (unit.begin) unit.begin();
+    }
+    ~TileRegion() {
+        if (unit_.end) unit_.end();
+    }
     TileRegion(const TileRegion&) = delete;
-    TileRegion& operator=(const TileRegion&) = delete;
 
  private:
     const TileUnit& unit_;
-    const unsigned state_;
 };
 
 // Whether this processor has the unit and the system lets this process use it, which it is asked
