@@ -18,28 +18,10 @@ namespace {
 
 // Everything but a plain store, from a buffer: one copy of this for all heights of tiles.
 [[gnu::noinline]] void finish_tile(const float* sums, int height, const TileOut& out) {
-    for (int i = 0; i < height; ++i)
-        for (int first = 0; first < out.cols; first += kWidth) {
-            const float* from = sums + (i * kVecs * kWidth + first);
-            float* row = out.rows[i] + first;
-            if (out.cols - first >= kWidth) {
-                Vec v = load(from);
-                if (out.accumulate) v += load(row);
-                if (out.bias) v += load(out.bias + first);
-                if (out.relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
-                if (out.mask) v = load(row + *out.mask) <= 0 ? Vec{} : v;
-                store(row, v);
-                continue;
-            }
-            for (int j = 0; j < out.cols - first; ++j) {
-                float sum = from[j];
-                if (out.accumulate) sum += row[j];
-                if (out.bias) sum += out.bias[first + j];
-                if (out.relu && sum < 0) sum = 0;
-                if (out.mask && row[*out.mask + j] <= 0) sum = 0;
-                row[j] = sum;
-            }
-        }
+    for (int i = 0; i < height; ++i, sums += kVecs * kWidth)
+        over_vectors(out.cols, [&](int j, auto n) {
+            put(out.rows[i] + j, finished(load(sums + j), out.rows[i], j, n, out), n);
+        });
 }
 
 // Rolled loops over acc would put it in memory; every loop over it has constant bounds and is

@@ -56,12 +56,7 @@ void store_tiles(const float* sums, const TileRows<T>& out) {
             continue;
         }
         over_vectors(out.cols, [&](int j, auto n) {
-            Vec v = load(sums + j);
-            if (out.accumulate) v += get(row + j, n);
-            if (out.bias) v += get(out.bias + j, n);
-            if (out.relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
-            if (out.mask) v = get(row + *out.mask + j, n) <= 0 ? Vec{} : v;
-            put(row + j, v, n);
+            put(row + j, finished(load(sums + j), row, j, n, out), n);
         });
     }
 }

@@ -98,5 +98,15 @@ inline void put(T* p, Vec v, int n) {
     store_few(p, v, n);
 }
 
+// What a TileOut or TileRows says is done with sums v before they are stored at row[j].
+template <class T, class Out, class N>
+inline Vec finished(Vec v, const T* row, int j, N n, const Out& out) {
+    if (out.accumulate) v += get(row + j, n);
+    if (out.bias) v += get(out.bias + j, n);
+    if (out.relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
+    if (out.mask) v = get(row + *out.mask + j, n) <= 0 ? Vec{} : v;
+    return v;
+}
+
 }  // namespace
 }  // namespace convoy

@@ -180,10 +180,7 @@ void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock<Nu
     for (int c = 0; c < out.channels; c += kWidth) {
         const int count = out.channels - c;
         const auto finish = [&](Number* to, Vec v, auto n) {
-            if (epilogue.bias) v += get(epilogue.bias + c, n);
-            if (epilogue.relu) v = v < 0 ? Vec{} : v;
-            if (epilogue.mask) v = get(to + *epilogue.mask, n) <= 0 ? Vec{} : v;
-            put(to, v, n);
+            put(to, finished(v, to - c, c, n, epilogue), n);
         };
         transform<T>([&](int i, int j) { return load(m + (i * 6 + j) * xi_stride + c); },
                      [&](int i, int j, Vec v) {
