@@ -1190,6 +1190,18 @@ TEST_CASE("batch norm groups are cut from the global slice") {
     CHECK_THROWS_AS(bounds_of({4, 5, 6}, 6, 4), Error);
 }
 
+TEST_CASE("a batch of 33 is trained in groups of 17 and 16, on one rank, on two and in pieces") {
+    Config config = small_config();
+    config.batch = 33, config.bn_group = 32;
+    const Outcome one = train_in_threads(config, {1}, 2);
+    const Outcome two = train_in_threads(config, {17, 16}, 2);
+    config.accumulate = 2;
+    for (const Outcome& other : {two, train_in_threads(config, {1}, 2)}) {
+        CHECK_CLOSE(other.losses, one.losses, 2e-5);
+        CHECK_CLOSE(other.weights, one.weights, 2e-4);
+    }
+}
+
 TEST_CASE("batch norm groups are nearly equal, on any ranks, and pieces hold whole groups") {
     constexpr int kGroup = 32;
     for (const int batch : {1, 31, 32, 33, 64, 65, 97, 129, 200}) {
