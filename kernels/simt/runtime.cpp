@@ -96,8 +96,6 @@ void Launch::run(const std::function<void()>& thread) const {
     while (std::gcd(step, blocks) != 1) ++step;
 
     std::atomic<int64_t> next{0};
-    std::exception_ptr first;
-    std::mutex first_mutex;
     const int workers = int(std::min<int64_t>(stream.pool.size(), blocks));
     stream.pool.for_each(workers, [&](int worker, int) {
         try {
@@ -108,12 +106,10 @@ void Launch::run(const std::function<void()>& thread) const {
                 stream.workers[worker]->run_block(*this, thread, block, seed * 31 + b);
             }
         } catch (...) {
-            next = blocks;
-            std::lock_guard lock(first_mutex);
-            if (!first) first = std::current_exception();
+            next = blocks;  // the others stop
+            throw;
         }
     });
-    if (first) std::rethrow_exception(first);
 }
 
 cudaError_t set_max_shared(const void* kernel, int bytes) {
