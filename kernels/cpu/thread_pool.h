@@ -24,7 +24,7 @@ namespace convoy {
 constexpr size_t kGrain = 16384;
 
 // While one lives, this thread takes and gives subnormal numbers (below 2^-126) as 0, as the tile
-// unit always does: arithmetic on them takes a hundred times as long.
+// unit always does: arithmetic on them takes many times as long.
 class FlushSubnormals {
  public:
     explicit FlushSubnormals(bool flushes = true);

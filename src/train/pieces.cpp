@@ -24,8 +24,8 @@ void group_bounds(std::span<const int32_t> positions, int64_t batch, int group,
     bounds.push_back(int(positions.size()));
 }
 
-// A share that does not begin with a piece has one more. Of G > 3 parts each has more than 3/4 of
-// the most, which counts where shares are unequal.
+// A share that begins within a piece has one more. If shares are unequal, a share may have a third
+// more: of four or more parts, each has over 3/4 of `images`.
 PieceCutter::PieceCutter(int images, int max_batch, int bn_group)
     : images_(images),
       bn_group_(bn_group),
