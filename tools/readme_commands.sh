@@ -15,7 +15,16 @@ while IFS= read -r line <&3; do
     fi
     number=$((number + 1))
     printf 'README block %d:\n%s' "$number" "$block"
-    bash -euo pipefail -c "$block" </dev/null
+    # Each command by itself where they are make's, so that its time is known.
+    if [[ $block == make* ]]; then
+        while IFS= read -r command; do
+            begin=$SECONDS
+            bash -euo pipefail -c "$command" </dev/null
+            echo "README: $command took $((SECONDS - begin)) s"
+        done <<<"${block%$'\n'}"
+    else
+        bash -euo pipefail -c "$block" </dev/null
+    fi
     block=""
 done 3<"$commands"
 [ "$number" -gt 0 ] || { echo "README.md has no commands to run" >&2; exit 1; }
