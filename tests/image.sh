@@ -74,6 +74,12 @@ says() {
         { echo "'$*': status $status, not $want, or no '$text' in: $output" >&2 && return 1; }
 }
 
+# A docker client without a daemon, whose `info` fails, is not the builder.
+mkdir "$work/bin"
+for tool in docker podman; do ln -s /bin/false "$work/bin/$tool"; done
+ln -s /bin/echo "$work/bin/buildah"
+says "^build .*convoy:dev" 0 env PATH="$work/bin:$PATH" BUILDER= tools/deploy/image dev || die "the choice of the builder"
+
 storage="--root $work/store --runroot $work/run --storage-driver vfs"
 TRAINER=./trainer-static BUILDER="podman $storage build --isolation chroot --format docker" \
     tools/deploy/image cpu >&2 || die "tools/deploy/image cpu"
