@@ -18,8 +18,8 @@ inline std::function<int()> read_error;      // of pread: an error number, or 0
 inline std::function<void()> on_wait;        // a wait that is for time alone: does not wait then
 // What the file system refuses: "symlink", "fsync", "rename" (of folders).
 inline std::string refused;
-inline std::function<void()> on_look_up;     // of a host's addresses
-inline bool cannot_exchange = false;         // a file system where files cannot change places
+inline std::function<void()> on_look_up;  // of a host's addresses
+inline bool cannot_exchange = false;      // a file system where files cannot change places
 
 // One of this process's connections, of the ring or to ranks' coordinators, is reset: both ends see
 // an error at their next call, nobody has ended. which: any number.
