@@ -304,7 +304,8 @@ std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards) {
 std::map<std::string, ShardIndex> unpack_index(std::span<const uint8_t> bytes) {
     Reader in{bytes};
     const auto magic = in.take(kIndexMagic.size());
-    if (std::memcmp(magic.data(), kIndexMagic.data(), kIndexMagic.size()) != 0) fail("not an index");
+    if (std::memcmp(magic.data(), kIndexMagic.data(), kIndexMagic.size()) != 0)
+        fail("not an index");
     if (in.number<uint32_t>() != crc32c(in.rest)) fail("damaged: its checksum is wrong");
     std::map<std::string, ShardIndex> shards;
     for (uint64_t n = in.count(in.number<uint32_t>(), 64); n > 0; --n) {
