@@ -61,8 +61,7 @@ class Edges {
     std::vector<int> peers_;
     std::vector<Link> links_;
     std::vector<uint32_t> flows_;  // that each link is to have
-    bool is_ready_ = false;
-    int unreached_ = -1;  // the rank for which it ends
+    int unreached_ = -1;           // the rank for which it ends
     Clock::time_point deadline_ = Clock::now() + kAllEdges;
 };
 
@@ -72,7 +71,6 @@ asio::awaitable<void> Edges::open() {
             co_await dial_peer(rank, std::min(welcome_.rules.flows, wire::kMostFlows));
     for (co_await accept_waiting(); !missing().empty(); co_await accept_waiting())
         co_await wait_for_news();
-    is_ready_ = true;
     membership_.ready();
     while (!membership_.ring_is_open()) {
         co_await wait_for_news();
@@ -159,15 +157,9 @@ asio::awaitable<void> Edges::shake_hands(const wire::Edge& mine, Socket& socket)
 }
 
 asio::awaitable<void> Edges::accept_waiting() {
-    auto& waiting = membership_.incoming_edges();
-    // Once this rank is ready, ranks that have seen the ring open may dial edges of a group.
-    const auto is_ours = [&](const IncomingEdge& incoming) {
-        return !is_ready_ || incoming.edge.generation == welcome_.generation;
-    };
-    for (auto next = waiting.begin();
-         (next = std::ranges::find_if(waiting, is_ours)) != waiting.end();) {
-        IncomingEdge incoming = std::move(*next);  // one that dialled again comes later
-        waiting.erase(next);
+    for (auto& waiting = membership_.incoming_edges(); !waiting.empty();) {
+        IncomingEdge incoming = std::move(waiting.front());  // one that dialled again comes later
+        waiting.erase(waiting.begin());
         const wire::Edge& edge = incoming.edge;
         if (edge.job != welcome_.job || edge.generation != welcome_.generation ||
             edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world ||
