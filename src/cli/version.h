@@ -5,7 +5,7 @@
 
 namespace convoy {
 
-inline constexpr const char* kVersion = "0.3.0";
+inline constexpr const char* kVersion = "0.4.0";
 
 // Lines for --version: program, compiler, instruction sets, backends, libraries.
 std::string version_text();
