@@ -465,6 +465,7 @@ TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run,
         REQUIRE(process->wait_for("epoch 3/"));
         return process;
     };
+    const auto inherited = signal(SIGHUP, SIG_DFL);  // the tests may run under nohup
     const auto first = begin("first", run);
     const auto [status, output] = run_trainer({"--resume", run});
     CHECK(status == 1);
@@ -474,9 +475,9 @@ TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run,
     const int64_t step = json::parse(read_file(run + "/latest/meta.json"))["step"];
     CHECK(run_trainer({"--resume", run, "--steps", cat(step + 1)}).first == 0);
 
-    const auto usual = signal(SIGHUP, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     const auto second = begin("second", folder / "nohup");
-    signal(SIGHUP, usual);
+    signal(SIGHUP, inherited);
     second->kill(SIGHUP);
     second->kill(SIGINT);
     CHECK(second->wait() == 128 + SIGINT);
