@@ -14,7 +14,7 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-// A class of which other ranks may hold images stays, without any here.
+// A class stays although it has no image here: other ranks may hold some.
 Listing list_folders(const std::string& folder, const DataOptions& options, Log& log) {
     Names known;
     for (const std::string& name : folders_in(folder))

@@ -128,7 +128,7 @@ class Membership {
     void back_to_base();
     void admit();
     void ring_broken(uint32_t generation, const std::string& why, int lost) noexcept;
-    // The answer to HEALTH. Not healthy is a rank for which the job waits, or whose job has ended.
+    // The answer to HEALTH. A rank is unhealthy if the job waits for it, or if its job has ended.
     wire::Health health() const;
     wire::Health state_of_health() const;
     void send_abort(int lost, const std::string& why) noexcept;
