@@ -10,7 +10,7 @@
 # make spectrograms   sound files to images (installs libsndfile and FFTW)
 # make gpu-kit        build/gpu-kit: tests and benches for a machine with a GPU and nothing else
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  WERROR=1 (warnings are errors)
-#          CUDA=0|1 (kernels for GPUs; 1 where there is an nvcc)
+#          CUDA=0|1 (kernels for GPUs; 1 where there are a GPU and nvcc)
 #          ARCH="75 80 90" (compute capabilities), ARCH=all (those of a release); without it the
 #          GPUs of this machine, or else PTX of 8.0 that a driver compiles for what it finds
 #          TESTS="ring join" (only tests/test_ring.cpp and so on: quick to build)
@@ -50,9 +50,12 @@ KERNELFLAGS += $(if $(HARDENED),-fno-stack-protector -fno-stack-clash-protection
 LDLIBS      := -Wl,-z,relro,-z,now -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcurl -larchive -lz \
                -lssl -lcrypto -lpthread -Wl,--as-needed -lboost_context
 
-CUDA ?= $(if $(SAN)$(TSAN)$(CROSS),0,$(if $(shell command -v nvcc),1,0))
+# CUDA kernels take minutes to compile, so the default is to build them only if there is a GPU.
+NVCC := $(shell command -v nvcc)
+GPUS := $(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u))
+CUDA ?= $(if $(SAN)$(TSAN)$(CROSS),0,$(if $(GPUS),1,0))
 ifeq ($(CUDA),1)
-  ARCH      ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u)
+  ARCH      ?= $(GPUS)
   ARCHS     := $(if $(filter all,$(ARCH)),75 80 90,$(strip $(ARCH)))
   PTX       := $(or $(lastword $(sort $(ARCHS))),80)
   # Warnings about host code come from g++, which compiles the same files for the emulator.
@@ -136,7 +139,13 @@ FORCE:
 CHOICE := $(BUILD)/$(subst $() ,-,$(notdir $(GPU)) $(CUDA) $(UNITY) $(TESTS)).choice
 $(CHOICE):
 	@mkdir -p $(@D) && rm -f $(BUILD)/*.choice && touch $@
+define link
+@echo "LINK $(@:$(BUILD)/%=%)"
+$(Q)$(CXX) $(filter %.o,$^) -o $@ $(LDLIBS) $(CUDA_LIBS)
+endef
 $(BUILD)/trainer: $(MAIN_OBJ) $(LIB_OBJ) $(CHOICE)
+	$(link)
+	$(if $(and $(NVCC),$(filter 0,$(CUDA))),@echo "No GPU here: built without CUDA kernels (make CUDA=1 adds them)")
 $(BUILD)/trainer-simt: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
 # Draws data/augmentations.jpg.
@@ -151,9 +160,8 @@ $(BUILD)/tools/spectrograms.cpp.o: | build/sound.ok
 $(BUILD)/spectrograms: LDLIBS += -lsndfile -lfftw3f
 $(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
 $(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
-$(BUILD)/trainer $(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/augmentations $(BUILD)/spectrograms:
-	@echo "LINK $(@:$(BUILD)/%=%)"
-	$(Q)$(CXX) $(filter %.o,$^) -o $@ $(LDLIBS) $(CUDA_LIBS)
+$(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/augmentations $(BUILD)/spectrograms:
+	$(link)
 
 # The same objects with static libraries. Without CUDA=1 on the command line it is for CPUs and has
 # no dynamic dependency; with it, glibc and the driver are what remains. The linker would warn that

@@ -109,7 +109,7 @@ int count_gpus(std::string* why_none) {
     std::string reason;
     std::string& why = why_none ? *why_none : reason;
     if (cuda::count_devices) return cuda::count_devices(&why);
-    why = "built without CUDA";
+    why = "built without CUDA kernels (make CUDA=1)";
     return 0;
 }
 
@@ -165,7 +165,7 @@ std::string built_backends() {
     return cat("cpu", simt::make_device_backend ? ", simt" : "",
                cuda::architectures
                    ? cat(", cuda for compute capabilities ", cuda::architectures(), " and later")
-                   : " (built without CUDA)");
+                   : " (built without CUDA kernels)");
 }
 
 }  // namespace convoy
