@@ -1,7 +1,5 @@
-// models.cpp — the built-in networks, in the language of model_text.h.
-//
-// Names of params are torchvision's, so its checkpoints load. Networks that repeat themselves
-// are put together by small functions.
+// models.cpp — the built-in networks, in the language of model_text.h. Params have torchvision's
+// names, so its checkpoints load.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -12,8 +10,8 @@
 namespace convoy {
 namespace {
 
-// For the generated set: 64x64, 29 MFLOP an image. Corners and curves are told apart only by layers
-// that see a good part of the shape, so it is deep rather than wide.
+// For the generated set: 64x64, 29 MFLOP per image. It is deep rather than wide, because a layer
+// can tell corners from curves only if its receptive field covers much of the shape.
 std::string tiny() {
     std::string text = "input 64\n";
     int block = 0;
@@ -77,8 +75,8 @@ std::string conv_norm(const std::string& conv, const std::string& norm, int out,
                " bias no\n  batchnorm ", norm, "\n");
 }
 
-// He, Zhang, Ren, Sun, "Deep Residual Learning" (2015). `blocks` residual blocks in each of four
-// stages; a bottleneck is 1x1, 3x3 (with the stride, as torchvision has it), 1x1 to four times the
+// He, Zhang, Ren, Sun, "Deep Residual Learning" (2015). `blocks` are the residual blocks of the
+// four stages. A bottleneck is 1x1, 3x3 (with the stride, as in torchvision), 1x1 to four times the
 // width.
 std::string resnet(std::vector<int> blocks, bool bottleneck) {
     std::string text = "input 224\n" + conv_norm("conv1", "bn1", 64, 7, 2) +

@@ -1,4 +1,5 @@
-// MaxPool — y = max over each window; a byte an output remembers where, for the backward pass.
+// MaxPool — y = max over each window. One byte per output stores its position for the backward
+// pass.
 #include "src/model/layers/layers.h"
 
 namespace convoy {
