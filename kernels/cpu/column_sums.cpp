@@ -6,9 +6,8 @@
 
 namespace convoy {
 
-// The rows are cut into slabs. Each slab is summed separately, then the slabs are added in order:
-// the bits do not depend on the number of threads, and no chain of additions exceeds a few
-// thousand.
+// Sums slabs of rows separately, then adds the slabs in order: the bits do not depend on the number
+// of threads, and chains of additions stay short.
 template <class T>
 void add_column_sums(Cpu& cpu, const T* dy, int64_t rows, int K, float* db) {
     if (rows == 0) return;

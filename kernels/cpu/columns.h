@@ -12,8 +12,8 @@ namespace convoy {
 
 constexpr int kLanes = 32;  // channels handled together
 
-// Calls f(first channel, lanes) for all channels. `lanes` is the constant kLanes except for the
-// last call, so that sums in arrays of kLanes stay in registers.
+// Calls f(first channel, lanes) for all channels. `lanes` is a constant except in the last call, so
+// that sums in arrays of kLanes stay in registers.
 template <class F>
 void over_channels(int C, F&& f) {
     int c = 0;

@@ -5,10 +5,9 @@
 //   conv2d_grad_x  dx = patches(dy) · w          for each of the stride_h·stride_w phases:
 //   conv2d_grad_w  dw += dyᵀ · patches(x)
 //
-// Phase (a, b) of grad_x computes the pixels h = a + stride·i, w = b + stride·j of dx. They depend
-// only on the filter rows r with (a + pad − r) divisible by the stride, at p = i + (a + pad −
-// r)/stride. As a function of i this is a convolution of stride 1 over dy, with descending filter
-// rows r.
+// Phase (a, b) of grad_x computes the pixels h = a + stride·i, w = b + stride·j of dx. Only filter
+// rows r with (a + pad − r) divisible by the stride contribute, from p = i + (a + pad − r)/stride.
+// As a function of i this is a convolution of stride 1 over dy, with descending filter rows r.
 #include <algorithm>
 #include <vector>
 

@@ -42,8 +42,7 @@ class CpuBackend : public Backend {
     void depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw);
     template <class T>
     bool use_winograd(const PatchesOf<T>& x, int K) const;
-    // Calls f with the types of x and y in a product: f(float(), float()), or in bf16 f(Bf16(),
-    // T()), where T is float if y is fp32.
+    // Calls f with the types of x and y: f(float(), float()), or in bf16 f(Bf16(), type of y).
     template <class F>
     void with_product_types(Tensor x, Tensor y, F&& f) {
         check_product(x);

@@ -1,7 +1,5 @@
-// depthwise.cpp — convolutions in which channel k of y reads only channel k of x. Vectors run along
-// the channels; a task is a row of pixels. Bound by memory.   Twin: kernels/cuda/depthwise.cu
-//
-// w is first transposed from channels × taps to taps × channels, the order in which it is read.
+// depthwise.cpp — convolutions in which channel k of y reads only channel k of x. Bound by memory.
+// Vectors run along the channels, so w is first transposed.   Twin: kernels/cuda/depthwise.cu
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -29,8 +27,8 @@ DepthwiseTap* list_taps(const PoolGrad& w, int channels, DepthwiseTap* to) {
     return to;
 }
 
-// Calls f(run, first output) for all outputs of row `row` (counted over all images). Neighbouring
-// outputs whose windows lie inside the columns of x form one run. `taps` has room for a window.
+// Calls f(run, first output) for all outputs of row `row` (counted over all images). Outputs whose
+// windows lie inside the columns of x form one run. `taps` has room for a window.
 template <class T, class F>
 void over_runs(int row, Tensor x, const Window& window, Tensor y, DepthwiseTap* taps, F&& f) {
     const int inner = std::min(y.W, (window.pad_w + window.stride_w - 1) / window.stride_w);
@@ -49,7 +47,6 @@ void over_runs(int row, Tensor x, const Window& window, Tensor y, DepthwiseTap* 
     }
 }
 
-// Scratch of each thread: the taps of a window.
 constexpr size_t kTapFloats = sizeof(DepthwiseTap) / sizeof(float);
 DepthwiseTap* taps_in(float* scratch) { return reinterpret_cast<DepthwiseTap*>(scratch); }
 
@@ -78,8 +75,7 @@ void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mas
         T* to = numbers<T>(dx);
         const float* filter = taps_first<T>(w, cpu_.shared.get(kSlotB, w.elems()));
         const auto pass = cpu_.micro.passes(from).depthwise;
-        // Pixels that are a stride apart have the same taps if no window is cut off at the edge:
-        // each reads one column of dy further. They form one run.
+        // Pixels a stride apart form a run if no window is cut off: they have the same taps.
         const auto run_from = [&](int row, int q, DepthwiseTap* taps) {
             const int last = (q + window.pad_w) / step;  // column of dy, may exceed it
             const int count = q + window.pad_w < window.size_w - 1
@@ -100,8 +96,8 @@ void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mas
     });
 }
 
-// The rows are cut into parts, each with its own sums, which are then added in order: the bits
-// depend only on the number of threads.
+// Parts of the rows are summed separately and added in order: the bits depend only on the number of
+// threads.
 void CpuBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw) {
     const int C = x.C, taps = dw.H * dw.W, rows = dy.N * dy.H;
     const int parts = std::min(rows, 4 * threads());

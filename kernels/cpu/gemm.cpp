@@ -9,11 +9,10 @@
 //          └────┴────┘       └────┴────┴────┘  A        A block is 2·mr rows × 256 deep.
 //
 // A block of A in L1 is multiplied with all panels (nr columns) of a block of B in L2. The next 256
-// of the depth of the same rows follow while their sums are in the cache. So each block is read
-// from memory once; the next rows of A are prefetched into L2 meanwhile. Goto, van de Geijn:
-// "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 2008), with the sides exchanged,
-// because images have many rows and filters few columns. Sums over the depth are added in a fixed
-// order.
+// of the depth follow for the same rows, whose sums are still in the cache. Meanwhile the next rows
+// of A are prefetched into L2. Goto, van de Geijn: "Anatomy of High-Performance Matrix
+// Multiplication" (ACM TOMS 2008), with the sides exchanged: images have many rows, filters few
+// columns. Sums over the depth are added in a fixed order.
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
@@ -258,7 +257,6 @@ void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightS
     const Cut depths(depth, kDepthBlock, kChunk);
     const Panels all_rows(rows, micro.mr);
 
-    // All of a, packed by blocks of depth.
     const size_t block = size_t(rows) * kRowStride;
     float* packed = cpu.shared.get(kSlotA, block * depths.parts);
     cpu.pool.for_each(depths.parts, [&](int d, int) {
@@ -274,8 +272,7 @@ void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightS
     float* const* scratch = cpu.for_threads(kSkinnyPack * panel_elems);
     cpu.pool.for_each(tasks, [&](int task, int thread) {
         const int end = int(int64_t(panels) * (task + 1) / tasks);
-        // Multiplies panels [from, until) and prefetches those packed next: from `next` on, of
-        // block next_d.
+        // Multiplies panels [from, until); prefetches those from `next` on, of block next_d.
         const auto multiply = [&](int d, int from, int until, int next_d, int next) {
             const int k = depths.begin(d), length = depths.length(d), width = until - from;
             pack_panels(micro, b, depth, k, k + length, from * micro.nr, width * micro.nr, columns,

@@ -96,14 +96,12 @@ using RightSide = RightSideOf<float>;
 void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int columns,
                       const RowMap& result, const Epilogue& epilogue);
 
-// The same for a plain matrix a of few rows and a large b. b is read from memory once, and packed
-// in parts as they are used.
+// The same for a plain matrix a of few rows and a large b, which is packed in parts and read once.
 void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
                      float* result, const Epilogue& epilogue);
 
-// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). rows_in_order: each element
-// is summed in the order of the rows, so its bits do not depend on the number of threads; if
-// depth() is small, some threads are idle.
+// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). rows_in_order: the bits do
+// not depend on the number of threads, but with a small depth() some threads are idle.
 void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& patches, float* dw,
                    bool rows_in_order = false);
 

@@ -36,8 +36,7 @@ constexpr int kStagger = 16;
 // Rows [row, row + count) of dy, its columns in panels: a(i,k) at lane·k + i in each.
 void pack_by_depth(const float* dy, int K, int count, const Panels& panels, int lane,
                    ptrdiff_t panel_elems, float* to) {
-    // The floats from height to lane are never used. Copying them too, if they exist, makes the
-    // length a constant.
+    // Floats from height to lane are never used; copying them makes the length a constant.
     int whole = 0;
     while (whole < panels.count && panels.begin(whole) + lane <= K) ++whole;
     // A few panels at a time, so that the lines being written stay in L1.
@@ -148,8 +147,7 @@ struct RowsProduct {
         for (int m = 0; m < count; ++m)
             for (int p = 0; p < panels; ++p) tile(m, p);
     }
-    // The share of the next rows of dy, and of x if it is a matrix, that tile number `done`
-    // prefetches.
+    // Tile number `done` prefetches this share of the next rows of dy, and of x if it is a matrix.
     std::span<const float> ahead(const Block& block, int done) const {
         const size_t tiles = size_t(block.groups) * block.out.count;
         const size_t dy_elems = size_t(block.next) * K;

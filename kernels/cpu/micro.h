@@ -47,8 +47,7 @@ struct WinogradChunks {
     ptrdiff_t chunk_stride;
 };
 
-// F(out × out, size × size), out + size − 1 = 6, for blocks of out × out outputs. Images have type
-// T; transformed numbers and filters are floats.
+// F(out × out, size × size), out + size − 1 = 6. Only images have type T; other numbers are floats.
 template <class T>
 struct WinogradMethod {
     int size;
@@ -125,11 +124,10 @@ struct Passes {
     void (*depthwise_grad_w)(const DepthwiseRun<T>& run, const T* dy, float* dw);
 };
 
-// tile = Σ_k a(i,k)·b(k,j), j < nr. b(k,j) is at b[k·nr + j], for by_depth at b[k·step + j]. a(i,k)
-// is
-//   by_row     at a[i·kRowStride + k]
-//   by_chunk   at a[(k/16)·rows·16 + i·16 + k%16]: rows in chunks of 16
-//   by_depth   at a[k·lane + i]: transposed
+// tile = Σ_k a(i,k)·b(k,j), j < nr; b(k,j) is at b[k·nr + j], for by_depth at b[k·step + j].
+//   by_row     a(i,k) is at a[i·kRowStride + k]
+//   by_chunk   a(i,k) is at a[(k/16)·rows·16 + i·16 + k%16]: rows in chunks of 16
+//   by_depth   a(i,k) is at a[k·lane + i]: transposed
 using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& out);
 using TileByDepth = void (*)(int depth, const float* a, const float* b, ptrdiff_t step,
                              const TileOut& out);

@@ -1,6 +1,4 @@
-// micro_avx512_bf16.cpp — AVX-512 with products of bf16 in hardware: AMX, or VDPBF16PS, which adds
-// 16 products of pairs to 16 sums (tiles.h).
-
+// micro_avx512_bf16.cpp — AVX-512 with products of bf16 in hardware: AMX or VDPBF16PS (tiles.h).
 #include <cstring>
 
 #include "kernels/cpu/micro.h"

@@ -54,8 +54,7 @@ inline void multiply_step(Vec (&acc)[M][kVecs], const float* a, const float* b) 
     }
 }
 
-// Prefetches the tile's part of the result into L1 while the sums are computed: the last access to
-// it was a block of depth ago.
+// Prefetches the tile's part of the result, last used a block of depth ago, into L1.
 template <int M>
 inline void prefetch_result(const TileOut& out) {
 #pragma GCC unroll 16

@@ -1,5 +1,4 @@
-// numbers.h — numbers that are floats in registers and floats or bf16 in memory.
-// Twin: kernels/cuda/numbers.h
+// numbers.h — floats or bf16 in memory, always floats in registers.  Twin: kernels/cuda/numbers.h
 #pragma once
 
 #include "kernels/tensor.h"

@@ -10,8 +10,7 @@ namespace convoy {
 
 inline int ceil_div(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 
-// `count` cut into equal parts of at most `most`. All parts except the last are multiples of
-// `grain`.
+// `count` cut into equal parts of at most `most`; all except the last are multiples of `grain`.
 struct Cut {
     int count, parts, size;
     Cut(int count, int most, int grain)
@@ -138,9 +137,8 @@ inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int6
     }
 }
 
-// Packs depth [begin, end) of columns [j, j + width) of b into panels of nr columns; `panel` is the
-// stride of a panel in floats. width is a multiple of nr; columns that do not exist hold any
-// number.
+// Packs depth [begin, end) of columns [j, j + width) of b into panels of nr columns with stride
+// `panel`. width is a multiple of nr; columns that do not exist hold any number.
 inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int begin, int end,
                         int j, int width, int columns, float* to, ptrdiff_t panel = 0) {
     const int nr = micro.nr, tap_depth = depth / b.taps, count = std::min(width, columns - j);

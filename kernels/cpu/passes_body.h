@@ -1,5 +1,4 @@
-// passes_body.h — loops that are bound by memory: batch norm, pooling, sums. micro_*.cpp include it
-// after vectors.h, so it is compiled for each vector width.
+// passes_body.h — loops bound by memory: batch norm, pooling, sums; compiled for each vector width.
 namespace convoy {
 namespace {
 
@@ -25,8 +24,7 @@ void normalise(const T* x, const T* residual, bool relu, T* y, int64_t rows, int
     f(x, residual, y, rows, C, mean, scale, beta);
 }
 
-// Sums are accumulated as floats over blocks of rows × channels, in the order of memory, and the
-// blocks are added in double.
+// Blocks of rows × channels are summed in floats, then the sums of blocks in double.
 constexpr int kSumRows = 128, kSumChannels = 256;
 struct Sums {
     alignas(64) float a[kSumChannels] = {}, b[kSumChannels] = {};

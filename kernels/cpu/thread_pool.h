@@ -4,10 +4,9 @@
 //
 // Thread t of T begins with the tasks [t·n/T, (t+1)·n/T), so it finds the rows of the last op in
 // its cache. Then it takes remaining tasks of other threads, because the OS may deschedule a thread
-// for milliseconds. The result of a task must not depend on its thread: then the same number of
-// threads gives the same bits. The caller is thread 0. Idle workers spin for a few microseconds
-// (the next op of a step usually follows), then sleep, because decoding and the network share these
-// processors. A pool has one caller at a time; pools are independent of each other.
+// for milliseconds. The result of a task must not depend on its thread. The caller is thread 0; a
+// pool has one caller at a time. Idle workers spin for a few microseconds (the next op usually
+// follows), then sleep, because decoding and the network share these processors.
 #pragma once
 
 #include <atomic>
@@ -53,8 +52,7 @@ class ThreadPool {
             const_cast<void*>(static_cast<const void*>(&fn)));
     }
 
-    // Calls fn(begin, end) on contiguous ranges, cut at multiples of `grain`, a few per thread.
-    // Fewer than `grain` elements are not worth waking a thread.
+    // Calls fn(begin, end) on ranges that are cut at multiples of `grain`, a few per thread.
     template <class Fn>
     void for_ranges(size_t n, size_t grain, Fn&& fn) {
         const size_t grains = (n + grain - 1) / grain;

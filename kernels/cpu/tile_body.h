@@ -1,5 +1,4 @@
-// tile_body.h — products of tiles in plain vectors (tiles.h), and their stores. micro_body.h
-// includes it, so it is compiled for each vector width.
+// tile_body.h — products of tiles by plain vectors (tiles.h); compiled for each vector width.
 namespace convoy {
 namespace {
 

@@ -128,8 +128,7 @@ struct TileProduct {
         T* const* to;         // unused if transposed
     };
     // Multiplies rows [i, i + 32) of a band with a panel, for steps [from, until). Adds to `sums`
-    // (one block) unless from is 0; stores them after the last step. ahead: what to prefetch
-    // meanwhile.
+    // (one block) unless from is 0; stores them after the last step. ahead: to be prefetched.
     void multiply(const Band& band, int i, const Bf16* packed, int panel, int from, int until,
                   float* sums, const Bf16* ahead = nullptr, ptrdiff_t ahead_elems = 0) const {
         const int rows = std::min(32, band.rows - i), j = panel * 32,

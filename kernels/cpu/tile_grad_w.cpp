@@ -34,8 +34,7 @@ struct GradW {
     int c_blocks() const { return ceil_div(pixels.channels, 32); }
     int phases() const { return pixels.reach() > 0 && !pixels.runs ? 2 : 1; }
     // A: tiles of 16 k × 32 pixels, contiguous for the same k. B: for each plane and phase, panels
-    // of 16 channels with a row for two pixels. Panels are padded by a cache line, so that they
-    // fall into different sets of the cache.
+    // of 16 channels with a row for two pixels. A cache line of padding separates their cache sets.
     ptrdiff_t a_half(int band) const { return band * 16 + 32; }
     ptrdiff_t a_elems(int band) const { return k_blocks() * 2 * a_half(band); }
     ptrdiff_t pair_places(int band) const { return (band + pixels.reach() + 31) / 32 * 32; }

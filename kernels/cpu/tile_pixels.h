@@ -72,15 +72,13 @@ struct TilePixels {
                     : ptrdiff_t(tap / x.S / x.step_h) * w.pitch + tap % x.S / x.step_w;
     }
     ptrdiff_t reach() const { return shift(taps() - 1); }  // the largest shift
-    // For runs: the stride of places in numbers, and the places that a tile reads beyond the last
-    // (they are multiplied by zeros).
+    // For runs: the stride of places, and the places that a tile reads beyond the last one.
     int run_row() const { return x.step_w * x.C; }
     int beyond() const { return runs ? ceil_div(depth, run_row()) : 0; }
     // Up to the last output.
     int64_t places() const { return (int64_t(x.N - 1) * pitch_h() + x.P - 1) * pitch_w() + x.Q; }
 
-    // Calls f(i, n, row, column, run) for places [first, first + count): `run` places from first +
-    // i on lie in one row.
+    // Calls f(i, n, row, column, run) for places [first, first + count) in runs of one row.
     template <class F>
     void walk(int64_t first, int count, F&& f) const {
         const int64_t row = first / pitch_w();

@@ -16,11 +16,9 @@
 // One product of tiles (TDPBF16PS) is  c += (Σ_p a(2p)·b(2p)) + (Σ_p a(2p+1)·b(2p+1)), each Σ a
 // chain of fused multiply-adds that starts at 0. Every operation rounds to nearest even; numbers
 // below 2⁻¹²⁶ count as 0. Plain vectors (tile_body.h) compute the same in the same order, so the
-// bits are equal under FlushSubnormals (except the bits of a NaN). The instruction of arm64,
-// BFMMLA, would need groups of 4.
-//
-// VDPBF16PS adds one pair at a time: c += a(2p+1)·b(2p+1), then c += a(2p)·b(2p), both fused. So
-// its sums are rounded differently.
+// bits are equal under FlushSubnormals (except the bits of a NaN). arm64's BFMMLA would need groups
+// of 4. VDPBF16PS adds one pair at a time, c += a(2p+1)·b(2p+1), then c += a(2p)·b(2p), both fused,
+// so its sums are rounded differently.
 #pragma once
 
 #include <cstddef>
@@ -68,9 +66,8 @@ struct TileUnit {
     // [16c, 16c+16) go to to[c·step].
     void (*pair)(const Bf16* first, const Bf16* second, int n, Bf16* to, ptrdiff_t step);
 
-    // AMX. Its products are faster than Winograd's method with a quarter of them in fp32, and bands
-    // must be larger so that sums are loaded and stored less often. A thread configures its tiles
-    // with begin() and releases them with end().
+    // AMX: direct products are faster than Winograd's method in fp32, and bands must be larger. A
+    // thread configures its tiles with begin() and releases them with end().
     bool amx = false;
     void (*begin)() = nullptr;
     void (*end)() = nullptr;

@@ -1,5 +1,4 @@
-// windows.h — which part of a window lies in the image, and which windows contain a pixel. For
-// pools and depthwise convolutions.
+// windows.h — which part of a window lies in the image, and which windows contain a pixel.
 #pragma once
 
 #include <algorithm>

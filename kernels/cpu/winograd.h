@@ -14,8 +14,7 @@
 //
 // A block takes 36 multiplications per pair of channels instead of 4·4·3·3 = 144, or 2·2·5·5 = 100.
 // But V and M are 2.25 (9) times as large as x and y, so a thread takes a few tiles at a time
-// through all three steps (winograd.cpp). The relative error (L2) is about 1e-6; the tests allow
-// 5e-6.
+// through all three steps (winograd.cpp). The relative error (L2) is about 1e-6 (tests: 5e-6).
 #pragma once
 
 #include <algorithm>

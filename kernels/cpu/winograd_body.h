@@ -1,10 +1,10 @@
-// winograd_body.h — the transforms of Winograd's F(4x4, 3x3) and F(2x2, 5x5) (winograd.h). Vectors
-// run along the channels. micro_body.h includes this file, so it is compiled for each vector width.
+// winograd_body.h — the transforms of Winograd's F(4x4, 3x3) and F(2x2, 5x5) (winograd.h), with
+// vectors along the channels. Compiled for each vector width.
 //
 // Each 2-D transform is a 1-D transform of the columns, then of the rows. Both methods use the
 // points 0, ±1, ±2, ∞, so Bᵀ is the same. The general construction is by Toom and Cook: Winograd,
-// "Arithmetic Complexity of Computations" (1980). G has rows (1, a, a², …) / N(a), Aᵀ has columns
-// (1, a, a², …):
+// "Arithmetic Complexity of Computations" (1980). Rows of G (1, a, …)/N(a), columns of Aᵀ (1, a,
+// …):
 //
 //        4  0 -5  0  1  0         a   N(a)   G for 3x3          G for 5x5
 //        0 -4 -4  1  1  0         0     4    1  0  0            1  0  0  0  0
@@ -114,8 +114,7 @@ struct Size<apply> {
     static constexpr int kIn = In, kOut = Out;
 };
 
-// T·X·Tᵀ for a kIn × kIn block, where `apply` is T, fetch(i, j) reads X, put(i, j, v) writes the
-// result.
+// T·X·Tᵀ of a kIn × kIn block: `apply` is T, fetch(i, j) reads X, put(i, j, v) writes the result.
 template <auto apply, class Fetch, class Put>
 inline void transform(Fetch&& fetch, Put&& put) {
     using T = Size<apply>;
