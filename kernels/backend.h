@@ -8,8 +8,7 @@
 //   in place    Only if the comment allows it.
 //   blocking    An op may return before it is done. Ops run in the order of the calls; download()
 //               and synchronize() wait for all earlier ops.
-//   errors      Wrong shapes throw Error (ENSURE).
-//   memory      A second call with the same shapes allocates nothing.
+//   errors      Wrong shapes throw Error. A second call with the same shapes allocates nothing.
 //   exactness   Two runs with the same number of threads give the same bits.
 //   types       Activations (x, y, dx, dy, masks, residuals) and w have the type activations(). dw,
 //               logits and every float* are fp32. The outputs of conv2d, linear and their grad_x
@@ -171,9 +170,8 @@ class Backend {
     virtual SpanSink* trace(Track* ops, Track* uploads, Track* downloads) {
         return (void)ops, (void)uploads, (void)downloads, nullptr;
     }
-    // Measures the peak of multiply-adds on registers on all compute threads, in the precision of
-    // the ops and in 10⁹ operations per second: the upper bound for every op. Takes about 1 ms.
-    // 0: not known.
+    // Measures the upper bound for every op: multiply-adds on registers on all compute threads, in
+    // 10⁹ operations per second and the precision of the ops; 0: not known. Takes about 1 ms.
     virtual double measure_peak_gflops() { return 0; }
 
     // ---- convolution -----------------------------------------------------------------------
@@ -213,9 +211,8 @@ class Backend {
     //   mean_rstd[g][0][c] = mean    mean_rstd[g][1][c] = rstd = 1/√(var + eps)
     //   sums[c]     += (images of g) · mean
     //   sums[C + c] += (images of g) · var · M/(M−1)             (M−1 taken as 1 if M is 1)
-    // The running statistics are computed from these sums over all ranks, divided by the number of
-    // images of all ranks: one rank and many get the same. An empty group's mean_rstd is undefined.
-    //                                                                       Cost 1 read of x.
+    // The running statistics are computed from these sums over all ranks, so they are the same on
+    // one rank as on many. mean_rstd of an empty group is undefined.    Cost 1 read of x.
     virtual void moments(Tensor x, const Moments& to) = 0;
 
     // y = act(gamma·(x − mean)·rstd + beta + residual)         residual may be null (not added)
@@ -346,26 +343,21 @@ struct BackendOptions {
 };
 
 // device: "cpu", "cuda", "cuda:1", "simt", or "" for a GPU if there is one, else the CPU. Throws
-// Error if the device does not exist.
+// Error.
 std::unique_ptr<Backend> make_backend(const std::string& device,
                                       const BackendOptions& options = {});
 
-// The number of GPUs that this process may use (see CUDA_VISIBLE_DEVICES). If 0, *why_none is the
-// reason.
+// GPUs that this process may use (see CUDA_VISIBLE_DEVICES). If 0, *why_none is the reason.
 int count_gpus(std::string* why_none = nullptr);
 // The UUID of a GPU, as `nvidia-smi -L` prints it: the same under any index and in any container.
-// "" for the CPU; unique to this process for "simt". Arguments and errors as make_backend.
-// Allocates nothing on the GPU.
+// "" for the CPU; unique to this process for "simt". Does not allocate on the GPU.
 std::string device_identity(const std::string& device);
 
-// Processors this process may use: its affinity mask or its cgroup quota (rounded up), whichever is
-// smaller, and at least 1.
+// Processors this process may use: the smaller of affinity mask and cgroup quota (rounded up).
 int available_cpus();
-// The same in physical cores: the default number of compute threads, because hyperthreads share the
-// units that multiply.
+// The same in physical cores, since hyperthreads share multipliers: the default of --threads.
 int available_cores();
-// The number of cores of these processors, from the lists of siblings in `folder`. A processor
-// without a list counts as a core.
+// The cores of these processors, from the lists of siblings in `folder`; without a list, each one.
 int count_cores(std::span<const int> cpus, const std::string& folder = "/sys/devices/system/cpu");
 // Which backends this program was linked with, for --version.
 std::string built_backends();

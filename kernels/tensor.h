@@ -1,9 +1,8 @@
 // tensor.h — a view of numbers with a shape. It never owns memory, which belongs to a Backend.
 //
 // One layout from the decoded JPEG to the logits: NHWC, the channel fastest. Weights of a
-// convolution are K×R×S×C (so N is K, H is R, W is S), of a linear layer out×in (N×1×1×C).
-//
-// Each letter has one meaning everywhere; the lower-case letter is an index along that dimension:
+// convolution are K×R×S×C (so N is K, H is R, W is S), of a linear layer out×in (N×1×1×C). Each
+// letter has one meaning everywhere; the lower-case letter is an index along that dimension:
 //   N    images of the batch          K    output channels
 //   H W C  input rows, columns, channels   P Q  output rows, columns
 //   R S  filter rows, columns         x y w  input, output, weights; dx dy dw  their gradients

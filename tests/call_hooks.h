@@ -1,6 +1,6 @@
-// call_hooks.h — lets a test intercept system calls of this process: on sockets that Asio reads and
-// writes (control connections, connecting edges; the ring has JoinOptions::limit), and on files.
-// Not called in builds with sanitizers, which intercept the same calls. Set hooks before starting
+// call_hooks.h — lets a test intercept system calls of this process: on sockets that Asio uses
+// (control connections, connecting edges; the ring has JoinOptions::limit), and on files. Not
+// called in builds with sanitizers, which intercept the same calls. Set hooks before starting
 // threads.
 #pragma once
 

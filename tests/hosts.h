@@ -40,8 +40,7 @@ class Hosts {
                           " root bfifo limit 1")
                           .c_str()) == 0;
     }
-    // Adds a cable between two hosts that bypasses the switch; `name` is the interface on both
-    // ends.
+    // Adds a cable between two hosts, not through the switch; `name` is the interface on both ends.
     bool cable(int one, int other, const std::string& name) {
         return system(cat("ip link add ", name, " netns ", set_, "-", one, " type veth peer name ",
                           name, " netns ", set_, "-", other)

@@ -83,8 +83,8 @@ class LoneCoordinator {
     std::thread thread_;
 };
 
-// Runs `work` on each rank of a new job. After all have ended, rethrows the error of the lowest
-// rank.
+// Runs `work` on each rank of a new job. Rethrows the error of the lowest rank after all have
+// ended.
 inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust,
                       const std::function<void(Job&)>& work) {
     Port port;

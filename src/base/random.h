@@ -85,8 +85,7 @@ class Random {
     int used_ = 4;
 };
 
-// FNV-1a, 64 bits (www.isthe.com/chongo/tech/comp/fnv), for fingerprints and stable hashes of
-// names.
+// FNV-1a, 64 bits (www.isthe.com/chongo/tech/comp/fnv), for fingerprints and hashes of names.
 inline uint64_t hash_bytes(std::string_view bytes, uint64_t hash = 0xcbf29ce484222325ull) {
     for (unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3ull;
     return hash;

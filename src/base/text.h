@@ -34,8 +34,7 @@ std::string printable(std::string_view text);
 
 // The first `width` characters of UTF-8.
 std::string cut_text(const std::string& line, int width);
-// Wraps lines at blanks to `width` characters and indents them to the second column, which starts
-// after two blanks. width 0: no wrapping.
+// Wraps lines at blanks to `width` (0: not at all), indented to the column after two blanks.
 std::string wrapped(const std::string& text, int width);
 // "[=====     ]", filled to `part`, with `width` characters inside.
 std::string bar_text(double part, int width);

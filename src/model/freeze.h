@@ -34,8 +34,7 @@ class Freeze {
         return frozen;
     }
 
-    // To be called after the last layer. Throws Error if a name is unknown or all layers are
-    // frozen.
+    // After the last layer: throws Error if a name is unknown or all layers are frozen.
     void check() const {
         std::vector<std::string> some = names_;
         if (some.size() > 8) some.resize(8), some.push_back("…");

@@ -59,8 +59,7 @@ class Model {
     std::unique_ptr<Model> twin() const {
         return std::make_unique<Model>(text_, options_, backend_, params_);
     }
-    // A model on `backend` that shares the weights (in host memory); gradients and activations are
-    // separate.
+    // A model on `backend` that shares the weights (in host memory), but no gradients.
     std::unique_ptr<Model> replica(Backend& backend) const {
         return std::make_unique<Model>(text_, options_, backend, nullptr, params_->weights);
     }

@@ -1,7 +1,6 @@
-// model_builder.h — from the parsed text to layers, parameters, and lines of the table.
-//
-// The builder walks the text and decides which layers are fused. The constructor of each layer
-// (layers/*) checks its line of the text, and adds its parameters and its line of the table.
+// model_builder.h — from the parsed text to layers, parameters, and lines of the table. The builder
+// decides which layers are fused. The constructor of each layer (layers/*) checks its line of the
+// text, and adds its parameters and its line of the table.
 #pragma once
 
 #include <map>
@@ -44,8 +43,7 @@ class Builder {
     Backend& backend;
     const bool fuses;  // false: ModelOptions::plain
     Shape shape;       // of one image, after the layers so far
-    // The images (H×W×C) flattened since the last linear layer, in the order of the row: usually
-    // one, or none.
+    // The images (H×W×C) flattened since the last linear layer: usually one, or none.
     std::vector<Shape> flat;
     int flat_line = 0;               // the line of that flatten
     int dropouts = 0;                // so far

@@ -3,15 +3,11 @@
 //   weights    [ param 0 | param 1 | …  trained …      | running statistics | frozen params ]
 //   gradients  [ param 0 | param 1 | …  same offsets … | their sums         | counters ] state
 //
-// With --precision bf16, weights and gradients stay floats; products read a bf16 copy of the
-// weights with the same offsets.
-//
 // Params are in forward order, so the backward pass completes gradients from the back to the front.
 // Frozen params have no gradient and are never sent. The counters (sums of loss, counts, flags) are
-// summed over the ranks together with the gradients. The state of the step (learning rate, result
-// of check_finite()) follows them and is not summed. The host writes both as one block before a
-// step, and reads them after it. Optimizer, checkpoint and broadcast use whole arenas; a gradient
-// bucket is a slice of an arena.
+// summed over the ranks together with the gradients; the state of the step (learning rate, result
+// of check_finite()) is not. The host writes both as one block before a step and reads them after
+// it. With --precision bf16 all of this stays floats; products read a bf16 copy of the weights.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +45,7 @@ struct StepBlock {
 };
 
 // The start values of a param. Element i is draw i % 4 of block i / 4 of Random(key, 0, block,
-// kInit). The key is a hash of (seed, the param's name), so the values do not depend on the other
-// params.
+// kInit), where the key is a hash of (seed, name): the values do not depend on other params.
 struct Init {
     enum Kind { kConstant, kNormal, kUniform } kind = kConstant;
     float value = 0;  // the constant, the standard deviation, or the bound of ±bound
@@ -99,9 +94,8 @@ class Params {
     // All gradients and sums of own params = 0.
     void clear_grads(Backend& backend);
 
-    // Copies the weights to the type of the activations, if they differ. Part of each pass, so that
-    // code which changes weights (start values, updates, checkpoints, other ranks) need not know of
-    // the copy. Moves 6 bytes per weight; in the update it would be 2.
+    // Copies the weights to the type of the activations, if it is not float. Part of each pass, so
+    // that code which changes weights need not know of the copy. Moves 6 bytes per weight.
     void refresh(Backend& backend);
 
     size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }

@@ -1,8 +1,8 @@
 // start_values.cpp — Philox and Box–Muller, 64 blocks of four draws at a time.
 //
-// VGG16 starts from 138 million normal numbers, which take seconds one by one with the library's
-// log and cosine. Here every step is a loop over lanes without branches, which the compiler
-// vectorises; log, sine and cosine are short series with the accuracy of a float.
+// VGG16 starts from 138 million normal numbers, which take seconds with the library's log and
+// cosine. Here every step is a loop over lanes that the compiler vectorises, and log, sine and
+// cosine are short series with the accuracy of a float.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -45,8 +45,7 @@ void cos_sin_turns(float v, float& cosine, float& sine) {
     sine = q & 2 ? -y : y;
 }
 
-// out[j][i] = element j of block first + i. A pair of the four draws of a block gives two normal
-// numbers (Box and Muller 1958).
+// out[j][i] = element j of block first + i. Two draws give two normal numbers (Box, Muller 1958).
 void draw_lanes(const Init& init, uint64_t key, uint64_t first, float (&out)[4][kLanes]) {
     uint32_t words[4][kLanes];
     for (int i = 0; i < kLanes; ++i) {

@@ -19,12 +19,11 @@ class Evaluator {
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
               Pipeline* pipeline = nullptr);
 
-    // Evaluates all samples of `loader` (not a training loader) once; the model must be planned for
-    // its batches. Throws Error if the counts do not add up to loader.samples(), unless the samples
-    // are a stream, which may end early. Blocks; returns the same sums on all ranks. A signal on
-    // any rank ends the evaluation on all ranks at the same batch: then stopped() is that signal,
-    // and the sums are partial. watch: called with each batch of this rank and its logits (not with
-    // a pipeline). log: for a progress bar.
+    // Evaluates all samples of `loader` (not a training loader) once. Blocks; returns the same sums
+    // on all ranks. Throws Error if the counts do not add up to loader.samples(), unless the
+    // samples are a stream. A signal on any rank ends the evaluation on all ranks at the same
+    // batch: then stopped() is that signal, and the sums are partial. watch: called with each batch
+    // of this rank and its logits (not with a pipeline). log: for a progress bar.
     using Watch = std::function<void(const Batch&, Tensor logits)>;
     Sums run(Loader& loader, int64_t step, const Watch& watch = {}, Log* log = nullptr);
     int stopped() const { return stopped_; }

@@ -44,8 +44,7 @@ inline const FactorChoice* choice_of(std::span<const FactorChoice> choices, cons
     return nullptr;
 }
 
-// The bytes that a rank sends per step, and the layers sent as factors: "17.1 MB per rank and step:
-// …".
+// What a rank sends, and the layers sent as factors: "17.1 MB per rank and step: …".
 std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, RingSize ring,
                          bool bf16_wire);
 

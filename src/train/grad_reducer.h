@@ -29,8 +29,7 @@ struct ReducerOptions {
     size_t bucket_bytes = kDefaultBucketBytes;  // size at which a bucket is closed (buckets.h)
     int64_t batch = 0;                          // most images of a step over all ranks
     FactorMode factors = FactorMode::kOff;
-    // Above 0 (to simulate other machines): instead of computing gradients from factors, sleeps so
-    // long per operation.
+    // Simulates other machines: sleeps so long per operation instead of computing from factors.
     double slept_flop_seconds = 0;
     Track* track = nullptr;
 };
@@ -48,8 +47,7 @@ class GradReducer final : public Sync {
     void ready(const Param& param) override;
     bool take_factors(const Param& w, Tensor x, Tensor dy) override;
     // Sends the remaining buckets, even if params were not ready, and waits for all sums. Throws
-    // the communicator's or the backend's Error; then the gradients are undefined and sums may be
-    // pending.
+    // Error; then the gradients are undefined and sums may be pending.
     bool finish() override;
 
     void ring_changed() override { cut(); }

@@ -26,9 +26,8 @@ struct OptimizerOptions {
 
 constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
 constexpr const char* kOuterState = "outer";
-// --ema: a moving average of weights and statistics, which is validated and saved as the model.
-// After
-// step t (from 0):   mean += (1 − d)·(w − mean), d = min(D, (1 + t)/(10 + t)), and 0 for t = 0.
+// --ema: a moving average of weights and statistics, which is validated and saved as the model:
+//   after step t (from 0)  mean += (1 − d)·(w − mean), d = min(D, (1 + t)/(10 + t)), 0 for t = 0
 constexpr const char* kAverageState = "weights";  // in files, the state holds the weights instead
 
 class Optimizer {
@@ -37,13 +36,11 @@ class Optimizer {
     // --outer. The backend and the parameters must outlive the optimizer.
     Optimizer(const OptimizerOptions& options, Params& params, Backend& backend);
 
-    // The StepState of the step after `steps` steps. The host writes it after the counters
-    // (params.h) before update().
+    // The StepState of the step after `steps`, which the host writes to the arena before update().
     StepState next(double lr, int64_t steps) const;
     StepState next(double lr) const { return next(lr, steps_done); }
-    // Updates the weights from the gradient arena, which holds sums over the images that the
-    // counters count. Frozen params keep their values. All params do if a sum is not finite or
-    // there was no image: then the StepState has scale 0. Does not wait for the device.
+    // Updates the weights from the sums in the gradient arena. Nothing changes if a sum is not
+    // finite or there was no image: then the StepState has scale 0. Does not wait for the device.
     void update();
     // The same for floats [begin, end) of copies of the arenas.
     struct Part {

@@ -11,9 +11,8 @@
 //         Jordan et al., "Muon" (2024); step sizes as in torch.optim.Muon
 //
 // A ratio is 1 if one of its norms is 0. Tensors without weight decay (biases, norms) are updated
-// by SGD, with LAMB by AdamW. The host computes the ratios, so it must be able to read device
-// memory: CPU only. Moves two to three times the memory of SGD, little compared with a backward
-// pass.
+// by SGD, with LAMB by AdamW. CPU only, because the host computes the ratios. Moves two to three
+// times the memory of SGD, little compared with a backward pass.
 #include <algorithm>
 #include <cmath>
 

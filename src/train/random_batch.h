@@ -6,8 +6,7 @@
 
 namespace convoy {
 
-// The part of rank `rank`, by its share, of a batch of `global` images. The same seed gives the
-// same batch. The backend owns the pixels.
+// A rank's part, by its share, of a batch of `global` images. The backend owns the pixels.
 Batch random_batch(Backend& backend, int64_t global, std::span<const double> shares, int rank,
                    InputSize size, int classes, uint64_t seed);
 

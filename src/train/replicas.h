@@ -7,11 +7,9 @@
 //   backward        dw 0            dw 1             dw K−1            once per step, not per op.
 //                     └── gradient = dw 0 + dw 1 + … ──┘       Each replica adds a slice.
 //
-// Adding the large gradients of linear layers took longer than the batch (alexnet, vgg16). So
-// replicas keep x and dy of these layers instead of dw, for one product with all threads at the
-// end.
-//
-// The ring starts when all gradients are added, so it does not overlap with the backward pass.
+// Adding the large gradients of linear layers would take longer than the batch (alexnet, vgg16). So
+// replicas keep x and dy of these layers, for one product with all threads at the end. The ring
+// starts after that, so it does not overlap with the backward pass.
 #pragma once
 
 #include <atomic>
@@ -32,17 +30,15 @@ namespace convoy {
 class Replicas {
  public:
     // Creates a replica of `model`, planned for passes of `images`, on each of `backends`. `model`
-    // is on `backend`, with its arenas in host memory. All must outlive this. Throws Error if a
-    // thread cannot be created.
+    // is on `backend`, in host memory. All must outlive this.
     Replicas(Model& model, Backend& backend, std::span<const std::unique_ptr<Backend>> backends,
              int images);
     ~Replicas() { stop(); }
 
     // Forward and backward of one micro-batch. Adds its loss and hits to `sums` (BatchSums).
     using Train = std::function<void(Model&, Backend&, const Piece&, GradListener&, float* sums)>;
-    // Adds the gradients and loss sums of all micro-batches to those of the model. Replica r trains
-    // micro-batches r, r + K, … Blocks. Rethrows the error of a pass; then the gradients are
-    // undefined.
+    // Adds the gradients and loss sums of all micro-batches to the model's; replica r trains r,
+    // r + K, … Blocks. Rethrows the error of a pass; then the gradients are undefined.
     void train(std::span<const Piece> pieces, const Train& train);
 
     size_t activation_bytes() const { return activation_bytes_; }  // of all replicas

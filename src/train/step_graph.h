@@ -1,10 +1,9 @@
 // step_graph.h — a training step, from pixels to new weights, recorded once and then replayed.
 //
-// With one rank, every step calls the same ops on the same memory. Only the content of the memory
-// changes: pixels, labels, sample numbers, weights, the learning rate. So a step is recorded (a
-// CUDA graph: kernels/cuda/graph.cu) and replayed while the number of images, their address and the
-// batch norm groups are the same. Several recordings are kept, because the input has two buffers
-// and the last batch of an epoch is smaller.
+// With one rank, every step calls the same ops on the same memory, whose content changes (pixels,
+// labels, weights, …). So a step is recorded (a CUDA graph: kernels/cuda/graph.cu) and replayed
+// while the number of images, their address and the batch norm groups are the same. Several
+// recordings are kept: the input has two buffers, and the last batch of an epoch is smaller.
 #pragma once
 
 #include <list>

@@ -128,8 +128,7 @@ void Trainer::agree(const Counters& counters) {
     trace_agreed_ = counters[StepCounters::kTrace] > 0;
 }
 
-// Forward, loss and backward of each micro-batch. Buckets are sent during the last one, which
-// completes the gradients.
+// Forward, loss and backward of each micro-batch. Buckets are sent during the last one.
 void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& batch, int64_t step,
                     float* sums) {
     GradListener nobody;

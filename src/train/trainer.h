@@ -56,8 +56,7 @@ class Trainer {
     // batch of the next step, which is copied to the device meanwhile, or null.
     Sums step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr);
 
-    // Sync::is_local, gathers. With --sync-every above 1, each rank trains by itself between two
-    // calls of gather().
+    // With --sync-every above 1, each rank trains by itself between two calls of gather().
     bool local() const { return sync_->is_local(); }
     bool gathers() const { return sync_->gathers(); }
     // To be called in the same step on every rank. Makes weights and optimizer state equal. If

@@ -1,8 +1,8 @@
 // BatchNorm — y = act(gamma·(x − mean)/√(var + eps) + beta [+ addend])
 //
-// In training it uses the statistics of each group of images (--bn-group). Their sums are stored in
-// the gradient arena; the optimizer step updates the running statistics from the sums over all
-// ranks. In evaluation, and always if frozen, it uses the running statistics.
+// In training it uses the statistics of each group of images (--bn-group), and adds their sums to
+// the gradient arena; the optimizer updates the running statistics from the sums over all ranks.
+// In evaluation, and always if frozen, it uses the running statistics.
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {

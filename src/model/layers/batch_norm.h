@@ -39,13 +39,12 @@ class BatchNorm final : public Layer {
         call_ready(listener);
         return dx;
     }
-    // The two halves of backward. A residual block's shortcut runs in between, because its params
-    // are after these in the arena.
+    // The halves of backward: a residual block's shortcut, later in the arena, runs in between.
     Tensor grad(Tensor dy, const Pass& pass);
     void call_ready(GradListener& listener) const;
 
-    // Fusion::addend, y = act(norm(x) + addend). Set before plan_forward and forward; the gradients
-    // are set by plan_backward and grad.
+    // Fusion::addend: set before plan_forward and forward; plan_backward and grad set the
+    // gradients.
     Value addend_value, addend_grad_value;
     Tensor addend, addend_grad;
 

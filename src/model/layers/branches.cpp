@@ -4,9 +4,8 @@
 //   x ───┼── layers ──┼── y       a branch without layers passes x on (as in a dense block)
 //        └────────────┘
 //
-// Each branch's output is copied into its slice of y at once, so it need not be kept. Backward,
-// each slice of dy goes through its branch, the last branch first. dx is the sum of the results,
-// plus the slices of dy of the branches without layers.
+// Each branch's output is copied into its slice of y at once. Backward, each slice of dy goes
+// through its branch, the last first; dx is the sum, plus slices of dy of branches without layers.
 #include "src/model/layers/layers.h"
 
 namespace convoy {

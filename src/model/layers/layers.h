@@ -9,8 +9,7 @@ namespace convoy {
 // How a layer is written in a model's text, how it is constructed, and what it can fuse.
 struct LayerKind {
     const char* name;
-    // The first argument: "NAME", "P", "A", "[W]" (rows x columns, instead of all options), or
-    // none.
+    // The first argument: "NAME", "P", "A", "[W]" (then no options are allowed), or "".
     const char* argument = "";
     const char* needs = "";  // required options, "out size"
     const char* may = "";    // other options, "stride pad"

@@ -1,5 +1,4 @@
-// MaxPool — y = max over each window. One byte per output stores its position for the backward
-// pass.
+// MaxPool — y = max over each window. A byte per output stores its position for backward.
 #include "src/model/layers/layers.h"
 
 namespace convoy {

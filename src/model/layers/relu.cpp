@@ -1,5 +1,4 @@
-// Relu — y = max(0, x) if the layer before (a pool, say) cannot fuse it; and the other rectifiers.
-// In place if x is not read later.
+// Relu and other rectifiers that the layer before cannot fuse. In place if x is not read later.
 #include "src/model/layers/fused_relu.h"
 #include "src/model/layers/layers.h"
 
