@@ -151,17 +151,16 @@ class Backend {
     virtual size_t device_bytes() const { return 0; }
     // Whether the CPU may read and write device memory (the ring then sums in place).
     virtual bool host_visible() const = 0;
-    // Starts copying `device`, as the ops called so far leave it, to `host` (from alloc_host), in
-    // parallel to later ops. wait_download(the number returned) blocks until the copy is done;
-    // copies finish in the order of the calls.
+    // Starts copying `device`, after the ops called so far, to `host` (from alloc_host), in
+    // parallel to later ops. wait_download(the number returned) blocks until it and earlier copies
+    // are done.
     virtual int64_t start_download(float* host, const float* device, size_t elems) {
         download(host, device, elems * sizeof(float));
         return 0;
     }
     virtual void wait_download(int64_t) {}
-    // If can_record(): ops called from here to Recording::end() are recorded instead of run. They
-    // must have run before with the same shapes and must not block; their host memory must stay
-    // alive. One recording is made at a time; several may be kept.
+    // If can_record(): ops from here to Recording::end() are recorded instead of run. They must
+    // have run before with the same shapes and must not block; their host memory must stay alive.
     virtual bool can_record() const { return false; }
     virtual std::unique_ptr<Recording> record() { fail("device ", name(), " cannot record"); }
     // For a device that runs ops after their calls return: writes the device's times to these
@@ -325,8 +324,7 @@ enum class ConvMethod { kAuto, kWinograd, kDirect };
 
 // The type in which convolutions and linear layers multiply. tf32 (10 bits of mantissa, GPU only)
 // rounds the operands of each product. With bf16 (7 bits) the activations and a copy of the weights
-// are bf16 in memory. Both use the tensor cores of a GPU; on a CPU bf16 uses AMX or VDPBF16PS.
-// Sums, weights and gradients of weights are always fp32.
+// are bf16 in memory. Sums, weights and gradients of weights are always fp32.
 enum class Precision { kFp32, kTf32, kBf16 };
 constexpr const char* name_of(Precision precision) {
     return precision == Precision::kFp32 ? "fp32" : precision == Precision::kTf32 ? "tf32" : "bf16";

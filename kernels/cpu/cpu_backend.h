@@ -1,6 +1,5 @@
-// cpu_backend.h — the Backend of the CPU. Ops are done when they return.
-//
-// Each op is in the file of its family (conv2d.cpp, pool.cpp, …), the rest in cpu_backend.cpp.
+// cpu_backend.h — the Backend of the CPU. Ops are done when they return. Each op is in the file of
+// its family (conv2d.cpp, pool.cpp, …), the rest in cpu_backend.cpp.
 #pragma once
 
 #include <vector>

@@ -1,9 +1,8 @@
-// gemm.h — matrix products whose left or right side may be the patches of an image.
-//
-// A convolution is a product with the matrix of patches (im2col): row (n,p,q) holds the R·S·C
-// numbers under the window at output (p,q). That matrix is R·S times as large as the image and
-// never stored: blocks of it are copied from the image into the packed form that the inner kernels
-// read. A plain matrix is an image of one line under a window of 1x1.
+// gemm.h — matrix products whose left or right side may be the patches of an image. A convolution
+// is a product with the matrix of patches (im2col): row (n,p,q) holds the R·S·C numbers under the
+// window at output (p,q). That matrix is R·S times as large as the image and never stored: blocks
+// of it are copied from the image into the packed form that the inner kernels read. A plain matrix
+// is an image of one line under a window of 1x1.
 #pragma once
 
 #include <cstdint>

@@ -10,11 +10,9 @@
 //          └──────────────┘
 //
 // A matrix x with few columns (kMostInPlace) is read in place instead of being packed. If dy also
-// has few, but more than x, dy is read in place and the product is dwᵀ.
-//
-// The next rows of dy and x are prefetched into L2. Each thread sums a range of rows into its own
-// copy of dw; the copies are added in the order of the threads. If dw is too large to copy, each
-// thread takes a range of its columns instead.
+// has few, but more than x, dy is read in place and the product is dwᵀ. Each thread sums a range of
+// rows into its own copy of dw; the copies are added in the order of the threads. If dw is too
+// large to copy, each thread takes a range of its columns instead.
 #include <algorithm>
 #include <span>
 

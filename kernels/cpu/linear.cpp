@@ -1,8 +1,7 @@
-// linear.cpp — fully connected layers: few rows (the batch), large weights. Forward and grad_x
-// read the weights from memory once; grad_w reads and writes dw once.
-//
-// Measured forward, 9216 to 4096 on one core, x·wᵀ against w·xᵀ (see linear()): 128 and 151 GFLOP/s
-// for 64 images, 126 and 166 for 128. With 48 images, half a panel is empty: 116 and 111.
+// linear.cpp — fully connected layers: few rows (the batch), large weights. Forward and grad_x read
+// the weights from memory once; grad_w reads and writes dw once. Measured forward, 9216 to 4096 on
+// one core, x·wᵀ against w·xᵀ (see linear()): 128 and 151 GFLOP/s for 64 images, 126 and 166 for
+// 128. With 48 images, half a panel is empty: 116 and 111.
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/shapes.h"
 

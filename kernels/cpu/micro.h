@@ -1,8 +1,7 @@
-// micro.h — the innermost loops, compiled once for each width of vector registers.
-//
-// vectors.h and *_body.h are the source. micro_base.cpp compiles them for the baseline of the build
-// (AVX2, NEON, …), micro_avx512.cpp for AVX-512. micro_avx512_bf16.cpp adds products and rounding
-// of bf16 in hardware. pick_micro() chooses at run time.
+// micro.h — the innermost loops, compiled once for each width of vector registers. vectors.h and
+// *_body.h are the source. micro_base.cpp compiles them for the baseline of the build (AVX2, NEON,
+// …), micro_avx512.cpp for AVX-512. micro_avx512_bf16.cpp adds products and rounding of bf16 in
+// hardware. pick_micro() chooses at run time.
 #pragma once
 
 #include <cstddef>

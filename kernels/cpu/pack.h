@@ -75,9 +75,9 @@ struct Row {
     }
 };
 
-// Copies elements [begin, end) of `count` neighbouring rows (n, p, q…) of the patch matrix, with
-// stride kRowStride. If count > 1, the windows must lie inside the columns of the image. It copies
-// one filter row after the other, so excess floats of copy_run() are overwritten by the next.
+// Copies elements [begin, end) of `count` neighbouring rows of the patch matrix, with stride
+// kRowStride. If count > 1, the windows must lie inside the columns of the image. Excess floats of
+// copy_run() are overwritten by the next filter row.
 inline void copy_patches(const Patches& x, const Row& at, int count, int begin, int end,
                          float* to) {
     const float* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;
@@ -125,8 +125,7 @@ inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int 
 inline ptrdiff_t depth_panel_elems(const Micro& micro, int depth) {
     return ptrdiff_t(depth) * micro.lane;
 }
-// The same for Micro::tile_by_depth: transposed panels. Rows of a matrix (plain) are transposed in
-// one step; patches are first copied to `rows` by pack_by_row().
+// The same for Micro::tile_by_depth: transposed panels. Patches are first copied to `rows`.
 inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int64_t row,
                           const Panels& panels, int begin, int end, float* rows, float* to) {
     for (int p = 0; p < panels.count; ++p, to += depth_panel_elems(micro, end - begin)) {

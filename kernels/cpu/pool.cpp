@@ -1,7 +1,6 @@
-// pool.cpp — max pooling and adaptive average pooling, NHWC. Bound by memory.
-//
-// Backward passes gather: the task of a row of dx sums all contributions to it. So threads never
-// write the same row, and the order of the sums is fixed. passes_body.h has the loop over a window.
+// pool.cpp — max pooling and adaptive average pooling, NHWC. Bound by memory. Backward passes
+// gather: the task of a row of dx sums all contributions to it. So threads never write the same
+// row, and the order of the sums is fixed. passes_body.h has the loop over a window.
 #include <algorithm>
 
 #include "kernels/cpu/columns.h"

@@ -9,9 +9,8 @@
 //                                          shift of B by whole rows, and each row of a tile is one
 //                                          cache line (a row across two lines costs 6 times more).
 //
-// The line of places is cut into bands. All threads pack a band together, then share its blocks of
-// 32 k × 32 c of a tap. If dw is small, each thread instead has its bands and its copy of dw; the
-// copies are added in the order of the threads.
+// All threads pack a band of the line together, then share its blocks of 32 k × 32 c of a tap. If
+// dw is small, each thread instead has its bands and its copy of dw; copies are added in order.
 #include "kernels/cpu/tile_pixels.h"
 
 namespace convoy {

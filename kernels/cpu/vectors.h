@@ -1,5 +1,4 @@
 // vectors.h — vectors of kWidth floats, loaded from floats or bf16; micro_*.cpp set kWidth.
-//
 // Everything is in an anonymous namespace and calls no inline function of another header. Otherwise
 // the linker might use the AVX-512 copy of a shared function for the whole program.
 #ifdef __AVX2__

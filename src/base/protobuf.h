@@ -1,7 +1,6 @@
-// protobuf.h — writes protocol buffers: TFRecord samples, ONNX models, TensorBoard events.
-//
-// A field is a key, (number << 3 | type) as a varint, and a value: a varint (type 0), 8 bytes (1),
-// a length and that many bytes (2), or 4 bytes (5). A nested message is a field of bytes.
+// protobuf.h — writes protocol buffers: TFRecord samples, ONNX models, TensorBoard events. A field
+// is a key, (number << 3 | type) as a varint, and a value: a varint (type 0), 8 bytes (1), a length
+// and that many bytes (2), or 4 bytes (5). A nested message is a field of bytes.
 #pragma once
 
 #include <cstdint>

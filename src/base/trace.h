@@ -1,8 +1,7 @@
-// trace.h — what each thread of a rank did last, and when: src/run/traces.md. Always on.
-//
-// A Track is a ring buffer with one writer, which neither locks nor allocates. Other threads may
-// copy it at any time: the writer announces which entry it will overwrite, so a reader can discard
-// it. A Span is an entry from its construction to its end; with a null Track it does nothing.
+// trace.h — what each thread of a rank did last, and when: src/run/traces.md. Always on. A Track is
+// a ring buffer with one writer, which neither locks nor allocates. Other threads may copy it at
+// any time: the writer announces which entry it will overwrite, so a reader can discard it. A Span
+// is an entry from its construction to its end; with a null Track it does nothing.
 #pragma once
 
 #include <atomic>

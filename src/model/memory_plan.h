@@ -1,10 +1,9 @@
-// memory_plan.h — the lifetime of each activation, and its offset in one block of memory.
-//
-// Planning runs the step once without data: every layer declares what it writes and reads, in the
-// order of the step. A buffer lives from the tick (operation) that creates it to the last tick that
-// uses it. Buffers whose lifetimes do not overlap share memory. Placement is greedy: the largest
-// buffer first, each at the lowest free offset. Pisarchyk and Lee, "Efficient Memory Management for
-// Deep Neural Net Inference" (2020), section 5.
+// memory_plan.h — the lifetime of each activation, and its offset in one block of memory. Planning
+// runs the step once without data: every layer declares what it writes and reads, in the order of
+// the step. A buffer lives from the tick (operation) that creates it to the last tick that uses it.
+// Buffers whose lifetimes do not overlap share memory. Placement is greedy: the largest buffer
+// first, each at the lowest free offset. Pisarchyk and Lee, "Efficient Memory Management for Deep
+// Neural Net Inference" (2020), section 5.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +46,7 @@ struct Value {
 
 class MemoryPlan {
  public:
-    // share = false: values share no memory and no layer works in place (for tests).
-    // type: of activations and their gradients.
+    // share = false: values share no memory (for tests). type: of activations.
     explicit MemoryPlan(bool share = true, Type type = Type::kFloat32)
         : type_(type), share_(share) {}
 

@@ -1,6 +1,5 @@
-// model.h — a network as a list of layers, built from a few lines of text.
-//
-// model_text.h describes the grammar of the text; models.cpp holds the built-in networks.
+// model.h — a network as a list of layers, built from a few lines of text. model_text.h describes
+// the grammar of the text; models.cpp holds the built-in networks.
 #pragma once
 
 #include <memory>
@@ -49,8 +48,7 @@ struct TopLayer {
 
 class Model {
  public:
-    // Parses and checks the text, adds the params, allocates and initialises the arenas. The
-    // coordinator sends `text` to all ranks; the same text gives the same model. Throws Error with
+    // Parses the text, adds the params, allocates and initialises the arenas. Throws Error with
     // line, word, and what was expected. A stage has the arenas of the whole model, but touches
     // only its part. params, weights: shared with another model of the same text and options.
     Model(const std::string& text, const ModelOptions& options, Backend& backend,
@@ -71,16 +69,14 @@ class Model {
     const std::vector<TopLayer>& outline() const { return outline_; }    // of the whole model
     bool ends() const { return options_.stage.end == outline_.size(); }  // has the last layer
 
-    // Plans memory for passes of up to `images`; once, before the first pass. training: with
-    // backward pass. Returns the bytes of activations.
+    // Plans memory for passes of up to `images`, once. Returns the bytes of activations.
     size_t plan(int images, bool training);
     // The largest batch, if it is larger than planned(): it then goes through in micro-batches.
     void expect(int max_batch) { max_batch_ = max_batch; }
 
-    // x: N×H×W×C as in input() (for a later stage: as in outline()), in device memory, N ≤
-    // planned(), with type Backend::activations(). x must stay valid until the backward pass is
-    // over. Returns the logits N×1×1×classes as floats, valid until the backward pass. A stage
-    // before the last returns its output, valid until the next pass.
+    // x: N×H×W×C as in input() (a later stage: as in outline()), in device memory, N ≤ planned(),
+    // of type Backend::activations(), valid until the backward pass is over. Returns the logits
+    // N×1×1×classes (floats), or the output of a stage, valid until the backward or next pass.
     Tensor forward(Tensor x, const Pass& pass);
     int planned() const { return planned_; }
     int max_batch() const { return std::max(max_batch_, planned_); }

@@ -62,11 +62,9 @@ class Builder {
 
     // Adds the parameter "prefix NAME.part", frozen if --freeze matches.
     Param& add(const LayerText& layer, const char* part, Param param);
-    // Adds NAME.weight and, unless the text says `bias no`, NAME.bias, with torchvision's start
-    // values. dims: of the weight in files. Sets b to null if there is no bias.
+    // Adds NAME.weight and NAME.bias; b = null if the text says `bias no`. dims: Param::dims.
     void add_weights(const LayerText& layer, Shape shape, int dims, Param*& w, Param*& b);
-    // Adds the layer's line to the table, with the parameters added since the last line. `output`
-    // (of one image) becomes the shape.
+    // Adds a line to the table, with the parameters added since the last; `shape` = output.
     void add_line(const std::string& what, Shape output, double flops = 0);
 
  private:

@@ -84,12 +84,10 @@ uint64_t checksum(std::span<const float> values);
 
 class Params {
  public:
-    // Adds a param; the reference stays valid. Throws Error if the name exists. After allocate() it
-    // returns the existing param of that name, for another model of the same text.
+    // Adds a param; the reference stays valid. After allocate() it returns the existing param.
     Param& add(Param param);
-    // Allocates the arenas (params aligned to 64 bytes, in the order drawn above), sets all views,
-    // and initialises own params (draw_all: all params). Once, after the last add. shared: uses the
-    // weights of another model of the same text.
+    // Allocates the arenas (params aligned to 64 bytes), sets all views, and initialises own params
+    // (draw_all: all). Once, after the last add. shared: the weights of another model of the text.
     void allocate(Backend& backend, uint64_t seed, bool draw_all = false, float* shared = nullptr);
     // All gradients and sums of own params = 0.
     void clear_grads(Backend& backend);

@@ -42,9 +42,8 @@ struct BucketSpan {
     size_t begin, end;
     bool as_factors;
 };
-// Cuts params, which are in backward order (from the back of the arena). A bucket is closed when it
-// reaches `bucket_bytes`, and before a layer that is sent as factors. The first bucket is closed at
-// a quarter of that, so that sending starts early.
+// Cuts params, which are in backward order. A bucket is closed when it reaches `bucket_bytes` (the
+// first at a quarter of it, so that sending starts early), and before a layer sent as factors.
 std::vector<BucketSpan> cut_buckets(std::span<const TravelParam> params, size_t bucket_bytes);
 
 }  // namespace convoy

@@ -2,14 +2,13 @@
 //
 //   dw[k,c] = Σ_n dy[n,k] · x[n,c]     over all images n of the step, on all ranks
 //
-// Summing dw over a ring moves 2·(W−1)/W · K·C floats per rank. But dw is a product of two skinny
-// matrices, so a rank with all rows of x and dy can compute the sum itself. Gathering the rows
-// moves (W−1)/W · B·(K+C) floats per rank (B: images per step over all ranks), which is less if
-// B·(K+C) < 2·K·C. The result is exact, up to the order of the sums. For the first linear layer of
-// VGG16 with B = 128 it is 128·(25088+4096) = 3.7 M instead of 205 M floats. The cost: every rank
-// multiplies for the whole batch. Known as sufficient factors: Xie et al., "Lighter-Communication
-// Distributed Machine Learning via Sufficient Factor Broadcasting" (UAI 2016); Zhang et al.,
-// "Poseidon" (USENIX ATC 2017) also chooses per layer.
+// Summing dw over a ring moves 2·(W−1)/W · K·C floats per rank. But a rank with all rows of x and
+// dy can compute the sum itself. Gathering them moves (W−1)/W · B·(K+C) floats per rank (B: images
+// per step over all ranks), which is less if B·(K+C) < 2·K·C: for VGG16's first linear layer and B
+// = 128 it is 128·(25088+4096) = 3.7 M instead of 205 M floats. The result is exact, up to the
+// order of the sums. The cost: every rank multiplies for the whole batch. Known as sufficient
+// factors: Xie et al., "Lighter-Communication Distributed Machine Learning via Sufficient Factor
+// Broadcasting" (UAI 2016); Zhang et al., "Poseidon" (USENIX ATC 2017) also chooses per layer.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +53,7 @@ class Factors {
     // batch: the most rows of a step over all ranks. All must outlive this.
     Factors(const FactorChoice& layer, int64_t batch, Backend& backend, Communicator& communicator);
 
-    // Starts a step in which rank r has at most rows[r] images (the same list on every rank). This
-    // rank's rows are zero until put().
+    // Starts a step with at most rows[r] images on rank r. This rank's rows are zero until put().
     void start(std::span<const int64_t> rows);
     // Copies this rank's rows: x n×1×1×C, dy n×1×1×K, n ≤ its rows.
     void put(Tensor x, Tensor dy);
@@ -64,8 +62,7 @@ class Factors {
     int64_t start_download();
     // Starts gathering the rows of all ranks. The futures carry the communicator's Error.
     std::vector<std::future<void>> gather();
-    // After gather(): dw += …, db += … over the rows of all ranks. Every rank gets the same bits if
-    // their kernels add in the same order.
+    // After gather(): dw += …, db += … over the rows of all ranks, with the same bits on each.
     void add_gradient();
     double gradient_flops() const { return 2.0 * double(first_row_.back()) * double(in_ * out_); }
 

@@ -11,9 +11,8 @@
 // to the front. When all params of a bucket are ready, the communicator starts to sum it. Every
 // rank sends its buckets in the same order, even a rank without images in this step.
 //
-// If the network cannot read device memory, a complete bucket is first copied to the host, in
-// parallel to the backward pass. The device is far behind the calls, so finish() sends these
-// buckets: it waits for each copy in order while the device computes the next ones.
+// If the network cannot read device memory, a complete bucket is first copied to the host. The
+// device is far behind the calls, so finish() waits for each copy in order and sends it.
 #pragma once
 
 #include <future>

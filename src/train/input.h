@@ -1,7 +1,4 @@
-// input.h — a batch from the loader → the tensor that the first layer reads.
-//
-// The floats are copied to the device, unless it reads host memory. The tensor has the type of the
-// activations: float or bf16.
+// input.h — a batch from the loader → the tensor that the first layer reads, float or bf16.
 //
 // A device with separate memory can receive the next batch during the current step. It has two
 // buffers that alternate, so that none is overwritten while it is read:

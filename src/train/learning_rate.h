@@ -12,8 +12,7 @@ namespace convoy {
 //   constant  base
 //   step      base · gamma^⌊(epochs done)/step_epochs⌋
 //   onecycle  without warm-up: a cosine from base/25 to base in 0.3·total − 1 steps, then to
-//             base/250000; PyTorch's OneCycleLR with constant momentum. Smith, Topin,
-//             "Super-Convergence" (2019)
+//             base/250000; PyTorch's OneCycleLR. Smith, Topin, "Super-Convergence" (2019)
 //   range     without warm-up: from base/10⁶ to base, by the same factor in each step
 //   cosine    base · (1 + cos(π · progress))/2, progress from the end of the warm-up to `total`
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,

@@ -1,6 +1,5 @@
-// step_graph.h — a training step, from pixels to new weights, recorded once and then replayed.
-//
-// With one rank, every step calls the same ops on the same memory, whose content changes (pixels,
+// step_graph.h — a training step, from pixels to new weights, recorded once and then replayed. With
+// one rank, every step calls the same ops on the same memory, whose content changes (pixels,
 // labels, weights, …). So a step is recorded (a CUDA graph: kernels/cuda/graph.cu) and replayed
 // while the number of images, their address and the batch norm groups are the same. Several
 // recordings are kept: the input has two buffers, and the last batch of an epoch is smaller.
@@ -21,8 +20,7 @@ namespace convoy {
 // Why steps cannot be recorded; "" if they can.
 std::string why_no_graph(const Backend& backend, int world);
 
-// Usage (Trainer::step): call replay(); if it returns false, call the ops and end(); on an error in
-// between call give_up(). The first step with a given pass and input runs op by op, the second is
+// Usage: Trainer::step. The first step with a given pass and input runs op by op, the second is
 // recorded and replayed, later steps are replayed: their ops must be the same.
 class StepGraph {
  public:

@@ -50,10 +50,9 @@ class Trainer {
     Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
             Model& model, Optimizer& optimizer, std::function<int()> stop);
 
-    // One step over this rank's part of a batch, which may be empty. Blocks until the weights are
-    // updated. Returns the sums of all ranks, or of this rank if local(). Throws Error if a peer is
-    // lost or the gradient is not finite; then the weights are those before the step. next: the
-    // batch of the next step, which is copied to the device meanwhile, or null.
+    // One step over this rank's part of a batch, which may be empty. Blocks. Returns the sums of
+    // all ranks, or of this rank if local(). Throws Error if a peer is lost or the gradient is not
+    // finite; then the weights are unchanged. next: copied to the device meanwhile, or null.
     Sums step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr);
 
     // With --sync-every above 1, each rank trains by itself between two calls of gather().

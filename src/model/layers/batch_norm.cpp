@@ -1,5 +1,4 @@
 // BatchNorm — y = act(gamma·(x − mean)/√(var + eps) + beta [+ addend])
-//
 // In training it uses the statistics of each group of images (--bn-group), and adds their sums to
 // the gradient arena; the optimizer updates the running statistics from the sums over all ranks.
 // In evaluation, and always if frozen, it uses the running statistics.

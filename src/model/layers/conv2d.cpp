@@ -1,5 +1,4 @@
 // Conv2d — y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
-//
 // With groups, a part of y's channels reads only the same part of x. If each part is one channel
 // (depthwise), it is one op. Otherwise each part is copied out of x, convolved, copied into y.
 #include "src/model/layers/batch_norm.h"

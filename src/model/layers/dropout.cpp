@@ -1,5 +1,4 @@
 // Dropout — y[n,i] = keep(n,i) ? x[n,i]/(1−p) : 0 in training, x in evaluation.
-//
 // keep is a function of (seed, epoch, sample, this layer, i). So the backward pass draws the mask
 // again instead of storing it, and a sample gets the same mask on every rank.
 #include "src/base/random.h"

@@ -1,5 +1,4 @@
 // fused_relu.h — a relu fused into the layer before it, or a layer by itself, and its gradient.
-//
 // Forward it costs nothing: the kernel clamps while it stores. Backward, dy must be set to 0 where
 // y <= 0. Usually the layer that reads y does this while it stores its dx (Fusion::mask_dx).
 // Otherwise grad() does it in a separate pass.

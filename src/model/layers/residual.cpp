@@ -5,8 +5,7 @@
 //   x ───┤                     + ── relu ── y       If main ends with a batch norm, its call also
 //        └──── shortcut ───────┘                    adds the shortcut and computes the relu.
 //
-// Backward: dz (dy where y > 0) goes into both branches, and dx is the sum of the results. The
-// shortcut goes first, because its params are the last in the arena.
+// Backward: dz (dy where y > 0) goes into both branches, first the shortcut, and dx is the sum.
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {
