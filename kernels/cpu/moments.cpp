@@ -1,7 +1,7 @@
 // moments.cpp — mean and variance of each channel over groups of images, in one pass over memory.
-// Twin: kernels/cuda/moments.cu The statistics of slabs (passes_body.h) are merged in double, in
-// order: Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-// Variances" (1979).
+// The statistics of slabs (passes_body.h) are merged in double, in order: Chan, Golub, LeVeque,
+// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979).
+// Twin: kernels/cuda/moments.cu
 #include <cmath>
 
 #include "kernels/cpu/columns.h"
