@@ -103,9 +103,8 @@ class Recording {
  public:
     virtual ~Recording() = default;  // before end(): discards the recording
     virtual void end() = 0;          // later ops run again instead of being recorded
-    // Runs the recorded ops in one launch with their recorded arguments. The contents of host
-    // memory (labels, draws, sample_ids, group bounds) are read again. Returns false and does
-    // nothing if the scratch memory of the ops has been reallocated since.
+    // Runs the recorded ops in one launch. Host memory (labels, draws, sample_ids, group bounds) is
+    // read again. Returns false and does nothing if scratch memory has been reallocated since.
     virtual bool replay() = 0;
 };
 
@@ -152,8 +151,7 @@ class Backend {
     // Whether the CPU may read and write device memory (the ring then sums in place).
     virtual bool host_visible() const = 0;
     // Starts copying `device`, after the ops called so far, to `host` (from alloc_host), in
-    // parallel to later ops. wait_download(the number returned) blocks until it and earlier copies
-    // are done.
+    // parallel to later ops. wait_download(the number) blocks until it and earlier copies end.
     virtual int64_t start_download(float* host, const float* device, size_t elems) {
         download(host, device, elems * sizeof(float));
         return 0;
@@ -163,9 +161,8 @@ class Backend {
     // have run before with the same shapes and must not block; their host memory must stay alive.
     virtual bool can_record() const { return false; }
     virtual std::unique_ptr<Recording> record() { fail("device ", name(), " cannot record"); }
-    // For a device that runs ops after their calls return: writes the device's times to these
-    // tracks from now on; ops = null stops it. Returns the sink that marks which ops belong to a
-    // span, valid until the next call. Other devices do nothing and return null.
+    // For a device that runs ops after the calls: writes its times to these tracks; ops null:
+    // stops. Returns the sink that assigns ops to spans until the next call; other devices null.
     virtual SpanSink* trace(Track* ops, Track* uploads, Track* downloads) {
         return (void)ops, (void)uploads, (void)downloads, nullptr;
     }
@@ -258,7 +255,6 @@ class Backend {
                                Tensor dx) = 0;
 
     // Adaptive average: y[n,p,q,c] = mean of x over rows [⌊p·H/P⌋, ⌈(p+1)·H/P⌉), columns likewise.
-    // P = Q = 1 is global average pooling.
     virtual void avg_pool(Tensor x, Tensor y) = 0;
     virtual void avg_pool_grad(Tensor dy, Tensor dx) = 0;
 
@@ -340,8 +336,7 @@ struct BackendOptions {
     Gemm gemm = Gemm::kOwn;
 };
 
-// device: "cpu", "cuda", "cuda:1", "simt", or "" for a GPU if there is one, else the CPU. Throws
-// Error.
+// device: "cpu", "cuda", "cuda:1", "simt", or "" for a GPU if there is one, else the CPU.
 std::unique_ptr<Backend> make_backend(const std::string& device,
                                       const BackendOptions& options = {});
 

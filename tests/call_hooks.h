@@ -1,7 +1,6 @@
 // call_hooks.h — lets a test intercept system calls of this process: on sockets that Asio uses
 // (control connections, connecting edges; the ring has JoinOptions::limit), and on files. Not
-// called in builds with sanitizers, which intercept the same calls. Set hooks before starting
-// threads.
+// called in builds with sanitizers, which intercept the same calls. Set hooks before threads.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +20,7 @@ inline std::string refused;
 inline std::function<void()> on_look_up;  // of a host's addresses
 inline bool cannot_exchange = false;      // the file system cannot exchange two files
 
-// Resets a connection of this process (of the ring, or control connections): both ends see an error
-// at their next call. which: any number.
+// Resets a connection of this process, of the ring or a control connection. which: any number.
 void reset_link(int which, bool control);
 
 }  // namespace convoy

@@ -1,7 +1,6 @@
-// device.h — which device runs the CUDA kernels in tests: the emulator, or a GPU. By default it is
-// the emulator, and tests of single ops (each_backend) also run on the CPU and on a GPU. With
-// CONVOY_TEST_DEVICE=cuda:0 a GPU replaces the emulator, and each_backend runs only on it. These
-// test cases are in the suite `device` (run_tests -ts=device).
+// device.h — which device runs the CUDA kernels in tests: the emulator, or with CONVOY_TEST_DEVICE=
+// cuda:0 a GPU. By default, tests of single ops (each_backend) also run on the CPU and on a GPU.
+// These test cases are in the suite `device` (run_tests -ts=device).
 #pragma once
 
 #include <cstdlib>

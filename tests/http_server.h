@@ -27,8 +27,7 @@ struct HttpRequest {
 
 class HttpServer {
  public:
-    // The answer to a request. close: the connection is then closed. stall: the server then sends
-    // nothing until the client gives up.
+    // The answer. close: then closes the connection. stall: then waits until the client gives up.
     struct Reply {
         std::string bytes;
         bool close = false, stall = false;

@@ -83,8 +83,7 @@ class LoneCoordinator {
     std::thread thread_;
 };
 
-// Runs `work` on each rank of a new job. Rethrows the error of the lowest rank after all have
-// ended.
+// Runs `work` on each rank of a new job, then rethrows the error of the lowest rank.
 inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust,
                       const std::function<void(Job&)>& work) {
     Port port;

@@ -15,8 +15,7 @@
 #include "src/base/check.h"
 #include "src/base/random.h"
 
-// doctest's CAPTURE is a lambda, which cannot capture a structured binding before clang 16, but can
-// capture a reference to one.
+// doctest's CAPTURE is a lambda, which cannot capture a structured binding before clang 16.
 #undef CAPTURE
 #define CAPTURE(x) CAPTURE_AS(DOCTEST_ANONYMOUS(captured_), x)
 #define CAPTURE_AS(name, x) \

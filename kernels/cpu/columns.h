@@ -1,5 +1,4 @@
-// columns.h — helpers for ops on rows × C numbers (pixels × channels).
-// Twin: kernels/cuda/moments.cuh
+// columns.h — helpers for ops on rows × C numbers (pixels × channels). Twin: cuda/moments.cuh
 #pragma once
 
 #include <algorithm>

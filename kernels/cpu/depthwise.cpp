@@ -96,8 +96,7 @@ void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mas
     });
 }
 
-// Parts of the rows are summed separately and added in order: the bits depend only on the number of
-// threads.
+// Parts of the rows are summed separately: the bits depend only on the number of threads.
 void CpuBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw) {
     const int C = x.C, taps = dw.H * dw.W, rows = dy.N * dy.H;
     const int parts = std::min(rows, 4 * threads());

@@ -120,8 +120,7 @@ void CpuBackend::dropout(Tensor x, float p, const Draws& draws,
             const size_t n = task / chunks, first = task % chunks * kChunk;
             const uint64_t id = sample_ids[n];
             uint32_t words[kChunk], blocks[4][kBlocks];
-            // The counter of Random (random.h). Samples have < 2^34 elements: 32 bits for the
-            // block.
+            // The counter of Random. Samples have < 2^34 elements: 32 bits for the block.
             for (int i = 0; i < kBlocks; ++i) {
                 blocks[0][i] = uint32_t(first / 4) + uint32_t(i), blocks[1][i] = uint32_t(id);
                 blocks[2][i] = draws.epoch;

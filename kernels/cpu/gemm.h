@@ -31,8 +31,7 @@ struct Cpu {
 };
 enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts };
 
-// Element f = (r·S + s)·C + c of row (n,p,q) is x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or
-// 0 outside of the image.
+// Element f = (r·S + s)·C + c of row (n,p,q): x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or 0.
 template <class T>
 struct PatchesOf {
     const T* x;

@@ -60,8 +60,7 @@ struct WinogradMethod {
     // of m are read up to the next multiple of width.
     void (*output)(const float* m, ptrdiff_t xi_stride, const WinogradBlock<T>& to,
                    const TileOut& epilogue);
-    // dw += 36 → size × size; dw is size² × channels. Channels of `sums` are read up to the next
-    // multiple of width.
+    // dw (size² × channels) += 36 → size × size. Reads channels up to a multiple of width.
     void (*filter_grad)(const float* sums, ptrdiff_t xi_stride, int channels, float* dw);
 };
 
@@ -143,8 +142,7 @@ struct Micro {
     const Tile *tile_by_row, *tile_by_chunk;
     const TileByDepth* tile_by_depth;
 
-    // to[k·to_step + j] = from[j·step + k], k < depth, j < columns. j is written up to the next
-    // multiple of width.
+    // to[k·to_step + j] = from[j·step + k], k < depth, j < columns up to a multiple of width.
     void (*transpose)(const float* from, ptrdiff_t step, int depth, int columns, float* to,
                       ptrdiff_t to_step);
 
@@ -168,8 +166,7 @@ struct Micro {
 constexpr int kChains = 12;
 constexpr int kChunk = 16;        // contiguous floats of a row in a by_chunk panel
 constexpr int kDepthBlock = 256;  // largest depth of a tile: a panel of b is then 32 KB
-// Row stride of a by_row panel: not a multiple of 4 KB / mr, so that the rows fall into different
-// sets of the L1 cache.
+// Row stride of a by_row panel, whose rows must fall into different sets of the L1 cache.
 constexpr int kRowStride = kDepthBlock + kChunk;
 
 const Micro& micro_base();

@@ -1,5 +1,4 @@
-// optimizer.cpp — one pass over slices of the arenas. Bound by memory: SGD reads 12 and writes 8
-// bytes per parameter.
+// optimizer.cpp — one pass over the arenas, bound by memory: SGD moves 20 bytes per weight.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -42,8 +42,7 @@ inline void copy_floats(float* to, const float* from) {
         *reinterpret_cast<CopyVec*>(to + i) = *reinterpret_cast<const CopyVec*>(from + i);
 }
 
-// Copies n floats, 16 at a time. It may read and write up to 15 floats too many, but reads nothing
-// at or after `stop`.
+// Copies n floats, 16 at a time: up to 15 too many, but reads nothing at or after `stop`.
 inline void copy_run(float* to, const float* from, int n, const float* stop) {
     if (stop - from >= n + kChunk - 1)
         for (int i = 0; i < n; i += kChunk) copy_floats<kChunk>(to + i, from + i);
@@ -75,9 +74,8 @@ struct Row {
     }
 };
 
-// Copies elements [begin, end) of `count` neighbouring rows of the patch matrix, with stride
-// kRowStride. If count > 1, the windows must lie inside the columns of the image. Excess floats of
-// copy_run() are overwritten by the next filter row.
+// Copies elements [begin, end) of `count` neighbouring rows of the patch matrix, kRowStride apart.
+// If count > 1, the windows must lie inside the columns. The next filter row overwrites excess.
 inline void copy_patches(const Patches& x, const Row& at, int count, int begin, int end,
                          float* to) {
     const float* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;

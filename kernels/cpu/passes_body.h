@@ -37,8 +37,7 @@ inline void over_blocks(int64_t rows, int C, F&& f) {
             f(c, C - c < kSumChannels ? C - c : kSumChannels, row,
               rows - row < kSumRows ? int(rows - row) : kSumRows);
 }
-// Calls f(row, channel, count, a, b), which adds to the sums of some channels. The sums are loaded
-// once for four rows.
+// f(row, channel, count, a, b) adds to the sums, which are loaded once for four rows.
 template <class F>
 inline void add_rows(int rows, int channels, Sums& sums, F&& f) {
     int i = 0;

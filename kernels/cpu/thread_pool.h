@@ -21,8 +21,8 @@ namespace convoy {
 // The fewest floats worth waking a thread for: 64 KB.
 constexpr size_t kGrain = 16384;
 
-// During its lifetime this thread treats subnormal numbers (below 2^-126) as 0, in operands and
-// results. Arithmetic on them is many times slower, and AMX always does the same.
+// During its lifetime this thread treats subnormal numbers (below 2^-126) as 0, as AMX always does:
+// arithmetic on them is many times slower.
 class FlushSubnormals {
  public:
     explicit FlushSubnormals(bool flushes = true);

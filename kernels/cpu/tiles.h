@@ -1,5 +1,4 @@
-// tiles.h — products of bf16 by AMX (the tile unit of x86), by VDPBF16PS, or by plain vectors, all
-// in the same layout.
+// tiles.h — products of bf16 in one layout: by AMX (tiles of x86), VDPBF16PS, or plain vectors.
 //
 // A tile is 16 rows of 64 bytes. Two tiles of A and two tiles of B give a block of 32 × 32 sums:
 //
@@ -62,8 +61,7 @@ struct TileUnit {
     void (*multiply)(const TileBlock&);
     void (*store_floats)(const float* sums, const TileRows<float>&);
     void (*store_bf16)(const float* sums, const TileRows<Bf16>&);
-    // Interleaves two rows of n numbers to pairs, with zeros up to a multiple of 16. Columns
-    // [16c, 16c+16) go to to[c·step].
+    // Pairs of two rows of n numbers (0 up to a multiple of 16); columns from 16c on at to[c·step].
     void (*pair)(const Bf16* first, const Bf16* second, int n, Bf16* to, ptrdiff_t step);
 
     // AMX: direct products are faster than Winograd's method in fp32, and bands must be larger. A
@@ -91,8 +89,7 @@ class TileRegion {
     const TileUnit& unit_;
 };
 
-// Asks the system for permission to use AMX. True if the processor has it and the system allows it,
-// also for threads that run already.
+// Asks the system for permission to use AMX, for all threads. False: no AMX, or refused.
 bool may_use_amx();
 
 }  // namespace convoy

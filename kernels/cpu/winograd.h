@@ -1,8 +1,8 @@
 // winograd.h — 3x3 (5x5) convolutions of stride 1 with a quarter (a third) of the multiplications.
 //
 // Lavin, Gray: "Fast Algorithms for Convolutional Neural Networks" (2015); here F(4x4, 3x3) and
-// F(2x2, 5x5), in fp32, for images in fp32 or bf16. Both read 6x6 blocks of x. They differ only in
-// G and A (winograd_body.h):
+// F(2x2, 5x5), in fp32, for images in fp32 or bf16. Both read 6x6 blocks of x.
+// They differ only in G and A (winograd_body.h):
 //
 //   forward  y  = Aᵀ [ Σ_c (G w Gᵀ) ⊙ (Bᵀ x B) ] A      a 6x6 block of x gives a block of y
 //   grad_x   the same with dy instead of x, and w rotated by 180° with k and c exchanged
@@ -59,8 +59,7 @@ inline const auto& method_for(const Micro& micro, const PatchesOf<Bf16>& x) {
     return x.R == 3 ? micro.winograd3_bf16 : micro.winograd5_bf16;
 }
 
-// Tile t covers outputs [out·row, out·row + out) × [out·col, out·col + out) of image n, where out
-// is 4 for 3x3 windows and 2 for 5x5.
+// Tile t covers outputs [out·row, out·row + out) × … of image n; out = 4 for 3x3, 2 for 5x5.
 struct Tiles {
     int P, Q, out, rows, cols, count;
     template <class T>

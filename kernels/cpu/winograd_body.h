@@ -3,8 +3,7 @@
 //
 // Each 2-D transform is a 1-D transform of the columns, then of the rows. Both methods use the
 // points 0, ±1, ±2, ∞, so Bᵀ is the same. The general construction is by Toom and Cook: Winograd,
-// "Arithmetic Complexity of Computations" (1980). Rows of G (1, a, …)/N(a), columns of Aᵀ (1, a,
-// …):
+// "Arithmetic Complexity of Computations" (1980). G has rows (1, a, a², …) / N(a), Aᵀ columns:
 //
 //        4  0 -5  0  1  0         a   N(a)   G for 3x3          G for 5x5
 //        0 -4 -4  1  1  0         0     4    1  0  0            1  0  0  0  0

@@ -24,8 +24,7 @@ struct InputSize {
     InputSize or_channels(int channels) const { return {H, W, C ? C : channels}; }
 };
 
-// "224" (square), "80x64" (height x width) or "28x28x1" (with channels; else C is 0). Empty if the
-// text has another form or is out of bounds.
+// "224" (square), "80x64" (height x width) or "28x28x1" (with channels; else C is 0); or empty.
 std::optional<InputSize> parse_input_size(std::string_view text);
 std::string input_size_text(InputSize size);
 // For messages: the forms of parse_input_size().

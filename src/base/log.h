@@ -47,8 +47,7 @@ class Log {
     void detail(const Parts&... parts) {
         if (verbose_) write(cat(parts...));
     }
-    // Draws a bar that is filled to `part`, and a text, on stderr if it is a terminal. The next
-    // line or bar replaces them.
+    // Draws a bar and a text on stderr, if it is a terminal. The next line or bar replaces them.
     void draw(double part, const std::string& text);
     void erase();
 

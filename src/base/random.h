@@ -1,9 +1,8 @@
 // random.h — the only source of random numbers: Philox 4x32-10, a counter-based generator.
 //
-// Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011).
-// The numbers are a pure function of (seed, epoch, index, purpose, draw). No generator is shared or
-// saved, so nothing depends on the thread, the rank or the world: a sample gets the same crop, flip
-// and dropout mask on every rank.
+// Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). The numbers
+// are a pure function of (seed, epoch, index, purpose, draw). No generator is shared or saved, so a
+// sample gets the same crop, flip and dropout mask on every thread, rank and world.
 //
 //   key      (seed low, seed high)
 //   counter  (block of four draws, index low, epoch, purpose | index high << 16)

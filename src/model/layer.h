@@ -55,8 +55,7 @@ class Layer {
     // Asks the layer to compute the statistics of its output for the batch norm that follows.
     virtual bool take_statistics(BatchStatistics&) { return false; }
 
-    // Planning, in the order of the step: forward of all layers, then backward of all layers in
-    // reverse. `needs_dx` is false if no earlier layer is trained.
+    // Planning: forward of all layers, then backward. needs_dx: an earlier layer is trained.
     virtual Value plan_forward(Value x, MemoryPlan& plan, bool training) = 0;
     virtual Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) = 0;
 

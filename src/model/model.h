@@ -82,8 +82,8 @@ class Model {
     int max_batch() const { return std::max(max_batch_, planned_); }
     // The planned buffer for the gradient of the result of forward().
     Tensor dlogits(int N);
-    // From dlogits to the gradients. Calls listener.ready(param) once for each trained param, in
-    // backward order. Returns dx if this is not the first stage, else an empty Tensor.
+    // From dlogits to the gradients; calls listener.ready(param) once for each trained param, in
+    // backward order. Returns dx, or an empty Tensor in the first stage.
     Tensor backward(Tensor dlogits, const Pass& pass, GradListener& listener);
 
     // For passes that record their layers on `track`.

@@ -1,5 +1,4 @@
-// models.cpp — the built-in networks, in the language of model_text.h. Params have torchvision's
-// names, so its checkpoints load.
+// models.cpp — the built-in networks (model_text.h), with torchvision's names of params.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -224,8 +223,7 @@ std::string googlenet() {
 // Schindler, Lidy, Rauber, "Comparing Shallow versus Deep Neural Network Architectures for
 // Automatic Music Genre Classification" (2016). From the paper: segments of 80 mel bands x 80
 // frames, one path with filters and pools along time, one along frequency, 16 filters each, leaky
-// relus of slope 0.3, 200 units, dropout 0.1. Our reading: dropout follows the 200 units, which
-// have the same leaky relu.
+// relus of slope 0.3, 200 units, dropout 0.1. Our reading: leaky relu and dropout follow the units.
 constexpr const char* kShallow = R"(input 80x80x1
 branches
   conv2d frequency.conv out 16 size 10x23 pad same

@@ -51,8 +51,7 @@ struct Init {
     float value = 0;  // the constant, the standard deviation, or the bound of ±bound
 };
 
-// out[i] = element i, for i in [0, n); kind kNormal or kUniform. The values do not depend on the
-// number of threads. In start_values.cpp.
+// out[i] = element i (normal or uniform), i in [0, n), for any number of threads.
 void draw_start_values(const Init& init, uint64_t key, size_t n, float* out, int threads);
 
 struct Param {

@@ -30,8 +30,7 @@ float log_of(float x) {
     return float(e) * float(M_LN2) + 2 * s * series;
 }
 
-// Cosine and sine of 2π·v, v in [0, 1). Quarter turns are subtracted, so that |r| ≤ π/4, where the
-// Taylor series up to r^9 are within 3e-8.
+// Cosine and sine of 2π·v, v in [0, 1): quarter turns, then Taylor series for |r| ≤ π/4, to 3e-8.
 void cos_sin_turns(float v, float& cosine, float& sine) {
     const float quarters = 4 * v;
     const int32_t q = int32_t(quarters + 0.5f);

@@ -13,8 +13,7 @@ namespace convoy {
 
 constexpr size_t kDefaultBucketBytes = 4 << 20;  // if no link was measured
 
-// The bytes that a rank sends per step for a linear layer's gradient (fp32, mean over the ranks;
-// formulas in factors.h). 0 in a world of one.
+// Bytes that a rank sends per step for a linear layer's gradient (fp32, mean over ranks).
 struct LinearTraffic {
     double dense_bytes = 0;   // as the gradient, over the ring
     double factor_bytes = 0;  // as its factors

@@ -14,8 +14,7 @@ namespace convoy {
 
 class Evaluator {
  public:
-    // The model must be planned; larger batches go through it in micro-batches. `stop` is polled
-    // once per batch. pipeline: does the passes, if not null. All must outlive the evaluator.
+    // The model must be planned. `stop` is polled once per batch. pipeline: or null.
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
               Pipeline* pipeline = nullptr);
 

@@ -32,7 +32,6 @@ struct FactorChoice {
 };
 
 // The choice for every linear layer, in forward order. batch: images of a step over all ranks.
-// kAuto uses factors if they are fewer bytes.
 std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize ring,
                                          FactorMode mode);
 
@@ -57,8 +56,7 @@ class Factors {
     void start(std::span<const int64_t> rows);
     // Copies this rank's rows: x n×1×1×C, dy n×1×1×K, n ≤ its rows.
     void put(Tensor x, Tensor dy);
-    // If the network cannot read device memory: starts copying this rank's rows to the host.
-    // Returns the number for Backend::wait_download.
+    // If the network cannot read device memory: copies this rank's rows (Backend::start_download).
     int64_t start_download();
     // Starts gathering the rows of all ranks. The futures carry the communicator's Error.
     std::vector<std::future<void>> gather();

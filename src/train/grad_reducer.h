@@ -38,7 +38,7 @@ class GradReducer final : public Sync {
     // All three must outlive the reducer.
     GradReducer(Params& params, Backend& backend, Communicator& communicator,
                 const ReducerOptions& options);
-    // After an error, waits for pending sums, because the communicator still writes to the arena.
+    // Waits for pending sums, because the communicator still writes to the arena.
     ~GradReducer() override;
 
     void start(std::span<const int64_t> images = {}) override;

@@ -1,6 +1,5 @@
-// replicas.h — `--replicas K`: K copies of the network in one process train a batch together, each
-// with a share of the threads, like PyTorch's DataParallel. They share the weights; gradients and
-// activations are separate.
+// replicas.h — `--replicas K`: K networks in one process train a batch together, each with a share
+// of the threads. They share the weights, but not gradients and activations.
 //
 //   replica           0               1        …       K−1
 //   forward       micro-batch 0   micro-batch 1    micro-batch K−1     Threads wait for each other

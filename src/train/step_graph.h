@@ -30,8 +30,8 @@ class StepGraph {
     bool replay(const Pass& pass, Tensor input);
     // If the ops were recorded: ends the recording and replays it.
     void end();
-    // Handles an error before end(). If recording failed with kAuto, nothing is recorded any more
-    // and the ops must be called again. Otherwise rethrows the error.
+    // Handles an error before end(). If recording failed with kAuto, the ops must be called again,
+    // now and later without recording. Otherwise rethrows the error.
     void give_up(const Error& error);
 
     // The reason why kAuto stopped recording, returned once; else "".

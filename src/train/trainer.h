@@ -44,9 +44,8 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-    // The model must be planned with backward pass (a pipeline's stage: Model::expect). Larger
-    // batches go through it in micro-batches (pieces.h). `stop` is polled once per step; its signal
-    // reaches all ranks with the sums of the step. All must outlive the trainer.
+    // The model must be planned with backward pass (a pipeline's stage: Model::expect). `stop` is
+    // polled once per step; its signal reaches all ranks. All must outlive the trainer.
     Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
             Model& model, Optimizer& optimizer, std::function<int()> stop);
 
@@ -58,13 +57,11 @@ class Trainer {
     // With --sync-every above 1, each rank trains by itself between two calls of gather().
     bool local() const { return sync_->is_local(); }
     bool gathers() const { return sync_->gathers(); }
-    // To be called in the same step on every rank. Makes weights and optimizer state equal. If
-    // local(), returns the sums of all ranks since the last call. Blocks. Throws Error if a peer is
-    // lost; then the weights may still differ between ranks.
+    // In the same step on every rank: makes weights and optimizer state equal. Returns the sums of
+    // all ranks since the last call, if local(). Blocks. Throws Error if a peer is lost.
     Sums gather(const Position& at);
-    // To be called after a local step without gather(): sends a fragment of the weights if it is
-    // due (--fragments) and receives the previous one. If sums of all ranks arrive with it, sets
-    // `sums` and returns the position up to which they count.
+    // After a local step without gather(): sends a fragment if it is due (--fragments) and receives
+    // the previous one. If sums arrive with it, sets `sums`; returns the position they count up to.
     std::optional<Position> stream(const Position& at, Sums& sums);
     Sync& sync() { return *sync_; }
     Pipeline* pipeline() { return pipeline_; }  // or null

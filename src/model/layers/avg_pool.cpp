@@ -1,6 +1,5 @@
 // AvgPool — adaptive average: each of P×Q outputs is the mean of its part of the image. Does
-// nothing to an image of P×Q pixels. WindowedAvgPool is a depthwise convolution with weights
-// 1/(R·S).
+// nothing to an image of P×Q pixels. WindowedAvgPool is a depthwise convolution by 1/(R·S).
 #include "src/model/layers/layers.h"
 
 namespace convoy {

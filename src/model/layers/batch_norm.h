@@ -43,8 +43,7 @@ class BatchNorm final : public Layer {
     Tensor grad(Tensor dy, const Pass& pass);
     void call_ready(GradListener& listener) const;
 
-    // Fusion::addend: set before plan_forward and forward; plan_backward and grad set the
-    // gradients.
+    // Fusion::addend: set before plan_forward, forward; gradients by plan_backward, grad.
     Value addend_value, addend_grad_value;
     Tensor addend, addend_grad;
 

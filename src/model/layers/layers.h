@@ -1,5 +1,4 @@
-// layers.h — the kinds of layers. Each is defined in the file of its name; a new kind needs its
-// file, a declaration here, and an entry in kLayerKinds.
+// layers.h — the kinds of layers: each has a file, a declaration here, and an entry in kLayerKinds.
 #pragma once
 
 #include "src/model/model_builder.h"
