@@ -1,4 +1,4 @@
-// optimizer.cpp — one pass over the arenas, bound by memory: SGD moves 20 bytes per weight.
+// optimizer.cpp — one pass over the arenas, bound by memory (SGD: 12 bytes read, 8 written).
 #include <algorithm>
 #include <bit>
 #include <cmath>

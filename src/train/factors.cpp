@@ -38,7 +38,7 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
         return "gradients are summed in shared memory";
     return fmt::format("{:.1f} MB per {} and step{}", sent / unit,
                        ring.around < ring.ranks ? "host" : "rank",
-                       as_factors.empty() ? ", all gradients as they are" : as_factors);
+                       as_factors.empty() ? ", no layer as factors" : as_factors);
 }
 
 Factors::Factors(const FactorChoice& layer, int64_t batch, Backend& backend,
