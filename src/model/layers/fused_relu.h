@@ -26,7 +26,7 @@ struct FusedRelu {
         if (dy.keep == Keep::kValues) dy = copy = plan.make(dy.shape);
         return dy;
     }
-    // If needs_grad().
+    // Call only if needs_grad().
     Tensor grad(Tensor dy, Tensor y, Backend& backend) const {
         if (copy) {
             backend.copy(copy.first(dy.N), dy);
