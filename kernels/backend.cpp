@@ -19,7 +19,7 @@ namespace convoy {
 namespace {
 
 std::vector<int> affinity_cpus() {
-    // The kernel refuses a set smaller than its own count of processors: grow until it fits.
+    // Linux rejects a set smaller than its number of processors: grow until the call succeeds.
     for (int bits = 1024; bits <= 1 << 20; bits *= 2) {
         cpu_set_t* set = CPU_ALLOC(bits);
         const size_t bytes = CPU_ALLOC_SIZE(bits);
@@ -35,7 +35,7 @@ std::vector<int> affinity_cpus() {
     return all;
 }
 
-// Processors that quota/period of one cgroup folder allow, rounded up; 0: no limit.
+// quota/period of one cgroup folder in processors, rounded up; 0: no limit.
 int quota_cpus(double quota, double period) {
     return quota > 0 && period > 0 ? std::max(1, int((quota + period - 1) / period)) : 0;
 }
@@ -51,8 +51,8 @@ int quota_of_v1(const std::string& folder) {
     return quota_file >> quota && period_file >> period ? quota_cpus(quota, period) : 0;
 }
 
-// The smallest limit on the way from our cgroup up to the root, if any. Inside a container the
-// path in /proc may be that of the host, so the mount's root is asked in any case.
+// The smallest limit from our cgroup up to the root. In a container the path in /proc may be the
+// host's, so the loop always ends with the root of the mount.
 int cgroup_cpus() {
     int limit = std::numeric_limits<int>::max();
     const auto ask = [&](int (*quota_of)(const std::string&), const std::string& mount,
@@ -96,7 +96,7 @@ int count_cores(std::span<const int> cpus, const std::string& folder) {
     return int(cores.size());
 }
 
-// "cuda" or "cuda:1": the index, 0 without one; -1 for anything else.
+// The index in "cuda:1", 0 for "cuda", -1 for anything else.
 static int cuda_index(const std::string& device) {
     if (device == "cuda") return 0;
     const std::string digits = device.starts_with("cuda:") ? device.substr(5) : "";
@@ -113,17 +113,17 @@ int count_gpus(std::string* why_none) {
     return 0;
 }
 
-// The GPU that `device` (not cpu, not simt) means; -1: none, since "" takes what there is.
+// The index of the GPU `device`; -1: there is no GPU and `device` is "", which also allows the CPU.
 static int gpu_of(const std::string& device, std::string* why_none) {
     const int index = device.empty() ? 0 : cuda_index(device);
-    if (index < 0)
-        fail("--device cannot be '", device, "': there are cpu, cuda, cuda:INDEX and simt");
+    if (index < 0) fail("--device cannot be '", device, "'; use cpu, cuda, cuda:INDEX or simt");
     const int gpus = count_gpus(why_none);
     if (index < gpus) return index;
     if (device.empty()) return -1;
-    if (gpus == 0) fail("--device ", device, ": there is no GPU: ", *why_none);
+    if (gpus == 0)
+        fail("--device ", device, ": no GPU can be used (", *why_none, "); use --device cpu");
     fail("--device ", device, ": this process may use ", counted(gpus, "GPU"),
-         ", counted from cuda:0");
+         "; the first is cuda:0");
 }
 
 std::string device_identity(const std::string& device) {
@@ -136,12 +136,10 @@ std::string device_identity(const std::string& device) {
 
 static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::string why = "") {
     if (options.precision == Precision::kTf32)
-        fail(
-            "--precision tf32 is for GPUs, and for --device simt; the CPU computes in fp32 or bf16",
-            why.empty() ? "" : "; ", why);
-    if (options.gemm == Gemm::kCublas)
-        fail("--gemm cublas: cuBLAS computes on GPUs alone, and this would run on the CPU",
+        fail("--precision tf32 needs a GPU or --device simt; use fp32 or bf16 on the CPU",
              why.empty() ? "" : "; ", why);
+    if (options.gemm == Gemm::kCublas)
+        fail("--gemm cublas needs a GPU; use --gemm own on the CPU", why.empty() ? "" : "; ", why);
     const Micro& micro = pick_micro(options.precision == Precision::kBf16);
     return std::make_unique<CpuBackend>(options, micro, std::move(why));
 }
@@ -149,11 +147,9 @@ static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::str
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
     if (device == "cpu") return make_cpu(options);
     if (device == "simt" && options.gemm == Gemm::kCublas)
-        fail(
-            "--gemm cublas: cuBLAS computes on GPUs alone; --device simt runs the program's own "
-            "kernels");
+        fail("--gemm cublas needs a GPU; use --gemm own with --device simt");
     if (device == "simt" && !simt::make_device_backend)
-        fail("--device simt: built without the emulator; `make trainer-simt` builds one with it");
+        fail("--device simt: built without the emulator; run `make trainer-simt` to build with it");
     if (device == "simt") return simt::make_device_backend(0, options);
     std::string why_none;
     const int index = gpu_of(device, &why_none);

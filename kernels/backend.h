@@ -1,19 +1,18 @@
-// backend.h — every operation that a device must have, declared once, with formula and shapes.
+// backend.h — every operation (op) that a device implements, declared once with formula and shapes.
 //
-// kernels/cpu/x.cpp and kernels/cuda/x.cu implement the same functions. Layers call these and know
-// no device. Rules for all of them:
+// kernels/cpu/x.cpp and kernels/cuda/x.cu implement the same functions. Layers call them and know
+// no device. Rules for all ops:
 //
 //   =  / +=     An op overwrites its output (=) unless its comment says += (gradients of weights).
 //   N = 0       Allowed: nothing is read, and outputs marked += stay as they are.
-//   in place    Only where the comment allows it.
+//   in place    Only if the comment allows it.
 //   blocking    An op may return before it is done. Ops run in the order of the calls; download()
-//               and synchronize() wait for all ops before them.
-//   errors      Shapes that do not fit throw Error (ENSURE). A second call with the same shapes
-//               allocates nothing.
+//               and synchronize() wait for all earlier ops.
+//   errors      Wrong shapes throw Error. A second call with the same shapes allocates nothing.
 //   exactness   Two runs with the same number of threads give the same bits.
-//   types       x, y, dx, dy, masks and residuals are activations: they and w have the type that
-//               activations() returns. dw, logits and every float* are fp32. The outputs of conv2d,
-//               linear and their grad_x may be fp32 as well. Sums are made in fp32.
+//   types       Activations (x, y, dx, dy, masks, residuals) and w have the type activations(). dw,
+//               logits and every float* are fp32. The outputs of conv2d, linear and their grad_x
+//               may be fp32 instead. Sums are accumulated in fp32.
 //
 // "Cost" counts a multiply-add as two operations, and the numbers read from or written to memory.
 #pragma once
@@ -30,8 +29,7 @@ namespace convoy {
 class SpanSink;  // src/base/trace.h
 class Track;
 
-// The window of a convolution or a pool; rows and columns may differ. Padding at the end may exceed
-// that at the beginning by `extra`.
+// The window of a convolution or a pool. `extra` is additional padding at the end (bottom, right).
 // Output rows P = ⌊(H + 2·pad_h + extra_h − size_h) / stride_h⌋ + 1; columns Q likewise.
 struct Window {
     int size_h = 1, size_w = 1;
@@ -47,7 +45,7 @@ struct Window {
     bool operator==(const Window&) const = default;
 };
 
-// A function that bends at 0. Its gradient follows from its output y.
+// An activation function that has a bend at 0. Its gradient is computed from its output y.
 struct Rectifier {
     enum Kind {
         kRelu,       // max(0, x)
@@ -62,7 +60,7 @@ struct Rectifier {
 // of the batch; bounds.front() is 0 and bounds.back() is N.
 using GroupBounds = std::span<const int>;
 
-// Which statistics batch norm needs of a tensor with C channels, and where they go.
+// Which statistics batch norm needs from a tensor with C channels, and where they are written.
 struct Moments {
     GroupBounds groups;
     float eps = 0;
@@ -70,44 +68,43 @@ struct Moments {
     float* sums = nullptr;       // 2 × C
 };
 
-// What softmax_cross_entropy adds up over a batch. Floats, since they are summed with the
-// gradients; counts are exact up to 2^24 images.
+// The sums that softmax_cross_entropy adds to. They are floats because they are summed over the
+// ranks together with the gradients; counts are exact up to 2^24 images.
 struct BatchSums {
     static constexpr int kFloats = 3;
-    enum : int { kLoss = 0, kCorrect = 1, kTop5 = 2 };  // places in the array of sums
+    enum : int { kLoss = 0, kCorrect = 1, kTop5 = 2 };  // index in the array of sums
 };
 
-// A second label for each image, where images are mixed, and the part of the first one.
+// For mixed images (mixup): the second label of each image, and the weight of the first label.
 struct MixedLabels {
     std::span<const int32_t> second = {};    // N, or none
     std::span<const float> first_part = {};  // N, from 0 to 1
 };
 
-// Which random numbers an op draws: those of Random(seed, epoch, …) in src/base/random.h.
+// An op draws the numbers of Random(seed, epoch, …) in src/base/random.h.
 struct Draws {
     uint64_t seed = 0;
     uint32_t epoch = 0;
 };
 
-// One training step as the optimizer's ops see it, in device memory. The host sets it before the
-// step; check_finite() and clip() find scale, first_bad, clip and norm.
+// The state of one training step for the optimizer's ops, in device memory. The host sets it before
+// the step; check_finite() sets scale and first_bad, clip() sets clip and norm.
 struct StepState {
     float lr = 0;                // learning rate
     float bias1 = 1, bias2 = 1;  // AdamW's 1−β1^t and 1−β2^t, its steps t counted from 1
     float scale = 0;             // 1/images; 0: the step must change nothing
-    float clip = 1, norm = 0;    // factor of the gradients beside scale; their norm before that
-    float part = 1;              // of the weights in their moving average
+    float clip = 1, norm = 0;    // a second factor of the gradients; their norm before clipping
+    float part = 1;              // weight of the current weights in their moving average
     int64_t first_bad = -1;      // index of the first number that is not finite, or -1
 };
 
 // Ops recorded after Backend::record(). Must be destroyed before its backend.
 class Recording {
  public:
-    virtual ~Recording() = default;  // before end(): drops what was recorded
-    virtual void end() = 0;          // ops called from now on run again
-    // Runs all of them in one launch with the recorded arguments; the contents of host memory
-    // (labels, draws, sample_ids, group bounds) are read again. Returns false and does nothing if
-    // the scratch memory they use has been reallocated since.
+    virtual ~Recording() = default;  // before end(): discards the recording
+    virtual void end() = 0;          // later ops run again instead of being recorded
+    // Runs the recorded ops in one launch. Host memory (labels, draws, sample_ids, group bounds) is
+    // read again. Returns false and does nothing if scratch memory has been reallocated since.
     virtual bool replay() = 0;
 };
 
@@ -118,9 +115,9 @@ class Backend {
     // ---- the device ------------------------------------------------------------------------
 
     virtual std::string name() const = 0;         // "cpu", "cuda:0", "simt"
-    virtual std::string description() const = 0;  // one line for the start table: what was chosen
+    virtual std::string description() const = 0;  // a line for the table printed at the start
     virtual int threads() const = 0;              // compute threads; 1 on a GPU
-    // The type of activations and their gradients in memory.
+    // The type of activations and of their gradients.
     virtual Type activations() const { return Type::kFloat32; }
 
     // Zeroed device memory, 64-byte aligned, owned by the backend and released with it.
@@ -130,15 +127,15 @@ class Backend {
     }
     // Host memory that the device can copy from quickly (pinned); owned and released as above.
     virtual float* alloc_host(size_t elems) = 0;
-    // How many blocks these two have given; and gives back all that came after the first `count`.
+    // The number of blocks allocated so far; release_after() frees all but the first `count`.
     virtual size_t blocks() const = 0;
     virtual void release_after(size_t count) = 0;
     // Copies `host` (from alloc_host) to `device` and returns `device`. A device that reads host
     // memory returns `host` and copies nothing. Valid until the next call with the same `device`.
     virtual const float* to_device(const float* host, float* device, size_t elems) = 0;
 
-    // Starts the same copy beside the ops; until wait_upload() no op may use `device`, and `host`
-    // must not change. Does nothing where to_device() copies nothing.
+    // Starts the same copy in parallel to the ops. Until wait_upload() no op may use `device`, and
+    // `host` must not change. Does nothing if to_device() copies nothing.
     virtual void start_upload(const float*, float*, size_t) {}
     virtual void wait_upload() {}
 
@@ -153,28 +150,24 @@ class Backend {
     virtual size_t device_bytes() const { return 0; }
     // Whether the CPU may read and write device memory (the ring then sums in place).
     virtual bool host_visible() const = 0;
-    // Starts copying what the ops called so far leave in `device` to `host` (from alloc_host),
-    // beside later ops. wait_download(the number returned) blocks until it is done; copies end in
-    // the order of the calls.
+    // Starts copying `device`, after the ops called so far, to `host` (from alloc_host), in
+    // parallel to later ops. wait_download(the number) blocks until it and earlier copies end.
     virtual int64_t start_download(float* host, const float* device, size_t elems) {
         download(host, device, elems * sizeof(float));
         return 0;
     }
     virtual void wait_download(int64_t) {}
-    // Where can_record(): ops called from here to Recording::end() are recorded instead of run.
-    // They must have run before with the same shapes and must not block; the host memory they are
-    // given must stay alive. One recording is made at a time; several may be kept.
+    // If can_record(): ops from here to Recording::end() are recorded instead of run. They must
+    // have run before with the same shapes and must not block; their host memory must stay alive.
     virtual bool can_record() const { return false; }
     virtual std::unique_ptr<Recording> record() { fail("device ", name(), " cannot record"); }
-    // Where ops go on after their calls: slices of its work go to these tracks from now on. Returns
-    // what is told which ops belong to which, good until the next call; else null. ops null: to
-    // none.
+    // For a device that runs ops after the calls: writes its times to these tracks; ops null:
+    // stops. Returns the sink that assigns ops to spans until the next call; other devices null.
     virtual SpanSink* trace(Track* ops, Track* uploads, Track* downloads) {
         return (void)ops, (void)uploads, (void)downloads, nullptr;
     }
-    // The peak of multiply-adds on registers, in 10⁹ operations a second, on all compute threads
-    // and in the precision of the ops: no op can exceed it. Takes about a millisecond. 0: not
-    // known.
+    // Measures the upper bound for every op: multiply-adds on registers on all compute threads, in
+    // 10⁹ operations per second and the precision of the ops; 0: not known. Takes about 1 ms.
     virtual double measure_peak_gflops() { return 0; }
 
     // ---- convolution -----------------------------------------------------------------------
@@ -182,15 +175,15 @@ class Backend {
     // y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
     //   x N×H×W×C, w K×R×S×C, b K or null, y N×P×Q×K. act is max(0,·) if relu, else nothing.
     //   Pixels outside of x count as 0.            Cost 2·N·P·Q·K·R·S·C; x, w read, y written.
-    // Depthwise if w has one channel and x K of them: channel k of y reads channel k of x alone, in
-    // all three ops. Such a y or dx is of the type of activations. Bound by memory.
+    // Depthwise if w has one channel and x has K: channel k of y reads only channel k of x, in all
+    // three ops. Then y and dx have the type activations(), and the ops are bound by memory.
     // If of_y is given, also computes moments(y, *of_y); a GPU does so before y leaves registers.
     virtual void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                         const Moments* of_y = nullptr) = 0;
 
     // dx[n,h,w,c] = Σ dy[n,p,q,k] · w[k,r,s,c] over all (p,q,k,r,s) that read x[n,h,w,c]
-    //   With a mask (of x's shape) dx is 0 where mask <= 0. The mask is x itself if x is the output
-    //   of a relu; this saves a pass.                                          Cost as conv2d.
+    //   With a mask (of x's shape) dx is 0 where mask <= 0. If x is the output of a relu, x is the
+    //   mask: this saves the pass of relu_grad.                                Cost as conv2d.
     virtual void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) = 0;
 
     // dw[k,r,s,c] += Σ_npq dy[n,p,q,k] · x[n, p·stride+r−pad, q·stride+s−pad, c]
@@ -199,7 +192,7 @@ class Backend {
 
     // ---- linear ----------------------------------------------------------------------------
 
-    // y[n,k] = act(b[k] + Σ_c x[n,c] · w[k,c])   x N×C, an image H×W×C being one row of H·W·C;
+    // y[n,k] = act(b[k] + Σ_c x[n,c] · w[k,c])   x N×C (an image H×W×C is a row of H·W·C numbers),
     //   w K×1×1×C, b K or null, y N×1×1×K.                       Cost 2·N·K·C; w read once.
     virtual void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) = 0;
     // dx[n,c] = Σ_k dy[n,k] · w[k,c], masked as in conv2d_grad_x.
@@ -214,9 +207,8 @@ class Backend {
     //   mean_rstd[g][0][c] = mean    mean_rstd[g][1][c] = rstd = 1/√(var + eps)
     //   sums[c]     += (images of g) · mean
     //   sums[C + c] += (images of g) · var · M/(M−1)             (M−1 taken as 1 if M is 1)
-    // The running statistics are made of the sums over all ranks, divided by the global count of
-    // images: the same on one rank as on many. mean_rstd of a group without images is unspecified.
-    //                                                                       Cost 1 read of x.
+    // The running statistics are computed from these sums over all ranks, so they are the same on
+    // one rank as on many. mean_rstd of an empty group is undefined.    Cost 1 read of x.
     virtual void moments(Tensor x, const Moments& to) = 0;
 
     // y = act(gamma·(x − mean)·rstd + beta + residual)         residual may be null (not added)
@@ -247,43 +239,42 @@ class Backend {
 
     // x = f(x), in place.
     virtual void relu(Tensor x, Rectifier f = {}) = 0;
-    // dy = dy·f'(x), in place; y = f(x) tells f'. Of max(0, x): dy where y > 0, else 0.
+    // dy = dy·f'(x), in place; f' is computed from y = f(x). For max(0, x): dy if y > 0, else 0.
     virtual void relu_grad(Tensor y, Tensor dy, Rectifier f = {}) = 0;
     // x += y, the same shape.
     virtual void add(Tensor x, Tensor y) = 0;
-    // Between two tensors of the same pixels, the narrower of which is channels
-    // [first, first + its C) of the wider:   to = from, or to += from if add.
+    // to = from, or to += from if add. Both have the same N, H, W; the tensor with fewer channels
+    // corresponds to channels [first, first + its C) of the other.
     virtual void copy_channels(Tensor to, Tensor from, int first, bool add = false) = 0;
 
     // y[n,p,q,c] = max of x over the window; padding never wins, and pad ≤ size/2.
     //   argmax[n,p,q,c] = r·S + s of the first maximum in row order, in a byte: R·S ≤ 256.
     virtual void max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) = 0;
-    // dx[n,h,w,c] = Σ dy over the windows whose maximum it is, masked as in conv2d_grad_x.
+    // dx[n,h,w,c] = Σ dy over the windows whose maximum is x[n,h,w,c]; mask as in conv2d_grad_x.
     virtual void max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, Tensor mask,
                                Tensor dx) = 0;
 
     // Adaptive average: y[n,p,q,c] = mean of x over rows [⌊p·H/P⌋, ⌈(p+1)·H/P⌉), columns likewise.
-    // P = Q = 1 is global average pooling.
     virtual void avg_pool(Tensor x, Tensor y) = 0;
     virtual void avg_pool_grad(Tensor dy, Tensor dx) = 0;
 
     // Dropout, in place: x[n,i] = keep(n,i) ? x[n,i]/(1−p) : 0, where keep(n,i) is
     //   uniform draw i of Random(seed, epoch, sample_ids[n], purpose) >= p.
-    // The mask of a sample is the same wherever it is trained. The gradient is the same call on dy,
-    // so no mask is stored. draws and sample_ids (N numbers) are host memory.
+    // A sample has the same mask on every rank. The gradient is the same call on dy, so no mask is
+    // stored. draws and sample_ids (N numbers) are in host memory.
     virtual void dropout(Tensor x, float p, const Draws& draws,
                          std::span<const uint64_t> sample_ids, uint16_t purpose) = 0;
 
     // ---- loss ------------------------------------------------------------------------------
 
-    // For each image with label t: target = (1−s)·onehot(t) + s/C, s the label smoothing; where t
-    // is mixed with a second label, onehot(t) = part·onehot(first) + (1−part)·onehot(second), and t
-    // in what follows is the one with the larger part (the first of two equal ones):
+    // For each image with label t: target = (1−s)·onehot(t) + s/C, s the label smoothing. For mixed
+    // images onehot(t) is part·onehot(first) + (1−part)·onehot(second), and t below is the label
+    // with the larger part (the first label if both are equal):
     //   loss_n   = −Σ_c target[c]·log softmax(logits[n])[c]
     //   dlogits  = softmax(logits[n]) − target          the gradient of the sum, not of the mean
     //   sums[0] += Σ loss_n, sums[1] += images whose label has rank 1, sums[2] += rank ≤ 5
-    //   (rank = 1 + classes with a greater logit, or with an equal one and a smaller index)
-    // logits N×1×1×C; labels N numbers in host memory, mixed too; dlogits null in evaluation.
+    //   (rank = 1 + classes with a greater logit, or with an equal logit and a smaller index)
+    // logits N×1×1×C; labels and mixed (N numbers each) in host memory; dlogits null in evaluation.
     virtual void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
                                        float smoothing, Tensor dlogits, float* sums,
                                        const MixedLabels& mixed = {}) = 0;
@@ -292,24 +283,23 @@ class Backend {
 
     // ---- optimizer: over a slice of the arenas, n floats -------------------------------------
 
-    // Decides whether this step may change the weights. x: all that must be finite (gradient sums).
+    // Decides whether this step may change the weights. x: the numbers that must be finite.
     //   step->first_bad = the first i in [0, n) for which x[i] is NaN or infinite, or -1
     //   step->scale     = first_bad < 0 and *images > 0 ? 1 / *images : 0
-    // The updates below change nothing if step->scale is 0. `images` and `step` are device memory,
-    // so the host need not wait for the outcome.
+    // The updates below change nothing if step->scale is 0. `images` and `step` are in device
+    // memory, so the host need not wait for the result.
     virtual void check_finite(const float* x, size_t n, const float* images, StepState* step) = 0;
-    // *sum = Σ x², added in an order that does not depend on the number of threads.
+    // *sum = Σ x², in an order that does not depend on the number of threads.
     virtual void sum_squares(const float* x, size_t n, float* sum) = 0;
-    // As PyTorch's clip_grad_norm_, where `squares` is the sum of squares of the gradient sums:
+    // Like PyTorch's clip_grad_norm_; `squares` is the sum of squares of the gradient sums:
     //   step->norm = scale·√squares; step->clip = min(1, limit/(norm + 1e-6))
     virtual void clip(const float* squares, float limit, StepState* step) = 0;
-    // SGD as PyTorch's: g' = scale·clip·g + weight_decay·w; v = momentum·v + g'
+    // SGD as in PyTorch: g' = scale·clip·g + weight_decay·w; v = momentum·v + g'
     //   w −= lr·(nesterov ? g' + momentum·v : v)     One pass: reads w, g, v, writes w, v.
-    // In this op and the next, lr is step->lr · rate.
-    // v starts as 0, which equals PyTorch's start (v = g' at the first step).
+    // lr is step->lr · rate, also in adamw(). v starts as 0, so v = g' at the first step.
     virtual void sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
                      float momentum, float weight_decay, bool nesterov, float rate = 1) = 0;
-    // AdamW (Loshchilov, Hutter 2019) as PyTorch's:
+    // AdamW (Loshchilov, Hutter 2019) as in PyTorch:
     //   w −= lr·weight_decay·w; g' = scale·clip·g; m = β1·m + (1−β1)·g'; v = β2·v + (1−β2)·g'²
     //   w −= lr · (m/bias1) / (√(v/bias2) + eps)
     virtual void adamw(float* w, const float* g, float* m, float* v, size_t n,
@@ -324,20 +314,19 @@ class Backend {
     virtual void axpby(float a, const float* x, float b, float* y, size_t n) = 0;
 };
 
-// How 3x3 and 5x5 convolutions of stride 1 are computed: by Winograd's method, directly, or by
-// whichever the backend expects to be faster (CPU: winograd_pays in kernels/cpu/winograd.cpp).
+// How 3x3 and 5x5 convolutions of stride 1 are computed: by Winograd's method, directly, or by the
+// method that the backend expects to be faster (CPU: winograd_pays in kernels/cpu/winograd.cpp).
 enum class ConvMethod { kAuto, kWinograd, kDirect };
 
-// What convolutions and linear layers multiply in. tf32 (10 bits of mantissa) and bf16 (7 bits) use
-// the tensor cores of a GPU, bf16 the tile unit of a CPU: tf32 rounds as it multiplies, and is for
-// GPUs; with bf16 the activations and a copy of the weights are bf16 in memory. Sums, weights and
-// their gradients are always fp32.
+// The type in which convolutions and linear layers multiply. tf32 (10 bits of mantissa, GPU only)
+// rounds the operands of each product. With bf16 (7 bits) the activations and a copy of the weights
+// are bf16 in memory. Sums, weights and gradients of weights are always fp32.
 enum class Precision { kFp32, kTf32, kBf16 };
 constexpr const char* name_of(Precision precision) {
     return precision == Precision::kFp32 ? "fp32" : precision == Precision::kTf32 ? "tf32" : "bf16";
 }
 
-// Which products linear layers use on a GPU: ours, or NVIDIA's cuBLAS if it is installed.
+// Linear layers on a GPU: our kernels, or NVIDIA's cuBLAS if it is installed.
 enum class Gemm { kOwn, kCublas };
 
 struct BackendOptions {
@@ -347,27 +336,21 @@ struct BackendOptions {
     Gemm gemm = Gemm::kOwn;
 };
 
-// device: "cpu", "cuda", "cuda:1", "simt", or "" for the best there is. Throws if there is none
-// such.
+// device: "cpu", "cuda", "cuda:1", "simt", or "" for a GPU if there is one, else the CPU.
 std::unique_ptr<Backend> make_backend(const std::string& device,
                                       const BackendOptions& options = {});
 
-// The number of GPUs that this process may use (CUDA_VISIBLE_DEVICES counts). If 0, *why_none says
-// why.
+// GPUs that this process may use (see CUDA_VISIBLE_DEVICES). If 0, *why_none is the reason.
 int count_gpus(std::string* why_none = nullptr);
 // The UUID of a GPU, as `nvidia-smi -L` prints it: the same under any index and in any container.
-// "" for the CPU; one of this process for "simt". `device` and errors as in make_backend. Allocates
-// nothing on the GPU.
+// "" for the CPU; unique to this process for "simt". Does not allocate on the GPU.
 std::string device_identity(const std::string& device);
 
-// Processors this process may use: the smaller of its affinity mask and its cgroup's quota
-// (rounded up), at least 1.
+// Processors this process may use: the smaller of affinity mask and cgroup quota (rounded up).
 int available_cpus();
-// The same in physical cores: the default number of compute threads, since hyperthreads share the
-// units that multiply.
+// The same in physical cores, since hyperthreads share multipliers: the default of --threads.
 int available_cores();
-// Cores that these processors belong to, by the lists of siblings in `folder`; a processor without
-// a list counts as a core.
+// The cores of these processors, from the lists of siblings in `folder`; without a list, each one.
 int count_cores(std::span<const int> cpus, const std::string& folder = "/sys/devices/system/cpu");
 // Which backends this program was linked with, for --version.
 std::string built_backends();

@@ -1,5 +1,4 @@
-// shapes.h — the checks that every backend makes of its arguments' shapes, before it touches
-// memory.
+// shapes.h — how every backend checks the shapes of its arguments before it touches memory.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 
 namespace convoy {
 
-// dx is 0 where mask <= 0; no mask is fine. Parts of sums are stored in dx before the mask is read.
+// dx must not be the mask: partial sums are stored in dx before the mask is read. mask may be null.
 inline void check_mask(Tensor mask, Tensor dx) {
     ENSURE(!mask || mask.data != dx.data, "dx would be written over its mask, ",
            mask.shape().text());
@@ -28,7 +27,7 @@ inline void check_copy(Tensor to, Tensor from) {
     ENSURE(to.elems() == from.elems(), "from ", from.shape().text(), " to ", to.shape().text());
 }
 
-// The narrower is a part of the wider's channels.
+// The tensor with fewer channels corresponds to some channels of the other.
 inline void check_channels(Tensor to, Tensor from, int first) {
     const int narrow = std::min(to.C, from.C), wide = std::max(to.C, from.C);
     ENSURE(to.N == from.N && to.H == from.H && to.W == from.W && first >= 0 &&
@@ -36,7 +35,7 @@ inline void check_channels(Tensor to, Tensor from, int first) {
            "from ", from.shape().text(), " to ", to.shape().text(), ", channels from ", first);
 }
 
-// Each output channel reads one channel of x, its own.
+// Each output channel k reads only channel k of x.
 inline bool is_depthwise(Tensor x, Tensor w) { return w.C == 1 && x.C > 1; }
 
 inline void check_conv2d(Tensor x, Tensor w, Window window, Tensor y) {

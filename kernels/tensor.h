@@ -1,9 +1,8 @@
-// tensor.h — a view of numbers with a shape. It never owns: memory belongs to a Backend.
+// tensor.h — a view of numbers with a shape. It never owns memory, which belongs to a Backend.
 //
 // One layout from the decoded JPEG to the logits: NHWC, the channel fastest. Weights of a
-// convolution are K×R×S×C (so N is K, H is R, W is S), of a linear layer out×in (N×1×1×C).
-//
-// Letters with one meaning everywhere; in lower case an index along it:
+// convolution are K×R×S×C (so N is K, H is R, W is S), of a linear layer out×in (N×1×1×C). Each
+// letter has one meaning everywhere; the lower-case letter is an index along that dimension:
 //   N    images of the batch          K    output channels
 //   H W C  input rows, columns, channels   P Q  output rows, columns
 //   R S  filter rows, columns         x y w  input, output, weights; dx dy dw  their gradients
@@ -26,8 +25,7 @@ struct Shape {
     std::string text() const { return cat(N, "x", H, "x", W, "x", C); }
 };
 
-// What the numbers are in memory: floats, or their upper halves (1 bit of sign, 8 of exponent, 7 of
-// mantissa).
+// Floats, or their upper halves (bfloat16: 1 bit of sign, 8 of exponent, 7 of mantissa).
 enum class Type : uint8_t { kFloat32, kBfloat16 };
 constexpr size_t bytes_of(Type type) { return type == Type::kFloat32 ? 4 : 2; }
 constexpr const char* name_of(Type type) { return type == Type::kFloat32 ? "fp32" : "bf16"; }
@@ -37,7 +35,7 @@ struct Tensor {
     int N = 0, H = 1, W = 1, C = 1;
     Type type = Type::kFloat32;
 
-    Tensor(std::nullptr_t = nullptr) {}  // none, where an op takes one or none
+    Tensor(std::nullptr_t = nullptr) {}  // no tensor, for an optional argument
     Tensor(float* data, int N, int H, int W, int C) : data(data), N(N), H(H), W(W), C(C) {}
     Tensor(float* data, Shape s) : Tensor(data, s, Type::kFloat32) {}
     Tensor(void* data, Shape s, Type type)
@@ -48,12 +46,12 @@ struct Tensor {
     size_t bytes() const { return elems() * bytes_of(type); }
     explicit operator bool() const { return data != nullptr; }
 
-    // The numbers, where they are floats.
+    // Throws Error if the numbers are not floats.
     float* floats() const {
         ENSURE(type == Type::kFloat32, "a tensor ", shape().text(), " of ", name_of(type));
         return static_cast<float*>(data);
     }
-    // The same numbers in another shape; of the first images only.
+    // The same memory in another shape, or only its first images.
     Tensor as(Shape shape) const { return {data, shape, type}; }
     Tensor first(int images) const { return {data, {images, H, W, C}, type}; }
     // Images [begin, end).
@@ -63,7 +61,7 @@ struct Tensor {
     }
 };
 
-// The numbers of a tensor that must hold this type; null where there is no tensor.
+// The numbers of a tensor, which must have type T; null if there is no tensor.
 template <class T>
 T* numbers(Tensor x) {
     constexpr Type type = sizeof(T) == sizeof(float) ? Type::kFloat32 : Type::kBfloat16;

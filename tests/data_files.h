@@ -1,4 +1,4 @@
-// data_files.h — files that a test makes, and --data opened on them.
+// data_files.h — writes files for tests and opens them with --data.
 #pragma once
 
 #include <filesystem>

@@ -1,8 +1,6 @@
-// device.h — which device runs the CUDA kernels in tests: the emulator, or a GPU.
-//
-// Without CONVOY_TEST_DEVICE it is the emulator; tests of single ops (each_backend) run on the CPU
-// and on a GPU as well. With CONVOY_TEST_DEVICE=cuda:0 a GPU takes the place of the emulator, and
-// each_backend runs on it alone. Such test cases are in the suite `device` (run_tests -ts=device).
+// device.h — which device runs the CUDA kernels in tests: the emulator, or with CONVOY_TEST_DEVICE=
+// cuda:0 a GPU. By default, tests of single ops (each_backend) also run on the CPU and on a GPU.
+// These test cases are in the suite `device` (run_tests -ts=device).
 #pragma once
 
 #include <cstdlib>
@@ -12,13 +10,12 @@
 
 namespace convoy {
 
-// What CONVOY_TEST_DEVICE says; "" without it.
 inline std::string given_test_device() {
     const char* name = std::getenv("CONVOY_TEST_DEVICE");
     return name ? name : "";
 }
 
-// "simt", or the GPU that was asked for; throws Error where it cannot be used.
+// "simt", or the GPU in CONVOY_TEST_DEVICE; throws Error if it cannot be used.
 inline std::string kernel_device() {
     static const std::string device = [] {
         const std::string given = given_test_device();

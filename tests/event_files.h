@@ -1,4 +1,4 @@
-// event_files.h — a strict reader of TensorBoard's files, for what the program writes.
+// event_files.h — a strict reader of TensorBoard files, to check what the program writes.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace convoy {
 
-// The records of a file of TensorBoard's: their checksums must be right, and nothing may follow.
+// The records of a file. Checksums must be right, and nothing may follow the last record.
 inline std::vector<std::string> events_of(const std::string& path) {
     const std::string file = read_file(path);
     const auto number = [&]<class T>(size_t at, T value) {
@@ -42,7 +42,7 @@ inline uint64_t step_of(const std::string& event) {
     const auto step = proto_all(event, 2);
     return step.empty() ? 0 : step[0].value;
 }
-// Step and value of each point of a curve, in the order of files and records.
+// (step, value) of each point of a curve, in the order of files and records.
 inline std::vector<std::pair<uint64_t, float>> points(const std::string& folder,
                                                       const std::string& tag) {
     std::vector<std::pair<uint64_t, float>> all;

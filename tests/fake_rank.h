@@ -1,4 +1,4 @@
-// fake_rank.h — a rank played by the test, message by message, so that it can go wrong at will.
+// fake_rank.h — a mock rank that sends single messages, so that a test can send wrong ones.
 #pragma once
 
 #include "net/connection.h"
@@ -26,7 +26,7 @@ class FakeRank {
         say(control_, wire::encode(join));
     }
     Message hear_next() { return hear(control_); }
-    // Reads on until a message of this type comes.
+    // Skips messages until one of this type arrives.
     Message await(wire::Type type) {
         for (;;) {
             Message message = hear(control_);
@@ -50,7 +50,7 @@ class FakeRank {
         say(edge_, wire::encode(wire::Edge{welcome_.job, rank_, 0, welcome_.generation}));
         CHECK(hear(edge_).header.type == wire::Type::edge);
     }
-    // As if the answer to its EDGE had not come. Returns whether one comes now.
+    // Connects again as if the answer to EDGE had been lost. Returns whether an answer arrives.
     bool dials_again() {
         const auto to = edge_.remote_endpoint();
         edge_.close();
@@ -69,7 +69,7 @@ class FakeRank {
         await(wire::Type::generation);
     }
     void beat(const wire::Heartbeat& beat) { say(control_, wire::encode(beat)); }
-    // As a header of a collective, with its sum.
+    // Sends a collective's header with its checksum.
     void send_header(std::span<const std::byte> bytes) {
         const uint64_t sum = stream_sum(bytes);
         asio::write(edge_, asio::buffer(bytes.data(), bytes.size()));

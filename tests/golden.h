@@ -1,4 +1,4 @@
-// golden.h — reading the bytes that golden_images.h holds as digits.
+// golden.h — decodes the hexadecimal digits of golden_images.h.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// hosts.h — hosts of their own on one machine: network namespaces (tools/hosts). Where they cannot
-// be made (no root, no ip) the test says so and is left out.
+// hosts.h — virtual hosts (network namespaces, tools/hosts). If they cannot be created (no root, no
+// ip), the test prints a message and is skipped.
 #pragma once
 
 #include <fcntl.h>
@@ -18,29 +18,29 @@ class Hosts {
  public:
     explicit Hosts(int count) : set_(cat("test", getpid())) {
         made_ = geteuid() == 0 && access("tools/hosts", X_OK) == 0 && script(cat("up ", count));
-        if (!made_) MESSAGE("left out: network namespaces cannot be made here");
+        if (!made_) MESSAGE("skipped: cannot create network namespaces");
     }
     ~Hosts() {
         if (made_) script("down");
     }
     bool made() const { return made_; }
-    // `said`: a file for what it prints.
+    // said: a file for the output.
     bool run(int host, const std::string& command, const std::string& said = "/dev/null") {
         return script(cat("run ", host, " ", command), said);
     }
-    // The host's cable, at the switch.
+    // Plugs or unplugs the host's cable at the switch.
     bool plug(int host, bool in) {
         return system(cat("ip netns exec ", set_, "-switch ip link set port", host,
                           in ? " up" : " down")
                           .c_str()) == 0;
     }
-    // The host receives nothing from now on; what it sends arrives.
+    // From now on the host receives nothing; what it sends still arrives.
     bool deafen(int host) {
         return system(cat("ip netns exec ", set_, "-switch tc qdisc add dev port", host,
                           " root bfifo limit 1")
                           .c_str()) == 0;
     }
-    // A cable between two hosts beside the switch; both ends have this name.
+    // Adds a cable between two hosts, not through the switch; `name` is the interface on both ends.
     bool cable(int one, int other, const std::string& name) {
         return system(cat("ip link add ", name, " netns ", set_, "-", one, " type veth peer name ",
                           name, " netns ", set_, "-", other)
@@ -48,7 +48,7 @@ class Hosts {
                run(one, cat("ip link set ", name, " up")) &&
                run(other, cat("ip link set ", name, " up"));
     }
-    // Moves the calling process to the host; `names` becomes its /etc/hosts if not empty.
+    // Moves this process to the host and, if `names` is not empty, replaces /etc/hosts by it.
     void enter(int host, const std::string& names) const {
         const int space = open(cat("/var/run/netns/", set_, "-", host).c_str(), O_RDONLY);
         if (space < 0 || setns(space, CLONE_NEWNET) != 0) fail("cannot enter host ", host);

@@ -1,4 +1,4 @@
-// http_server.h — an HTTP server in this process that behaves, and misbehaves, as its path says.
+// http_server.h — an HTTP server in this process, whose path selects correct or faulty behaviour.
 #pragma once
 
 #include <arpa/inet.h>
@@ -20,15 +20,14 @@
 namespace convoy {
 
 struct HttpRequest {
-    std::string path, text;       // text: all of the head
-    uint64_t begin = 0, end = 0;  // of the range, end excluded
-    int number = 0;               // of this path, from 0
+    std::string path, text;       // text: the whole head
+    uint64_t begin = 0, end = 0;  // the range [begin, end)
+    int number = 0;               // of the request, per path, from 0
 };
 
 class HttpServer {
  public:
-    // What to send for a request; the connection is closed behind it where `close` is set. It stays
-    // silent for as long as the client does where `stall` is.
+    // The answer. close: then closes the connection. stall: then waits until the client gives up.
     struct Reply {
         std::string bytes;
         bool close = false, stall = false;
@@ -61,7 +60,7 @@ class HttpServer {
     uint64_t sent() const { return sent_; }
 
  private:
-    // Readable within a moment, or the end.
+    // Whether the socket becomes readable before the server ends.
     bool wait(int socket) {
         pollfd entry{socket, POLLIN, 0};
         while (!stopping_)
@@ -87,7 +86,7 @@ class HttpServer {
             if (end == input.npos) continue;
             const Reply reply = handler_(parse(input.substr(0, end + 4)));
             input.erase(0, end + 4);
-            sent_ += reply.bytes.size();  // first: whoever has it all finds it counted
+            sent_ += reply.bytes.size();  // before sending, so that the client finds it counted
             size_t at = 0;
             for (ssize_t m = 0; at < reply.bytes.size() && m >= 0;
                  at += size_t(std::max<ssize_t>(m, 0)))
@@ -121,7 +120,7 @@ class HttpServer {
     std::atomic<uint64_t> sent_ = 0;
     std::mutex mutex_;
     std::map<std::string, int> numbers_;
-    std::vector<std::thread> threads_;  // of connections; written by acceptor_ alone
+    std::vector<std::thread> threads_;  // of connections; only acceptor_ changes it
     std::thread acceptor_;
 };
 

@@ -1,4 +1,4 @@
-// mma_kernels.h — one warp that does one tensor core instruction, for the tests of its layout.
+// mma_kernels.h — one warp runs one tensor core instruction, to test its layout.
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,21 @@
 
 namespace convoy {
 
-// Of the emulator in simt, of GPU 0 in cuda; null in a build without nvcc.
+// simt: on the emulator; cuda: on GPU 0, null in a build without nvcc.
 struct MmaKernels {
     // d + a·b by one mma: a 16×depth, b depth×8, d 16×8; in tf32 the depth is 8, in bf16 16.
     std::vector<float> (*one_mma)(bool bf16, const std::vector<float>& a,
                                   const std::vector<float>& b, const std::vector<float>& d);
 
-    // The four words of each lane, of 4 matrices of 8×8 16-bit numbers.
+    // The four words that each lane loads from 4 matrices of 8×8 16-bit numbers.
     std::vector<uint32_t> (*one_load)(bool transposed, const std::vector<uint16_t>& matrices);
 
-    // 32 threads copy 3 × 16 bytes each, in groups of 1 and 2; the third is not there. What a
-    // thread reads after: the requests, a wait that leaves one group pending, a wait for all.
-    // [read][thread][12]
+    // 32 threads copy 3 × 16 bytes each, in groups of 1 and 2; the third source does not exist.
+    // Returns [read][thread][12]: what a thread reads after the requests, after a wait that leaves
+    // one group pending, after a wait for all.
     std::vector<float> (*copies_seen)(const std::vector<float>& x);
 
-    // cp.async of 16 bytes from an address that is aligned to 4: an Error of the emulator.
+    // cp.async of 16 bytes from an address aligned to 4: the emulator throws Error.
     void (*copy_misaligned)();
 };
 namespace simt {

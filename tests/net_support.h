@@ -1,5 +1,4 @@
-// net_support.h — ranks as threads of one process, joined over loopback at a port that the system
-// picks.
+// net_support.h — ranks as threads of one process, connected over loopback at a free port.
 #pragma once
 
 #include <poll.h>
@@ -20,7 +19,7 @@
 
 namespace convoy {
 
-// A Log whose lines can be read back.
+// A Log whose lines a test can read.
 class Diary {
  public:
     Diary() : file_(std::tmpfile()), log_(file_) { REQUIRE(file_ != nullptr); }
@@ -29,8 +28,7 @@ class Diary {
     std::string text() {
         const auto end = Clock::now() + std::chrono::seconds(20);
         while (LogQueue::queued > 0 && Clock::now() < end) std::this_thread::yield();
-        // Beside the stream, whose position belongs to the threads that write; each line is
-        // flushed.
+        // Not by the stream, whose position belongs to the writing threads. Each line is flushed.
         std::string all(1 << 20, '\0');
         all.resize(size_t(std::max<ssize_t>(0, pread(fileno(file_), all.data(), all.size(), 0))));
         return all;
@@ -41,17 +39,17 @@ class Diary {
     Log log_;
 };
 
-// Whether bytes, the end of a connection or a caller come to an Asio socket; false after 20 s.
+// Waits until an Asio socket has bytes, an end of connection or a caller; false after 20 s.
 inline bool has_news(auto& socket) {
     pollfd at{socket.native_handle(), POLLIN, 0};
     return poll(&at, 1, 20'000) == 1;
 }
 
-// The coordinator's port, as rank 0 tells it to the others.
+// The coordinator's port, which rank 0 passes to the others.
 class Port {
  public:
     void set(uint16_t port) { promise_.set_value(port); }
-    // There will be none: get() throws. Nothing where there is one.
+    // Makes get() throw, unless the port is set.
     void fail(std::exception_ptr why) noexcept {
         try {
             promise_.set_exception(why);
@@ -64,7 +62,7 @@ class Port {
     std::shared_future<uint16_t> future_ = promise_.get_future().share();
 };
 
-// A coordinator without a rank, in a thread of its own until the end of the scope.
+// A coordinator without a rank, in a separate thread until the end of the scope.
 class LoneCoordinator {
  public:
     LoneCoordinator(int world, Log& log, const Access& access = {})
@@ -85,8 +83,7 @@ class LoneCoordinator {
     std::thread thread_;
 };
 
-// Runs `work` on each rank of a job of its own. Rethrows the failure of the lowest rank that has
-// one, after all have ended.
+// Runs `work` on each rank of a new job, then rethrows the error of the lowest rank.
 inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust,
                       const std::function<void(Job&)>& work) {
     Port port;

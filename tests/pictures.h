@@ -1,4 +1,4 @@
-// pictures.h — pictures made by a formula or decoded, and parts of them.
+// pictures.h — pictures from a formula or from the decoder, and parts of them.
 #pragma once
 
 #include "data/decode.h"
@@ -17,7 +17,7 @@ inline Image picture(int H, int W) {
     return image;
 }
 
-// As the decoder makes it of an RGB one (rgb_to_grey).
+// Converts RGB to grey like the decoder (rgb_to_grey).
 inline Image grey(const Image& image) {
     Image grey{image.H, image.W, {}, 1};
     grey.pixels.resize(size_t(image.H) * size_t(image.W));

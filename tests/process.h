@@ -1,4 +1,4 @@
-// process.h — runs the real binary, for tests of the whole program.
+// process.h — runs the trainer, for tests of the whole program.
 #pragma once
 
 #include <fcntl.h>
@@ -24,13 +24,13 @@ inline std::string read_file(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The trainer that was built beside these tests.
+// The trainer that was built with these tests.
 inline std::string trainer_path() {
     const char* name = on_gpu() ? "trainer" : "trainer-simt";
     return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
 }
 
-// One run of the trainer; its output (both streams) goes to a file. Killed if it outlives this.
+// A run of the trainer; stdout and stderr go to a file. The destructor kills it if it still runs.
 class Process {
  public:
     Process(const TempDir& folder, const std::string& name, const std::vector<std::string>& words)
@@ -61,7 +61,7 @@ class Process {
     pid_t pid() const { return pid_; }
     std::string output() const { return read_file(output_); }
 
-    // Exit status (128 + n after a signal that ended it), or -1 if it still runs after `seconds`.
+    // The exit status (128 + n if signal n ended it), or -1 if it still runs after `seconds`.
     int wait(double seconds = 60) {
         const auto until =
             std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -73,7 +73,7 @@ class Process {
         pid_ = -1;
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     }
-    // Waits until the output has `text` in it; false after `seconds` or when the process is gone.
+    // Waits until the output contains `text`; false after `seconds`, or if the process has ended.
     bool wait_for(const std::string& text, double seconds = 60) {
         const auto until =
             std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -89,7 +89,7 @@ class Process {
     pid_t pid_ = -1;
 };
 
-// Runs to the end; returns the exit status and what was said.
+// Runs to the end; returns the exit status and the output.
 inline std::pair<int, std::string> run_trainer(const std::vector<std::string>& words) {
     TempDir folder;
     Process process(folder, "run", words);

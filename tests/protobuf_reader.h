@@ -1,4 +1,4 @@
-// protobuf_reader.h — a strict reader of protocol buffers, for what the program writes.
+// protobuf_reader.h — a strict reader of protocol buffers, to check what the program writes.
 #pragma once
 
 #include <cstring>
@@ -55,13 +55,13 @@ inline std::vector<ProtoField> proto_fields(std::string_view rest) {
     return fields;
 }
 
-// All fields of that number.
+// All fields with this number.
 inline std::vector<ProtoField> proto_all(std::string_view message, int number) {
     std::vector<ProtoField> fields = proto_fields(message);
     std::erase_if(fields, [&](const ProtoField& field) { return field.number != number; });
     return fields;
 }
-// The only one.
+// The only field with this number.
 inline ProtoField proto_one(std::string_view message, int number) {
     const std::vector<ProtoField> fields = proto_all(message, number);
     CAPTURE(number);
@@ -72,8 +72,8 @@ inline std::string proto_text(std::string_view message, int number) {
     return std::string(proto_one(message, number).bytes);
 }
 
-// Runs tests/<script> with arguments. Returns false, and says so, where Python
-// (CONVOY_TEST_PYTHON, or python3) lacks what the script imports; fails where the script does.
+// Runs tests/<script>; fails if the script fails. Returns false, with a message, if Python
+// (CONVOY_TEST_PYTHON, or python3) lacks an imported module.
 inline bool python_agrees(const std::string& script, const std::string& arguments) {
     const char* python = std::getenv("CONVOY_TEST_PYTHON");
     const std::string folder = std::filesystem::path(__FILE__).parent_path();

@@ -1,5 +1,5 @@
-// reference.h — every op as its formula, in double, written for reading and sharing no code with
-// any backend. Tensors are vectors of double with a Shape; all in NHWC and KRSC.
+// reference.h — the formula of every op, in double. It shares no code with any backend. Tensors are
+// vectors of double with a Shape, in NHWC and KRSC.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,6 @@
 
 namespace convoy {
 
-// Of floats that have a data().
 inline Tensor view(auto& floats, Shape s) { return {floats.data(), s}; }
 
 struct ConvCase {
@@ -36,7 +35,7 @@ struct Array {
     bool inside(int h, int w) const { return h >= 0 && w >= 0 && h < shape.H && w < shape.W; }
 };
 
-// f(n, p, q, k, h, w, r, s, c) for each product of a convolution whose pixel lies in the image.
+// Calls f(n, p, q, k, h, w, r, s, c) for each product of a convolution with a pixel in the image.
 template <class F>
 void each_product(const Array& x, const Shape& w, Window window, const Shape& y, F&& f) {
     for (int n = 0; n < y.N; ++n)
@@ -52,8 +51,7 @@ void each_product(const Array& x, const Shape& w, Window window, const Shape& y,
                     }
 }
 
-// The number that a tensor core multiplies in place of x: 10 bits after the leading one and ties
-// away from zero, or 7 bits and ties to even.
+// x as a tensor core rounds it: tf32 to 10 bits, ties away from zero; bf16 to 7 bits, ties to even.
 inline float rounded(float x, Precision precision) {
     int exponent;
     const double mantissa = std::frexp(double(x), &exponent);
@@ -96,7 +94,7 @@ inline Array conv2d_grad_x(const Array& dy, const Array& w, Window window, Shape
     return dx;
 }
 
-// What is added to dw.
+// The sum that is added to dw.
 inline Array conv2d_grad_w(const Array& x, const Array& dy, Window window, Shape w_shape) {
     Array dw(w_shape);
     each_product(x, w_shape, window, dy.shape,
@@ -106,7 +104,7 @@ inline Array conv2d_grad_w(const Array& x, const Array& dy, Window window, Shape
     return dw;
 }
 
-// Σ over all but the last index.
+// Σ over all indices except the last.
 inline std::vector<double> column_sums(const Array& x) {
     std::vector<double> sums(x.shape.C, 0.0);
     for (size_t i = 0; i < x.v.size(); ++i) sums[i % x.shape.C] += x.v[i];
@@ -115,7 +113,7 @@ inline std::vector<double> column_sums(const Array& x) {
 
 struct Normed {
     std::vector<double> mean, rstd;  // [group][channel]
-    std::vector<double> sums;        // what is added to sums
+    std::vector<double> sums;        // added to Moments::sums
     Array y, xhat;
 };
 
@@ -149,7 +147,7 @@ inline Normed batch_norm(const Array& x, const std::vector<int>& bounds,
     return out;
 }
 
-// Max pooling with the place of the maximum inside its window.
+// argmax: the index of the maximum in its window.
 inline Array max_pool(const Array& x, Window window, std::vector<int>& argmax) {
     Array y({x.shape.N, window.out_h(x.shape.H), window.out_w(x.shape.W), x.shape.C});
     argmax.assign(y.v.size(), -1);
@@ -186,7 +184,7 @@ inline Array max_pool_grad(const Array& dy, const std::vector<int>& argmax, Wind
     return dx;
 }
 
-// f(n, p, q, h, w, share) for each pixel of each output's area.
+// Calls f(n, p, q, h, w, share) for each pixel of each output's area.
 template <class F>
 void each_area(const Shape& x, const Shape& y, F&& f) {
     for (int n = 0; n < y.N; ++n)

@@ -1,4 +1,4 @@
-// relay.h — a relay between two processes of a test, which shows or damages what passes.
+// relay.h — a TCP proxy between two processes of a test, which counts or changes the bytes.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@
 
 namespace convoy {
 
-// Listens on loopback and passes bytes on, both ways, to the port that to() names.
+// Listens on loopback and forwards bytes in both directions to the port to().
 class Relay {
  public:
-    // touch: may change what passes, in pieces of at most 64 KB; in the relay's thread.
-    // delay: of what passes, each way; so long at most 64 KB of a connection are under way.
+    // touch: may change the bytes, at most 64 KB at a time, in the relay's thread. delay: of each
+    // direction; at most 64 KB per connection are delayed at a time.
     explicit Relay(std::function<uint16_t()> to, std::function<void(std::span<char>)> touch = {},
                    std::chrono::milliseconds delay = {})
         : to_(std::move(to)), touch_(std::move(touch)), delay_(delay) {
@@ -32,7 +32,7 @@ class Relay {
         thread_.join();
     }
     uint16_t port() { return acceptor_.local_endpoint().port(); }
-    // Bytes to the port and back, by connection.
+    // The bytes of each connection, in both directions.
     std::vector<size_t> connections() {
         std::lock_guard lock(mutex_);
         return connections_;

@@ -1,4 +1,4 @@
-// simt_kernels.h — small kernels, right and wrong ones, for the tests of the CUDA emulator.
+// simt_kernels.h — small correct and wrong kernels for the tests of the CUDA emulator.
 #pragma once
 
 #include <string>
@@ -6,25 +6,25 @@
 
 namespace convoy::simt {
 
-// The numbers of x, each block of 256 reversed, through shared memory; without its barrier if told.
+// Reverses each block of 256 numbers of x through shared memory, with or without the barrier.
 std::vector<float> reverse_blocks(const std::vector<float>& x, bool with_barrier);
 
 // Σ x by warp shuffles, then shared memory.
 int sum_of(const std::vector<int>& x);
 
-// Σ x by a kernel that gets its pointers in a struct; `freed`: x was given back before.
+// Σ x by a kernel that gets its pointers in a struct; freed: the memory of x was freed before.
 int sum_through_struct(const std::vector<int>& x, bool freed);
 
-// What each thread of a block of 40x3x2 sees: a bit for each number that is as CUDA says.
+// For each thread of a block of 40x3x2: a bit for each coordinate that is as in CUDA.
 std::vector<int> coordinates_seen();
 
-// What each lane gets from a whole warp, and from its half of one.
+// The result of a shuffle for each lane, in a whole warp and in half a warp.
 std::vector<unsigned> shuffled();
 
-// bf16 bits of each number.
+// The bf16 bits of each number.
 std::vector<unsigned> rounded_to_bf16(const std::vector<float>& x);
 
-// One of the launches that are wrong, each in its own way.
+// Launches a kernel with the mistake `what`.
 void launch_wrong(const std::string& what);
 
 }  // namespace convoy::simt

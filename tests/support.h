@@ -1,4 +1,4 @@
-// support.h — what all tests share: numbers, tolerances, comparison, a folder that goes away.
+// support.h — shared by all tests: random numbers, tolerances, comparison, temporary folders.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,8 +15,7 @@
 #include "src/base/check.h"
 #include "src/base/random.h"
 
-// doctest's CAPTURE is a lambda, which may not name a structured binding before clang 16; a
-// reference to one it may.
+// doctest's CAPTURE is a lambda, which cannot capture a structured binding before clang 16.
 #undef CAPTURE
 #define CAPTURE(x) CAPTURE_AS(DOCTEST_ANONYMOUS(captured_), x)
 #define CAPTURE_AS(name, x) \
@@ -25,7 +24,7 @@
 
 namespace convoy {
 
-// n floats in [-1, 1), the same for the same seed.
+// n floats in [-1, 1); the same seed gives the same floats.
 inline std::vector<float> random_floats(size_t n, uint64_t seed) {
     Random random(seed, 0, 0, kTest);
     std::vector<float> x(n);
@@ -33,16 +32,16 @@ inline std::vector<float> random_floats(size_t n, uint64_t seed) {
     return x;
 }
 
-// Error bound of a float sum of `terms` products of size about `scale`: each addition rounds once.
+// The error bound of a float sum of `terms` products of about `scale`: each addition rounds once.
 inline double sum_tolerance(double terms, double scale = 1) { return terms * 0x1p-23 * scale; }
 
-// The backend that the running test case is about, for messages.
+// The backend of the running test case, for messages.
 inline std::string& current_backend() {
     static std::string name;
     return name;
 }
 
-// got ≈ want, element by element; a NaN anywhere fails. The message names count and worst element.
+// Checks got ≈ want for each element; a NaN fails. The message has the count and the worst element.
 template <class Got, class Want>
 void check_close(const Got& got, const Want& want, double tolerance, const std::string& what) {
     REQUIRE(std::size(got) == std::size(want));
@@ -62,7 +61,7 @@ void check_close(const Got& got, const Want& want, double tolerance, const std::
 #define CHECK_CLOSE(got, want, tolerance) \
     ::convoy::check_close((got), (want), (tolerance), #got " against " #want)
 
-// Floats with 64 sentinels before and after, which must survive; starts as NaN.
+// Floats between 64 sentinels before and after, which must not change. Starts as NaN.
 class Guarded {
  public:
     explicit Guarded(size_t n, float start = std::numeric_limits<float>::quiet_NaN())
@@ -89,7 +88,7 @@ class Guarded {
     std::vector<float> all_;
 };
 
-// A fresh folder, removed at the end of the scope.
+// A new folder, removed at the end of the scope.
 class TempDir {
  public:
     TempDir() {
@@ -98,7 +97,7 @@ class TempDir {
         path_ = pattern;
     }
     ~TempDir() {
-        std::error_code ignored;  // a test that failed may have left odd permissions
+        std::error_code ignored;  // a failed test may have left unusual permissions
         std::filesystem::remove_all(path_, ignored);
     }
     const std::filesystem::path& path() const { return path_; }

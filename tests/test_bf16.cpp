@@ -226,7 +226,7 @@ TEST_CASE("an op refuses tensors that hold another type than it can work with") 
         CHECK_THROWS_WITH_AS(model->add(halves, floats), doctest::Contains("x holds bf16, y fp32"),
                              Error);
         CHECK_THROWS_WITH_AS(model->linear(floats, w, nullptr, false, floats),
-                             doctest::Contains("a product of floats in another precision"), Error);
+                             doctest::Contains("fp32"), Error);
         CHECK_THROWS_WITH_AS(model->linear(halves, w, nullptr, false, halves),
                              doctest::Contains("a tensor 4x1x1x4 of fp32 among others of bf16"),
                              Error);

@@ -113,6 +113,6 @@ TEST_CASE("program: a GPU that one rank does not have ends the job on both, by n
     CHECK(rank0.wait() == 1);
     for (const std::string& output : {rank0.output(), rank1.output()}) {
         CAPTURE(output);
-        CHECK(output.find("--device cuda:999: th") != std::string::npos);
+        CHECK(output.find("--device cuda:999") != std::string::npos);
     }
 }

@@ -209,15 +209,19 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
     const auto all = choose_factors(params, 10'000, 4, FactorMode::kOn);
     const std::string fp32 = traffic_text(params, all, 4, false),
                       bf16 = traffic_text(params, all, 4, true);
-    CHECK(fp32.find("2.2 MB a rank and step: first 1.5 MB as factors instead of 0.0, second 0.7") ==
-          0);
-    CHECK(bf16.find("1.1 MB a rank and step: first 0.8 MB as factors instead of 0.0, second 0.3") ==
-          0);
+    const auto has = [](const std::string& text, std::initializer_list<const char*> parts) {
+        return std::ranges::all_of(parts,
+                                   [&](const char* part) { return text.find(part) != text.npos; });
+    };
+    CHECK(has(fp32, {"2.2 MB", "first 1.5 MB", "second 0.7 MB"}));
+    CHECK(has(bf16, {"1.1 MB", "first 0.8 MB", "second 0.3 MB"}));
     const RingSize shared = {4, 1}, hosts = {4, 2};
-    CHECK(traffic_text(params, choose_factors(params, 10, shared, FactorMode::kAuto), shared,
-                       false) == "gradients are summed in memory that the ranks share");
-    CHECK(traffic_text(params, choose_factors(params, 17, hosts, FactorMode::kAuto), hosts,
-                       false) == "0.0 MB a host and step, all gradients as they are");
+    CHECK(has(
+        traffic_text(params, choose_factors(params, 10, shared, FactorMode::kAuto), shared, false),
+        {"shared memory"}));
+    CHECK(has(
+        traffic_text(params, choose_factors(params, 17, hosts, FactorMode::kAuto), hosts, false),
+        {"0.0 MB", "host"}));
 }
 
 TEST_CASE_FIXTURE(LinearArena, "reducer: factors take their place between the buckets") {

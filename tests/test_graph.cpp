@@ -225,7 +225,7 @@ TEST_CASE("a pass is run once, recorded, and then replayed until it is another o
     calls({called + 2, called + 3});  // the one that was used longest ago is not
 
     const auto cpu = make_backend("cpu", {.threads = 1});
-    CHECK(why_no_graph(*cpu, 1) == "there are no graphs on device cpu");
+    CHECK(why_no_graph(*cpu, 1).find("cpu") != std::string::npos);
     CHECK(why_no_graph(*steps.backend, 1) == "");
     CHECK(why_no_graph(*steps.backend, 2).find("other ranks") != std::string::npos);
 }
@@ -251,11 +251,10 @@ TEST_CASE("--graph auto goes on op by op where a step cannot be recorded, --grap
         step(cautious);
         CHECK(device.get(x, 1) == std::vector<float>{5});
         const std::string why = cautious.take_failure();
-        CHECK((why.find("--graph auto: a step cannot be recorded") == 0) == (i == 1));
+        CHECK((why.find("--graph auto") == 0) == (i == 1));
     }
     step(strict);
-    CHECK_THROWS_WITH_AS(step(strict), doctest::Contains("--graph on: a step cannot be recorded"),
-                         Error);
+    CHECK_THROWS_WITH_AS(step(strict), doctest::Contains("--graph on"), Error);
     device.backend->fill(x, 1, 7);  // the stream was given back
     CHECK(device.get(x, 1) == std::vector<float>{7});
 }

@@ -149,14 +149,12 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
     CHECK(frozen("3") == Names{"conv1", "bn1", "conv2"});
     CHECK(frozen("bn") == Names{"bn1", "bn2"});
     CHECK(frozen("conv1,bn1.") == Names{"conv1", "bn1"});
-    CHECK_THROWS_WITH_AS(
-        frozen("cnv"),
-        doctest::Contains("--freeze: no layer's name begins with 'cnv'; the layers "
-                          "are conv1, bn1, conv2"),
-        Error);
-    CHECK_THROWS_WITH_AS(frozen("99"), doctest::Contains("the model has only 5 layers"), Error);
-    CHECK_THROWS_WITH_AS(frozen("5"), doctest::Contains("leaves nothing to train"), Error);
-    CHECK_THROWS_WITH_AS(frozen("conv1,,"), doctest::Contains("has an empty name"), Error);
+    CHECK_THROWS_WITH_AS(frozen("cnv"),
+                         doctest::Contains("'cnv'; the layers are conv1, bn1, conv2"), Error);
+    CHECK_THROWS_WITH_AS(frozen("99"), doctest::Contains("--freeze 99: the model has only 5"),
+                         Error);
+    CHECK_THROWS_WITH_AS(frozen("5"), doctest::Contains("--freeze 5"), Error);
+    CHECK_THROWS_WITH_AS(frozen("conv1,,"), doctest::Contains("--freeze conv1,,"), Error);
 }
 
 TEST_CASE("a model is a built-in name or a file, and another word lists the names") {

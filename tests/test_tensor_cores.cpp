@@ -170,9 +170,7 @@ TEST_CASE("a NaN in the data comes out of a convolution on tensor cores, and 0 i
 
 TEST_CASE("the CPU refuses tf32, the model says what it multiplies in") {
     CHECK_THROWS_WITH_AS(make_backend("cpu", {.precision = Precision::kTf32}),
-                         "--precision tf32 is for GPUs, and for --device simt; the CPU computes in "
-                         "fp32 or bf16",
-                         Error);
+                         doctest::Contains("--precision tf32"), Error);
     const auto model = make_backend(kernel_device(), {.threads = 1, .precision = Precision::kTf32});
     CHECK(model->description().find("products in tf32") != std::string::npos);
 }

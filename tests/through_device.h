@@ -1,11 +1,10 @@
 // through_device.h — a Backend whose ops take host memory, and run on a device that cannot read it.
 //
-// So each op test, written for the CPU, runs on every device. All that an op is given goes to the
-// device first, between guards of 64 sentinels; what it may have written is copied back, and the
-// guards are checked. Arguments that are the same memory on the host are the same on the device.
+// So each op test, written for the CPU, runs on every device. The arguments of an op are copied to
+// the device between guards of 64 sentinels. Then outputs are copied back and the guards checked.
+// Arguments that share memory on the host share it on the device.
 //
-// Where the device holds activations as bf16, tests still give and get floats: they are rounded
-// when they are copied there; a test may have rounded them before.
+// If activations are bf16, tests still pass and receive floats, which are rounded by the copy.
 #pragma once
 
 #include <algorithm>
@@ -197,7 +196,7 @@ class ThroughDevice final : public Backend {
  private:
     static size_t kept(GroupBounds groups, int C) { return (groups.size() - 1) * 2 * size_t(C); }
 
-    // The arguments of one call, copied there and back.
+    // The arguments of one call, copied to the device and back.
     class Call {
      public:
         explicit Call(ThroughDevice& owner) : owner_(owner) {}
@@ -304,7 +303,7 @@ class ThroughDevice final : public Backend {
         std::list<Block> blocks_;
     };
 
-    // Device memory lives as long as the backend; so blocks of it are used again.
+    // Device memory lives as long as the backend, so blocks are reused.
     float* take(size_t bytes) {
         const auto fits = std::find_if(free_.begin(), free_.end(),
                                        [&](const Piece& piece) { return piece.bytes == bytes; });
@@ -323,9 +322,9 @@ class ThroughDevice final : public Backend {
     std::list<Piece> free_, used_;
 };
 
-// The backend of this run of the test case: with it, the case runs once on the CPU, once on the
-// CUDA emulator, and once on a GPU where there is one; with CONVOY_TEST_DEVICE only on that device.
-// To be called once, at the top of the case. The CPU is left out of tf32, which it lacks.
+// Runs the test case once on the CPU (not for tf32), once on the CUDA emulator, and once on a GPU
+// if there is one; with CONVOY_TEST_DEVICE only on that device. Returns the backend of the current
+// run. Call it once, at the top of the test case.
 inline std::unique_ptr<Backend> each_backend(int threads = 2,
                                              Precision precision = Precision::kFp32) {
     std::unique_ptr<Backend> backend;

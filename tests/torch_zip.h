@@ -1,4 +1,4 @@
-// torch_zip.h — files like those of torch.save(), made by hand: also wrong ones.
+// torch_zip.h — writes files like torch.save(), correct and wrong ones.
 #pragma once
 
 #include <zlib.h>
@@ -14,7 +14,7 @@ std::string little_bytes(T value, size_t n = sizeof(T)) {
     return {reinterpret_cast<const char*>(&value), n};
 }
 
-// A zip file of members that are stored as they are, with right checksums.
+// A zip file of uncompressed members with correct checksums.
 inline std::string zip_of(const std::vector<std::pair<std::string, std::string>>& members) {
     std::string file, directory;
     for (const auto& [name, content] : members) {
@@ -45,7 +45,7 @@ inline std::string pickled(const std::vector<int64_t>& numbers) {
     for (const int64_t n : numbers) all += pickled(n);
     return all + "t";
 }
-// A name and its tensor: an item of a dict.
+// An item of a dict: a name and its tensor.
 inline std::string pickled_tensor(const std::string& name, const std::vector<int64_t>& shape,
                                   const std::vector<int64_t>& strides, int64_t offset = 0,
                                   const std::string& type = "torch\nFloatStorage") {

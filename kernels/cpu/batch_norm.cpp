@@ -1,5 +1,4 @@
-// batch_norm.cpp — bound by memory: normalising is one pass over x, its gradient two. Statistics
-// come from moments.cpp.
+// batch_norm.cpp — bound by memory: one pass over x forward, two backward. Statistics: moments.cpp.
 #include <cmath>
 
 #include "kernels/cpu/columns.h"
@@ -17,7 +16,7 @@ void scale_rows(const T* y, const T* dy, T* dx, T* dresidual, int64_t rows, int 
     for (int64_t i = 0; i < rows; ++i, dy += C, dx += C) {
 #pragma GCC ivdep
         for (int c = 0; c < C; ++c) {
-            const float grad = dy[c];  // read in any case, or there are no vectors
+            const float grad = dy[c];  // an unconditional load, so that the loop is vectorised
             const float dz = Relu && y[c] <= 0 ? 0.0f : grad;
             dx[c] = scale[c] * dz;
             if (Residual) dresidual[c] = dz;

@@ -6,8 +6,8 @@
 
 namespace convoy {
 
-// Slabs of a fixed number of rows, each summed on its own and then added in order: the bits do
-// not depend on the number of threads, and no sum has more than a few thousand addends in a row.
+// Sums slabs of rows separately, then adds the slabs in order: the bits do not depend on the number
+// of threads, and chains of additions stay short.
 template <class T>
 void add_column_sums(Cpu& cpu, const T* dy, int64_t rows, int K, float* db) {
     if (rows == 0) return;

@@ -1,5 +1,4 @@
-// columns.h — shared by ops that walk along the columns (channels) of rows × C numbers.
-// Twin: kernels/cuda/moments.cuh
+// columns.h — helpers for ops on rows × C numbers (pixels × channels). Twin: cuda/moments.cuh
 #pragma once
 
 #include <algorithm>
@@ -12,8 +11,8 @@ namespace convoy {
 
 constexpr int kLanes = 32;  // channels handled together
 
-// f(first channel, lanes) over all channels. `lanes` is the constant kLanes except for the last
-// few, so that sums in arrays of kLanes stay in registers.
+// Calls f(first channel, lanes) for all channels. `lanes` is a constant except in the last call, so
+// that sums in arrays of kLanes stay in registers.
 template <class F>
 void over_channels(int C, F&& f) {
     int c = 0;
@@ -21,14 +20,14 @@ void over_channels(int C, F&& f) {
     if (c < C) f(c, C - c);
 }
 
-// A range of rows (pixels) of one group of images, summed on its own. Slabs depend on shapes alone
+// A range of rows (pixels) of one group of images, summed separately. Slabs depend only on shapes
 // and are merged in order, so the bits do not depend on the number of threads.
 struct Slab {
     int group;
     int64_t begin, end;
 };
 
-// About 64 slabs in all, at least one a group, none of a group without images.
+// About 64 slabs in total; at least one for each group that has images.
 inline std::vector<Slab> cut_slabs(GroupBounds groups, int64_t image_rows) {
     std::vector<Slab> slabs;
     const int64_t all = groups.back() * image_rows;

@@ -1,13 +1,13 @@
-// conv2d.cpp — convolutions as products with the matrix of patches (gemm.h), or where that is
-// faster by Winograd's method (winograd.h). Depthwise ones are in depthwise.cpp.
+// conv2d.cpp — convolutions as products with the matrix of patches (gemm.h), or by Winograd's
+// method if that is faster (winograd.h). Depthwise convolutions are in depthwise.cpp.
 //
 //   conv2d         y  = patches(x) · wᵀ          rows n,p,q · depth r,s,c · columns k
 //   conv2d_grad_x  dx = patches(dy) · w          for each of the stride_h·stride_w phases:
 //   conv2d_grad_w  dw += dyᵀ · patches(x)
 //
-// A phase (a, b) of grad_x is the pixels h = a + stride·i, w = b + stride·j of dx. Only the filter
-// rows r with (a + pad − r) divisible by the stride read them, from p = i + (a + pad − r)/stride:
-// seen from i, a convolution of stride 1 over dy with the filter rows r in falling order.
+// Phase (a, b) of grad_x computes the pixels h = a + stride·i, w = b + stride·j of dx. Only filter
+// rows r with (a + pad − r) divisible by the stride contribute, from p = i + (a + pad − r)/stride.
+// As a function of i this is a convolution of stride 1 over dy, with descending filter rows r.
 #include <algorithm>
 #include <vector>
 
@@ -27,11 +27,11 @@ PatchesOf<T> patches_of(Tensor x, Window window, Tensor y) {
     return a;
 }
 
-// The filter rows (or columns) that meet the pixels ≡ phase modulo the stride.
+// The filter rows (or columns) that contribute to the pixels ≡ phase modulo the stride.
 struct PhaseTaps {
-    int count = 0;    // how many
-    int highest = 0;  // the first in falling order; the others follow at −stride
-    int start = 0;    // the dy row under `highest` for pixel i = 0; pixel i reads row i + start
+    int count = 0;
+    int highest = 0;  // the others follow in steps of −stride
+    int start = 0;    // pixel i multiplies row i + start of dy by filter row `highest`
     PhaseTaps(int phase, int size, int stride, int pad) {
         for (int r = size - 1; r >= 0; --r)
             if ((phase + pad - r) % stride == 0 && count++ == 0)
@@ -83,7 +83,7 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
     const ptrdiff_t pixel = dx.C, line = pixel * dx.W, filter_row = ptrdiff_t(w.W) * w.C;
     with_product_types(dy, dx, [&]<class Y, class X>(Y, X) {
         X* to = numbers<X>(dx);
-        if (step_h > w.H || step_w > w.W)  // no filter meets some
+        if (step_h > w.H || step_w > w.W)  // some pixels are in no window
             cpu_.pool.for_ranges(dx.elems(), 1 << 16, [&](size_t begin, size_t end) {
                 std::fill(to + begin, to + end, X(0));
             });

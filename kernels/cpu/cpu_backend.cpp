@@ -11,7 +11,7 @@
 namespace convoy {
 
 namespace {
-constexpr size_t kCopyGrain = 65536;  // floats; less is copied before a second thread is awake
+constexpr size_t kCopyGrain = 65536;  // floats; for fewer, waking a thread takes longer
 }
 
 CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro, std::string why)
@@ -61,8 +61,7 @@ void CpuBackend::fill(float* to, size_t elems, float value) {
 
 double CpuBackend::measure_peak_gflops() {
     constexpr int kRounds = 60'000, kRuns = 4;  // a run is 0.1 ms with AVX-512 at 3 GHz
-    // In bf16 blocks of tiles, of random numbers (zeros are a quarter faster), from L1: eight steps
-    // of A, one of B.
+    // In bf16: products of tiles from L1, with random numbers, because zeros are a quarter faster.
     constexpr int kSteps = 64, kBlocks = 64, kNumbers = 32 * 256 + 1024;
     float* const* scratch = cpu_.for_threads(1024 + kNumbers / 2);
     const bool tiles = type_ == Type::kBfloat16;

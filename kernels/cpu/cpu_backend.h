@@ -1,8 +1,5 @@
-// cpu_backend.h — the Backend of this machine's processors. Ops are done when they return.
-//
-// Each op is in the file of its family: conv2d.cpp, depthwise.cpp, linear.cpp,
-// batch_norm.cpp, pool.cpp, elementwise.cpp, loss.cpp, optimizer.cpp; the rest is in
-// cpu_backend.cpp.
+// cpu_backend.h — the Backend of the CPU. Ops are done when they return. Each op is in the file of
+// its family (conv2d.cpp, pool.cpp, …), the rest in cpu_backend.cpp.
 #pragma once
 
 #include <vector>
@@ -14,7 +11,7 @@ namespace convoy {
 
 class CpuBackend : public Backend {
  public:
-    // why: what description() adds, as the reason why it is this device.
+    // why: the reason for this device, which description() adds.
     CpuBackend(const BackendOptions& options, const Micro& micro, std::string why = "");
 
     std::string name() const override { return "cpu"; }
@@ -44,8 +41,7 @@ class CpuBackend : public Backend {
     void depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw);
     template <class T>
     bool use_winograd(const PatchesOf<T>& x, int K) const;
-    // f(float(), float()), or in bf16 f(Bf16(), T()): of what a product of x is compiled for that
-    // gives y, which may be fp32 as well.
+    // Calls f with the types of x and y: f(float(), float()), or in bf16 f(Bf16(), type of y).
     template <class F>
     void with_product_types(Tensor x, Tensor y, F&& f) {
         check_product(x);
@@ -53,8 +49,8 @@ class CpuBackend : public Backend {
         with_type(y.type, [&](auto out) { f(Bf16(), out); });
     }
     void check_product(Tensor x) const {
-        ENSURE(x.type == type_, "a product of floats in another precision: of a tensor ",
-               x.shape().text(), " of ", name_of(x.type));
+        ENSURE(x.type == type_, "this backend multiplies ", name_of(type_), ", the tensor ",
+               x.shape().text(), " is ", name_of(x.type));
     }
 
     Cpu cpu_;

@@ -1,7 +1,5 @@
-// depthwise.cpp — convolutions in which each channel reads itself alone. Channels lie along the
-// vectors; a task is a row of pixels. Bound by memory.   Twin: kernels/cuda/depthwise.cu
-//
-// A window is read in its own order, so w is first brought from channels × taps to taps × channels.
+// depthwise.cpp — convolutions in which channel k of y reads only channel k of x. Bound by memory.
+// Vectors run along the channels, so w is first transposed.   Twin: kernels/cuda/depthwise.cu
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -20,7 +18,7 @@ const float* taps_first(Tensor w, float* to) {
     return to;
 }
 
-// The taps that `window` has, in its order. Returns the end of them.
+// Writes the taps of `w` that lie in the image to `to` and returns the end of the list.
 DepthwiseTap* list_taps(const PoolGrad& w, int channels, DepthwiseTap* to) {
     for (int p = w.row_begin; p < w.row_end; ++p)
         for (int q = w.col_begin; q < w.col_end; ++q)
@@ -29,8 +27,8 @@ DepthwiseTap* list_taps(const PoolGrad& w, int channels, DepthwiseTap* to) {
     return to;
 }
 
-// f(run, first output) for the outputs of a row, of all images' rows; outputs whose windows lie
-// within the columns of x are one run. `taps` has room for a whole window.
+// Calls f(run, first output) for all outputs of row `row` (counted over all images). Outputs whose
+// windows lie inside the columns of x form one run. `taps` has room for a window.
 template <class T, class F>
 void over_runs(int row, Tensor x, const Window& window, Tensor y, DepthwiseTap* taps, F&& f) {
     const int inner = std::min(y.W, (window.pad_w + window.stride_w - 1) / window.stride_w);
@@ -49,7 +47,6 @@ void over_runs(int row, Tensor x, const Window& window, Tensor y, DepthwiseTap* 
     }
 }
 
-// Each thread has room for a window's taps.
 constexpr size_t kTapFloats = sizeof(DepthwiseTap) / sizeof(float);
 DepthwiseTap* taps_in(float* scratch) { return reinterpret_cast<DepthwiseTap*>(scratch); }
 
@@ -78,10 +75,9 @@ void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mas
         T* to = numbers<T>(dx);
         const float* filter = taps_first<T>(w, cpu_.shared.get(kSlotB, w.elems()));
         const auto pass = cpu_.micro.passes(from).depthwise;
-        // Pixels a stride apart are alike where no window is cut off: each reads one column
-        // further.
+        // Pixels a stride apart form a run if no window is cut off: they have the same taps.
         const auto run_from = [&](int row, int q, DepthwiseTap* taps) {
-            const int last = (q + window.pad_w) / step;  // that reads it, or beyond dy
+            const int last = (q + window.pad_w) / step;  // column of dy, may exceed it
             const int count = q + window.pad_w < window.size_w - 1
                                   ? 1
                                   : std::clamp(dy.W - last, 1, (dx.W - 1 - q) / step + 1);
@@ -100,8 +96,7 @@ void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mas
     });
 }
 
-// Parts of the rows have sums of their own, which are then added in order: the bits depend on the
-// number of threads alone.
+// Parts of the rows are summed separately: the bits depend only on the number of threads.
 void CpuBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw) {
     const int C = x.C, taps = dw.H * dw.W, rows = dy.N * dy.H;
     const int parts = std::min(rows, 4 * threads());

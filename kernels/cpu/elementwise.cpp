@@ -1,5 +1,5 @@
-// elementwise.cpp — one number in, one out: bound by memory. Dropout draws its numbers anew in
-// both passes, which costs less than keeping a mask.
+// elementwise.cpp — one number in, one number out: bound by memory. Dropout draws the same random
+// numbers again in the backward pass, which costs less than storing a mask.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -13,9 +13,9 @@ namespace convoy {
 
 namespace {
 
-constexpr int kBlocks = 64;  // Philox blocks drawn side by side, one a vector lane
+constexpr int kBlocks = 64;  // Philox blocks drawn in parallel, one per vector lane
 
-// A separate function without branches: half of them would be mispredicted.
+// A separate function without branches, half of which would be mispredicted.
 template <class T>
 void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) {
 #pragma GCC ivdep
@@ -25,7 +25,7 @@ void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) 
     }
 }
 
-// f(a constant of kind): what a loop is compiled for. A relu6 is a relu with an end.
+// Calls f with the kind as a compile-time constant. A relu6 is a relu with an upper bound.
 template <class F>
 void with_kind(Rectifier rectifier, F&& f) {
     using Kind = Rectifier::Kind;
@@ -43,7 +43,7 @@ float rectified(float x, float slope, float end) {
     if constexpr (kKind == Rectifier::kLeakyRelu) return x < 0 ? slope * x : x;
     if constexpr (kKind == Rectifier::kElu) return x < 0 ? slope * std::expm1(x) : x;
     x = x > end ? end : x;
-    return x < 0 ? 0.0f : x;  // in this form a NaN stays a NaN, and is noticed
+    return x < 0 ? 0.0f : x;  // max() would turn a NaN into 0 and hide it
 }
 template <Rectifier::Kind kKind>
 float rectified_grad(float y, float dy, float slope, float end) {
@@ -76,7 +76,7 @@ void CpuBackend::relu_grad(Tensor y, Tensor dy, Rectifier f) {
             T* to = numbers<T>(dy);
             cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t stop) {
                 for (size_t i = begin; i < stop; ++i) {
-                    const float grad = to[i];  // read in any case, or there are no vectors
+                    const float grad = to[i];  // an unconditional load: the loop is vectorised
                     to[i] = rectified_grad<kind()>(from[i], grad, f.slope, end);
                 }
             });
@@ -120,8 +120,7 @@ void CpuBackend::dropout(Tensor x, float p, const Draws& draws,
             const size_t n = task / chunks, first = task % chunks * kChunk;
             const uint64_t id = sample_ids[n];
             uint32_t words[kChunk], blocks[4][kBlocks];
-            // The counter of Random (src/base/random.h): block, index low, epoch, purpose and
-            // index high. A sample has fewer than 2^34 elements, so the block fits.
+            // The counter of Random. Samples have < 2^34 elements: 32 bits for the block.
             for (int i = 0; i < kBlocks; ++i) {
                 blocks[0][i] = uint32_t(first / 4) + uint32_t(i), blocks[1][i] = uint32_t(id);
                 blocks[2][i] = draws.epoch;

@@ -1,19 +1,18 @@
 // gemm.cpp — blocking and packing around the inner kernels of micro.h.
 //
 //            depth             columns
-//          ┌────┬────┐       ┌────┬────┬────┐  threads  take rows each; for each block of B every
-//          ├────┤    │       │ B  │    │    │           thread walks all its rows (or as many as
-//     rows ├────┤    │   ×   │    │    │    │           it keeps packed)
-//          ├────┤    │       ├────┼────┼────┤  B        cache block: at most 1024 deep, as many
-//          │ A  │    │       │    │    │    │           columns as stay in L2 (kStaysInL2); packed
-//          └────┴────┘       └────┴────┴────┘  A        2·mr rows × 256 deep, packed once
+//          ┌────┬────┐       ┌────┬────┬────┐  threads  Each thread has its rows. For each block of
+//          ├────┤    │       │ B  │    │    │           B it walks all of them (or as many as it
+//     rows ├────┤    │   ×   │    │    │    │           keeps packed).
+//          ├────┤    │       ├────┼────┼────┤  B        A cache block is at most 1024 deep and has
+//          │ A  │    │       │    │    │    │           the columns that stay in L2 (kStaysInL2).
+//          └────┴────┘       └────┴────┴────┘  A        A block is 2·mr rows × 256 deep.
 //
-// A block of A in L1 meets the panels (nr columns) of a block of B in L2; then the next 256 deep of
-// the same rows follow, whose sums are still in the cache. So memory is read once a block: rows of
-// A are prefetched into L2 by the tiles before them, sums while they are computed. Goto, van de
-// Geijn: "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 2008), with the sides
-// exchanged: images have many rows, filters few columns. Sums over depth are added in a fixed
-// order.
+// A block of A in L1 is multiplied with all panels (nr columns) of a block of B in L2. The next 256
+// of the depth follow for the same rows, whose sums are still in the cache. Meanwhile the next rows
+// of A are prefetched into L2. Goto, van de Geijn: "Anatomy of High-Performance Matrix
+// Multiplication" (ACM TOMS 2008), with the sides exchanged: images have many rows, filters few
+// columns. Sums over the depth are added in a fixed order.
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
@@ -24,16 +23,15 @@ namespace convoy {
 
 namespace {
 
-constexpr int kBlockDepths = 4;         // depth of a block of B, in kDepthBlock
-constexpr size_t kStaysInL2 = 160'000;  // floats of B that stay in L2 while rows pass by
-constexpr int kFewPanels = 4;           // of B: then transposing A costs more than it gains
-constexpr ptrdiff_t kKept = 4'000'000;  // floats of packed A that are reused, of all threads
+constexpr int kBlockDepths = 4;         // depth of a block of B, in units of kDepthBlock
+constexpr size_t kStaysInL2 = 160'000;  // floats of B that stay in L2 while rows of A are read
+constexpr int kFewPanels = 4;           // with so few panels of B, transposing A does not pay
+constexpr ptrdiff_t kKept = 4'000'000;  // floats of A kept packed by all threads together
 constexpr int kMostRows = 32;           // ≥ 2·mr
-constexpr int kSkinnyGroup =
-    16;                         // panels of columns whose results stay in L2 over all of the depth
-constexpr int kSkinnyPack = 4;  // panels packed together: runs of 512 bytes
+constexpr int kSkinnyGroup = 16;        // panels whose results stay in L2 over the whole depth
+constexpr int kSkinnyPack = 4;          // panels packed together: runs of 512 bytes
 
-// What to prefetch: `runs` runs of `run` floats, `step` from one to the next.
+// What to prefetch: `runs` runs of `run` floats; run i starts at data + i·step.
 struct Ahead {
     const float* data = nullptr;
     int runs = 0, run = 0;
@@ -46,12 +44,12 @@ struct BlockProduct {
     bool by_row;  // packed for tile_by_row, not tile_by_depth
     const Panels& rows;
     int depth;         // of this block
-    bool first, last;  // of the blocks of depth
+    bool first, last;  // whether it is the first, or last, block of depth
     const Epilogue& epilogue;
     float* const* result;  // start of each row
-    const float* base;     // of the result's tensor, for the mask
+    const float* base;     // start of the result, for the mask
 
-    // Prefetches `ahead` into L2 meanwhile.
+    // Also prefetches `ahead` into L2.
     void operator()(const float* a, const float* b, int j, int columns, const Ahead& ahead) const {
         TileOut out{nullptr, std::min(micro.nr, columns - j)};
         out.accumulate = !first;
@@ -71,7 +69,7 @@ struct BlockProduct {
     }
 
  private:
-    // A part of one run with each tile, or if there are more, a run with each 16 of depth.
+    // Each tile prefetches a part of the single run; several runs: one run per 16 of depth.
     void fetch(const Ahead& ahead, int panel, TileOut& out) const {
         if (ahead.runs <= 1) {
             const size_t from = size_t(ahead.run) * panel / rows.count;
@@ -80,16 +78,16 @@ struct BlockProduct {
             out.upcoming_lines = ceil_div(int64_t(until - from), depth);
             out.upcoming_step = out.upcoming_lines * 16;
         } else {
-            const int pieces = depth / kPiece;
-            out.upcoming = ahead.data + ptrdiff_t(panel) * pieces * ahead.step;
-            out.upcoming_lines = panel * pieces < ahead.runs ? ceil_div(ahead.run, 16) : 0;
+            const int chunks = depth / kChunk;
+            out.upcoming = ahead.data + ptrdiff_t(panel) * chunks * ahead.step;
+            out.upcoming_lines = panel * chunks < ahead.runs ? ceil_div(ahead.run, 16) : 0;
             out.upcoming_step = ahead.step;
         }
     }
 };
 
-// What to prefetch during a block, cut into `parts`: the rows of a matrix that follow it, as deep
-// as the cache block. The full depth is one run in memory; less of it is one run a row.
+// What to prefetch during a block, cut into `parts`: the next rows of the matrix, to the depth of
+// the cache block. Rows of full depth are one run in memory; otherwise each row is a run.
 class NextRows {
  public:
     NextRows(const Patches& a, int64_t row, int most, const Cut& depths, int d, int d_end,
@@ -103,7 +101,7 @@ class NextRows {
         part_ = (ceil_div(run_, parts) + 15) / 16 * 16;  // whole lines of the cache
         data_ = rows > 0 ? a.x + row * a.C + depths.begin(d) : nullptr;
     }
-    // The same for a block of A that is packed already.
+    // If A is packed already: its next packed block.
     NextRows(const float* packed, int elems, int parts)
         : data_(packed), runs_(1), run_(elems), part_((ceil_div(run_, parts) + 15) / 16 * 16) {}
     Ahead part(int i) const {
@@ -117,7 +115,7 @@ class NextRows {
     ptrdiff_t step_ = 0;
 };
 
-// b as a whole: for each block of depth, its panels one after the other.
+// All of b, packed: for each block of depth, its panels one after the other.
 struct PackedRight {
     const Cut& depths;
     int panels, nr;
@@ -128,7 +126,7 @@ struct PackedRight {
     }
 };
 
-// What one thread does: rows [row, row_end) × panels [panel, panel_end).
+// The work of one thread: rows [row, row_end) × panels [panel, panel_end).
 struct RowsOfResult {
     const Micro& micro;
     const Patches& a;
@@ -140,8 +138,8 @@ struct RowsOfResult {
     bool plain;           // a is a matrix, so the next rows follow these in memory
     bool by_row = false;  // how A is packed: for tile_by_row, else transposed
 
-    // Floats for packed A that is reused, if several blocks of B lie side by side, else 0. One
-    // block more than is used, since the one after the last is prefetched too.
+    // Floats for keeping A packed, which pays if B has several blocks side by side; else 0. One
+    // more block than needed, because the block after the last is prefetched too.
     size_t kept_elems(int64_t rows, int panels) const {
         if (panels <= wide()) return 0;
         return size_t(std::min(blocks_kept(), ceil_div(rows, 2 * micro.mr)) + 1) * block_elems();
@@ -166,17 +164,17 @@ struct RowsOfResult {
     }
 
  private:
-    // The cache block of B: its blocks of depth, their total depth, its panels.
+    // The cache block of B: the number of blocks of depth, their total depth, the number of panels.
     int group() const {
         return std::max(1, ceil_div(b.depths.parts, ceil_div(b.depths.parts, kBlockDepths)));
     }
     int deep() const { return std::min(group() * b.depths.size, b.depths.count); }
     int wide() const { return int(std::max<size_t>(2, kStaysInL2 / (size_t(deep()) * b.nr))); }
-    // Floats of a block of A as deep, and how many such blocks stay packed.
+    // Floats of a block of A of this depth, and how many such blocks are kept packed.
     ptrdiff_t block_elems() const { return 2 * depth_panel_elems(micro, deep()); }
     int blocks_kept() const { return std::max<int>(1, int(kKept / threads / block_elems())); }
 
-    // kept: where packed A is (is_packed) or is to be stored; null: it is not reused.
+    // kept: where A is packed already (is_packed) or will be stored; null: A is not kept.
     void multiply(int64_t row, int64_t row_end, int d, int d_end, int panel, int panel_end,
                   float* scratch, float* kept, bool is_packed) const {
         const Panels block(int(row_end - row), micro.mr);
@@ -224,7 +222,7 @@ void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int column
     const Patches a = plain ? Patches::matrix(x.x, int(rows), x.C) : x;
     const int depth = a.depth();
     const Micro& micro = cpu.micro;
-    const Cut depths(depth, kDepthBlock, kPiece);
+    const Cut depths(depth, kDepthBlock, kChunk);
     const int panels = ceil_div(columns, micro.nr);
     const PackedRight packed{depths, panels, micro.nr,
                              cpu.shared.get(kSlotB, size_t(depth) * panels * micro.nr)};
@@ -234,7 +232,7 @@ void multiply_patches(Cpu& cpu, const Patches& x, const RightSide& b, int column
                     packed.panel(d, panel));
     });
 
-    // Rows; where there are too few for all threads, columns as well.
+    // Threads divide the rows, and also the columns if there are too few rows for all threads.
     const int threads = cpu.pool.size();
     const int shares = int(std::min<int64_t>(threads, (rows + micro.mr - 1) / micro.mr));
     const int cuts = std::min(panels, ceil_div(threads, shares));
@@ -256,10 +254,9 @@ void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightS
     if (rows == 0) return;
     const Micro& micro = cpu.micro;
     const Patches left = Patches::matrix(a, rows, depth);
-    const Cut depths(depth, kDepthBlock, kPiece);
+    const Cut depths(depth, kDepthBlock, kChunk);
     const Panels all_rows(rows, micro.mr);
 
-    // All of a, packed by blocks of depth.
     const size_t block = size_t(rows) * kRowStride;
     float* packed = cpu.shared.get(kSlotA, block * depths.parts);
     cpu.pool.for_each(depths.parts, [&](int d, int) {
@@ -275,8 +272,7 @@ void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightS
     float* const* scratch = cpu.for_threads(kSkinnyPack * panel_elems);
     cpu.pool.for_each(tasks, [&](int task, int thread) {
         const int end = int(int64_t(panels) * (task + 1) / tasks);
-        // Panels [from, until); meanwhile what is to be packed after them: from `next` on, of
-        // next_d.
+        // Multiplies panels [from, until); prefetches those from `next` on, of block next_d.
         const auto multiply = [&](int d, int from, int until, int next_d, int next) {
             const int k = depths.begin(d), length = depths.length(d), width = until - from;
             pack_panels(micro, b, depth, k, k + length, from * micro.nr, width * micro.nr, columns,

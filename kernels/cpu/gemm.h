@@ -1,9 +1,8 @@
-// gemm.h — matrix products whose left or right side may be the patches of an image.
-//
-// A convolution is a product with the matrix of patches: row (n,p,q) holds the R·S·C numbers
-// under the window at output (p,q). That matrix (R·S times the size of the image) is never
-// written down: blocks of it are copied straight from the image into the packed form that the
-// inner kernels read. A plain matrix is an image of one line under a window of 1x1.
+// gemm.h — matrix products whose left or right side may be the patches of an image. A convolution
+// is a product with the matrix of patches (im2col): row (n,p,q) holds the R·S·C numbers under the
+// window at output (p,q). That matrix is R·S times as large as the image and never stored: blocks
+// of it are copied from the image into the packed form that the inner kernels read. A plain matrix
+// is an image of one line under a window of 1x1.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 
 namespace convoy {
 
-// What every op of the CPU backend works with.
+// The resources that all ops of the CPU backend share.
 struct Cpu {
     ThreadPool pool;
     const Micro& micro;
@@ -24,7 +23,7 @@ struct Cpu {
     Scratch threads;  // slot t belongs to thread t
 
     Cpu(int n, const Micro& micro) : pool(n, /*flushes=*/true), micro(micro) {}
-    // Scratch of `elems` floats for each thread; returns the first, and thread t's is at [t].
+    // Returns an array of pointers: [t] is scratch of `elems` floats for thread t.
     float* const* for_threads(size_t elems);
 
  private:
@@ -32,8 +31,7 @@ struct Cpu {
 };
 enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts };
 
-// Element f = (r·S + s)·C + c of row (n,p,q) is x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or
-// 0 outside of the image.
+// Element f = (r·S + s)·C + c of row (n,p,q): x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or 0.
 template <class T>
 struct PatchesOf {
     const T* x;
@@ -48,7 +46,7 @@ struct PatchesOf {
         a.Q = rows;
         return a;
     }
-    // The patches are the rows of x themselves.
+    // Whether the patches are the rows of x.
     bool is_matrix() const {
         return R == 1 && S == 1 && step_h == 1 && step_w == 1 && P == H && Q == W;
     }
@@ -71,7 +69,7 @@ struct EpilogueOf {
 };
 using Epilogue = EpilogueOf<float>;
 
-// What a tile does with sums from `column` on; result: where the result, and so the mask, begins.
+// Sets what a tile applies to its sums, which begin at `column`. result: the start of the result.
 template <class Out, class T>
 void set_epilogue(Out& out, const EpilogueOf<T>& epilogue, ptrdiff_t column, const T* result) {
     out.relu = epilogue.relu;
@@ -79,9 +77,9 @@ void set_epilogue(Out& out, const EpilogueOf<T>& epilogue, ptrdiff_t column, con
     if (epilogue.mask) out.mask = epilogue.mask - result;
 }
 
-// The right side b(k,j), k < depth, j < columns, given by its strides: b[k·step_k + j·step_j].
-// One of the two strides is 1. `depth` may be cut in equal parts (`taps`) whose starts are listed
-// in any order: k = tap·(depth/taps) + i reads b[tap_start[tap] + i·step_k + j·step_j].
+// The right side b(k,j), k < depth, j < columns, at b[k·step_k + j·step_j]. One of the two strides
+// is 1. The depth may be cut into `taps` equal parts with listed starts: k = tap·(depth/taps) + i
+// is at b[tap_start[tap] + i·step_k + j·step_j].
 template <class T>
 struct RightSideOf {
     const T* b;
@@ -92,24 +90,22 @@ struct RightSideOf {
 using RightSide = RightSideOf<float>;
 
 // result(row, j) = epilogue(Σ_k a(row,k)·b(k,j)). b is packed once, as a whole: for weights of
-// convolutions, which are small beside the image.
+// convolutions, which are small compared with the image.
 void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int columns,
                       const RowMap& result, const Epilogue& epilogue);
 
-// The same for a plain matrix a of few rows and a large b, which is packed piece by piece as it
-// is used, and read from memory once.
+// The same for a plain matrix a of few rows and a large b, which is packed in parts and read once.
 void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
                      float* result, const Epilogue& epilogue);
 
-// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). rows_in_order: each element
-// is summed in the order of the rows, so its bits do not depend on the number of threads, some of
-// which have nothing to do where depth() is small.
+// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). rows_in_order: the bits do
+// not depend on the number of threads, but with a small depth() some threads are idle.
 void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& patches, float* dw,
                    bool rows_in_order = false);
 
-// The same of bf16, with sums in fp32, on tiles (tiles.h): tile_gemm.cpp, tile_grad_w.cpp.
-// transposed: result(j, row) in place of result(row, j), of a plain matrix x; row j is at
-// data + j·step_n, and the bias has one number a row of x.
+// The same for bf16, with sums in fp32, on tiles (tiles.h): tile_gemm.cpp, tile_grad_w.cpp.
+// transposed: writes result(j, row) instead of result(row, j) for a plain matrix x. Row j is at
+// data + j·step_n, and the bias has one number per row of x.
 template <class T>
 void multiply_patches(Cpu& cpu, const PatchesOf<Bf16>& x, const RightSideOf<Bf16>& b, int columns,
                       const RowMapOf<T>& result, const EpilogueOf<T>& epilogue,

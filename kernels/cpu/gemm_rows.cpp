@@ -9,12 +9,10 @@
 //   dyᵀ ×  │              │
 //          └──────────────┘
 //
-// A matrix x of few columns (kMostInPlace) is not packed but read in place. If both x and dy are so
-// narrow and dy is the wider one, dy is read in place and the product is dwᵀ.
-//
-// The next rows of dy and x are prefetched into L2. Each thread takes a range of rows and a dw of
-// its own; these are added in the order of the threads. If dw is too large for that, each thread
-// takes a range of its columns.
+// A matrix x with few columns (kMostInPlace) is read in place instead of being packed. If dy also
+// has few, but more than x, dy is read in place and the product is dwᵀ. Each thread sums a range of
+// rows into its own copy of dw; the copies are added in the order of the threads. If dw is too
+// large to copy, each thread takes a range of its columns instead.
 #include <algorithm>
 #include <span>
 
@@ -28,16 +26,15 @@ namespace {
 constexpr int kRowsBlock = 288;
 constexpr int kPanelGroup = 8;
 constexpr int kMostInPlace = 256;
-constexpr size_t kOwnSums = 300'000;  // floats of dw of which each thread has its own
-// Padding between two panels, whose size is often a multiple of 4 KB: the same row of all panels
-// would then fall into one set of the L1 cache.
+constexpr size_t kOwnSums = 300'000;  // up to so many floats, each thread has its own dw
+// Padding between panels. Without it their size is often a multiple of 4 KB, and the same row of
+// all panels would fall into one set of the L1 cache.
 constexpr int kStagger = 16;
 
 // Rows [row, row + count) of dy, its columns in panels: a(i,k) at lane·k + i in each.
 void pack_by_depth(const float* dy, int K, int count, const Panels& panels, int lane,
                    ptrdiff_t panel_elems, float* to) {
-    // The floats from height to lane are never used; where they exist, copying them along makes
-    // the length constant.
+    // Floats from height to lane are never used; copying them makes the length a constant.
     int whole = 0;
     while (whole < panels.count && panels.begin(whole) + lane <= K) ++whole;
     // A few panels at a time, so that the lines being written stay in L1.
@@ -59,8 +56,8 @@ void pack_by_depth(const float* dy, int K, int count, const Panels& panels, int 
     }
 }
 
-// Columns [begin, end) of `count` rows of patches as panels b[panel][row][nr], the last filled up
-// with zeros: a few rows at a time are first laid side by side.
+// Packs columns [begin, end) of `count` rows of patches into panels b[panel][row][nr]; the last
+// panel is padded with zeros. A few rows at a time are first copied out of the image.
 void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, int nr,
                   ptrdiff_t panel_elems, float* to) {
     constexpr int kRows = 16;
@@ -78,7 +75,7 @@ void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, 
     }
 }
 
-// Whether x is read in place: packing a few columns takes longer than it saves.
+// Whether x is read in place: packing few columns takes longer than it saves.
 bool reads_in_place(const Micro& micro, const Patches& x) {
     return x.is_matrix() && x.C % micro.nr == 0 && x.C <= kMostInPlace;
 }
@@ -123,7 +120,7 @@ struct RowsProduct {
 
  private:
     bool in_place() const { return reads_in_place(micro, patches); }
-    // Packed rows [row, row + count), and how many come after them.
+    // Packed rows [row, row + count); `next` is the number of rows of the next block.
     struct Block {
         int64_t row;
         int count;
@@ -144,11 +141,11 @@ struct RowsProduct {
                                         : block.b + p * b_elems(block.count);
             add_tile(block, m, j, b, in_place() ? patches.C : micro.nr, dw, ahead(block, done++));
         };
-        // Along the rows of dw, which may be large: the packed patches stay in L2.
+        // The outer loop follows the rows of dw, which may be large; packed patches stay in L2.
         for (int m = 0; m < count; ++m)
             for (int p = 0; p < panels; ++p) tile(m, p);
     }
-    // The part of the next rows of dy, and of x if it is a matrix, that tile `done` of all fetches.
+    // Tile number `done` prefetches this share of the next rows of dy, and of x if it is a matrix.
     std::span<const float> ahead(const Block& block, int done) const {
         const size_t tiles = size_t(block.groups) * block.out.count;
         const size_t dy_elems = size_t(block.next) * K;
@@ -185,7 +182,7 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     const int depth = patches.depth(), threads = cpu.pool.size();
     const size_t elems = size_t(K) * depth;
     const bool own = elems <= kOwnSums && rows >= kRowsBlock * threads && !rows_in_order;
-    // dwᵀ, with the sides exchanged, if the wider side can then be read in place.
+    // Computes dwᵀ, with the sides exchanged, if the wider side can then be read in place.
     const Patches dy_rows = Patches::matrix(dy, int(rows), K);
     const bool transposed = own && x.is_matrix() && depth < K && reads_in_place(cpu.micro, dy_rows);
     const RowsProduct product = transposed ? RowsProduct{cpu.micro, x.x, depth, dy_rows}

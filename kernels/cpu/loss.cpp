@@ -1,5 +1,5 @@
-// loss.cpp — softmax and cross-entropy, one image at a time, in double: a few thousand numbers a
-// step, and the loss is what people compare between runs.
+// loss.cpp — softmax and cross-entropy, one image at a time. In double, because it is only a few
+// thousand numbers per step, and the loss is what people compare between runs.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@ namespace convoy {
 
 namespace {
 
-// log Σ exp(x[c]), shifted by the largest so that nothing overflows.
+// log Σ exp(x[c]), with the maximum subtracted first so that nothing overflows.
 double log_sum_exp(const float* x, int C) {
     const double top = *std::max_element(x, x + C);
     double sum = 0;
@@ -44,7 +44,7 @@ void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> l
             const double hot = (c == first ? part : 0) + (c == second ? 1 - part : 0);
             const double target = hot * whole + spread;
             if (target != 0) loss -= target * log_p;
-            // Not "greater": beside a NaN nothing has rank 1.
+            // !(a <= b), not a > b: if a logit is NaN, no label has rank 1.
             if (c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label))) ++rank;
             if (dlogits)
                 with_type(dlogits.type, [&]<class T>(T) {

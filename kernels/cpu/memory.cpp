@@ -9,7 +9,7 @@
 
 namespace convoy {
 
-// Large blocks are fresh pages: zero, and given by the system when a thread first touches them.
+// Large blocks are fresh pages from mmap: zero, and allocated when a thread first touches them.
 Memory::Memory(size_t elems) : size_(elems) {
     constexpr size_t kMapFrom = size_t(1) << 20, kHugePage = size_t(2) << 20;
     const size_t bytes = (elems * sizeof(float) + 63) / 64 * 64;
@@ -18,13 +18,12 @@ Memory::Memory(size_t elems) : size_(elems) {
     void* p = map ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                   : std::aligned_alloc(64, bytes);
     if (!p || p == MAP_FAILED)
-        fail("the system has no ", bytes_text(double(bytes)),
-             " of memory more: a smaller --batch or --size needs less, and --accumulate N an Nth "
-             "for activations");
+        fail("out of memory: cannot allocate ", bytes_text(double(bytes)),
+             "; use a smaller --batch or --size, or --accumulate N");
     data_ = {static_cast<float*>(p), ReleaseMemory{map ? bytes : 0}};
     if (!map) std::memset(p, 0, bytes);
 #ifdef MADV_HUGEPAGE
-    if (bytes >= kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // may be refused: costs speed alone
+    if (bytes >= kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // only for speed: may fail
 #endif
 }
 

@@ -1,4 +1,4 @@
-// memory.h — blocks of floats that own themselves, and scratch that grows.
+// memory.h — blocks of floats (RAII), and scratch memory that grows.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ struct ReleaseMemory {
     void operator()(float* p) const;
 };
 
-// Zeroed floats, 64-byte aligned; blocks of 2 MB and more lie in huge pages where the system has
-// them (a walk through the page table costs more than the cache miss it serves).
+// Zeroed floats, 64-byte aligned. Blocks of 2 MB and more use huge pages if the system has them,
+// because a page table walk costs more than the cache miss behind it.
 class Memory {
  public:
     Memory() = default;
@@ -26,14 +26,14 @@ class Memory {
     size_t size_ = 0;
 };
 
-// Numbered scratch blocks. get() may move the block: its content lasts for one op only. Workers
-// must not call it: an op takes what it needs before it starts its threads.
+// Numbered scratch blocks. get() may move a block, so its content is valid for one op only. An op
+// calls get() before it starts its threads, never on a worker.
 class Scratch {
  public:
     float* get(size_t slot, size_t elems) {
         while (blocks_.size() <= slot) blocks_.emplace_back();
         if (blocks_[slot].size() < elems) {
-            blocks_[slot] = Memory();  // free first: the peak counts
+            blocks_[slot] = Memory();  // free first, for a lower peak
             blocks_[slot] = Memory(elems);
         }
         return blocks_[slot].data();

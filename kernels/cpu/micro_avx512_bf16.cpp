@@ -1,6 +1,4 @@
-// micro_avx512_bf16.cpp — AVX-512, with products of bf16 by the processor's own instructions: on
-// the tile unit, or VDPBF16PS, which adds 16 products of pairs to 16 sums (tiles.h).
-
+// micro_avx512_bf16.cpp — AVX-512 with products of bf16 in hardware: AMX or VDPBF16PS (tiles.h).
 #include <cstring>
 
 #include "kernels/cpu/micro.h"
@@ -9,7 +7,7 @@ namespace {
 constexpr int kWidth = 16;
 }
 
-// With the processor's own rounding to bf16.
+// This file's compiler flags make vectors.h round to bf16 in hardware.
 #include "kernels/cpu/vectors.h"
 
 #include "kernels/cpu/tile_body.h"
@@ -30,13 +28,13 @@ struct alignas(64) Config {
 };
 
 void begin() {
-    // Static, since compilers take only its first bytes to be read, and would not write the rest.
+    // Static: compilers assume that only the first bytes are read, and would not write the rest.
     static const Config config;
     _tile_loadconfig(&config);
 }
 void end() { _tile_release(); }
 
-// I × J tiles of sums. Loads stand before the product that needs them: the compiler moves none.
+// I × J tiles of sums. The compiler does not reorder tile loads: each stands before its first use.
 template <int I, int J>
 void multiply(const TileBlock& block) {
     const ptrdiff_t row = block.a_row * ptrdiff_t(sizeof(Bf16));
@@ -81,7 +79,7 @@ void multiply_any(const TileBlock& block) {
         block.column_tiles > 1 ? multiply<1, 2>(block) : multiply<1, 1>(block);
 }
 
-// 8 rows × J tiles of columns, whose sums stay in registers over all steps.
+// 8 rows × J tiles of columns. The sums stay in registers over all steps.
 template <int J>
 void dot_rows(const TileBlock& block, int row, float* sums) {
     constexpr int kRows = 8;

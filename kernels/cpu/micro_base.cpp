@@ -1,4 +1,4 @@
-// micro_base.cpp — the inner kernels for the floor of the build, and the choice at run time.
+// micro_base.cpp — the inner kernels for the baseline of the build, and the choice at run time.
 #include "kernels/cpu/micro.h"
 
 #if defined(__x86_64__)
@@ -34,7 +34,7 @@ bool may_use_amx() {
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     constexpr unsigned kTileState = 3u << 17;
     if ((low & kTileState) != kTileState) return false;
-    constexpr int kAskPermission = 0x1023, kTileData = 18;  // <asm/prctl.h>, not everywhere yet
+    constexpr int kAskPermission = 0x1023, kTileData = 18;  // some systems lack <asm/prctl.h>
     return syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0;
 #else
     return false;
@@ -49,7 +49,7 @@ const Micro& pick_micro([[maybe_unused]] bool bf16) {
         if (!__builtin_cpu_supports("avx512bf16")) return micro_avx512();
         static const bool amx = may_use_amx();
         if (amx) return micro_amx();
-        // VDPBF16PS multiplies at twice the rate of floats on AMD's processors, at half on Intel's.
+        // VDPBF16PS has twice the multiply-add rate of fp32 on AMD, but half of it on Intel.
         if (__builtin_cpu_is("amd")) return micro_avx512_bf16();
         return micro_avx512();
     }

@@ -16,7 +16,7 @@
 namespace convoy {
 namespace {
 
-// Everything but a plain store, from a buffer: one copy of this for all heights of tiles.
+// Stores that need more than a copy, from a buffer. Not inlined: shared by tiles of all heights.
 [[gnu::noinline]] void finish_tile(const float* sums, int height, const TileOut& out) {
     for (int i = 0; i < height; ++i, sums += kVecs * kWidth)
         over_vectors(out.cols, [&](int j, auto n) {
@@ -24,8 +24,7 @@ namespace {
         });
 }
 
-// Rolled loops over acc would put it in memory; every loop over it has constant bounds and is
-// unrolled, so it lives in registers.
+// Every loop over acc has constant bounds and is unrolled, so that acc stays in registers.
 template <int M>
 inline void write_tile(const Vec (&acc)[M][kVecs], const TileOut& out) {
     constexpr int kCols = kVecs * kWidth;
@@ -55,8 +54,7 @@ inline void multiply_step(Vec (&acc)[M][kVecs], const float* a, const float* b) 
     }
 }
 
-// Brings the tile's place in the result to L1 while the sums are being made: it was written a whole
-// block of depth ago.
+// Prefetches the tile's part of the result, last used a block of depth ago, into L1.
 template <int M>
 inline void prefetch_result(const TileOut& out) {
 #pragma GCC unroll 16
@@ -65,21 +63,21 @@ inline void prefetch_result(const TileOut& out) {
         for (int v = 0; v < kVecs * kWidth; v += 16) __builtin_prefetch(out.rows[i] + v, 1);
 }
 
-// Row i of a at a + i·Stride; its next kPiece numbers follow Next floats on.
+// Row i of a starts at a + i·Stride; its next kChunk numbers are Next floats further.
 template <int M, int Stride, int Next>
-inline void tile_of_pieces(int depth, const float* a, const float* b, const TileOut& out) {
+inline void tile_of_chunks(int depth, const float* a, const float* b, const TileOut& out) {
     constexpr int kCols = kWidth * kVecs;
     const float* upcoming = out.upcoming;
     Vec acc[M][kVecs] = {};
     prefetch_result<M>(out);
-    for (; depth >= kPiece; depth -= kPiece, a += Next) {
-        // The next piece of each row comes from L2: too short runs for the hardware to see.
+    for (; depth >= kChunk; depth -= kChunk, a += Next) {
+        // Prefetches the next chunk of each row from L2: the runs are too short for the hardware.
 #pragma GCC unroll 16
         for (int i = 0; i < M; ++i) __builtin_prefetch(a + Next + i * Stride);
         for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
         upcoming += out.upcoming_step;
 #pragma GCC unroll 4
-        for (int k = 0; k < kPiece; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
+        for (int k = 0; k < kChunk; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
     }
     for (int k = 0; k < depth; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
     write_tile<M>(acc, out);
@@ -87,11 +85,11 @@ inline void tile_of_pieces(int depth, const float* a, const float* b, const Tile
 
 template <int M>
 void tile_by_row(int depth, const float* a, const float* b, const TileOut& out) {
-    tile_of_pieces<M, kRowStride, kPiece>(depth, a, b, out);
+    tile_of_chunks<M, kRowStride, kChunk>(depth, a, b, out);
 }
 template <int M>
-void tile_by_piece(int depth, const float* a, const float* b, const TileOut& out) {
-    tile_of_pieces<M, kPiece, M * kPiece>(depth, a, b, out);
+void tile_by_chunk(int depth, const float* a, const float* b, const TileOut& out) {
+    tile_of_chunks<M, kChunk, M * kChunk>(depth, a, b, out);
 }
 
 template <int M>
@@ -99,27 +97,26 @@ void tile_by_depth(int depth, const float* a, const float* b, ptrdiff_t step, co
     Vec acc[M][kVecs] = {};
     const float* upcoming = out.upcoming;
     prefetch_result<M>(out);
-    for (; depth >= kPiece; depth -= kPiece) {
+    for (; depth >= kChunk; depth -= kChunk) {
         for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
         upcoming += out.upcoming_step;
 #pragma GCC unroll 4
-        for (int k = 0; k < kPiece; ++k, a += kLane, b += step) multiply_step<M, 1>(acc, a, b);
+        for (int k = 0; k < kChunk; ++k, a += kLane, b += step) multiply_step<M, 1>(acc, a, b);
     }
     for (int k = 0; k < depth; ++k, a += kLane, b += step) multiply_step<M, 1>(acc, a, b);
     write_tile<M>(acc, out);
 }
 
-// One instance for each number of rows, so that the last rows of a matrix cost no more than they
-// must.
+// One instance for each number of rows, so that the last rows of a matrix are not padded.
 struct Tiles {
-    Tile by_row[kRows + 1] = {}, by_piece[kRows + 1] = {};
+    Tile by_row[kRows + 1] = {}, by_chunk[kRows + 1] = {};
     TileByDepth by_depth[kRows + 1] = {};
 };
 template <int M>
 constexpr void list_tiles(Tiles& tiles) {
     if constexpr (M > 0) {
         tiles.by_row[M] = tile_by_row<M>;
-        tiles.by_piece[M] = tile_by_piece<M>;
+        tiles.by_chunk[M] = tile_by_chunk<M>;
         tiles.by_depth[M] = tile_by_depth<M>;
         list_tiles<M - 1>(tiles);
     }
@@ -131,7 +128,7 @@ constexpr Tiles all_tiles() {
 }
 constexpr Tiles kTiles = all_tiles();
 
-// From two vectors the one whose lane l is lane L[l] of both, one after the other.
+// Lane l of the result is lane L[l] of the concatenation of both vectors.
 template <int... L>
 inline Vec lanes(Vec a, Vec b) {
 #ifdef __clang__
@@ -148,8 +145,8 @@ inline void exchange_corners(Vec& a, Vec& b, std::integer_sequence<int, L...>) {
     a = low;
 }
 
-// Step D of transposing a square of vectors: in each 2D × 2D block the corners of D × D change
-// places. Eklundh, "A Fast Computer Method for Matrix Transposing" (1972).
+// Step D of transposing a square of vectors: in each 2D × 2D block the off-diagonal D × D corners
+// are exchanged. Eklundh, "A Fast Computer Method for Matrix Transposing" (1972).
 template <int D>
 inline void transpose_square(Vec (&v)[kWidth]) {
     if constexpr (D < kWidth) {
@@ -168,7 +165,7 @@ void transpose(const float* from, ptrdiff_t step, int depth, int columns, float*
         for (int j = 0; j < columns; j += kWidth) {
             const float* block = from + j * step + k;
             float* out = to + k * to_step + j;
-            const int last = columns - 1 - j;  // read in place of columns that do not exist
+            const int last = columns - 1 - j;  // read again for columns that do not exist
             Vec v[kWidth];
 #pragma GCC unroll 16
             for (int c = 0; c < kWidth; ++c) {
@@ -194,7 +191,7 @@ void transpose(const float* from, ptrdiff_t step, int depth, int columns, float*
 namespace convoy {
 namespace {
 
-// Twelve chains of dependent multiply-adds hide the latency of four cycles of two units.
+// Twelve independent chains of multiply-adds hide the latency: 2 units × 4 cycles.
 float multiply_add_chains(int rounds) {
     Vec sums[kChains], factor = Vec{} + 0.5f, addend = Vec{} + 1.0f;
     for (int i = 0; i < kChains; ++i) sums[i] = Vec{} + float(i);
@@ -222,7 +219,7 @@ constexpr Micro make_micro(const char* name) {
             kLane,
             kLaneRows,
             kTiles.by_row,
-            kTiles.by_piece,
+            kTiles.by_chunk,
             kTiles.by_depth,
             transpose,
             kPasses<float>,

@@ -1,9 +1,7 @@
 // moments.cpp — mean and variance of each channel over groups of images, in one pass over memory.
+// The statistics of slabs (passes_body.h) are merged in double, in order: Chan, Golub, LeVeque,
+// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979).
 // Twin: kernels/cuda/moments.cu
-//
-// The statistics of slabs (passes_body.h) are merged in double, in the order of the slabs. Merging:
-// Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"
-// (1979).
 #include <cmath>
 
 #include "kernels/cpu/columns.h"
@@ -15,8 +13,7 @@ namespace convoy {
 
 namespace {
 
-// For each group in turn: the statistics of its slabs merged into those of the first, in the order
-// of the slabs.
+// For each group: merges the statistics of its slabs into those of its first slab, in order.
 void merge_statistics(const std::vector<Slab>& slabs, double* parts, int64_t image_rows, int C,
                       const Moments& to) {
     size_t slab = 0;
@@ -56,7 +53,7 @@ void CpuBackend::moments(Tensor x, const Moments& to) {
     const int64_t image_rows = int64_t(x.H) * x.W;
     const std::vector<Slab> slabs = cut_slabs(to.groups, image_rows);
 
-    // Two doubles a channel and slab; scratch counts in floats.
+    // Two doubles per channel and slab; scratch is allocated in floats.
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
     with_type(x.type, [&]<class T>(T) {
         const T* from = numbers<T>(x);

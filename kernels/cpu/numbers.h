@@ -1,5 +1,4 @@
-// numbers.h — numbers that are floats in registers, and floats or bf16 in memory.
-// Twin: kernels/cuda/numbers.h
+// numbers.h — floats or bf16 in memory, always floats in registers.  Twin: kernels/cuda/numbers.h
 #pragma once
 
 #include "kernels/tensor.h"
@@ -7,7 +6,7 @@
 
 namespace convoy {
 
-// Rounded to the nearest, ties to even, as it is stored; loops over it become vectors.
+// Rounds to nearest, ties to even, when stored. Loops over it are vectorised.
 struct Bf16 {
     uint16_t bits;
     Bf16() = default;
@@ -15,7 +14,7 @@ struct Bf16 {
     operator float() const { return from_bf16(bits); }
 };
 
-// f(float()) or f(Bf16()): what an op on activations is compiled for.
+// Calls f(float()) or f(Bf16()): an op on activations is compiled for both types.
 template <class F>
 void with_type(Type type, F&& f) {
     if (type == Type::kBfloat16)

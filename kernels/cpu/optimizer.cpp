@@ -1,5 +1,4 @@
-// optimizer.cpp — one pass over slices of the arenas. Bound by memory: SGD reads 12 and writes 8
-// bytes a parameter.
+// optimizer.cpp — one pass over the arenas, bound by memory (SGD: 12 bytes read, 8 written).
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,13 +11,13 @@ namespace convoy {
 
 namespace {
 
-bool is_bad(float v) {  // infinite or NaN: all bits of the exponent are set
+bool is_bad(float v) {  // infinite or NaN: all exponent bits are set
     return (std::bit_cast<uint32_t>(v) & 0x7F800000u) == 0x7F800000u;
 }
 
 // The first i in [0, n) for which x[i] is NaN or infinite, or -1.
 int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
-    constexpr size_t kBlock = 4096;  // searched without a branch
+    constexpr size_t kBlock = 4096;  // checked without branches
     std::mutex mutex;
     size_t first = n;
     pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
@@ -102,7 +101,7 @@ void CpuBackend::check_finite(const float* x, size_t n, const float* images, Ste
     step->scale = step->first_bad < 0 && *images > 0 ? 1 / *images : 0.0f;
 }
 
-// Blocks of a fixed size, each in 16 chains, and then the blocks in order.
+// Sums blocks of a fixed size, each in 16 chains, then adds the blocks in order.
 void CpuBackend::sum_squares(const float* x, size_t n, float* sum) {
     constexpr size_t kBlock = 4096, kChains = 16;
     const size_t blocks = (n + kBlock - 1) / kBlock;

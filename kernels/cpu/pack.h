@@ -1,5 +1,4 @@
-// pack.h — cutting matrices into blocks and copying them into the form the inner kernels read.
-// For gemm.cpp and gemm_rows.cpp alone.
+// pack.h — cuts matrices into blocks and copies them into the layout that the inner kernels read.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +10,7 @@ namespace convoy {
 
 inline int ceil_div(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 
-// `count` cut into equal parts of at most `most`, each a multiple of `grain` but the last.
+// `count` cut into equal parts of at most `most`; all except the last are multiples of `grain`.
 struct Cut {
     int count, parts, size;
     Cut(int count, int most, int grain)
@@ -24,8 +23,8 @@ struct Cut {
     int length(int part) const { return std::min(size, count - begin(part)); }
 };
 
-// Rows of a block in panels of nearly equal height ≤ mr: 64 rows are 13+13+13+13+12, which keeps
-// the kernels full, not 4·14+8.
+// Rows of a block in panels of nearly equal height ≤ mr: 64 rows are 13+13+13+13+12 instead of
+// 14+14+14+14+8, so no kernel runs with few rows.
 struct Panels {
     int rows, count;
     Panels(int rows, int mr) : rows(rows), count(std::max(1, ceil_div(rows, mr))) {}
@@ -33,7 +32,7 @@ struct Panels {
     int height(int panel) const { return begin(panel + 1) - begin(panel); }
 };
 
-// 32 bytes at a time; of memcpy the compiler makes twice as many moves.
+// 32 bytes at a time; for memcpy the compiler emits twice as many moves.
 typedef float CopyVec __attribute__((vector_size(32), aligned(4), may_alias));
 template <int n>
 inline void copy_floats(float* to, const float* from) {
@@ -43,11 +42,10 @@ inline void copy_floats(float* to, const float* from) {
         *reinterpret_cast<CopyVec*>(to + i) = *reinterpret_cast<const CopyVec*>(from + i);
 }
 
-// Copies n floats, 16 at a time: it may write up to 15 too many, and reads as many, but never from
-// `stop` on.
+// Copies n floats, 16 at a time: up to 15 too many, but reads nothing at or after `stop`.
 inline void copy_run(float* to, const float* from, int n, const float* stop) {
-    if (stop - from >= n + kPiece - 1)
-        for (int i = 0; i < n; i += kPiece) copy_floats<kPiece>(to + i, from + i);
+    if (stop - from >= n + kChunk - 1)
+        for (int i = 0; i < n; i += kChunk) copy_floats<kChunk>(to + i, from + i);
     else
         std::memcpy(to, from, n * sizeof(float));
 }
@@ -67,7 +65,7 @@ struct Row {
     int n, p, q;
     Row(const Patches& x, int64_t row)
         : n(int(row / (int64_t(x.P) * x.Q))), p(int(row / x.Q % x.P)), q(int(row % x.Q)) {}
-    // Not beyond the row's end.
+    // q + count must not exceed x.Q.
     void skip(const Patches& x, int count) {
         if ((q += count) == x.Q) {
             q = 0;
@@ -76,17 +74,16 @@ struct Row {
     }
 };
 
-// Elements [begin, end) of `count` neighbouring rows (n, p, q…) of the patch matrix, kRowStride
-// apart. Of several rows the columns must all lie inside of the image. Copies filter row by filter
-// row, so that what copy_run() writes too many is overwritten by the next.
+// Copies elements [begin, end) of `count` neighbouring rows of the patch matrix, kRowStride apart.
+// If count > 1, the windows must lie inside the columns. The next filter row overwrites excess.
 inline void copy_patches(const Patches& x, const Row& at, int count, int begin, int end,
                          float* to) {
     const float* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;
     const int run = x.S * x.C;  // of one filter row
     const ptrdiff_t step = ptrdiff_t(x.step_w) * x.C;
     const int w = at.q * x.step_w + x.w0;
-    const int first = std::clamp(-w, 0, x.S) * x.C;      // of the run, what is inside
-    const int last = std::clamp(x.W - w, 0, x.S) * x.C;  // of the image
+    const int first = std::clamp(-w, 0, x.S) * x.C;      // [first, last) of the run is inside
+    const int last = std::clamp(x.W - w, 0, x.S) * x.C;  // the image
     for (int r = begin / run; begin < end; ++r) {
         const int from = begin - r * run, until = std::min(end - r * run, run);
         begin = (r + 1) * run;
@@ -107,8 +104,8 @@ inline void copy_patches(const Patches& x, const Row& at, int count, int begin, 
     }
 }
 
-// Rows [row, row + rows) × depth [begin, end) of the patch matrix, kRowStride apart: the form of
-// Micro::tile_by_row. In NHWC the S·C elements of one filter row are one run of the image.
+// Packs rows [row, row + rows) × depth [begin, end) of the patch matrix for Micro::tile_by_row. In
+// NHWC the S·C elements of one filter row are contiguous in the image.
 inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int end, float* to) {
     const int inner_begin = ceil_div(std::max(0, -x.w0), x.step_w);
     const int inner_end = x.W - x.S < x.w0 ? 0 : (x.W - x.S - x.w0) / x.step_w + 1;
@@ -126,8 +123,7 @@ inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int 
 inline ptrdiff_t depth_panel_elems(const Micro& micro, int depth) {
     return ptrdiff_t(depth) * micro.lane;
 }
-// The same in transposed panels, the form of Micro::tile_by_depth. Rows of a matrix (plain) are
-// transposed straight from memory, patches after pack_by_row() into `rows`.
+// The same for Micro::tile_by_depth: transposed panels. Patches are first copied to `rows`.
 inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int64_t row,
                           const Panels& panels, int begin, int end, float* rows, float* to) {
     for (int p = 0; p < panels.count; ++p, to += depth_panel_elems(micro, end - begin)) {
@@ -138,8 +134,8 @@ inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int6
     }
 }
 
-// Packs depth [begin, end) of columns [j, j + width) of b into panels of nr columns, `panel` floats
-// from one to the next. width is a multiple of nr; columns that do not exist hold any number.
+// Packs depth [begin, end) of columns [j, j + width) of b into panels of nr columns with stride
+// `panel`. width is a multiple of nr; columns that do not exist hold any number.
 inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int begin, int end,
                         int j, int width, int columns, float* to, ptrdiff_t panel = 0) {
     const int nr = micro.nr, tap_depth = depth / b.taps, count = std::min(width, columns - j);

@@ -1,5 +1,4 @@
-// passes_body.h — loops that are bound by memory: batch norm, pooling, sums. Included by
-// micro_*.cpp after vectors.h, so compiled for each width of vectors.
+// passes_body.h — loops bound by memory: batch norm, pooling, sums; compiled for each vector width.
 namespace convoy {
 namespace {
 
@@ -10,7 +9,7 @@ void normalise_rows(const T* x, const T* residual, T* y, int64_t rows, int C, co
         over_vectors(C, [&](int c, auto n) {
             Vec v = (get(x + c, n) - get(mean + c, n)) * get(scale + c, n) + get(beta + c, n);
             if (Residual) v += get(residual + c, n);
-            if (Relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
+            if (Relu) v = v < 0 ? Vec{} : v;  // in this form a NaN stays a NaN
             put(y + c, v, n);
         });
         if (Residual) residual += C;
@@ -25,13 +24,12 @@ void normalise(const T* x, const T* residual, bool relu, T* y, int64_t rows, int
     f(x, residual, y, rows, C, mean, scale, beta);
 }
 
-// Sums are made in floats over blocks of rows × channels, which are read in the order of memory,
-// and added in double.
+// Blocks of rows × channels are summed in floats, then the sums of blocks in double.
 constexpr int kSumRows = 128, kSumChannels = 256;
 struct Sums {
     alignas(64) float a[kSumChannels] = {}, b[kSumChannels] = {};
 };
-// f(first channel, channels, first row, rows) of each block.
+// Calls f(first channel, channels, first row, rows) for each block.
 template <class F>
 inline void over_blocks(int64_t rows, int C, F&& f) {
     for (int64_t row = 0; row < rows; row += kSumRows)
@@ -39,8 +37,7 @@ inline void over_blocks(int64_t rows, int C, F&& f) {
             f(c, C - c < kSumChannels ? C - c : kSumChannels, row,
               rows - row < kSumRows ? int(rows - row) : kSumRows);
 }
-// f(row, channel, count, a, b) adds to the sums of some channels; four rows for each time that
-// these are loaded.
+// f(row, channel, count, a, b) adds to the sums, which are loaded once for four rows.
 template <class F>
 inline void add_rows(int rows, int channels, Sums& sums, F&& f) {
     int i = 0;
@@ -59,8 +56,8 @@ inline void add_rows(int rows, int channels, Sums& sums, F&& f) {
         });
 }
 
-// Around the mean so far, at first that of the first 16 rows, less than three standard deviations
-// of a block away: so a large mean beside a tiny variance costs no digits.
+// Deviations are taken from the mean so far (at first of the first 16 rows). Subtracting a nearby
+// mean first avoids cancellation when the mean is large and the variance tiny.
 template <class T>
 void statistics(const T* x, int64_t rows, int C, double* mean, double* square) {
     for (int c = 0; c < C; ++c) mean[c] = square[c] = 0;
@@ -161,7 +158,7 @@ void max_pool(const T* x, const PoolWindow& w, int channels, T* y, unsigned char
         for (int r = w.row_begin; r < w.row_end; ++r)
             for (int s = w.col_begin; s < w.col_end; ++s) {
                 const Vec v = at(r, s);
-                const Ints better = (v > best) | (v != v);  // a NaN wins, and stays
+                const Ints better = (v > best) | (v != v);  // a NaN is taken as the maximum
                 best = better ? v : best;
                 where = better ? Ints{} + (r * w.size_w + s) : where;
             }
@@ -205,8 +202,8 @@ void copy_rows(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int
         });
 }
 
-// f(kPixels, first pixel, first channel, count of channels) over all pixels and channels: four
-// pixels at a time, so that they share what is read of the filter, but for the channels left over.
+// Calls f(kPixels, first pixel, first channel, channels) for all pixels and channels. Four pixels
+// at a time share the loads of the filter, except for the last channels (fewer than a vector).
 template <class T, class F>
 inline void over_pixels(const DepthwiseRun<T>& run, F&& f) {
     const int whole = run.channels / kWidth * kWidth;
@@ -238,7 +235,7 @@ void depthwise(const DepthwiseRun<T>& run, const float* filter, const float* bia
         for (int i = 0; i < kPixels; ++i) {
             const ptrdiff_t at = (first + i) * run.y_step + c;
             Vec sum = sums[i];
-            if (relu) sum = sum < 0 ? Vec{} : sum;  // this way round a NaN stays one
+            if (relu) sum = sum < 0 ? Vec{} : sum;  // in this form a NaN stays a NaN
             if (mask) sum = get(mask + at, n) <= 0 ? Vec{} : sum;
             put(y + at, sum, n);
         }

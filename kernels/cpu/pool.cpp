@@ -1,7 +1,6 @@
-// pool.cpp — max pooling and adaptive average pooling, NHWC. Bound by memory.
-//
-// Backward passes gather: each element of dx adds up what it gets, so every thread writes its own
-// rows and the order of the sums is fixed. The loop over a window is in micro_body.h.
+// pool.cpp — max pooling and adaptive average pooling, NHWC. Bound by memory. Backward passes
+// gather: the task of a row of dx sums all contributions to it. So threads never write the same
+// row, and the order of the sums is fixed. passes_body.h has the loop over a window.
 #include <algorithm>
 
 #include "kernels/cpu/columns.h"
@@ -14,13 +13,13 @@ namespace convoy {
 
 namespace {
 
-// Adaptive pooling: output p covers the rows [begin(p), end(p)) of H.
+// Adaptive pooling: output p covers the input rows [area_begin(p), area_end(p)).
 int area_begin(int p, int outputs, int inputs) { return int(int64_t(p) * inputs / outputs); }
 int area_end(int p, int outputs, int inputs) {
     return int((int64_t(p + 1) * inputs + outputs - 1) / outputs);
 }
 
-// Where the sums of a row of dx are made: in place, or for bf16 in `scratch`.
+// Where the sums of a row of dx are accumulated: in place, or for bf16 in `scratch`.
 inline float* sums_of(float* row, float*) { return row; }
 inline float* sums_of(Bf16*, float* scratch) { return scratch; }
 inline void round_sums(const float*, int, float*) {}
@@ -98,7 +97,7 @@ void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
         T* rows = numbers<T>(dx);
         cpu_.pool.for_each(dx.N * dx.H, [&](int task, int thread) {
             const int n = task / dx.H, h = task % dx.H;
-            // Outputs whose area holds h: p·H/P ≤ h < (p+1)·H/P, both ends rounded outwards.
+            // Outputs whose area contains h: p·H/P ≤ h < (p+1)·H/P, both ends rounded outwards.
             const int p0 = area_begin(h, dx.H, P), p1 = area_end(h, dx.H, P);
             for (int w = 0; w < dx.W; ++w) {
                 const int q0 = area_begin(w, dx.W, Q), q1 = area_end(w, dx.W, Q);

@@ -17,7 +17,7 @@ void pause_briefly() {
 #endif
 }
 
-// Returns when `value` is no longer `old`: first spinning, then asleep.
+// Blocks until `value` differs from `old`: spins first, then sleeps.
 void wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
     for (int i = 0; i < kSpins; ++i) {
         if (value.load(std::memory_order_acquire) != old) return;
@@ -26,7 +26,7 @@ void wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
     value.wait(old, std::memory_order_acquire);
 }
 
-// The register that says how this thread computes, and its bits that flush.
+// The control register of floating-point arithmetic, and its bits that flush subnormal numbers.
 #if defined(__x86_64__)
 constexpr uint64_t kFlush = 0x8040;  // results, and inputs
 uint64_t float_mode() { return __builtin_ia32_stmxcsr(); }
@@ -100,7 +100,7 @@ void ThreadPool::do_share(int thread) {
 void ThreadPool::work(int thread) {
     for (uint32_t seen = 0;;) {
         wait_change(started_, seen);
-        ++seen;  // jobs come one at a time: the caller waits for all workers before the next
+        ++seen;  // one job at a time: the caller waits for all workers before the next
         if (stop_) return;
         do_share(thread);
         finished_.fetch_add(1, std::memory_order_release);

@@ -1,14 +1,12 @@
-// thread_pool.h — the threads that share one op's work.
+// thread_pool.h — the threads that share the work of one op.
 //
 //   for_each(n, fn)   calls fn(task, thread) for task 0 … n−1 and returns when all are done
 //
 // Thread t of T begins with the tasks [t·n/T, (t+1)·n/T), so it finds the rows of the last op in
-// its own cache; then it takes what is left of others' shares, for a processor may be taken away
-// for milliseconds. What a task gives must not depend on its thread: then the same number of
-// threads gives the same bits. The caller is thread 0. Workers wait for the next op with a short
-// spin (ops of one step follow each other within microseconds), then sleep: decoding and the
-// network share these processors. One caller at a time; pools are independent, so two backends may
-// live in one process.
+// its cache. Then it takes remaining tasks of other threads, because the OS may deschedule a thread
+// for milliseconds. The result of a task must not depend on its thread. The caller is thread 0; a
+// pool has one caller at a time. Idle workers spin for a few microseconds (the next op usually
+// follows), then sleep, because decoding and the network share these processors.
 #pragma once
 
 #include <atomic>
@@ -23,8 +21,8 @@ namespace convoy {
 // The fewest floats worth waking a thread for: 64 KB.
 constexpr size_t kGrain = 16384;
 
-// While one lives, this thread takes and gives subnormal numbers (below 2^-126) as 0, as the tile
-// unit always does: arithmetic on them takes many times as long.
+// During its lifetime this thread treats subnormal numbers (below 2^-126) as 0, as AMX always does:
+// arithmetic on them is many times slower.
 class FlushSubnormals {
  public:
     explicit FlushSubnormals(bool flushes = true);
@@ -37,7 +35,7 @@ class FlushSubnormals {
 
 class ThreadPool {
  public:
-    // flushes: tasks run under FlushSubnormals, on every thread.
+    // flushes: every task runs under FlushSubnormals.
     explicit ThreadPool(int threads, bool flushes = false);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
@@ -45,7 +43,7 @@ class ThreadPool {
 
     int size() const { return int(workers_.size()) + 1; }
 
-    // If calls throw, the caller gets the first error, when all tasks were called.
+    // If calls throw, for_each() rethrows the first error after all tasks were called.
     template <class Fn>
     void for_each(int n, Fn&& fn) {
         using Plain = std::remove_reference_t<Fn>;
@@ -54,8 +52,7 @@ class ThreadPool {
             const_cast<void*>(static_cast<const void*>(&fn)));
     }
 
-    // fn(begin, end) on contiguous ranges, cut at multiples of `grain`, a few a thread; ranges of
-    // less than `grain` are not worth waking a thread for.
+    // Calls fn(begin, end) on ranges that are cut at multiples of `grain`, a few per thread.
     template <class Fn>
     void for_ranges(size_t n, size_t grain, Fn&& fn) {
         const size_t grains = (n + grain - 1) / grain;
@@ -75,20 +72,20 @@ class ThreadPool {
     void do_share(int thread);
 
     struct alignas(64) Share {
-        std::atomic<int> taken{0};  // tasks of it
+        std::atomic<int> taken{0};  // tasks of this share
     };
 
     const bool flushes_;
     std::vector<Share> shares_;
     std::vector<std::thread> workers_;
-    // The job; written by the caller before started_ is raised, read by workers after.
+    // The job, written by the caller before it increments started_, read by workers after that.
     Call call_ = nullptr;
     void* fn_ = nullptr;
     int n_ = 0;
     bool stop_ = false;
-    std::exception_ptr error_;  // the first of the job
+    std::exception_ptr error_;  // the first error of the job
     std::atomic<bool> failed_{false};
-    std::atomic<uint32_t> started_{0};   // jobs handed out
+    std::atomic<uint32_t> started_{0};   // jobs started
     std::atomic<uint32_t> finished_{0};  // workers done with the current job
 };
 

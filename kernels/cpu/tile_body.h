@@ -1,11 +1,10 @@
-// tile_body.h — the twin of the tile unit, and what surrounds its products. Included by
-// micro_body.h, so compiled for each width of vectors. See tiles.h.
+// tile_body.h — products of tiles by plain vectors (tiles.h); compiled for each vector width.
 namespace convoy {
 namespace {
 
-constexpr int kTwinRows = kWidth == 16 ? 8 : 4;  // divides 16; two sums a row in registers
+constexpr int kTwinRows = kWidth == 16 ? 8 : 4;  // divides 16; two sums per row in registers
 
-// kTwinRows rows × kWidth columns of one product of tiles; a's pairs apart, as floats.
+// kTwinRows rows × kWidth columns of one product of tiles. even, odd: the numbers of a's pairs.
 inline void multiply_pairs(const float (*even)[16], const float (*odd)[16], const Bf16* b,
                            float* sums) {
     Vec low[kTwinRows] = {}, high[kTwinRows] = {};

@@ -1,17 +1,16 @@
-// tile_gemm.cpp — products of bf16 around the blocks of tiles.h: convolutions forward and back to
-// x, and linear layers.
+// tile_gemm.cpp — products of bf16 in the blocks of tiles.h: conv2d, conv2d_grad_x, linear layers.
 //
 //            depth            columns
-//          ┌────────┐       ┌────┬────┐    rows: places of tile_pixels.h: taken from x as they lie,
-//     rows │ A: band│   ×   │ B  │    │    or copied once with their padding; a tap is a shift of
-//          ├────────┤       │    │    │    them, no patches are written
-//          │        │       └────┴────┘    B: panels of 32 columns, packed: for each step two tiles
-//          └────────┘                      of pairs of depth
-// Steps: 32 channels of one tap; the taps of the same channels follow each other, A still in L1.
+//          ┌────────┐       ┌────┬────┐    Rows are places (tile_pixels.h): x itself, or a copy of
+//     rows │ A: band│   ×   │ B  │    │    it with padding. A tap is a shift of the rows, so no
+//          ├────────┤       │    │    │    patches are written.
+//          │        │       └────┴────┘    B is packed in panels of 32 columns: for each step two
+//          └────────┘                      tiles of pairs of the depth.
+// A step is 32 channels of one tap. All taps of the same channels follow each other, A being in L1.
 //
-// Bands: a thread takes rows that stay in its L2 and walks all panels. Where the rows are few (the
-// images of a linear layer), threads take panels, and pack each as they come to it. Each result is
-// one sum in the order of the steps, whoever makes it.
+// A thread takes a band, rows that stay in its L2, and walks all panels. If there are few rows (the
+// images of a linear layer), a thread takes panels instead, and packs each before it is used. Each
+// result is one sum in the order of the steps, so its bits do not depend on the thread.
 #include <vector>
 
 #include "kernels/cpu/tile_pixels.h"
@@ -20,16 +19,16 @@ namespace convoy {
 
 namespace {
 
-constexpr ptrdiff_t kBand = 400'000;     // numbers of A that stay in L2
-constexpr ptrdiff_t kFewRows = 1 << 20;  // numbers of A that all threads read again for each panel
-constexpr ptrdiff_t kSmallRight = 100'000;  // numbers of B that stay in L2 beside rows
+constexpr ptrdiff_t kBand = 400'000;        // numbers of A that stay in L2
+constexpr ptrdiff_t kFewRows = 1 << 20;     // up to so many numbers of A, threads take panels
+constexpr ptrdiff_t kSmallRight = 100'000;  // numbers of B that stay in L2 together with rows of A
 constexpr int kPart = 48;                   // steps
-constexpr int kPanelStep = 1024;            // numbers of a panel, of one step: two tiles
+constexpr int kPanelStep = 1024;            // numbers of a panel for one step: two tiles
 
 template <class T>
 struct TileProduct {
     struct Step {
-        int tap, first, count;  // of the depth: numbers of a place
+        int tap, first, count;  // numbers [first, first + count) of a place
     };
     const Micro& micro;
     const TilePixels pixels;
@@ -37,11 +36,11 @@ struct TileProduct {
     const int columns;
     const RowMapOf<T>& result;
     const EpilogueOf<T>& epilogue;
-    const bool transposed;  // the result's rows are B's columns
-    const ptrdiff_t row;    // from one place of a band to the next
+    const bool transposed;  // a row of the result is a column of B
+    const ptrdiff_t row;    // stride of places in a band
     std::vector<Step> steps = {};
-    std::vector<ptrdiff_t> at = {};  // of each step, in a band
-    std::vector<int> depths = {};    // of each step; none: 32
+    std::vector<ptrdiff_t> at = {};  // start of each step in a band
+    std::vector<int> depths = {};    // depth of each step; empty: all 32
 
     TileProduct(const Micro& micro, const PatchesOf<Bf16>& x, const RightSideOf<Bf16>& b,
                 int columns, const RowMapOf<T>& result, const EpilogueOf<T>& epilogue,
@@ -53,7 +52,7 @@ struct TileProduct {
           result(result),
           epilogue(epilogue),
           transposed(transposed),
-          // An odd number of cache lines: rows then fall into different sets of the L1 cache.
+          // An odd number of cache lines, so that rows fall into different sets of the L1 cache.
           row(pixels.runs             ? pixels.run_row()
               : pixels.depth / 32 % 2 ? pixels.depth
                                       : pixels.depth + 32) {
@@ -67,7 +66,7 @@ struct TileProduct {
     int panels() const { return ceil_div(columns, 32); }
     ptrdiff_t panel_elems() const { return ptrdiff_t(steps.size()) * kPanelStep; }
     bool in_place() const { return pixels.x.is_matrix() && pixels.x.C % 32 == 0; }
-    // Places of a plane in a band of so many rows, and numbers of all planes.
+    // In a band of `rows`: the places of a plane, and the numbers of all planes.
     ptrdiff_t plane_places(int rows) const {
         return (rows + 31) / 32 * 32 + pixels.reach() + pixels.beyond();
     }
@@ -85,14 +84,14 @@ struct TileProduct {
                         to + plane * plane_places(most) * row, row);
     }
 
-    // Numbers [first, first + count) of a step's depth, for column j, or the start of their row.
+    // Number i of a step's depth in column j of B.
     const Bf16* right(const Step& step, int i, int j) const {
         const int C = pixels.x.C, k = step.tap * pixels.channels + step.first + i;
         const int tap = k / C, c = k % C;
         const ptrdiff_t start = b.tap_start ? b.tap_start[tap] : tap * C * b.step_k;
         return b.b + start + c * b.step_k + j * b.step_j;
     }
-    // 32 columns of b. none: zeros.
+    // Packs 32 columns of b. none: zeros.
     void pack_panel(int panel, const Bf16* none, Bf16* to) const {
         const int j = panel * 32, count = std::min(32, columns - j);
         for (size_t s = 0; s < steps.size(); ++s) {
@@ -107,7 +106,7 @@ struct TileProduct {
                     micro.transpose(reinterpret_cast<const float*>(rows[16 * half]), 16, 16, 16,
                                     reinterpret_cast<float*>(to + 512 * half), 16);
             } else {
-                for (int i = 0; i < 32; ++i)  // rows of the next step, which lie far apart
+                for (int i = 0; i < 32; ++i)  // rows of the next step, far apart in memory
                     __builtin_prefetch(right(step, 0, j) + (32 + i) * b.step_k);
                 for (int i = 0; i < 32; i += 2)
                     micro.tiles.pair(i < step.count ? right(step, i, j) : none,
@@ -119,23 +118,23 @@ struct TileProduct {
         }
     }
 
-    // Places of A in a row, where their results go, and what they are multiplied with.
+    // A range of places of A, and where their results go.
     struct Band {
         int64_t first;
         int rows;
         const Bf16* a;
         ptrdiff_t a_row;
-        const ptrdiff_t* at;  // null: steps of 32
-        T* const* to;         // not if transposed
+        const ptrdiff_t* at;  // null: the steps follow each other
+        T* const* to;         // unused if transposed
     };
-    // Rows [i, i + 32) of a band × a panel: steps [from, until). sums: one block, which is added to
-    // unless from is 0; of the last steps they are stored. ahead: what to fetch meanwhile.
+    // Multiplies rows [i, i + 32) of a band with a panel, for steps [from, until). Adds to `sums`
+    // (one block) unless from is 0; stores them after the last step. ahead: to be prefetched.
     void multiply(const Band& band, int i, const Bf16* packed, int panel, int from, int until,
                   float* sums, const Bf16* ahead = nullptr, ptrdiff_t ahead_elems = 0) const {
         const int rows = std::min(32, band.rows - i), j = panel * 32,
                   cols = std::min(32, columns - j);
         const Bf16* a = band.a + i * band.a_row + (band.at ? 0 : 32 * from);
-        // On AMX stores gain less than this costs.
+        // Prefetching the result does not pay on AMX.
         if (until == int(steps.size()) && !transposed && !micro.tiles.amx)
             for (int r = 0; r < rows; ++r)
                 if (T* row = band.to[i + r]) __builtin_prefetch(row + j, 1);
@@ -170,10 +169,9 @@ void run(Cpu& cpu, TileProduct<T>& product) {
     const ptrdiff_t all_elems = product.row * (places + pixels.reach()) * pixels.planes();
     const bool few = panels >= 2 * threads && all_elems <= std::min(kFewRows, right_elems / 2);
 
-    // Of few but long panels, parts of the depth: a part of B then stays in L2 while rows pass by,
-    // with all sums.
+    // If B has few, very deep panels, split the depth so that a part of B and all sums fit in L2.
     const int part = steps > 192 && panels <= 8 ? kPart : steps;
-    // Bands of nearly the same size, as many for each thread.
+    // Bands of nearly the same size, the same number for each thread.
     int most = int(places);
     if (!few) {
         const ptrdiff_t row = std::min<ptrdiff_t>(product.row, part * 32);
@@ -224,7 +222,7 @@ void run(Cpu& cpu, TileProduct<T>& product) {
         Bf16* room = reinterpret_cast<Bf16*>(to + to_floats);
         const auto band = band_of(int64_t(task) * most, reinterpret_cast<T**>(to), room);
         if (band.a == room) product.copy_band(band.first, band.rows, most, room);
-        // A small B stays in the cache while rows pass by; else the rows do.
+        // A small B stays in the cache while the rows change; otherwise the rows stay.
         const bool by_rows = right_elems <= kSmallRight;
         const int blocks = ceil_div(band.rows, 32), all = blocks * panels;
         for (int from = 0; from < steps; from += part)

@@ -3,26 +3,24 @@
 //   dw[k][r,s][c] += Σ_l dy[l][k] · x[l + shift(r,s)][c]      l: places of tile_pixels.h
 //
 //          l                          A    dyᵀ, aligned: 32 pixels are 64 bytes. Places between
-//      ┌────────┐     ┌────┐               rows and images are 0
+//      ┌────────┐     ┌────┐               rows and images are 0.
 //    k │ A: dyᵀ │   l │ B  │ c        B    x in pairs of pixels, twice: (0,1)(2,3)… for even
-//      └────────┘     └────┘               shifts and (1,2)(3,4)… for odd ones. So a tap is a
-//                                          shift of B by whole rows, and every row of a tile is
-//                                          one cache line (one that crosses lines costs 6 times as
-//                                          much)
+//      └────────┘     └────┘               shifts and (1,2)(3,4)… for odd shifts. So a tap is a
+//                                          shift of B by whole rows, and each row of a tile is one
+//                                          cache line (a row across two lines costs 6 times more).
 //
-// The line is cut into bands. All threads pack a band, then share its blocks of 32 k × 32 c of a
-// tap; or, if dw is small, each has bands and a dw of its own, added up in the order of the
-// threads.
+// All threads pack a band of the line together, then share its blocks of 32 k × 32 c of a tap. If
+// dw is small, each thread instead has its bands and its copy of dw; copies are added in order.
 #include "kernels/cpu/tile_pixels.h"
 
 namespace convoy {
 
 namespace {
 
-constexpr int kOwnSums = 600;            // blocks of dw of which each thread has its own
-constexpr ptrdiff_t kOwnBand = 100'000;  // numbers of a thread's own packed band,
-constexpr int kLeastBand = 128;          // but so many pixels; on AMX twice of both
-constexpr int kBand = 2048;              // pixels of a band that threads share
+constexpr int kOwnSums = 600;            // up to so many blocks of dw, each thread has its copy
+constexpr ptrdiff_t kOwnBand = 100'000;  // then: most numbers of a packed band,
+constexpr int kLeastBand = 128;          // fewest pixels of it; both doubled on AMX
+constexpr int kBand = 2048;              // otherwise: pixels of a band
 
 struct GradW {
     const Micro& micro;
@@ -34,9 +32,8 @@ struct GradW {
     int k_blocks() const { return ceil_div(K, 32); }
     int c_blocks() const { return ceil_div(pixels.channels, 32); }
     int phases() const { return pixels.reach() > 0 && !pixels.runs ? 2 : 1; }
-    // A: tiles of 16 k × 32 pixels, those of the same k one after the other; B: of each plane and
-    // phase, panels of 16 channels, with a row for two pixels. A line of the cache between panels,
-    // so that they fall into different sets of it.
+    // A: tiles of 16 k × 32 pixels, contiguous for the same k. B: for each plane and phase, panels
+    // of 16 channels with a row for two pixels. A cache line of padding separates their cache sets.
     ptrdiff_t a_half(int band) const { return band * 16 + 32; }
     ptrdiff_t a_elems(int band) const { return k_blocks() * 2 * a_half(band); }
     ptrdiff_t pair_places(int band) const { return (band + pixels.reach() + 31) / 32 * 32; }
@@ -45,7 +42,7 @@ struct GradW {
     ptrdiff_t band_elems(int band) const {
         return a_elems(band) + pixels.planes() * phases() * phase(band);
     }
-    // Packing goes by chunks of 32 places: those of A, then those of each plane of B.
+    // Packing is divided into chunks of 32 places: first of A, then of each plane of B.
     int a_chunks(int band) const { return band / 32; }
     int plane_chunks(int band) const { return int(pair_places(band) / 32); }
     int chunks(int band) const { return a_chunks(band) + pixels.planes() * plane_chunks(band); }
@@ -71,8 +68,8 @@ struct GradW {
         return {task / pixels.taps() / c_blocks() * 32, task / pixels.taps() % c_blocks() * 32,
                 task % pixels.taps()};
     }
-    // sums (32 × 32) = what a band gives to block `task`; add: += . next: where the band begins of
-    // which a share is brought to L2 meanwhile, or 0.
+    // sums (32 × 32) = the sums of a band for block `task`; += if add. Prefetches a share of the
+    // band that begins at `next` into L2, unless `next` is 0.
     void multiply(const Bf16* packed, int band, int task, float* sums, bool add = false,
                   int64_t next = 0) const {
         const auto [k, c, tap] = block(task);
@@ -88,7 +85,7 @@ struct GradW {
                               pixels.channels - c > 16 ? 2 : 1, add, ahead,
                               next ? ceil_div(all, blocks()) : 0});
     }
-    // Where sums of block `task` are added.
+    // The rows of dw to which the sums of block `task` are added.
     TileRows<float> rows_of(int task, float* dw, float* (&rows)[32]) const {
         const auto [k, c, tap] = block(task);
         const int count = std::min(32, K - k);
@@ -120,7 +117,7 @@ struct GradW {
         }
         for (int odd = 0; odd < phases(); ++odd)
             for (int i = 0; i < 16; ++i)
-                // Of runs up to whole tiles: what lies there belongs to no sum that is kept.
+                // Runs are padded to whole tiles; sums of the padding are dropped.
                 micro.tiles.pair(from[2 * i + odd], from[2 * i + 1 + odd],
                                  pixels.runs ? pixels.depth : pixels.channels,
                                  to + odd * phase(band) + (16 * chunk + i) * 32, panel(band));

@@ -1,17 +1,17 @@
-// tile_pixels.h — the pixels of a batch in one line, so that each 16 of them are rows of a tile.
+// tile_pixels.h — the pixels of a batch as one line of places; any 16 places are rows of a tile.
 //
-// Output (n,p,q) is place (n·pitch_h + p)·pitch_w + q of the line, and what tap (r,s) reads there
-// is `shift` = r·pitch_w + s places on: a tile of any 16 places is 16 rows in a row, whatever the
-// width of the images. The zeros after a row are the padding before the next one as well:
+// Output (n,p,q) is at place (n·pitch_h + p)·pitch_w + q of the line. Its tap (r,s) reads the place
+// `shift` = r·pitch_w + s further on. So the 16 rows of a tile follow each other in memory,
+// whatever the width of the images. The zeros after a row are also the padding before the next row:
 //
-//     0 x x x x        4x4 pixels under a window of 3x3, pad 1: pitch_w = pitch_h = 5. One place
-//     0 x x x x        in five of a row is none of y; what is computed there is dropped, and taken
-//     0 x x x x        as 0 where y's side is read (grad_w).
+//     0 x x x x        4x4 pixels under a window of 3x3, pad 1: pitch_w = pitch_h = 5. One of five
+//     0 x x x x        places in a row is no output: results there are dropped, and grad_w reads
+//     0 x x x x        dy as 0 there.
 //     0 0 0 0 0 ← of the next image
 //
-// With a stride each phase of rows and columns is a line of its own (a plane), in which a tap is a
-// shift again. Of few channels a tap is a whole filter row, S·C numbers that lie side by side from
-// the place's first pixel on: places are then only stride·C numbers apart, and overlap.
+// With a stride, each phase of rows and columns is a separate line (a plane), in which a tap is
+// again a shift. With few channels a tap is a whole filter row (a run): S·C contiguous numbers from
+// the place's first pixel on. Then places are only stride·C numbers apart, and overlap.
 #pragma once
 
 #include "kernels/cpu/pack.h"
@@ -33,8 +33,8 @@ struct TileAxis {
           pitch(outputs) {
         for (int a = 0; a < planes; ++a) {
             const int first = start + a;                                   // pixel at place 0
-            const int zeros = first < 0 ? (-first + step - 1) / step : 0;  // before pixels
-            const int last = outputs - 1 + (size - 1 - a) / step;          // place that is read
+            const int zeros = first < 0 ? (-first + step - 1) / step : 0;  // before the pixels
+            const int last = outputs - 1 + (size - 1 - a) / step;  // last place that is read
             const int real = first < length ? (length - 1 - first) / step : -1;
             pitch = std::max({pitch, std::min(last, real) + 1, last + 1 - zeros});
         }
@@ -48,7 +48,7 @@ struct TilePixels {
     const TileAxis h, w;
     const bool runs;     // a tap is a filter row
     const int channels;  // of a tap
-    const int depth;     // the same in whole tiles
+    const int depth;     // `channels` rounded up to whole tiles
 
     explicit TilePixels(const PatchesOf<Bf16>& x)
         : x(x),
@@ -60,7 +60,7 @@ struct TilePixels {
 
     static int up(int n) { return (n + 31) / 32 * 32; }
     int pitch_h() const { return h.pitch; }
-    // Even for runs: then no tap is an odd shift (grad_w).
+    // Even for runs, so that every tap is an even shift (grad_w).
     int pitch_w() const { return runs ? (x.Q + (x.S + x.step_w - 1) / x.step_w) / 2 * 2 : w.pitch; }
     int planes() const { return runs ? h.planes : h.planes * w.planes; }
     int taps() const { return runs ? x.R : x.R * x.S; }
@@ -71,15 +71,14 @@ struct TilePixels {
         return runs ? ptrdiff_t(tap / x.step_h) * pitch_w()
                     : ptrdiff_t(tap / x.S / x.step_h) * w.pitch + tap % x.S / x.step_w;
     }
-    ptrdiff_t reach() const { return shift(taps() - 1); }  // of all taps, the largest shift
-    // Numbers from one place to the next, of runs; and places that hold what a tile reads beyond
-    // the last: numbers that meet zeros.
+    ptrdiff_t reach() const { return shift(taps() - 1); }  // the largest shift
+    // For runs: the stride of places, and the places that a tile reads beyond the last one.
     int run_row() const { return x.step_w * x.C; }
     int beyond() const { return runs ? ceil_div(depth, run_row()) : 0; }
-    // To the last output.
+    // Up to the last output.
     int64_t places() const { return (int64_t(x.N - 1) * pitch_h() + x.P - 1) * pitch_w() + x.Q; }
 
-    // f(i, n, row, column, run) for places first + i and on, i < count: a run is of one row.
+    // Calls f(i, n, row, column, run) for places [first, first + count) in runs of one row.
     template <class F>
     void walk(int64_t first, int count, F&& f) const {
         const int64_t row = first / pitch_w();
@@ -90,12 +89,12 @@ struct TilePixels {
             if (++k == pitch_h()) k = 0, ++n;
         }
     }
-    // Where a row of a plane begins in the image: pixel (0) of its line, or null if there is none.
+    // The start of the image row that contains row `pixel`; null if it is padding.
     const Bf16* line(int n, int pixel) const {
         const bool exists = n < x.N && h.inside(pixel);
         return exists ? x.x + (ptrdiff_t(n) * x.H + pixel) * x.W * x.C : nullptr;
     }
-    // The pixels at these places of a plane; `none` for those outside of images. Not of runs.
+    // The pixels at these places of a plane; `none` for places outside of images. Not for runs.
     void pixels(int plane, int64_t first, int count, const Bf16* none, const Bf16** to) const {
         walk(first, count, [&](int i, int n, int k, int j, int run) {
             const Bf16* from = line(n, h.pixel(plane / w.planes, k));
@@ -105,7 +104,7 @@ struct TilePixels {
             }
         });
     }
-    // The rows of a result, or of y's side, at these places; `none` where there is no output.
+    // The rows of y or dy at these places; `none` for places without an output.
     template <class T, class P>
     void outputs(const RowMapOf<T>& y, int64_t first, int count, P none, P* to) const {
         walk(first, count, [&](int i, int n, int p, int q, int run) {
@@ -116,8 +115,8 @@ struct TilePixels {
         });
     }
 
-    // Places [first, first + count) of a plane as rows of `depth` numbers, `row` apart, or as runs,
-    // run_row() apart; beyond the last image they are 0.
+    // Copies places [first, first + count) of a plane as rows of `depth` numbers with stride `row`,
+    // or as runs with stride run_row(). Places beyond the last image are 0.
     void copy(int plane, int64_t first, int count, Bf16* to, ptrdiff_t row) const {
         if (runs) return copy_runs(plane, first, count, to);
         constexpr int kSome = 64;

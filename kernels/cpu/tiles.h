@@ -1,7 +1,6 @@
-// tiles.h — products of bf16 on the tile unit of x86 (AMX), and a twin in plain vectors; blocks of
-// the same layout by VDPBF16PS.
+// tiles.h — products of bf16 in one layout: by AMX (tiles of x86), VDPBF16PS, or plain vectors.
 //
-// A tile is 16 rows of 64 bytes. Two tiles of A and two of B make a block of 32 × 32 sums:
+// A tile is 16 rows of 64 bytes. Two tiles of A and two tiles of B give a block of 32 × 32 sums:
 //
 //       A: 32 deep             B: 16 columns 16 columns
 //      ┌───────────┐           ┌───────────┬───────────┐    A's rows hold 32 numbers of the depth.
@@ -14,13 +13,11 @@
 //                              └───────────┴───────────┘    each.
 //
 // One product of tiles (TDPBF16PS) is  c += (Σ_p a(2p)·b(2p)) + (Σ_p a(2p+1)·b(2p+1)), each Σ a
-// chain of fused multiply-adds that starts at 0; every step rounds to nearest even, and numbers
-// below 2⁻¹²⁶ are taken and given as 0. The twin (tile_body.h) does the same in the same order, so
-// the bits are equal (except NaNs' own bits) under FlushSubnormals. On arm64 the instruction would
-// be BFMMLA, with pairs of 4.
-//
-// VDPBF16PS adds a pair at a time: c += a(2p+1)·b(2p+1), then c += a(2p)·b(2p), both fused. So its
-// sums have other roundings than those of the other two.
+// chain of fused multiply-adds that starts at 0. Every operation rounds to nearest even; numbers
+// below 2⁻¹²⁶ count as 0. Plain vectors (tile_body.h) compute the same in the same order, so the
+// bits are equal under FlushSubnormals (except the bits of a NaN). arm64's BFMMLA would need groups
+// of 4. VDPBF16PS adds one pair at a time, c += a(2p+1)·b(2p+1), then c += a(2p)·b(2p), both fused,
+// so its sums are rounded differently.
 #pragma once
 
 #include <cstddef>
@@ -34,29 +31,29 @@ namespace convoy {
 struct TileBlock {
     int steps;
     const Bf16* a;
-    ptrdiff_t a_row, a_half;  // from one row, from the first 16 rows, to the next
-    ptrdiff_t a_step;         // from one step to the next,
-    const ptrdiff_t* a_at;    // or where each begins
+    ptrdiff_t a_row, a_half;  // stride of a row, of the second 16 rows
+    ptrdiff_t a_step;         // stride of a step,
+    const ptrdiff_t* a_at;    // or the start of each step, if not null
     const Bf16* b;
-    ptrdiff_t b_step, b_half;             // from one step, from the first 16 columns, to the next
+    ptrdiff_t b_step, b_half;             // stride of a step, of the second 16 columns
     float* sums;                          // 32 × 32
-    int row_tiles = 2, column_tiles = 2;  // 1: the second 16 rows, or columns, are not made
-    bool add = false;                     // to what is in `sums`
-    // What is needed next is brought to L2: so many lines of the cache with each step.
+    int row_tiles = 2, column_tiles = 2;  // 1: only the first 16 rows, or columns
+    bool add = false;                     // += instead of =
+    // Prefetched into L2: `ahead_lines` cache lines with each step.
     const Bf16* ahead = nullptr;
     int ahead_lines = 0;
-    const int* depth = nullptr;  // of each step: a multiple of 8, beyond it B is 0; null: 32
+    const int* depth = nullptr;  // of each step: a multiple of 8, after which B is 0; null: all 32
 };
 
-// Where the rows of a block of sums go, and what is applied to them before.
+// Where the rows of a block of sums are stored, and what is applied to them first.
 template <class T>
 struct TileRows {
-    T* const* rows;  // where they start; null: it is not stored
+    T* const* rows;  // start of each row; null: the row is not stored
     int count;
     int first, cols;                     // columns of the row
-    bool accumulate = false;             // add what is there
+    bool accumulate = false;             // += instead of =
     bool relu = false;                   // then max(0, ·)
-    const float* bias = nullptr;         // added: `cols` floats
+    const float* bias = nullptr;         // `cols` floats, added
     std::optional<ptrdiff_t> mask = {};  // result is 0 where row[*mask + column] <= 0
 };
 
@@ -64,13 +61,11 @@ struct TileUnit {
     void (*multiply)(const TileBlock&);
     void (*store_floats)(const float* sums, const TileRows<float>&);
     void (*store_bf16)(const float* sums, const TileRows<Bf16>&);
-    // Pairs of two rows of n numbers, zeros up to a multiple of 16; those of columns [16c, 16c+16)
-    // at to[c·step].
+    // Pairs of two rows of n numbers (0 up to a multiple of 16); columns from 16c on at to[c·step].
     void (*pair)(const Bf16* first, const Bf16* second, int n, Bf16* to, ptrdiff_t step);
 
-    // AMX. Products are so fast that Winograd's method, with a fourth of them in floats, is not,
-    // and that sums have to be fetched and stored more rarely. A thread prepares its tiles before
-    // products and releases them afterwards.
+    // AMX: direct products are faster than Winograd's method in fp32, and bands must be larger. A
+    // thread configures its tiles with begin() and releases them with end().
     bool amx = false;
     void (*begin)() = nullptr;
     void (*end)() = nullptr;
@@ -79,7 +74,7 @@ struct TileUnit {
     void store(const float* sums, const TileRows<Bf16>& to) const { store_bf16(sums, to); }
 };
 
-// While it lives, this thread may multiply.
+// During its lifetime this thread may call TileUnit::multiply.
 class TileRegion {
  public:
     explicit TileRegion(const TileUnit& unit) : unit_(unit) {
@@ -94,8 +89,7 @@ class TileRegion {
     const TileUnit& unit_;
 };
 
-// Whether this processor has the unit and the system lets this process use it, which it is asked
-// for here. Threads that run already may then use it as well.
+// Asks the system for permission to use AMX, for all threads. False: no AMX, or refused.
 bool may_use_amx();
 
 }  // namespace convoy

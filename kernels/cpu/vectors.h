@@ -1,8 +1,6 @@
-// vectors.h — vectors of kWidth floats, from floats and from bf16. Included by micro_*.cpp, each of
-// which sets kWidth.
-//
-// Everything is in an anonymous namespace and calls no inline function of another header: the
-// linker must not take an AVX-512 copy of shared code for the whole program.
+// vectors.h — vectors of kWidth floats, loaded from floats or bf16; micro_*.cpp set kWidth.
+// Everything is in an anonymous namespace and calls no inline function of another header. Otherwise
+// the linker might use the AVX-512 copy of a shared function for the whole program.
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
@@ -21,7 +19,7 @@ typedef unsigned short HalvesAnywhere
 typedef unsigned char Bytes __attribute__((vector_size(kWidth)));
 typedef unsigned char BytesAnywhere __attribute__((vector_size(kWidth), aligned(1), may_alias));
 
-// In AVX-512 by intrinsics: compilers convert such vectors by halves, or number by number.
+// Intrinsics for AVX-512: compilers convert such vectors in halves, or number by number.
 inline Words load_halves(const Bf16* p) {
 #ifdef __AVX512F__
     return (Words)_mm512_cvtepu16_epi32(*reinterpret_cast<const __m256i_u*>(p));
@@ -43,7 +41,7 @@ inline Words load_words(const Bf16* p) { return *reinterpret_cast<const WordsAny
 inline Vec load(const float* p) { return *reinterpret_cast<const VecAnywhere*>(p); }
 inline Vec load(const Bf16* p) { return reinterpret_cast<Vec>(load_halves(p) << 16); }
 inline void store(float* p, Vec v) { *reinterpret_cast<VecAnywhere*>(p) = v; }
-// Rounds as to_bf16() does, but for numbers below 2⁻¹²⁶, which become 0.
+// Rounds like to_bf16(), except that numbers below 2⁻¹²⁶ become 0.
 inline void store(Bf16* p, Vec v) {
 #ifdef __AVX512BF16__
     *reinterpret_cast<__m256i_u*>(p) = (__m256i)_mm512_cvtneps_pbh(v);
@@ -59,7 +57,7 @@ inline void store(Bf16* p, Vec v) {
 #endif
 #endif
 }
-// The first n < kWidth; the rest is 0. Not inlined: these are long, and every pass has several.
+// The first n < kWidth numbers; the rest is 0. Not inlined, because every pass has several copies.
 template <class T>
 [[gnu::noinline]] Vec load_few(const T* p, int n) {
     T few[kWidth];
@@ -73,7 +71,7 @@ template <class T>
     for (int i = 0; i < n; ++i) p[i] = few[i];
 }
 
-// f(first, count) for n numbers: whole vectors, whose count is the type All, and what is left.
+// Calls f(first, count) for n numbers: whole vectors with count of type All, then the remainder.
 typedef std::integral_constant<int, kWidth> All;
 template <class F>
 inline void over_vectors(int n, F&& f) {
@@ -98,12 +96,12 @@ inline void put(T* p, Vec v, int n) {
     store_few(p, v, n);
 }
 
-// What a TileOut or TileRows says is done with sums v before they are stored at row[j].
+// Applies the epilogue of a TileOut or TileRows to sums v, which will be stored at row[j].
 template <class T, class Out, class N>
 inline Vec finished(Vec v, const T* row, int j, N n, const Out& out) {
     if (out.accumulate) v += get(row + j, n);
     if (out.bias) v += get(out.bias + j, n);
-    if (out.relu) v = v < 0 ? Vec{} : v;  // this way round a NaN stays one
+    if (out.relu) v = v < 0 ? Vec{} : v;  // in this form a NaN stays a NaN
     if (out.mask) v = get(row + *out.mask + j, n) <= 0 ? Vec{} : v;
     return v;
 }

@@ -1,5 +1,4 @@
-// windows.h — which places of a window lie in the image, and which windows contain a pixel. Shared
-// by pools and depthwise convolutions.
+// windows.h — which part of a window lies in the image, and which windows contain a pixel.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 
 namespace convoy {
 
-// The places of the window at output (p, q) that lie in x, seen from its corner.
+// The part of the window at output (p, q) that lies in x, relative to the window's corner.
 struct Corner {
     int h, w;
     PoolWindow inside;
@@ -20,7 +19,7 @@ struct Corner {
                  std::max(0, -h),      std::min(window.size_h, x.H - h),
                  std::max(0, -w),      std::min(window.size_w, x.W - w),
                  window.size_w} {}
-    // Of its first number in image n; may lie outside.
+    // Offset of the corner in image n; it may lie outside of the image.
     ptrdiff_t start(int n, Tensor x) const {
         return (ptrdiff_t(n) * x.H + h) * inside.line + w * inside.pixel;
     }
@@ -33,7 +32,7 @@ struct Covering {
         : first(i + pad < size ? 0 : (i + pad - size) / stride + 1),
           last(std::min((i + pad) / stride, outputs - 1)) {}
 };
-// Those whose windows contain pixel (h, w).
+// The outputs whose windows contain pixel (h, w).
 inline PoolGrad covering(int h, int w, const Window& window, Tensor dy) {
     const Covering rows(h, window.size_h, window.stride_h, window.pad_h, dy.H);
     const Covering cols(w, window.size_w, window.stride_w, window.pad_w, dy.W);

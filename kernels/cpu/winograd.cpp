@@ -1,25 +1,25 @@
 // winograd.cpp — blocking of winograd.h: forward and grad_x.
 //
-// Two orders, by the number of channels:
-//   few   V of the block's tiles stays in L2; panels of columns outermost, so that M is one panel
-//         wide. U is read once a block.
-//   many  U no longer fits beside V. xi outermost: U[xi], V[xi] and M[xi] stay in L2 one after the
-//         other, and a block has so many tiles that reading U does not matter.
+// The order of the loops depends on the number of channels:
+//   few   V of the block's tiles stays in L2. The outer loop is over panels of columns: M is one
+//         panel wide. U is read once per block.
+//   many  U and V do not fit in L2 together. The outer loop is over xi: U[xi], V[xi] and M[xi] fit,
+//         and a block has so many tiles that reading U takes little time.
 #include "kernels/cpu/winograd.h"
 
 namespace convoy {
 
 namespace {
 
-constexpr int kL2Floats = 330'000;  // 1.3 of 2 MB: the rest is for U and pixels passing through
-constexpr int kFewTiles = 38;       // fewer tiles a block make reading U the limit
+constexpr int kL2Floats = 330'000;  // 1.3 of 2 MB: the rest is for U and pixels
+constexpr int kFewTiles = 38;       // with fewer tiles per block, reading U is the limit
 constexpr int kManyTiles = 112;
 
 struct Blocking {
-    int tiles;  // of a block, most
-    int group;  // panels of columns that M holds
+    int tiles;  // most tiles of a block
+    int group;  // panels of columns in M
     Blocking(int C, int panels, int nr) {
-        tiles = kL2Floats / (kXi * (round_up(C, kPiece) + nr));
+        tiles = kL2Floats / (kXi * (round_up(C, kChunk) + nr));
         group = 1;
         if (tiles < kFewTiles) tiles = kManyTiles, group = panels;
         tiles = std::min(tiles, kManyTiles);
@@ -38,7 +38,7 @@ struct Filters {
 template <class T>
 Filters transform_filters(Cpu& cpu, const WinogradMethod<T>& method, const RightSide& w, int depth,
                           int columns) {
-    constexpr int kBlock = 16;  // depth at a time: 9·16·32 floats are 18 KB
+    constexpr int kBlock = 16;  // of the depth at a time: 9·16·32 floats are 18 KB
     const int all_taps = method.size * method.size;
     const int nr = cpu.micro.nr, panels = ceil_div(columns, nr);
     const ptrdiff_t xi_stride = ptrdiff_t(panels) * depth * nr + kStagger;
@@ -74,18 +74,18 @@ struct BlockConv {
 
     void operator()(int first, int count) const {
         const Panels panels(count, micro.mr);
-        const int padded = round_up(x.C, kPiece);
+        const int padded = round_up(x.C, kChunk);
         const ptrdiff_t v_stride = ptrdiff_t(count) * padded + kStagger;
         for (int p = 0; p < panels.count; ++p) {
             const int height = panels.height(p);
             for (int i = 0; i < height; ++i) {
                 const int begin = panels.begin(p);
                 method.input(tiles.input(x, first + begin + i),
-                             {v + ptrdiff_t(begin) * padded + i * kPiece, v_stride, kPiece,
-                              ptrdiff_t(height) * kPiece});
+                             {v + ptrdiff_t(begin) * padded + i * kChunk, v_stride, kChunk,
+                              ptrdiff_t(height) * kChunk});
             }
         }
-        const int width = group * u.nr;  // of a row of M
+        const int width = group * u.nr;  // width of a row of M
         const ptrdiff_t m_stride = ptrdiff_t(count) * width + kStagger;
         for (int from = 0; from < u.panels; from += group) {
             const int until = std::min(u.panels, from + group);
@@ -102,13 +102,13 @@ struct BlockConv {
                   int width) const {
         float* rows[16];
         TileOut out{rows, u.nr};
-        const int padded = round_up(x.C, kPiece);
+        const int padded = round_up(x.C, kChunk);
         for (int k = 0; k < x.C; k += kDepthBlock) {
             const int depth = std::min(kDepthBlock, x.C - k);
             for (int p = 0; p < panels.count; ++p) {
                 const int height = panels.height(p), begin = panels.begin(p);
                 for (int i = 0; i < height; ++i) rows[i] = to + ptrdiff_t(begin + i) * width;
-                micro.tile_by_piece[height](depth, a + ptrdiff_t(begin) * padded + k * height,
+                micro.tile_by_chunk[height](depth, a + ptrdiff_t(begin) * padded + k * height,
                                             b + ptrdiff_t(k) * u.nr, out);
             }
             out.accumulate = true;
@@ -153,11 +153,11 @@ void winograd_conv(Cpu& cpu, const PatchesOf<T>& x, const RightSideOf<T>& filter
     const Filters u = transform_filters(cpu, method, weights, x.C, K);
     const Blocking blocking(x.C, u.panels, u.nr);
     const int threads = cpu.pool.size();
-    // As many blocks for each thread, and all of nearly the same size.
+    // Blocks of nearly the same size, the same number for each thread.
     const int each = ceil_div(tiles.count, int64_t(threads) * blocking.tiles);
     const int blocks = std::min(tiles.count, each * threads);
     const int most = ceil_div(tiles.count, blocks);
-    const size_t v_elems = kXi * (size_t(most) * round_up(x.C, kPiece) + kStagger);
+    const size_t v_elems = kXi * (size_t(most) * round_up(x.C, kChunk) + kStagger);
     const size_t m_elems = kXi * (size_t(most) * blocking.group * u.nr + kStagger);
     float* const* scratch = cpu.for_threads(v_elems + m_elems);
     cpu.pool.for_each(blocks, [&](int task, int thread) {

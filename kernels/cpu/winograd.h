@@ -1,22 +1,20 @@
-// winograd.h — 3x3 and 5x5 convolutions of stride 1 with a quarter, or a third, of the
-// multiplications.
+// winograd.h — 3x3 (5x5) convolutions of stride 1 with a quarter (a third) of the multiplications.
 //
 // Lavin, Gray: "Fast Algorithms for Convolutional Neural Networks" (2015); here F(4x4, 3x3) and
-// F(2x2, 5x5), in fp32, of images in fp32 or bf16. Both take 6x6 blocks of x; they differ in G and
-// A alone (winograd_body.h):
+// F(2x2, 5x5), in fp32, for images in fp32 or bf16. Both read 6x6 blocks of x.
+// They differ only in G and A (winograd_body.h):
 //
 //   forward  y  = Aᵀ [ Σ_c (G w Gᵀ) ⊙ (Bᵀ x B) ] A      a 6x6 block of x gives a block of y
-//   grad_x   the same with dy for x, and w rotated by 180° with k and c exchanged
+//   grad_x   the same with dy instead of x, and w rotated by 180° with k and c exchanged
 //   grad_w   dw = Gᵀ [ Σ_blocks (A dy Aᵀ) ⊙ (Bᵀ x B) ] G
 //
 //   blocks of x ──Bᵀ·B──►  V[xi]: tiles × C  ┐
 //                                            ├─ 36 products ─►  M[xi]: tiles × K ──Aᵀ·A──►  y
 //   w ──────────G·Gᵀ────►  U[xi]: C × K      ┘
 //
-// A block takes 36 multiplications a channel pair instead of 4·4·3·3 = 144, or 2·2·5·5 = 100. What
-// this costs is the traffic of V and M, 2.25 or 9 times that of x and y; so a thread takes a few
-// tiles at a time through all three steps (winograd.cpp). The relative error (L2) is about 1e-6,
-// bound 5e-6 in the tests.
+// A block takes 36 multiplications per pair of channels instead of 4·4·3·3 = 144, or 2·2·5·5 = 100.
+// But V and M are 2.25 (9) times as large as x and y, so a thread takes a few tiles at a time
+// through all three steps (winograd.cpp). The relative error (L2) is about 1e-6 (tests: 5e-6).
 #pragma once
 
 #include <algorithm>
@@ -25,7 +23,7 @@
 
 namespace convoy {
 
-// Whether the method is defined for such windows.
+// Whether the method is implemented for such windows.
 template <class T>
 bool winograd_can(const PatchesOf<T>& x) {
     return (x.R == 3 || x.R == 5) && x.S == x.R && x.step_h == 1 && x.step_w == 1;
@@ -34,8 +32,8 @@ bool winograd_can(const PatchesOf<T>& x) {
 template <class T>
 bool winograd_pays(const PatchesOf<T>& x, int K);
 
-// result (N×P×Q×K) = epilogue(conv of x). filters: depth x.C, columns K, of R·S taps, without gaps:
-// filter (r, s) of (c, k) at b[tap_start[r·S + s] + c·step_k + k·step_j].
+// result (N×P×Q×K) = epilogue(conv of x). filters: depth x.C, columns K, R·S taps: w(r, s, c, k) at
+// b[tap_start[r·S + s] + c·step_k + k·step_j], without gaps.
 template <class T>
 void winograd_conv(Cpu& cpu, const PatchesOf<T>& x, const RightSideOf<T>& filters, int K, T* result,
                    const EpilogueOf<T>& epilogue);
@@ -48,8 +46,8 @@ void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float*
 
 constexpr int kXi = 36;  // numbers of a transformed block
 
-// Padding between the arrays of two xi, whose size is often a multiple of 4 KB: all 36 numbers of a
-// channel would then fall into one set of the L1 cache.
+// Padding between the arrays of two xi. Without it their size is often a multiple of 4 KB, and all
+// 36 numbers of a channel would fall into one set of the L1 cache.
 constexpr int kStagger = 16;
 
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
@@ -61,8 +59,7 @@ inline const auto& method_for(const Micro& micro, const PatchesOf<Bf16>& x) {
     return x.R == 3 ? micro.winograd3_bf16 : micro.winograd5_bf16;
 }
 
-// Tile t covers outputs [out·row, out·row + out) × [out·col, out·col + out) of image n, where out
-// is 4 for 3x3 windows and 2 for 5x5.
+// Tile t covers outputs [out·row, out·row + out) × … of image n; out = 4 for 3x3, 2 for 5x5.
 struct Tiles {
     int P, Q, out, rows, cols, count;
     template <class T>

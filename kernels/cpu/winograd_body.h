@@ -1,10 +1,9 @@
-// winograd_body.h — the transforms of Winograd's F(4x4, 3x3) and F(2x2, 5x5), vectors running along
-// the channels. Included by micro_body.h, so compiled for each width of vectors. See winograd.h.
+// winograd_body.h — the transforms of Winograd's F(4x4, 3x3) and F(2x2, 5x5) (winograd.h), with
+// vectors along the channels. Compiled for each vector width.
 //
-// Each 2-D transform is a 1-D one on the columns, then on the rows. Both methods take the points
-// 0, ±1, ±2, ∞, so Bᵀ is the same. Lavin and Gray, "Fast Algorithms for Convolutional Neural
-// Networks" (2015); for any points: Toom, Cook, as in Winograd, "Arithmetic Complexity of
-// Computations" (1980). G has rows (1, a, a², …) / N(a), Aᵀ has columns (1, a, a², …):
+// Each 2-D transform is a 1-D transform of the columns, then of the rows. Both methods use the
+// points 0, ±1, ±2, ∞, so Bᵀ is the same. The general construction is by Toom and Cook: Winograd,
+// "Arithmetic Complexity of Computations" (1980). G has rows (1, a, a², …) / N(a), Aᵀ columns:
 //
 //        4  0 -5  0  1  0         a   N(a)   G for 3x3          G for 5x5
 //        0 -4 -4  1  1  0         0     4    1  0  0            1  0  0  0  0
@@ -106,7 +105,7 @@ inline void filter_grad_5(const Vec (&m)[6], Vec (&g)[5]) {
     g[4] = sum + (2.0f / 3) * sum2 + m[5];
 }
 
-// Of a one-dimensional transform: kIn vectors become kOut.
+// The sizes of a one-dimensional transform: kIn vectors become kOut.
 template <auto apply>
 struct Size;
 template <size_t In, size_t Out, void (*apply)(const Vec (&)[In], Vec (&)[Out])>
@@ -114,7 +113,7 @@ struct Size<apply> {
     static constexpr int kIn = In, kOut = Out;
 };
 
-// T·X·Tᵀ of a kIn × kIn block, T given by `apply`: fetch(i, j) is X, put(i, j, v) takes the result.
+// T·X·Tᵀ of a kIn × kIn block: `apply` is T, fetch(i, j) reads X, put(i, j, v) writes the result.
 template <auto apply, class Fetch, class Put>
 inline void transform(Fetch&& fetch, Put&& put) {
     using T = Size<apply>;
@@ -137,14 +136,14 @@ inline void transform(Fetch&& fetch, Put&& put) {
     }
 }
 
-// Pixels of a block to its 36 transformed ones. Channels are written up to a full piece.
+// Transforms the pixels of a block to 36 numbers. Channels are written up to a full chunk.
 template <auto T, class Number>
-void transform_pixels(const WinogradBlock<Number>& in, const WinogradPieces& out) {
-    const int padded = (in.channels + out.piece - 1) / out.piece * out.piece;
+void transform_pixels(const WinogradBlock<Number>& in, const WinogradChunks& out) {
+    const int padded = (in.channels + out.chunk - 1) / out.chunk * out.chunk;
     const bool inner = in.row_begin == 0 && in.row_end == Size<T>::kIn && in.col_begin == 0 &&
                        in.col_end == Size<T>::kIn;
     for (int c = 0; c < padded; c += kWidth) {
-        float* to = out.data + c / out.piece * out.piece_stride + c % out.piece;
+        float* to = out.data + c / out.chunk * out.chunk_stride + c % out.chunk;
         const auto put = [&](int i, int j, Vec v) { store(to + (i * 6 + j) * out.xi_stride, v); };
         const Number* from = in.data + c;
         const int count = in.channels - c;

@@ -1,10 +1,10 @@
 // winograd_grad_w.cpp — gradients of filters: dw += Gᵀ [ Σ_tiles (A dy Aᵀ) ⊙ (Bᵀ x B) ] G
 //
 // For each xi a product Y[xi]ᵀ (K × tiles) · V[xi] (tiles × C), summed over blocks of tiles into
-// S[xi] (K × C). Two ways, by the size of S:
-//   small  every thread sums its own tiles into an S of its own, V and Y staying in its L2
-//   large  one S: all threads transform a block of tiles, then each takes its share of (xi, k)
-// Either way the order of the sums is fixed.
+// S[xi] (K × C). The method depends on the size of S:
+//   small  each thread sums its tiles into its copy of S; V and Y stay in its L2
+//   large  one S: all threads transform a block of tiles, then each takes a share of (xi, k)
+// In both cases the order of the sums is fixed.
 #include "kernels/cpu/winograd.h"
 
 namespace convoy {
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSmallSum = 36 * 128 * 128;  // floats, 2.4 MB
 constexpr int kL2Floats = 280'000;
-constexpr int kManyTiles = 256;  // of a block when S is large: reads and writes of S are shared
+constexpr int kManyTiles = 256;  // tiles of a block if S is large: S is then read less often
 
 template <class T>
 struct GradW {
@@ -22,10 +22,10 @@ struct GradW {
     const PatchesOf<T>& x;
     const Tiles& tiles;
     const T* dy;
-    int K, most;  // tiles of a block
+    int K, most;  // most: tiles of a block
 
     int panels() const { return ceil_div(x.C, micro.nr); }
-    int width() const { return panels() * micro.nr; }  // of a row of S
+    int width() const { return panels() * micro.nr; }  // width of a row of S
     int lanes() const { return ceil_div(K, micro.lane); }
     ptrdiff_t v_stride() const { return ptrdiff_t(most) * width() + kStagger; }
     ptrdiff_t y_stride() const { return ptrdiff_t(most) * lanes() * micro.lane + kStagger; }
@@ -33,7 +33,7 @@ struct GradW {
     size_t block_elems() const { return size_t(kXi) * (v_stride() + y_stride()); }
     size_t sum_elems() const { return size_t(kXi) * s_stride(); }
 
-    // V as panels of nr channels, Y as pieces of `lane` channels, both tile-major within.
+    // V is stored in panels of nr channels, Y in chunks of `lane` channels, both tile-major.
     void transform(float* block, int first, int begin, int end) const {
         float *v = block, *y = block + kXi * v_stride();
         for (int t = begin; t < end; ++t) {
@@ -44,15 +44,15 @@ struct GradW {
                 {y + t * micro.lane, y_stride(), micro.lane, ptrdiff_t(most) * micro.lane});
         }
     }
-    // S[xi] rows of lane `piece` = or += over the block's `count` tiles.
-    void multiply(const float* block, int count, int xi, int piece, bool add, float* sums) const {
+    // The rows of S[xi] in `chunk` = (or += if add) the sums over the block's `count` tiles.
+    void multiply(const float* block, int count, int xi, int chunk, bool add, float* sums) const {
         const float* v = block + xi * v_stride();
         const float* y =
-            block + kXi * v_stride() + xi * y_stride() + ptrdiff_t(piece) * most * micro.lane;
+            block + kXi * v_stride() + xi * y_stride() + ptrdiff_t(chunk) * most * micro.lane;
         float* rows[16];
         for (int panel = 0; panel < panels(); ++panel)
             for (int i = 0; i < micro.lane; i += micro.lane_rows) {
-                const int k = piece * micro.lane + i, height = std::min(micro.lane_rows, K - k);
+                const int k = chunk * micro.lane + i, height = std::min(micro.lane_rows, K - k);
                 if (height <= 0) break;
                 for (int r = 0; r < height; ++r)
                     rows[r] =
@@ -78,8 +78,8 @@ void sum_per_thread(Cpu& cpu, GradW<T> op, float* sums) {
             const int count = std::min(op.most, end - first);
             op.transform(scratch[thread], first, 0, count);
             for (int xi = 0; xi < kXi; ++xi)
-                for (int piece = 0; piece < op.lanes(); ++piece)
-                    op.multiply(scratch[thread], count, xi, piece, first > begin, own);
+                for (int chunk = 0; chunk < op.lanes(); ++chunk)
+                    op.multiply(scratch[thread], count, xi, chunk, first > begin, own);
         }
     });
 }

@@ -9,7 +9,7 @@ namespace convoy {
 // Rounds to the nearest, ties to even. Every NaN becomes 0x7FFF, as on a GPU.
 constexpr uint16_t to_bf16(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
-    // Adding just under half of the last bit kept, or half where that bit is odd, rounds.
+    // Rounds by adding half of the last bit that is kept (a little less if that bit is 0).
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     return uint16_t((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FFF : rounded);
 }

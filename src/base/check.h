@@ -1,9 +1,9 @@
-// check.h — the program's one error type, and the two ways to throw it.
+// check.h — the program's only error type, and the two ways to throw it.
 //
-//   fail(what, which, why)    the outside world is at fault: a file, a peer, an option
-//   ENSURE(condition, came)   our code is at fault: a shape, a precondition
+//   fail(what, which, why)    for the outside world: a file, a peer, an option
+//   ENSURE(condition, values) for mistakes in our code: a shape, a precondition
 //
-// Nothing here prints or exits: an Error travels up and is caught once, in main.
+// Nothing here prints or exits. An Error is caught once, in main.
 #pragma once
 
 #include <fmt/core.h>  // format.h would double the time that a file takes to compile
@@ -20,7 +20,7 @@ struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Numbers as fmt's "{}" prints them; functions, so that cat() costs the compiler little.
+// Numbers as fmt's "{}" prints them. Not templates, so that cat() compiles quickly.
 void append_number(std::string& text, int64_t number);
 void append_number(std::string& text, uint64_t number);
 void append_number(std::string& text, double number);
@@ -40,7 +40,7 @@ void append(std::string& text, const Part& part) {
         append_number(text, std::conditional_t<std::is_signed_v<Part>, int64_t, uint64_t>(part));
 }
 
-// All parts, one after the other, as one string.
+// Concatenates all parts to a string.
 template <class... Parts>
 std::string cat(const Parts&... parts) {
     std::string text;
@@ -50,13 +50,13 @@ std::string cat(const Parts&... parts) {
 
 [[noreturn]] void throw_error(const std::string& text);
 
-// For failures of the outside world: name the thing, the cause, and what to try.
+// For failures of the outside world: name the thing, the cause, and what to do.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
     throw_error(cat(parts...));
 }
 
-// For our own mistakes. Always compiled in; not for inner loops.
+// For mistakes in our code. Always compiled in; not for inner loops.
 #define ENSURE(condition, ...)                                                               \
     do {                                                                                     \
         if (!(condition))                                                                    \

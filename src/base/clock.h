@@ -18,7 +18,7 @@ inline double seconds_since(Clock::time_point begin) {
     return seconds_between(begin, Clock::now());
 }
 
-// The middle one; of an even count the mean of the two in the middle.
+// The middle value, or the mean of the two middle values.
 inline double median(std::vector<double> values) {
     ENSURE(!values.empty(), "a median of nothing");
     std::ranges::sort(values);

@@ -1,4 +1,3 @@
-// input_size.cpp — see input_size.h.
 #include "src/base/input_size.h"
 
 #include "src/base/number.h"

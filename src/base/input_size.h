@@ -12,7 +12,7 @@ struct InputSize {
     static constexpr int kMost = 8192;  // rows, columns
 
     int H = 0, W = 0;
-    int C = 3;  // 3: RGB, 1: grey; 0: not said (of an option: as the model has it)
+    int C = 3;  // 3: RGB, 1: grey, 0: not given (the model decides)
 
     InputSize() = default;
     InputSize(int side) : H(side), W(side) {}  // square, RGB
@@ -20,17 +20,15 @@ struct InputSize {
 
     size_t elems() const { return size_t(H) * size_t(W) * size_t(C); }
     bool operator==(const InputSize&) const = default;
-    // With the other one's channels where these are not said.
+    // Replaces C by `channels` if it is not given.
     InputSize or_channels(int channels) const { return {H, W, C ? C : channels}; }
 };
 
-// "224" (square), "80x64" (height x width) or "28x28x1" (and channels); channels that are not said
-// are 0. Nothing if it is none of these, or out of bounds.
+// "224" (square), "80x64" (height x width) or "28x28x1" (with channels; else C is 0); or empty.
 std::optional<InputSize> parse_input_size(std::string_view text);
-// The way back.
 std::string input_size_text(InputSize size);
-// For messages: what parse_input_size() takes.
+// For messages: the forms of parse_input_size().
 inline constexpr const char* kInputSizeForms =
-    "a height, or height x width (80x64), from 1 to 8192, perhaps with 1 or 3 channels (28x28x1)";
+    "a height, or height x width (80x64), from 1 to 8192; x1 or x3 adds the channels (28x28x1)";
 
 }  // namespace convoy

@@ -1,6 +1,5 @@
-// log.h — the log of one rank: whole lines to one stream, each with the rank in front.
-//
-// There is no global log: each user is handed a Log, so two ranks can live in one process.
+// log.h — the log of one rank: whole lines on one stream, each with the rank in front. There is no
+// global log, so two ranks can live in one process.
 #pragma once
 
 #include <cstdio>
@@ -16,40 +15,39 @@ class Log {
  public:
     explicit Log(std::FILE* out = stdout) : out_(out) {}
 
-    // "[rank 2] " from now on; nothing before each line while unset (a job of one rank).
+    // Starts each line with `prefix`, "[rank 2] ". Without it (a job of one rank) lines have none.
     void set_prefix(std::string prefix) {
         std::lock_guard lock(mutex_);
         prefix_ = std::move(prefix);
     }
-    std::string prefix() const { return prefix_; }  // for the error with which a rank ends
+    std::string prefix() const { return prefix_; }
     void set_quiet(bool quiet) { quiet_ = quiet; }
-    // Details too, and each line begins with the seconds since this object was made.
+    // Prints details too, and starts each line with the seconds since this object was constructed.
     void set_verbose(bool verbose) { verbose_ = verbose; }
-    // To stderr, where standard output is for programs (--json).
+    // For --json, which needs stdout.
     void use_stderr() { out_ = stderr; }
-    // Whether draw() draws, where stderr is a terminal.
+    // Enables draw(), which needs stderr to be a terminal.
     void set_draws(bool draws) { draws_ = draws; }
     bool draws() const;
 
-    // A line of news. Left out under --quiet.
+    // Progress; not printed with --quiet.
     template <class... Parts>
     void info(const Parts&... parts) {
         if (!quiet_) write(cat(parts...));
     }
-    // A line that matters: something is wrong, or was done about something wrong. Never left out.
+    // Something is wrong, or the program corrected something. Always printed.
     template <class... Parts>
     void notice(const Parts&... parts) {
         write(cat(parts...));
     }
-    // Why a process ends, behind "[rank 2] error: ".
+    // Why the process ends, after `lead`: "[rank 2] error: ".
     void error(const std::string& lead, const std::string& why) { write(why, lead); }
-    // A decision or a time that --verbose alone tells.
+    // Decisions and times; printed only with --verbose.
     template <class... Parts>
     void detail(const Parts&... parts) {
         if (verbose_) write(cat(parts...));
     }
-    // A bar, full to this part, and a text, on stderr; the next line or bar replaces them. On
-    // terminals only.
+    // Draws a bar and a text on stderr, if it is a terminal. The next line or bar replaces them.
     void draw(double part, const std::string& text);
     void erase();
 

@@ -1,4 +1,4 @@
-// number.h — numbers out of text.
+// number.h — numbers from text.
 #pragma once
 
 #include <charconv>
@@ -7,7 +7,7 @@
 
 namespace convoy {
 
-// All of `text` as a number; none where it is anything else.
+// `text` as a number; empty if any of it is not a number.
 template <class T>
 std::optional<T> to_number(std::string_view text) {
     T value{};

@@ -1,8 +1,6 @@
-// protobuf.h — writes messages of protocol buffers: samples of TFRecords, ONNX models,
-// TensorBoard's events.
-//
-// A field is a key, (number << 3 | type) as a varint, and a value: a varint (type 0), 8 bytes (1),
-// a length and so many bytes (2), or 4 bytes (5). A message inside of another is a field of bytes.
+// protobuf.h — writes protocol buffers: TFRecord samples, ONNX models, TensorBoard events. A field
+// is a key, (number << 3 | type) as a varint, and a value: a varint (type 0), 8 bytes (1), a length
+// and that many bytes (2), or 4 bytes (5). A nested message is a field of bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +9,7 @@
 
 namespace convoy {
 
-// A message, to which fields are added in the order of the calls.
+// Fields are written in the order of the calls.
 class ProtoMessage {
  public:
     // int32, int64, bool or enum.
@@ -23,7 +21,7 @@ class ProtoMessage {
         head(field, value.size()).text_ += value;
         return *this;
     }
-    // Only the beginning of a field of bytes: the caller appends as many as it says.
+    // Only the start of a field of bytes: the caller appends `size` bytes.
     ProtoMessage& head(int field, size_t size) { return varint(key(field, 2), int64_t(size)); }
 
     ProtoMessage& append(const ProtoMessage& fields) {

@@ -1,9 +1,8 @@
-// random.h — the one source of random numbers: Philox 4x32-10, a counter-based generator.
+// random.h — the only source of random numbers: Philox 4x32-10, a counter-based generator.
 //
-// Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011).
-// The numbers are a pure function of (seed, epoch, index, purpose, draw): no generator is
-// shared and none is saved, so nothing depends on the thread, the rank or the world. The same
-// sample gets the same crop, flip and dropout mask wherever it is trained.
+// Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). The numbers
+// are a pure function of (seed, epoch, index, purpose, draw). No generator is shared or saved, so a
+// sample gets the same crop, flip and dropout mask on every thread, rank and world.
 //
 //   key      (seed low, seed high)
 //   counter  (block of four draws, index low, epoch, purpose | index high << 16)
@@ -15,8 +14,8 @@
 
 namespace convoy {
 
-// Word j of block i: c[j][i], its counter before and its numbers after. The loop over blocks
-// becomes vector instructions at -O3. constexpr: CUDA kernels call it too.
+// c[j][i] is word j of block i: its counter before the call, its random numbers after it. The loop
+// over blocks is vectorised at -O3. constexpr, because CUDA kernels call it too.
 template <int kBlocks>
 constexpr void philox4x32(uint32_t (&c)[4][kBlocks], uint64_t key) {
     uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
@@ -30,8 +29,8 @@ constexpr void philox4x32(uint32_t (&c)[4][kBlocks], uint64_t key) {
         }
 }
 
-// What a number is drawn for. Numbers of different purposes are independent. Values are part of
-// the reproducibility of a run: never renumber. Up to 65,535; layers use kLayer + their position.
+// What a number is drawn for. Different purposes have independent numbers. Never change a value:
+// runs would no longer be reproducible. At most 65,535; layers use kLayer + their position.
 enum Purpose : uint16_t {
     kOrder = 1,
     kCrop = 2,
@@ -49,7 +48,7 @@ enum Purpose : uint16_t {
     kLayer = 1024,
 };
 
-// A sequence of draws for one (seed, epoch, index, purpose). A value: make it where it is used.
+// The sequence of draws for one (seed, epoch, index, purpose). Cheap to construct where it is used.
 class Random {
  public:
     Random(uint64_t seed, uint32_t epoch, uint64_t index, uint16_t purpose)
@@ -68,12 +67,12 @@ class Random {
         const uint64_t low = bits();
         return low | uint64_t(bits()) << 32;
     }
-    // In [0, 1): 24 bits, each of them exact in a float.
+    // In [0, 1), with 24 bits, which a float holds exactly.
     float uniform() { return float(bits() >> 8) * 0x1p-24f; }
     float uniform(float low, float high) { return low + (high - low) * uniform(); }
-    // In [0, n), n > 0. Multiply-shift on 64 bits; the bias is below n / 2^64.
+    // In [0, n), n > 0, by multiply-shift on 64 bits; the bias is below n / 2^64.
     uint64_t below(uint64_t n) { return uint64_t((__uint128_t(bits64()) * n) >> 64); }
-    // Standard normal, Box–Muller; uses two draws a number.
+    // Standard normal (Box–Muller), two draws per number.
     float normal() {
         const double u = 1.0 - double(bits() >> 8) * 0x1p-24;  // in (0, 1], so the log is finite
         return float(std::sqrt(-2 * std::log(u)) * std::cos(2 * M_PI * uniform()));
@@ -85,7 +84,7 @@ class Random {
     int used_ = 4;
 };
 
-// FNV-1a, 64 bits (www.isthe.com/chongo/tech/comp/fnv): fingerprints and stable numbers of names.
+// FNV-1a, 64 bits (www.isthe.com/chongo/tech/comp/fnv), for fingerprints and hashes of names.
 inline uint64_t hash_bytes(std::string_view bytes, uint64_t hash = 0xcbf29ce484222325ull) {
     for (unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3ull;
     return hash;

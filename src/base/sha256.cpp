@@ -1,7 +1,7 @@
 #include "src/base/sha256.h"
 
 #include <fmt/format.h>
-// The plain functions: EVP would bring all of libcrypto, 3 MB, into the static binary.
+// Not EVP, which would add all of libcrypto (3 MB) to the static binary.
 #define OPENSSL_API_COMPAT 0x10100000L
 #include <openssl/sha.h>
 

@@ -8,7 +8,7 @@
 
 namespace convoy {
 
-// Throws Error where the file cannot be read. bar: is told of the bytes that were.
+// Throws Error if the file cannot be read. bar: shows the progress.
 std::string sha256_of_file(const std::string& path, ProgressBar* bar = nullptr);
 std::string sha256_of(std::string_view text);
 

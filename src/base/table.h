@@ -1,4 +1,4 @@
-// table.h — rows of named values, as an aligned table to read or as one JSON object a line.
+// table.h — rows of named values, as an aligned table or as one JSON object per line.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace convoy {
 
-// One value of a row: `key` names it in JSON ("": left out there), `title` in the table (none: left
-// out there). `format` (of fmt) is for the table; for a bool it is the text printed for true.
+// One value of a row. `key` is its name in JSON ("": not in JSON), `title` in the table (none: not
+// in the table). `format` is fmt's, for the table; for a bool it is the text printed for true.
 struct Cell {
     template <class T>
     Cell(std::string key, const T& v, std::optional<std::string> title = {},
@@ -31,8 +31,7 @@ struct Cell {
     const char* format;
 };
 
-// Numbers are aligned to the right. The first row sets the widths, so rows can be printed as they
-// come.
+// Numbers are right-aligned. The first row sets the widths, so rows can be printed at once.
 class Table {
  public:
     explicit Table(bool json, std::FILE* out = stdout) : json_(json), out_(out) {}

@@ -21,7 +21,7 @@ static std::string variable(const char* name) {
 int terminal_width(std::FILE* out) {
     winsize size{};
     if (!isatty(fileno(out)) || variable("TERM") == "dumb") return 0;
-    // In the last column some terminals begin a new line.
+    // Some terminals start a new line after the last column.
     return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
 }
 
@@ -53,7 +53,7 @@ void Log::write(const std::string& text, std::string lead) {
     std::string all;
     for (const std::string& line : split(text, '\n'))
         all += stamp + prefix_ + std::exchange(lead, "") + printable(line) + "\n";
-    std::fwrite(all.data(), 1, all.size(), out_);  // one write: lines of ranks do not mix
+    std::fwrite(all.data(), 1, all.size(), out_);  // one write, so that lines of ranks do not mix
     std::fflush(out_);
 }
 

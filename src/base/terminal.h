@@ -1,4 +1,4 @@
-// terminal.h — what is drawn where a stream is a terminal: its width, red, and how far it is.
+// terminal.h — for streams that are terminals: width, red text, progress bar.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace convoy {
 
-// Columns that a line may take; 0: no terminal, or one (TERM=dumb) that cannot go back in a line.
+// Usable columns; 0: not a terminal, or one that cannot redraw a line (TERM=dumb).
 int terminal_width(std::FILE* out);
 // In red on a terminal, unless NO_COLOR is set (no-color.org).
 std::string in_red(const std::string& text, std::FILE* out);
 
-// "[====      ] checking 1000 images: 37 %, 1:10 left": drawn on a terminal (Log::draw), and gone
-// with this object. Elsewhere a line every ten seconds, unless --quiet.
+// "[====      ] checking 1000 images: 37 %, 1:10 left" on a terminal (Log::draw), erased by the
+// destructor. Elsewhere a line every ten seconds, unless --quiet.
 class ProgressBar {
  public:
-    // total 0: not known, then only the words are drawn, at once.
+    // total 0: not known; then only the text is drawn.
     ProgressBar(Log& log, std::string what, uint64_t total);
     ~ProgressBar() { log_.erase(); }
     void add(uint64_t done);  // from any thread

@@ -59,7 +59,7 @@ std::string printable(std::string_view text) {
         for (n = 1; n < std::min<size_t>(4, text.size()) && !is_utf8(text.substr(0, n));) ++n;
         if (!is_utf8(text.substr(0, n))) n = 1;
         const std::string_view c = text.substr(0, n);
-        // The second range is C1; the next ones turn the direction of what follows.
+        // U+0080… are control characters; U+202A… and U+2066… change the direction of text.
         if (std::iscntrl(static_cast<unsigned char>(c[0])) || !is_utf8(c) ||
             (c >= "\u0080" && c <= "\u009f") || (c >= "\u202a" && c <= "\u202e") ||
             (c >= "\u2066" && c <= "\u2069"))
@@ -104,7 +104,7 @@ std::string wrapped(const std::string& text, int width) {
         const std::string indent(column < size_t(width) * 2 / 3 ? column : 2, ' ');
         for (std::string head; width > 0 && (head = cut_text(line, width)) != line;) {
             const size_t blank = line.rfind(' ', head.size());
-            if (blank == line.npos || blank <= indent.size()) break;  // a word as wide as all
+            if (blank == line.npos || blank <= indent.size()) break;  // the word is too long
             all += head.substr(0, blank) + "\n";
             line = indent + line.substr(blank + 1);
         }

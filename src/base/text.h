@@ -1,4 +1,4 @@
-// text.h — small helpers for what people read and type.
+// text.h — helpers for text.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,24 @@ std::string join_text(const Range& parts, std::string_view separator = ", ") {
     return text;
 }
 
-// A text without a UTF-8 byte order mark at its start, which editors of Windows write.
+// Removes the UTF-8 byte order mark that Windows editors write.
 std::string_view without_bom(std::string_view text);
 
-// Insertions, deletions and substitutions that turn a into b (Levenshtein).
+// The Levenshtein distance.
 size_t edit_distance(std::string_view a, std::string_view b);
-// The candidate that a person most likely meant, by edit distance; "" if none is close.
+// The candidate with the smallest edit distance; "" if none is close.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-// Whether the bytes are UTF-8 (RFC 3629): no stray or missing continuation, no overlong form.
+// Whether the bytes are valid UTF-8 (RFC 3629).
 bool is_utf8(std::string_view text);
-// Control characters, and bytes that are no UTF-8, as \xNN: for what comes from outside.
+// Writes control characters and invalid UTF-8 as \xNN, for text from outside.
 std::string printable(std::string_view text);
 
 // The first `width` characters of UTF-8.
 std::string cut_text(const std::string& line, int width);
-// Lines of at most `width` characters, broken at blanks, with the second column (behind two blanks)
-// below itself. 0: the text as it is.
+// Wraps lines at blanks to `width` (0: not at all), indented to the column after two blanks.
 std::string wrapped(const std::string& text, int width);
-// "[=====     ]": full to this part, `width` characters inside.
+// "[=====     ]", filled to `part`, with `width` characters inside.
 std::string bar_text(double part, int width);
 
 std::string clock_text(double seconds);  // "3:10" (minutes), "2:05:07" (hours)

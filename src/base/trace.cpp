@@ -1,4 +1,3 @@
-// trace.cpp — see trace.h.
 #include "src/base/trace.h"
 
 #include <array>
@@ -14,7 +13,7 @@ Track::Track(std::string its_name, int its_place, size_t entries)
     ENSURE(std::has_single_bit(entries), entries, " entries");
 }
 
-// Whoever has read one of these words sees begun_ as it was set before it (release, acquire).
+// A thread that has read one of these words also sees the new begun_ (release, acquire).
 void Track::add(const TraceName& what, Clock::time_point begin, Clock::time_point end,
                 int64_t number, double amount, uint64_t flow) noexcept {
     const TraceEntry entry{

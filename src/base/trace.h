@@ -1,9 +1,7 @@
-// trace.h — what each thread of a rank did last, and when: src/run/traces.md. Always on.
-//
-// A Track is a ring of entries with one writer, which takes neither a lock nor memory. Any thread
-// may copy it meanwhile: the writer says which entry it overwrites before it does, so whoever
-// copies knows which to throw away. A Span is an entry from its construction to its end; of a null
-// Track it is nothing.
+// trace.h — what each thread of a rank did last, and when: src/run/traces.md. Always on. A Track is
+// a ring buffer with one writer, which neither locks nor allocates. Other threads may copy it at
+// any time: the writer announces which entry it will overwrite, so a reader can discard it. A Span
+// is an entry from its construction to its end; with a null Track it does nothing.
 #pragma once
 
 #include <atomic>
@@ -18,14 +16,14 @@
 
 namespace convoy {
 
-// What an entry is, and what its two numbers are.
+// The name and kind of an entry, and the names of its two numbers.
 struct TraceName {
     const char *text, *kind, *number = "", *amount = "";
 };
-inline constexpr char kGflops[] = "gflops";  // the amount is operations, shown by time
+inline constexpr char kGflops[] = "gflops";  // the amount is operations, shown per second
 inline constexpr TraceName kTraceWaitData{"wait for data", "step", "step"},
-    kTraceStep{"step", "step", "step", "images"}, kTraceForward{"forward", "pass", "piece"},
-    kTraceLoss{"loss", "pass", "piece"}, kTraceBackward{"backward", "pass", "piece"},
+    kTraceStep{"step", "step", "step", "images"}, kTraceForward{"forward", "pass", "micro-batch"},
+    kTraceLoss{"loss", "pass", "micro-batch"}, kTraceBackward{"backward", "pass", "micro-batch"},
     kTraceReplicas{"replicas", "pass"}, kTraceWaitSums{"wait for sums", "pass"},
     kTraceUpdate{"update", "pass"}, kTraceDevice{"wait for the device", "pass"},
     kTraceRecorded{"recorded step", "pass"},
@@ -38,14 +36,14 @@ inline constexpr TraceName kTraceWaitData{"wait for data", "step", "step"},
     kTraceGather{"gather", "network", "collective", "bytes"},
     kTraceBroadcast{"broadcast", "network", "collective", "bytes"},
     kTraceBarrier{"barrier", "network", "collective", "bytes"},
-    kTraceSend{"send", "network", "piece", "bytes"},
-    kTraceReceive{"receive", "network", "piece", "bytes"};
+    kTraceSend{"send", "network", "chunk", "bytes"},
+    kTraceReceive{"receive", "network", "chunk", "bytes"};
 
 struct TraceEntry {
     int64_t begin, duration;  // ns of Clock
     int64_t number;
     double amount;
-    uint64_t flow;  // of a piece: the same where it is sent and received; else 0
+    uint64_t flow;  // connects the sending and the receiving of a chunk; else 0
     const TraceName* name;
 };
 
@@ -55,11 +53,11 @@ inline int64_t trace_ns(Clock::time_point at) {
 
 class Track {
  public:
-    // place: among the tracks of a rank. entries: how many it keeps, a power of two.
+    // place: its position among the tracks of a rank. entries: the number kept, a power of two.
     Track(std::string name, int place, size_t entries);
     void add(const TraceName& name, Clock::time_point begin, Clock::time_point end,
              int64_t number = 0, double amount = 0, uint64_t flow = 0) noexcept;
-    // What is kept, the oldest first. lost: there were others before.
+    // The entries kept, oldest first. lost: older entries have been overwritten.
     std::vector<TraceEntry> copy(bool& lost) const;
 
     const std::string name;
@@ -72,7 +70,7 @@ class Track {
     std::atomic<uint64_t> begun_{0}, done_{0};  // entries
 };
 
-// A device that works later than the host tells it to: it writes its own time of a span.
+// For a device that runs ops after the calls of the host: it records its times of a span.
 class SpanSink {
  public:
     virtual ~SpanSink() = default;
@@ -105,12 +103,12 @@ class Span {
     Clock::time_point begin_;
 };
 
-// The tracks of one rank, and the names of its layers. Any thread may call; nothing moves.
+// The tracks of one rank, and the names of its layers. Thread-safe; pointers stay valid.
 class Tracer {
  public:
-    // Made where there is none of that name.
+    // Creates the track if it does not exist.
     Track* track(const std::string& name, int place, size_t entries);
-    // Names of these layers, forward and then backward.
+    // Names of these layers for the forward pass, then for the backward pass.
     const TraceName* layers(const std::vector<std::string>& names);
     std::vector<const Track*> tracks() const;
 

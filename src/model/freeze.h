@@ -1,4 +1,4 @@
-// freeze.h — --freeze: the first N layers with parameters, or those whose names begin with a word.
+// freeze.h — --freeze: the first N layers with parameters, or layers by prefixes of their names.
 #pragma once
 
 #include <charconv>
@@ -24,7 +24,7 @@ class Freeze {
         }
     }
 
-    // Whether the layer is frozen; to be called once for each layer with parameters, in order.
+    // Whether the layer is frozen. Must be called once for each layer with parameters, in order.
     bool freezes(const std::string& layer) {
         names_.push_back(layer);
         bool frozen = names_.size() <= first_;
@@ -34,7 +34,7 @@ class Freeze {
         return frozen;
     }
 
-    // After the last layer: throws Error if the option names unknown layers, or all.
+    // After the last layer: throws Error if a name is unknown or all layers are frozen.
     void check() const {
         std::vector<std::string> some = names_;
         if (some.size() > 8) some.resize(8), some.push_back("…");
@@ -46,14 +46,13 @@ class Freeze {
             fail("--freeze ", first_, ": the model has only ", names_.size(),
                  " layers with parameters");
         if (!names_.empty() && frozen_ == names_.size())
-            fail("--freeze ", option_, " leaves nothing to train: it matches all ", frozen_,
-                 " layers");
+            fail("--freeze ", option_, " matches all ", frozen_, " layers; leave one to train");
     }
 
  private:
     const std::string option_;
     size_t first_ = 0;
-    std::map<std::string, bool> matched_;  // prefixes, and whether a layer has them
+    std::map<std::string, bool> matched_;  // prefix → whether a layer matched
     std::vector<std::string> names_;
     size_t frozen_ = 0;
 };

@@ -1,4 +1,4 @@
-// layer.h — what a layer is: plan, forward, backward.
+// layer.h — the interface of a layer: plan, forward, backward.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace convoy {
 
-// Where a pass writes down its layers.
+// Where a pass records the times of its layers.
 struct LayerTrace {
     Track* track = nullptr;
     const TraceName* names = nullptr;  // Tracer::layers
@@ -20,31 +20,31 @@ struct LayerTrace {
     SpanSink* device = nullptr;
 };
 
-// What one pass over a batch needs to know besides the pixels.
+// The settings of one pass over a batch.
 struct Pass {
-    bool training = true;               // else: running statistics, no dropout
-    Draws draws;                        // of dropout; a recorded Pass must keep its address
+    bool training = true;               // false: running statistics, no dropout
+    Draws draws;                        // for dropout; a recorded Pass must keep its address
     std::span<const uint64_t> samples;  // N sample numbers (dropout)
     std::span<const int> groups;        // bounds of the batch norm groups
     bool refresh = true;                // the weights may have changed since the last pass
     LayerTrace trace = {};
-    bool again = false;  // for its activations: leaves no sums of statistics
+    bool again = false;  // recomputes activations: does not add to the sums of statistics
 };
 
-// Follows the gradients while the backward pass forms them. The base class does nothing.
+// Is told which gradients are complete during the backward pass. The base class does nothing.
 class GradListener {
  public:
     virtual ~GradListener() = default;
-    // All additions to this param's gradient are done.
+    // The gradient of this param is complete.
     virtual void ready(const Param&) {}
-    // x and dy of a linear layer with weights w. True: the listener forms dw and db from them; the
-    // layer leaves both alone and does not call ready() for its params.
+    // Offers x and dy of a linear layer with weights w. If true is returned, the listener computes
+    // dw and db from them; the layer computes neither and does not call ready() for its params.
     virtual bool take_factors(const Param&, Tensor, Tensor) { return false; }
 };
 
 class BatchStatistics;
 
-// Planned for the largest batch; a pass may have fewer images (N of its input), even 0.
+// A layer is planned for the largest batch; a pass may have fewer images, even 0.
 class Layer {
  public:
     explicit Layer(Backend& backend) : backend_(backend) {}
@@ -52,11 +52,10 @@ class Layer {
 
     // Whether it has params that are not frozen.
     virtual bool trained() const { return false; }
-    // Whether it takes the statistics of its output in its own call, for the batch norm after it.
+    // Asks the layer to compute the statistics of its output for the batch norm that follows.
     virtual bool take_statistics(BatchStatistics&) { return false; }
 
-    // Planning, in the order of the step: forward of all layers, then backward of all layers in
-    // reverse. `needs_dx` is false where nothing below is trained.
+    // Planning: forward of all layers, then backward. needs_dx: an earlier layer is trained.
     virtual Value plan_forward(Value x, MemoryPlan& plan, bool training) = 0;
     virtual Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) = 0;
 
@@ -65,7 +64,7 @@ class Layer {
     // last param first. Returns dx, or an empty Tensor if no dx was planned.
     virtual Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) = 0;
 
-    // For traces, by the builder: its number, and operations of one image forward.
+    // For traces, set by the builder: the layer's number, and its operations forward for one image.
     size_t number = 0;
     double flops = 0;
 
@@ -73,19 +72,19 @@ class Layer {
     Backend& backend_;
 };
 
-// Layers in order, each fed by the one before: a whole network, or a branch of a block.
+// A sequence of layers: a whole network, or a branch of a block.
 struct Layers : std::vector<std::unique_ptr<Layer>> {
-    size_t lowest = 0;  // the first that runs backward, set by plan_backward
+    size_t lowest = 0;  // the first layer with a backward pass, set by plan_backward
 
     bool trained() const {
         return std::any_of(begin(), end(), [](auto& layer) { return layer->trained(); });
     }
-    // As a layer's; without layers the output is the input.
+    // Without layers, the output is the input.
     Value plan_forward(Value x, MemoryPlan& plan, bool training) {
         for (auto& layer : *this) x = layer->plan_forward(x, plan, training);
         return x;
     }
-    // Stops at the lowest layer that is trained, unless dx is needed.
+    // Stops at the first trained layer, unless dx is needed.
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) {
         lowest = 0;
         while (!needs_dx && lowest < size() && !at(lowest)->trained()) ++lowest;

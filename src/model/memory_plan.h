@@ -1,9 +1,8 @@
-// memory_plan.h — which activation lives when, and where in one block of memory.
-//
-// Planning runs the step once without data: every layer says what it makes and what it reads, in
-// the order of the step. A buffer lives from the tick in which it is made to the last in which it
-// is used; buffers whose lives do not overlap share memory. Placement is greedy by size, largest
-// first, each at the lowest free offset: Pisarchyk and Lee, "Efficient Memory Management for Deep
+// memory_plan.h — the lifetime of each activation, and its offset in one block of memory. Planning
+// runs the step once without data: every layer declares what it writes and reads, in the order of
+// the step. A buffer lives from the tick (operation) that creates it to the last tick that uses it.
+// Buffers whose lifetimes do not overlap share memory. Placement is greedy: the largest buffer
+// first, each at the lowest free offset. Pisarchyk and Lee, "Efficient Memory Management for Deep
 // Neural Net Inference" (2020), section 5.
 #pragma once
 
@@ -15,29 +14,29 @@
 
 namespace convoy {
 
-// What others will still read of a tensor: decides who may work in place.
+// What later operations still read of a tensor x. It decides which ops may work in place.
 enum class Keep {
-    kNothing,  // may be overwritten
-    kSign,     // may be overwritten if x > 0 stays as it is, or is lost only where dx will be 0
-    kValues,   // must stay
+    kNothing,  // x may be overwritten
+    kSign,     // only the sign of x is needed later: an op that keeps x > 0 may overwrite x
+    kValues,   // x must not be changed
 };
 
 struct PlannedBuffer {
     size_t bytes = 0, offset = 0;
-    int birth = 0, death = 0;  // the first and the last tick of its life
+    int birth = 0, death = 0;  // the first and the last tick of its lifetime
     char* data = nullptr;      // set by place()
 };
 
-// A planned tensor, as large as for the largest batch. It must not outlive its plan.
+// A planned tensor with the size for the largest batch. It must not outlive its plan.
 struct Value {
-    PlannedBuffer* buffer = nullptr;  // null: memory of the caller, or nothing
+    PlannedBuffer* buffer = nullptr;  // null: memory of the caller, or no tensor
     Shape shape;
     Keep keep = Keep::kNothing;
     Type type = Type::kFloat32;
 
     explicit operator bool() const { return buffer; }
     Value as(Shape other) const { return {buffer, other, keep, type}; }
-    // Its first N images, after place(); an empty Tensor where there is no buffer.
+    // Its first N images, after place(); an empty Tensor if there is no buffer.
     Tensor first(int N) const {
         if (!buffer) return {};
         ENSURE(buffer->data, "a planned tensor is read before place()");
@@ -47,20 +46,19 @@ struct Value {
 
 class MemoryPlan {
  public:
-    // share = false: every value has its own memory and no layer works in place (for tests).
-    // type: of activations and their gradients in memory.
+    // share = false: values share no memory (for tests). type: of activations.
     explicit MemoryPlan(bool share = true, Type type = Type::kFloat32)
         : type_(type), share_(share) {}
 
     Type type() const { return type_; }
 
-    // The next operation of the step, which reads these: the next tick.
+    // The next operation of the step, which reads these values: starts the next tick.
     void op(std::initializer_list<Value> reads) {
         ++now_;
         for (const Value& value : reads) use(value);
     }
-    void use(Value value);                                  // read or written in this tick
-    Value make(Shape shape) { return make(shape, type_); }  // born in this tick
+    void use(Value value);                                  // this tick reads or writes it
+    Value make(Shape shape) { return make(shape, type_); }  // this tick creates it
     Value make(Shape shape, Type type);
     Value kept(Value value, Keep keep) const {
         value.keep = share_ ? keep : Keep::kValues;

@@ -1,4 +1,4 @@
-// model_builder.cpp — see model_builder.h. Shapes are checked here, so that layers may trust them.
+// model_builder.cpp — see model_builder.h. Shapes are checked here, so layers need not check them.
 #include "src/model/model_builder.h"
 
 #include <cmath>
@@ -7,8 +7,8 @@
 
 namespace convoy {
 
-// A network beyond these is a mistake in its text. They also keep every product inside its type.
-static constexpr size_t kMaxActivation = size_t(1) << 28;  // numbers of one image after one layer
+// A larger network is a mistake in its text. The limits also keep products within their types.
+static constexpr size_t kMaxActivation = size_t(1) << 28;  // numbers of a layer's output per image
 static constexpr size_t kMaxParams = size_t(1) << 31;
 
 Builder::Builder(const ModelText& text, const ModelOptions& options, InputSize input,
@@ -32,13 +32,13 @@ Layers Builder::build() {
 Layers Builder::build(std::span<const LayerText> texts) {
     ++depth_;
     Layers layers;
-    bool after_relu = false;  // x came out of a relu, perhaps through layers that keep the sign
+    bool after_relu = false;  // x is the output of a relu, or of sign-keeping layers after a relu
     for (size_t i = 0; i < texts.size(); ++i) {
         const LayerText& text = texts[i];
         const LayerKind& kind = *find_kind(text.kind);
         const bool last = i + 1 == texts.size();
         const size_t line = lines_.size();
-        // A batch norm may take its statistics from the layer before.
+        // A stage does not begin with a batch norm: the layer before may compute its statistics.
         if (depth_ == 1) outline.push_back({kind.name, "", shape, &kind != &kBatchNorm});
         Fusion fusion{.floats = depth_ == 1 && last};
         if (fuses) {
@@ -58,7 +58,7 @@ Layers Builder::build(std::span<const LayerText> texts) {
             layers.back()->flops += made.flops;
         if (shape.elems() > kMaxActivation)
             error(text, "the output of '", text.kind, "' is ", image_text(shape), ", more than ",
-                  kMaxActivation, " numbers an image");
+                  kMaxActivation, " numbers per image");
         if (depth_ > 1) continue;
         for (const LayerLine& made : std::span(lines_).subspan(line)) {
             outline.back().flops += made.flops;
@@ -69,7 +69,7 @@ Layers Builder::build(std::span<const LayerText> texts) {
     return layers;
 }
 
-// Whether dx is masked by the first of the layers after a relu that does more than keep the sign.
+// Whether dx is masked by the first layer after a relu that does not just keep the sign.
 bool Builder::reader_masks(std::span<const LayerText> readers) const {
     for (const LayerText& text : readers) {
         const LayerKind& kind = *find_kind(text.kind);
@@ -147,8 +147,8 @@ void Builder::check_end() const {
               "the last layer with 'out' must have 'out classes'; expected, for instance, "
               "'linear fc out classes' at the end");
     if (shape.H * shape.W > 1 || shape.C != options_.classes)
-        error(last, "the model ends with ", image_text(shape), " numbers an image; expected 1x1x",
-              options_.classes, ", one a class (put 'avgpool 1' at the end)");
+        error(last, "the model ends with ", image_text(shape), " numbers per image; expected 1x1x",
+              options_.classes, ", one per class (put 'avgpool 1' at the end)");
 }
 
 }  // namespace convoy

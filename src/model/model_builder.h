@@ -1,7 +1,6 @@
-// model_builder.h — from the parsed text to layers, parameters, and lines of the table.
-//
-// The builder walks the text and decides what is fused. The constructor of each layer (layers/*)
-// checks its line, and adds its parameters and its line of the table.
+// model_builder.h — from the parsed text to layers, parameters, and lines of the table. The builder
+// decides which layers are fused. The constructor of each layer (layers/*) checks its line of the
+// text, and adds its parameters and its line of the table.
 #pragma once
 
 #include <map>
@@ -14,14 +13,14 @@
 
 namespace convoy {
 
-// What a layer computes for its neighbours in its own calls, and what they compute for it.
+// Operations of neighbours that a layer does in its calls, and vice versa.
 struct Fusion {
-    bool relu = false;          // it computes the relu after it: y = max(0, …)
-    bool dy_is_masked = false;  // the reader of y computes that relu's gradient
-    bool mask_dx = false;       // x came out of a relu: it sets dx to 0 where x <= 0
-    bool addend = false;        // it adds the shortcut of a residual block before its relu
-    bool floats = false;        // it makes the logits: floats, whatever activations are
-    Layer* before = nullptr;    // the layer that makes x, if it may be asked (take_statistics)
+    bool relu = false;          // this layer computes the relu after it: y = max(0, …)
+    bool dy_is_masked = false;  // the layer that reads y computes that relu's gradient
+    bool mask_dx = false;       // x is the output of a relu: this layer sets dx to 0 where x <= 0
+    bool addend = false;        // this layer adds the shortcut of a residual block before its relu
+    bool floats = false;        // y is the logits: floats, whatever the type of activations
+    Layer* before = nullptr;    // the layer before, for take_statistics; null: it may not be asked
 
     const char* relu_text() const { return relu ? " + relu" : ""; }
 };
@@ -30,13 +29,13 @@ inline std::string image_text(Shape x) { return cat(x.H, "x", x.W, "x", x.C); }
 
 class Builder {
  public:
-    // input: of the images, complete. Adds to params and to lines, the table.
+    // input: the size of the images, complete. Adds to params and to lines (the table).
     Builder(const ModelText& text, const ModelOptions& options, InputSize input, Params& params,
             std::vector<LayerLine>& lines, Backend& backend);
 
-    // The whole network. Throws Error naming the line that does not fit those before it.
+    // The whole network. Throws Error with the first line that does not fit the lines before it.
     Layers build();
-    // Layers in order: a branch of a block. Updates `shape`.
+    // A sequence of layers: a branch of a block. Updates `shape`.
     Layers build(std::span<const LayerText> texts);
 
     // ---- for the constructors of layers ------------------------------------------------------
@@ -44,12 +43,11 @@ class Builder {
     Backend& backend;
     const bool fuses;  // false: ModelOptions::plain
     Shape shape;       // of one image, after the layers so far
-    // What was flattened since the last linear, H×W×C each, in the order of the row; in most cases
-    // one. Empty if nothing was.
+    // The images (H×W×C) flattened since the last linear layer: usually one, or none.
     std::vector<Shape> flat;
     int flat_line = 0;               // the line of that flatten
     int dropouts = 0;                // so far
-    std::string prefix;              // of names: "layer1.0." in that residual block
+    std::string prefix;              // of names: "layer1.0." inside that residual block
     std::vector<TopLayer> outline;   // of the layers so far
     std::vector<std::string> names;  // of all layers, by Layer::number
 
@@ -57,18 +55,16 @@ class Builder {
     [[noreturn]] void error(const LayerText& layer, const Parts&... parts) const {
         fail_at(text_.origin, layer.line, parts...);
     }
-    void check_image(const LayerText& layer) const;  // throws if it was flattened
-    // The layer's window on the current shape, an image; throws if it exceeds it.
+    void check_image(const LayerText& layer) const;  // throws if the input was flattened
+    // The layer's window on the current shape; throws if it is larger than the image.
     Window window_of(const LayerText& layer) const;
     int out_of(const LayerText& layer);  // output channels
 
-    // Adds the parameter "prefix NAME.part", frozen where --freeze says so.
+    // Adds the parameter "prefix NAME.part", frozen if --freeze matches.
     Param& add(const LayerText& layer, const char* part, Param param);
-    // NAME.weight and, unless the text says no, NAME.bias, with torchvision's start values.
-    // dims: of the weight in files. b is set to null if there is none.
+    // Adds NAME.weight and NAME.bias; b = null if the text says `bias no`. dims: Param::dims.
     void add_weights(const LayerText& layer, Shape shape, int dims, Param*& w, Param*& b);
-    // The layer's line in the table, with the parameters added since the line before. `output`, of
-    // one image, is the shape from here on.
+    // Adds a line to the table, with the parameters added since the last; `shape` = output.
     void add_line(const std::string& what, Shape output, double flops = 0);
 
  private:
@@ -80,10 +76,10 @@ class Builder {
     Params& params_;
     std::vector<LayerLine>& lines_;
     LayerLine line_;  // of the current layer
-    int depth_ = 0;   // of build() in build()
+    int depth_ = 0;   // nesting of build()
     size_t elems_ = 0;
     const LayerText* last_out_ = nullptr;
-    std::map<std::string, int> line_of_;  // each parameter's name
+    std::map<std::string, int> line_of_;  // of each parameter's name
     Freeze freeze_;
 };
 

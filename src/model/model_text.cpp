@@ -40,7 +40,7 @@ std::string hint(const std::string& word, const Words& candidates) {
     return close.empty() ? "" : cat(" (did you mean ", close, "?)");
 }
 
-// Whether the whole word is a number.
+// Returns false if the word is not a number.
 template <class T>
 bool parse(const std::string& word, T& value) {
     const char* end = word.data() + word.size();
@@ -48,7 +48,7 @@ bool parse(const std::string& word, T& value) {
     return status == std::errc() && stop == end;
 }
 
-// The words of one line, taken from left to right.
+// The words of one line, which are taken from left to right.
 struct Line {
     const std::string& origin;
     int number;
@@ -75,8 +75,7 @@ struct Line {
     }
     void expect_end(const std::string& after) const {
         if (!done())
-            error(shown(words[at]), " is too much; expected the end of the line after '", after,
-                  "'");
+            error(shown(words[at]), " is not expected; the line must end after '", after, "'");
     }
 
     int take_int(const std::string& what, int low, int high) {
@@ -196,8 +195,7 @@ LayerText parse_layer(Line& line) {
         take_option(line, option, layer);
     }
     for (const std::string& option : needed)
-        if (!contains(seen, option))
-            line.error("'", layer.kind, "' has no '", option, "', which it needs");
+        if (!contains(seen, option)) line.error("'", layer.kind, "' needs '", option, "'");
     if (kind->stride_is_size && !contains(seen, "stride"))
         layer.window.stride_h = layer.window.size_h, layer.window.stride_w = layer.window.size_w;
     return layer;
@@ -218,9 +216,9 @@ class Parser {
 
     ModelText parse() {
         if (first_word() != "input")
-            fail_at(origin_, lines_.empty() ? 1 : lines_[0].number,
-                    lines_.empty() ? "the end" : shown(first_word()),
-                    " is too early; expected 'input' and the height and width of the images first");
+            fail_at(origin_, lines_.empty() ? 1 : lines_[0].number, "found ",
+                    lines_.empty() ? "nothing" : shown(first_word()),
+                    "; expected 'input' and the size of the images first, as in 'input 224'");
         ModelText model{.origin = origin_};
         Line& line = lines_[at_++];
         ++line.at;
@@ -233,10 +231,10 @@ class Parser {
     }
 
  private:
-    // Of the current line; "" at the end.
+    // The first word of the current line; "" at the end.
     std::string first_word() const { return at_ < lines_.size() ? lines_[at_].words[0] : ""; }
 
-    // Layers up to the end of the text, or to a mark, which stays.
+    // Parses layers up to the end of the text or to a mark, which is not consumed.
     std::vector<LayerText> parse_layers(int depth) {
         std::vector<LayerText> layers;
         while (at_ < lines_.size() && !contains({"shortcut", "|", "end"}, first_word())) {
@@ -251,17 +249,17 @@ class Parser {
     void parse_block(const Line& start, LayerText& block, int depth) {
         const std::string mark = find_kind(block.kind)->mark, name = "'" + block.kind + "'";
         if (depth > kMaxDepth)
-            start.error("more than ", kMaxDepth, " residuals and branches in one another");
+            start.error("residuals and branches are nested more than ", kMaxDepth, " deep");
         block.branches.push_back(parse_layers(depth));
         while (take_mark(mark)) block.branches.push_back(parse_layers(depth));
         if (block.kind == kResidual.name) {
             if (block.branches[0].empty())
-                start.error("'residual' has no layers; expected one at least");
+                start.error("'residual' has no layers; expected at least one");
             if (block.branches.size() > 1 && block.branches[1].empty())
-                start.error("'shortcut' has no layers; leave it out to add the input");
+                start.error("'shortcut' has no layers; remove it to add the input");
             if (block.branches.size() > 2) start.error("'shortcut' is given twice");
         } else if (block.branches.size() < 2) {
-            start.error(name, " has one branch; expected '|' before each further one");
+            start.error(name, " has one branch; expected '|' and another branch");
         }
         if (at_ == lines_.size()) start.error(name, " has no 'end'");
         if (!take_mark("end"))
@@ -282,13 +280,13 @@ class Parser {
     size_t at_ = 0;
 };
 
-// Padding along one axis, for `inputs`.
+// Sets the padding along one axis, for `inputs`.
 void complete(const LayerText& layer, int inputs, int size, int stride, int& pad, int& extra) {
     if (layer.same) {
         const int all = std::max(0, (inputs - 1) / stride * stride + size - inputs);
         pad = all / 2, extra = all % 2;
     } else if (layer.ceil) {
-        // One window more, if it begins before the padding at the end.
+        // One more window, if it begins before the padding at the end.
         const int rest = inputs + 2 * pad - size, beyond = rest % stride;
         if (rest > 0 && beyond > 0 && rest - beyond + stride < inputs + pad)
             extra = stride - beyond;

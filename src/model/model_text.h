@@ -1,35 +1,35 @@
-// model_text.h — the little language that networks are written in, and its parser.
+// model_text.h — the language in which networks are written, and its parser.
 //
 //   # a comment, to the end of the line
-//   input 64                                    height and width of the images, first of all; or
+//   input 64                                    first line: height and width of the images; or
 //                                               80x64; or with channels: 28x28x1 (1 grey, 3 RGB)
 //   conv2d NAME out COUNT size W [stride W] [pad PAD] [groups G] [bias yes|no] [init INIT]
 //   linear NAME out COUNT [bias yes|no] [init INIT]
-//   batchnorm NAME [eps E]                      E is 0.00001 if left out
-//   maxpool size W [stride W] [pad PAD] [ceil yes|no]    stride is the size if left out
+//   batchnorm NAME [eps E]                      E is 0.00001 by default
+//   maxpool size W [stride W] [pad PAD] [ceil yes|no]    stride is the size by default
 //   avgpool size W [stride W] [pad PAD]         padding counts as zeros
 //   avgpool W                                   adaptive: W is the output; avgpool 1 is global
 //   dropout P                                   0 <= P < 1
 //   relu, relu6                                 max(0, x), at most 6
 //   leaky_relu A, elu A                         x < 0: A·x, A·(eˣ − 1)
 //   flatten                                     before a linear layer, unless there is one pixel
-//   residual NAME [relu yes|no] … [shortcut …] end    relu(first layers + shortcut), which is the
-//                                               input if left out; names get "NAME." in front
-//   branches … | … [| …] end                    the input through each of them, side by side in the
-//                                               channels of the output; no layers: the input itself
+//   residual NAME [relu yes|no] … [shortcut …] end    relu(first layers + shortcut); without
+//                                               shortcut + input; names get the prefix "NAME."
+//   branches … | … [| …] end                    the outputs of all branches, concatenated along the
+//                                               channels; a branch without layers is the input
 //
 //   COUNT  output channels, or "classes": the number of classes, which the last layer must have
 //   W      N or RxC (rows x columns): size 3, size 3x5
-//   PAD    W, or "same": as many outputs as inputs, or one a stride (odd padding: more at the end)
-//   G      input and output channels are cut into so many groups, which do not see each other;
-//          as many as channels is a depthwise convolution
+//   PAD    W, or "same": inputs/stride outputs, rounded up (odd padding: more at the end)
+//   G      channels are cut into G groups, and a group of outputs reads only its group of inputs;
+//          with as many groups as channels it is a depthwise convolution
 //   ceil   a last window that is partly outside counts as well
-//   INIT   he       normal, deviation √(2/(out·size)); biases 0        (conv2d if left out)
+//   INIT   he       normal, deviation √(2/(out·size)); biases 0        (default of conv2d)
 //          he_in    normal, deviation √(2/inputs); biases 0
-//          uniform  ±1/√inputs, biases too                             (linear if left out)
+//          uniform  ±1/√inputs, biases too                             (default of linear)
 //          0.01     normal with this deviation; biases 0
 //
-// One layer a line; options in any order. The params of a layer are NAME.weight and NAME.bias.
+// One layer per line; options in any order. The params of a layer are NAME.weight and NAME.bias.
 #pragma once
 
 #include <string>
@@ -40,14 +40,14 @@
 
 namespace convoy {
 
-// One line of the text; what a kind does not use stays as it is here.
+// One line of the text.
 struct LayerText {
     enum class InitRule { kDefault, kHe, kHeIn, kUniform, kNormal };
 
     int line = 0;
     std::string kind, name;
     int out = 0;                      // 0: classes
-    Window window;                    // but for what window_of() adds
+    Window window;                    // window_of() adds the padding of "same" and "ceil"
     bool same = false, ceil = false;  // pad same; ceil yes
     int groups = 1;
     bool bias = true, relu = true;
@@ -55,8 +55,8 @@ struct LayerText {
     float deviation = 0;        // of kNormal
     float eps = 1e-5f;          // of batchnorm
     float number = 0;           // P, or A
-    int rows = 0, columns = 0;  // W directly after the kind; 0 where there is none
-    // Of residual: its layers and, if there is one, its shortcut.
+    int rows = 0, columns = 0;  // W directly after the kind; else 0
+    // Of branches; of residual: its layers and, if it has one, its shortcut.
     std::vector<std::vector<LayerText>> branches;
 };
 
@@ -65,12 +65,11 @@ Window window_of(const LayerText& layer, Shape x);
 
 struct ModelText {
     std::string origin;    // for messages: "model.txt"
-    InputSize input = {};  // channels 0: the text names none
+    InputSize input = {};  // channels 0: not in the text
     std::vector<LayerText> layers = {};
 };
 
-// Throws Error naming origin, line and word, and what was expected. Whether the layers fit one
-// another is checked by the builder.
+// Throws Error with origin, line, word, and what was expected. The builder checks the shapes.
 ModelText parse_model(const std::string& text, const std::string& origin);
 
 // "model.txt line 7: …" as an Error.
@@ -79,7 +78,7 @@ template <class... Parts>
     fail(origin, " line ", line, ": ", parts...);
 }
 
-// W as it is written: "3" of 3x3, "3x5" else.
+// W as it is written: "3" for 3x3, or "3x5".
 inline std::string pair_text(int rows, int columns) {
     return rows == columns ? cat(rows) : cat(rows, "x", columns);
 }

@@ -1,7 +1,4 @@
-// models.cpp — the built-in networks, in the language of model_text.h.
-//
-// Names of params are torchvision's, so its checkpoints load. Networks that repeat themselves
-// are put together by small functions.
+// models.cpp — the built-in networks (model_text.h), with torchvision's names of params.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -12,8 +9,8 @@
 namespace convoy {
 namespace {
 
-// For the generated set: 64x64, 29 MFLOP an image. Corners and curves are told apart only by layers
-// that see a good part of the shape, so it is deep rather than wide.
+// For the generated set: 64x64, 29 MFLOP per image. It is deep rather than wide, because a layer
+// can tell corners from curves only if its receptive field covers much of the shape.
 std::string tiny() {
     std::string text = "input 64\n";
     int block = 0;
@@ -77,9 +74,8 @@ std::string conv_norm(const std::string& conv, const std::string& norm, int out,
                " bias no\n  batchnorm ", norm, "\n");
 }
 
-// He, Zhang, Ren, Sun, "Deep Residual Learning" (2015). `blocks` residual blocks in each of four
-// stages; a bottleneck is 1x1, 3x3 (with the stride, as torchvision has it), 1x1 to four times the
-// width.
+// He, Zhang, Ren, Sun, "Deep Residual Learning" (2015). `blocks`: of each of the four stages. A
+// bottleneck is 1x1, 3x3 (with the stride, as in torchvision), 1x1 to four times the width.
 std::string resnet(std::vector<int> blocks, bool bottleneck) {
     std::string text = "input 224\n" + conv_norm("conv1", "bn1", 64, 7, 2) +
                        "relu\nmaxpool size 3 stride 2 pad 1\n";
@@ -106,8 +102,7 @@ std::string resnet(std::vector<int> blocks, bool bottleneck) {
 }
 
 // Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks"
-// (2018). A block widens, filters each channel on its own, narrows, and is added to its input where
-// the shapes allow it, without a relu.
+// (2018). A block widens, filters depthwise, narrows, and adds its input if the shapes are equal.
 std::string mobilenet_v2() {
     const auto conv = [](const std::string& name, int out, const std::string& rest, int index,
                          const char* relu = "  relu6\n") {
@@ -163,7 +158,7 @@ std::string squeezenet1_1() {
 }
 
 // Huang, Liu, van der Maaten, Weinberger, "Densely Connected Convolutional Networks" (2016). Each
-// layer's 32 channels are put behind all that came before.
+// layer appends 32 channels to its input.
 std::string densenet121() {
     const auto norm_conv = [](const std::string& at, const char* norm, const char* conv, int out,
                               const char* window) {
@@ -190,9 +185,9 @@ std::string densenet121() {
     return text + "batchnorm features.norm5\nrelu\navgpool 1\nlinear classifier out classes\n";
 }
 
-// Szegedy et al., "Going Deeper with Convolutions" (2014), with batch norm, 3x3 in place of 5x5 as
-// torchvision has it, and the last of its three heads. torchvision's own weights expect images of
-// mean and deviation 0.5 (its transform_input makes them of the usual ones).
+// Szegedy et al., "Going Deeper with Convolutions" (2014), as in torchvision with batch norm and
+// 3x3 instead of 5x5, but only with the last of three heads. torchvision's weights expect images of
+// mean and deviation 0.5 (its transform_input converts them).
 std::string googlenet() {
     const auto conv = [](const std::string& at, int out, const char* window) {
         return cat("conv2d ", at, ".conv out ", out, window, " bias no init 0.01\nbatchnorm ", at,
@@ -227,9 +222,8 @@ std::string googlenet() {
 
 // Schindler, Lidy, Rauber, "Comparing Shallow versus Deep Neural Network Architectures for
 // Automatic Music Genre Classification" (2016). From the paper: segments of 80 mel bands x 80
-// frames, one path whose filters and pools find what changes over time, one for what is spread over
-// frequencies, 16 filters each, leaky relus of slope 0.3, 200 units, dropout 0.1. That the dropout
-// comes after the 200 units, and that these have the same leaky relu, is our reading.
+// frames, one path with filters and pools along time, one along frequency, 16 filters each, leaky
+// relus of slope 0.3, 200 units, dropout 0.1. Our reading: leaky relu and dropout follow the units.
 constexpr const char* kShallow = R"(input 80x80x1
 branches
   conv2d frequency.conv out 16 size 10x23 pad same

@@ -17,7 +17,7 @@ uint64_t checksum(std::span<const float> values) {
     const auto mix = [](uint64_t sum, uint64_t bits) {
         return std::rotl((sum ^ bits) * kPrime, 31);
     };
-    // Four chains of two floats at a time, so that one need not wait for the other.
+    // Four independent chains of two floats hide the latency of a multiplication.
     uint64_t a = 1, b = 2, c = 3, d = 4, words[4];
     size_t i = 0;
     for (; i + 8 <= values.size(); i += 8) {

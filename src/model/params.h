@@ -3,15 +3,11 @@
 //   weights    [ param 0 | param 1 | …  trained …      | running statistics | frozen params ]
 //   gradients  [ param 0 | param 1 | …  same offsets … | their sums         | counters ] state
 //
-// With --precision bf16 weights and gradients stay floats; products multiply a bf16 copy of the
-// weights with the same offsets.
-//
 // Params are in forward order, so the backward pass completes gradients from the back to the front.
-// Frozen params have no gradient and cost nothing on the wire. The counters (sums of loss, counts,
-// flags) are summed over the ranks together with the gradients; the state of the step (learning
-// rate, what check_finite() found) follows them and is each rank's own. The host writes both as one
-// block before a step, and reads them after it. Optimizer, checkpoint and broadcast treat an
-// arena as a whole; a gradient bucket is a slice of one.
+// Frozen params have no gradient and are never sent. The counters (sums of loss, counts, flags) are
+// summed over the ranks together with the gradients; the state of the step (learning rate, result
+// of check_finite()) is not. The host writes both as one block before a step and reads them after
+// it. With --precision bf16 all of this stays floats; products read a bf16 copy of the weights.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +20,7 @@
 
 namespace convoy {
 
-// Places in the gradient arena's counters: what travels with the gradients of a step.
+// Indices of the counters, which are summed over the ranks together with the gradients of a step.
 struct StepCounters {
     enum : int {
         kLoss = 0,  // as BatchSums
@@ -36,9 +32,9 @@ struct StepCounters {
         kSigterm = 6,  // … by SIGTERM
         kNewRing = 7,  // … to form a new ring after this step
         kBad = 8,      // ranks whose stage has gradients that are not finite
-        kSquares = 9,  // of the gradients, with --clip-norm: written after the sums
-        kTrace = 10,   // ranks that want a trace of the last steps
-        kImages = 11,  // behind a fragment of an average (--fragments)
+        kSquares = 9,  // sum of squares of the gradients (--clip-norm), written after the sums
+        kTrace = 10,   // ranks that ask for a trace of the last steps
+        kImages = 11,  // images behind a fragment of the weights (--fragments)
         kSize = 16,    // one cache line
     };
 };
@@ -48,16 +44,14 @@ struct StepBlock {
     StepState state;
 };
 
-// How a param starts. Element i is draw i % 4 of block i / 4 of Random(key, 0, block, kInit), where
-// the key is a hash of (seed, the param's name): a param starts the same whatever else is in the
-// model.
+// The start values of a param. Element i is draw i % 4 of block i / 4 of Random(key, 0, block,
+// kInit), where the key is a hash of (seed, name): the values do not depend on other params.
 struct Init {
     enum Kind { kConstant, kNormal, kUniform } kind = kConstant;
     float value = 0;  // the constant, the standard deviation, or the bound of ±bound
 };
 
-// out[i] = element i, for i in [0, n), of kind kNormal or kUniform. The values do not depend on the
-// number of threads. In start_values.cpp.
+// out[i] = element i (normal or uniform), i in [0, n), for any number of threads.
 void draw_start_values(const Init& init, uint64_t key, size_t n, float* out, int threads);
 
 struct Param {
@@ -69,13 +63,13 @@ struct Param {
     bool frozen = false;   // --freeze: keeps its value, has no gradient
     bool joined = false;   // directly after the param before it, without padding
     int dims = 1;          // of the tensor in files: 4 of a conv, 2 of a linear, 1 of a vector
-    size_t layer = 0;      // the top-level layer that has it (Model::outline)
-    bool own = true;       // else another rank trains it: here it is never touched (pipeline.h)
-    // After a flatten: the H×W×C in which its C inputs lie, or one behind the other.
+    size_t layer = 0;      // index of its top-level layer (Model::outline)
+    bool own = true;       // false: another rank's stage has it, and here it is never touched
+    // After a flatten: the shapes H×W×C of the flattened images, one after the other.
     std::vector<Shape> flat = {};
     size_t offset = 0;  // in floats, in both arenas
-    // Views, set by Params::allocate; grad is empty where frozen. operand: what products read of a
-    // conv or a linear: the value, or a copy in the type of the activations (Params::refresh).
+    // Views, set by Params::allocate; grad is empty if frozen. Products read `operand`: the value,
+    // or its copy in the type of the activations (Params::refresh).
     Tensor value = {}, grad = {}, operand = {};
 };
 
@@ -84,54 +78,51 @@ inline std::string layer_name(const std::string& param) {
     return param.substr(0, param.rfind('.'));
 }
 
-// A checksum of the bits of floats, in order: tells whether two ranks hold the same values.
+// A checksum of the bits of floats, in order, to compare the weights of two ranks.
 uint64_t checksum(std::span<const float> values);
 
 class Params {
  public:
-    // A new param; the reference stays valid. Throws Error if the name is taken. Once allocated:
-    // the param of that name, for another model of the same text.
+    // Adds a param; the reference stays valid. After allocate() it returns the existing param.
     Param& add(Param param);
-    // Allocates the arenas (params aligned to 64 bytes, in the order drawn above), sets all views,
-    // and gives each of its own params its start value, or each param. Once, after the last add.
-    // shared: the weights of another model of the same text, in place of weights of its own.
+    // Allocates the arenas (params aligned to 64 bytes), sets all views, and initialises own params
+    // (draw_all: all). Once, after the last add. shared: the weights of another model of the text.
     void allocate(Backend& backend, uint64_t seed, bool draw_all = false, float* shared = nullptr);
     // All gradients and sums of own params = 0.
     void clear_grads(Backend& backend);
 
-    // Where products read copies: makes them from the weights as they are now. Part of each pass,
-    // so that code which changes weights (start values, updates, checkpoints, other ranks) need not
-    // know of copies. Costs 6 bytes a weight; the updates could write the copy for 2.
+    // Copies the weights to the type of the activations, if it is not float. Part of each pass, so
+    // that code which changes weights need not know of the copy. Moves 6 bytes per weight.
     void refresh(Backend& backend);
 
     size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }
 
     std::vector<Param*> all();  // in arena order (before allocate: in the order of the adds)
-    std::vector<Param*> backward_order();  // own trained ones, as the backward pass completes them
+    std::vector<Param*> backward_order();  // own trained params, in the order of the backward pass
     Param* find(const std::string& name);  // or null
-    size_t model_elems() const;    // parameters as people count them: no statistics, no padding
-    size_t trained_elems() const;  // of these, what is not frozen
+    size_t model_elems() const;            // without statistics and padding
+    size_t trained_elems() const;          // … that are not frozen
 
     float* weights = nullptr;
     float* grads = nullptr;
     size_t trained_size = 0;  // floats of the trained part, padding included
-    size_t updated_size = 0;  // … of trained part and running statistics: what has a gradient
+    size_t updated_size = 0;  // … of trained params and running statistics
     size_t state_size = 0;    // … of each arena of the optimizer's state: one of the first two
     size_t weights_size = 0;  // … of the whole weight arena
     size_t grads_size = 0;    // updated_size + StepCounters::kSize
     float* counters() { return grads + updated_size; }
-    // What has a gradient here: [begin, end) in both arenas; all of it, or that of own params.
+    // The ranges of both arenas with gradients of own params.
     struct Range {
         size_t begin, end;
     };
     std::vector<Range> owned;
     bool is_whole = true;  // all params are own
-    // Device memory, as grads.
+    // In device memory, like grads.
     StepBlock* block() { return reinterpret_cast<StepBlock*>(counters()); }
 
  private:
     std::vector<std::unique_ptr<Param>> params_;
-    Tensor copies_;  // of all weights, or none
+    Tensor copies_;  // of all weights; empty if products read floats
 };
 
 }  // namespace convoy

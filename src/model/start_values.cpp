@@ -1,8 +1,7 @@
-// start_values.cpp — Philox and Box–Muller, 64 blocks of four draws at a time.
-//
-// A model like VGG16 starts from 138 million normal numbers: one by one, with the library's log and
-// cosine, they take seconds. Here every step is a loop over lanes without branches, which the
-// compiler turns into vectors; log, sine and cosine are short series, good to a float.
+// start_values.cpp — Philox and Box–Muller, 64 blocks of four draws at a time. VGG16 starts from
+// 138 million normal numbers, which take seconds with the library's log and cosine. Here every step
+// is a loop over lanes that the compiler vectorises, and log, sine and cosine are short series with
+// the accuracy of a float.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -17,7 +16,7 @@ namespace {
 
 constexpr int kLanes = 64;
 
-// In [0, 1), exact: Random::uniform.
+// In [0, 1), exactly Random::uniform.
 float uniform(uint32_t bits) { return float(int32_t(bits >> 8)) * 0x1p-24f; }
 
 // ln x for a normal x in (0, 1]. x = m·2^e with m in [0.7, 1.41); ln m = 2·artanh s by its series,
@@ -31,8 +30,7 @@ float log_of(float x) {
     return float(e) * float(M_LN2) + 2 * s * series;
 }
 
-// Cosine and sine of 2π·v, v in [0, 1). Quarter turns are taken off, so that |r| ≤ π/4, where the
-// Taylor series to r^9 are within 3e-8.
+// Cosine and sine of 2π·v, v in [0, 1): quarter turns, then Taylor series for |r| ≤ π/4, to 3e-8.
 void cos_sin_turns(float v, float& cosine, float& sine) {
     const float quarters = 4 * v;
     const int32_t q = int32_t(quarters + 0.5f);
@@ -45,8 +43,7 @@ void cos_sin_turns(float v, float& cosine, float& sine) {
     sine = q & 2 ? -y : y;
 }
 
-// out[j][i] = element j of block first + i: all four draws of a block are used, and a pair of them
-// gives two normals (Box and Muller 1958).
+// out[j][i] = element j of block first + i. Two draws give two normal numbers (Box, Muller 1958).
 void draw_lanes(const Init& init, uint64_t key, uint64_t first, float (&out)[4][kLanes]) {
     uint32_t words[4][kLanes];
     for (int i = 0; i < kLanes; ++i) {
@@ -89,7 +86,7 @@ void draw(const Init& init, uint64_t key, size_t first, size_t last, float* out)
 
 void draw_start_values(const Init& init, uint64_t key, size_t n, float* out, int threads) {
     ENSURE(init.kind != Init::kConstant, "a constant is not drawn");
-    constexpr size_t kSmallest = 1 << 16;  // fewer are not worth a thread
+    constexpr size_t kSmallest = 1 << 16;  // fewer do not need another thread
     const size_t parts = std::clamp<size_t>(n / kSmallest, 1, size_t(std::max(threads, 1)));
     const size_t part = (n / parts + 4) / 4 * 4;  // a multiple of 4, and parts·part > n
     std::vector<std::jthread> pool;

@@ -1,4 +1,3 @@
-// buckets.cpp — see buckets.h.
 #include "src/train/buckets.h"
 
 namespace convoy {

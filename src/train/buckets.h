@@ -1,6 +1,5 @@
-// buckets.h — what is sent at once in a step: a bucket of params, or factors of a linear layer.
-// Arithmetic only, for the reducer, which sends, and for src/plan, which predicts how long it
-// takes.
+// buckets.h — the units that are sent in a step: buckets of params, and factors of linear layers.
+// Arithmetic only: GradReducer sends them, src/plan predicts the time.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +11,18 @@
 
 namespace convoy {
 
-constexpr size_t kDefaultBucketBytes = 4 << 20;  // where no link was measured
+constexpr size_t kDefaultBucketBytes = 4 << 20;  // if no link was measured
 
-// How a linear layer's gradient may travel (factors.h has the formulas): bytes that a rank sends in
-// a step, fp32, in the mean. Nothing in a world of one.
+// Bytes that a rank sends per step for a linear layer's gradient (fp32, mean over ranks).
 struct LinearTraffic {
-    double dense_bytes = 0;   // the gradient itself, over the ring
-    double factor_bytes = 0;  // its factors
+    double dense_bytes = 0;   // as the gradient, over the ring
+    double factor_bytes = 0;  // as its factors
     bool as_factors(FactorMode mode) const {
         return mode == FactorMode::kOn ? factor_bytes > 0
                                        : mode == FactorMode::kAuto && factor_bytes < dense_bytes;
     }
 };
-// Ranks, and how many of them a sum goes around (Communicator::around).
+// All ranks, and the ranks of the ring (Communicator::around).
 struct RingSize {
     RingSize(int all) : RingSize(all, all) {}
     RingSize(int all, int sum) : ranks(all), around(sum) {}
@@ -35,17 +33,16 @@ LinearTraffic linear_traffic(int inputs, int outputs, bool bias, int64_t batch, 
 
 struct TravelParam {
     size_t floats = 0;        // in the gradient arena, padding included
-    bool as_factors = false;  // its layer's gradient travels as factors
-    bool bias = false;        // if so, a bias is sent with its weights and has no bucket
+    bool as_factors = false;  // its layer's gradient is sent as factors
+    bool bias = false;        // … and this is the bias, which is sent with the weights
 };
-// Params [begin, end); of a layer sent as factors just one param, the weights.
+// Params [begin, end). For a layer sent as factors: one param, the weights.
 struct BucketSpan {
     size_t begin, end;
     bool as_factors;
 };
-// Cuts params in the order of the backward pass, from the back of the arena. A bucket is closed
-// once it has reached `bucket_bytes`, the first at a fourth of that, so that the network starts
-// early; and before a layer that travels as factors.
+// Cuts params, which are in backward order. A bucket is closed when it reaches `bucket_bytes` (the
+// first at a quarter of it, so that sending starts early), and before a layer sent as factors.
 std::vector<BucketSpan> cut_buckets(std::span<const TravelParam> params, size_t bucket_bytes);
 
 }  // namespace convoy

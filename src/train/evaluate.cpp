@@ -1,4 +1,3 @@
-// evaluate.cpp — see evaluate.h.
 #include "src/train/evaluate.h"
 
 #include "src/base/check.h"
@@ -40,7 +39,7 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) 
             const auto pieces = pieces_.cut(batch.positions, batch.global_wanted,
                                             {false, {}, batch.samples, {}, refresh});
             if (!pieces.empty()) refresh = false;
-            Tensor all;  // of the batch
+            Tensor all;  // logits of the batch
             for (const Piece& piece : pieces) {
                 const Tensor logits =
                     model_.forward(input.images(piece.begin, piece.end), piece.pass);

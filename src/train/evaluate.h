@@ -14,18 +14,15 @@ namespace convoy {
 
 class Evaluator {
  public:
-    // Takes a planned model; batches larger than that go through it in pieces. `stop` is polled
-    // once a batch. pipeline: makes the passes, if there is
-    // one. All must outlive the evaluator.
+    // The model must be planned. `stop` is polled once per batch. pipeline: or null.
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
               Pipeline* pipeline = nullptr);
 
-    // Evaluates all samples of `loader`, which must not be a training one; the model must be
-    // planned for its batches. Each sample counts once: asserts that the counts add up to
-    // loader.samples(), unless they come as a stream, which may end early. Blocks; returns the same
-    // sums on all ranks. A signal on any rank ends all at the same batch: then stopped() is that
-    // signal, and the sums are partial. watch: sees each batch of this rank with its logits,
-    // without a pipeline. log: draws how far it is.
+    // Evaluates all samples of `loader` (not a training loader) once. Blocks; returns the same sums
+    // on all ranks. Throws Error if the counts do not add up to loader.samples(), unless the
+    // samples are a stream. A signal on any rank ends the evaluation on all ranks at the same
+    // batch: then stopped() is that signal, and the sums are partial. watch: called with each batch
+    // of this rank and its logits (not with a pipeline). log: for a progress bar.
     using Watch = std::function<void(const Batch&, Tensor logits)>;
     Sums run(Loader& loader, int64_t step, const Watch& watch = {}, Log* log = nullptr);
     int stopped() const { return stopped_; }
@@ -35,10 +32,10 @@ class Evaluator {
     Backend& backend_;
     Communicator& communicator_;
     std::function<int()> stop_;
-    float* sums_;  // device memory
+    float* sums_;  // in device memory
     Input input_;
     PieceCutter pieces_;
-    Tensor logits_;  // of a batch in several pieces, for `watch`
+    Tensor logits_;  // of a batch in several micro-batches, for `watch`
     Pipeline* const pipeline_;
     int stopped_ = 0;
 };

@@ -1,4 +1,3 @@
-// factors.cpp — see factors.h.
 #include "src/train/factors.h"
 
 #include <fmt/format.h>
@@ -13,7 +12,7 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize
                                          FactorMode mode) {
     std::vector<FactorChoice> choices;
     for (Param* w : params.all()) {
-        if (w->dims != 2 || w->frozen) continue;  // in files a linear layer has two dimensions
+        if (w->dims != 2 || w->frozen) continue;  // not a linear layer
         Param* b = params.find(layer_name(w->name) + ".bias");
         if (b && b->frozen) b = nullptr;
         const LinearTraffic traffic = linear_traffic(w->shape.C, w->shape.N, b, batch, ring);
@@ -36,10 +35,10 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
                         choice.traffic.factor_bytes / unit, choice.traffic.dense_bytes / unit);
     }
     if (ring.around == 1 && ring.ranks > 1 && sent == 0)
-        return "gradients are summed in memory that the ranks share";
-    return fmt::format("{:.1f} MB a {} and step{}", sent / unit,
+        return "gradients are summed in shared memory";
+    return fmt::format("{:.1f} MB per {} and step{}", sent / unit,
                        ring.around < ring.ranks ? "host" : "rank",
-                       as_factors.empty() ? ", all gradients as they are" : as_factors);
+                       as_factors.empty() ? ", no layer as factors" : as_factors);
 }
 
 Factors::Factors(const FactorChoice& layer, int64_t batch, Backend& backend,
@@ -99,7 +98,7 @@ void Factors::add_gradient() {
         backend_.to_device(dy_host_, dy_, size_t(rows) * out_);
     }
     Tensor x(x_, rows, 1, 1, int(in_)), dy(dy_, rows, 1, 1, int(out_));
-    if (x_operand_) {  // nothing is rounded: the rows were bf16 before they travelled
+    if (x_operand_) {  // exact: the rows were bf16 before they were sent
         backend_.copy(x_operand_.first(rows), x);
         backend_.copy(dy_operand_.first(rows), dy);
         x = x_operand_.first(rows), dy = dy_operand_.first(rows);

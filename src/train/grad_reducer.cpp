@@ -1,4 +1,3 @@
-// grad_reducer.cpp — see grad_reducer.h.
 #include "src/train/grad_reducer.h"
 
 #include <algorithm>
@@ -27,13 +26,13 @@ GradReducer::~GradReducer() {
             if (sum.valid()) sum.wait();
 }
 
-// Again where there is another ring; factors keep their memory.
+// Called again for a new ring. Factors keep their memory.
 void GradReducer::cut() {
     std::vector<Bucket> before = std::exchange(buckets_, {});
-    // Statistics and counters travel in pieces so small that a bf16 wire does not round them.
-    constexpr size_t kPiece = Communicator::kExactBytes / sizeof(float);
+    // Statistics and counters are sent in parts so small that --wire bf16 does not round them.
+    constexpr size_t kMost = Communicator::kExactBytes / sizeof(float);
     for (size_t end = params_.grads_size; end > params_.trained_size;) {
-        const size_t begin = std::max(params_.trained_size, end > kPiece ? end - kPiece : 0);
+        const size_t begin = std::max(params_.trained_size, end > kMost ? end - kMost : 0);
         buckets_.push_back({begin, end});
         end = begin;
     }
@@ -137,7 +136,7 @@ bool GradReducer::finish() {
     send_complete();
     if (staged_)
         for (Bucket& bucket : buckets_) send(bucket);
-    // Gradients are formed from factors while the last buckets still travel.
+    // Gradients are computed from factors while the last buckets are still being summed.
     for (const bool factors : {true, false})
         for (Bucket& bucket : buckets_) {
             if (bool(bucket.factors) != factors) continue;

@@ -7,13 +7,12 @@
 //   network                 └ counters ─ 1 ─ 2 ─ … ─ last ───────┴ finish() waits for the rest
 //
 // A bucket is a slice of the arena that is summed over the ring, or the gradient of one linear
-// layer that travels as its factors (factors.h). The backward pass completes params from the back
-// to the front. A bucket whose params are all ready is given to the communicator. Buckets go in the
-// same order on every rank, also on a rank with nothing to train in this step.
+// layer that is sent as its factors (factors.h). The backward pass completes params from the back
+// to the front. When all params of a bucket are ready, the communicator starts to sum it. Every
+// rank sends its buckets in the same order, even a rank without images in this step.
 //
-// Where the network cannot read the device's memory, a complete bucket is first copied to the host,
-// beside the backward pass. The device runs far behind the calls, so finish() sends these buckets:
-// it waits for each copy in order, while the device works on those after it.
+// If the network cannot read device memory, a complete bucket is first copied to the host. The
+// device is far behind the calls, so finish() waits for each copy in order and sends it.
 #pragma once
 
 #include <future>
@@ -27,10 +26,9 @@ namespace convoy {
 
 struct ReducerOptions {
     size_t bucket_bytes = kDefaultBucketBytes;  // size at which a bucket is closed (buckets.h)
-    int64_t batch = 0;                          // images of a step over all ranks, at most
+    int64_t batch = 0;                          // most images of a step over all ranks
     FactorMode factors = FactorMode::kOff;
-    // To sleep for an operation of forming gradients from factors, in place of it; 0: they are
-    // formed.
+    // Simulates other machines: sleeps so long per operation instead of computing from factors.
     double slept_flop_seconds = 0;
     Track* track = nullptr;
 };
@@ -40,17 +38,15 @@ class GradReducer final : public Sync {
     // All three must outlive the reducer.
     GradReducer(Params& params, Backend& backend, Communicator& communicator,
                 const ReducerOptions& options);
-    // Waits for sums that are under way after an error: the communicator writes into the arena
-    // until then.
+    // Waits for pending sums, because the communicator still writes to the arena.
     ~GradReducer() override;
 
     void start(std::span<const int64_t> images = {}) override;
-    // From the backward pass. Sends each bucket that this completes; does not wait for the network.
+    // Called by the backward pass. Sends each bucket that becomes complete; does not block.
     void ready(const Param& param) override;
     bool take_factors(const Param& w, Tensor x, Tensor dy) override;
-    // Sends the rest (params that were never ready as they are) and waits until every sum has
-    // arrived. Throws the communicator's or the backend's Error; the gradients are then
-    // undefined, and sums may be under way.
+    // Sends the remaining buckets, even if params were not ready, and waits for all sums. Throws
+    // Error; then the gradients are undefined and sums may be pending.
     bool finish() override;
 
     void ring_changed() override { cut(); }
@@ -60,10 +56,10 @@ class GradReducer final : public Sync {
  private:
     struct Bucket {
         size_t begin, end;                         // floats of the gradient arena
-        int params = 0, left = 0;                  // trained params in it, and those not ready yet
-        std::unique_ptr<Factors> factors = {};     // that are sent; null: the sum itself is
+        int params = 0, left = 0;                  // trained params, and params that are not ready
+        std::unique_ptr<Factors> factors = {};     // null: the gradient itself is sent
         int64_t download = 0;                      // its copy to the host
-        std::vector<std::future<void>> sums = {};  // that are under way
+        std::vector<std::future<void>> sums = {};  // pending sums
     };
     void cut();
     Bucket& bucket_of(const Param& param);
@@ -81,8 +77,8 @@ class GradReducer final : public Sync {
     const ReducerOptions options_;
     std::vector<Bucket> buckets_;
     size_t next_ = 0;    // bucket to send next
-    const bool staged_;  // the network cannot read the device's memory
-    float* arena_;       // that the network reads and writes: the gradients, or a copy on the host
+    const bool staged_;  // the network cannot read device memory
+    float* arena_;       // memory for the network: the gradients, or a copy on the host
     double waited_ = 0;
 };
 

@@ -1,4 +1,3 @@
-// input.cpp — see input.h.
 #include "src/train/input.h"
 
 #include <algorithm>

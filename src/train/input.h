@@ -1,13 +1,10 @@
-// input.h — a batch from the loader → the tensor that the first layer reads.
+// input.h — a batch from the loader → the tensor that the first layer reads, float or bf16.
 //
-// Floats are copied to the device, or read where they are. The tensor has the type of the
-// activations: float or bf16.
+// A device with separate memory can receive the next batch during the current step. It has two
+// buffers that alternate, so that none is overwritten while it is read:
 //
-// A device with memory of its own can receive the next batch during the current step. There are two
-// copies on the device that take turns, so none is overwritten while it is read:
-//
-//   device    step i reads place 0 ──────┐ step i+1 reads place 1 ─ …
-//   upload        batch i+1 to place 1   └───── batch i+2 to place 0
+//   device    step i reads buffer 0 ──────┐ step i+1 reads buffer 1 ─ …
+//   upload        batch i+1 to buffer 1   └───── batch i+2 to buffer 0
 //   host      fetch_ahead(i+1), waits for step i, take(i+1), …
 #pragma once
 
@@ -21,12 +18,12 @@ namespace convoy {
 
 class Input {
  public:
-    // For batches up to what `model` is planned for. ahead: allows fetch_ahead().
+    // For batches up to model.max_batch(). ahead: allows fetch_ahead().
     Input(Backend& backend, const Model& model, bool ahead = false);
-    // Valid until the next call, and while the batch is.
+    // The tensor is valid until the next call, and while the batch is valid.
     Tensor take(const Batch& batch);
-    // Starts copying the batch that is to be taken next. Ops on the batch before the one taken last
-    // must be done. Does nothing where the device reads the host's memory.
+    // Starts copying the batch that will be taken next. Ops on the batch before the current one
+    // must be done. Does nothing if the device reads host memory.
     void fetch_ahead(const Batch& next);
 
  private:
@@ -35,14 +32,14 @@ class Input {
 
     Backend& backend_;
     const InputSize size_;
-    float* copies_[2] = {};         // on the device, where it does not read the host's memory
-    int turn_ = 0;                  // the copy that was taken last
+    float* copies_[2] = {};         // the buffers on the device, unless it reads host memory
+    int turn_ = 0;                  // the buffer that was taken last
     Tensor tensor_;                 // the result, for bf16
-    const Batch* ahead_ = nullptr;  // being copied to the other copy
+    const Batch* ahead_ = nullptr;  // being copied to the other buffer
     uint64_t ahead_number_ = 0;
 };
 
-// Host memory for a loader: slots for batches as large as the model is planned for.
+// Host memory for a loader: `count` slots for batches of model.max_batch().
 std::vector<float*> lend_slots(Backend& backend, const Model& model, int count);
 
 }  // namespace convoy

@@ -1,4 +1,3 @@
-// learning_rate.cpp — see learning_rate.h.
 #include "src/train/learning_rate.h"
 
 #include <algorithm>

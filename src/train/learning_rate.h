@@ -7,21 +7,19 @@
 
 namespace convoy {
 
-// Learning rate of step `step` (from 0) in a run of `total` steps, `per_epoch` steps an epoch.
-// Warm-up is linear, from base/warmup_steps to base; then
+// The learning rate of step `step` (from 0) in a run of `total` steps with `per_epoch` steps per
+// epoch. Warm-up is linear, from base/warmup_steps to base; then
 //   constant  base
 //   step      base · gamma^⌊(epochs done)/step_epochs⌋
-//   onecycle  without warm-up: as a cosine from base/25 to base in 0.3·total − 1 steps, and in the
-//             rest to base/250000: PyTorch's OneCycleLR, momentum as it is. Smith, Topin, "Super-
-//             Convergence" (2019)
-//   range     without warm-up: base/10⁶ to base, by the same factor from step to step
+//   onecycle  without warm-up: a cosine from base/25 to base in 0.3·total − 1 steps, then to
+//             base/250000; PyTorch's OneCycleLR. Smith, Topin, "Super-Convergence" (2019)
+//   range     without warm-up: from base/10⁶ to base, by the same factor in each step
 //   cosine    base · (1 + cos(π · progress))/2, progress from the end of the warm-up to `total`
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,
                      int64_t per_epoch);
 
-// --lr, or where it is 0 a usual value for the model: 0.1 at batch 256 with batch norm, 0.01 at
-// batch 128 without (the rates of torchvision's recipes), both in proportion to the batch; 0.001
-// for adamw, and those of the papers for the others.
+// --lr, or if it is 0: for sgd 0.1 at batch 256 with batch norm, 0.01 at batch 128 without
+// (torchvision's recipes), proportional to the batch; 0.001 for adamw; the papers' for the others.
 double base_learning_rate(const Config& config, bool has_batch_norm);
 
 }  // namespace convoy

@@ -1,4 +1,3 @@
-// optimizer.cpp — see optimizer.h.
 #include "src/train/optimizer.h"
 
 #include <algorithm>
@@ -38,7 +37,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& b
     }
 }
 
-// The last layer has the whole learning rate.
+// The last layer has the full learning rate.
 float Optimizer::rate_of(const Param& param) const {
     const auto above = std::distance(layers_.upper_bound(param.layer), layers_.end());
     return float(std::pow(options_.layer_decay, double(-above)));
@@ -87,12 +86,12 @@ void Optimizer::update() {
 
 void Optimizer::update(Backend& backend, const Part& part) {
     StepState* state = &part.block->state;
-    // Also of the statistics and the counters, which follow the gradients.
+    // Includes the statistics and the counters, which follow the gradients.
     backend.check_finite(part.grads, part.end - part.begin + StepCounters::kSize,
                          part.block->counters + StepCounters::kCount, state);
     if (clips()) {
         float* squares = part.block->counters + StepCounters::kSquares;
-        // Where params are elsewhere, their squares came with the counters (pipeline.cpp).
+        // If params are on other ranks, the counters hold the sum of squares (pipeline.cpp).
         if (params_.is_whole) backend.sum_squares(part.grads, params_.trained_size, squares);
         backend.clip(squares, options_.clip_norm, state);
     }
@@ -114,7 +113,7 @@ void Optimizer::update(Backend& backend, const Part& part) {
                         /*nesterov=*/false, rate);
     });
     if (by_tensor()) update_tensors(state);
-    constexpr float kPart = 0.1f;  // of a step in running statistics, as in PyTorch
+    constexpr float kPart = 0.1f;  // weight of a step in running statistics, as in PyTorch
     each(running_, [&](float* w, const float* g, size_t, size_t n, auto...) {
         backend.moving_mean(w, g, n, state, kPart);
     });

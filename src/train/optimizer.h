@@ -16,52 +16,47 @@ struct OptimizerOptions {
     OptimizerOptions(const Config& config);
     OptimizerKind kind;
     bool adamw;      // AdamW or LAMB, with two moments; else SGD, LARS or Muon, with momentum
-    float momentum;  // of adamw: beta 1
+    float momentum;  // AdamW's β1
     float weight_decay;
-    float clip_norm;  // 0: gradients are not clipped
-    double ema;       // decay of the average of weights; 0: there is none
+    float clip_norm;  // 0: no clipping
+    double ema;       // decay of the moving average of weights; 0: no average
     double layer_decay;
-    bool outer;  // --outer: a momentum of the averages beside
+    bool outer;  // --outer: keeps a momentum for the outer optimizer
 };
 
 constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
 constexpr const char* kOuterState = "outer";
-// --ema: a moving average of weights and statistics, the model that is validated and used. After a
-// step with number t, from 0:   mean += (1 − d)·(w − mean), d = min(D, (1 + t)/(10 + t)), 0 for t =
-// 0
-constexpr const char* kAverageState = "weights";  // in files it is they that are beside the model
+// --ema: a moving average of weights and statistics, which is validated and saved as the model:
+//   after step t (from 0)  mean += (1 − d)·(w − mean), d = min(D, (1 + t)/(10 + t)), 0 for t = 0
+constexpr const char* kAverageState = "weights";  // in files, the state holds the weights instead
 
 class Optimizer {
  public:
-    // Allocates the state (one arena for sgd, two for adamw, one more for --ema and for --outer),
-    // all zeros. The
-    // backend and the parameters must outlive the optimizer.
+    // Allocates the state, all zeros: one arena for sgd, two for adamw, one more each for --ema and
+    // --outer. The backend and the parameters must outlive the optimizer.
     Optimizer(const OptimizerOptions& options, Params& params, Backend& backend);
 
-    // The state of the step after `steps`, to be written after its counters (params.h) before
-    // update().
+    // The StepState of the step after `steps`, which the host writes to the arena before update().
     StepState next(double lr, int64_t steps) const;
     StepState next(double lr) const { return next(lr, steps_done); }
-    // The gradient arena holds sums over the images that the counters count. Frozen params keep
-    // their values. So do all params if a sum is not finite or there was no image: the state of
-    // the step then has scale 0. Does not wait.
+    // Updates the weights from the sums in the gradient arena. Nothing changes if a sum is not
+    // finite or there was no image: then the StepState has scale 0. Does not wait for the device.
     void update();
-    // The same for a part of the arenas, elsewhere: floats [begin, end) of weights, of state, and
-    // of sums, which the counters follow.
+    // The same for floats [begin, end) of copies of the arenas.
     struct Part {
         size_t begin, end;
-        float *weights, *grads;         // of float `begin`
+        float *weights, *grads;         // address of float `begin`; counters follow the gradients
         std::span<float* const> state;  // likewise
-        StepBlock* block;               // counters, and the state of the step
+        StepBlock* block;               // counters and StepState
     };
     void update(Backend& backend, const Part& part);
-    // LARS, LAMB and Muon: of each tensor by itself. The whole of it must be here.
+    // LARS, LAMB and Muon update each tensor separately, so this rank must have whole tensors.
     bool by_tensor() const {
         return options_.kind != OptimizerKind::kSgd && options_.kind != OptimizerKind::kAdamw;
     }
 
-    // With --ema, once there is an average: it and the weights trade places, or with `all` also
-    // what other ranks train. The gradients are scratch memory. Else nothing.
+    // With --ema, after the first step: exchanges the average and the weights of own params, or
+    // with `all` of all params. Overwrites the gradients. Otherwise does nothing.
     void swap_average(bool all = false);
     bool clips() const { return options_.clip_norm > 0; }
 
@@ -69,9 +64,9 @@ class Optimizer {
     // The state arenas, each of Params::state_size, and their names.
     const std::vector<float*>& state() const { return state_; }
     std::vector<std::string> state_names() const;
-    // All that is trained, in device memory: the weights, then each state arena.
+    // In device memory: the weights, then each state arena.
     std::vector<std::span<float>> arenas() const;
-    // Of these the momentum of --outer, which weight_average.h updates, or null; and all others.
+    // The momentum of --outer, which weight_average.h updates, or null; and the other state arenas.
     float* outer() const { return options_.outer ? state_.back() : nullptr; }
     std::span<float* const> inner() const {
         return {state_.data(), state_.size() - options_.outer};
@@ -84,15 +79,15 @@ class Optimizer {
     struct Segment {  // neighbouring params with the same decay and rate
         size_t begin, end;
         bool decay;
-        float rate;  // part of the learning rate
+        float rate;  // factor of the learning rate
     };
     const OptimizerOptions options_;
     Params& params_;
     Backend& backend_;
     std::vector<float*> state_;
-    float* scratch_ = nullptr;  // where by_tensor()
-    std::set<size_t> layers_;   // that have params
-    size_t average_ = 0;        // place in state_, with --ema
+    float* scratch_ = nullptr;  // if by_tensor()
+    std::set<size_t> layers_;   // layers with params
+    size_t average_ = 0;        // index in state_, with --ema
     std::vector<Segment> segments_, running_;
 };
 

@@ -1,5 +1,4 @@
-// optimizer_by_tensor.cpp — LARS, LAMB and Muon: how far a tensor moves is set by the tensor
-// itself.
+// optimizer_by_tensor.cpp — LARS, LAMB and Muon: the step size of a tensor depends on its norm.
 //
 //   g = the gradient, clipped; d = weight decay; |·| the norm of a tensor
 //
@@ -7,14 +6,13 @@
 //         You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks" (2017)
 //   LAMB  u = m̂/(√v̂ + 1e-6) + d·w, m̂ and v̂ as AdamW's;  w −= lr·(|w|/|u|)·u
 //         You et al., "Large Batch Optimization for Deep Learning" (ICLR 2020)
-//   Muon  v = momentum·v + g, u = g + momentum·v made orthogonal, as a matrix of a row for each
-//         output: K×C;  w −= lr·d·w + lr·√max(1, K/C)·u
-//         Jordan et al., "Muon" (2024); the sizes of its steps as torch.optim.Muon's
+//   Muon  v = momentum·v + g, u = g + momentum·v made orthogonal, as a K×C matrix (K outputs);
+//         w −= lr·d·w + lr·√max(1, K/C)·u
+//         Jordan et al., "Muon" (2024); step sizes as in torch.optim.Muon
 //
-// A factor is 1 where one of its norms is 0. Tensors without weight decay (biases, norms) are
-// updated by SGD, with LAMB by AdamW. Every number is that of an op on one tensor, and the factors
-// are formed by the host, which so must read the device's memory: a CPU. One tensor after another:
-// two to three times the memory traffic of SGD, nothing beside a backward pass.
+// A ratio is 1 if one of its norms is 0. Tensors without weight decay (biases, norms) are updated
+// by SGD, with LAMB by AdamW. CPU only, because the host computes the ratios. Moves two to three
+// times the memory of SGD, little compared with a backward pass.
 #include <algorithm>
 #include <cmath>
 
@@ -31,10 +29,9 @@ double norm(Backend& backend, const float* x, size_t n) {
     return std::sqrt(double(squares));
 }
 
-// The nearest matrix with orthogonal rows or columns, roughly: singular values end between 0.7 and
-// 1.2. Five steps X ← a·X + (b·A + c·A²)·X, A = X·Xᵀ, by the products that linear layers have; of a
-// tall matrix with A = Xᵀ·X on the right. scratch: as large as X and twice its smaller side
-// squared.
+// X = roughly the nearest matrix with orthogonal rows or columns (singular values between 0.7 and
+// 1.2). Five steps X ← a·X + (b·A + c·A²)·X, A = X·Xᵀ, by the ops of linear layers; for a tall
+// matrix A = Xᵀ·X on the right. scratch: as large as X plus twice the square of its smaller side.
 void orthogonalise(Backend& backend, Tensor X, float* scratch) {
     constexpr float a = 3.4445f, b = -4.7750f, c = 2.0315f;
     const bool tall = X.N > X.C;
@@ -63,9 +60,10 @@ void orthogonalise(Backend& backend, Tensor X, float* scratch) {
 }  // namespace
 
 void Optimizer::alloc_scratch() {
-    const char* const what = "--optimizer lars, lamb and muon work ";
-    if (!backend_.host_visible()) fail(what, "on CPUs: choose --device cpu, or sgd or adamw");
-    if (backend_.activations() != Type::kFloat32) fail(what, "in fp32: leave out --precision bf16");
+    const char* const what = "--optimizer lars, lamb and muon need ";
+    if (!backend_.host_visible())
+        fail(what, "a CPU; use --device cpu, or --optimizer sgd or adamw");
+    if (backend_.activations() != Type::kFloat32) fail(what, "fp32; remove --precision bf16");
     size_t most = 1;
     for (const Param* param : params_.all()) {
         const size_t side = std::min(size_t(param->shape.N), param->shape.row_elems());

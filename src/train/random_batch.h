@@ -1,4 +1,4 @@
-// random_batch.h — a batch of random pixels and labels, to time steps without input pipeline.
+// random_batch.h — a batch of random pixels and labels, to time steps without the input pipeline.
 #pragma once
 
 #include "data/loader.h"
@@ -6,8 +6,7 @@
 
 namespace convoy {
 
-// Rank's part of a global batch of `global` images, by its share: always the same for the same
-// seed. The pixels are the backend's, for as long as it lives.
+// A rank's part, by its share, of a batch of `global` images. The backend owns the pixels.
 Batch random_batch(Backend& backend, int64_t global, std::span<const double> shares, int rank,
                    InputSize size, int classes, uint64_t seed);
 

@@ -1,4 +1,3 @@
-// replicas.cpp — see replicas.h.
 #include "src/train/replicas.h"
 
 #include <algorithm>
@@ -61,8 +60,8 @@ Replicas::Replicas(Model& model, Backend& backend,
         for (size_t r = 1; r < replicas_.size(); ++r) threads_.emplace_back([this, r] { work(r); });
     } catch (const std::system_error& error) {
         stop();
-        fail("no thread for each of ", replicas_.size(), " replicas: ", error.what(),
-             "; give fewer by --replicas");
+        fail("--replicas ", replicas_.size(), ": cannot create their threads: ", error.what(),
+             "; use a smaller number");
     }
 }
 
@@ -81,7 +80,7 @@ void Replicas::work(size_t replica) {
     }
 }
 
-// A slice of the model's gradients += those of the replicas, always in the same order.
+// Adds a slice of the replicas' gradients to the model's gradients, always in the same order.
 void Replicas::add_up(size_t part) {
     const size_t parts = replicas_.size();
     float* const sum = params_.grads;
@@ -103,8 +102,8 @@ void Replicas::take_part(size_t replica) {
             std::fill(params.grads + begin, params.grads + end, 0.0f);
         for (size_t i = replica; i < pieces_.size(); i += replicas_.size()) {
             Piece piece = pieces_[i];
-            piece.pass.refresh = i == replica;  // each has its own copy of the weights in bf16
-            piece.pass.trace = {};              // its track has one writer
+            piece.pass.refresh = i == replica;  // each replica has its copy of the weights in bf16
+            piece.pass.trace = {};              // a track has one writer
             Keeper keeper(*this, own.backend, piece.begin);
             (*train_)(*own.model, own.backend, piece, keeper,
                       params.counters() + StepCounters::kLoss);

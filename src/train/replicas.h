@@ -1,18 +1,14 @@
-// replicas.h — `--replicas K`: K copies of the network in one process, each with its part of the
-// threads, train a batch together, as PyTorch's DataParallel and the multi-threaded data
-// parallelism of the literature do. The weights are shared; gradients and activations are each
-// replica's own.
+// replicas.h — `--replicas K`: K networks in one process train a batch together, each with a share
+// of the threads. They share the weights, but not gradients and activations.
 //
-//   batch      piece 0   piece 1   …  piece K−1        an operation on K threads shares its loops
-//   and replica       0         1            K−1           waits for the slowest K times; a replica
-//   waits backward     dw 0      dw 1         dw K−1         once a step
-//                └── gradient = dw 0 + dw 1 + … ──┘    each replica adds up a slice of the arenas
+//   replica           0               1        …       K−1
+//   forward       micro-batch 0   micro-batch 1    micro-batch K−1     Threads wait for each other
+//   backward        dw 0            dw 1             dw K−1            once per step, not per op.
+//                     └── gradient = dw 0 + dw 1 + … ──┘       Each replica adds a slice.
 //
-// The weights of linear layers are most of some models, and to add their gradients up took longer
-// than the batch (alexnet, vgg16). Replicas keep x and dy of these layers in place of dw, for one
-// product over all rows and with all threads in the end.
-//
-// The ring gets the gradients when all are added up, so it is not hidden behind the backward pass.
+// Adding the large gradients of linear layers would take longer than the batch (alexnet, vgg16). So
+// replicas keep x and dy of these layers, for one product with all threads at the end. The ring
+// starts after that, so it does not overlap with the backward pass.
 #pragma once
 
 #include <atomic>
@@ -32,20 +28,19 @@ namespace convoy {
 
 class Replicas {
  public:
-    // Of `model`, which is on `backend`, has memory for passes of `images`, and whose arenas are in
-    // host memory; one on each of `backends`. All must outlive this. Throws Error where a thread
-    // cannot be made.
+    // Creates a replica of `model`, planned for passes of `images`, on each of `backends`. `model`
+    // is on `backend`, in host memory. All must outlive this.
     Replicas(Model& model, Backend& backend, std::span<const std::unique_ptr<Backend>> backends,
              int images);
     ~Replicas() { stop(); }
 
-    // A pass, forward and backward, of one piece; the last: where its loss and hits are added.
+    // Forward and backward of one micro-batch. Adds its loss and hits to `sums` (BatchSums).
     using Train = std::function<void(Model&, Backend&, const Piece&, GradListener&, float* sums)>;
-    // Gradients and loss sums of the model = those of all pieces, of which replica r trains every
-    // Kth from the rth on. Blocks. Throws what a pass throws; the gradients are then undefined.
+    // Adds the gradients and loss sums of all micro-batches to the model's; replica r trains r,
+    // r + K, … Blocks. Rethrows the error of a pass; then the gradients are undefined.
     void train(std::span<const Piece> pieces, const Train& train);
 
-    size_t activation_bytes() const { return activation_bytes_; }  // of all
+    size_t activation_bytes() const { return activation_bytes_; }  // of all replicas
 
  private:
     struct Replica {
@@ -53,32 +48,32 @@ class Replicas {
         std::unique_ptr<Model> model;
         std::exception_ptr failure = {};  // of its last passes
     };
-    // A linear layer of the model, and what goes into its product: a row an image of the batch.
+    // A linear layer of the model, and the factors of its gradient: a row per image of the batch.
     struct Joined {
         Param *w, *b;  // b null: none, or frozen
         Tensor x = {}, dy = {};
     };
-    class Keeper;               // of x and dy
-    void work(size_t replica);  // a thread: takes part in each train(), until stop()
+    class Keeper;               // stores x and dy
+    void work(size_t replica);  // the thread of a replica: take_part() for each train()
     void take_part(size_t replica);
     void add_up(size_t part);
     void stop() noexcept;
 
     Params& params_;
     Backend& backend_;
-    const int most_;  // images of a batch
+    const int most_;  // most images of a batch
     std::vector<Replica> replicas_;
     std::vector<Joined> joined_;
-    std::mutex joined_mutex_;            // of what is not allocated yet
-    std::vector<Params::Range> summed_;  // of the arenas: the rest
+    std::mutex joined_mutex_;            // guards the allocation of x and dy
+    std::vector<Params::Range> summed_;  // ranges of the arenas except weights of linear layers
     size_t activation_bytes_ = 0;
-    // Of train() under way:
+    // The current train():
     std::span<const Piece> pieces_;
     const Train* train_ = nullptr;
-    std::barrier<> passed_, done_;  // of all replicas: their passes; their part of the sum
+    std::barrier<> passed_, done_;  // after the passes; after the sums
     std::atomic<uint32_t> rounds_ = 0;
     bool stops_ = false;
-    std::vector<std::thread> threads_;  // of all replicas but the first
+    std::vector<std::thread> threads_;  // of replicas 1 … K−1
 };
 
 }  // namespace convoy

@@ -1,4 +1,3 @@
-// step_graph.cpp — see step_graph.h.
 #include "src/train/step_graph.h"
 
 #include <algorithm>
@@ -6,8 +5,8 @@
 namespace convoy {
 
 std::string why_no_graph(const Backend& backend, int world) {
-    if (!backend.can_record()) return cat("there are no graphs on device ", backend.name());
-    if (world > 1) return "gradients leave for the other ranks in the middle of the backward pass";
+    if (!backend.can_record()) return cat("device ", backend.name(), " has no graphs");
+    if (world > 1) return "gradients are sent to other ranks during the backward pass";
     return "";
 }
 
@@ -17,7 +16,7 @@ bool StepGraph::replay(const Pass& pass, Tensor input) {
         return one.input.data == input.data && one.input.N == input.N &&
                std::ranges::equal(one.groups, pass.groups);
     });
-    // The first run makes the memory grow to what the ops need, which a recording may not.
+    // The first run allocates the scratch memory of the ops, which a recording cannot do.
     if (known == known_.end()) {
         if (known_.size() == kKept) known_.pop_back();
         known_.push_front({input, {pass.groups.begin(), pass.groups.end()}, nullptr});
@@ -47,9 +46,9 @@ void StepGraph::give_up(const Error& error) {
     recording_ = false;
     known_.clear();
     if (mode_ == GraphMode::kOn)
-        fail("--graph on: a step cannot be recorded: ", error.what(), "; try --graph off");
+        fail("--graph on: cannot record a step: ", error.what(), "; use --graph off");
     mode_ = GraphMode::kOff;
-    failure_ = cat("--graph auto: a step cannot be recorded: ", error.what());
+    failure_ = cat("--graph auto: cannot record a step: ", error.what());
 }
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// trainer.cpp — the heart of the program. Trainer::step reads in the order in which data flows.
+// trainer.cpp — the training step. Read Trainer::step from top to bottom: it follows the data.
 #include "src/train/trainer.h"
 
 #include "src/base/check.h"
@@ -54,7 +54,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
     if (!options.replicas.empty())
         replicas_.emplace(model, backend, options.replicas, model.planned());
     if (track_) layer_trace_ = model.trace(*options.tracer, track_);
-    // Recorded steps read them at these addresses: they must not move.
+    // Recorded steps read these vectors, so their memory must not move.
     const size_t most = size_t(model.max_batch());
     labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);
     second_labels_.reserve(most), first_parts_.reserve(most);
@@ -81,7 +81,7 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
     pass_ = {true, {options_.seed, uint32_t(at.epoch)}, samples_, groups_, true, layer_trace_};
     std::span<const Piece> pieces;
     if (!pipeline_) pieces = pieces_.cut(batch.positions, batch.global_wanted, pass_);
-    // Replayed, or recorded, or run op by op. Where recording fails, the loop runs twice.
+    // The step is replayed, recorded, or run op by op. If recording fails, the loop runs twice.
     const auto begin = Clock::now();
     bool done = graph_.replay(pass_, input);
     if (done && track_) track_->add(kTraceRecorded, begin, Clock::now());
@@ -108,11 +108,10 @@ Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch*
             graph_.give_up(error);
         }
     }
-    if (next && has_images)
-        input_.fetch_ahead(*next);  // after all that this step had to send itself
+    if (next && has_images) input_.fetch_ahead(*next);  // after all uploads of this step
 
     Span waits(track_, kTraceDevice);
-    backend_.download(&block, params.block(), sizeof block);  // the one time that the host waits
+    backend_.download(&block, params.block(), sizeof block);  // the only time the host waits
     waits.end();
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
     if (block.state.scale > 0) ++optimizer_.steps_done;
@@ -129,8 +128,7 @@ void Trainer::agree(const Counters& counters) {
     trace_agreed_ = counters[StepCounters::kTrace] > 0;
 }
 
-// Forward, loss and backward, of all images or piece by piece. The gradients are complete with the
-// last piece.
+// Forward, loss and backward of each micro-batch. Buckets are sent during the last one.
 void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& batch, int64_t step,
                     float* sums) {
     GradListener nobody;
@@ -165,7 +163,7 @@ void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& ba
 }
 
 Sums Trainer::gather(const Position& at) {
-    ENSURE(gathers(), "nothing is apart");
+    ENSURE(gathers(), "this way to synchronise never gathers");
     communicator_.set_progress(at.step, Phase::kAverage);
     const Span span(track_, kTraceAverage, at.step);
     Counters counters = {};
@@ -192,8 +190,8 @@ void Trainer::fail_at(size_t bad, const Position& at) {
             where = cat("in the ", param->running ? "statistics" : "gradient", " of ", param->name,
                         " (", model_.layer_of(*param), ")");
     throw JobError(cat("step ", at.step, ": NaN or infinity ", where,
-                       "; the weights are those before the step. A smaller --lr or a longer "
-                       "--warmup usually helps"));
+                       "; this step did not change the weights. Use a smaller --lr or a longer "
+                       "--warmup"));
 }
 
 }  // namespace convoy

@@ -1,8 +1,5 @@
-// AvgPool — adaptive average: each of P×Q outputs is the mean of its part of the image.
-//
-// Where the image has P×Q pixels already (alexnet and vgg16 at their own size) it does nothing.
-//
-// With a window, it is a depthwise convolution whose weights are all 1/(R·S).
+// AvgPool — adaptive average: each of P×Q outputs is the mean of its part of the image. Does
+// nothing to an image of P×Q pixels. WindowedAvgPool is a depthwise convolution by 1/(R·S).
 #include "src/model/layers/layers.h"
 
 namespace convoy {

@@ -1,16 +1,14 @@
 // BatchNorm — y = act(gamma·(x − mean)/√(var + eps) + beta [+ addend])
-//
-// In training the statistics are those of each group of images (--bn-group), and their sums go
-// where the gradients of the running statistics would be; the optimizer step updates the running
-// statistics from the sums over all ranks. In evaluation, and always when frozen, the running
-// statistics are used.
+// In training it uses the statistics of each group of images (--bn-group), and adds their sums to
+// the gradient arena; the optimizer updates the running statistics from the sums over all ranks.
+// In evaluation, and always if frozen, it uses the running statistics.
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {
 
 void BatchStatistics::plan(Shape x, MemoryPlan& plan, bool training) {
     if (training && !running_mean_.frozen)
-        // At most a group an image, and sums that nobody wants.
+        // At most one group per image; the last row is for sums that are dropped (Pass::again).
         mean_rstd = plan.make({x.N + 1, 1, 1, 2 * x.C}, Type::kFloat32);
 }
 
@@ -19,7 +17,7 @@ const Moments* BatchStatistics::moments(Tensor x, const Pass& pass) {
     ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(running_mean_.name),
            " got ", x.N, " images in ", pass.groups.size(), " bounds of groups");
     float* const of_groups = mean_rstd.first(x.N + 1).floats();
-    // Room for both sums: the variance is joined to the mean.
+    // Both sums are contiguous: the running variance is joined to the mean.
     float* const sums =
         pass.again ? of_groups + size_t(x.N) * 2 * size_t(x.C) : running_mean_.grad.floats();
     moments_ = {pass.groups, eps_, of_groups, sums};

@@ -6,19 +6,19 @@
 
 namespace convoy {
 
-// The statistics that a batch norm takes of its input x: where they go, and the sums for the
-// running statistics. The layer that makes x may take them as it stores it (take_statistics).
+// The statistics of a batch norm's input x, and the sums for its running statistics. The layer
+// before may compute them while it stores x (take_statistics).
 class BatchStatistics {
  public:
     BatchStatistics(const Param& running_mean, float eps)
         : running_mean_(running_mean), eps_(eps) {}
 
-    // To be called in the tick that takes the statistics.
+    // To be called in the tick that computes the statistics.
     void plan(Shape x, MemoryPlan& plan, bool training);
-    // What Backend::moments needs, or null where the running statistics are used.
+    // The argument of Backend::moments; null if the running statistics are used.
     const Moments* moments(Tensor x, const Pass& pass);
 
-    Value mean_rstd;  // of each group; not planned where the running statistics are used
+    Value mean_rstd;  // of each group; not planned if the running statistics are used
 
  private:
     const Param& running_mean_;
@@ -39,13 +39,11 @@ class BatchNorm final : public Layer {
         call_ready(listener);
         return dx;
     }
-    // The two halves of backward: a residual block's shortcut runs in between, since its params lie
-    // after these in the arena.
+    // The halves of backward: a residual block's shortcut, later in the arena, runs in between.
     Tensor grad(Tensor dy, const Pass& pass);
     void call_ready(GradListener& listener) const;
 
-    // Fusion::addend, y = act(norm(x) + addend): set before plan_forward and forward. Its gradient
-    // is there after plan_backward and grad.
+    // Fusion::addend: set before plan_forward, forward; gradients by plan_backward, grad.
     Value addend_value, addend_grad_value;
     Tensor addend, addend_grad;
 
@@ -55,7 +53,7 @@ class BatchNorm final : public Layer {
     const bool has_addend_;
     const float eps_;
     BatchStatistics statistics_;
-    const bool statistics_come_;  // the layer before takes them
+    const bool statistics_come_;  // from the layer before
     Value x_value_, y_value_, dx_value_;
     Tensor x_, y_;  // of the pass
 };

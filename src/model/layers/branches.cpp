@@ -1,12 +1,11 @@
-// Branches — y = the outputs of several branches of layers on the same x, side by side in channels.
+// Branches — y = the outputs of several branches of layers on the same x, concatenated by channels.
 //
 //        ┌── layers ──┐
-//   x ───┼── layers ──┼── y       a branch without layers hands x on (as in a dense block)
+//   x ───┼── layers ──┼── y       a branch without layers passes x on (as in a dense block)
 //        └────────────┘
 //
-// Each branch's output is copied into its slice of y as soon as it is there, and need not be kept.
-// Backward: the slice of dy goes through its branch, the last one first; dx is the sum of what
-// comes out, and a slice of an empty branch is added to it where it lies in dy.
+// Each branch's output is copied into its slice of y at once. Backward, each slice of dy goes
+// through its branch, the last first; dx is the sum, plus slices of dy of branches without layers.
 #include "src/model/layers/layers.h"
 
 namespace convoy {
@@ -16,7 +15,7 @@ class Branches final : public Layer {
     Branches(const LayerText& text, const Fusion&, Builder& builder) : Layer(builder.backend) {
         const Shape x = builder.shape;
         const std::vector<Shape> flat = builder.flat;
-        std::vector<Shape> flat_y;  // one a branch at least; of use if any was flattened
+        std::vector<Shape> flat_y;  // used if any branch was flattened
         bool flattened = false;
         Shape y;
         for (const std::vector<LayerText>& branch : text.branches) {
@@ -25,8 +24,8 @@ class Branches final : public Layer {
             const Shape own = builder.shape;
             if (branches_.empty()) y = {1, own.H, own.W, 0};
             if (own.H != y.H || own.W != y.W)
-                builder.error(text, "the branches make ", image_text(own), " and before it ", y.H,
-                              "x", y.W, "; expected the same height and width");
+                builder.error(text, "a branch ends with ", image_text(own), ", the first with ",
+                              y.H, "x", y.W, "; expected the same height and width");
             branches_.push_back({std::move(layers), y.C, own.C, {}});
             y.C += own.C;
             flattened |= !builder.flat.empty();
@@ -80,7 +79,7 @@ class Branches final : public Layer {
 
     Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) override {
         const Tensor dx = dx_value_.first(dy.N);
-        bool any = false;  // is in dx
+        bool any = false;  // whether dx has been written
         for (size_t i = branches_.size(); i-- > 0;) {
             Branch& branch = branches_[i];
             if (!branch.dy) continue;
@@ -88,7 +87,7 @@ class Branches final : public Layer {
             backend_.copy_channels(slice, dy, branch.first);
             const Tensor own = branch.layers.backward(slice, pass, listener);
             if (dx && any) backend_.add(dx, own);
-            any = true;  // the first one's dx is the sum
+            any = true;  // the first branch's dx becomes the sum
         }
         if (!dx_value_) return {};
         for (const Branch& branch : branches_) {
@@ -103,7 +102,7 @@ class Branches final : public Layer {
     struct Branch {
         Layers layers;
         int first, channels;  // of y
-        Value dy;             // its slice; empty where nothing runs backward
+        Value dy;             // its slice; empty if it has no backward pass
     };
     static Shape with_images(Shape shape, int N) { return {N, shape.H, shape.W, shape.C}; }
 

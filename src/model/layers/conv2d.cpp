@@ -1,8 +1,6 @@
 // Conv2d — y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
-//
-// With groups the channels of x and of y are cut into as many parts, and k sees the c of its part
-// alone. Where each part is one channel (depthwise) that is one op; else the parts are copied out
-// of x and into y one after the other, and each is an ordinary convolution.
+// With groups, a part of y's channels reads only the same part of x. If each part is one channel
+// (depthwise), it is one op. Otherwise each part is copied out of x, convolved, copied into y.
 #include "src/model/layers/batch_norm.h"
 #include "src/model/layers/weighted.h"
 
@@ -52,7 +50,7 @@ class Conv2d final : public Weighted {
     }
 
     Tensor forward(Tensor x, const Pass& pass) override {
-        x_ = x;  // a view; the plan keeps it alive as long as backward reads it
+        x_ = x;  // a view; the plan keeps it valid until backward has read it
         y_ = y_value_.first(x.N);
         const Moments* of_y = statistics_ ? statistics_->moments(y_, pass) : nullptr;
         if (parts_ == 1) {
@@ -97,7 +95,7 @@ class Conv2d final : public Weighted {
 
  private:
     Shape part_of(Shape s) const { return {s.N, s.H, s.W, s.C / parts_}; }
-    // Those of one part.
+    // The filters of one part.
     Tensor filters(Tensor w, int part) const {
         Tensor own = w.first(w.N / parts_);
         own.data = static_cast<char*>(w.data) + size_t(part) * own.bytes();
@@ -105,7 +103,7 @@ class Conv2d final : public Weighted {
     }
 
     const Window window_;
-    int parts_ = 1;                          // groups that are computed one after the other
+    int parts_ = 1;                          // groups computed one after the other
     BatchStatistics* statistics_ = nullptr;  // of y, or null
     Value part_x_, part_y_, grad_x_, grad_y_, grad_dx_;
 };

@@ -1,7 +1,6 @@
 // Dropout — y[n,i] = keep(n,i) ? x[n,i]/(1−p) : 0 in training, x in evaluation.
-//
-// keep is a function of (seed, epoch, sample, this layer, i), so the backward pass draws the same
-// mask again and none is stored, and a sample gets the same mask on whatever rank it is trained.
+// keep is a function of (seed, epoch, sample, this layer, i). So the backward pass draws the mask
+// again instead of storing it, and a sample gets the same mask on every rank.
 #include "src/base/random.h"
 #include "src/model/layers/layers.h"
 
@@ -26,13 +25,13 @@ class Dropout final : public Layer {
     }
 
  private:
-    // In place, or in `copy` where others still read x.
+    // In place, or in `copy` if x is still read later.
     Value plan_call(Value x, Value& copy, MemoryPlan& plan) {
         if (p_ == 0) return x;
         plan.op({x});
         return x.keep == Keep::kValues ? copy = plan.make(x.shape) : x;
     }
-    // A planned copy is made in evaluation too, since later layers may work in place on it.
+    // A planned copy is made in evaluation too, because later layers may work in place on it.
     Tensor drop(Tensor x, const Value& copy, const Pass& pass) {
         if (copy) {
             backend_.copy(copy.first(x.N), x);

@@ -1,7 +1,6 @@
-// Flatten — H×W×C becomes one row of H·W·C, another view of the same memory.
-//
-// The row is in (H,W,C) order, torchvision's in (C,H,W); src/checkpoint/weights.cpp permutes the
-// weights of the linear layer after it when they are read or written.
+// Flatten — H×W×C becomes one row of H·W·C, another view of the same memory. The row is in (H,W,C)
+// order, torchvision's in (C,H,W). src/checkpoint/weights.cpp permutes the weights of the next
+// linear layer when it reads or writes files.
 #include "src/model/layers/layers.h"
 
 namespace convoy {

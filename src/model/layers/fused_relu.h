@@ -1,9 +1,7 @@
-// fused_relu.h — the relu at the end of another layer's call, or a rectifier on its own, and its
-// gradient.
-//
-// Forward it costs nothing: the kernel clamps as it stores. Backward, dy must be set to 0 where
-// y <= 0. Mostly the reader of y does that as it stores its dx (Fusion::mask_dx); otherwise the
-// layer does it with grad(), in a pass of its own.
+// fused_relu.h — a relu fused into the layer before it, or a layer by itself, and its gradient.
+// Forward it costs nothing: the kernel clamps while it stores. Backward, dy must be set to 0 where
+// y <= 0. Usually the layer that reads y does this while it stores its dx (Fusion::mask_dx).
+// Otherwise grad() does it in a separate pass.
 #pragma once
 
 #include "src/model/layer.h"
@@ -13,7 +11,7 @@ namespace convoy {
 struct FusedRelu {
     bool on = false;
     bool dy_is_masked = false;  // by the reader of y
-    Rectifier f = {};           // anything but max(0, ·) is a layer of its own
+    Rectifier f = {};           // other functions than max(0, ·) are never fused
 
     bool needs_grad() const { return on && !dy_is_masked; }
     Keep keep(bool training) const {
@@ -21,14 +19,14 @@ struct FusedRelu {
         return f.kind == Rectifier::kRelu ? Keep::kSign : Keep::kValues;
     }
 
-    // In an op that reads dy: dy after the relu's gradient, or a copy where others still read dy.
+    // Within an op that reads dy. Returns dy after the relu's gradient: in place, or a copy.
     Value plan_grad(Value dy, Value y, MemoryPlan& plan) {
         if (!needs_grad()) return dy;
         plan.use(y);
         if (dy.keep == Keep::kValues) dy = copy = plan.make(dy.shape);
         return dy;
     }
-    // Where needs_grad().
+    // Call only if needs_grad().
     Tensor grad(Tensor dy, Tensor y, Backend& backend) const {
         if (copy) {
             backend.copy(copy.first(dy.N), dy);
@@ -38,7 +36,7 @@ struct FusedRelu {
         return dy;
     }
 
-    Value copy = {};  // of dy, where others still read it
+    Value copy = {};  // of dy, if dy is still read later
 };
 
 }  // namespace convoy

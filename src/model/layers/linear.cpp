@@ -9,7 +9,7 @@ class Linear final : public Weighted {
         : Weighted(fusion, builder.backend) {
         const Shape x = builder.shape;
         if (x.H * x.W > 1)
-            builder.error(text, "'linear' needs a row, but its input is ", image_text(x),
+            builder.error(text, "'linear' needs 1x1 pixels, but its input is ", image_text(x),
                           "; put 'flatten' or 'avgpool 1' before it");
         const int K = builder.out_of(text);
         y_shape_ = {1, 1, 1, K};
@@ -19,7 +19,7 @@ class Linear final : public Weighted {
     }
 
     Tensor forward(Tensor x, const Pass&) override {
-        x_ = x;  // a view; the plan keeps it alive as long as backward reads it
+        x_ = x;  // a view; the plan keeps it valid until backward has read it
         y_ = y_value_.first(x.N);
         backend_.linear(x, w_->operand, bias(), relu_.on, y_);
         return y_;

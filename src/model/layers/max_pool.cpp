@@ -1,4 +1,4 @@
-// MaxPool — y = max over each window; a byte an output remembers where, for the backward pass.
+// MaxPool — y = max over each window. A byte per output stores its position for backward.
 #include "src/model/layers/layers.h"
 
 namespace convoy {

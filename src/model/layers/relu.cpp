@@ -1,5 +1,4 @@
-// Relu — y = max(0, x), as a layer of its own where the layer before cannot take it into its call
-// (a pool, say); and the other rectifiers. In place where nobody else reads x.
+// Relu and other rectifiers that the layer before cannot fuse. In place if x is not read later.
 #include "src/model/layers/fused_relu.h"
 #include "src/model/layers/layers.h"
 
@@ -17,7 +16,7 @@ class Relu final : public Layer {
         plan.op({x});
         y_value_ = x;
         if (x.keep == Keep::kValues) copy_ = y_value_ = plan.make(x.shape);
-        // In place, a layer before that reads signs still finds them.
+        // In place: an earlier layer may still need the sign of x, which y has too.
         const Keep before = y_value_.keep;
         return plan.kept(y_value_, std::max(before, relu_.keep(training)));
     }

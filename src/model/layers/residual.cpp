@@ -2,11 +2,10 @@
 // Residual Learning" (2015).
 //
 //        ┌──── main ──── norm ─┐
-//   x ───┤                     + ── relu ── y       norm: the batch norm that ends main, if one
-//        └──── shortcut ───────┘                    does: it then adds and clamps in its own call
+//   x ───┤                     + ── relu ── y       If main ends with a batch norm, its call also
+//        └──── shortcut ───────┘                    adds the shortcut and computes the relu.
 //
-// Backward: dz (dy where y > 0) goes into both branches, and dx is the sum of what comes out. The
-// shortcut goes first, since its params are the last in the arena.
+// Backward: dz (dy where y > 0) goes into both branches, first the shortcut, and dx is the sum.
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {
@@ -33,12 +32,11 @@ class Residual final : public Layer {
         }
         const Shape y = std::exchange(builder.shape, x);
         if (builder.flat.empty() && has_shortcut) shortcut_ = builder.build(text.branches[1]);
-        if (!builder.flat.empty())
-            builder.error(text, "'flatten' cannot stand inside of a residual");
+        if (!builder.flat.empty()) builder.error(text, "'flatten' is not allowed in a residual");
         if (builder.shape != y)
-            builder.error(text, "the layers of residual '", outside, text.name, "' make ",
+            builder.error(text, "the layers of residual '", outside, text.name, "' end with ",
                           image_text(y), ", its ",
-                          has_shortcut ? "shortcut makes " : "input (there is no shortcut) is ",
+                          has_shortcut ? "shortcut ends with " : "input (there is no shortcut) is ",
                           image_text(builder.shape), "; expected the same shape");
         if (!norm_adds) builder.add_line(text.relu ? "add + relu" : "add", y);
         builder.prefix = outside;
@@ -73,7 +71,7 @@ class Residual final : public Layer {
             into_shortcut.keep = Keep::kValues;  // main reads it after the shortcut
         }
         const Value from_shortcut = shortcut_.plan_backward(into_shortcut, plan, needs_dx);
-        // Where the shortcut passed on the very buffer, main must leave it alone for the sum.
+        // If the shortcut returned the same buffer, main must not change it before the sum.
         if (needs_dx && from_shortcut.buffer == into_main.buffer) into_main.keep = Keep::kValues;
         const Value dx = main_.plan_backward(into_main, plan, needs_dx);
         if (!needs_dx) return {};
@@ -112,7 +110,7 @@ class Residual final : public Layer {
  private:
     Layers main_, shortcut_;
     std::unique_ptr<BatchNorm> norm_;  // or null
-    FusedRelu relu_;                   // where there is no norm_
+    FusedRelu relu_;                   // if norm_ is null
     bool needs_dx_ = false;
     Value y_value_;
     Tensor y_;  // of the pass

@@ -1,4 +1,4 @@
-// weighted.h — what conv2d and linear have in common: weights, and the memory of a product.
+// weighted.h — the base of conv2d and linear: weights, and the memory of a product.
 #pragma once
 
 #include "src/model/layers/fused_relu.h"
@@ -44,7 +44,7 @@ class Weighted : public Layer {
     Shape y_shape_;       // of one image
     FusedRelu relu_;
     const bool mask_dx_;
-    bool floats_;  // y is made as floats
+    bool floats_;  // y is floats
     Value x_value_, y_value_, dx_value_;
     Tensor x_, y_;  // of the pass
 };
