@@ -11,7 +11,7 @@
 #include "data_files.h"
 #include "golden.h"
 #include "golden_shards.h"
-#include "src/cli/check_data.h"
+#include "data/check_data.h"
 #include "support.h"
 
 using namespace convoy;

@@ -11,9 +11,9 @@
 #include "src/checkpoint/onnx.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
-#include "src/cli/check_data.h"
+#include "data/check_data.h"
 #include "src/cli/commands.h"
-#include "src/cli/pack_data.h"
+#include "data/pack_data.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
 

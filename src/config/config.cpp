@@ -43,9 +43,8 @@ static const Option kOptions[] = {
      "written; default: none, and ~/.cache/convoy"},
     {"cache-size", "Data", &C::cache_size, "SIZE", kSets | kPredict, 0, kAny,
      "bytes of remote shards that --cache may hold, such as 500M or 20G"},
-    {"generated", "Data", &C::generated, "N|music[:N]", kSets, kJob, kAny,
-     "number of generated images of shapes, 24 to 1000000, or music: spectrograms of ten kinds of "
-     "made-up music, in grey; a sixth is for validation"},
+    {"generated", "Data", &C::generated, "N", kSets, kJob, kAny,
+     "number of generated images of shapes, 24 to 1000000; a sixth is for validation"},
     {"shards", "Data", &C::shards, "all|mine|peers", kTrain, kJob, kAny,
      "all: every rank sees the same files; mine: each rank's --data holds its own part of the set; "
      "peers: likewise, but every rank trains on all of it and fetches what it lacks (256 MB in "
@@ -61,7 +60,7 @@ static const Option kOptions[] = {
      "images)"},
     {"flip", "Data", &C::flip, "random|alternating|off", kTrain | kBenchData, kJob, kAny,
      "mirror images left to right: by a coin each epoch; by a coin in the first epoch and then "
-     "every other epoch; or never (the default for --generated music)"},
+     "every other epoch; or never"},
     {"translate", "Data", &C::translate, "N", kTrain | kBenchData, kJob, from(0, 8192),
      "move images by up to N pixels each way, mirrored at the edge"},
     {"jitter", "Data", &C::jitter, "B,C,S,H", kTrain | kBenchData, kJob, kAny,

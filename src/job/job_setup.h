@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/loader.h"
-#include "data/source.h"
+#include "data/dataset.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_session.h"
 #include "src/job/peer_shards.h"
