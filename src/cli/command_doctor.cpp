@@ -89,7 +89,7 @@ Diagnosis memory() {
     }
     if (gigabytes(free) < 2)
         return {State::note, text,
-                "a small --batch and --size; `trainer plan` says what a model takes"};
+                "train with a small --batch and --size, or a smaller --model"};
     return {State::ok, text};
 }
 

@@ -132,6 +132,9 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
     Config& config = line.config;
     if (!config.coord.empty() && config.rank < 0)
         fail("lr-find on several ranks needs --rank: rank 0 tells what was found");
+    // Its own defaults also where `tune` calls it.
+    if (config.steps == 0) config.steps = 120;
+    if (!line.given.contains("out")) config.out = "lr-find";
     config.schedule = Schedule::kRange;
     if (config.lr == 0) config.lr = config.optimizer == OptimizerKind::kAdamw ? 1 : 10;
     config.log_every = 1, config.save_every = 0, config.val_split = 0;
