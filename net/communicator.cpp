@@ -312,11 +312,10 @@ class RingCommunicator final : public Communicator {
     }
     // A signal waits for the next ring, unless that takes long: others may be out of reach.
     void wait_for_ring(const std::future<Connected>& next) {
-        std::optional<Clock::time_point> asked;
+        next.wait_for(2 * kSilence);
         while (next.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
             const int signal = stop_ ? stop_() : 0;
-            if (signal != 0 && !asked) asked = Clock::now();
-            if (!asked || Clock::now() - *asked < kSilence) continue;
+            if (signal == 0) continue;
             membership_->status().end(
                 cat("stopped by signal ", signal, " while it waited for other ranks"), -1,
                 wire::End::cut_off);
