@@ -263,20 +263,15 @@ void Connection::close() noexcept {
     socket_.close(ignored);
 }
 
-static std::optional<tcp_info> info_of(tcp::socket& socket) {
+bool Connection::machine_is_silent(std::chrono::milliseconds patience) {
     tcp_info info{};
     socklen_t size = sizeof info;
-    if (!socket.is_open() ||
-        getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
-        return std::nullopt;
-    return info;
-}
-
-bool Connection::machine_is_silent(std::chrono::milliseconds patience) {
-    const auto info = info_of(socket_);
+    if (!socket_.is_open() ||
+        getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+        return true;
     // Where this machine itself has lost the route, bytes are not even sent, but probed for.
-    return !info || ((info->tcpi_unacked > 0 || info->tcpi_probes > 1) &&
-                     std::chrono::milliseconds(info->tcpi_last_ack_recv) > patience);
+    return (info.tcpi_unacked > 0 || info.tcpi_probes > 1) &&
+           std::chrono::milliseconds(info.tcpi_last_ack_recv) > patience;
 }
 
 }  // namespace convoy
