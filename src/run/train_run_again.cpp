@@ -110,11 +110,11 @@ void TrainRun::go_on() {
     const bool planned = std::exchange(planned_, false);
     drop();
     std::string why;
-    for (bool done = false; !done;) try {
+    for (;;) try {
             cut_shares(setup_.job.regroup(at_.step, planned, why));
             const std::vector<json> all = tell();
             agree(all, take_shares(all));
-            done = true;
+            break;
         } catch (const RingBroken&) {
             // Another rank is lost: once more.
         }
