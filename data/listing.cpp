@@ -186,18 +186,10 @@ void tell_faults(const std::vector<Shard>& shards, Log& log) {
     if (all > told || told > 10) log.notice("left out: ", all, " damaged records in all");
 }
 
-// The class names that lie beside the shards of this rank.
-Names names_beside(const Place& place, const Remote& remote) {
-    if (place.shards.empty()) return {};
-    return class_names_in(split_path(place.shards[0]).first, remote);
-}
-
 Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
                     const Remote& remote, Log& log) {
     auto shards = std::make_shared<std::vector<Shard>>(
         open_shards(place.shards, {options.cache, options.threads, remote}, log));
-    if (options.complete) options.complete(*shards);
-    if (shards->empty()) return {};
     std::set<Label> labels;
     for (Shard& shard : *shards) {
         leave_out_unlabelled(shard.index);
@@ -212,7 +204,8 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
              faults.empty() ? "" : "; the first: " + faults.front().why);
     }
     const ClassNames names =
-        name_classes(labels, names_beside(place, remote), base, options.label_offset, place.name);
+        name_classes(labels, class_names_in(split_path(place.shards[0]).first, remote), base,
+                     options.label_offset, place.name);
     return {place.name, names.names, [shards, names](const Names& classes) {
                 const std::map<Label, int32_t> numbers = class_numbers(names, classes);
                 std::vector<std::vector<int32_t>> class_of;
@@ -271,13 +264,8 @@ static Listing list_lines(const std::string& path, const Names& base, const Data
 
 Listing list_place(const Place& place, const Names& base, const DataOptions& options,
                    const Remote& remote, Log& log) {
-    const bool is_loose = place.is_list || (place.shards.empty() && !place.is_none());
-    if (options.complete && is_loose)
-        fail("--shards peers shares shards, not loose files: `trainer pack ", place.name,
-             " OUT` makes shards of '", place.name, "'");
     if (place.is_list) return list_lines(place.name, base, options, remote);
-    if (options.complete || !place.shards.empty())
-        return list_shards(place, base, options, remote, log);
+    if (!place.shards.empty()) return list_shards(place, base, options, remote, log);
     return list_folders(place.name, options, log);
 }
 

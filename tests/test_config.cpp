@@ -305,8 +305,6 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
     is("--graph", "on", &Config::graph, GraphMode::kOn);
     is("--wire", "bf16", &Config::wire, WireType::kBf16);
     is("--shm", "auto", &Config::shm, Toggle::kOn);
-    is("--flows", "auto", &Config::flows, 0);
-    is("--flows", "4", &Config::flows, 4);
     is("--factors", "off", &Config::factors, FactorMode::kOff);
     is("--preflight", "off", &Config::preflight, Toggle::kOff);
     CHECK(parse({"export", "--layout", "krsc"}).config.layout == WeightLayout::kKrsc);

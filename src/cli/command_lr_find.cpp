@@ -154,8 +154,8 @@ const CommandRow kLrFindRow = with_options(
     {"lr-find", Command(kTrain | kLrFind), "[options]",
      "try learning rates up to --lr in --steps steps, and suggest one", command_lr_find},
     {{"lr", nullptr, "10; 1 for adamw"}, {"steps", "120"}, {"out", "lr-find"}},
-    {"resume", "join", "schedule", "epochs", "sync-every", "fragments", "outer", "outer-lr",
-     "save-every", "val", "val-split", "log-every", "warmup", "early-stop", "keep",
-     "outer-momentum", "step-epochs", "gamma"});
+    {"resume", "join", "schedule", "epochs", "sync-every", "outer", "outer-lr", "save-every", "val",
+     "val-split", "log-every", "warmup", "early-stop", "keep", "outer-momentum", "step-epochs",
+     "gamma"});
 
 }  // namespace convoy

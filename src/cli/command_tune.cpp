@@ -261,7 +261,7 @@ const CommandRow kTuneRow = with_options(
      command_tune},
     {{"out", "tuned.settings"}, {"generated", nullptr, "8 for each image of --batch"}},
     {"resume", "join", "steps", "epochs", "page", "tensorboard", "shards", "decode-threads",
-     "device", "accumulate", "replicas", "pipeline", "wire", "factors", "sync-every", "fragments",
-     "sync", "shm"});
+     "device", "accumulate", "replicas", "pipeline", "wire", "factors", "sync-every", "sync",
+     "shm"});
 
 }  // namespace convoy

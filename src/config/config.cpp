@@ -45,10 +45,8 @@ static const Option kOptions[] = {
      "bytes of remote shards that --cache may hold, such as 500M or 20G"},
     {"generated", "Data", &C::generated, "N", kSets, kJob, kAny,
      "number of generated images of shapes, 24 to 1000000; a sixth is for validation"},
-    {"shards", "Data", &C::shards, "all|mine|peers", kTrain, kJob, kAny,
-     "all: every rank sees the same files; mine: each rank's --data holds its own part of the set; "
-     "peers: likewise, but every rank trains on all of it and fetches what it lacks (256 MB in "
-     "memory)"},
+    {"shards", "Data", &C::shards, "all|mine", kTrain, kJob, kAny,
+     "all: every rank sees the same files; mine: each rank's --data holds its own part of the set"},
     {"samples", "Data", &C::samples, "N[:M]", kTrain, kFollows | kHidden, kAny,
      "images of an epoch, where --data is a pipe (a FIFO, the NAME of FIFOs NAME_0, NAME_1, …, or "
      "-) that carries tar or TFRecord; M: of --val, if that is one"},
@@ -185,9 +183,6 @@ static const Option kOptions[] = {
      "address for the other ranks; default: the one that the coordinator sees"},
     {"iface", "Ranks", &C::iface, "NAME|ADDRESS|CIDR", kRanked, kHidden, kAny,
      "interface, address or network to use; default: the route to the coordinator"},
-    {"flows", "Ranks", &C::flows, "auto|N", kRanked, 0, from(0, wire::kMostFlows),
-     "on rank 0: TCP connections of an edge of the ring; auto (or 0): one, and more where the way "
-     "to the other rank is long"},
     {"shm", "Ranks", &C::shm, "auto|off", kRanked, 0, kAny,
      "on rank 0: ranks of one host form sums in memory that they share, where they can open it, "
      "and "
@@ -222,9 +217,6 @@ static const Option kOptions[] = {
     {"sync-every", "Ranks", &C::sync_every, "H", kSteps, kJob, from(1, 1e9),
      "train H steps on each rank alone, then average weights and momentum; 1: sum the gradients of "
      "every step"},
-    {"fragments", "Ranks", &C::fragments, "P", kTrain | kBenchTrain, kJob, from(1, 1e9),
-     "with --sync-every: average the weights in P parts, one every H/P steps, while training goes "
-     "on; 1: all at once, which waits"},
     {"outer", "Ranks", &C::outer, "off|sgd|nesterov", kTrain, kJob, kAny,
      "with --sync-every: take the mean movement of the weights as a gradient, with momentum of its "
      "own (nesterov is DiLoCo); off: go to the mean"},
@@ -356,6 +348,8 @@ static constexpr std::pair<const char*, const char*> kRemoved[] = {
     {"--target-top1", "--early-stop"},
     {"--augment-on", "--decode-threads: images are prepared on the CPU"},
     {"--histograms", "--tensorboard, which has the curves"},
+    {"--fragments", "--sync-every alone: all weights are averaged at once"},
+    {"--flows", "one connection: an edge of the ring has no other"},
     {"report", "`eval --report DIR` for one model, and TensorBoard (--tensorboard) for runs"},
     {"watch", "`trainer page RUN` or the lines that train prints"},
 };
