@@ -21,8 +21,6 @@ struct DataSet {
     std::string description;                   // one line: what was found where
 };
 
-struct Shard;  // index.h
-
 struct DataOptions {
     std::string train = {};  // folder, shards or list of files (README.md); "": the generated set
     std::string val = {};    // the validation set, or ""
@@ -39,7 +37,6 @@ struct DataOptions {
     int threads = 1;                     // that scan shards
     bool tell_faults = true;             // the log hears of the first damaged records
     std::function<int()> stop = {};      // other than 0: a silent pipe is not waited for
-};
 };
 
 // Opens the training and the validation set. Throws
