@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "data/loader.h"
 #include "data/dataset.h"
+#include "data/loader.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_session.h"
 
