@@ -86,15 +86,20 @@ LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*.cpp data/*.cpp) \
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp %_avx512_bf16.cpp,$(LIB_SRC))
 endif
-# Most of the time of a compiler goes into headers. So the files of a folder are compiled as one unit, a file that
-# includes them all; names in anonymous namespaces are therefore unique within a folder. Files named in SINGLE
+# A compiler spends most of its time on headers. So it gets the files of one folder, or of a few, as one unit: a file
+# that includes them all. Names in anonymous namespaces are therefore unique within a unit. Files named in SINGLE
 # have flags of their own or take long; UNITY=0 compiles every file by itself.
 UNITY  ?= 1
 SINGLE := %_avx512.cpp %_avx512_bf16.cpp data/pixel_ops.cpp src/model/start_values.cpp src/page/assets.cpp \
           src/cli/main.cpp kernels/backend.cpp kernels/cpu/winograd% kernels/cpu/tile_% kernels/cuda/conv2d.cu
-FOLDERS   := net data src/cli src/run src/plan $(filter-out src/cli src/run src/plan,$(patsubst %/,%,$(wildcard src/*/))) \
-             kernels/cpu kernels/simt
-in_folder  = $(filter-out $(SINGLE),$(filter $1/%,$2))
+src/train_HOLDS := src/config src/model src/train
+src/run_HOLDS   := src/checkpoint src/job src/page src/run
+src/cli_HOLDS   := src/plan src/report src/bench src/cli
+FOLDERS    := net src/run src/cli data src/train src/base kernels/cpu kernels/simt
+in_folder   = $(filter-out $(SINGLE),$(filter $(addsuffix /%,$(or $($1_HOLDS),$1)),$2))
+ifneq ($(sort $(patsubst %/,%,$(wildcard src/*/))),$(sort $(foreach f,$(filter src/%,$(FOLDERS)),$(or $($f_HOLDS),$f))))
+  $(error a folder of src is in no unit: add it to one of the lists above)
+endif
 # units(FILES): the units and single files that hold these sources.
 units      = $(if $(filter 1,$(UNITY)),$(foreach f,$(FOLDERS),$(if $(call in_folder,$f,$1),$f/unit.cpp)) \
                $(filter $(SINGLE),$1),$1)
@@ -219,9 +224,6 @@ deps:
 	tools/deps.sh
 
 $(BUILD)/net/%.o $(BUILD)/data/%.o: CXXFLAGS += $(OPTIMISE:-O1=-O2)
-# Run once, full of templates: small rather than fast, for the static binary.
-$(BUILD)/src/cli/%.o $(BUILD)/src/checkpoint/%.o $(BUILD)/src/run/%.o \
-  $(BUILD)/src/report/%.o $(BUILD)/src/page/%.o: CXXFLAGS += $(OPTIMISE:-O1=-Os)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
 $(BUILD)/data/%.o $(BUILD)/tools/music.cpp.o: CXXFLAGS += -ffp-contract=off
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
