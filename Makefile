@@ -302,7 +302,7 @@ barriers: $(BUILD)/run_tests
 FUZZ_SECONDS := 20
 FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% decoded%),\
               $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
-            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) src/config/config.cpp src/config/settings_file.cpp \
+            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
             src/job/offer.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
             tests/fuzz/fuzz.cpp
 FUZZ_OBJ := $(FUZZ_SRC:%=build/fuzz/%.o)
@@ -334,7 +334,7 @@ bench: trainer
 	./trainer bench allreduce --world 2
 	./trainer bench data
 
-# Manual page and completion are printed by the program; the page's date is that of the commit.
+# help2man makes the manual page from --help-all; its date is that of the commit.
 PROGRAM := trainer
 PREFIX  := /usr/local
 BIN      = $(DESTDIR)$(PREFIX)/bin/trainer
@@ -347,7 +347,9 @@ install: $(PROGRAM:trainer-static=static)
 	install -d $(DOC) $(dir $(MAN) $(COMPLETE))
 	install -m644 README.md CHANGELOG.md $(DOC)
 	install -m644 LICENSE $(DOC)/copyright
-	umask 022 && ./$(PROGRAM) man >$(MAN) && gzip -9nf $(MAN)
+	$(if $(shell command -v help2man),umask 022 && help2man -N --help-option=--help-all -o $(MAN) ./$(PROGRAM) \
+	  --version-string='trainer (Convoy) $(VERSION)' --name='train convolutional networks on folders of images' && \
+	  gzip -9nf $(MAN),@echo "install: no manual page, as there is no help2man (apt-get install help2man)")
 	umask 022 && ./$(PROGRAM) completion bash >$(COMPLETE)
 uninstall:
 	rm -rf $(BIN) $(DOC) $(MAN).gz $(COMPLETE)

@@ -36,7 +36,7 @@ std::string block_name(const std::string& key, uint64_t block) { return cat(key,
 
 BlockCache::BlockCache(const std::string& folder, uint64_t bytes)
     : folder_(folder + "/convoy-blocks"), sets_(bytes / (kWays * (kBlock + kHeader))) {
-    if (bytes < 16 << 20) fail("--cache-size is less than 16M: give 16M or more");
+    if (bytes < 16 << 20) fail("--cache DIR:SIZE: SIZE is less than 16M: give 16M or more");
     std::error_code error;
     fs::create_directories(folder, error);
     if (!error && mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST)

@@ -193,7 +193,7 @@ class Communicator {
     // and they go on. Any other job ends, as by abort().
     virtual void fail_alone(const std::string& why) noexcept { abort(why); }
     // Around each wait for what a Fetcher is to bring or others are to fetch: such waits count as
-    // collectives do, for the stall diagnosis and --give-up.
+    // collectives do, for the stall diagnosis and CONVOY_GIVE_UP.
     virtual void set_waiting(bool waits) { (void)waits; }
 };
 

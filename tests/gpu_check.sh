@@ -31,7 +31,7 @@ has() {
 check all 0
 for part in a b c d e f; do has all "$part \|"; done
 has all "a \| test_mma \| passed \| cases: [0-9]+"
-has all "c \| tiny in bf16, --graph on as off \| passed"
+has all "c \| tiny in bf16, a CUDA graph as op by op \| passed"
 has all "d \| fp32 tiny softmax_cross_entropy .* \| measured \| [0-9.]+ ms"
 has all "e \| PyTorch \| absent"
 has all "f \| ladder: tf32 "

@@ -1,4 +1,4 @@
-// --gemm cublas: calls of the library against a mock that follows the definition of BLAS, the
+// CONVOY_GEMM=cublas: calls of the library against a mock that follows the definition of BLAS, the
 // library itself on a GPU, and the errors where there is none.
 #include "kernels/cuda/cublas.h"
 
@@ -191,25 +191,26 @@ TEST_CASE("linear layers by the installed cuBLAS match the formula in double" *
     }
 }
 
-TEST_CASE("--gemm cublas says what is missing: the library, a function of it, or a GPU") {
+TEST_CASE("CONVOY_GEMM=cublas says what is missing: the library, a function of it, or a GPU") {
     simt::CudaBackend backend(0, {.threads = 1});
     CHECK_THROWS_WITH_AS(
         backend.use_cublas([] { return simt::open_cublas({"libconvoy-absent.so.1"}); }),
-        doctest::Contains("--gemm cublas: cuBLAS cannot be opened: libconvoy-absent.so.1: cannot "
-                          "open shared object"),
+        doctest::Contains(
+            "CONVOY_GEMM=cublas: cuBLAS cannot be opened: libconvoy-absent.so.1: cannot "
+            "open shared object"),
         Error);
     CHECK_THROWS_WITH_AS(backend.use_cublas([] {
         simt::CublasApi api = kSlow;
         api.create = [](void**) { return 7; };
         return api;
     }),
-                         "--gemm cublas: cuBLAS: cublasCreate: an argument is wrong", Error);
+                         "CONVOY_GEMM=cublas: cuBLAS: cublasCreate: an argument is wrong", Error);
     CHECK_THROWS_WITH_AS(simt::open_cublas({"libconvoy-absent.so.1", "libm.so.6"}),
                          "cuBLAS has no function cublasCreate_v2", Error);
     CHECK_THROWS_WITH_AS(make_backend("cpu", {.gemm = Gemm::kCublas}),
-                         doctest::Contains("--gemm cublas"), Error);
+                         doctest::Contains("CONVOY_GEMM=cublas"), Error);
     CHECK_THROWS_WITH_AS(make_backend("simt", {.gemm = Gemm::kCublas}),
-                         doctest::Contains("--gemm cublas"), Error);
+                         doctest::Contains("CONVOY_GEMM=cublas"), Error);
 }
 
 }  // namespace convoy

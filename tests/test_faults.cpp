@@ -306,7 +306,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     CHECK(text.find(cat("line ", LogQueue::kMost + 10, ".")) != std::string::npos);
 }
 
-TEST_CASE("--give-up: waits for answers of another rank count, as collectives do") {
+TEST_CASE("CONVOY_GIVE_UP: waits for answers of another rank count, as collectives do") {
     const auto work = [](Job& job) {
         Communicator& ring = *job.communicator;
         Fetcher& fetcher = ring.open_fetcher([&](uint32_t, uint64_t, std::span<std::byte>) {
@@ -317,13 +317,13 @@ TEST_CASE("--give-up: waits for answers of another rank count, as collectives do
             const auto end = Clock::now() + std::chrono::seconds(20);
             while (!ring.ended() && Clock::now() < end)
                 std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("--give-up 0.6"), Error);
+            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
             throw Error("ended");
         }
         std::byte byte;
         ring.set_waiting(true);
         CHECK_THROWS_WITH_AS(fetcher.fetch(2, 0, 0, {&byte, 1}).get(),
-                             doctest::Contains("--give-up 0.6"), RankLost);
+                             doctest::Contains("CONVOY_GIVE_UP=0.6"), RankLost);
         ring.set_waiting(false);
         CHECK(ring.regroup(0, false).peers.size() == 2);
     };
@@ -365,14 +365,16 @@ TEST_CASE("after the stall time the log of every rank says who all wait for, and
     CHECK(diary.text().find(told) != std::string::npos);
 }
 
-TEST_CASE("--give-up: a rank that all wait for is left behind, and told so; the others go on") {
+TEST_CASE(
+    "CONVOY_GIVE_UP: a rank that all wait for is left behind, and told so; the others go on") {
     for (const bool elastic : {true, false}) {
         CAPTURE(elastic);
         std::atomic<int> ends{0};
         const auto work = [&](Job& job) {
             Communicator& ring = *job.communicator;
             if (ring.rank() != 2) {
-                CHECK_THROWS_WITH_AS(sum(job, 1000), doctest::Contains("--give-up 0.6"), Error);
+                CHECK_THROWS_WITH_AS(sum(job, 1000), doctest::Contains("CONVOY_GIVE_UP=0.6"),
+                                     Error);
                 ++ends;
                 if (!elastic) throw Error("ended");
                 CHECK(ring.regroup(0, false).why.find("rank 2 (127.0.0.1:") != std::string::npos);
@@ -381,7 +383,7 @@ TEST_CASE("--give-up: a rank that all wait for is left behind, and told so; the 
             }
             ring.set_progress(1, Phase::kData);
             while (!ring.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("--give-up 0.6"), Error);
+            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
             ++ends;
             throw Error("ended");
         };
@@ -397,7 +399,7 @@ TEST_CASE("--give-up: a rank that all wait for is left behind, and told so; the 
     }
 }
 
-TEST_CASE("--give-up: a long sum to which only one link carries anything is no stall") {
+TEST_CASE("CONVOY_GIVE_UP: a long sum to which only one link carries anything is no stall") {
     run_ranks(
         2,
         [](JoinOptions& options) {

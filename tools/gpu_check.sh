@@ -3,7 +3,7 @@
 #   tools/gpu_check.sh [PART...]     without PART all, in at most 9 minutes
 #     a  the tests of the CUDA kernels on the GPU; of each that fails, by how much
 #     b  compute-sanitizer (memcheck, racecheck, synccheck) on small tests, where it is installed
-#     c  tiny trained as on the CPU: fp32, tf32, bf16, --graph on and off
+#     c  tiny trained as on the CPU: fp32, tf32, bf16, with a CUDA graph and without
 #     d  bench kernels, in percent of the GPU's limits and of cuBLAS
 #     e  bench train of four models in bf16; beside PyTorch where python3 has it with CUDA
 #     f  the ladder of products
@@ -178,10 +178,10 @@ part_c() {
     # off by 0.000001, 0.005 and 0.005 in ten steps of 16 images 16x16.
     for precision in fp32:100 tf32:20000 bf16:50000; do
         allowed=${precision#*:} precision=${precision%:*}
-        as_cpu "tiny in $precision, --graph off" "$allowed" --precision $precision --graph off
+        CONVOY_GRAPH=off as_cpu "tiny in $precision, op by op" "$allowed" --precision $precision
         off=("${losses[@]}")
-        as_cpu "tiny in $precision, --graph on" "$allowed" --precision $precision --graph on
-        compare "tiny in $precision, --graph on as off" 0 "${off[@]}"
+        CONVOY_GRAPH=on as_cpu "tiny in $precision, a CUDA graph" "$allowed" --precision $precision
+        compare "tiny in $precision, a CUDA graph as op by op" 0 "${off[@]}"
     done
 }
 

@@ -1,4 +1,4 @@
-// cublas.h — NVIDIA's matrix library, for comparison and for --gemm cublas.
+// cublas.h — NVIDIA's matrix library, for comparison and for CONVOY_GEMM=cublas.
 //
 // It is opened at run time and never linked: the program builds and starts without it. The few
 // functions used are declared here as in the library's documentation.

@@ -74,7 +74,7 @@ void CudaBackend::use_cublas(CublasApi (*open)()) {
     try {
         cublas_ = std::make_unique<Cublas>(open(), stream_);
     } catch (const Error& error) {
-        fail("--gemm cublas: ", error.what());
+        fail("CONVOY_GEMM=cublas: ", error.what());
     }
     products_ += ", of linear layers by cuBLAS";
 }

@@ -23,7 +23,7 @@ class CudaBackend final : public Backend {
  public:
     CudaBackend(int index, const BackendOptions& options);
     ~CudaBackend() override;
-    // Linear layers are multiplied by this library from now on; --gemm cublas.
+    // Linear layers are multiplied by this library from now on; CONVOY_GEMM=cublas.
     void use_cublas(CublasApi (*open)());
 
     std::string name() const override;

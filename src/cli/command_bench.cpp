@@ -20,9 +20,6 @@ static int bench_train_in_job(JobSession& job) {
 }
 
 static int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
-    const Config& config = line.config;
-    if (config.forward && (config.compute > 0 || !config.coord.empty()))
-        fail("--forward times one rank computing; it goes neither with --compute nor with --coord");
     return run_in_job(line, log, stop, bench_train_in_job);
 }
 

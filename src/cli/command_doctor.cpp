@@ -89,7 +89,7 @@ Diagnosis memory() {
     }
     if (gigabytes(free) < 2)
         return {State::note, text,
-                "a small --batch and --size; `trainer plan` says what a model takes"};
+                "a small --batch and --size; `trainer tune --plan` says what a model takes"};
     return {State::ok, text};
 }
 

@@ -1,4 +1,5 @@
-// command_plan.cpp — plan: before a job is started, how fast will it be, and with which options?
+// command_plan.cpp — tune --plan: before a job is started, how fast will it be, and with which
+// options?
 #include <algorithm>
 
 #include "data/order.h"
@@ -118,7 +119,7 @@ int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
 }  // namespace
 
 const CommandRow kPlanRow = {
-    "plan", kPlan, "[options]",
+    "tune --plan", kPlan, "[options]",
     "measure links and ranks, and predict how fast a job will train with which options",
     command_plan};
 

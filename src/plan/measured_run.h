@@ -27,7 +27,8 @@ Speed speed_of_log(const std::string& path);
 // `folder`, which exists.
 class MeasuredRun {
  public:
-    // `options`: of each process. environment: of all, "NAME=value": without options, which would
+    // `options`: of each process, "--batch=64" or, of hidden ones, "CONVOY_BUCKET=1M".
+    // environment: of all, "NAME=value": without options, which would
     // count as given.
     MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options,
                 const std::vector<std::string>& environment);

@@ -68,7 +68,8 @@ struct PlanSetting {
 double sum_seconds(size_t floats, int world, const PlanLink& link, bool bf16);
 double gather_seconds(size_t floats, int world, const PlanLink& link, bool bf16);
 
-// The size of a bucket without --bucket: latency takes 4 % of its time in the ring; 1 to 25 MB.
+// The size of a bucket without CONVOY_BUCKET: latency takes 4 % of its time in the ring; 1 to 25
+// MB.
 size_t bucket_bytes_for(double latency_seconds, double bytes_per_second, int world);
 
 // Whether any linear layer of these is sent as factors.
@@ -119,7 +120,7 @@ struct JobTiming {
     std::vector<RankTiming> ranks;
     std::vector<PlanParam> params;  // as rank 0 timed them
     size_t exact_floats = 0;        // statistics and counters, sent first and in small pieces
-    size_t average_floats = 0;      // what an average of --sync-every sums
+    size_t average_floats = 0;      // what an average of --sync average sums
 };
 
 // The slowest edge among the first `ranks` ranks; all 0 where there is none.

@@ -60,7 +60,7 @@ std::string options_text(const PlanChoice& choice, bool with_shares) {
     constexpr const char* kFactors[] = {"auto", "on", "off"};
     std::string text = cat("--world ", choice.ranks());
     if (choice.ranks() > 1) text += cat(" --wire ", wire_text(choice.setting));
-    if (choice.has_factors) text += cat(" --factors ", kFactors[int(choice.setting.factors)]);
+    if (choice.has_factors) text += cat(" CONVOY_FACTORS=", kFactors[int(choice.setting.factors)]);
     if (with_shares && choice.ranks() > 1) text += cat(" --share ", shares_text(choice.shares));
     return text;
 }
@@ -180,7 +180,8 @@ static void print_choices(const PlanReport& report) {
     fmt::print("* best: {}\n", options_text(best_choice(choices), report.fair));
     const double best = best_choice(choices).prediction.images_per_second;
     for (const PlanPipeline& p : report.pipelines)
-        fmt::print("--pipeline {}: {:.1f} img/s, {}: {}\n", p.stages, p.images_per_second, p.text,
+        fmt::print("--sync pipeline:{}: {:.1f} img/s, {}: {}\n", p.stages, p.images_per_second,
+                   p.text,
                    p.images_per_second > best ? "faster than a ring"
                                               : "only for what does not fit one rank's memory");
 }

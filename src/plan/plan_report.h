@@ -12,14 +12,14 @@ struct PlanChoice {
     std::vector<double> shares;  // of the first ranks, which take part
     PlanSetting setting;
     Prediction prediction;
-    bool has_factors = false;  // --factors makes a difference
+    bool has_factors = false;  // sending factors makes a difference
     bool best = false;
     int ranks() const { return int(shares.size()); }
 };
 
 // Predictions for 1 … all ranks and each way to send. `shares`: of all ranks; empty: fair ones for
 // each number of ranks. Of two within 2 %, fewer ranks or the simpler way to send is
-// preferred. With --sync-every above 1 nothing goes as factors; else by `factors` (auto, where it
+// preferred. With --sync average:H nothing goes as factors; else by `factors` (auto, where it
 // is off) in some of the choices.
 std::vector<PlanChoice> plan_choices(const JobTiming& timing, int64_t batch,
                                      const std::vector<double>& shares, int64_t sync_every,

@@ -35,7 +35,7 @@ class StepProbe {
     const std::vector<PlanParam>& params() const { return params_; }
     // Statistics and counters, which are summed before the gradients.
     size_t exact_floats() const;
-    size_t average_floats() const;  // what an average of --sync-every sums
+    size_t average_floats() const;  // what an average of --sync average sums
     int max_images() const { return model_.max_batch(); }
     int threads() const { return backend_.threads(); }
 

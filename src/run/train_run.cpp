@@ -255,17 +255,18 @@ void TrainRun::tell_unequal(const Majority& found, int64_t step) {
         "after step ", step, " rank ", join_text(ranks, " and "), " held other weights than rank ",
         found.root, "; all have those of rank ", found.root,
         " now. The first tensor that differed was ", found.tensor, ". ",
-        drift_
-            ? "Processors that add in another order differ by roundings; --factors off keeps all "
-              "equal"
-            : "Data was damaged in a memory or on its way; a token (--token-file) protects the "
-              "way");
+        drift_ ? "Processors that add in another order differ by roundings; CONVOY_FACTORS=off "
+                 "keeps all "
+                 "equal"
+               : "Data was damaged in a memory or on its way; a token (--token-file) protects the "
+                 "way");
     run_log_->event(
         "unequal",
         {{"step", step}, {"ranks", found.ranks}, {"root", found.root}, {"tensor", found.tensor}});
 }
 
-// With --sync-every: after every H steps, all at once. Wherever the weights are about to be used.
+// With --sync average:H: after every H steps, all at once. Wherever the weights are about to be
+// used.
 bool TrainRun::gathers_now() const {
     return (config_.sync_every > 1 && config_.fragments == 1 &&
             at_.step % config_.sync_every == 0) ||

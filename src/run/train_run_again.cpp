@@ -9,7 +9,7 @@
 //
 // A rank does a step only with all sums of it, and gives sums to the next one only then: so ranks
 // differ by one step at most, and whoever lacks that step takes the state of one who has done it.
-// If none has, all redo it, on the same samples. In local steps (--sync-every) that holds for the
+// If none has, all redo it, on the same samples. In local steps (--sync average) that holds for the
 // averages. SIGTERM on some ranks is agreed on with the sums of a step, so none is redone (part).
 #include <signal.h>
 

@@ -29,7 +29,8 @@ int64_t parse_staleness(const std::string& text) {
     if (text == "none") return std::numeric_limits<int32_t>::max();
     const auto steps = to_number<int32_t>(text);
     if (!steps || *steps < 0)
-        fail("--staleness cannot be '", text, "': it takes a number of steps, 0 or more, or none");
+        fail("--sync async:S:K cannot have K = '", text,
+             "': it takes a number of steps, 0 or more, or none");
     return *steps;
 }
 

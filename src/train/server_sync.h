@@ -27,13 +27,13 @@
 
 namespace convoy {
 
-// --staleness: steps, or a number that is never reached for "none". Throws Error.
+// K of --sync async:S:K: steps, or a number that is never reached for "none". Throws Error.
 int64_t parse_staleness(const std::string& text);
 
 struct ServerOptions {
     ServerOptions(const Config& config);
     bool async;         // each push is an update by itself
-    int servers;        // --servers
+    int servers;        // S of --sync server:S
     int64_t staleness;  // steps that a worker may be ahead of the slowest
 };
 

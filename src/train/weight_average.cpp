@@ -19,9 +19,10 @@ AverageOptions::AverageOptions(const Config& config)
       fragments(config.fragments),
       interval(config.sync_every / config.fragments) {
     if (config.fragments > 1 && config.sync_every == 1)
-        fail("--fragments ", config.fragments, " works on averages: it needs --sync-every");
+        fail("--fragments ", config.fragments, " works on averages: it needs --sync average:H");
     if (config.sync_every % config.fragments != 0)
-        fail("--fragments ", config.fragments, " does not divide --sync-every ", config.sync_every,
+        fail("--fragments ", config.fragments,
+             " does not divide --sync average:", config.sync_every,
              ": a fragment is sent every H/P steps; give a divisor, such as --fragments ",
              config.sync_every);
 }
@@ -99,7 +100,7 @@ void WeightAverage::average(const Arena& arena, float weight) {
 }
 
 // `weights` of place `begin` in their arena, n of them, go along scale · d, their mean movement.
-// With --outer, of what is trained:
+// With DiLoCo, of what is trained:
 //   v = momentum·v + scale·d; w += lr·(nesterov ? scale·d + momentum·v : v)
 void WeightAverage::move(float* weights, float* d, float scale, size_t begin, size_t n) {
     size_t stepped = 0;
@@ -140,7 +141,7 @@ std::optional<Position> WeightAverage::stream(const Position& at, Counters& coun
 }
 
 // Waits for the fragment under way, if any: what is kept becomes the mean (or goes along it with
-// --outer), and this rank's weights go a part of the way to it. counters += those sent beside it.
+// DiLoCo), and this rank's weights go a part of the way to it. counters += those sent beside it.
 bool WeightAverage::take_fragment(Counters& counters) {
     if (under_way_.empty()) return false;
     const auto begin = Clock::now();
@@ -179,7 +180,7 @@ void WeightAverage::gather(Counters& counters) {
         std::memcpy(&steps, bytes.data(), sizeof steps);
         most = std::max(most, steps);
     }
-    // The weights come last: what rewind() does not undo, --outer's momentum, changes with them.
+    // The weights come last: what rewind() does not undo, DiLoCo's momentum, changes with them.
     if (counters[StepCounters::kImages] > 0) {
         const float weight = images_ / counters[StepCounters::kImages];
         for (const Arena& arena : arenas_) average(arena, weight);

@@ -1,4 +1,4 @@
-// weight_average.h — `--sync-every H`: each rank trains H steps on its own, then weights and
+// weight_average.h — `--sync average:H`: each rank trains H steps on its own, then weights and
 // optimizer state become their mean over the ranks, weighted by the images each has trained.
 //
 //   rank 0   step ─ step ─ step ─ step ─┐            ┌─ step ─ …
@@ -8,8 +8,8 @@
 // averaged like the weights: Yu, Jin, Yang (ICML 2019). Not the same training as H = 1. Ranks send
 // the change since the last average, so a bf16 wire rounds the change and not the weights; every
 // rank ends with the same bits. What was then is kept, so that the steps since can be redone.
-// --outer: the mean movement is a gradient with momentum of its own. --fragments: a part of the
-// weights at a time travels while the next steps compute (both: outer.md).
+// --sync diloco:H: the mean movement is a gradient with momentum of its own. --fragments: a part of
+// the weights at a time travels while the next steps compute (both: outer.md).
 #pragma once
 
 #include <future>
@@ -50,7 +50,7 @@ class WeightAverage final : public Sync {
     // time, for which it waits, and sends the next one. Optimizer state stays the rank's own.
     // Throws the communicator's Error: then the fragment is not taken.
     std::optional<Position> stream(const Position& at, Counters& counters) override;
-    // Blocks until weights (without --outer) and optimizer state are the mean over the ranks,
+    // Blocks until weights (without DiLoCo) and optimizer state are the mean over the ranks,
     // weighted by the images trained since the last gather(), and steps_done is the largest of the
     // ranks'; counters = the sums of all ranks not told yet. A fragment under way is taken first.
     // Throws the communicator's Error: weights and each optimizer state are then either this rank's
