@@ -174,7 +174,9 @@ TEST_CASE(
         CHECK(lr > 0.03 / 8);
         CHECK(lr < 0.03 * 8);
     }
-    CHECK(mistakes <= 8);  // 1 in 25
+    // A wrong call has probability 0.0017 (340 of 200,000 runs of this noise), so 0.34 of 200 are
+    // expected, and more than 3 with a probability of 0.0004 (Poisson).
+    CHECK(mistakes <= 3);
     CHECK(run(0, 0).fall <= 0);
     CHECK(!run(0, 0).is_clear());
 }
@@ -205,7 +207,7 @@ TEST_CASE("program: tune --lr suggests a rate, draws its curve, and ends where t
         CAPTURE(process.output());
         REQUIRE(status == 0);
         const auto found = nlohmann::json::parse(read_file(out + "/lr.json"));
-        const bool is_clear = found["fall"] > 1.5 * found["scatter"].get<double>();
+        const bool is_clear = found["fall"] > 2 * found["scatter"].get<double>();
         CHECK(found["suggestion"].is_number() == is_clear);
         CHECK((process.output().find("suggestion: --lr ") != std::string::npos) == is_clear);
         const auto& points = found["points"];

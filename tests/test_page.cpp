@@ -327,47 +327,6 @@ TEST_CASE("page server: beyond loopback nobody looks without the token") {
     CHECK(get(port, "/metrics", cat(bearer, "x\r\n")).starts_with("HTTP/1.1 401 "));
 }
 
-TEST_CASE("page server: traces are asked for by the page alone, and no other file is handed out") {
-    PageState state;
-    begin(state, 1);
-    TempDir folder;
-    std::ofstream(folder / "trace-1-3.json.gz") << "the trace";
-    std::ofstream(folder / "secret") << "the secret";
-    std::atomic<bool> asked = false;
-    const PageServer server(cat("127.0.0.1:", free_port()), state, folder.path(), &asked);
-    const int port = port_of(server.url("x"));
-    const auto post = [&](const std::string& head, const std::string& host = "localhost:1") {
-        return get(port, "/trace", head, "POST", host);
-    };
-    CHECK(get(port, "/trace").starts_with("HTTP/1.1 404 "));
-    CHECK(post("Origin: http://evil.example\r\n").starts_with("HTTP/1.1 403 "));
-    CHECK(post("Origin: null\r\n").starts_with("HTTP/1.1 403 "));
-    CHECK(post("", "evil.example").starts_with("HTTP/1.1 403 "));
-    CHECK(post("Content-Length: 5\r\n").starts_with("HTTP/1.1 400 "));
-    CHECK(!asked);
-    CHECK(post("Origin: http://localhost:1\r\nContent-Length: 0\r\n").starts_with("HTTP/1.1 202 "));
-    CHECK(asked.exchange(false));
-    CHECK(post("").starts_with("HTTP/1.1 429 "));  // one in 10 seconds
-    CHECK(!asked);
-    const PageServer proxied(cat("127.0.0.1:", free_port()), state, folder.path(), &asked);
-    CHECK(get(port_of(proxied.url("x")), "/trace", "Origin: https://localhost\r\n", "POST",
-              "localhost")
-              .starts_with("HTTP/1.1 202 "));
-    CHECK(asked);
-
-    CHECK(get(port, "/trace.json.gz").starts_with("HTTP/1.1 404 "));
-    for (const char* file : {"secret", "../secret", "trace-/../secret", "trace-1\r\nX: y"})
-        state.event({{"event", "trace"}, {"step", 3}, {"file", file}});
-    CHECK(get(port, "/trace.json.gz").starts_with("HTTP/1.1 404 "));
-    state.event({{"event", "trace"}, {"step", 3}, {"file", "trace-1-3.json.gz"}});
-    CHECK(get(port, "/trace.json.gz").ends_with("\r\n\r\nthe trace"));
-    CHECK(state.snapshot(0, 0)["trace"] == "trace-1-3.json.gz");
-    const PageServer ended(cat("127.0.0.1:", free_port()), state, folder.path());
-    CHECK(get(port_of(ended.url("x")), "/trace", "", "POST").starts_with("HTTP/1.1 404 "));
-    const PageServer closed(cat("0.0.0.0:", free_port()), state, folder.path(), &asked);
-    CHECK(get(port_of(closed.url("x")), "/trace", "", "POST").starts_with("HTTP/1.1 401 "));
-}
-
 TEST_CASE("page server: a port that is taken is named, and so is what is no address") {
     PageState state;
     const PageServer server(cat("127.0.0.1:", free_port()), state);

@@ -65,6 +65,22 @@ TEST_CASE_FIXTURE(Events, "log.jsonl: after a full disk, or the loss of its fold
     CHECK(numbers() == std::vector<int>{5});
 }
 
+TEST_CASE_FIXTURE(Events, "log.jsonl: a rank that takes over logs the last step once in all") {
+    const auto heir_after = [&](int step) {
+        RunLog heir(log, "", 1, 1, 3);
+        heir.become(0, run, step);
+        for (const int n : {step, step + 1}) heir.event("step", {{"step", n}, {"n", n}});
+    };
+    {
+        RunLog first(log, run, 0, 1, 3);
+        for (const int n : {1, 2}) first.event("step", {{"step", n}, {"n", n}});
+        first.event("checkpoint", {{"step", 2}, {"n", 0}});
+    }
+    heir_after(2);
+    heir_after(4);  // the rank before was lost before it had logged step 4
+    CHECK(numbers() == std::vector<int>{1, 2, 0, 3, 4, 5});
+}
+
 TEST_CASE("advice of the network: where this rank alone would be a tenth faster, with numbers") {
     // 100 images, half of them here, in 1 s of computing and 3 s of waiting.
     const std::string text = advice_of_network(1, 3, 100, 0.5);

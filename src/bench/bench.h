@@ -29,14 +29,16 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
 //   algorithm  bytes / median
 //   bus        algorithm · 2(world-1)/world: what each rank really sends (and receives); the
 //              figure to compare with the link, whatever the world
-//   CPU        seconds of processors, user and system, for each 10^9 bytes that rank 0 sends and
+//   CPU        seconds of processors, user and system, for each 10^9 bytes that a rank sends and
 //              receives
 //   link       what the slowest edge of the ring carries in one direction
 //   plain      the figures of the other job, of the same ranks without a token, if there is one
+//
+// ranks_here: ranks that this process has.
 void bench_allreduce(Communicator& communicator, Communicator* plain, const Config& config,
-                     const Stop& stop);
-// The same with config.world processes of this machine (2 if it is 0), joined over loopback, with a
-// token also without it. It forks: this process must have one thread.
+                     const Stop& stop, int ranks_here = 1);
+// The same with config.world ranks of this process (2 if it is 0), joined over loopback; with a
+// token also without it.
 void bench_allreduce_local(const Config& config, const Access& access);
 
 // Times each stage of the input pipeline on one thread, in turns: read, decode, validation,

@@ -1,13 +1,12 @@
 // bench_allreduce.cpp — sums of growing sizes, one after the other.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <ctime>
+#include <future>
 
 #include "src/base/clock.h"
 #include "src/base/text.h"
 #include "src/bench/bench.h"
+#include "src/plan/measured_run.h"  // free_port
 
 namespace convoy {
 
@@ -51,12 +50,13 @@ struct SumTimes {
 };
 }  // namespace
 
-static SumTimes measure(Communicator& communicator, size_t bytes, const Stop& stop) {
+static SumTimes measure(Communicator& communicator, size_t bytes, const Stop& stop,
+                        int ranks_here) {
     const int world = communicator.world();
     const std::clock_t cpu_before = std::clock();  // user and system, of all threads
     const double sent_before = double(communicator.bytes_sent());
     const std::vector<double> times = time_sums(communicator, bytes, stop);
-    const double cpu = double(std::clock() - cpu_before) / CLOCKS_PER_SEC;
+    const double cpu = double(std::clock() - cpu_before) / CLOCKS_PER_SEC / ranks_here;
     const double bus_bytes = double(bytes) * 2 * (world - 1) / world * double(times.size());
     const double on_wire = double(communicator.bytes_sent()) - sent_before;
     const double sent = on_wire > bus_bytes / 100 ? on_wire : bus_bytes;  // in shared memory
@@ -65,7 +65,7 @@ static SumTimes measure(Communicator& communicator, size_t bytes, const Stop& st
 }
 
 void bench_allreduce(Communicator& communicator, Communicator* plain, const Config& config,
-                     const Stop& stop) {
+                     const Stop& stop, int ranks_here) {
     const int world = communicator.world();
     if (world < 2) fail("bench allreduce needs at least two ranks");
     double link = 1e300;
@@ -73,8 +73,8 @@ void bench_allreduce(Communicator& communicator, Communicator* plain, const Conf
         link = std::min(link, edge.bytes_per_second * 8 / 1e9);
     Table table(config.json);
     for (const size_t bytes : parse_sizes(config)) {
-        const SumTimes sums = measure(communicator, bytes, stop);
-        const SumTimes beside = plain ? measure(*plain, bytes, stop) : SumTimes();
+        const SumTimes sums = measure(communicator, bytes, stop, ranks_here);
+        const SumTimes beside = plain ? measure(*plain, bytes, stop, ranks_here) : SumTimes();
         const auto [least, most] = std::ranges::minmax(sums.times);
         if (communicator.rank() != 0) continue;
         std::vector<Cell> row{
@@ -103,54 +103,35 @@ void bench_allreduce(Communicator& communicator, Communicator* plain, const Conf
 }
 
 void bench_allreduce_local(const Config& config, const Access& access) {
-    parse_sizes(config);  // fails before there are other processes
+    parse_sizes(config);  // fails before anything is opened
     const int world = config.world > 0 ? config.world : 2;
-    // Rank 0, this process, knows the coordinator's port; the others read it from a pipe.
-    int port_pipe[2];
-    if (pipe(port_pipe) != 0) fail("bench allreduce cannot open a pipe");
-    std::fflush(nullptr);
-    int rank = 0;
-    for (int next = 1; next < world && rank == 0; ++next) {
-        const pid_t child = fork();
-        if (child < 0) fail("bench allreduce cannot start rank ", next);
-        if (child == 0) rank = next;
-    }
-    close(port_pipe[rank == 0 ? 0 : 1]);
-    try {
+    const uint16_t ports[] = {free_port(), free_port()};
+    const auto run = [&](int rank) {
         JoinOptions how;
         how.host = "127.0.0.1", how.rank = rank, how.world = world;
         how.bf16_wire = config.wire == WireType::kBf16;
         how.shm = config.shm == Toggle::kOn;
         how.join_timeout = std::chrono::seconds(30);
-        how.listening = [&](uint16_t port) {
-            const std::vector<uint16_t> ports(size_t(world) - 1, port);
-            const ssize_t bytes = ssize_t(ports.size() * sizeof port);
-            if (write(port_pipe[1], ports.data(), size_t(bytes)) != bytes)
-                fail("bench allreduce cannot tell its ranks the port");
-        };
         Log log(stderr);
         log.set_quiet(true);
         std::vector<Job> jobs;  // with a token a second one without
         for (const Access& its : {access, Access()}) {
             if (!jobs.empty() && access.token.empty()) break;
-            how.access = its;
-            if (rank > 0 && read(port_pipe[0], &how.port, sizeof how.port) != sizeof how.port)
-                fail("bench allreduce: rank 0 has ended");
+            how.access = its, how.port = ports[jobs.size()];
             jobs.push_back(join(how, log));
         }
-        bench_allreduce(*jobs.front().communicator,
-                        jobs.size() > 1 ? jobs[1].communicator.get() : nullptr, config,
-                        [] { return 0; });  // a signal ends the process
+        bench_allreduce(
+            *jobs.front().communicator, jobs.size() > 1 ? jobs[1].communicator.get() : nullptr,
+            config, [] { return 0; },  // a signal ends the process
+            world);
         for (const Job& job : jobs) job.communicator->barrier();
         for (const Job& job : jobs) job.communicator->leave();
-    } catch (const std::exception& error) {
-        if (rank == 0) throw;
-        fmt::print(stderr, "rank {}: {}\n", rank, error.what());
-        _exit(1);
-    }
-    if (rank > 0) _exit(0);  // the parent's objects are not this process's to tear down
-    close(port_pipe[1]);
-    while (wait(nullptr) > 0) continue;
+    };
+    std::vector<std::future<void>> others;
+    for (int rank = 1; rank < world; ++rank)
+        others.push_back(std::async(std::launch::async, run, rank));
+    run(0);
+    for (std::future<void>& other : others) other.get();
 }
 
 }  // namespace convoy

@@ -14,7 +14,7 @@
 namespace convoy {
 namespace {
 
-struct Speed {
+struct StageSpeed {
     double images;  // a second
     double bytes;   // of an image as it is copied to the device; 0: before that stage
 };
@@ -29,7 +29,7 @@ struct Stage {
 // Times all stages sample after sample, in turns, so that a disturbance hits them alike. Samples
 // come from all over the set: the first ones may be all of one class, and larger than others. 64 of
 // them are not timed: they fill caches and size buffers.
-std::vector<Speed> time_stages(std::vector<Stage>& stages, size_t samples, double seconds) {
+std::vector<StageSpeed> time_stages(std::vector<Stage>& stages, size_t samples, double seconds) {
     for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i)
         for (Stage& stage : stages) stage.one(i);
     constexpr size_t kPrime = 7919;
@@ -40,7 +40,7 @@ std::vector<Speed> time_stages(std::vector<Stage>& stages, size_t samples, doubl
             stage.bytes += stage.one(done * kPrime % samples);
             stage.seconds += seconds_since(start);
         }
-    std::vector<Speed> speeds;
+    std::vector<StageSpeed> speeds;
     for (const Stage& stage : stages)
         speeds.push_back({double(done) / stage.seconds, stage.bytes / double(done)});
     return speeds;
@@ -48,8 +48,8 @@ std::vector<Speed> time_stages(std::vector<Stage>& stages, size_t samples, doubl
 
 double row_bytes(const Preprocess& how) { return double(how.size.elems()) * 4; }
 
-Speed time_loader(std::shared_ptr<const Source> source, const Preprocess& how,
-                  LoaderOptions options, double seconds) {
+StageSpeed time_loader(std::shared_ptr<const Source> source, const Preprocess& how,
+                       LoaderOptions options, double seconds) {
     options.batch = std::min<int64_t>(32, int64_t(source->size())), options.shares = {1};
     const size_t elems = size_t(options.batch) * how.size.elems();
     std::vector<float> memory(3 * elems);
@@ -76,7 +76,7 @@ Speed time_loader(std::shared_ptr<const Source> source, const Preprocess& how,
 }
 
 // floor: images a second that libjpeg alone decodes on one thread; 0: not known.
-void print_row(Table& table, const char* stage, int threads, Speed speed, double floor) {
+void print_row(Table& table, const char* stage, int threads, StageSpeed speed, double floor) {
     const double percent = floor > 0 ? 100 * speed.images / (floor * threads) : 0;
     table.row({{"event", "bench_data"},
                {"stage", stage, "stage", "{:<30}"},
@@ -143,7 +143,7 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
                           input_row(image, how, 0, i, buffers, row.data());
                           return row_bytes(how);
                       }});
-    const std::vector<Speed> speeds = time_stages(stages, source->size(), seconds);
+    const std::vector<StageSpeed> speeds = time_stages(stages, source->size(), seconds);
     const double floor = has_floor ? speeds[1].images : 0;
     for (size_t i = 0; i < stages.size(); ++i)
         print_row(table, stages[i].name, 1, speeds[i], i > 0 ? floor : 0);

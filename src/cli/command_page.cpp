@@ -21,7 +21,7 @@ static int command_page(const CommandLine& line, Log& log, const Stop& stop) {
     char host[256] = "localhost";
     gethostname(host, sizeof host - 1);
     const std::string& page = line.config.page;
-    const PageServer server(page.empty() ? "on" : page, state, run);
+    const PageServer server(page.empty() ? "on" : page, state);
     log.notice("page: ", server.url(host), "   (Ctrl-C ends it)");
     while (!stop()) {
         reader.read(state);

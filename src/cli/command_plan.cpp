@@ -4,74 +4,95 @@
 
 #include "data/order.h"
 #include "src/base/check.h"
-#include "src/base/clock.h"
+#include "src/base/table.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
-#include "src/plan/plan_report.h"
-#include "src/train/random_batch.h"
-#include "src/train/stages.h"
+#include "src/plan/measure_job.h"
 
 namespace convoy {
 
 namespace {
 
-// Trains a few real steps, after one to warm up, to check the prediction. Not where a rank's share
-// has more images than the model is planned for, nor with averages, which would take many steps,
-// nor with --compute.
-void rehearse(const Config& config, Backend& backend, Communicator& communicator, Model& model,
-              Optimizer& optimizer, PlanReport& report) {
-    if (communicator.world() == 1 || config.sync_every > 1 || config.compute > 0 ||
-        largest_share(config.batch, report.shares) > model.max_batch())
-        return;
-    TrainerOptions options(config);
-    options.reducer.bucket_bytes = report.timing.bucket_bytes;
-    Trainer trainer(options, backend, communicator, model, optimizer, [] { return 0; });
-    const Batch batch = random_batch(backend, config.batch, report.shares, communicator.rank(),
-                                     model.input(), class_count(config), uint64_t(config.seed));
-
-    report.real_setting = setting_of(config, report.timing);
-    const Prediction prediction =
-        predict(report.timing, report.real_setting, config.batch, report.shares);
-    report.predicted = prediction.images_per_second;
-    report.real_steps = std::stoi(
-        broadcast_text(communicator, cat(std::clamp(int(2 / prediction.step_seconds), 3, 50))));
-    trainer.step(batch, {}, /*lr=*/0);
-    communicator.barrier();
-    const auto begin = Clock::now();
-    for (int step = 1; step <= report.real_steps; ++step) trainer.step(batch, {0, 0, step}, 0);
-    report.real_images_per_second = double(config.batch) * report.real_steps / seconds_since(begin);
+void print_measured(const JobTiming& timing, const std::vector<Peer>& peers, int64_t batch,
+                    const std::vector<double>& shares, bool json) {
+    Table links(json), ranks(json);
+    for (const EdgeTiming& edge : timing.edges)
+        links.row({{"plan", "edge"},
+                   {"from", edge.from, "from"},
+                   {"to", edge.to, "to"},
+                   {"latency_ms", 1e3 * edge.latency_seconds, "latency", "{:.3f} ms"},
+                   {"mbit_per_second", mbit_per_second(edge), "Mbit/s", "{:.0f}"}});
+    if (!json && !timing.edges.empty())
+        fmt::print("buckets of {:.1f} MB\n\n", double(timing.bucket_bytes) / (1 << 20));
+    const std::vector<double> speeds = compute_speeds(timing, batch, shares);
+    for (size_t rank = 0; rank < speeds.size(); ++rank)
+        ranks.row({{"plan", "rank"},
+                   {"rank", rank, "rank"},
+                   {"threads", timing.ranks[rank].threads, "threads"},
+                   {"share", shares[rank], "share", "{:g}"},
+                   {"images_per_second", speeds[rank], "compute img/s", "{:.1f}"},
+                   {"address", rank < peers.size() ? peers[rank].address : "", "address"}});
+    if (!json) fmt::print("\n");
 }
 
-// On rank 0, which times each layer: the model in as many stages as divide the ranks.
-std::vector<PlanPipeline> plan_pipelines(const Config& config, const std::string& text,
-                                         const JobTiming& timing) {
-    std::vector<PlanPipeline> all;
-    const int world = int(timing.ranks.size());
-    if (config.bn_group == 0 || config.compute > 0) return all;
-    for (int stages = 2; stages <= world; ++stages) {
-        if (world % stages != 0) continue;
-        const ModelOptions options = model_options(config, class_count(config));
-        PipelineOptions pipeline(config);
-        pipeline.stages = stages;
-        try {
-            const int replicas = world / stages;
-            const StagePlan plan = plan_stages(
-                text, options, [&] { return make_backend(config); }, "", pipeline, replicas);
-            size_t floats = 0;
-            for (const PlanParam& param : timing.params) floats += param.floats;
-            const double round = std::max(plan.round_seconds,
-                                          double(plan.round_bytes) / timing.link.bytes_per_second);
-            const double seconds =
-                double(plan.rounds) * (round + timing.link.latency_seconds) +
-                (replicas > 1 ? sum_seconds(floats / size_t(stages), replicas, timing.link, false)
-                              : 0);
-            all.push_back({stages, plan.text, double(config.batch) / seconds});
-        } catch (const Error&) {
-            break;  // fewer layers than stages
+// real: measured images a second of all ranks; 0: not measured.
+void print_forecasts(const JobTiming& timing, const Config& config,
+                     const std::vector<double>& shares, bool fair, double real) {
+    const int64_t batch = config.batch;
+    std::vector<Forecast> all;
+    std::vector<std::string> options;
+    const int world = int(shares.size());
+    for (int ranks = 1; ranks <= world && ranks <= batch; ++ranks) {
+        const std::vector<double> part = fair && ranks < world
+                                             ? fair_shares(timing, ranks, batch)
+                                             : std::vector(shares.begin(), shares.begin() + ranks);
+        if (std::ranges::max(part) == 0) continue;
+        for (const Way& way : kWays) {
+            if (ranks == 1 && &way != kWays) break;
+            all.push_back(forecast(timing, way, batch, part));
+            options.push_back(cat("--world ", ranks, ranks > 1 ? cat(" ", way.options) : "",
+                                  fair && ranks > 1 ? cat(" --share ", shares_text(part)) : ""));
         }
     }
-    return all;
+    if (all.empty()) fail("--share gives no rank any image");
+    // The fastest that trains what one rank trains; more ranks or another format for 2 % at least.
+    size_t best = 0;
+    for (size_t i = 0; i < all.size(); ++i)
+        if (all[i].way->every == 1 && all[i].images_per_second > 1.02 * all[best].images_per_second)
+            best = i;
+    Table table(config.json);
+    for (size_t i = 0; i < all.size(); ++i) {
+        Forecast& one = all[i];
+        const bool is_real = real > 0 && one.ranks == world && one.way->every == 1 &&
+                             one.way->bf16 == (config.wire == WireType::kBf16);
+        if (is_real) {
+            one.efficiency *= real / one.images_per_second;
+            one.images_per_second = real, one.step_seconds = double(batch) / real;
+        }
+        table.row({{"plan", "prediction"},
+                   {"ranks", one.ranks, "ranks"},
+                   {"wire", one.way->bf16 ? "bf16" : "fp32"},
+                   {"steps_per_sum", one.way->every},
+                   {"", one.ranks == 1 ? "" : one.way->name, "sends", "{:<6}"},
+                   {"images_per_second", one.images_per_second, "img/s", "{:.1f}"},
+                   {"efficiency", one.efficiency},
+                   {"", 100 * one.efficiency, "of compute", "{:.0f} %"},
+                   {"step_ms", 1e3 * one.step_seconds},
+                   {"measured", one.ranks == 1 || is_real},
+                   {"best", i == best},
+                   {"options", options[i]},
+                   {"",
+                    cat(one.ranks == 1 || is_real ? "measured" : "forecast",
+                        i == best ? ", best: " + options[i] : ""),
+                    "", "{:<}"}});
+    }
+    if (world == 1 || all.back().ranks < world || config.json) return;
+    if (const Forecast& alone = all.front(); all[best].ranks == 1)
+        fmt::print(
+            "one rank alone is faster: {:.1f} img/s. For several, try DiLoCo ({}) or a "
+            "larger --batch\n",
+            alone.images_per_second, kWays[2].options);
 }
 
 int plan_in_job(JobSession& job) {
@@ -85,34 +106,34 @@ int plan_in_job(JobSession& job) {
         fail("--batch ", config.batch, " cannot be divided among ", job.world(),
              " ranks: give more");
     const int classes = class_count(config);
-
     choose_device(job);
     const auto backend = make_backend(config);
     Model model(text, model_options(config, classes), *backend);
-    // Twice the largest part of the batch when all ranks share it: predictions for fewer ranks need
-    // to know how the time of a step grows with its images.
-    const int64_t largest = largest_share(config.batch, agreed.weights);
-    model.plan(int(std::min(2 * largest, config.batch)), /*training=*/true);
+    // Twice the largest share: forecasts for fewer ranks need to know how the time of a step grows
+    // with its images.
+    model.plan(int(std::min(2 * largest_share(config.batch, agreed.weights), config.batch)),
+               /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
-    const JobTiming timing = [&] {
-        StepProbe probe(config, *backend, model, optimizer, classes,
-                        config.compute / double(largest));
-        return time_job(communicator, probe, config, agreed.weights, /*brief=*/false, job.log,
-                        job.stop);
-    }();
-    PlanReport report{timing, job.peers(), config.batch, agreed.weights, agreed.fair};
-    if (agreed.fair) report.shares = fair_shares(communicator, timing, config.batch);
-    report.choices =
-        plan_choices(timing, config.batch, agreed.fair ? std::vector<double>{} : agreed.weights,
-                     config.sync_every, config.factors);
-    rehearse(config, *backend, communicator, model, optimizer, report);
+    const Probe probe{config, *backend, model, optimizer, classes};
+    JobTiming timing =
+        measure_job(communicator, probe, agreed.weights, /*brief=*/false, job.log, job.stop);
+    const std::vector<double> shares =
+        agreed.fair ? agreed_shares(communicator, timing, config.batch) : agreed.weights;
+    const double real = measure_real_steps(communicator, probe, shares, timing);
     job.finish();
-    if (job.rank() == 0) report.pipelines = plan_pipelines(config, text, timing);
-    if (job.rank() == 0) print_plan(report, config.json);
+    if (job.rank() != 0) return 0;
+    print_measured(timing, job.peers(), config.batch, shares, config.json);
+    print_forecasts(timing, config, shares, agreed.fair, real);
+    if (!config.json)
+        for (const std::string& warning : plan_warnings(timing, job.peers(), config.batch, shares))
+            fmt::print("{}\n", warning);
     return 0;
 }
 
-int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
+// Also for `tune`, which takes more options than plan does.
+int command_plan(const CommandLine& given, Log& log, const Stop& stop) {
+    CommandLine line = given;
+    line.command = kPlan;
     return run_in_job(line, log, stop, plan_in_job);
 }
 

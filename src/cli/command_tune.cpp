@@ -1,6 +1,5 @@
 // command_tune.cpp — tune: the fastest way to train a model on this machine, then on all of a job.
-#include <sys/utsname.h>
-
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,14 +11,11 @@
 #include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
-#include "src/cli/version.h"
 #include "src/job/exchange.h"
 #include "src/model/model.h"
 #include "src/plan/tune.h"
 
 namespace convoy {
-
-using nlohmann::json;
 
 namespace {
 
@@ -45,7 +41,7 @@ std::vector<std::string> leading_words(const CommandLine& line, const Config& co
         "--steps=1000000000", "--log-every=1",       "--save-every=0", "CONVOY_CHECK_EVERY=0",
         "--elastic=off",      "--schedule=constant", "--lr=1e-6",      "--warmup=0"};
     if (config.data.empty() && !line.given.contains("generated"))
-        words.push_back(cat("--generated=", std::clamp<int64_t>(16 * config.batch, 48, 4096)));
+        words.push_back(cat("--generated=", std::clamp<int64_t>(8 * config.batch, 48, 4096)));
     return words;
 }
 
@@ -58,20 +54,15 @@ class Tune {
           stop_(job.stop),
           given_(given_words(job.line, config_)),
           leading_(leading_words(job.line, config_)),
-          records_(file() + ".jsonl"),
           folder_(make_folder()) {}
     ~Tune() {
         std::error_code gone;
         std::filesystem::remove_all(folder_, gone);
     }
-    // Each rank has its own, of which rank 0's has the name that was asked for.
-    std::string file() const { return cat(config_.out, rank_ > 0 ? cat(".rank", rank_) : ""); }
-
     int cores() const { return config_.threads > 0 ? config_.threads : available_cpus(); }
 
     // Within this part of --minutes; returns the fastest.
     const Tried* measure_here(std::vector<Tried>& setups, double part) {
-        end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * part * config_.minutes));
         const auto ranks = [&](const Setup& of) {
             std::vector<std::vector<std::string>> all;
             const std::string coord = cat("--coord=127.0.0.1:", free_port());
@@ -84,7 +75,9 @@ class Tune {
             }
             return all;
         };
-        return race(setups, [&](Tried& one, double seconds) { measure(one, seconds, ranks, 1); });
+        return race(setups, [&](Tried& one, double seconds, double to_beat) {
+            measure(one, seconds, to_beat, part, ranks);
+        });
     }
 
     // Collective: rank 0 decides what is measured next and for how long; the others run with it.
@@ -117,13 +110,11 @@ class Tune {
             }
             return nullptr;
         }
-        end_ = begin_ + std::chrono::milliseconds(int64_t(60'000 * config_.minutes));
-        const Tried* best = race(setups, [&](Tried& one, double seconds) {
-            const auto all_ranks = [&](const Setup& of) {
+        const Tried* best = race(setups, [&](Tried& one, double seconds, double to_beat) {
+            measure(one, seconds, to_beat, 1, [&](const Setup& of) {
                 begin_next(int(&one - setups.data()));
                 return ranks(of);
-            };
-            measure(one, seconds, all_ranks, job.world());
+            });
         });
         begin_next(-1);
         return best;
@@ -131,44 +122,47 @@ class Tune {
 
     void print(const std::vector<Tried>& all, const Tried* best, double base) const {
         Table table(config_.json);
-        for (const Tried& one : all) {
-            const Speed& s = one.speed;
-            const std::string note = !s.fault.empty()      ? s.fault
-                                     : &one == best        ? "fastest"
-                                     : !one.setup.is_exact ? "trains another way"
-                                     : one.is_from_file    ? "measured before"
-                                                           : "";
-            std::vector<Cell> row = {{"setup", one.setup.name, "setup", "{:<34}"},
-                                     {"options", options_of(one.setup)}};
-            // What was not measured has no figures.
+        for (const auto& [setup, s] : all) {
+            std::string options;
+            for (const auto& [name, value] : setup.options)
+                options += cat(options.empty() ? "" : " ", "--", name, " ", value);
+            std::vector<Cell> row = {{"setup", setup.name, "setup", "{:<34}"},
+                                     {"options", options}};
+            // A setup that was not measured has no figures.
             const auto figure = [&](const char* key, double value, const char* title,
-                                    const std::string& text) {
+                                    const char* format, double scale = 1) {
                 if (s.fault.empty()) row.emplace_back(key, value);
-                row.emplace_back("", s.fault.empty() ? text : std::string("-"), title, "{:>7}");
+                row.emplace_back(
+                    "", s.fault.empty() ? fmt::format(fmt::runtime(format), scale * value) : "-",
+                    title, "{:>7}");
             };
-            const double speed_up = base > 0 ? s.images_per_second / base : 0;
-            figure("seconds", s.seconds, "for", fmt::format("{:.0f} s", s.seconds));
-            figure("images_per_second", s.images_per_second, "img/s",
-                   fmt::format("{:.1f}", s.images_per_second));
-            figure("speed_up", speed_up, "x", fmt::format("{:.2f}", speed_up));
-            figure("cores", s.cores, "cores", fmt::format("{:.1f}", s.cores));
-            figure("memory_mb", s.memory_megabytes, "memory",
-                   fmt::format("{:.0f} MB", s.memory_megabytes));
-            figure("net_wait", s.net_wait, "net wait", fmt::format("{:.0f} %", 100 * s.net_wait));
-            figure("net_busy", s.net_busy, "net busy", fmt::format("{:.0f} %", 100 * s.net_busy));
-            row.push_back({"note", note, ""});
+            if (s.fault.empty()) row.emplace_back("seconds", s.seconds);
+            figure("images_per_second", s.images_per_second, "img/s", "{:.1f}");
+            figure("speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}");
+            figure("cores", s.cores, "cores", "{:.1f}");
+            figure("memory_mb", s.memory_megabytes, "memory", "{:.0f} MB");
+            figure("net_wait", s.net_wait, "net wait", "{:.0f} %", 100);
+            figure("net_busy", s.net_busy, "net busy", "{:.0f} %", 100);
+            row.push_back({"note",
+                           !s.fault.empty()                 ? s.fault
+                           : best && &setup == &best->setup ? "fastest"
+                           : !setup.is_exact                ? "trains another way"
+                                                            : "",
+                           ""});
             table.row(row);
         }
     }
 
-    // What `trainer --settings` takes: the user's own options, and those of the setup.
+    // What `trainer --settings` takes: the user's own options, and those of the setup. Each rank
+    // has a file of its own; rank 0's has the name that was asked for.
     void write(const CommandLine& line, const Setup& setup) {
         static const std::set<std::string> kNot = {"coord",    "rank",       "world", "out",
                                                    "settings", "token-file", "json",  "minutes"};
+        const std::string file = cat(config_.out, rank_ > 0 ? cat(".rank", rank_) : "");
         const std::string start =
             cat(setup.ranks > 1 ? cat("tools/launch -n ", setup.ranks, " -- ") : "",
-                "trainer --settings ", file());
-        std::ofstream out(file());
+                "trainer --settings ", file);
+        std::ofstream out(file);
         out << "# Written by `trainer tune`: " << setup.name << ". To start it: " << start << "\n";
         for (const auto& [name, who] : line.given) {
             const std::string value = get_option(line.config, name);
@@ -176,8 +170,8 @@ class Tune {
                 out << name << " " << value << "\n";
         }
         for (const auto& [name, value] : setup.options) out << name << " " << value << "\n";
-        if (!out.flush()) fail("cannot write ", file(), ": ", std::strerror(errno));
-        log_.info("written: ", file(), "   try: ", start);
+        if (!out.flush()) fail("cannot write ", file, ": ", std::strerror(errno));
+        log_.info("written: ", file, "   try: ", start);
     }
 
  private:
@@ -185,12 +179,6 @@ class Tune {
         std::string name = (std::filesystem::temp_directory_path() / "tune-XXXXXX").string();
         if (!mkdtemp(name.data())) fail("cannot make a folder ", name, ": ", std::strerror(errno));
         return name;
-    }
-    static std::string options_of(const Setup& setup) {
-        std::string text;
-        for (const auto& [name, value] : setup.options)
-            text += cat(text.empty() ? "" : " ", "--", name, " ", value);
-        return text;
     }
     std::vector<std::string> words(const Setup& setup, bool decides = true) const {
         std::vector<std::string> all = given_;
@@ -200,32 +188,19 @@ class Tune {
                 all.push_back(cat(option_name(*find_option(name)), "=", value));
         return all;
     }
-    // Machine, program's options and setup: what a speed in the file belongs to.
-    std::string key(const Setup& setup, int world) const {
-        utsname machine{};
-        uname(&machine);
-        std::string text =
-            cat(kVersion, " ", machine.nodename, " ", cores(), " cores, ", count_gpus(), " GPUs, ",
-                world, " machines, ", setup.ranks, " ranks: ", options_of(setup));
-        for (const std::string& word : given_) text += " " + word;
-        return text;
-    }
 
-    // `ranks` gives the options of each process, once, if the setup is to run.
+    // After this part of --minutes nothing is begun. `ranks` gives the options of each process.
     template <class Ranks>
-    void measure(Tried& tried, double seconds, Ranks&& ranks, int world) {
-        const std::string name = key(tried.setup, world);
-        const double left = -seconds_since(end_);
-        if (const Speed* known = records_.find(name); known && known->seconds >= seconds) {
-            tried.speed = *known, tried.is_from_file = true;
-        } else if (left > 0) {
+    void measure(Tried& tried, double seconds, double to_beat, double part, Ranks&& ranks) {
+        const double left = 60 * part * config_.minutes - seconds_since(begin_);
+        if (left > 0) {
             log_.info("measuring ", tried.setup.name, "  (", clock_text(seconds_since(begin_)),
                       " of at most ", clock_text(60 * config_.minutes), ")");
             std::filesystem::remove_all(folder_ + "/run0");
-            tried.speed = MeasuredRun(folder_, ranks(tried.setup), environment_)
-                              .watch(seconds, std::max(left / 3, 20.0), stop_);
-            tried.is_from_file = false;
-            if (tried.speed.fault.empty()) records_.add(name, tried.speed);
+            const auto options = ranks(tried.setup);
+            log_.detail("trainer train ", join_text(options[0], " "));
+            tried.speed = MeasuredRun(folder_, options, environment_)
+                              .watch(seconds, to_beat, std::max(left / 3, 20.0), stop_);
         } else if (tried.speed.seconds == 0) {
             tried.speed.fault = "not measured: --minutes are over";
         }
@@ -236,11 +211,9 @@ class Tune {
     Log& log_;
     const Stop& stop_;
     const std::vector<std::string> given_, leading_;
-    TuneRecords records_;
     const std::string folder_;
     const std::vector<std::string> environment_ = plain_environment();
     const Clock::time_point begin_ = Clock::now();
-    Clock::time_point end_;  // after it nothing is begun
 };
 
 int tune_in_job(JobSession& job) {

@@ -49,13 +49,14 @@ int train_in_job(JobSession& job);
 struct RatePoint {
     double lr, loss;
 };
-// What lr-find makes of a run: where the smoothed loss is least, and where it falls most for a
+// What tune --lr makes of a run: where the smoothed loss is least, and where it falls most for a
 // factor of the rate.
 struct RateSearch {
     std::vector<RatePoint> smooth = {};
     size_t least = 0, steepest = 0;
     double fall = 0, scatter = 0;  // of the loss: from the start to the least; of single batches
-    bool is_clear() const { return fall > 1.5 * scatter; }
+    // A loss that only scatters (normally, 120 steps) looks so with a probability of 0.0017.
+    bool is_clear() const { return fall > 2 * scatter; }
 };
 RateSearch search_rate(const std::vector<RatePoint>& points);
 

@@ -30,7 +30,7 @@ static constexpr CommandDefault kDefaults[] = {
     {kImport, "model", nullptr, "by the weights"},
     {kImport, "classes", nullptr, "numbers"},
     {kTune, "out", "tuned.settings"},
-    {kTune, "generated", nullptr, "16 per image of --batch"},
+    {kTune, "generated", nullptr, "8 per image of --batch"},
     {kTune | kLrFind, "lr", nullptr, "10; 1 for adamw"},
     {kLrFind, "steps", "120"},
     {kLrFind, "out", "lr-find"},
@@ -67,6 +67,7 @@ static constexpr Rule kRules[] = {
      "the model is built anew after these epochs; --freeze works with all of them"},
     {"freeze-epochs", Needs::kAlso, "lr", "the automatic rate is for training from random weights"},
     {"warmup", Needs::kNot, "schedule=onecycle|range", "the rate rises by the schedule"},
+    {"schedule=range", Needs::kNot, "sync=average|diloco", "it needs a loss of all ranks per step"},
     {"shards=mine|peers", Needs::kAlso, "data", "every rank can draw the whole generated set"},
     {"share", Needs::kNot, "shards=mine", "each rank trains the images that it holds"},
     {"init", Needs::kNot, "resume", "both say where the weights come from"},
@@ -84,8 +85,7 @@ static constexpr Rule kRules[] = {
     {"forward", Needs::kNot, "coord", "it times one rank"},
     {"compute", Needs::kNot, "sync=average", "it sleeps in steps that sum every gradient",
      kBenchTrain},
-    {"sync=diloco|server|async|pipeline", Needs::kNot, "", "use ring or average:H",
-     kBenchTrain | kPlan},
+    {"sync=diloco|server|async|pipeline", Needs::kNot, "", "use ring or average:H", kBenchTrain},
 };
 
 struct Condition {

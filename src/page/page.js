@@ -57,7 +57,7 @@ function draw() {
         colors: [dark ? '#6fa5ea' : '#3f7fd0', '#e0902f'], gridLineColor: dark ? '#333b46' : '#e4e7ec',
         axisLineColor: dark ? '#333b46' : '#dfe3e8', strokeWidth: 1.6, connectSeparatedPoints: true,
         series: {validation: {drawPoints: true, pointSize: 3}}, rightGap: 8, animatedZooms: false,
-        axes: {y: {axisLabelWidth: 48, axisLabelFormatter: curve.show}},
+        axes: {y: {axisLabelWidth: 58, axisLabelFormatter: curve.show}},
         highlightCallback: (event, step, points) => {
           values.textContent = `step ${step}  ` + points.map(p => `${p.name} ${curve.show(p.yval)}`).join('  ');
         },
@@ -80,8 +80,8 @@ const last = curve => {
 function showNumbers(s) {
   const late = s.state === 'training' && s.last_step_time > 0 ? s.now - s.last_step_time : 0;
   const numbers = [
-    ['step', known(s.step) ? s.step + (known(s.steps) ? ' / ' + s.steps : '') : '–'],
-    ['epoch', known(s.epoch) ? s.epoch + 1 + (s.epochs > 0 ? ' / ' + s.epochs : '') : '–'],
+    [s.steps > 0 ? 'step of ' + s.steps : 'step', known(s.step) ? s.step : '–'],
+    [s.epochs > 0 ? 'epoch of ' + s.epochs : 'epoch', known(s.epoch) ? s.epoch + 1 : '–'],
     ['time left', s.eta > 0 ? clock(s.eta) : '–'],
     ['images/s', digits(s.images_per_second, 4)],
     ['loss', digits(s.loss, 4)],
@@ -119,6 +119,7 @@ function showRanks(ranks) {
     const speed = x => known(x) && rank.seconds > 0 ? bytes(x / rank.seconds) + '/s' : '–';
     row.append(make('td', rank.rank), make('td', rank.address || 'this machine'), make('td', digits(rank.share, 3)), parts,
                make('td', percent(rank.cpu)), make('td', bytes(rank.memory)), make('td', speed(rank.sent)));
+    titles.forEach((title, i) => { row.children[i].dataset.title = title; });  // for narrow screens
     return row;
   }));
 }
@@ -132,14 +133,6 @@ function showEvents() {
   }));
 }
 
-// What each thread of each rank did, for https://ui.perfetto.dev.
-by('ask').onclick = async () => {
-  by('ask').disabled = true;
-  const answer = await fetch('trace', {method: 'POST'}).catch(() => null);
-  by('refused').textContent = !answer ? 'no answer' : answer.ok ? '' : await answer.text();
-  setTimeout(() => { by('ask').disabled = false; }, 10000);
-};
-
 function show(s) {
   if (s.reset) train = [], val = [], events = [];
   train.push(...s.train), val.push(...s.val), events.push(...s.events);
@@ -150,8 +143,6 @@ function show(s) {
   by('state').textContent = s.state, by('state').className = 'chip ' + s.state;
   by('done').style.width = known(s.step) && s.steps > 0 ? Math.min(100, 100 * s.step / s.steps) + '%' : '0';
   by('limit').textContent = s.limit;
-  by('ask').hidden = s.state !== 'training';
-  by('trace').hidden = !s.trace, by('trace').textContent = s.trace || '';
   showNumbers(s), showRanks(s.ranks), showEvents(), draw();
 }
 

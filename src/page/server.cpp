@@ -15,8 +15,6 @@
 #include <boost/beast/http/parser.hpp>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <list>
 #include <thread>
 
@@ -77,9 +75,8 @@ struct Viewer {
 }  // namespace
 
 struct PageServer::Server {
-    Server(const std::string& page, const PageState& its_state, const std::string& its_folder,
-           std::atomic<bool>* its_asked)
-        : state(its_state), folder(its_folder), asked(its_asked), name(page_address(page).first) {
+    Server(const std::string& page, const PageState& its_state)
+        : state(its_state), name(page_address(page).first) {
         const std::string port = std::to_string(page_address(page).second);
         addrinfo hints{}, *found = nullptr;
         hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV, hints.ai_socktype = SOCK_STREAM;
@@ -217,8 +214,7 @@ struct PageServer::Server {
         const size_t question = std::min(target.find('?'), target.size());
         const std::string path = target.substr(0, question);
         const std::string query = target.substr(std::min(question + 1, target.size()));
-        const bool asks = request.method() == http::verb::post && path == "/trace";
-        if (request.method() != http::verb::get && request.method() != http::verb::head && !asks)
+        if (request.method() != http::verb::get && request.method() != http::verb::head)
             return refuse(405, "this page can only be looked at", "Allow: GET, HEAD\r\n");
         if (!whole) return refuse(400, "a request has no body here");
         if (token.empty()) {
@@ -234,27 +230,6 @@ struct PageServer::Server {
                    !equal_in_constant_time(value_of(text_of(request[http::field::cookie]), cookie),
                                            token)) {
             return refuse(401, "open this page by the URL with ?t= that the trainer has printed");
-        }
-        if (asks) {
-            // Another site's script may send it too, but not without saying where it is from.
-            const std::string origin = text_of(request[http::field::origin]);
-            if (!origin.empty() && !origin.ends_with("://" + text_of(request[http::field::host])))
-                return refuse(403, "a trace is asked for by this page alone");
-            if (!asked) return refuse(404, "this run has ended");
-            if (Clock::now() < next_trace)
-                return refuse(429, "a trace was asked for in the last 10 seconds: wait for it");
-            next_trace = Clock::now() + std::chrono::seconds(10);
-            *asked = true;
-            return {202, "text/plain; charset=utf-8", "asked for\n", ""};
-        }
-        if (path == "/trace.json.gz") {
-            const std::string name = json_text(state.snapshot(UINT64_MAX, 0), "trace");
-            std::ifstream file(cat(folder, "/", name), std::ios::binary);
-            if (name.empty() || !file) return refuse(404, "there is no trace yet");
-            return {200,
-                    "application/gzip",
-                    {std::istreambuf_iterator<char>(file), {}},
-                    cat("Content-Disposition: attachment; filename=\"", name, "\"\r\n")};
         }
         if (path == "/state.json") {
             last_look = Clock::now();
@@ -287,11 +262,8 @@ struct PageServer::Server {
     }
 
     const PageState& state;
-    const std::string folder;
-    std::atomic<bool>* const asked;
     const std::string name;  // as --page has it
     std::string address, bound_port, token, cookie;
-    Clock::time_point next_trace{};  // none before
     int listener = -1;
     const int wake = eventfd(0, EFD_CLOEXEC);
     std::list<Viewer> connections;
@@ -299,9 +271,8 @@ struct PageServer::Server {
     std::thread thread;
 };
 
-PageServer::PageServer(const std::string& page, const PageState& state, const std::string& folder,
-                       std::atomic<bool>* asked)
-    : server_(std::make_unique<Server>(page, state, folder, asked)) {}
+PageServer::PageServer(const std::string& page, const PageState& state)
+    : server_(std::make_unique<Server>(page, state)) {}
 PageServer::~PageServer() = default;
 
 std::string PageServer::url(const std::string& host) const {

@@ -14,7 +14,6 @@ namespace convoy {
 
 using nlohmann::json;
 
-const char* const kFileName = "abcdefghijklmnopqrstuvwxyz0123456789-.";
 constexpr size_t kMostItems = 2000, kMostRanks = 1024, kMostText = 400, kMostLine = 1 << 20;
 
 double json_number(const json& of, const char* name) {
@@ -119,10 +118,6 @@ void PageState::event(const json& event) {
         if (const auto told = event.find("ranks"); told != event.end()) take_ranks(*told);
     } else if (name == "regroup") {
         ++regroups_, phase_ = "training";
-    } else if (name == "trace") {  // its name goes into a path and a header
-        const std::string file = json_text(event, "file");
-        if (file.starts_with("trace-") && file.find_first_not_of(kFileName) == file.npos)
-            facts_["trace"] = file;
     } else if (name == "wait") {
         phase_ = "waiting";
     } else if (name == "checkpoint" && std::isfinite(time)) {

@@ -21,7 +21,7 @@ std::string json_text(const nlohmann::json& of, const char* name);
 
 class PageState {
  public:
-    // An object of the log (src/run/README.md lists them). Any thread. Trusts nothing: fields of
+    // An object of the log (src/run/log.md lists them). Any thread. Trusts nothing: fields of
     // another type or size are left out.
     void event(const nlohmann::json& event);
     // A line of the log; one that is no object is left out.

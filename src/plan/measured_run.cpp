@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "src/base/check.h"
@@ -35,17 +35,15 @@ uint16_t free_port() {
 }
 
 Speed speed_of_log(const std::string& path) {
-    constexpr int kWarmUp = 2;
     std::ifstream file(path);
     Speed speed;
     double images = 0, waited = 0, busy = 0;
-    int steps = 0;
+    bool is_warm = false;
     for (std::string line; std::getline(file, line);) {
         const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
-        if (!event.is_object() || event.value("event", "") != "step" || ++steps <= kWarmUp)
-            continue;
+        if (!event.is_object() || event.value("event", "") != "step") continue;
         const double n = event.value("images", 0.0), rate = event.value("images_per_second", 0.0);
-        if (!(n > 0 && rate > 0)) continue;
+        if (!std::exchange(is_warm, true) || !(n > 0 && rate > 0)) continue;
         images += n, speed.seconds += n / rate;
         waited += n / rate * event.value("net_wait", 0.0);
         busy += n / rate * event.value("net_busy", 0.0);
@@ -87,22 +85,15 @@ MeasuredRun::MeasuredRun(std::string folder, const std::vector<std::vector<std::
     }
 }
 
-// Of /proc/PID/stat: user and system time, fields 14 and 15; the name before them may hold
-// anything.
 double MeasuredRun::cpu_seconds() const {
-    double ticks = 0;
+    double seconds = 0;
     for (const pid_t process : processes_) {
-        std::ifstream file(cat("/proc/", process, "/stat"));
-        std::string all;
-        std::getline(file, all);
-        std::istringstream fields(all.substr(std::min(all.rfind(')') + 1, all.size())));
-        std::string skipped;
-        double user = 0, system = 0;
-        for (int i = 3; i < 14; ++i) fields >> skipped;
-        fields >> user >> system;
-        ticks += user + system;
+        clockid_t clock;
+        timespec used{};
+        if (process > 0 && clock_getcpuclockid(process, &clock) == 0) clock_gettime(clock, &used);
+        seconds += double(used.tv_sec) + 1e-9 * double(used.tv_nsec);
     }
-    return ticks / double(sysconf(_SC_CLK_TCK));
+    return seconds;
 }
 
 bool MeasuredRun::one_has_ended(std::string& why) {
@@ -133,14 +124,19 @@ long MeasuredRun::end() {
     return peaks_;
 }
 
-Speed MeasuredRun::watch(double seconds, double limit, const Stop& stop) {
+Speed MeasuredRun::watch(double seconds, double to_beat, double limit, const Stop& stop) {
+    constexpr double kClearlySlower = 0.75, kShortest = 0.5;
     const auto begin = Clock::now();
     auto since = begin;  // the first step whose speed counts
     double cpu_before = 0;
     Speed speed;
-    // The window of the cores begins with the first line that is seen.
-    while (speed.fault.empty() && (speed.seconds < seconds || seconds_since(since) < 0.5)) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const auto is_known = [&] {
+        return (speed.seconds >= seconds ||
+                (speed.seconds > 0 && speed.images_per_second < kClearlySlower * to_beat)) &&
+               seconds_since(since) >= kShortest;
+    };
+    while (speed.fault.empty() && !is_known()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
         if (const int signal = stop()) fail("stopped by signal ", signal);
         if (speed.seconds == 0) since = Clock::now(), cpu_before = cpu_seconds();
         std::string why;

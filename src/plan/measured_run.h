@@ -19,26 +19,25 @@ struct Speed {
     std::string fault;            // why there is no speed; "": there is one
 };
 
-// The speed that the lines of a log.jsonl tell, beginning with the third: the first two warm up.
-// Lines that are no step, or no JSON, are passed over.
+// The speed of the steps in a log.jsonl, without the first one, which warms up. Lines that are no
+// step, or no JSON, are passed over.
 Speed speed_of_log(const std::string& path);
 
 // `trainer train` in some processes of this machine. Their output and rank 0's run folder are in
 // `folder`, which exists.
 class MeasuredRun {
  public:
-    // `options`: of each process, "--batch=64" or, of hidden ones, "CONVOY_BUCKET=1M".
-    // environment: of all, "NAME=value": without options, which would
-    // count as given.
+    // `options`: of each process, "--batch=64" or "CONVOY_BUCKET=1M". environment: of all
+    // processes, "NAME=value"; without the variables of options, which would count as given.
     MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options,
                 const std::vector<std::string>& environment);
     ~MeasuredRun() { end(); }
     MeasuredRun(const MeasuredRun&) = delete;
 
-    // Blocks until rank 0, the first process, has trained for `seconds` after its warm-up, a
-    // process has ended (which is a fault) or `limit` seconds are over. Then ends all. Throws Error
-    // on a signal.
-    Speed watch(double seconds, double limit, const Stop& stop);
+    // Blocks until rank 0, the first process, has trained for `seconds` after its first step, or is
+    // clearly slower than `to_beat` images a second, or a process has ended (a fault), or `limit`
+    // seconds are over. Then ends all. Throws Error on a signal.
+    Speed watch(double seconds, double to_beat, double limit, const Stop& stop);
 
  private:
     double cpu_seconds() const;

@@ -2,58 +2,41 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "data/order.h"
 #include "src/base/check.h"
 #include "src/job/device_choice.h"
-#include "src/plan/plan_report.h"
+#include "src/plan/measure_job.h"
 
 namespace convoy {
 
 namespace {
 
-// Images of a short step: the work of about ten images of resnet18 at 224.
-int images_for(const Model& model, int64_t part) {
+// With a small copy of the model: a short step is the work of about ten images of resnet18 at 224.
+JobTiming measure_copy(const JobSetup& setup, Communicator& communicator,
+                       const std::vector<double>& shares) {
     constexpr double kFlops = 2e10;
-    const double most = double(std::clamp<int64_t>(part, 1, 256));
-    return int(std::clamp(kFlops / std::max(model.forward_flops(), 1.0), 1.0, most));
-}
-
-// With a small copy of the model, which is gone afterwards.
-JobTiming time_copy(const JobSetup& setup, Communicator& communicator,
-                    const std::vector<double>& shares) {
     const Config& config = setup.config;
     const auto backend = make_backend(config);
     const int classes = int(setup.classes.size());
     Model model(setup.model_text, model_options(config, classes), *backend);
-    model.plan(images_for(model, largest_share(config.batch, setup.shares.weights)),
+    const int64_t share = largest_share(config.batch, setup.shares.weights);
+    model.plan(int(std::clamp(kFlops / std::max(model.forward_flops(), 1.0), 1.0,
+                              double(std::clamp<int64_t>(share, 1, 256)))),
                /*training=*/true);
     Optimizer optimizer(config, model.params(), *backend);
-    StepProbe probe(config, *backend, model, optimizer, classes);
-    return time_job(communicator, probe, config, shares, /*brief=*/true, setup.job.log,
-                    setup.job.stop);
+    return measure_job(communicator, {config, *backend, model, optimizer, classes}, shares,
+                       /*brief=*/true, setup.job.log, setup.job.stop);
 }
 
-// The link that limits the job. How fast it is, is told by its first steps.
-std::string slowest_link(const JobTiming& timing, const Config& config) {
-    const EdgeTiming slowest =
-        *std::ranges::min_element(timing.edges, {}, &EdgeTiming::bytes_per_second);
-    std::string text =
-        fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms", slowest.from,
-                    slowest.to, mbit_per_second(slowest), 1e3 * slowest.latency_seconds);
-    if (config.sync == SyncKind::kRing && config.sync_every == 1)
-        text += fmt::format("; buckets of {:.1f} MB", double(timing.bucket_bytes) / (1 << 20));
-    return text;
-}
-
-// --share auto: this rank's weight, by its speed on a part of the batch as large as the mean.
+// --share auto: this rank's weight, by its speed on a share of the batch as large as the mean.
 void measure_newcomer(JobSetup& setup) {
     const auto alone = make_single_rank();
-    const JobTiming timing = time_copy(setup, *alone, {1});
+    const std::vector<double> all = {1};
     const double speed =
-        compute_speeds(timing, std::max<int64_t>(1, setup.config.batch / setup.world()), {1})[0];
+        compute_speeds(measure_copy(setup, *alone, all),
+                       std::max<int64_t>(1, setup.config.batch / setup.world()), all)[0];
     setup.shares.newcomer = std::max(0.01, std::round(100 * speed / setup.shares.speed) / 100);
     setup.job.log.notice(
         fmt::format("{:.1f} img/s here, {:.1f} for a weight of 1 among the others: --share {:g}",
@@ -75,9 +58,9 @@ Preflight run_preflight(JobSetup& setup) {
     if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1)
         return {TrainerOptions(config).reducer.bucket_bytes, {}};
 
-    const JobTiming timing = time_copy(setup, setup.communicator(), setup.shares.weights);
+    const JobTiming timing = measure_copy(setup, setup.communicator(), setup.shares.weights);
     if (Shares& shares = setup.shares; shares.fair) {
-        shares.weights = fair_shares(setup.communicator(), timing, config.batch);
+        shares.weights = agreed_shares(setup.communicator(), timing, config.batch);
         const auto speeds = compute_speeds(timing, config.batch, shares.weights);
         shares.speed = std::accumulate(speeds.begin(), speeds.end(), 0.0) /
                        std::accumulate(shares.weights.begin(), shares.weights.end(), 0.0);
@@ -86,7 +69,12 @@ Preflight run_preflight(JobSetup& setup) {
     for (const std::string& warning :
          plan_warnings(timing, setup.job.peers(), config.batch, setup.shares.weights))
         setup.job.log.notice(warning);
-    return {timing.bucket_bytes, slowest_link(timing, config)};
+    const EdgeTiming slowest = slowest_edge(timing.edges, setup.world());
+    return {timing.bucket_bytes,
+            fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms; buckets of "
+                        "{:.1f} MB",
+                        slowest.from, slowest.to, mbit_per_second(slowest),
+                        1e3 * slowest.latency_seconds, double(timing.bucket_bytes) / (1 << 20))};
 }
 
 }  // namespace convoy

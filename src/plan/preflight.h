@@ -1,5 +1,5 @@
-// preflight.h — a short measurement before a job of several ranks trains: does an edge or a rank
-// stand out?
+// preflight.h — a short measurement before a job of several ranks trains: the size of a bucket, the
+// shares of --share auto, and whether a link or a rank stands out.
 #pragma once
 
 #include "src/job/job_setup.h"
@@ -7,13 +7,13 @@
 namespace convoy {
 
 struct Preflight {
-    size_t bucket_bytes = 0;  // CONVOY_BUCKET, or by the slowest link
-    std::string link = {};    // rank 0's line about that link
+    size_t bucket_bytes = 0;
+    std::string link = {};  // rank 0's line about the slowest link
 };
 
-// Times edges and ranks with a small copy of the model, which is gone afterwards; names on rank 0's
-// log what stands out; replaces the shares of `--share auto` by fair ones. Does nothing in a job of
-// one rank, or with CONVOY_PREFLIGHT=off. Collective; every rank gets rank 0's decisions.
+// Measures with a small copy of the model, which is gone afterwards. Names on rank 0's log what
+// stands out, and sets the shares of `--share auto`. Does nothing in a job of one rank, or with
+// CONVOY_PREFLIGHT=off. Collective; every rank gets rank 0's decisions.
 Preflight run_preflight(JobSetup& setup);
 
 }  // namespace convoy

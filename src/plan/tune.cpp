@@ -2,16 +2,12 @@
 #include "src/plan/tune.h"
 
 #include <algorithm>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/train/pieces.h"
 
 namespace convoy {
-
-using nlohmann::json;
 
 static std::string setup_name(int ranks, int threads) {
     return cat(counted(ranks, "rank"), " x ", counted(threads, "thread"));
@@ -26,23 +22,17 @@ std::vector<Setup> local_setups(int cores, int gpus) {
         setups.push_back({setup_name(ranks, threads) + more, ranks, std::move(options)});
     };
     if (gpus > 0) setups[0].options["device"] = "cpu";
-    std::vector<int> parts = {1};  // powers of two, and all
-    while (parts.back() * 2 < cores) parts.push_back(parts.back() * 2);
+    std::vector<int> parts;  // all, and powers of two
     if (cores > 1) parts.push_back(cores);
-    for (const int threads : parts)
-        if (threads > 1) add("", 1, threads, {{"device", "cpu"}});
-    for (const int ranks : parts)
-        if (ranks > 1)
-            for (const char* shm : {"off", "auto"})
-                add(*shm == 'a' ? ", shared memory" : "", ranks, std::max(cores / ranks, 1),
-                    {{"device", "cpu"}, {"shm", shm}});
+    for (int part = 2; part < cores; part *= 2) parts.push_back(part);
+    for (const int threads : parts) add("", 1, threads, {{"device", "cpu"}});
+    for (const int ranks : parts) add("", ranks, std::max(cores / ranks, 1), {{"device", "cpu"}});
     for (const int replicas : parts)
-        if (replicas > 1)
-            add(cat(", ", replicas, " replicas"), 1, cores,
-                {{"device", "cpu"},
-                 {"threads", cat(replicas, "x", std::max(cores / replicas, 1))}});
-    for (const char* pieces : {"2", "4"})
-        add(cat(", ", pieces, " pieces"), 1, cores, {{"device", "cpu"}, {"accumulate", pieces}});
+        add(cat(", ", replicas, " replicas"), 1, cores,
+            {{"device", "cpu"}, {"threads", cat(replicas, "x", std::max(cores / replicas, 1))}});
+    for (const char* parts_of_batch : {"2", "4"})
+        add(cat(", ", parts_of_batch, " micro-batches"), 1, cores,
+            {{"device", "cpu"}, {"accumulate", parts_of_batch}});
     if (cores > 1) add(", pipeline", 2, cores / 2, {{"device", "cpu"}, {"sync", "pipeline:2"}});
     for (int ranks = 1; ranks <= gpus; ranks *= 2)
         setups.push_back({counted(ranks, "GPU"), ranks, {{"device", "cuda"}}});
@@ -55,8 +45,7 @@ std::vector<Setup> join_setups(int world) {
     std::vector<Setup> setups = {
         {"ring", 1, {}},
         {"ring, bf16 on the wire", 1, {{"wire", "bf16"}}, false},
-        {"ring, no factors", 1, {{"factors", "off"}}},
-        {"averages every 8 steps", 1, {{"sync", "average:8"}}, false},
+        {"local SGD, 8 steps", 1, {{"sync", "average:8"}}, false},
         {"server", 1, {{"sync", "server"}}},
         {"server, asynchronous", 1, {{"sync", "async"}}, false},
         {cat("pipeline of ", world), 1, {{"sync", cat("pipeline:", world)}}},
@@ -81,59 +70,31 @@ bool is_tuned(const std::string& option) {
     return false;
 }
 
-const Tried* race(std::vector<Tried>& tried,
-                  const std::function<void(Tried&, double seconds)>& measure) {
+const Tried* race(std::vector<Tried>& tried, const MeasureSetup& measure) {
+    constexpr double kClose = 0.9;
+    constexpr size_t kFinalists = 3;
+    double best = 0;
     std::vector<Tried*> left;
-    for (Tried& one : tried) left.push_back(&one);
-    for (double seconds = 1;; seconds = std::min(3 * seconds, 9.0)) {
-        for (Tried* one : left) measure(*one, seconds);
-        std::erase_if(left, [](const Tried* one) {
-            return !one->setup.is_exact || !one->speed.fault.empty();
-        });
+    for (Tried& one : tried) {
+        measure(one, 1, best);
+        if (!one.setup.is_exact || !one.speed.fault.empty()) continue;
+        best = std::max(best, one.speed.images_per_second);
+        left.push_back(&one);
+    }
+    const auto sort = [&] {
         std::ranges::stable_sort(left, std::greater(),
                                  [](const Tried* one) { return one->speed.images_per_second; });
-        if (left.size() < 2 || (left.size() <= 3 && seconds > 1))
-            return left.empty() ? nullptr : left[0];
-        left.resize(std::max<size_t>((left.size() + 2) / 3, 2));
+    };
+    sort();
+    std::erase_if(left,
+                  [&](const Tried* one) { return one->speed.images_per_second < kClose * best; });
+    left.resize(std::min(left.size(), kFinalists));
+    if (left.size() > 1) {
+        for (Tried* one : left) measure(*one, 3, 0);
+        std::erase_if(left, [](const Tried* one) { return !one->speed.fault.empty(); });
+        sort();
     }
-}
-
-TuneRecords::TuneRecords(std::string path) : path_(std::move(path)) {
-    std::ifstream file(path_);
-    for (std::string line; std::getline(file, line);) {
-        const json one = json::parse(line, nullptr, /*allow_exceptions=*/false);
-        if (!one.is_object() || !one.contains("key") || !one["key"].is_string()) continue;
-        const auto number = [&](const char* name) {
-            return one.contains(name) && one[name].is_number() ? one[name].get<double>() : 0;
-        };
-        const Speed speed{number("seconds"),
-                          number("images_per_second"),
-                          number("net_wait"),
-                          number("net_busy"),
-                          number("cores"),
-                          number("memory_mb"),
-                          ""};
-        if (speed.images_per_second > 0) speeds_[one["key"]] = speed;
-    }
-}
-
-const Speed* TuneRecords::find(const std::string& key) const {
-    const auto at = speeds_.find(key);
-    return at == speeds_.end() ? nullptr : &at->second;
-}
-
-void TuneRecords::add(const std::string& key, const Speed& speed) {
-    speeds_[key] = speed;
-    std::ofstream file(path_, std::ios::app);
-    file << json{{"key", key},
-                 {"seconds", speed.seconds},
-                 {"images_per_second", speed.images_per_second},
-                 {"net_wait", speed.net_wait},
-                 {"net_busy", speed.net_busy},
-                 {"cores", speed.cores},
-                 {"memory_mb", speed.memory_megabytes}}
-         << "\n";
-    if (!file.flush()) fail("cannot write ", path_, ": ", std::strerror(errno));
+    return left.empty() ? nullptr : left[0];
 }
 
 }  // namespace convoy

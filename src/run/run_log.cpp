@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
@@ -34,12 +35,26 @@ RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int
     open(folder);
 }
 
+// The newest step in a log that another rank has written; -1: none in its last lines.
+static int64_t last_step(const std::string& path) {
+    constexpr std::streamoff kTail = 1 << 16;
+    std::ifstream file(path, std::ios::ate);
+    file.seekg(std::max<std::streamoff>(0, std::streamoff(file.tellg()) - kTail));
+    int64_t step = -1;
+    for (std::string line; std::getline(file, line);)
+        if (const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
+            event.is_object() && event.value("event", "") == "step")
+            step = event.value("step", step);
+    return step;
+}
+
 void RunLog::become(int rank, const std::string& folder, int64_t next_step) {
     std::lock_guard lock(mutex_);
     rank_ = rank;
     if (folder == folder_ || folder.empty()) return;
     if (file_) std::fclose(std::exchange(file_, nullptr));
     open(folder);
+    known_step_ = last_step(path_);
     open_tensorboard(next_step);
 }
 
@@ -109,6 +124,9 @@ void RunLog::event(const char* name, const json& fields) {
     line.update(fields);
     if (page_) page_->event(line);
     if (path_.empty()) return;
+    if (std::string_view(name) == "step" &&
+        std::exchange(known_step_, -1) == fields.value("step", int64_t(-2)))
+        return;
     const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     if (prints_) std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout);
     const bool failed = !write(text);

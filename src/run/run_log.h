@@ -46,7 +46,7 @@ class RunLog {
     void event(const char* name, const nlohmann::json& fields);
 
     // This rank has another number; from now on events go to `folder`, if it is not "". next_step:
-    // the first that is logged there.
+    // the first that is logged there; not again, if the log of the rank before ends with it.
     void become(int rank, const std::string& folder, int64_t next_step);
     // From now on `page` gets every event too, on every rank, so that an heir knows what was.
     void show_on(PageState* page) { page_ = page; }
@@ -82,6 +82,7 @@ class RunLog {
     int rank_, log_every_, classes_;
     bool line_due_ = false, prints_ = false, fails_ = false;
     double norm_ = 0;
+    int64_t known_step_ = -1;  // the last one that another rank has logged in this file
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
     Window all_, kept_;    // of all ranks, since their last line; at the last commit
     Window own_;           // of this rank alone, since the last line or average

@@ -177,7 +177,7 @@ class TrainRun {
     const TraceSteps trace_steps_ = trace_steps(config_.trace);
     Track* track_ = nullptr;
     SpanSink* device_track_ = nullptr;
-    std::atomic<bool> trace_asked_{false}, stalled_{false};  // by SIGUSR2, the page, --trace
+    std::atomic<bool> trace_asked_{false}, stalled_{false};  // by SIGUSR2 or --trace
     std::optional<nlohmann::json> trace_;  // this rank's part of one that is to be written
     bool trace_due_ = false;               // all ranks write one before they go on
     std::unique_ptr<Optimizer> optimizer_;

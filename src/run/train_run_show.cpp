@@ -16,7 +16,7 @@ void TrainRun::serve_page() {
     char host[256] = "localhost";
     gethostname(host, sizeof host - 1);
     try {
-        page_ = std::make_unique<PageServer>(config_.page, page_state_, folder_, &trace_asked_);
+        page_ = std::make_unique<PageServer>(config_.page, page_state_);
         log_.notice("page: ", page_->url(host));
     } catch (const Error& error) {
         log_.notice(error.what(), ". The run goes on without it");

@@ -1,6 +1,6 @@
 // train_run_trace.cpp — what a run writes down of its steps, and when that becomes a file.
 //
-//   --trace, SIGUSR2, the page, a stall, a lost rank   of all ranks, where all meet: after a step
+//   --trace, SIGUSR2, a stall, a lost rank             of all ranks, where all meet: after a step
 //                                                      or an average, or in the new ring
 //   a stall, an error that ends the run                of this rank alone, at once
 #include <signal.h>

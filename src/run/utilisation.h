@@ -37,7 +37,7 @@ class Utilisation {
     int64_t step() const { return step_; }  // of the last tell()
     // Whether tell() has not been taken yet.
     bool told() const { return done_.valid(); }
-    // A list of what the ranks have told, by rank (src/run/README.md has the fields). Blocks until
+    // A list of what the ranks have told, by rank (src/run/log.md has the fields). Blocks until
     // all have. Throws as the communicator does.
     nlohmann::json take();
     // The step of the next tell(), about a second after the last one; the same on all ranks.
