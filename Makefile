@@ -7,7 +7,7 @@
 # make install        PREFIX=/usr/local DESTDIR=     make deb       a Debian package in build/
 # make arm64          ./trainer-static-aarch64, and the unit tests for it under qemu-user
 # make fuzz           libFuzzer on what reads strangers' files (clang)
-# make spectrograms   sound files to images (installs libsndfile and FFTW)
+# make spectrograms   sound files or made-up music to images (installs libsndfile and FFTW)
 # make gpu-kit        build/gpu-kit: tests and benches for a machine with a GPU and nothing else
 # Options: SAN=1 (address, undefined behaviour)  TSAN=1 (threads)  WERROR=1 (warnings are errors)
 #          CUDA=0|1 (kernels for GPUs; 1 where there are a GPU and nvcc)
@@ -158,7 +158,7 @@ build/sound.ok: tools/deps.sh
 	@touch $@
 $(BUILD)/tools/spectrograms.cpp.o: | build/sound.ok
 $(BUILD)/spectrograms: LDLIBS += -lsndfile -lfftw3f
-$(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
+$(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
 $(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
 $(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/augmentations $(BUILD)/spectrograms:
 	$(link)
@@ -223,7 +223,7 @@ $(BUILD)/net/%.o $(BUILD)/data/%.o: CXXFLAGS += $(OPTIMISE:-O1=-O2)
 $(BUILD)/src/cli/%.o $(BUILD)/src/checkpoint/%.o $(BUILD)/src/run/%.o \
   $(BUILD)/src/report/%.o $(BUILD)/src/page/%.o: CXXFLAGS += $(OPTIMISE:-O1=-Os)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
-$(BUILD)/data/%.o: CXXFLAGS += -ffp-contract=off
+$(BUILD)/data/%.o $(BUILD)/tools/music.cpp.o: CXXFLAGS += -ffp-contract=off
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
 $(BUILD)/data/%_avx512.cpp.o: CXXFLAGS += -mavx512vbmi -mavx512vnni
 # Vectors for loops over pixels.
@@ -290,7 +290,7 @@ $(GPU)/%.cu.o: $(GPU)/%.cu Makefile | $(READY)
 	$(compile_cuda)
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh $(BUILD)/%/unit.cpp $(BUILD)/tests/unit-%.cpp
 -include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ) \
-    $(BUILD)/tools/augmentations.cpp.o $(BUILD)/tools/spectrograms.cpp.o)
+    $(BUILD)/tools/augmentations.cpp.o $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o)
 
 # The tests of the whole program run the trainer beside them.
 test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(if $(SOUND),$(BUILD)/spectrograms)
@@ -300,7 +300,7 @@ barriers: $(BUILD)/run_tests
 	tools/barriers
 # Each target for FUZZ_SECONDS; what crashed it is left in build/fuzz.
 FUZZ_SECONDS := 20
-FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% decoded%),\
+FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% decoded% check_data% pack_data%),\
               $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
             $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
             src/job/offer.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \

@@ -10,9 +10,9 @@
 #include <opencv2/imgproc.hpp>
 #include <string_view>
 
-#include "data/bytes.h"
 #include "data/jpeg.h"
 #include "data/large_image.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 
 namespace convoy {
@@ -25,6 +25,24 @@ struct ImageSize {
 };
 
 constexpr std::string_view kPngSignature = "\x89PNG\r\n\x1a\n";
+
+// The formats that are read, by signature, and the extensions of their files.
+constexpr struct {
+    std::string_view name, signature, extensions;
+} kFormats[] = {
+    {"jpg", "\xFF\xD8\xFF", ".jpg.jpeg.jpe.jfif.jif."},
+    {"png", kPngSignature, ".png."},
+    {"webp", "RIFF", ".webp."},  // and WEBP behind the length
+    {"bmp", "BM", ".bmp."},
+    {"tif", {"II*\0", 4}, ".tif.tiff."},
+    {"tif", {"MM\0*", 4}, ""},
+    {"ppm", "P3", ".ppm."},
+    {"ppm", "P6", ""},
+    {"pgm", "P1", ".pgm."},
+    {"pgm", "P2", ""},
+    {"pgm", "P4", ""},
+    {"pgm", "P5", ""},
+};
 
 // What is often found where an image should be, by its signature, and what to do about it.
 constexpr struct {
@@ -201,11 +219,23 @@ void check_claim(const std::string& name, int64_t H, int64_t W, size_t bytes, in
         fail(name, ": claims ", W, "x", H, " pixels, more than ", bytes, " bytes can hold");
 }
 
-cv::Mat decode_by_opencv(Bytes bytes, const std::string& name) {
+// Colours that were multiplied by alpha, as they were before: Pillow's integer division. Nothing is
+// known of a pixel without alpha.
+void divide_by_alpha(cv::Mat& bgra) {
+    for (int h = 0; h < bgra.rows; ++h)
+        for (int w = 0; w < bgra.cols; ++w) {
+            uint8_t* pixel = bgra.ptr<uint8_t>(h) + size_t(w) * 4;
+            for (int c = 0; c < 3; ++c)
+                pixel[c] = pixel[3] == 0 ? 0 : uint8_t(std::min(pixel[c] * 255 / pixel[3], 255));
+        }
+    cv::cvtColor(bgra, bgra, cv::COLOR_BGRA2BGR);
+}
+
+cv::Mat decode_by_opencv(Bytes bytes, const std::string& name, int how) {
     // imdecode only reads, but a cv::Mat has no pointer to const.
     const cv::Mat raw(1, int(bytes.size()), CV_8U, const_cast<uint8_t*>(bytes.data()));
     try {
-        return cv::imdecode(raw, cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION);
+        return cv::imdecode(raw, how);
     } catch (const cv::Exception& error) {
         fail(name, ": damaged: ", error.err);
     }
@@ -214,15 +244,21 @@ cv::Mat decode_by_opencv(Bytes bytes, const std::string& name) {
 }  // namespace
 
 std::string image_extension(Bytes bytes) {
-    if (has_text(bytes, 0, "\xFF\xD8\xFF")) return "jpg";
-    if (has_text(bytes, 0, kPngSignature)) return "png";
-    if (has_text(bytes, 0, "RIFF") && has_text(bytes, 8, "WEBP")) return "webp";
-    if (has_text(bytes, 0, "BM")) return "bmp";
-    if (has_text(bytes, 0, {"II*\0", 4}) || has_text(bytes, 0, {"MM\0*", 4})) return "tif";
-    if (bytes.size() > 2 && bytes[0] == 'P' && bytes[1] >= '1' && bytes[1] <= '6' &&
-        std::isspace(bytes[2]))
-        return bytes[1] % 3 == 0 ? "ppm" : "pgm";
+    for (const auto& [name, signature, extensions] : kFormats) {
+        if (!has_text(bytes, 0, signature)) continue;
+        const bool is_pnm = name[0] == 'p' && name[1] != 'n';
+        if (is_pnm && (bytes.size() < 3 || !std::isspace(bytes[2]))) continue;
+        if (name == "webp" && !has_text(bytes, 8, "WEBP")) continue;
+        return std::string(name);
+    }
     return "";
+}
+
+bool is_image_extension(std::string_view extension) {
+    return extension.size() > 1 && extension.find('.', 1) == extension.npos &&
+           std::ranges::any_of(kFormats, [&](const auto& format) {
+               return format.extensions.find(cat(extension, ".")) != format.extensions.npos;
+           });
 }
 
 std::vector<uint8_t> encoded(const Image& image, const char* extension, int quality) {
@@ -277,9 +313,12 @@ void Decoder::open(Bytes bytes, const std::string& name) {
     if (is_truncated(bytes, size)) fail(name, ": truncated: the image data ends early");
     if (bytes[0] == 'P')
         if (const char* fault = find_raw(bytes, prepared_, raw_)) fail(name, ": ", fault);
-    // libtiff multiplies colours by alpha of kind 2; of kind 0, unspecified, it leaves them alone.
+    // libtiff multiplies colours by alpha of kind 2, and does not if it is of kind 0, unspecified.
+    // Colours with alpha of kind 1 are multiplied in the file.
     const size_t alpha = format == "tif" ? tiff_header(bytes).alpha : 0;
+    is_premultiplied_ = false;
     if (alpha > 0 && alpha + 1 < bytes.size()) {
+        is_premultiplied_ = (bytes[alpha] | bytes[alpha + 1]) == 1;
         prepared_.assign(bytes.begin(), bytes.end());
         prepared_[alpha] = prepared_[alpha + 1] = 0;
         bytes_ = prepared_;
@@ -313,7 +352,13 @@ void Decoder::read(Crop crop, Image& image, int reduction) {
                        uint64_t(crop.H) * uint64_t(crop.W) * uint64_t(channels_));
     if (is_jpeg_) return jpeg_->read(crop, image, reduction);
     if (!raw_.empty()) return read_raw(crop, image);
-    cv::Mat bgr = decode_by_opencv(bytes_, name_);
+    constexpr int kColour = cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION;
+    cv::Mat bgr =
+        decode_by_opencv(bytes_, name_, is_premultiplied_ ? cv::IMREAD_UNCHANGED : kColour);
+    if (bgr.type() == CV_8UC4)
+        divide_by_alpha(bgr);
+    else if (is_premultiplied_)  // of 16 bits
+        bgr = decode_by_opencv(bytes_, name_, kColour);
     if (bgr.empty())
         fail(name_, ": truncated or damaged",
              image_extension(bytes_) == "tif" ? ", or compressed in a way that is not read here"

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace convoy {
@@ -21,6 +22,8 @@ std::vector<uint8_t> encoded(const Image& image, const char* extension, int qual
 // "jpg", "png", "webp", "bmp", "tif", "pgm" or "ppm": the format of encoded bytes, by their
 // signature; "" for all others.
 std::string image_extension(std::span<const uint8_t> bytes);
+// Whether files with this extension (".jpeg", in lower case) are images.
+bool is_image_extension(std::string_view extension);
 
 // A part of an image: rows [top, top+H), columns [left, left+W).
 struct Crop {
@@ -45,9 +48,9 @@ class JpegReader;
 
 // Decodes JPEG, PNG, WebP, BMP, TIFF and PNM into RGB or grey, whatever the bytes hold (grey,
 // palette, CMYK, 16 bits, a PNG called .jpg). Grey is made of RGB as Pillow's convert("L") does it.
-// Alpha is dropped. EXIF orientation is ignored, as torchvision does. Throws Error naming the image
-// and the cause: 0 bytes, not an image, truncated, damaged, too many pixels. The size that a header
-// claims is checked before anything is allocated for it.
+// Alpha is dropped, as Pillow does it. EXIF orientation is ignored, as torchvision does. Throws
+// Error naming the image and the cause: 0 bytes, not an image, truncated, damaged, too many pixels.
+// The size that a header claims is checked before anything is allocated for it.
 //
 // Keeps its memory from image to image. For one thread at a time.
 class Decoder {
@@ -73,7 +76,7 @@ class Decoder {
     const int channels_;
     const int64_t max_pixels_;
     std::unique_ptr<JpegReader> jpeg_;  // made for the first JPEG
-    bool is_jpeg_ = false;
+    bool is_jpeg_ = false, is_premultiplied_ = false;
     std::span<const uint8_t> raw_;  // pixels of a PPM or PGM as bytes; empty: something else
     std::span<const uint8_t> bytes_;
     std::string name_;

@@ -30,6 +30,10 @@ class DecodedSource final : public Source {
     void expect(size_t i) const override {
         if (!kept_[i]) source_->expect(i);
     }
+    void plan(std::vector<Visit> visits, uint64_t position) const override {
+        source_->plan(std::move(visits), position);
+    }
+    void pass(uint64_t position) const override { source_->pass(position); }
     void read(size_t i, std::vector<uint8_t>& bytes) const override {
         if (const Bytes* kept = kept_[i]) {
             bytes.assign(kept->begin(), kept->end());

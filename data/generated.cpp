@@ -5,7 +5,6 @@
 #include <cmath>
 #include <opencv2/imgproc.hpp>
 
-#include "data/music.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
 
@@ -129,9 +128,8 @@ GeneratedSource::GeneratedSource(std::vector<std::string> classes, uint64_t seed
                                  size_t count)
     : seed_(seed), first_(first), samples_(count) {
     classes_ = std::move(classes);
+    const std::vector<std::string>& names = all_classes();
     for (const std::string& name : classes_) {
-        is_music_ = std::ranges::find(all_classes(), name) == all_classes().end();
-        const std::vector<std::string>& names = is_music_ ? music_kinds() : all_classes();
         kinds_.push_back(int(std::ranges::find(names, name) - names.begin()));
         ENSURE(kinds_.back() < int(names.size()), "no generated class ", name);
     }
@@ -145,9 +143,7 @@ std::string GeneratedSource::name(size_t i) const {
 void GeneratedSource::read(size_t i, std::vector<uint8_t>& bytes) const {
     Lazy& sample = samples_[i];
     std::call_once(sample.drawn, [&] {
-        const auto draw = is_music_ ? draw_music : draw_shape;
-        sample.file = encoded(draw(kinds_[size_t(labels_[i])], seed_, first_ + i),
-                              is_music_ ? ".png" : ".jpg");
+        sample.file = encoded(draw_shape(kinds_[size_t(labels_[i])], seed_, first_ + i), ".jpg");
     });
     bytes = sample.file;
 }

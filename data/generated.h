@@ -16,13 +16,12 @@ namespace convoy {
 // so nothing but the outline tells them apart.
 Image draw_shape(int kind, uint64_t seed, uint64_t index);
 
-// JPEGs, of music PNGs, in memory: each is drawn and encoded when it is first read, and kept.
+// JPEGs in memory: each is drawn and encoded when it is first read, and kept.
 class GeneratedSource final : public Source {
  public:
     static const std::vector<std::string>& all_classes();  // circle, square, triangle
 
-    // Samples first, first+1, … of the set; `classes` are some of all_classes(), or of
-    // music_kinds() (music.h), taken in turns.
+    // Samples first, first+1, … of the set; `classes` are some of all_classes(), taken in turns.
     GeneratedSource(std::vector<std::string> classes, uint64_t seed, uint64_t first, size_t count);
 
     std::string name(size_t i) const override;
@@ -35,7 +34,6 @@ class GeneratedSource final : public Source {
         std::vector<uint8_t> file;
     };
     uint64_t seed_, first_;
-    bool is_music_ = false;
     std::vector<int> kinds_;             // of each class
     mutable std::vector<Lazy> samples_;  // a cache: read() gives the same bytes every time
 };

@@ -1,13 +1,15 @@
 // http.cpp — see http.h.
 #include "data/http.h"
 
+#define CURL_DISABLE_DEPRECATION  // CURLOPT_PROTOCOLS, for libcurl before 7.85
 #include <curl/curl.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "src/base/check.h"
 #include "src/base/number.h"
@@ -121,6 +123,21 @@ const char* certificates() {
     return nullptr;
 }
 
+// What the user can do about an answer of this status.
+std::string hint_for(long status, const std::string& region, const Location& location) {
+    const bool is_s3 = location.name.starts_with("s3://"), is_signed = !location.signing.empty();
+    if (status == 404 || status == 410) return "; there is no such object";
+    if (status > 300 && status < 309 && !region.empty())
+        return "; the bucket is in region " + printable(region) + ": set AWS_REGION";
+    if (status > 300 && status < 309) return "; signed requests do not follow redirects";
+    if (status != 401 && status != 403) return "";
+    if (!is_s3) return "; access is refused: name a user by https://USER:PASSWORD@host/…";
+    if (!is_signed)
+        return "; the request was not signed: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+    return "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_REGION, "
+           "and that the key may read this object";
+}
+
 }  // namespace
 
 std::string environment_variable(const char* name) {
@@ -139,23 +156,70 @@ Location locate(const std::string& url, const Variable& variable) {
 struct HttpClient::Transfer {
     CURL* curl;
     const std::atomic<bool>& stop;
-    uint64_t begin;
-    std::span<uint8_t> bytes;
+    const Location& location;
+    ObjectInfo& object;
+    int file = -1;         // -1: only size and version are wanted
+    uint64_t at = 0;       // where the next byte of the object goes
+    bool is_good = false;  // the answer brings the object
     Answer answer = {};
     size_t header_bytes = 0;
-    // Of the headers of the last answer: those of redirects come before.
-    std::string range = {}, etag = {}, changed = {}, region = {};
-    std::string body = {};  // of an error, cut
+    std::map<std::string, std::string> headers = {};  // of the last answer, after redirects
+    std::string body = {};                            // of an error, cut
     char error[CURL_ERROR_SIZE] = "";
 
-    static size_t header(char* data, size_t, size_t size, void* self) {
-        return static_cast<Transfer*>(self)->header(std::string_view(data, size)) ? size : 0;
+    bool header(std::string_view line) {
+        header_bytes += line.size();
+        if (header_bytes > 256 << 10) answer.fault = "the server sends headers without end";
+        if (line.starts_with("HTTP/")) headers.clear();
+        const size_t colon = std::min(line.find(':'), line.size() - 1);
+        std::string name(line.substr(0, colon)), value(line.substr(colon + 1));
+        std::ranges::transform(name, name.begin(), [](uint8_t c) { return std::tolower(c); });
+        value.erase(0, value.find_first_not_of(" \t"));
+        value.erase(value.find_last_not_of(" \t\r\n") + 1);
+        headers[name] = value.substr(0, 256);
+        if (line.find_first_not_of("\r\n") == line.npos) end_of_head();
+        return answer.fault.empty();
     }
-    static size_t write(char* data, size_t, size_t size, void* self) {
-        return static_cast<Transfer*>(self)->write(data, size) ? size : 0;
+
+    // 206 with "bytes FIRST-LAST/SIZE", or 200 from a server that does not serve ranges.
+    void end_of_head() {
+        const long code = status();
+        if (code != 200 && code != 206) return;
+        uint64_t first = 0, last = 0, size = 0;
+        if (code == 200) {
+            const auto length = to_number<uint64_t>(headers["content-length"]);
+            if (!length) answer.fault = "the server does not tell the size (Content-Length)";
+            size = length.value_or(0);
+        } else if (const std::string& range = headers["content-range"];
+                   std::sscanf(range.c_str(), "bytes %lu-%lu/%lu", &first, &last, &size) != 3 ||
+                   first != at || last >= size || last != (file < 0 ? 0 : size - 1)) {
+            answer.fault = cat("asked for the bytes from ", at, " on, the server sends '",
+                               printable(range), "'");
+        }
+        const ObjectInfo found{size, version()};
+        if (file < 0) object = found;
+        if (found != object && answer.fault.empty())
+            answer.fault = "it changed on the server while it was read; start again";
+        at = first, is_good = answer.fault.empty();
     }
-    static int progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-        return static_cast<Transfer*>(self)->stop;
+
+    bool write(const char* data, size_t size) {
+        if (!is_good) {
+            body.append(data, std::min(size, 4096 - body.size()));
+            return status() >= 400 && body.size() < 4096;
+        }
+        if (file < 0) return status() == 206;  // the rest of a whole object is not wanted
+        if (size > object.size - at)
+            answer.fault =
+                cat("the server sends more than the ", object.size, " bytes it announced");
+        while (size > 0 && answer.fault.empty()) {
+            const ssize_t n = pwrite(file, data, size, off_t(at));
+            if (n < 0 && errno != EINTR)
+                answer.fault = cat("cannot be stored in --cache: ", std::strerror(errno));
+            const size_t written = size_t(std::max<ssize_t>(n, 0));
+            data += written, size -= written, at += written, answer.received += written;
+        }
+        return answer.fault.empty();
     }
 
     long status() const {
@@ -163,54 +227,8 @@ struct HttpClient::Transfer {
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
         return status;
     }
-
-    bool header(std::string_view line) {
-        header_bytes += line.size();
-        if (header_bytes > 256 << 10) answer.fault = "the server sends headers without end";
-        if (line.starts_with("HTTP/")) range = etag = changed = region = "";
-        const size_t colon = std::min(line.find(':'), line.size() - 1);
-        const std::string name(line.substr(0, colon));
-        std::string_view value = line.substr(colon + 1);
-        value.remove_prefix(std::min(value.find_first_not_of(" \t"), value.size()));
-        value = value.substr(0, value.find_last_not_of(" \t\r\n") + 1);
-        for (const auto& [known, field] :
-             {std::pair{"content-range", &range}, std::pair{"etag", &etag},
-              std::pair{"last-modified", &changed}, std::pair{"x-amz-bucket-region", &region}})
-            if (strcasecmp(name.c_str(), known) == 0) *field = value.substr(0, 256);
-        if (line.find_first_not_of("\r\n") == line.npos && status() == 206) check_range();
-        return answer.fault.empty();
-    }
-
-    bool write(const char* data, size_t size) {
-        const long code = status();
-        if (code != 206) {
-            body.append(data, std::min(size, 4096 - body.size()));
-            return code >= 400 && body.size() < 4096;  // a whole object is not fetched
-        }
-        if (size > bytes.size() - answer.received)
-            answer.fault = cat("the server sends more than the ", bytes.size(), " bytes asked for");
-        if (!answer.fault.empty()) return false;
-        std::memcpy(bytes.data() + answer.received, data, size);
-        answer.received += size;
-        return true;
-    }
-
-    // "bytes FIRST-LAST/TOTAL" must be what was asked for, up to the object's end. Cuts `bytes`.
-    void check_range() {
-        const size_t dash = range.find('-'), slash = range.find('/');
-        const bool is_range = range.starts_with("bytes ") && dash < slash && slash != range.npos;
-        const auto number = [&](size_t at, size_t end) {
-            return to_number<uint64_t>(is_range ? range.substr(at, end - at) : "");
-        };
-        const auto first = number(6, dash), last = number(dash + 1, slash);
-        answer.total = number(slash + 1, range.size()).value_or(0);
-        if (!first || !last || *first != begin || *last >= answer.total ||
-            *last - *first != std::min<uint64_t>(bytes.size(), answer.total - begin) - 1) {
-            answer.fault = cat("asked for bytes ", begin, "-", begin + bytes.size() - 1,
-                               ", the server sends '", printable(range), "'");
-            return;
-        }
-        bytes = bytes.first(size_t(*last - *first + 1));
+    std::string version() {
+        return headers["etag"].empty() ? headers["last-modified"] : headers["etag"];
     }
 
     // <Code>AccessDenied</Code> in the body of S3's errors.
@@ -220,75 +238,39 @@ struct HttpClient::Transfer {
         return " (" + printable(body.substr(begin + 6, end - begin - 6)) + ")";
     }
 
-    void judge(CURLcode result, const Location& location) {
+    void judge(CURLcode result) {
         const long code = status();
-        curl_off_t wait = 0;
-        curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &wait);
-        answer.wait = double(std::clamp<curl_off_t>(wait, 0, 30));
-        answer.version = etag.empty() ? changed : etag;
-        if (!answer.fault.empty()) return;
-        if (result == CURLE_OK && code == 206) {
-            if (answer.received == bytes.size()) return;
-            answer.fault =
-                cat("the answer ended after ", answer.received, " of ", bytes.size(), " bytes");
+        answer.wait = std::min(to_number<uint32_t>(headers["retry-after"]).value_or(0), 30u);
+        if (!answer.fault.empty() || (is_good && (file < 0 || at == object.size))) return;
+        answer.passing = code == 408 || code == 425 || code == 429 || code >= 500;
+        answer.missing = code == 401 || code == 403 || code == 404 || code == 410;
+        if (code == 416 && file < 0 && headers["content-range"] == "bytes */0") {
+            object = {0, version()};  // an empty object has no range
+        } else if (code >= 300 && (result == CURLE_OK || result == CURLE_WRITE_ERROR)) {
+            answer.fault = cat("the server answers ", code, s3_code(),
+                               hint_for(code, headers["x-amz-bucket-region"], location));
+        } else if (result == CURLE_OK) {
+            answer.fault = cat("the answer ended after ", at, " of ", object.size, " bytes");
             answer.passing = true;
-        } else if (code >= 200 && (result == CURLE_OK || result == CURLE_WRITE_ERROR)) {
-            judge_status(code, location);
         } else {
             judge_failure(result);
         }
     }
 
-    void judge_status(long code, const Location& location) {
-        const bool is_s3 = location.name.starts_with("s3://");
-        answer.passing = code == 408 || code == 425 || code == 429 || code >= 500;
-        answer.missing = code == 401 || code == 403 || code == 404 || code == 410;
-        std::string hint;
-        if (code == 200 && begin == 0 && range.empty() && body.empty())
-            return;  // an empty object has no range
-        if (code == 200)
-            hint =
-                "; the server sends the whole object: it does not serve ranges, which is "
-                "needed; nginx, Apache and S3 do";
-        else if (code == 416 && range == "bytes */0")
-            return;
-        else if (code == 416)
-            hint = cat("; the object ends before byte ", begin);
-        else if (code == 301 || code == 302 || code == 307 || code == 308)
-            hint = region.empty()
-                       ? "; signed requests do not follow redirects"
-                       : cat("; the bucket is in region ", printable(region), ": set AWS_REGION");
-        else if ((code == 401 || code == 403) && is_s3 && location.signing.empty())
-            hint = "; the request was not signed: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
-        else if ((code == 401 || code == 403) && is_s3)
-            hint =
-                "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and "
-                "AWS_REGION, and that the key may read this object";
-        else if (code == 401 || code == 403)
-            hint = "; access is refused: a user can be named by https://USER:PASSWORD@host/…";
-        else if (code == 404 || code == 410)
-            hint = "; there is no such object";
-        answer.fault = cat("the server answers ", code, s3_code(), hint);
-    }
-
     void judge_failure(CURLcode result) {
-        switch (result) {
-            case CURLE_TOO_MANY_REDIRECTS: answer.fault = "redirected more than 5 times"; return;
-            case CURLE_UNSUPPORTED_PROTOCOL:
-            case CURLE_WEIRD_SERVER_REPLY:
-            case CURLE_URL_MALFORMAT:
-            case CURLE_PEER_FAILED_VERIFICATION: break;
-            case CURLE_SSL_CACERT_BADFILE:
-                answer.fault = "the certificates named by SSL_CERT_FILE cannot be read";
-                return;
-            default: answer.passing = true;
-        }
         answer.fault = printable(*error ? error : curl_easy_strerror(result));
+        if (result == CURLE_TOO_MANY_REDIRECTS) answer.fault = "redirected more than 5 times";
+        if (result == CURLE_SSL_CACERT_BADFILE)
+            answer.fault = "the certificates named by SSL_CERT_FILE cannot be read";
         if (result == CURLE_PEER_FAILED_VERIFICATION)
             answer.fault += certificates() ? "; name a file of certificates to trust by "
                                              "SSL_CERT_FILE"
                                            : "; no file of certificates was found: install "
                                              "ca-certificates, or name one by SSL_CERT_FILE";
+        constexpr CURLcode kFinal[] = {CURLE_TOO_MANY_REDIRECTS,       CURLE_SSL_CACERT_BADFILE,
+                                       CURLE_UNSUPPORTED_PROTOCOL,     CURLE_URL_MALFORMAT,
+                                       CURLE_PEER_FAILED_VERIFICATION, CURLE_WEIRD_SERVER_REPLY};
+        answer.passing = std::ranges::count(kFinal, result) == 0;
     }
 };
 
@@ -304,13 +286,23 @@ HttpClient::HttpClient(long stall, const std::atomic<bool>& stop)
     set(CURLOPT_MAXREDIRS, 5L);
     set(CURLOPT_CONNECTTIMEOUT, stall);
     set(CURLOPT_LOW_SPEED_TIME, stall);
-    set(CURLOPT_LOW_SPEED_LIMIT, 1000L);  // bytes a second
+    set(CURLOPT_LOW_SPEED_LIMIT, 1000L);  // bytes per second
     set(CURLOPT_NOSIGNAL, 1L);            // signals are the program's
     set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_BUFFERSIZE, 256L << 10);
-    set(CURLOPT_HEADERFUNCTION, static_cast<curl_write_callback>(Transfer::header));
-    set(CURLOPT_WRITEFUNCTION, static_cast<curl_write_callback>(Transfer::write));
-    set(CURLOPT_XFERINFOFUNCTION, static_cast<curl_xferinfo_callback>(Transfer::progress));
+    set(CURLOPT_PROTOCOLS, long(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+    set(
+        CURLOPT_HEADERFUNCTION, +[](char* data, size_t, size_t size, void* self) {
+            return static_cast<Transfer*>(self)->header({data, size}) ? size : 0;
+        });
+    set(
+        CURLOPT_WRITEFUNCTION, +[](char* data, size_t, size_t size, void* self) {
+            return static_cast<Transfer*>(self)->write(data, size) ? size : 0;
+        });
+    set(
+        CURLOPT_XFERINFOFUNCTION, +[](void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+            return int(static_cast<Transfer*>(self)->stop);
+        });
     if (const char* file = certificates()) set(CURLOPT_CAINFO, file);
 }
 
@@ -322,23 +314,26 @@ void HttpClient::set(int option, Value value) {
     ENSURE(result == CURLE_OK, "libcurl's option ", option, ": ", curl_easy_strerror(result));
 }
 
-Answer HttpClient::get(const Location& location, uint64_t begin, std::span<uint8_t> bytes) {
-    ENSURE(!bytes.empty(), "no bytes");
-    Transfer transfer{.curl = curl_, .stop = stop_, .begin = begin, .bytes = bytes};
+Answer HttpClient::look(const Location& location, ObjectInfo& object) {
+    Transfer transfer{curl_, stop_, location, object};
+    return run(transfer, "0-0");
+}
+
+Answer HttpClient::fetch(const Location& location, ObjectInfo object, int file, uint64_t begin) {
+    ENSURE(begin < object.size, begin, " of ", object.size);
+    Transfer transfer{curl_, stop_, location, object, file, begin};
+    return run(transfer, cat(begin, "-", object.size - 1));
+}
+
+Answer HttpClient::run(Transfer& transfer, const std::string& range) {
+    const Location& location = transfer.location;
+    const bool is_signed = !location.signing.empty(), is_tls = location.url.starts_with("https:");
     for (const CURLoption data : {CURLOPT_HEADERDATA, CURLOPT_WRITEDATA, CURLOPT_XFERINFODATA})
         set(data, static_cast<void*>(&transfer));
     set(CURLOPT_ERRORBUFFER, transfer.error);
     set(CURLOPT_URL, location.url.c_str());
-    set(CURLOPT_RANGE, cat(begin, "-", begin + bytes.size() - 1).c_str());
-    const bool is_tls = location.url.starts_with("https:");
-#if LIBCURL_VERSION_NUM >= 0x075500
-    set(CURLOPT_PROTOCOLS_STR, "http,https");
-    set(CURLOPT_REDIR_PROTOCOLS_STR, is_tls ? "https" : "http,https");
-#else
-    set(CURLOPT_PROTOCOLS, long(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+    set(CURLOPT_RANGE, range.c_str());
     set(CURLOPT_REDIR_PROTOCOLS, long(CURLPROTO_HTTPS | (is_tls ? 0 : CURLPROTO_HTTP)));
-#endif
-    const bool is_signed = !location.signing.empty();
     const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(
         is_signed ? curl_slist_append(nullptr, cat("x-amz-content-sha256: ", kEmptyHash).c_str())
                   : nullptr,
@@ -351,7 +346,7 @@ Answer HttpClient::get(const Location& location, uint64_t begin, std::span<uint8
     set(CURLOPT_USERPWD, location.credentials.empty() ? nullptr : location.credentials.c_str());
     set(CURLOPT_FOLLOWLOCATION, long(!is_signed));
     set(CURLOPT_PATH_AS_IS, long(!is_signed));  // libcurl 8 refuses to sign such a path
-    transfer.judge(curl_easy_perform(curl_), location);
+    transfer.judge(curl_easy_perform(curl_));
     set(CURLOPT_ERRORBUFFER, nullptr);  // the buffer goes, the connection stays
     return std::move(transfer.answer);
 }

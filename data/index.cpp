@@ -1,19 +1,17 @@
 // index.cpp — scans shards side by side, and reads and writes the file of what they hold.
 #include "data/index.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "data/crc32c.h"
-#include "data/http.h"
 #include "data/parallel.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/replace_file.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 
@@ -21,10 +19,9 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kIndexMagic = "CNVYIDX2";
+constexpr std::string_view kIndexMagic = "CNVYIDX3";
 constexpr uint64_t kMaxIndex = 1ull << 34;     // bytes of an index file
 constexpr uint64_t kMaxInflated = 1ull << 30;  // bytes of a gzipped shard
-constexpr uint64_t kProbe = 4096;
 
 // ---- the file ----
 
@@ -48,25 +45,8 @@ struct Writer {
     }
 };
 
-struct Reader {
-    std::span<const uint8_t> rest;
-
-    std::span<const uint8_t> take(uint64_t n) {
-        if (n > rest.size()) fail("ends early");
-        const auto part = rest.first(n);
-        rest = rest.subspan(n);
-        return part;
-    }
-    template <class T>
-    T number() {
-        T value;
-        std::memcpy(&value, take(sizeof value).data(), sizeof value);
-        return value;
-    }
-    std::string text() {
-        const auto part = take(number<uint32_t>());
-        return {part.begin(), part.end()};
-    }
+struct IndexReader : ByteReader {
+    std::string text() { return ByteReader::text(number<uint32_t>()); }
     // What a count promises must be there: `least` bytes each.
     uint64_t count(uint64_t n, size_t least) {
         if (n > rest.size() / least) fail("counts more than it holds");
@@ -80,10 +60,9 @@ struct Reader {
     }
 };
 
-ShardIndex unpack_shard(Reader& in) {
+ShardIndex unpack_shard(IndexReader& in) {
     ShardIndex shard;
     shard.bytes = in.number<uint64_t>(), shard.stamp = in.number<uint64_t>();
-    shard.probe = in.number<uint32_t>();
     const uint32_t format = in.number<uint32_t>();
     if (format > uint32_t(ShardFormat::idx)) fail("format ", format);
     shard.format = ShardFormat(format);
@@ -122,17 +101,9 @@ ShardIndex unpack_shard(Reader& in) {
 
 // ---- where it lies ----
 
-std::string cache_folder(const IndexOptions& options) {
-    if (!options.cache.empty()) return options.cache;
-    const std::string cache = environment_variable("XDG_CACHE_HOME");
-    if (!cache.empty()) return cache + "/convoy";
-    const std::string home = environment_variable("HOME");
-    return home.empty() ? "" : home + "/.cache/convoy";
-}
-
 // The file in the cache that stands for the index of `folder`.
 std::string cached_index(const std::string& folder, const IndexOptions& options) {
-    const std::string cache = cache_folder(options);
+    const std::string cache = cache_folder(options.cache);
     if (cache.empty()) return "";
     const std::string place =
         is_url(folder) ? folder : fs::absolute(folder).lexically_normal().native();
@@ -141,14 +112,15 @@ std::string cached_index(const std::string& folder, const IndexOptions& options)
 
 using Indexes = std::map<std::string, ShardIndex>;  // by the name of the shard
 
-// What the index beside the shards says, and what the one in the cache says.
+// The index in the cache, and the one beside the shards.
 std::vector<Indexes> load_indexes(const std::string& folder, const IndexOptions& options,
                                   Log& log) {
     std::vector<Indexes> all;
-    for (const std::string& path : {folder + "/" + kIndexName, cached_index(folder, options)}) try {
+    for (const std::string& path : {cached_index(folder, options), folder + "/" + kIndexName}) try {
+            all.emplace_back();
             if (path.empty() || (!is_url(path) && !fs::exists(path))) continue;
             const StoragePtr file = open_storage(path, options.remote);
-            all.push_back(unpack_index(read_all(*file, kMaxIndex)));
+            all.back() = unpack_index(read_all(*file, kMaxIndex));
         } catch (const Missing&) {  // a server has none
         } catch (const Unreachable&) {
             throw;
@@ -158,41 +130,24 @@ std::vector<Indexes> load_indexes(const std::string& folder, const IndexOptions&
     return all;
 }
 
-bool write_file(const std::string& path, std::span<const uint8_t> bytes) {
-    const std::string part = cat(path, ".", getpid(), ".part");
-    std::error_code error;
-    {
-        std::ofstream out(part, std::ios::binary);
-        out.write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-        out.close();
-        if (out) fs::rename(part, path, error);
-        if (out && !error) return true;
-    }
-    fs::remove(part, error);
-    return false;
-}
-
-// Beside the shards where that is possible, else in the cache. Without either it is made anew the
-// next time; the log says so.
+// In the folder of the shards if possible, else in the cache. Without either the next run makes it
+// again; the log says so.
 void save_index(const std::string& folder, std::span<const NamedIndex> shards,
                 const IndexOptions& options, Log& log) {
     const std::vector<uint8_t> bytes = pack_index(shards);
-    if (!is_url(folder) && write_file(folder + "/" + kIndexName, bytes)) return;
-    const std::string path = cached_index(folder, options);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const std::string beside = is_url(folder) ? "" : folder + "/" + kIndexName,
+                      cached = cached_index(folder, options);
     std::error_code error;
-    if (!path.empty()) fs::create_directories(fs::path(path).parent_path(), error);
-    if (path.empty() || !write_file(path, bytes))
-        log.notice("the index of '", public_name(folder), "' cannot be written there, nor to '",
-                   path, "': it is made again the next time; --cache names another folder");
+    if (!cached.empty()) fs::create_directories(fs::path(cached).parent_path(), error);
+    for (const std::string& path : {beside, cached}) try {
+            if (!path.empty()) return replace_file(path, text);
+        } catch (const Error&) {}
+    log.notice("the index of '", public_name(folder), "' cannot be written there, nor to '", cached,
+               "': it is made again the next time; --cache names another folder");
 }
 
 // ---- the shards ----
-
-uint32_t probe(const Storage& storage) {
-    std::vector<uint8_t> bytes(std::min(kProbe, storage.size()));
-    storage.read((storage.size() - bytes.size()) / 2, bytes);
-    return crc32c(bytes);
-}
 
 std::vector<uint8_t> head_of(const Storage& storage) {
     std::vector<uint8_t> head(std::min<uint64_t>(kHeadBytes, storage.size()));
@@ -218,10 +173,12 @@ StoragePtr labels_beside(const std::string& images, const Remote& remote) {
     fail(public_name(images), ": its labels, '", labels, "', are not beside it");
 }
 
-// The storage behind a gzipped file is its content; of the rest, itself.
+// The storage behind a gzipped file is its content; of the rest, itself. The name of a remote file
+// must say that it is gzipped: to look inside means to fetch it.
 StoragePtr content_of(const StoragePtr& file) {
-    const std::vector<uint8_t> head = head_of(*file);
-    if (!is_gzip(head)) return file;
+    const bool is_remote = is_url(file->name()),
+               may_be = !is_remote || file->name().ends_with("gz");
+    if (!may_be || !is_gzip(head_of(*file))) return file;
     if (file->name().ends_with(".tar.gz") || file->name().ends_with(".tgz"))
         fail(file->name(), ": a compressed tar cannot be read at any offset; gunzip it");
     return in_memory(file->name(), inflate(*file, kMaxInflated));
@@ -245,16 +202,15 @@ void index_shard(Shard& shard, const std::string& path, const StoragePtr& file,
         labels = read_idx_labels(*content_of(labels_beside(path, remote)));
     shard.index = scan_shard(shard.storage, format, labels);
     shard.index.bytes = file->size(), shard.index.stamp = stamp_of(format, path, *file, remote);
-    shard.index.probe = probe(*file);
 }
 
-// A label may be corrected without a change of size, so of a file here its time decides. A server's
-// stamp is not that of the machine where the index was made: there a block of it decides.
+// A label may be corrected without a change of size, so the time of change decides too. An index on
+// a server has the times of another machine.
 bool describes(const ShardIndex& index, const std::string& path, const Storage& file,
-               const Remote& remote) {
+               const Remote& remote, bool is_on_server) {
     if (index.bytes != file.size()) return false;
-    return (index.stamp != 0 && index.stamp == stamp_of(index.format, path, file, remote)) ||
-           (is_url(path) && index.probe == probe(file));
+    return is_on_server ||
+           (index.stamp != 0 && index.stamp == stamp_of(index.format, path, file, remote));
 }
 
 }  // namespace
@@ -280,7 +236,7 @@ std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards) {
     for (const auto& [name, index] : shards) {
         const ShardIndex& shard = *index;
         out.text(name);
-        out.number(shard.bytes), out.number(shard.stamp), out.number(shard.probe);
+        out.number(shard.bytes), out.number(shard.stamp);
         out.number(uint32_t(shard.format));
         out.number(shard.shape.H), out.number(shard.shape.W), out.number(shard.shape.C);
         out.number(uint32_t(shard.labels.size()));
@@ -302,7 +258,7 @@ std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards) {
 }
 
 std::map<std::string, ShardIndex> unpack_index(std::span<const uint8_t> bytes) {
-    Reader in{bytes};
+    IndexReader in{{bytes}};
     const auto magic = in.take(kIndexMagic.size());
     if (std::memcmp(magic.data(), kIndexMagic.data(), kIndexMagic.size()) != 0)
         fail("not an index");
@@ -356,14 +312,18 @@ std::vector<Shard> open_shards(const std::vector<std::string>& names, const Inde
     for_each_parallel(names.size(), std::max(options.threads, 8), [&](size_t i) {
         const auto [folder, name] = split_path(names[i]);
         files[i] = open_storage(names[i], options.remote);
+        files[i]->size();  // many requests at a time
         shards[i] = {files[i]->name(), content_of(files[i]), {}};
         is_new[i] = true;
-        for (Indexes& indexes : known.at(folder))
-            if (const auto at = indexes.find(name); is_new[i] && at != indexes.end())
-                if (describes(at->second, names[i], *files[i], options.remote)) {
-                    shards[i].index = std::move(at->second);
-                    is_new[i] = false;
-                }
+        for (Indexes& indexes : known.at(folder)) {
+            const auto at = indexes.find(name);
+            const bool is_on_server = is_url(folder) && &indexes == &known.at(folder).back();
+            if (is_new[i] && at != indexes.end() &&
+                describes(at->second, names[i], *files[i], options.remote, is_on_server)) {
+                shards[i].index = std::move(at->second);
+                is_new[i] = false;
+            }
+        }
     });
     std::vector<size_t> todo;
     uint64_t bytes = 0;
@@ -380,9 +340,11 @@ std::vector<Shard> open_shards(const std::vector<std::string>& names, const Inde
                          cat("indexing ", counted(int64_t(todo.size()), "shard"), " of ",
                              count_text(double(bytes)), "B"),
                          bytes);
+    for (const size_t i : todo) files[i]->prepare();
     for_each_parallel(todo.size(), options.threads, [&](size_t k) {
         Shard& shard = shards[todo[k]];
         index_shard(shard, names[todo[k]], files[todo[k]], options.remote);
+        files[todo[k]]->finish();
         progress.add(shard.storage->size());
     });
     for (const auto& [folder, indexes] : known) {

@@ -3,13 +3,12 @@
 // The file "convoy.index" of a folder, little-endian:
 //
 //   offset  size  type
-//        0     8  text   "CNVYIDX2"
+//        0     8  text   "CNVYIDX3"
 //        8     4  u32    checksum (CRC-32C) of all that follows
 //       12     4  u32    number of shards; then for each of them:
 //              8  text   name: length (4), bytes; in the folder of the index
 //              8  u64    size of the shard in bytes
 //              8  u64    its stamp (storage.h)
-//              4  u32    checksum of a block in its middle
 //           4x4  u32    format, H, W, C (records.h)
 //                 labels, their number (4); each: has a number (4), number (8), name
 //                 faults, their number (8), those that are kept (4); each: offset (8), text
@@ -18,8 +17,9 @@
 //            8 n  u64    offset        4 n  u32  length in bytes
 //            4 n  u32    checksum      4 n  u32  which of the labels
 //
-// It is a cache: where anything is wrong with it, or a shard is not the one it describes (size, and
-// stamp or block), the shard is scanned again.
+// The index is a cache: if it is damaged, or a shard has another size or stamp, the shard is
+// scanned again. An index that lies on a server came from another machine: there the size alone
+// counts.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,6 @@ struct ShardFault {
 
 struct ShardIndex {
     uint64_t bytes = 0, stamp = 0;
-    uint32_t probe = 0;
     ShardFormat format = ShardFormat::unknown;
     RawShape shape;             // of raw pixels
     std::vector<Label> labels;  // each that occurs, once

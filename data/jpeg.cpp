@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "data/bytes.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 
 namespace convoy {

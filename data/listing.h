@@ -1,18 +1,39 @@
-// listing.h — a set of images whose classes are known before any is chosen: class folders, shards
-// or a list of files.
+// listing.h — the classes of a set before any of them is chosen: names of folders, or labels of
+// records, which are numbers or names.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "data/class_names.h"
-#include "data/files.h"
+#include "data/dataset.h"
 #include "data/places.h"
-#include "data/source.h"
+#include "data/records.h"
 
 namespace convoy {
+
+struct ClassNames {
+    std::vector<std::string> names;        // of all classes, in their order
+    std::map<Label, std::string> name_of;  // of each label
+};
+
+// labels: all that occur. Numbers count from label_offset on. Names of numbers come
+// from the labels themselves, else from `given` (a file of class names), else from `base` (the
+// classes of the training set, unless those are numbers too), else they are the numbers. Labels
+// without a number are sorted by name, or in the order of `given`. `where` is for messages. Throws
+// Error: a number that cannot be a class, labels with and without numbers, a name that `given` does
+// not have.
+ClassNames name_classes(const std::set<Label>& labels, const std::vector<std::string>& given,
+                        const std::vector<std::string>& base, int64_t label_offset,
+                        const std::string& where);
+
+// The names of a folder's (or URL's) classes: "classes" of dataset.json, or the lines of
+// classes.txt, batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100). Empty: there are
+// none.
+std::vector<std::string> class_names_in(const std::string& folder, const Remote& remote);
 
 using SourcePtr = std::shared_ptr<const Source>;
 

@@ -98,6 +98,8 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
     opened_ = taken_ = expected_ = 0;
     if (options_.training)
         order_.emplace(source_->shard_sizes(), options_.window, how_.seed, epoch);
+    if (options_.pixels && steps(consumed) > 0)
+        source_->plan(order_ ? order_->visits() : std::vector<Visit>(), place_of(slice(0)));
     running_ = true;
     work_.notify_all();
 }
@@ -254,6 +256,11 @@ Loader::Slice Loader::slice(int64_t step) const {
     return slice;
 }
 
+// The first position of a step, in the order of this rank's source.
+uint64_t Loader::place_of(const Slice& step) const {
+    return uint64_t(step.own.begin - (options_.parts.empty() ? step.first : 0));
+}
+
 // Where each rank holds a part of its own, images are mixed among those.
 int64_t Loader::rows(const Slice& step) const {
     const int64_t own = step.own.size();
@@ -279,6 +286,8 @@ void Loader::expect_steps() {
 // Prepares `slot` for the next step: which samples, where they are in the slice.
 void Loader::open_step(Slot& slot) {
     Slice step = slice(opened_++);
+    if (const int64_t done = opened_ - int64_t(slots_.size()); done > 0)  // their slots are free
+        source_->pass(place_of(slice(done)));
     expect_steps();
     const size_t n = size_t(step.own.size()), rows = size_t(this->rows(step));
     slot.state = State::filling;

@@ -127,6 +127,7 @@ class Loader {
         int64_t first;                 // place of own.begin in the slice
     };
     Slice slice(int64_t step) const;
+    uint64_t place_of(const Slice& step) const;
     int64_t rows(const Slice& step) const;                     // that this rank makes
     uint64_t sample_of(const Slice& step, int64_t row) const;  // its number in the source
     void finish(Slot& slot);

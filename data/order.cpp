@@ -46,16 +46,28 @@ Order::Order(std::span<const uint64_t> shards, uint64_t window, uint64_t seed, u
       seed_(seed),
       epoch_(epoch),
       whole_(size_, key_of(seed, epoch, 0)) {
-    if (window == 0) return;
     std::vector<uint64_t> ends(shards.size());
     std::partial_sum(shards.begin(), shards.end(), ends.begin());
     const Permutation permutation(shards.size(), key_of(seed, epoch, 1));
     uint64_t end = 0;
     for (size_t i = 0; i < shards.size(); ++i) {
-        const size_t shard = permutation(i);
+        const size_t shard = window == 0 ? i : permutation(i);
         end += shards[shard];
-        places_.push_back({end, ends[shard]});
+        places_.push_back({shard, end, ends[shard]});
     }
+}
+
+std::vector<Visit> Order::visits() const {
+    const uint64_t block = window_ == 0 ? size_ : window_;
+    std::vector<Visit> all;
+    uint64_t begin = 0;
+    for (const Place& place : places_) {
+        const uint64_t end = (place.end + block - 1) / std::max<uint64_t>(block, 1) * block;
+        if (place.end > begin)
+            all.push_back({place.shard, begin / block * block, std::min(end, size_)});
+        begin = place.end;
+    }
+    return all;
 }
 
 uint64_t Order::operator()(uint64_t position) const {

@@ -35,6 +35,13 @@ class Permutation {
     uint64_t n_, key_, rows_, columns_;
 };
 
+// When an epoch reads a shard: at positions [begin, end) or at some of them.
+struct Visit {
+    size_t shard;
+    uint64_t begin, end;
+    bool operator==(const Visit&) const = default;
+};
+
 // The order of an epoch: position → sample, both in [0, sum of `shards`).
 class Order {
  public:
@@ -43,16 +50,18 @@ class Order {
     // samples, so that a reader moves through a shard once and `window` samples are its reach.
     Order(std::span<const uint64_t> shards, uint64_t window, uint64_t seed, uint32_t epoch);
     uint64_t operator()(uint64_t position) const;
+    std::vector<Visit> visits() const;  // all shards with samples, in the order of reading
 
  private:
-    struct Place {            // of a shard in the epoch
+    struct Place {  // of a shard in the epoch
+        size_t shard;
         uint64_t end;         // position behind its last sample, before blocks are permuted
         uint64_t end_sample;  // number behind its last sample
     };
     uint64_t size_, window_, seed_;
     uint32_t epoch_;
     Permutation whole_;
-    std::vector<Place> places_;  // with a window, in the epoch's order of shards
+    std::vector<Place> places_;  // in the epoch's order of shards; without a window as they are
 };
 
 // Of what comes through a pipe, unless --shuffle says otherwise.

@@ -1,28 +1,180 @@
-// places.cpp — see places.h.
+// places.cpp — finds image files by the rules of torchvision's ImageFolder, and the parts of a set
+// by the usual names.
 #include "data/places.h"
 
 #include <glob.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/files.h"
+#include "data/decode.h"
 #include "data/index.h"
+#include "data/large_image.h"
 #include "src/base/check.h"
 #include "src/base/number.h"
+#include "src/base/random.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
+
+static const std::set<std::string> kSystemNames = {
+    "__macosx", "lost+found", "$recycle.bin", "recycler",  "system volume information",
+    "@eadir",   "@recycle",   "#recycle",     "thumbs.db", "desktop.ini"};
+
+std::string lower_case(std::string text) {
+    for (char& c : text) c = char(std::tolower(static_cast<unsigned char>(c)));
+    return text;
+}
+
+bool is_system_name(const std::string& name) { return kSystemNames.contains(lower_case(name)); }
+
+static bool is_hidden(const fs::path& path) {
+    const std::string name = path.filename().native();
+    return name.starts_with('.') || is_system_name(name);
+}
+
+std::string kind_of_file(const fs::path& path) {
+    const std::string extension = lower_case(path.extension().native());
+    const bool is_short = extension.size() > 1 && extension.size() < 10;
+    return is_short && printable(extension) == extension ? extension : "of other names";
+}
+
+bool has_image_name(const fs::path& path) { return is_image_extension(kind_of_file(path)); }
+
+std::string left_out_text(const LeftOut& left_out) {
+    std::vector<std::string> all;
+    for (const auto& [what, count] : left_out) all.push_back(cat(count, " ", what));
+    return join_text(all);
+}
+
+std::string within(const std::string& root, const std::string& name) {
+    return root + (root.empty() || root.ends_with('/') ? "" : "/") + name;
+}
+
+// Names of the folders in `root`, sorted, hidden ones left out.
+Names folders_in(const std::string& root) {
+    if (!fs::exists(root))
+        fail("data folder '", root, "': there is no such folder; check the path");
+    if (!fs::is_directory(root)) fail("data folder '", root, "' is a file: name the one above it");
+    Names names;
+    try {
+        for (const fs::directory_entry& entry : fs::directory_iterator(root))
+            if (entry.is_directory() && !is_hidden(entry.path()))
+                names.push_back(entry.path().filename().native());
+    } catch (const fs::filesystem_error& error) {
+        fail("data folder '", root, "' cannot be listed: ", error.code().message());
+    }
+    std::ranges::sort(names);
+    for (const std::string& name : names)
+        if (const std::string shown = printable(name); !is_utf8(name) || shown != name)
+            fail("data folder '", root, "': the name of the class folder '", shown,
+                 "' is not UTF-8 or holds control characters; rename it");
+    return names;
+}
+
+using Inode = std::pair<dev_t, ino_t>;
+
+static Inode inode_of(const fs::path& path) {
+    struct stat status = {};
+    ::stat(path.c_str(), &status);
+    return {status.st_dev, status.st_ino};
+}
+
+std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
+                                    int32_t label, const Search& search) {
+    std::vector<ImageFile> files;
+    std::set<Inode> listed;
+    Names folders = {within(root, folder)};
+    for (size_t next = 0; next < folders.size() && files.size() < search.most; ++next) {
+        const std::string at = folders[next];
+        if (!listed.insert(inode_of(at)).second) continue;
+        Names below;
+        try {
+            for (const fs::directory_entry& entry : fs::directory_iterator(at)) {
+                if (const int signal = search.stop ? search.stop() : 0)
+                    fail("stopped by signal ", signal, " while the images were listed");
+                const fs::path& path = entry.path();
+                if (files.size() >= search.most) break;
+                if (is_hidden(path)) continue;
+                if (entry.is_directory())
+                    below.push_back(path.native());
+                else if (has_image_name(path))  // what is no file is bad when it is read
+                    files.push_back({path.lexically_relative(root).generic_string(), label,
+                                     entry.is_regular_file() ? uint64_t(entry.file_size()) : 0});
+                else if (search.left_out)
+                    ++(*search.left_out)[kind_of_file(path)];
+            }
+        } catch (const fs::filesystem_error& error) {
+            fail("folder '", error.path1().native(),
+                 "' cannot be listed: ", error.code().message());
+        }
+        std::ranges::sort(below);  // of many links to a folder every machine takes the same one
+        folders.insert(folders.end(), below.begin(), below.end());
+    }
+    std::ranges::sort(files, {}, &ImageFile::path);
+    return files;
+}
+
+bool has_images(const std::string& folder, const std::function<int()>& stop) {
+    return !images_below(folder, "", -1, {.stop = stop, .most = 1}).empty();
+}
+
+std::vector<ImageFile> files_of(const std::string& root, const Names& classes, Log& log,
+                                const Search& search) {
+    std::vector<ImageFile> files;
+    ProgressBar bar(log, cat("listing the folders of ", root), classes.size());
+    for (size_t label = 0; label < classes.size(); ++label, bar.add(1)) {
+        if (!fs::is_directory(within(root, classes[label]))) continue;
+        const std::vector<ImageFile> some =
+            images_below(root, classes[label], int32_t(label), search);
+        files.insert(files.end(), some.begin(), some.end());
+    }
+    return files;
+}
+
+FileSource::FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files,
+                       LeftOut left_out)
+    : root_(root), files_(std::move(files)), fingerprint_(hash_bytes("files")) {
+    classes_ = classes, left_out_ = std::move(left_out);
+    for (const std::string& name : classes_) fingerprint_ = hash_bytes(name + '\n', fingerprint_);
+    for (const auto& [path, label, bytes] : files_) {
+        labels_.push_back(label);
+        fingerprint_ = hash_bytes(cat(path, '\n', label, ' ', bytes, '\n'), fingerprint_);
+    }
+}
+
+std::string FileSource::path(size_t i) const {
+    const std::string& path = files_[i].path;
+    return path.starts_with('/') ? path : within(root_, path);
+}
+std::string FileSource::name(size_t i) const { return printable(path(i)); }
+uint64_t FileSource::key(size_t i) const { return hash_bytes(files_[i].path); }
+
+void FileSource::read(size_t i, std::vector<uint8_t>& bytes) const try {
+    const StoragePtr file = open_local(path(i));
+    if (file->size() > kMaxSample)
+        fail(name(i), ": ", file->size(), " bytes; the limit is ", kMaxSample);
+    LargeImage::expect_encoded(file->size());
+    bytes.resize(file->size());
+    file->read(0, bytes);
+} catch (const Error& error) {
+    // One image may be removed. Where its folder is gone, a disk or a mount is.
+    std::error_code none;
+    if (fs::exists(fs::path(path(i)).parent_path(), none)) throw;
+    throw Unreachable(cat(error.what(), ", and its folder is gone"));
+}
+
 namespace {
 
 constexpr size_t kMaxNames = 1'000'000;  // of a pattern
 
-// The alternatives of one pair of braces; the inside itself where it is neither a range nor a list.
+// What one pair of braces stands for; the inside itself if it is neither a range nor a list.
 Names alternatives(const std::string& inside) {
     const size_t dots = inside.find("..");
     if (dots == std::string::npos) return split(inside, ',');
@@ -45,7 +197,8 @@ const std::pair<Split, Names> kSplitNames[] = {
     {Split::val, {"val", "valid", "validation", "validate", "dev", "eval", "evaluation"}},
     {Split::test, {"test", "testing", "t10k"}}};
 
-// Of a word in any case, also with "set", a year or a number behind it: "Testing", "train2017".
+// The part of a set that a word names, in any case. "set", a year or a number may follow the word:
+// "Testing", "test_set", "train2017".
 Split split_of(std::string word) {
     word = lower_case(std::move(word));
     const auto trim = [&](const char* end) { word.erase(word.find_last_not_of(end) + 1); };
@@ -56,8 +209,8 @@ Split split_of(std::string word) {
     return Split::none;
 }
 
-// Of the first kind above that a word of the name says: "imagenet-train2_01.tar" has the words
-// imagenet, train2, 01 and tar.
+// The part that a word of the name names; the first in the order of Split if several do.
+// "imagenet-train2_01.tar" has the words imagenet, train2, 01 and tar.
 Split split_in(const std::string& name) {
     Split split = Split::none;
     std::string word;
@@ -72,7 +225,7 @@ Split split_in(const std::string& name) {
     return split;
 }
 
-// Sorted, each once. Of a file and the same one gzipped, the file.
+// Sorted, without duplicates, and without NAME.gz if NAME is there.
 Names once(Names names) {
     std::ranges::sort(names);
     names.erase(std::unique(names.begin(), names.end()), names.end());
@@ -100,7 +253,7 @@ Names shards_in(const std::string& folder) {
     return once(std::move(shards));
 }
 
-// Whether a set could be in the folder; an empty one, or one of texts, does not count.
+// Whether the folder holds images or shards.
 bool holds_data(const std::string& folder) {
     return has_images(folder) || !shards_in(folder).empty();
 }

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <memory>
 
-#include "data/bytes.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
@@ -22,7 +22,6 @@ std::span<const uint8_t> StorageStream::next() {
     bytes_.resize(n);
     storage_->read(at_, bytes_);
     at_ += n;
-    storage_->expect(at_, std::min<uint64_t>(8 * block_, storage_->size() - at_));
     return bytes_;
 }
 

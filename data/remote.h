@@ -1,12 +1,12 @@
-// remote.h — storage at http://, https:// and s3:// URLs, fetched ahead over several connections.
+// remote.h — storages at http://, https:// and s3:// URLs, fetched whole and ahead of need.
 //
-//   expect() ─► pieces wanted ─┐                         ┌─► cache on disk ─┐
-//   read() ──► pieces urgent ──┴─► threads, one request ─┴─► server ────────┴─► pieces
-//              (first)             each at a time                               (bounded memory)
+//   prepare() ─► queue, in the order of reading ─┐
+//   read() ────► urgent, before the queue ───────┴─► threads ─► KEY.part ─► KEY ─► read()
 //
-// A piece is a part of an object that is fetched by one request: what was expected, rounded to
-// granules, with its neighbours where they are wanted too. Pieces that are here stay until their
-// memory is needed; what was not read for longest goes first.
+// Both files are in FOLDER/convoy-shards. KEY is the SHA-256 of URL, version (ETag) and size. Only
+// complete files are read. A part that was left behind is continued. Several processes may share
+// the folder: the part is locked by the one that fetches it. The next file waits until there is
+// room. Files that this process will not read soon make room, the least recently read one first.
 #pragma once
 
 #include <memory>
@@ -18,26 +18,25 @@
 namespace convoy {
 
 struct RemoteOptions {
-    std::string cache = {};                // folder of the cache on disk (block_cache.h); "": none
-    uint64_t cache_bytes = 10ull << 30;    // that it may take
-    uint64_t memory_bytes = 256ull << 20;  // for pieces, on the way or here
-    int connections = 24;                  // at a time
-    double patience = 60;  // seconds for which a request is tried again before it is an error
-    long stall = 10;       // seconds without data after which it is
+    std::string cache = {};              // folder; "": the user's (cache_folder)
+    uint64_t cache_bytes = 10ull << 30;  // that the files in it may take
+    int connections = 8;                 // files on the way at a time
+    double patience = 60;  // seconds without a byte until a request that fails is an error
+    long stall = 10;       // seconds without data until a request has failed
 };
 
-// The connections and the cache that all storages opened by it share.
+// The connections and the folder that all its storages share.
 class Remote {
  public:
-    // The log hears when a server fails and when it is back; it must outlive the storages.
+    // The log hears when a server fails and when it is back. It must outlive the storages.
     Remote(const RemoteOptions& options, Log& log);
 
-    // Contacts nobody: that there is no such object becomes an Error of the first size() or read().
-    // Throws Error for what is no URL that can be read, and where the cache cannot be used.
-    std::shared_ptr<const Storage> open(const std::string& url) const;
+    // Contacts no server: a missing object becomes an Error of the first size() or read(). Throws
+    // Error for a text that is no URL, and for a folder that cannot be written.
+    StoragePtr open(const std::string& url) const;
 
  private:
-    std::shared_ptr<class RangeFetcher> fetcher_;
+    std::shared_ptr<class RemoteFetcher> fetcher_;
 };
 
 }  // namespace convoy

@@ -102,6 +102,41 @@ void ShardSource::expect(size_t i) const {
     shards_[shard].storage->expect(index.offsets[sample], index.lengths[sample]);
 }
 
+// The bytes of the shards that are read at a time are largest as a visit begins.
+static void check_room(const std::vector<Shard>& shards, const std::vector<Visit>& visits) {
+    uint64_t bytes = 0, most = 0, room = UINT64_MAX;
+    for (size_t i = 0, oldest = 0; i < visits.size(); ++i) {
+        const Storage& storage = *shards[visits[i].shard].storage;
+        room = std::min(room, storage.room());
+        bytes += storage.size();
+        while (visits[oldest].end <= visits[i].begin)
+            bytes -= shards[visits[oldest++].shard].storage->size();
+        most = std::max(most, bytes);
+    }
+    if (most > room)
+        fail("the shards that are read at a time have ", bytes_text(double(most)),
+             ", more than --cache may hold: give --cache DIR:", (most >> 20) + 1,
+             "M or more, or shuffle fewer images at a time with --shuffle window=N");
+}
+
+void ShardSource::plan(std::vector<Visit> visits, uint64_t position) const {
+    for (size_t s = 0; visits.empty() && s < shards_.size(); ++s)
+        visits.push_back(
+            {s, shard_begins_[s], s + 1 < shards_.size() ? shard_begins_[s + 1] : size()});
+    std::lock_guard lock(mutex_);
+    check_room(shards_, visits);
+    for (; passed_ < visits_.size(); ++passed_) shards_[visits_[passed_].shard].storage->finish();
+    visits_ = std::move(visits), passed_ = 0;
+    while (passed_ < visits_.size() && visits_[passed_].end <= position) ++passed_;
+    for (size_t i = passed_; i < visits_.size(); ++i) shards_[visits_[i].shard].storage->prepare();
+}
+
+void ShardSource::pass(uint64_t position) const {
+    std::lock_guard lock(mutex_);
+    for (; passed_ < visits_.size() && visits_[passed_].end <= position; ++passed_)
+        shards_[visits_[passed_].shard].storage->finish();
+}
+
 uint64_t ShardSource::bytes(size_t i) const {
     const auto [shard, sample] = place(i);
     return shards_[shard].index.lengths[sample];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ class ShardSource final : public Source {
     // The bytes are compared with the checksum of the index.
     void read(size_t i, std::vector<uint8_t>& bytes) const override;
     void expect(size_t i) const override;
+    void plan(std::vector<Visit> visits, uint64_t position) const override;
+    void pass(uint64_t position) const override;
     uint64_t fingerprint() const override { return fingerprint_; }
     uint64_t bytes(size_t i) const override;
     uint64_t key(size_t i) const override;
@@ -37,6 +40,9 @@ class ShardSource final : public Source {
  private:
     std::vector<Shard> shards_;  // their label_of is empty: labels_ has it
     uint64_t fingerprint_;
+    mutable std::mutex mutex_;           // guards what follows
+    mutable std::vector<Visit> visits_;  // of the epoch
+    mutable size_t passed_ = 0;          // visits that are over
 };
 
 }  // namespace convoy

@@ -84,17 +84,6 @@ class LocalFile final : public Storage {
         if (is_of_system(error)) throw Unreachable(why);
         fail(why);
     }
-    // The error number; -1 where the end comes first.
-    static int read_from(int file, uint64_t offset, std::span<uint8_t> bytes) {
-        while (!bytes.empty()) {
-            const ssize_t n =
-                tried([&] { return pread(file, bytes.data(), bytes.size(), off_t(offset)); });
-            if (n <= 0) return n < 0 ? errno : -1;
-            bytes = bytes.subspan(size_t(n));
-            offset += uint64_t(n);
-        }
-        return 0;
-    }
 
     const std::string path_;
     const int file_;
@@ -118,6 +107,25 @@ class Memory final : public Storage {
 };
 
 }  // namespace
+
+int read_from(int file, uint64_t offset, std::span<uint8_t> bytes) {
+    while (!bytes.empty()) {
+        const ssize_t n =
+            tried([&] { return pread(file, bytes.data(), bytes.size(), off_t(offset)); });
+        if (n <= 0) return n < 0 ? errno : -1;
+        bytes = bytes.subspan(size_t(n));
+        offset += uint64_t(n);
+    }
+    return 0;
+}
+
+std::string cache_folder(const std::string& given) {
+    if (!given.empty()) return given;
+    const std::string cache = environment_variable("XDG_CACHE_HOME");
+    if (!cache.empty()) return cache + "/convoy";
+    const std::string home = environment_variable("HOME");
+    return home.empty() ? "" : home + "/.cache/convoy";
+}
 
 StoragePtr open_local(const std::string& path) { return std::make_shared<LocalFile>(path); }
 

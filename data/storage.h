@@ -38,9 +38,14 @@ class Storage {
     // storage and the offset where they cannot be read, or the end comes first. May be called by
     // many threads at once.
     virtual void read(uint64_t offset, std::span<uint8_t> bytes) const = 0;
-    // A hint that this part will be read soon, so that what is far away can be fetched meanwhile.
-    // Neither blocks nor throws.
+    // Hints; they neither block nor throw. This part will be read soon (of a file on another rank).
     virtual void expect(uint64_t /*offset*/, uint64_t /*length*/) const {}
+    // The whole file will be read, after those that were prepared before (of a file at a URL) …
+    virtual void prepare() const {}
+    // … and has been read.
+    virtual void finish() const {}
+    // Bytes that all storages of this kind may occupy on this machine.
+    virtual uint64_t room() const { return UINT64_MAX; }
 
  private:
     const std::string name_;
@@ -50,6 +55,11 @@ using StoragePtr = std::shared_ptr<const Storage>;
 
 // A file of this machine. Throws Error where it cannot be opened or is not a file.
 StoragePtr open_local(const std::string& path);
+// Fills `bytes` from an open file. Returns 0, the error number, or -1 where the file ends before.
+int read_from(int file, uint64_t offset, std::span<uint8_t> bytes);
+
+// The folder for copies and indexes: `given`, else ~/.cache/convoy; "" without a home.
+std::string cache_folder(const std::string& given);
 
 // A path, or a URL (remote.h). Throws Error for a file that cannot be opened, and for what is no
 // URL; nobody is contacted.

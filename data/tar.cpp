@@ -9,8 +9,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "data/files.h"
 #include "data/index.h"
+#include "data/places.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 

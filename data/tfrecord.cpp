@@ -9,12 +9,12 @@
 //   Feature { bytes_list = 1: { value = 1 }   float_list = 2   int64_list = 3: { value = 1 } }
 //
 // By hand, not by protobuf's library: an index needs to know where in the file the image begins.
-#include <cstring>
 #include <optional>
 #include <string_view>
 
 #include "data/crc32c.h"
 #include "data/records.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 
@@ -22,13 +22,6 @@ namespace convoy {
 namespace {
 
 using Bytes = std::span<const uint8_t>;
-
-template <class T>
-T little(Bytes bytes, size_t at) {
-    T value;
-    std::memcpy(&value, bytes.data() + at, sizeof value);
-    return value;
-}
 
 struct Damaged {};  // within a message; caught below
 
@@ -146,7 +139,7 @@ void take_example(Bytes data, uint64_t offset, const Findings& findings) {
 }  // namespace
 
 bool begins_tfrecord(Bytes head) {
-    return head.size() >= 12 && little<uint32_t>(head, 8) == masked_crc32c(head.first(8));
+    return head.size() >= 12 && little_endian(head, 8) == masked_crc32c(head.first(8));
 }
 
 void scan_tfrecord(ByteStream& stream, const Findings& findings) {
@@ -157,7 +150,7 @@ void scan_tfrecord(ByteStream& stream, const Findings& findings) {
         pieces.take(12, header);
         if (header.empty()) return;
         if (header.size() < 12) return findings.fault(at, "truncated in the header of a record");
-        const uint64_t length = little<uint64_t>(header, 0);
+        const uint64_t length = ByteReader{header}.number<uint64_t>();
         if (!begins_tfrecord(header))
             return findings.fault(at,
                                   "the checksum of a record's length is wrong: the rest of the "
@@ -168,7 +161,7 @@ void scan_tfrecord(ByteStream& stream, const Findings& findings) {
         pieces.take(length, data);
         pieces.take(4, checksum);
         if (checksum.size() < 4) return findings.fault(at, "truncated within a record");
-        if (little<uint32_t>(checksum, 0) != masked_crc32c(data))
+        if (little_endian(checksum, 0) != masked_crc32c(data))
             findings.fault(at, "the checksum of the record is wrong");
         else
             take_example(data, at + 12, findings);

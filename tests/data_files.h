@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/source.h"
+#include "data/dataset.h"
 #include "support.h"
 
 using Bytes = std::vector<uint8_t>;

@@ -52,7 +52,7 @@ http {
         listen 127.0.0.1:$port; listen 127.0.0.1:$((port + 1)) ssl;
         ssl_certificate $work/ca; ssl_certificate_key $work/key;
         root $work/www;
-        location /slow/ { alias $work/www/; limit_rate 60k; }
+        location /slow/ { alias $work/www/; limit_rate 100k; }
         location /private/ { alias $work/www/; auth_basic x; auth_basic_user_file $work/users; }
     }
 }
@@ -72,8 +72,8 @@ train() { # name, then options: into $work/name, its output in $work/name.txt
         --out "$work/$name" "$@" >"$work/$name.txt" 2>&1
 }
 losses() { grep -o '"loss":[^,}]*' "$work/$1/log.jsonl"; }
-same() { # name: trained to the losses of the local files
-    [ "$(losses "$1")" = "$(losses local)" ] || fail "$1: other losses than from local files" "$work/$1.txt"
+same() { # name: trained to the losses of the local files, or of the run $2
+    [ "$(losses "$1")" = "$(losses "${2:-local}")" ] || fail "$1: other losses than from local files" "$work/$1.txt"
 }
 refused() { # name, pattern in its error, then options
     local name=$1 pattern=$2
@@ -113,9 +113,10 @@ same password
 http_proxy=http://127.0.0.1:9 refused proxy "127.0.0.1 port 9" --data "http://localhost.invalid:$port/$shards"
 echo "remote: what is wrong is named, and no password"
 
-# Killed in the middle of a slow epoch, and back a moment later.
+# Killed in the middle of a slow epoch, and back a moment later. Eight shards come at once; four are left.
+train window --shuffle window=120 --data "$work/local-files/$shards" || fail "training in windows" "$work/window.txt"
 : >"$work/killed.txt"
-train killed --data "http://127.0.0.1:$port/slow/$shards" &
+train killed --shuffle window=120 --data "http://127.0.0.1:$port/slow/$shards" &
 job=$!
 within 30 grep -q "step 3/" "$work/killed.txt" || fail "it does not begin" "$work/killed.txt"
 kill -KILL "$nginx_pid"
@@ -124,7 +125,7 @@ within 20 grep -q "trying again" "$work/killed.txt" || fail "it does not notice 
 start_nginx
 wait $job || fail "it does not survive that the server was away" "$work/killed.txt"
 holds "answers again after" "$work/killed.txt" "the log"
-same killed
+same killed window
 echo "remote: a server that was killed and came back changes nothing"
 
 # S3. moto checks signatures from the 17th call on.

@@ -1,5 +1,5 @@
 // test_check_data.cpp — the report on a data set's files, and the table of the pipeline's stages.
-#include "src/cli/check_data.h"
+#include "data/check_data.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -42,7 +42,6 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
     CHECK(parse({}).config.augment == Augment::resize);  // of the generated set
     CHECK(parse({"--data", "flowers"}).config.augment == Augment::crop);
     CHECK(get_option(parse({}).config, "augment") == "resize,flip");
-    CHECK(get_option(parse({"--generated", "music"}).config, "augment") == "resize");
     CHECK(parse({"--augment", "crop"}).config.augment == Augment::crop);
     CHECK(parse({}, {{"CONVOY_BUCKET", "512K"}}).config.bucket.bytes == 512 * 1024);
     CHECK(parse({"--cache-decoded", "4M"}).config.cache_decoded.bytes == 4 << 20);

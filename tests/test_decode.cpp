@@ -236,6 +236,13 @@ TEST_CASE("alpha of a TIFF is ignored: colours are those of the file") {
             CHECK(decoded(tiff(is_big, 2, kind, pixels)).pixels == Bytes{200, 100, 50, 10, 20, 30});
 }
 
+TEST_CASE("colours of a TIFF that were multiplied by alpha are divided by it, as in Pillow") {
+    const Bytes pixels = {200, 100, 50, 0, 10, 20, 30, 128, 9, 8, 7, 255, 90, 60, 1, 60};
+    for (const bool is_big : {false, true})
+        CHECK(decoded(tiff(is_big, 4, 1, pixels)).pixels ==
+              Bytes{0, 0, 0, 19, 39, 59, 9, 8, 7, 255, 255, 4});
+}
+
 TEST_CASE("a JPEG read at a half, a quarter, an eighth: its size, near the mean of its pixels") {
     const Bytes bytes = encoded(".jpg", 201, 330, {cv::IMWRITE_JPEG_QUALITY, 95});
     const Image whole = decoded(bytes);

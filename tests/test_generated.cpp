@@ -6,8 +6,7 @@
 #include <cmath>
 #include <thread>
 
-#include "data/mel.h"
-#include "data/music.h"
+#include "data/dataset.h"
 #include "pictures.h"
 #include "src/base/check.h"
 #include "support.h"
@@ -166,65 +165,5 @@ TEST_CASE("a generated sample is a JPEG, the same at every read, from many threa
             error +=
                 std::abs(double(image.pixels[at]) - drawn.pixels[at]) / double(drawn.pixels.size());
         CHECK(error < 25);  // of 255; colour noise is what JPEG drops first
-    }
-}
-
-TEST_CASE(
-    "generated music: ten kinds of grey segments, the same at every read, told by their form") {
-    const DataSet set = open({.generated = 600, .music = true, .seed = 3});
-    const auto& kinds = music_kinds();
-    CHECK(kinds.size() == 10);
-    CHECK(set.train->classes() == kinds);
-    CHECK(set.train->size() == 500);
-    CHECK(set.val->size() == 100);
-    std::vector<uint8_t> bytes, again;
-    set.train->read(7, bytes), set.train->read(7, again);
-    CHECK(bytes == again);
-    const Image image = decoded(bytes, "music", 1);
-    CHECK((image.H == 80 && image.W == 80));
-    CHECK(image.pixels == draw_music(7, 3, 7).pixels);
-    CHECK(draw_music(7, 3, 7).pixels != draw_music(7, 3, 17).pixels);
-    CHECK(set.train->fingerprint() != open({.generated = 600}).train->fingerprint());
-    const DataSet two = open({.classes = {"waltz", "drone"}, .generated = 60, .music = true});
-    CHECK(two.train->classes() == std::vector<std::string>{"waltz", "drone"});
-    CHECK_THROWS_WITH_AS(open({.classes = {"circle"}, .music = true}),
-                         doctest::Contains("no class 'circle'"), Error);
-    // Loudness is drawn alike for all kinds, so the mean grey of a segment says little: the nearest
-    // of the kinds' means, of 30 segments each, is right for far less than all of the next 30.
-    std::vector<double> means(10, 0);
-    int right = 0;
-    for (uint64_t i = 0; i < 600; ++i) {
-        double mean = 0;
-        for (const uint8_t grey : draw_music(int(i % 10), 1, i).pixels) mean += grey / 6400.0;
-        if (i < 300)
-            means[i % 10] += mean / 30;
-        else
-            right +=
-                std::ranges::min_element(means, {}, [&](double m) { return std::abs(m - mean); }) -
-                    means.begin() ==
-                std::ptrdiff_t(i % 10);
-    }
-    CHECK(right < 150);
-}
-
-TEST_CASE("generated music: a theremin's tone is where the mel formula has it") {
-    // Its one tone of 440 to 831 Hz swings by 5 bands: the brightest band of each frame lies within
-    // that, and moves.
-    const auto row = [](double hertz) {
-        return 80 - 81 * std::log(1 + hertz / 700) / std::log(1 + 11025.0 / 700);
-    };
-    for (uint64_t i = 0; i < 20; ++i) {
-        const Image image = draw_music(8, 5, i);
-        int lowest = 0, highest = 79;
-        for (int frame = 0; frame < 80; ++frame) {
-            int best = 0;
-            for (int y = 0; y < 80; ++y)
-                if (image.pixels[size_t(y * 80 + frame)] > image.pixels[size_t(best * 80 + frame)])
-                    best = y;
-            lowest = std::max(lowest, best), highest = std::min(highest, best);
-        }
-        CHECK(lowest <= row(440) + 6);
-        CHECK(highest >= row(831) - 6);
-        CHECK(lowest - highest >= 5);
     }
 }

@@ -645,3 +645,61 @@ TEST_CASE("a kept source hands out what does not decode as it is") {
     REQUIRE(reasons.size() == 1);
     CHECK(reasons[0].find("sample 2: truncated") != std::string::npos);
 }
+
+// Records what the loader tells of its plans.
+struct PlannedSource final : Source {
+    explicit PlannedSource(size_t n) : images(pictures(n)) {
+        classes_ = images->classes();
+        for (size_t i = 0; i < n; ++i) labels_.push_back(images->label(i));
+        shard_begins_ = {0, n / 4, n / 2};
+    }
+    std::string name(size_t i) const override { return images->name(i); }
+    void read(size_t i, std::vector<uint8_t>& bytes) const override { images->read(i, bytes); }
+    uint64_t fingerprint() const override { return 0; }
+    void plan(std::vector<Visit> visits, uint64_t position) const override {
+        std::lock_guard lock(mutex);
+        plans.emplace_back(std::move(visits), position);
+    }
+    void pass(uint64_t position) const override {
+        std::lock_guard lock(mutex);
+        passed = std::max(passed, position);
+        is_early = is_early || position > released;
+    }
+    std::shared_ptr<const Source> images;
+    mutable std::mutex mutex;
+    mutable std::vector<std::pair<std::vector<Visit>, uint64_t>> plans;
+    mutable uint64_t passed = 0, released = 0;
+    mutable bool is_early = false;
+};
+
+TEST_CASE("the source hears of each epoch's order, and of positions once their batches are back") {
+    const auto source = std::make_shared<PlannedSource>(40);
+    LoaderOptions options{.batch = 4, .shares = {1}, .threads = 2, .window = 6};
+    Rig rig(source, options);
+    for (const uint32_t epoch : {0u, 1u}) {
+        const int64_t consumed = epoch == 0 ? 0 : 8;
+        source->released = source->passed = uint64_t(consumed);
+        rig->start(epoch, consumed);
+        {
+            std::lock_guard lock(source->mutex);
+            REQUIRE(source->plans.size() == epoch + 1);
+            const Order order(source->shard_sizes(), 6, small().seed, epoch);
+            CHECK(source->plans[epoch].first == order.visits());
+            CHECK(source->plans[epoch].second == uint64_t(consumed));
+        }
+        while (Batch* batch = rig->next()) {
+            {
+                std::lock_guard lock(source->mutex);
+                source->released += uint64_t(batch->global_wanted);
+            }
+            rig->release(batch);
+        }
+        CHECK(source->passed == 32);  // as the last step began, the two before it were on the way
+        CHECK(!source->is_early);
+    }
+    // Validation reads one shard after the other: no visits.
+    options.training = false;
+    Rig validation(source, options);
+    validation->start(0, 0);
+    CHECK(source->plans.back().first.empty());
+}

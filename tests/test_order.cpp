@@ -130,6 +130,32 @@ TEST_CASE("with a window the shards come whole, in another order, and samples mo
     CHECK(orders.size() > 5);
 }
 
+TEST_CASE(
+    "visits hold every position at which a shard's samples are read, in the order of reading") {
+    const std::vector<uint64_t> shards = {5, 0, 3, 9, 1, 7};
+    for (const uint64_t window : {0, 1, 4, 100})
+        for (const uint32_t epoch : {0u, 1u}) {
+            CAPTURE(window);
+            const Order order(shards, window, 3, epoch);
+            const std::vector<Visit> visits = order.visits();
+            REQUIRE(visits.size() == 5);  // one shard is empty
+            CHECK(std::ranges::is_sorted(visits, {}, &Visit::begin));
+            std::vector<uint64_t> begins(shards.size() + 1, 0);
+            std::partial_sum(shards.begin(), shards.end(), begins.begin() + 1);
+            for (uint64_t i = 0; i < 25; ++i) {
+                const auto visit = std::ranges::find_if(visits, [&](const Visit& one) {
+                    return order(i) >= begins[one.shard] && order(i) < begins[one.shard + 1];
+                });
+                REQUIRE(visit != visits.end());
+                CHECK((i >= visit->begin && i < visit->end));
+                CHECK(visit->end <= 25);
+                if (window > 0)  // no longer than its samples and the window at both ends
+                    CHECK(visit->end - visit->begin <= shards[visit->shard] + 2 * (window - 1));
+            }
+        }
+    CHECK(Order(std::vector<uint64_t>{}, 0, 1, 0).visits().empty());
+}
+
 TEST_CASE("--shuffle is full or a window") {
     CHECK(parse_shuffle("full") == 0);
     CHECK(parse_shuffle("window=1000") == 1000);

@@ -1,5 +1,5 @@
 // test_pack_data.cpp — `trainer pack`: the same images as folders, lists, tar and TFRecord.
-#include "src/cli/pack_data.h"
+#include "data/pack_data.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "data/check_data.h"
 #include "data/crc32c.h"
 #include "data/decode.h"
 #include "data/places.h"
@@ -11,7 +12,6 @@
 #include "data_files.h"
 #include "golden.h"
 #include "golden_shards.h"
-#include "src/cli/check_data.h"
 #include "support.h"
 
 using namespace convoy;

@@ -1,5 +1,5 @@
 // test_source.cpp — folders as users have them, and the errors for those that cannot be used.
-#include "data/source.h"
+#include "data/dataset.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
-#include "data/files.h"
 #include "pictures.h"
 #include "tests/process.h"
 
@@ -46,12 +46,14 @@ struct Told {
 
 std::string tool() { return (fs::path(trainer_path()).parent_path() / "spectrograms").string(); }
 
-Told convert(const TempDir& folder, const std::string& out = "out") {
+Told run_tool(const TempDir& folder, const std::string& words) {
     const std::string told = folder / "told";
-    const std::string line =
-        cat(tool(), " ", folder / "in", " ", folder / out, " >", told, " 2>&1");
-    const int status = std::system(line.c_str());
+    const int status = std::system(cat(tool(), " ", words, " >", told, " 2>&1").c_str());
     return {WEXITSTATUS(status), read_file(told)};
+}
+
+Told convert(const TempDir& folder, const std::string& out = "out") {
+    return run_tool(folder, cat(folder / "in", " ", folder / out));
 }
 
 Image picture(const std::string& path) {
@@ -135,4 +137,70 @@ TEST_CASE("spectrograms: damaged and short files are named and left out, the oth
     fs::remove(folder / "in/stray.wav");
     write(folder / "in/a/twice.wav", good), write(folder / "in/a/twice.WAV", good);
     CHECK(convert(folder, "none").text.find("would have the same name") != std::string::npos);
+}
+
+TEST_CASE("spectrograms: made-up music has ten kinds, told by their form, the same for a seed") {
+    if (!fs::exists(tool())) return;
+    TempDir folder;
+    const Told told = run_tool(folder, cat("--music ", folder / "music", " 600 1"));
+    INFO(told.text);
+    REQUIRE(told.status == 0);
+    std::vector<std::string> kinds;
+    for (const auto& entry : fs::directory_iterator(folder / "music"))
+        kinds.push_back(entry.path().filename());
+    REQUIRE(kinds.size() == 10);
+    CHECK(run_tool(folder, cat("--music ", folder / "again", " 10 1")).status == 0);
+    CHECK(run_tool(folder, cat("--music ", folder / "other", " 10 2")).status == 0);
+    CHECK(run_tool(folder, cat("--music ", folder / "music", " 10")).status == 1);
+    CHECK(run_tool(folder, cat("--music ", folder / "bad", " 1e9")).status == 1);
+    // Loudness is drawn alike for all kinds, so the mean grey of a segment says little: the nearest
+    // of the kinds' means, of 30 segments each, is right for far less than all of the next 30.
+    std::vector<std::vector<double>> greys;  // by kind
+    for (const std::string& kind : kinds) {
+        std::vector<std::string> files;
+        for (const auto& entry : fs::directory_iterator(folder / cat("music/", kind)))
+            files.push_back(entry.path());
+        std::ranges::sort(files);
+        REQUIRE(files.size() == 60);
+        greys.emplace_back();
+        for (const std::string& file : files) {
+            const Image image = picture(file);
+            REQUIRE((image.H == 80 && image.W == 80));
+            double sum = 0;
+            for (const uint8_t grey : image.pixels) sum += grey / 6400.0;
+            greys.back().push_back(sum);
+        }
+        const std::string name = cat(kind, "/", fs::path(files[0]).filename().string());
+        CHECK(read_file(files[0]) == read_file(folder / cat("again/", name)));
+        CHECK(read_file(files[0]) != read_file(folder / cat("other/", name)));
+    }
+    const auto mean = [&](size_t kind) {
+        return std::accumulate(greys[kind].begin(), greys[kind].begin() + 30, 0.0) / 30;
+    };
+    int right = 0;
+    for (size_t kind = 0; kind < 10; ++kind)
+        for (size_t i = 30; i < 60; ++i) {
+            size_t best = 0;
+            for (size_t k = 1; k < 10; ++k)
+                if (std::abs(mean(k) - greys[kind][i]) < std::abs(mean(best) - greys[kind][i]))
+                    best = k;
+            right += best == kind;
+        }
+    CHECK(right < 150);
+    // A theremin's one tone of 440 to 831 Hz swings by 5 bands: the brightest band of each frame
+    // lies within that, and moves.
+    for (const auto& entry : fs::directory_iterator(folder / "music/theremin")) {
+        const Image image = picture(entry.path());
+        int lowest = 0, highest = 79;
+        for (int frame = 0; frame < 80; ++frame) {
+            int best = 0;
+            for (int y = 0; y < 80; ++y)
+                if (image.pixels[size_t(y * 80 + frame)] > image.pixels[size_t(best * 80 + frame)])
+                    best = y;
+            lowest = std::max(lowest, best), highest = std::min(highest, best);
+        }
+        CHECK(lowest <= row_of_sine(440) + 6);
+        CHECK(highest >= row_of_sine(831) - 6);
+        CHECK(lowest - highest >= 5);
+    }
 }

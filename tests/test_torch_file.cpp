@@ -214,6 +214,12 @@ TEST_CASE("torch files: cut short or changed anywhere, a file is an error or has
     std::string bad = good;
     bad[good.find("m/data/0") + 9] ^= 1;
     CHECK(has(bad, "'m/data/0' is damaged"));
+    bad = good;
+    bad[good.rfind("m/data.pkl") - 36] = 8;  // its compression, in the directory
+    CHECK(has(bad, "'m/data.pkl' is damaged"));
+    bad = good;
+    bad[good.rfind("m/data.pkl") - 4] ^= 1;  // where its header lies
+    CHECK(has(bad, "'m/data.pkl' is damaged"));
     CHECK(has(zip_of({{"a.txt", ""}}), "not one that torch.save wrote"));
     CHECK(has(zip_of({{"m/data.pkl", ""}, {"m/byteorder", "big"}}), "big-endian"));
     CHECK(has(zip_of({{"m/data.pkl", pickled_dict(pickled_tensor("w", {1}, {1}))}}),

@@ -1,6 +1,7 @@
 // spectrograms.cpp — sound files to images to train on: FOLDER/CLASS/NAME.wav (au, flac) becomes
-// OUT/CLASS/NAME-0.png, NAME-1.png, …: log-mel segments (data/mel.h) of all channels' mean, one
-// after the other; the rest at the end is dropped. `make spectrograms` builds it.
+// OUT/CLASS/NAME-0.png, NAME-1.png, …: log-mel segments (tools/mel.h) of all channels' mean, one
+// after the other; the rest at the end is dropped. With --music OUT it makes such images of made-up
+// music (tools/music.h): OUT/KIND/00000.png, … `make spectrograms` builds it.
 #include <fftw3.h>
 #include <fmt/format.h>
 #include <sndfile.h>
@@ -14,9 +15,11 @@
 #include <thread>
 
 #include "data/decode.h"
-#include "data/mel.h"
 #include "data/parallel.h"
 #include "src/base/check.h"
+#include "src/base/number.h"
+#include "tools/mel.h"
+#include "tools/music.h"
 
 namespace fs = std::filesystem;
 using namespace convoy;
@@ -73,6 +76,13 @@ Image segment(const float* samples, int rate, fftwf_plan plan) {
     return image;
 }
 
+void write(const std::string& name, const Image& image) {
+    const std::vector<uint8_t> png = encoded(image, ".png");
+    std::ofstream file(name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(png.data()), std::streamsize(png.size()));
+    if (!file.flush()) throw std::runtime_error("cannot write " + name + ": is the disk full?");
+}
+
 // Returns the number of segments, of files NAME-0.png and so on.
 int convert(const fs::path& sound, const std::string& name, fftwf_plan plan) {
     int rate = 0, segments = 0;
@@ -81,10 +91,7 @@ int convert(const fs::path& sound, const std::string& name, fftwf_plan plan) {
     if (mono.size() < kNeeds) fail("it is shorter than a segment of ", kNeeds, " samples");
     fs::create_directories(fs::path(name).parent_path());
     for (size_t at = 0; at + kNeeds <= mono.size(); at += kStep, ++segments) {
-        const std::vector<uint8_t> png = encoded(segment(&mono[at], rate, plan), ".png");
-        std::ofstream file(cat(name, "-", segments, ".png"), std::ios::binary);
-        file.write(reinterpret_cast<const char*>(png.data()), std::streamsize(png.size()));
-        if (!file.flush()) throw std::runtime_error("cannot write " + name + ": is the disk full?");
+        write(cat(name, "-", segments, ".png"), segment(&mono[at], rate, plan));
     }
     return segments;
 }
@@ -106,9 +113,27 @@ std::map<std::string, fs::path> list_sounds(const fs::path& folder, const fs::pa
     return sounds;
 }
 
-void run(const fs::path& folder, const fs::path& out) {
+void make_empty(const fs::path& out) {
     if (fs::exists(out) && !fs::is_empty(out))
         fail(out.string(), " holds files already: remove it, or name another folder");
+}
+
+// `count` images of made-up music, the kinds in turns.
+void make_music(const fs::path& out, int count, uint64_t seed) {
+    make_empty(out);
+    const std::vector<std::string>& kinds = music_kinds();
+    for (const std::string& kind : kinds) fs::create_directories(out / kind);
+    for_each_parallel(size_t(count), int(std::max(1u, std::thread::hardware_concurrency())),
+                      [&](size_t i) {
+                          const size_t kind = i % kinds.size();
+                          write(fmt::format("{}/{}/{:05}.png", out.string(), kinds[kind], i),
+                                draw_music(int(kind), seed, i));
+                      });
+    fmt::print("{} segments of {} kinds of music in {}\n", count, kinds.size(), out.string());
+}
+
+void run(const fs::path& folder, const fs::path& out) {
+    make_empty(out);
     const auto listed = list_sounds(folder, out);
     const std::vector<std::pair<std::string, fs::path>> sounds(listed.begin(), listed.end());
     std::vector<std::string> faults(sounds.size());
@@ -136,8 +161,18 @@ void run(const fs::path& folder, const fs::path& out) {
 
 int main(int count, char** words) {
     try {
-        if (count != 3) fail("usage: spectrograms FOLDER OUT");
-        run(words[1], words[2]);
+        const bool is_music = count > 2 && std::string_view(words[1]) == "--music";
+        const auto number = [&](int i, long none) {
+            const auto n = i < count ? to_number<long>(words[i]) : none;
+            if (!n || *n < 0 || *n > 1'000'000) fail(words[i], " is no number up to 1000000");
+            return *n;
+        };
+        if (is_music && count < 6)
+            make_music(words[2], int(number(3, 3000)), uint64_t(number(4, 0)));
+        else if (count == 3 && !is_music)
+            run(words[1], words[2]);
+        else
+            fail("usage: spectrograms FOLDER OUT, or spectrograms --music OUT [COUNT [SEED]]");
     } catch (const std::exception& error) {
         fmt::print(stderr, "error: {}\n", error.what());
         return 1;

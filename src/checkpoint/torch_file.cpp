@@ -12,6 +12,7 @@
 #include <memory>
 #include <set>
 
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/pickle.h"
@@ -59,6 +60,50 @@ class ZipFile {
     const std::unique_ptr<archive, int (*)(archive*)> zip_;
     archive_entry* entry_ = nullptr;
 };
+
+// libarchive believes the header in front of each member. The directory at the end of the file must
+// say the same about compression, or the file is damaged.
+//
+//   end        "PK\5\6", …, 12: size of the directory (4), 16: its offset (4)
+//   directory  for each member "PK\1\2", …, 10: compression (2), …, 28: length of name (2), of
+//   extra
+//              fields (2), of a comment (2), …, 42: offset of the member's header (4), 46: name
+//   header     "PK\3\4", …, 8: compression (2)
+//
+// Files above 4 GB have their offsets elsewhere (zip64) and are not checked.
+void check_directory(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    const uint64_t size = std::filesystem::file_size(path);
+    const auto bytes = [&](uint64_t at, uint64_t n) {
+        std::vector<uint8_t> all(at < size ? std::min(n, size - at) : 0);
+        file.clear();
+        file.seekg(std::streamoff(at));
+        file.read(reinterpret_cast<char*>(all.data()), std::streamsize(all.size()));
+        return all;
+    };
+    const uint64_t tail_at = size - std::min<uint64_t>(size, 22 + UINT16_MAX);
+    const std::vector<uint8_t> tail = bytes(tail_at, size);
+    const std::string_view text(reinterpret_cast<const char*>(tail.data()), tail.size());
+    const size_t end = text.rfind("PK\5\6");
+    if (end == text.npos) fail("is a zip file that is damaged or cut short: it has no directory");
+    const std::vector<uint8_t> directory =
+        bytes(little_endian(tail, end + 16), little_endian(tail, end + 12));
+    for (size_t at = 0; has_text(directory, at, "PK\1\2");) {
+        const size_t length = little_endian(directory, at + 28, 2);
+        const uint32_t header_at = little_endian(directory, at + 42);
+        const std::vector<uint8_t> header = bytes(header_at, 10);
+        const std::string name(
+            directory.begin() + long(std::min(at + 46, directory.size())),
+            directory.begin() + long(std::min(at + 46 + length, directory.size())));
+        if (header_at != UINT32_MAX &&
+            (!has_text(header, 0, "PK\3\4") ||
+             little_endian(header, 8, 2) != little_endian(directory, at + 10, 2)))
+            fail("its member '", printable(name),
+                 "' is damaged: the zip directory says other things about it");
+        at += 46 + length + little_endian(directory, at + 30, 2) +
+              little_endian(directory, at + 32, 2);
+    }
+}
 
 struct StorageType {
     std::string_view name;
@@ -164,6 +209,7 @@ std::vector<View> tensors_of(const PickleValue& dict, const Pickle& pickle,
 SafeTensors read_torch(const std::string& path, Log& log) {
     uint64_t room = 2 * std::filesystem::file_size(path) + 65536;  // of members
     uint64_t left = room;  // numbers of tensors, which may share storages
+    check_directory(path);
     std::string folder;
     std::map<std::string, std::string> heads;  // the small members
     for (ZipFile zip(path); zip.next();) {

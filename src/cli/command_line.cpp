@@ -166,11 +166,9 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     if (!line.config.settings.empty()) settings = read_settings(line.config.settings);
     for (const auto& [name, text] : texts) take(name, text);
     if (environment.contains("CONVOY_TOKEN")) line.config.token = environment.at("CONVOY_TOKEN");
-    // Crops would cut the generated shapes off, and mirrored music runs backwards.
-    if (!line.given.contains("augment") && line.config.data.empty()) {
+    // Crops would cut the generated shapes off.
+    if (!line.given.contains("augment") && line.config.data.empty())
         line.config.augment = Augment::resize;
-        if (line.config.generated.starts_with("music")) line.config.flip = Flip::off;
-    }
     apply_launcher(line, environment);
     return line;
 }

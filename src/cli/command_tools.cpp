@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "data/check_data.h"
+#include "data/pack_data.h"
 #include "net/health.h"
 #include "net/tls.h"
 #include "src/base/check.h"
@@ -11,9 +13,7 @@
 #include "src/checkpoint/onnx.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
-#include "src/cli/check_data.h"
 #include "src/cli/commands.h"
-#include "src/cli/pack_data.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
 

@@ -23,12 +23,13 @@ using nlohmann::json;
 
 // --generated.
 static void take_generated(DataOptions& options, const std::string& text) {
-    options.music = text == "music" || text.starts_with("music:");
-    const std::string count = !options.music ? text : text == "music" ? "3000" : text.substr(6);
-    options.generated = to_number<int>(count).value_or(0);
+    if (text.starts_with("music"))
+        fail(
+            "--generated makes no music: `make spectrograms && ./spectrograms --music OUT` does; "
+            "then --data OUT --val-split 0.17 --augment resize");
+    options.generated = to_number<int>(text).value_or(0);
     if (options.generated < 24 || options.generated > 1'000'000)
-        fail("--generated cannot be '", text,
-             "': it takes a number of images from 24 to 1000000, music, or music:N");
+        fail("--generated cannot be '", text, "': it takes a number of images from 24 to 1000000");
 }
 
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes) {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset.h"
 #include "data/loader.h"
-#include "data/source.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_session.h"
 #include "src/job/peer_shards.h"

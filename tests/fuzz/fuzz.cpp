@@ -10,9 +10,9 @@
 #include <regex>
 
 #include "data/crc32c.h"
+#include "data/dataset.h"
 #include "data/decode.h"
 #include "data/index.h"
-#include "data/source.h"
 #include "net/tls.h"
 #include "net/wire.h"
 #include "src/base/check.h"

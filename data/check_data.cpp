@@ -1,5 +1,5 @@
 // check_data.cpp — one pass over all images by several threads, then a report in their order.
-#include "src/cli/check_data.h"
+#include "data/check_data.h"
 
 #include <algorithm>
 #include <map>
@@ -38,7 +38,9 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
     std::vector<Finding> findings(source.size());
     ProgressBar progress(log, cat("checking ", findings.size(), " images for ", part),
                          findings.size());
+    source.plan({}, 0);
     for_each_parallel(findings.size(), threads, [&](size_t i) {
+        source.pass(i > size_t(threads) ? i - size_t(threads) : 0);
         thread_local std::unique_ptr<Buffers> buffers;
         LargeImage large;
         if (!buffers) buffers.reset(new Buffers{.decoder = Decoder(3, max_pixels)});

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "data/dataset.h"
 #include "data/decode.h"
 #include "data/records.h"
-#include "data/source.h"
 
 namespace convoy {
 

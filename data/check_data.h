@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "data/source.h"
+#include "data/dataset.h"
 
 namespace convoy {
 

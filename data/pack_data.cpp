@@ -1,6 +1,6 @@
 // pack_data.cpp — divides the images among shards by their sizes, writes each under a temporary
 // name, and reads all of them back for the index.
-#include "src/cli/pack_data.h"
+#include "data/pack_data.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -19,6 +19,7 @@
 #include "data/shard_writer.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "src/base/replace_file.h"
 #include "src/base/sha256.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
@@ -149,14 +150,6 @@ std::string text_of(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void write_text(const std::string& path, const std::string& text) {
-    std::ofstream file(path + ".part");
-    file << text;
-    file.close();
-    if (!file) fail(path, ": cannot be written");
-    fs::rename(path + ".part", path);
-}
-
 // Makes the folder, or finds in it what an earlier run with the same plan has left.
 void claim_folder(const std::string& out, const std::string& plan) {
     std::error_code error;
@@ -169,7 +162,7 @@ void claim_folder(const std::string& out, const std::string& plan) {
         fail("'", out,
              "' holds something else, or a set packed with other options or from other "
              "images: name an empty folder");
-    write_text(out + "/" + kPlanName, plan);
+    replace_file(out + "/" + kPlanName, plan);
 }
 
 // What dataset.json says of one part. `shards`: those of this part.
@@ -203,6 +196,12 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
     parts.push_back(plan_part("train", set.train, options));
     if (set.val) parts.push_back(plan_part("val", set.val, options));
 
+    for (const Part& part : parts) {  // from any shard at any time
+        std::vector<Visit> visits;
+        for (size_t s = 0; s < part.source->shard_begins().size(); ++s)
+            visits.push_back({s, 0, part.source->size()});
+        part.source->plan(std::move(visits), 0);
+    }
     std::vector<ShardTask> all, todo;
     uint64_t images = 0, wanted = 0;
     for (const Part& part : parts)
@@ -258,8 +257,8 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
                                     std::span(checksums).subspan(first, part.shards()));
         first += part.shards();
     }
-    write_text(options.out + "/dataset.json",
-               about.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+    replace_file(options.out + "/dataset.json",
+                 about.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
     fs::remove(options.out + "/" + kPlanName);
     log.info("wrote ", options.out, ": ", packed, " images in ",
              counted(int64_t(shards.size()), "shard"), ", ", count_text(double(bytes)), "B",

@@ -1,5 +1,6 @@
-// open_data.cpp — makes a training and a validation set of what --data, --val, --val-split and
-// --classes name.
+// dataset.cpp — see dataset.h.
+#include "data/dataset.h"
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -11,7 +12,6 @@
 
 #include "data/generated.h"
 #include "data/listing.h"
-#include "data/music.h"
 #include "data/order.h"
 #include "data/pipe_source.h"
 #include "data/shard_source.h"
@@ -80,6 +80,14 @@ class PartSource final : public Source {
         whole_->read(samples_[i], bytes);
     }
     void expect(size_t i) const override { whole_->expect(samples_[i]); }
+    void plan(std::vector<Visit> visits, uint64_t position) const override {
+        // By this part's positions, for the whole does not know them.
+        for (size_t s = 0; visits.empty() && s < shard_begins_.size(); ++s)
+            visits.push_back({s, shard_begins_[s],
+                              s + 1 < shard_begins_.size() ? shard_begins_[s + 1] : size()});
+        whole_->plan(std::move(visits), position);
+    }
+    void pass(uint64_t position) const override { whole_->pass(position); }
     uint64_t fingerprint() const override { return fingerprint_; }
     std::vector<std::string> faults() const override {
         return damaged_ > 0 ? whole_->faults() : std::vector<std::string>();
@@ -120,8 +128,7 @@ DataSet open_generated(const DataOptions& options) {
     if (!options.val.empty()) fail("--val needs --data: the generated set brings its own");
     if (options.label_offset != 0) fail("--label-offset needs --data: generated images have names");
     const Names classes =
-        choose_classes(options.music ? music_kinds() : GeneratedSource::all_classes(),
-                       options.classes, "the generated set", false);
+        choose_classes(GeneratedSource::all_classes(), options.classes, "the generated set", false);
     if (options.val_split < 0 || options.val_split >= 1)
         fail("--val-split ", options.val_split, " is not between 0 and 1");
     const size_t n = size_t(std::max(options.generated, 0));

@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
+
+#include "src/base/check.h"
 
 namespace convoy {
 
@@ -25,5 +28,27 @@ inline uint32_t big_endian(std::span<const uint8_t> bytes, size_t at, int count 
 inline uint32_t little_endian(std::span<const uint8_t> bytes, size_t at, int count = 4) {
     return __builtin_bswap32(big_endian(bytes, at, count)) >> (32 - 8 * count);
 }
+
+// Little-endian numbers and texts, one after the other. Throws Error where the bytes end before.
+struct ByteReader {
+    std::span<const uint8_t> rest;
+
+    std::span<const uint8_t> take(uint64_t n) {
+        if (n > rest.size()) fail("ends early");
+        const auto part = rest.first(n);
+        rest = rest.subspan(n);
+        return part;
+    }
+    template <class T>
+    T number() {
+        T value;
+        std::memcpy(&value, take(sizeof value).data(), sizeof value);
+        return value;
+    }
+    std::string text(uint64_t n) {
+        const auto part = take(n);
+        return {part.begin(), part.end()};
+    }
+};
 
 }  // namespace convoy
