@@ -112,7 +112,7 @@ LIB_OBJ  := $(LIB_CPP) $(GPU_OBJ)
 MAIN_OBJ := $(BUILD)/src/cli/main.cpp.o
 # The thread sanitizer has nothing to see in tests without threads of their own.
 ifdef TSAN
-  TESTS ?= ring ring_order host_sum link join faults fetch health strangers loader remote cpu_backend grad_reducer \
+  TESTS ?= ring host_sum link links join faults health strangers loader remote cpu_backend grad_reducer \
            trainer program
 endif
 TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))

@@ -233,8 +233,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
     const bool is_test = !val.is_none() && options.val.empty() && places.val_is_test;
     std::string unfit;  // why a test set cannot validate
     try {
-        if (!val.is_none() || options.complete)
-            held = list_place(val, train.known, options, remote, log);
+        if (!val.is_none()) held = list_place(val, train.known, options, remote, log);
         if (held.known.empty() || first_not_in(held.known, train.known))
             unfit = "its classes are not those of " + train.where;
     } catch (const Unreachable&) {
@@ -243,7 +242,6 @@ DataSet open_data(const DataOptions& options, Log& log) {
         if (!is_test) throw;
         unfit = error.what();
     }
-    if (val.is_none() && !held.known.empty()) val.name = held.where = "on other ranks";
     if (is_test && unfit.empty())
         log.info("validation set: '", val.name, "', as there is no val/ beside train/");
     if (is_test && !unfit.empty()) {

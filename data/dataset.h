@@ -39,9 +39,6 @@ struct DataOptions {
     int threads = 1;                     // that scan shards
     bool tell_faults = true;             // the log hears of the first damaged records
     std::function<int()> stop = {};      // other than 0: a silent pipe is not waited for
-    // --shards peers: adds the shards of other ranks. Called for the training set, then for the
-    // validation set, also where there is none here.
-    std::function<void(std::vector<Shard>&)> complete = {};
 };
 
 // Opens the training and the validation set. Throws

@@ -196,8 +196,6 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
                     const Remote& remote, Log& log) {
     auto shards = std::make_shared<std::vector<Shard>>(
         open_shards(place.shards, {options.cache, options.threads, remote}, log));
-    if (options.complete) options.complete(*shards);
-    if (shards->empty()) return {};
     std::set<Label> labels;
     for (Shard& shard : *shards) {
         leave_out_unlabelled(shard.index);
@@ -271,13 +269,8 @@ static Listing list_lines(const std::string& path, const Names& base, const Data
 
 Listing list_place(const Place& place, const Names& base, const DataOptions& options,
                    const Remote& remote, Log& log) {
-    const bool is_loose = place.is_list || (place.shards.empty() && !place.is_none());
-    if (options.complete && is_loose)
-        fail("--shards peers shares shards, not loose files: `trainer pack ", place.name,
-             " OUT` makes shards of '", place.name, "'");
     if (place.is_list) return list_lines(place.name, base, options, remote);
-    if (options.complete || !place.shards.empty())
-        return list_shards(place, base, options, remote, log);
+    if (!place.shards.empty()) return list_shards(place, base, options, remote, log);
     return list_folders(place.name, options, log);
 }
 

@@ -82,14 +82,9 @@ int64_t Loader::steps(int64_t consumed) const {
 void Loader::start(uint32_t epoch, int64_t consumed) {
     ENSURE(consumed >= 0, consumed, " samples consumed");
     std::unique_lock lock(mutex_);
-    if (taken_ >= new_from_) take_new_shares();
-    if (running_ && !failure_ && epoch == epoch_ && taken_ > 0 && new_shares_.empty() &&
-        consumed == consumed_ + taken_ * options_.batch)
-        return;
     running_ = false;  // no new rows; those in progress write to slots that will be reused
     ready_.wait(lock, [&] { return busy_ == 0; });
     for (Slot& slot : slots_) slot.state = State::free;
-    take_new_shares();
     failure_ = nullptr;
     lock.unlock();
     source_->begin_epoch();
@@ -102,27 +97,6 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
         source_->plan(order_ ? order_->visits() : std::vector<Visit>(), place_of(slice(0)));
     running_ = true;
     work_.notify_all();
-}
-
-void Loader::cut_anew(std::vector<double> shares, int rank) {
-    std::lock_guard lock(mutex_);
-    std::vector<double>& now = options_.shares;
-    if (!running_ || rank != options_.rank || shares.size() < now.size()) {
-        running_ = false, new_shares_.clear();
-        now = std::move(shares), options_.rank = rank;
-        return;
-    }
-    if (taken_ >= new_from_) take_new_shares();
-    if (new_shares_.empty()) now.resize(shares.size());
-    if (shares == now) return;
-    new_shares_ = std::move(shares);
-    const int64_t lent = std::ranges::count(slots_, State::lent, &Slot::state);
-    new_from_ = taken_ + int64_t(slots_.size()) - lent;
-    expected_ = std::min(expected_, new_from_);
-}
-
-void Loader::take_new_shares() {
-    if (!new_shares_.empty()) options_.shares = std::exchange(new_shares_, {});
 }
 
 Batch* Loader::next() {
@@ -237,8 +211,7 @@ Loader::Slice Loader::slice(int64_t step) const {
     const int64_t begin = consumed_ + step * options_.batch;
     const int64_t end = std::min(begin + options_.batch, samples_);
     Slice slice{end - begin, {}, {}, 0};
-    const bool is_new = !new_shares_.empty() && step >= new_from_;
-    const std::vector<double>& shares = is_new ? new_shares_ : options_.shares;
+    const std::vector<double>& shares = options_.shares;
     const size_t world = std::max(options_.parts.size(), shares.size());
     int64_t at = 0;
     for (int rank = 0; rank < int(world); ++rank) {

@@ -79,15 +79,8 @@ class Loader {
     // Steps of an epoch from `consumed` samples on: ⌈(size − consumed) / batch⌉.
     int64_t steps(int64_t consumed = 0) const;
 
-    // Starts (again) at `consumed` samples into `epoch`; drops what was prefetched, unless it goes
-    // on from there.
+    // Starts (again) at `consumed` samples into `epoch`; drops what was prefetched.
     void start(uint32_t epoch, int64_t consumed);
-    // Other shares, and this rank's number there. Call it before start(), or on all ranks, whose
-    // loaders have as many slots, before the same step. They count from the first step that no rank
-    // can have prefetched, or from the next start() that drops batches; ranks added with share 0
-    // change nothing. Where ranks are gone or have other numbers, start() must follow. No share may
-    // outgrow a slot.
-    void cut_anew(std::vector<double> shares, int rank);
     // The next step's batch; blocks until it is filled. nullptr at the end of the epoch. Throws
     // what a decode thread threw. (A bad image is left out instead, named once and counted.)
     Batch* next();
@@ -119,7 +112,6 @@ class Loader {
     Slot* claim();
     void open_step(Slot& slot);
     void expect_steps();
-    void take_new_shares();
     struct Slice {                     // of the epoch: what makes a step
         int64_t size;                  // over all ranks
         std::vector<int64_t> by_rank;  // of them
@@ -135,7 +127,7 @@ class Loader {
 
     const std::shared_ptr<const Source> source_;
     Preprocess how_;
-    LoaderOptions options_;  // shares: guarded as what follows the mutex
+    const LoaderOptions options_;
     std::vector<Slot> slots_;
     // Numbers of samples count over all ranks; the source's begin at first_sample_.
     int64_t samples_, first_sample_ = 0;
@@ -150,11 +142,9 @@ class Loader {
     uint32_t epoch_ = 0;
     int64_t consumed_ = 0;            // at start()
     int64_t opened_ = 0, taken_ = 0;  // steps since start()
-    std::vector<double> new_shares_;  // from step new_from_ on; or none
-    int64_t new_from_ = 0;
-    uint64_t batches_ = 0;        // opened since construction
-    int64_t expected_ = 0;        // steps since start() whose samples the source knows of
-    std::optional<Order> order_;  // of the epoch, in training
+    uint64_t batches_ = 0;            // opened since construction
+    int64_t expected_ = 0;            // steps since start() whose samples the source knows of
+    std::optional<Order> order_;      // of the epoch, in training
     std::set<uint64_t> bad_samples_;
     std::vector<std::string> bad_reasons_;
     double waited_ = 0;

@@ -107,11 +107,6 @@ Range share_of(int64_t count, std::span<const double> shares, int rank) {
     return {boundary(before), boundary(before + shares[size_t(rank)])};
 }
 
-int64_t most_images(int64_t count, std::span<const double> shares, int rank) {
-    const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
-    return int64_t(std::ceil(double(count) * shares[size_t(rank)] / all));
-}
-
 int64_t largest_share(int64_t count, std::span<const double> shares) {
     int64_t most = 0;
     for (size_t r = 0; r < shares.size(); ++r)

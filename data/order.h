@@ -75,9 +75,6 @@ uint64_t parse_shuffle(const std::string& text);
 // count).
 Range share_of(int64_t count, std::span<const double> shares, int rank);
 
-// The most that any part of `count` can have for this rank, also where more ranks come to share it.
-int64_t most_images(int64_t count, std::span<const double> shares, int rank);
-
 // The largest of these parts: memory for that many samples is enough on any rank.
 int64_t largest_share(int64_t count, std::span<const double> shares);
 

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "net/fetch.h"
+#include "net/links.h"
 #include "net/membership.h"
 #include "net/null_communicator.h"
 #include "net/rendezvous.h"
@@ -18,8 +18,6 @@
 namespace convoy {
 
 namespace {
-
-constexpr uint64_t kGatherLimit = 16 << 20;  // bytes of one rank in allgather()
 
 std::vector<Peer> peers_of(const wire::Welcome& welcome) {
     std::vector<Peer> peers;
@@ -126,7 +124,6 @@ class RingCommunicator final : public Communicator {
         wake_.notify_all();
         thread_.join();
         membership_->status().on_end(nullptr);
-        if (fetcher_) fetcher_->close();
         membership_.reset();  // its control thread may still have used the ring
     }
 
@@ -138,14 +135,6 @@ class RingCommunicator final : public Communicator {
 
     std::future<void> allreduce_sum(std::span<float> data) override {
         return submit([this, data] { ring_->sum(data); });
-    }
-    void set_listeners(std::vector<int> ranks) override {
-        const auto listens = [asked = ranks](int rank) { return std::ranges::count(asked, rank); };
-        // Of those that sum in shared memory all listen, or none.
-        for (const auto& host : hosts_of(me_.ring, me_.peers))
-            if (me_.rules.shm && !std::ranges::all_of(host, listens))
-                std::erase_if(ranks, [&](int rank) { return std::ranges::count(host, rank); });
-        submit([&] { ring_->set_listeners(std::move(ranks)); }).wait();
     }
     std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
         ENSURE(int(blocks.size()) == world_, blocks.size(), " blocks");
@@ -162,18 +151,15 @@ class RingCommunicator final : public Communicator {
     void barrier() override {
         submit([this] { ring_->barrier(); }).get();
     }
-    Ranks regroup(int64_t step, bool planned, std::vector<int> ring) override {
-        if (fetcher_) {
-            membership_->status().on_end([this] { shut_ring(); });
-            std::exchange(fetcher_, nullptr)->close();
-        }
-        auto next = rejoin(*membership_, first_, from_, step, planned, std::move(ring));
+    Ranks regroup(int64_t step, bool planned) override {
+        auto next = rejoin(*membership_, first_, from_, step, planned);
         wait_for_ring(next);
         Connected connected = next.get();
         {
             std::lock_guard lock(ring_mutex_);
             if (ring_) sent_before_ += ring_->bytes_sent();
             ring_ = make_ring(connected);
+            links_.reset();
             if (membership_->status().ended()) ring_->shut();
         }
         rank_ = connected.welcome.rank, world_ = connected.welcome.world;
@@ -193,24 +179,22 @@ class RingCommunicator final : public Communicator {
     }
     void offer(std::string what) override { membership_->offer(std::move(what)); }
     bool newcomer_waits() const override { return membership_->newcomer_waits(); }
-    Fetcher& open_fetcher(ServeBytes serve) override {
-        ENSURE(!fetcher_, "a second time");
-        const auto dial = [this, me = me_](int rank, bool group) {
-            return dial_edge(*membership_, me, first_, from_, rank, group);
-        };
-        fetcher_ = std::make_shared<RankFetcher>(*membership_, me_, dial, std::move(serve));
-        // Its own share: regroup() may take the fetcher away meanwhile.
-        membership_->status().on_end([this, fetcher = fetcher_] { shut_ring(), fetcher->shut(); });
-        return *fetcher_;
+    std::shared_ptr<Links> open_links(const std::vector<int>& ranks) override {
+        auto links = std::make_shared<LinkThread>(*membership_, me_.generation,
+                                                  open_more(ranks, wire::kLinkEdge));
+        std::lock_guard lock(ring_mutex_);
+        links_ = links;
+        if (membership_->status().ended()) links->shut();
+        return links;
     }
     std::unique_ptr<Communicator> open_group(const std::vector<int>& ranks) override {
-        ENSURE(fetcher_ && !group_ring_, "a group needs a fetcher, and there is one of them");
+        ENSURE(!group_ring_, "a second group");
         const int rank = int(std::ranges::find(ranks, rank_) - ranks.begin());
-        std::vector<int> order(ranks.size());
+        std::vector<int> order(ranks.size()), peers = neighbours(rank_, ranks);
         std::iota(order.begin(), order.end(), 0);
-        std::vector<Link> links(ranks.size());
-        for (const int peer : neighbours(rank, order))
-            (links[size_t(peer)] = fetcher_->group_link(ranks[size_t(peer)])).set_limit(limit_);
+        std::vector<Link> all = open_more(peers, wire::kGroupEdge), links(ranks.size());
+        for (const int peer : order)
+            (links[size_t(peer)] = std::move(all[size_t(ranks[size_t(peer)])])).set_limit(limit_);
         std::lock_guard lock(ring_mutex_);
         group_ring_ =
             std::make_unique<Ring>(rank, order, std::move(links), me_.generation, me_.rules.bf16,
@@ -303,6 +287,14 @@ class RingCommunicator final : public Communicator {
         return status.error();
     }
 
+    // Edges to `peers`, alongside those of the ring. All ranks call it.
+    std::vector<Link> open_more(const std::vector<int>& peers, uint32_t kind) {
+        barrier();  // no rank waits long for another one to dial
+        return asio::co_spawn(membership_->io(),
+                              open_more_edges(*membership_, me_, first_, from_, peers, kind),
+                              asio::use_future)
+            .get();
+    }
     std::unique_ptr<Ring> make_ring(Connected& connected) {
         const wire::Welcome& w = connected.welcome;
         for (Link& link : connected.links)
@@ -312,11 +304,10 @@ class RingCommunicator final : public Communicator {
     }
     // A signal waits for the next ring, unless that takes long: others may be out of reach.
     void wait_for_ring(const std::future<Connected>& next) {
-        std::optional<Clock::time_point> asked;
+        next.wait_for(2 * kSilence);
         while (next.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
             const int signal = stop_ ? stop_() : 0;
-            if (signal != 0 && !asked) asked = Clock::now();
-            if (!asked || Clock::now() - *asked < kSilence) continue;
+            if (signal == 0) continue;
             membership_->status().end(
                 cat("stopped by signal ", signal, " while it waited for other ranks"), -1,
                 wire::End::cut_off);
@@ -335,6 +326,7 @@ class RingCommunicator final : public Communicator {
         std::lock_guard lock(ring_mutex_);
         if (ring_) ring_->shut();
         if (group_ring_) group_ring_->shut();
+        if (const auto links = links_.lock()) links->shut();
     }
     bool closing() {
         std::lock_guard lock(mutex_);
@@ -352,7 +344,7 @@ class RingCommunicator final : public Communicator {
     const tcp::endpoint first_;
     const Addresses from_;
     wire::Welcome me_;
-    std::shared_ptr<RankFetcher> fetcher_;
+    std::weak_ptr<LinkThread> links_;
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Operation> queue_;

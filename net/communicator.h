@@ -43,12 +43,6 @@ enum class Phase {
     kCheckpoint
 };
 
-// The rank that held what was asked for is gone, and the job with it. Not an Error, so that nobody
-// takes it for a fault of one image.
-struct RankLost : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
 // A rank was lost, and with it the ring: regroup() forms a new one of those that are left.
 struct RingBroken : Error {
     using Error::Error;
@@ -67,20 +61,22 @@ struct CutOff : Error {
     using Error::Error;
 };
 
-// Answers another rank: fills `bytes` with those of `file` from `offset` on, or throws Error.
-// Called by several threads; trusts nothing.
-using ServeBytes = std::function<void(uint32_t file, uint64_t offset, std::span<std::byte> bytes)>;
-
-// Reads what other ranks serve, beside the collectives. Any thread may call.
-class Fetcher {
+// Messages between this rank and some others, beside the collectives. Any thread may call.
+class Links {
  public:
-    static constexpr uint64_t kMostBytes = 4 << 20;  // of one request
-    virtual ~Fetcher() = default;
-    // Starts to fill `bytes` with those of rank's `file` from `offset` on. They must stay alive
-    // until the future is ready; it carries an Error where the rank refuses, RankLost where it is
-    // gone. Requests to one rank are answered in their order, those of each line (0 or 1) apart.
-    virtual std::future<void> fetch(int rank, uint32_t file, uint64_t offset,
-                                    std::span<std::byte> bytes, int line = 0) = 0;
+    // Closes the links: messages under way end with an Error, and their bytes are touched no more.
+    virtual ~Links() = default;
+    // Starts to send `bytes`, which must stay as they are until the future is ready: then they have
+    // left this process. Messages to one rank arrive in order.
+    virtual std::future<void> send(int rank, std::span<const std::byte> bytes, int channel = 0) = 0;
+    // Starts to receive the next message of rank's channel; its size is that of `bytes`. They must
+    // stay until the future is ready. Then `then` is called, by another thread. A message that is
+    // not received yet holds up those of other channels behind it.
+    virtual std::future<void> receive(int rank, std::span<std::byte> bytes, int channel = 0,
+                                      std::function<void()> then = {}) = 0;
+    // Blocks until the future is ready. Such waits count as those in collectives do, for the stall
+    // diagnosis and CONVOY_GIVE_UP. Throws the communicator's Error where the other rank is lost.
+    virtual void wait(std::future<void>& done) = 0;
 };
 
 struct Peer {
@@ -114,10 +110,6 @@ class Communicator {
     // unwritten until the future is ready; the future carries the Error, if any. Ready means that
     // this rank holds the result, not that the others do. Every rank ends with the same bits.
     virtual std::future<void> allreduce_sum(std::span<float> data) = 0;
-    // From the next sum on these ranks bring zeros and want the sums only, the same on every rank
-    // and until the next regroup(). Where the others are even in number, between listeners too, no
-    // link carries more for it. {}: none. Blocks until the sums before it are done.
-    virtual void set_listeners(std::vector<int> ranks) { (void)ranks; }
 
     // Starts an all-gather of floats, in order with the sums: blocks[r] of rank r reaches every
     // rank. All ranks know all sizes (they may differ, or be 0); the caller fills this rank's own
@@ -137,9 +129,8 @@ class Communicator {
     // After RingBroken, with nothing under way any more: forms a ring of those that are left, who
     // call it too. rank() and world() are new ones then. `step`: steps done; `planned`: all ranks
     // have done them, and nothing broke. Blocks while any of them computes. Throws Error where the
-    // job cannot go on. `ring`: the order around the ring that rank 0 asks for, of the ranks as
-    // they are before; {}: as it is.
-    virtual Ranks regroup(int64_t step, bool planned, std::vector<int> ring = {}) = 0;
+    // job cannot go on.
+    virtual Ranks regroup(int64_t step, bool planned) = 0;
     // With how few ranks the job trains when others have left; 0: with none (--elastic off).
     virtual int min_world() const { return 0; }
     // Newcomers are told `what`, from now on.
@@ -150,14 +141,14 @@ class Communicator {
     // Whether the ring is broken or the job has ended: the next collective says why.
     virtual bool ended() const { return false; }
 
-    // Serves other ranks from now on, and may read what they serve: once a ring, and every rank
-    // does it. A barrier after it makes sure of the others. Valid until the communicator goes or
-    // regroup() is called.
-    virtual Fetcher& open_fetcher(ServeBytes serve) = 0;
+    // Opens direct links to `ranks`. All ranks call it, once for a ring, and if one of two names
+    // the other, both do. Blocks. Destroy them before regroup() and before this.
+    virtual std::shared_ptr<Links> open_links(const std::vector<int>& ranks) = 0;
 
-    // The sums, gathers and barriers of some of the ranks, ascending, this one among them; all of
-    // them call it. `ranks`: by their numbers here, in the group 0, 1, …; its collectives run in
-    // order with those of this communicator. After open_fetcher(); blocks. Must not outlive this.
+    // The sums, gathers and barriers of some of the ranks, ascending, this one among them. All
+    // ranks call it, once for a ring, each for its own group. In the group ranks have the numbers
+    // 0, 1, …; its collectives run in order with those of this communicator. Blocks. Must not
+    // outlive this.
     virtual std::unique_ptr<Communicator> open_group(const std::vector<int>& ranks) = 0;
 
     // Times both directions of every edge of the ring, one after the other. Collective; blocks, in
@@ -192,8 +183,8 @@ class Communicator {
     // This rank alone fails: from an elastic job it leaves with this reason, which the others log,
     // and they go on. Any other job ends, as by abort().
     virtual void fail_alone(const std::string& why) noexcept { abort(why); }
-    // Around each wait for what a Fetcher is to bring or others are to fetch: such waits count as
-    // collectives do, for the stall diagnosis and CONVOY_GIVE_UP.
+    // Around each other wait for what another rank does: it counts as a collective does, for the
+    // stall diagnosis and CONVOY_GIVE_UP.
     virtual void set_waiting(bool waits) { (void)waits; }
 };
 
@@ -234,8 +225,7 @@ struct JoinOptions {
     // alive.
     bool bf16_wire = false, elastic = false, alone = false;
     int min_world = 1;
-    uint32_t flows = 0;  // rank 0's value: TCP connections of an edge; 0: by the round trip
-    bool shm = false;    // rank 0's value: ranks of one host sum in shared memory, where they can
+    bool shm = false;  // rank 0's value: ranks of one host sum in shared memory, where they can
 
     // Take part in a job that trains: the communicator is that of a rank after the others, and has
     // no ring until its first regroup(-1, true). `rank` and `world` are not asked for.

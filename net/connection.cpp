@@ -12,12 +12,7 @@
 
 namespace convoy {
 
-namespace {
-constexpr size_t kMostQueued = 1 << 20;  // bytes for a peer that does not read
-constexpr size_t kMostInAll = 64 << 20;  // for all of them; above it only so many for one:
-constexpr size_t kFairShare = 16 << 10;
-std::atomic<size_t> queued_in_all{0};
-}  // namespace
+static std::atomic<size_t> queued_in_all{0};  // bytes
 
 asio::ip::address without_mapping(const asio::ip::address& address) {
     if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
@@ -78,8 +73,6 @@ void set_options(tcp::socket& socket) {
     if (own.address() == other.address())
         (void)setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_CONGESTION, kReno, sizeof kReno);
 }
-
-std::chrono::milliseconds name_patience{15'000};
 
 asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t port) {
     std::error_code error;
@@ -270,25 +263,15 @@ void Connection::close() noexcept {
     socket_.close(ignored);
 }
 
-static std::optional<tcp_info> info_of(tcp::socket& socket) {
+bool Connection::machine_is_silent(std::chrono::milliseconds patience) {
     tcp_info info{};
     socklen_t size = sizeof info;
-    if (!socket.is_open() ||
-        getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
-        return std::nullopt;
-    return info;
-}
-
-double round_trip_seconds(tcp::socket& socket) {
-    const auto info = info_of(socket);
-    return info ? 1e-6 * info->tcpi_rtt : 0;
-}
-
-bool Connection::machine_is_silent(std::chrono::milliseconds patience) {
-    const auto info = info_of(socket_);
+    if (!socket_.is_open() ||
+        getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+        return true;
     // Where this machine itself has lost the route, bytes are not even sent, but probed for.
-    return !info || ((info->tcpi_unacked > 0 || info->tcpi_probes > 1) &&
-                     std::chrono::milliseconds(info->tcpi_last_ack_recv) > patience);
+    return (info.tcpi_unacked > 0 || info.tcpi_probes > 1) &&
+           std::chrono::milliseconds(info.tcpi_last_ack_recv) > patience;
 }
 
 }  // namespace convoy

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "net/asio.h"
+#include "net/limits.h"
 #include "net/tls.h"
 #include "net/wire.h"
 
@@ -34,8 +35,6 @@ std::string reason(const std::error_code& error);
 // Sets the connected socket to send small messages at once, to detect dead hosts (keep-alive), and
 // within a machine to send without pacing.
 void set_options(tcp::socket& socket);
-// As the kernel has measured it; 0 where it has not.
-double round_trip_seconds(tcp::socket& socket);
 
 using Addresses = std::vector<asio::ip::address>;
 
@@ -48,13 +47,10 @@ struct NotReached : Error {
 // The addresses of a host name, asked anew each time. Throws Error if the name is not known, or DNS
 // does not answer within name_patience.
 asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t port);
-extern std::chrono::milliseconds name_patience;  // tests lower it
 // Shakes hands over a socket that is connected, as the end that dialled or the other one. Throws
 // AccessError where the other end does not show that it holds the token, std::system_error where it
 // hangs up. Without a token nothing is done.
 asio::awaitable<void> secure(Socket& socket, const TlsContext& tls, bool dialled);
-// How long one address may take to answer.
-constexpr std::chrono::milliseconds kDialPatience{5'000};
 // Tries each address of host:port once, for `patience`, from one of this machine's addresses
 // `from` (none: the system chooses). Throws NotReached with the reasons ("connection refused"),
 // Error where the name is not known, and AccessError as secure() does.

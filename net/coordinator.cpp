@@ -13,9 +13,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr ptrdiff_t kMostRefused = 64;  // refused clients stay until they have read why
-constexpr size_t kRefusalText = 1'000;  // bytes of it in a REFUSE and in the log
-
 // Of this process's files some are for those who ask at the port, and for images.
 size_t most_seats() {
     rlimit files{};
@@ -25,8 +22,6 @@ size_t most_seats() {
 
 }  // namespace
 
-milliseconds Coordinator::form_patience{60'000};  // edges have 30 s by themselves
-milliseconds Coordinator::lone_patience{600'000};
 milliseconds Coordinator::round_trip{0};
 
 uint64_t fresh_id() {

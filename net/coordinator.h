@@ -51,9 +51,7 @@ class Coordinator {
         std::chrono::milliseconds patience = lone_patience;
         std::set<uint64_t> dead = {};  // processes, for certain
     };
-    static std::chrono::milliseconds form_patience;  // for ranks to form a ring; tests lower it
-    static std::chrono::milliseconds lone_patience;  // without a rank; tests lower it
-    static std::chrono::milliseconds round_trip;     // 0; tests: as if probes took longer
+    static std::chrono::milliseconds round_trip;  // 0; tests: as if probes took longer
 
     Coordinator(asio::io_context& io, Options options, LogQueue& log);
     // What a rank knows of the rings of its job.
@@ -153,7 +151,6 @@ class Coordinator {
     std::optional<Clock::time_point> cut_off_;      // this part of the job waits for the others
     std::optional<Clock::time_point> waits_since_;  // for a new ring; when that is told next
     std::chrono::milliseconds tell_wait_{};
-    std::vector<int> wanted_ring_;  // the order that rank 0 asks for
     bool own_rank_failed_ = false;  // the rank in this process, which ends soon
     Pause pause_;
     StallWatch watch_;

@@ -17,9 +17,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kAgain{200};    // before a newcomer is asked once more
-constexpr size_t kMostNewcomers = 64;  // who wait at a time
-
 const char* const kLeftBehind =
     "the job went on without this rank, which was not heard of for too long; started again with "
     "--join it takes part again";
@@ -35,7 +32,6 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     stage_ = Stage::regrouping;
     ++broken_;
     broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
-    wanted_ring_.clear();
     cut_off_.reset();
     if (base_.peers.empty())
         regroup_ = Regroup(welcome_, cause, Clock::now());
@@ -129,8 +125,6 @@ void Coordinator::back(Client& client, const wire::Rejoin& rejoin) {
     if (stage_ != Stage::regrouping)
         break_ring(-1, agreed ? "as its ranks agreed" : cat(client.name(), ": ", rejoin.why));
     generation_ = std::max(generation_, rejoin.generation);
-    if (client.rank == 0 && std::ranges::is_permutation(rejoin.ring, welcome_.ring))
-        wanted_ring_ = rejoin.ring;
     regroup_.back(client.rank, rejoin.step, planned, rejoin.known);
     regroup_.heard(client.rank, Clock::now());
     if (cut_off_) regroup_.doubt(Clock::now());  // where one is back, others may be soon
@@ -194,7 +188,7 @@ bool Coordinator::own_rank_left() const {
            });
 }
 
-// The ring of those who are back, in the order that they had or that rank 0 asks for.
+// The ring of the ranks that are back, in the order that they had.
 void Coordinator::form_again() {
     base_ = std::move(welcome_);
     const wire::Welcome& last = base_;
@@ -217,7 +211,7 @@ void Coordinator::form_again() {
             client->rank = int(at - members.begin());
     }
     std::vector<int> order;
-    for (const int rank : wanted_ring_.empty() ? last.ring : std::exchange(wanted_ring_, {}))
+    for (const int rank : last.ring)
         if (const auto at = std::ranges::find(members, rank); at != members.end())
             order.push_back(int(at - members.begin()));
     take_in_newcomers();
@@ -233,8 +227,8 @@ asio::awaitable<void> Coordinator::visit(ClientPtr newcomer) {
     const wire::Join& join = newcomer->join;
     const wire::Member member{join.host, join.address, join.process};
     std::string why;
-    for (int attempt = 0; attempt < 3 && !newcomer->ready; ++attempt) {
-        if (attempt > 0) co_await sleep_for(kAgain);
+    for (int attempt = 0; attempt < kVisits && !newcomer->ready; ++attempt) {
+        if (attempt > 0) co_await sleep_for(kVisitPause);
         const PeerHealth answer = co_await ask_health(member, options_.first, options_.tls);
         newcomer->ready = answer.health.process == member.process, why = answer.why;
     }
@@ -302,7 +296,7 @@ asio::awaitable<void> Coordinator::probe(int rank, int broken) {
         return stage_ == Stage::regrouping && broken_ == broken && regroup_.waits_for(rank);
     };
     if (round_trip.count() > 0) co_await sleep_for(round_trip);
-    for (; matters(); co_await sleep_for(milliseconds(100))) {
+    for (; matters(); co_await sleep_for(kProbePause)) {
         const PeerHealth answer = co_await ask_health(member, options_.first, options_.tls);
         const wire::Health& health = answer.health;
         if (!matters()) co_return;

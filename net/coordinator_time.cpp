@@ -9,15 +9,6 @@ namespace convoy {
 
 using std::chrono::milliseconds;
 
-namespace {
-
-constexpr std::chrono::seconds kFormerPatience{60};  // for ranks of earlier jobs to hang up
-constexpr std::chrono::seconds kRefusedPatience{5};  // for those that were refused
-constexpr milliseconds kTellWait{5'000};  // a new ring comes, or all hear what it waits for
-constexpr size_t kStallText = 500;        // bytes of it in a heartbeat
-
-}  // namespace
-
 // Runs twice in a heartbeat interval, so that lost ranks are found in time.
 asio::awaitable<void> Coordinator::tick() {
     for (bool send = true;; send = !send) {

@@ -1,6 +1,5 @@
 // edges.cpp — the connections between ranks, opened once all addresses are known.
 #include <algorithm>
-#include <cmath>
 
 #include "net/host.h"
 #include "net/rendezvous.h"
@@ -12,43 +11,38 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kAllEdges{30'000};  // from WELCOME until the ring is open
-constexpr int kAttempts = 3;               // to dial a peer
-constexpr milliseconds kVerdict{40'000};   // for the coordinator to say which rank is lost
-
 class Edges {
  public:
+    // kind: bits of the generation, for edges alongside those of the ring.
     Edges(Membership& membership, const wire::Welcome& welcome, tcp::endpoint coordinator,
-          const Addresses& from)
+          const Addresses& from, std::vector<int> peers, uint32_t kind = 0)
         : membership_(membership),
           welcome_(welcome),
           coordinator_(std::move(coordinator)),
           from_(from),
-          peers_(neighbours(welcome.rank, welcome.ring)),
-          links_(size_t(welcome.world)),
-          flows_(size_t(welcome.world), 1) {
-        if (!welcome.rules.shm) return;
-        const auto hosts = hosts_of(welcome.ring, welcome.peers);
-        for (const int rank : neighbours_of_host(welcome.rank, hosts))
-            if (std::ranges::find(peers_, rank) == peers_.end()) peers_.push_back(rank);
-    }
+          peers_(std::move(peers)),
+          generation_(welcome.generation | kind),
+          links_(size_t(welcome.world)) {}
 
     asio::awaitable<void> open();
-    asio::awaitable<void> dial_peer(int rank, uint32_t flows);
+    asio::awaitable<void> open_ring();
     asio::awaitable<void> tell(const std::string& why);
     std::vector<Link> take() { return std::move(links_); }
 
  private:
-    asio::awaitable<void> dial_flow(int rank, uint32_t flow, uint32_t& flows);
+    asio::awaitable<void> dial_peer(int rank);
     asio::awaitable<void> shake_hands(const wire::Edge& edge, Socket& socket);
     asio::awaitable<void> accept_waiting();
     asio::awaitable<void> wait_for_news();
     std::string missing() const;
-    bool has_all_flows(int rank) const {
-        return links_[size_t(rank)].is_open() &&
-               links_[size_t(rank)].flows() == flows_[size_t(rank)];
+    bool has_edge(int rank) const { return links_[size_t(rank)].is_open(); }
+    // Of another kind of the same ring: this rank is not ready for it yet.
+    bool is_early(const wire::Edge& edge) const {
+        const uint32_t kinds = wire::kGroupEdge | wire::kLinkEdge;
+        return edge.job == welcome_.job && edge.generation != generation_ &&
+               (edge.generation & kinds) != 0 && (edge.generation & ~kinds) == welcome_.generation;
     }
-    void add_flow(int rank, uint32_t flow, Socket socket);
+    void add_edge(int rank, Socket socket);
     void check_route(int rank, const asio::ip::address& peer) const;
     std::string name(int rank) const {
         return rank_name(rank, welcome_.peers[size_t(rank)].address);
@@ -59,18 +53,21 @@ class Edges {
     tcp::endpoint coordinator_;
     const Addresses& from_;
     std::vector<int> peers_;
+    const uint32_t generation_;
     std::vector<Link> links_;
-    std::vector<uint32_t> flows_;  // that each link is to have
-    int unreached_ = -1;           // the rank for which it ends
+    int unreached_ = -1;  // the rank for which it ends
     Clock::time_point deadline_ = Clock::now() + kAllEdges;
 };
 
 asio::awaitable<void> Edges::open() {
     for (int rank : peers_)
-        if (rank < welcome_.rank)
-            co_await dial_peer(rank, std::min(welcome_.rules.flows, wire::kMostFlows));
+        if (rank < welcome_.rank) co_await dial_peer(rank);
     for (co_await accept_waiting(); !missing().empty(); co_await accept_waiting())
         co_await wait_for_news();
+}
+
+asio::awaitable<void> Edges::open_ring() {
+    co_await open();
     membership_.ready();
     while (!membership_.ring_is_open()) {
         co_await wait_for_news();
@@ -82,7 +79,7 @@ asio::awaitable<void> Edges::open() {
 std::string Edges::missing() const {
     std::string names;
     for (int rank : peers_)
-        if (!has_all_flows(rank)) names += (names.empty() ? "" : ", ") + name(rank);
+        if (!has_edge(rank)) names += (names.empty() ? "" : ", ") + name(rank);
     return names;
 }
 
@@ -94,32 +91,21 @@ asio::awaitable<void> Edges::wait_for_news() {
     if (news) co_return;
     const std::string names = missing();
     for (int rank : peers_)
-        if (!has_all_flows(rank)) unreached_ = rank;
+        if (!has_edge(rank)) unreached_ = rank;
     fail(names.empty() ? "the other ranks did not open their edges" : names + " did not dial",
          " within ", kAllEdges.count() / 1000, " s of the start");
 }
 
-// flows: of the edge; 0: as many as the path needs.
-asio::awaitable<void> Edges::dial_peer(int rank, uint32_t flows) {
-    co_await dial_flow(rank, 0, flows);
-    flows_[size_t(rank)] = flows;
-    for (uint32_t flow = 1; flow < flows; ++flow) co_await dial_flow(rank, flow, flows);
-    if (flows > 1)
-        membership_.log().info("the edge to ", name(rank), " has ", flows, " connections");
-}
-
-asio::awaitable<void> Edges::dial_flow(int rank, uint32_t flow, uint32_t& flows) {
+asio::awaitable<void> Edges::dial_peer(int rank) {
     const auto [host, port] = reachable(welcome_.peers[size_t(rank)].address, coordinator_);
     std::string why;
-    for (int attempt = 1; attempt <= kAttempts; ++attempt) {
+    for (int attempt = 1; attempt <= kEdgeAttempts; ++attempt) {
         membership_.status().throw_if_ended();
         try {
             Socket socket = co_await dial(host, port, from_, membership_.tls(), kDialPatience);
-            if (flows == 0) flows = flows_for(round_trip_seconds(socket));
-            const wire::Edge edge{welcome_.job,        welcome_.rank, rank,
-                                  welcome_.generation, flow,          flows};
+            const wire::Edge edge{welcome_.job, welcome_.rank, rank, generation_};
             co_await within(kDialPatience, socket, shake_hands(edge, socket));
-            add_flow(rank, flow, std::move(socket));
+            add_edge(rank, std::move(socket));
             co_return;
         } catch (const std::system_error& e) {
             why = reason(e.code());
@@ -151,31 +137,34 @@ asio::awaitable<void> Edges::shake_hands(const wire::Edge& mine, Socket& socket)
     co_await read_message(socket, wire::kJoinLimit, answer);
     if (answer.header.type == wire::Type::refuse) fail(wire::decode<wire::Refuse>(answer.body).why);
     const auto edge = wire::decode<wire::Edge>(answer.body);
-    if (edge.job != mine.job || edge.from != mine.to || edge.to != mine.from ||
-        edge.flow != mine.flow)
+    if (edge.job != mine.job || edge.from != mine.to || edge.to != mine.from)
         fail("rank ", edge.from, " of another job answers there");
 }
 
 asio::awaitable<void> Edges::accept_waiting() {
-    for (auto& waiting = membership_.incoming_edges(); !waiting.empty();) {
-        IncomingEdge incoming = std::move(waiting.front());  // one that dialled again comes later
-        waiting.erase(waiting.begin());
+    auto& waiting = membership_.incoming_edges();
+    for (size_t i = 0; i < waiting.size();) {  // a rank that dialled again comes later
+        if (is_early(waiting[i].edge)) {
+            ++i;
+            continue;
+        }
+        IncomingEdge incoming = std::move(waiting[i]);
+        waiting.erase(waiting.begin() + ptrdiff_t(i));
         const wire::Edge& edge = incoming.edge;
-        if (edge.job != welcome_.job || edge.generation != welcome_.generation ||
-            edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world ||
-            edge.flows > wire::kMostFlows || edge.flow >= edge.flows ||
-            edge.flow > links_[size_t(edge.from)].flows()) {
+        if (edge.job != welcome_.job || edge.generation != generation_ ||
+            edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world) {
             membership_.listener().log_refusal(cat("refused an edge from rank ", edge.from,
                                                    " to rank ", edge.to,
                                                    " of another job or generation"));
             continue;
         }
         try {
-            const std::string answer = wire::encode(wire::Edge{
-                welcome_.job, edge.to, edge.from, edge.generation, edge.flow, edge.flows});
+            const std::string answer =
+                wire::encode(wire::Edge{welcome_.job, edge.to, edge.from, edge.generation});
             co_await within(kDialPatience, incoming.socket, write_message(incoming.socket, answer));
-            flows_[size_t(edge.from)] = edge.flows;
-            add_flow(edge.from, edge.flow, std::move(incoming.socket));
+            add_edge(edge.from, std::move(incoming.socket));
+            Link& link = links_[size_t(edge.from)];
+            if (link.has_ended()) link = Link();  // it has given up, and dials again
         } catch (const std::exception&) {
             // The peer has hung up: it dials again, or reports an error of its own.
         }
@@ -202,23 +191,14 @@ void Edges::check_route(int rank, const asio::ip::address& peer) const {
                                  chosen, " ", why);
 }
 
-void Edges::add_flow(int rank, uint32_t flow, Socket socket) {
+void Edges::add_edge(int rank, Socket socket) {
     std::error_code gone;
     const tcp::endpoint peer = socket.remote_endpoint(gone);
-    Link& link = links_[size_t(rank)];
-    if (flow > 0) return link.set_flow(flow, socket.release(), std::move(socket.tls));
     if (!gone) check_route(rank, peer.address());
-    link = Link(socket.release(), name(rank), std::move(socket.tls));
+    links_[size_t(rank)] = Link(socket.release(), name(rank), std::move(socket.tls));
 }
 
 }  // namespace
-
-// A window of 3 MB, half of the 6 MB to which Linux lets a receiver's buffer grow, carries 1 Gbit/s
-// for 24 ms.
-uint32_t flows_for(double round_trip_seconds) {
-    constexpr double kWindowSeconds = 0.024;
-    return uint32_t(std::clamp(std::ceil(round_trip_seconds / kWindowSeconds), 1.0, 8.0));
-}
 
 // A peer on the machine of the coordinator may know itself only as loopback; from another machine
 // it is reached at the address of the coordinator.
@@ -232,10 +212,15 @@ std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::e
 
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
                                               tcp::endpoint coordinator, const Addresses& from) {
-    Edges edges(membership, welcome, std::move(coordinator), from);
+    std::vector<int> peers = neighbours(welcome.rank, welcome.ring);
+    if (welcome.rules.shm)
+        for (const int rank :
+             neighbours_of_host(welcome.rank, hosts_of(welcome.ring, welcome.peers)))
+            if (std::ranges::find(peers, rank) == peers.end()) peers.push_back(rank);
+    Edges edges(membership, welcome, std::move(coordinator), from, std::move(peers));
     std::string why;
     try {
-        co_await edges.open();
+        co_await edges.open_ring();
         co_return edges.take();
     } catch (const Error& e) {
         why = e.what();
@@ -252,12 +237,12 @@ asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire
     co_return edges.take();
 }
 
-asio::awaitable<Link> dial_edge(Membership& membership, wire::Welcome welcome,
-                                tcp::endpoint coordinator, Addresses from, int rank, bool group) {
-    if (group) welcome.generation |= wire::kGroupEdge;
-    Edges edges(membership, welcome, std::move(coordinator), from);
-    co_await edges.dial_peer(rank, 1);
-    co_return std::move(edges.take()[size_t(rank)]);
+asio::awaitable<std::vector<Link>> open_more_edges(Membership& membership, wire::Welcome welcome,
+                                                   tcp::endpoint coordinator, Addresses from,
+                                                   std::vector<int> peers, uint32_t kind) {
+    Edges edges(membership, welcome, std::move(coordinator), from, std::move(peers), kind);
+    co_await edges.open();
+    co_return edges.take();
 }
 
 }  // namespace convoy

@@ -16,12 +16,11 @@ asio::awaitable<void> ask_health(Socket& socket, wire::Health& health) {
 }
 
 asio::awaitable<PeerHealth> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls) {
-    constexpr std::chrono::milliseconds kPatience{1'000};
     PeerHealth answer;
     try {
         const auto [host, port] = reachable(member.address, first);
-        Socket socket = co_await dial(host, port, {}, tls, kPatience);
-        co_await within(kPatience, socket, ask_health(socket, answer.health));
+        Socket socket = co_await dial(host, port, {}, tls, kAskPatience);
+        co_await within(kAskPatience, socket, ask_health(socket, answer.health));
     } catch (const NotReached& e) {
         answer.why = e.what(), answer.refused = e.all_refused;
     } catch (const Error& e) {

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "net/coordinator.h"
+#include "net/limits.h"
 #include "net/reduce.h"
 #include "net/ring.h"
 
@@ -26,7 +27,6 @@ constexpr char kName[] = "convoy";
 constexpr size_t kChunk = 64 << 10;  // floats
 constexpr uint32_t kSlots = 4;       // of a rank
 constexpr size_t kFront = 4096;      // bytes in front of the boards: the secret
-constexpr long kLook = 50'000'000;   // ns until a rank that waits looks whether it still should
 
 // Between processes, which std::atomic::wait() is not for. Wakes up without a cause, too.
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* patience) {
@@ -213,7 +213,7 @@ void HostSum::wait_for(size_t rank, Count count, uint32_t chunks) {
     if (done(other.*count)) return;
     ++other.sleepers;
     for (uint32_t value; !stop_ && !done(value = other.*count);) {
-        const timespec patience{0, kLook};
+        const timespec patience{0, std::chrono::nanoseconds(kLook).count()};
         futex(other.*count, FUTEX_WAIT, value, &patience);
         const uint64_t progress = board(0).progress;
         moved_ += progress - std::exchange(seen_progress_, progress);

@@ -11,12 +11,10 @@
 #include <string>
 
 #include "net/communicator.h"
+#include "net/limits.h"
 #include "net/wire.h"
 
 namespace convoy {
-
-// How long the coordinator may take to name the first cause.
-constexpr std::chrono::milliseconds kFirstCause{2'000};
 
 // Any thread may call any of these functions.
 class JobStatus {

@@ -10,76 +10,53 @@
 
 namespace convoy {
 
-Link::Link(int socket, std::string peer, std::unique_ptr<Tls> tls) : peer_(std::move(peer)) {
-    set_flow(0, socket, std::move(tls));
-}
-
-void Link::set_flow(size_t number, int socket, std::unique_ptr<Tls> tls) {
-    if (number == flows_.size()) flows_.emplace_back();
-    Flow& flow = flows_.at(number);
-    if (flow.socket >= 0) ::close(flow.socket);
-    flow = {socket, std::move(tls)};
-    int waits = flow.tls ? 1 : 0;  // Asio leaves its sockets non-blocking
-    if (ioctl(socket, FIONBIO, &waits) != 0) moved(-1, "setting up", out_);
+Link::Link(int socket, std::string peer, std::unique_ptr<Tls> tls)
+    : socket_(socket), peer_(std::move(peer)), tls_(std::move(tls)) {
+    int waits = tls_ ? 1 : 0;  // Asio leaves its sockets non-blocking
+    if (ioctl(socket_, FIONBIO, &waits) != 0) moved(-1, "setting up");
 }
 
 Link& Link::operator=(Link&& other) noexcept {
-    std::swap(flows_, other.flows_);
-    std::swap(out_, other.out_), std::swap(in_, other.in_);
+    std::swap(socket_, other.socket_);
     std::swap(peer_, other.peer_);
+    std::swap(tls_, other.tls_);
     std::swap(limit_, other.limit_);
     return *this;
 }
 
 Link::~Link() {
-    for (const Flow& flow : flows_) ::close(flow.socket);
+    if (socket_ >= 0) ::close(socket_);
 }
 
 bool Link::has_ended() const {
-    for (const Flow& flow : flows_) {
-        pollfd entry{flow.socket, POLLRDHUP, 0};
-        if (::poll(&entry, 1, 0) > 0) return true;
-    }
-    return false;
+    pollfd entry{socket_, POLLRDHUP, 0};
+    return ::poll(&entry, 1, 0) > 0;
 }
 
 void Link::shut() noexcept {
-    for (const Flow& flow : flows_)
-        ::shutdown(flow.socket, SHUT_RDWR);  // an error means that it is dead already
+    if (socket_ >= 0) ::shutdown(socket_, SHUT_RDWR);  // an error means that it is dead already
 }
 
-// The number of bytes that a socket call moved, by which the place moves on; 0 where it would have
-// to wait.
-size_t Link::moved(ssize_t result, const char* doing, Place& at) const {
-    if (result > 0) {
-        at.left -= std::min(at.left, size_t(result));
-        if (at.left == 0) at = {(at.flow + 1) % flows_.size()};
-        return size_t(result);
-    }
+// The number of bytes that a socket call moved; 0 where it would have to wait.
+size_t Link::moved(ssize_t result, const char* doing) const {
+    if (result > 0) return size_t(result);
     if (result < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     const bool closed = result == 0 || errno == ECONNRESET || errno == EPIPE;
     throw LinkLost(
         cat(doing, " ", peer_, ": ", closed ? "connection closed" : std::strerror(errno)));
 }
 
-// A record that TLS has begun to send must be sent in full: no limit is put on it. The last bytes
-// of a stripe wait for none that follow: those go elsewhere.
+// A record that TLS has begun to send must be sent in full, so no limit cuts it.
 size_t Link::send(std::span<const std::byte> bytes, int flags) {
-    const Flow& flow = flows_[out_.flow];
-    bytes = bytes.first(most(out_, bytes.size()));
-    if (flows_.size() > 1 && bytes.size() == out_.left) flags &= ~MSG_MORE;
     const size_t n = limited(bytes.size());
-    return moved(flow.tls ? flow.tls->write(bytes)
-                          : ::send(flow.socket, bytes.data(), n, flags | MSG_NOSIGNAL),
-                 "sending to", out_);
+    return moved(tls_ ? tls_->write(bytes) : ::send(socket_, bytes.data(), n, flags | MSG_NOSIGNAL),
+                 "sending to");
 }
 
 size_t Link::receive(std::span<std::byte> bytes, int flags) {
-    const Flow& flow = flows_[in_.flow];
-    const size_t n = limited(most(in_, bytes.size()));
-    return moved(
-        flow.tls ? flow.tls->read(bytes.first(n)) : ::recv(flow.socket, bytes.data(), n, flags),
-        "receiving from", in_);
+    const size_t n = limited(bytes.size());
+    return moved(tls_ ? tls_->read(bytes.first(n)) : ::recv(socket_, bytes.data(), n, flags),
+                 "receiving from");
 }
 
 size_t Link::send_some(std::span<const std::byte> bytes, bool more_follows) {
@@ -108,8 +85,8 @@ size_t Link::receive_at_least(size_t least, std::span<std::byte> bytes) {
 }
 
 void wait_for(const Link& out, bool want_out, const Link& in, bool want_in) {
-    pollfd sockets[2] = {{want_out ? out.socket_out() : -1, POLLOUT, 0},
-                         {want_in ? in.socket_in() : -1, POLLIN, 0}};
+    pollfd sockets[2] = {{want_out ? out.socket() : -1, POLLOUT, 0},
+                         {want_in ? in.socket() : -1, POLLIN, 0}};
     // Interrupted or failed: the next send or receive says what is wrong.
     ::poll(sockets, 2, -1);
 }

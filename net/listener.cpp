@@ -6,17 +6,6 @@
 
 namespace convoy {
 
-namespace {
-constexpr size_t kGuests = 64;          // connections that wait for a first message or its answer
-constexpr ptrdiff_t kGuestsOfOne = 16;  // of these, from one address
-// In calm: so many at once, and then one each kApart.
-constexpr int kAtOnce = 256;
-constexpr std::chrono::milliseconds kApart{10};
-constexpr size_t kHealthText = 1'000;  // bytes: a list of thousands of ranks is cut
-}  // namespace
-
-std::chrono::milliseconds Listener::patience{10'000};  // then a silent connection is dropped
-
 std::string Refusals::line(Clock::time_point now, const std::string& text) {
     if (now - minute_ >= std::chrono::minutes(1)) minute_ = now, lines_ = 0;
     if (lines_ == most_) return ++left_out_, "";
@@ -83,7 +72,7 @@ asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) 
         co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
         if (error == asio::error::operation_aborted) co_return;
         if (error)  // perhaps out of file descriptors; some may be closed soon
-            co_await sleep_for(std::chrono::milliseconds(100));
+            co_await sleep_for(kAcceptPause);
         else
             spawn(io_.get_executor(), read_first(std::move(socket)));
         co_await slow_down();
@@ -127,7 +116,7 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
     try {
         set_options(socket);
         Message first;
-        co_await within(patience, socket, greet(socket, first));
+        co_await within(first_message_patience, socket, greet(socket, first));
         const wire::Type type = first.header.type;
         if ((type == wire::Type::join && !on_join) || (type == wire::Type::rejoin && !on_rejoin))
             // Again: the name it dialled may have other addresses, among them the coordinator's.
@@ -155,7 +144,8 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
     }
     if (!refusal.empty()) answer = wire::encode(wire::Refuse{false, refusal});
     try {
-        if (!answer.empty()) co_await within(patience, socket, write_message(socket, answer));
+        if (!answer.empty())
+            co_await within(first_message_patience, socket, write_message(socket, answer));
     } catch (const std::exception&) {
         // It does not want to know.
     }

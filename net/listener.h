@@ -47,8 +47,6 @@ class Listener {
     // Logs that a stranger was refused, unless many were.
     void log_refusal(const std::string& text);
 
-    static std::chrono::milliseconds patience;  // for a first message; tests lower it
-
     // Called with each connection; where a callback is null, the connection is closed.
     std::function<void(Socket, wire::Join)> on_join;
     std::function<void(Socket, wire::Rejoin)> on_rejoin;

@@ -16,7 +16,7 @@ LogQueue::~LogQueue() {
 void LogQueue::push(Line line) {
     {
         std::lock_guard lock(mutex_);
-        if (lines_.size() == kMost)
+        if (lines_.size() == kMostLines)
             lines_.pop_front(), ++dropped_;
         else
             ++queued;

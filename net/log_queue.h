@@ -28,7 +28,6 @@ class LogQueue {
         push({true, cat(parts...)});
     }
 
-    static constexpr size_t kMost = 1'000;        // lines that wait
     static inline std::atomic<int64_t> queued{};  // lines of all queues, for tests
 
  private:

@@ -9,8 +9,6 @@ namespace convoy {
 using std::chrono::milliseconds;
 
 namespace {
-constexpr milliseconds kLastMessages{1'000};  // for them to leave this process
-
 // By Phase, as the logs show them.
 constexpr const char* kPhaseNames[] = {"",           "measuring", "data",   "forward",
                                        "backward",   "reduce",    "update", "average",
@@ -55,8 +53,13 @@ Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, mil
 
 void Membership::expect_edges() {
     listener_.on_edge = [this](Socket socket, wire::Edge edge) {
-        // Two are expected; more come from ranks that dial again, or from strangers.
-        if (ring_is_open_ || incoming_edges_.size() >= 16) return;
+        // More come from ranks that dial again, or from strangers.
+        const uint32_t kind = edge.generation & (wire::kGroupEdge | wire::kLinkEdge);
+        const bool is_wanted = !ring_is_open_ || (edge.job == welcome_.job && kind != 0 &&
+                                                  edge.generation == (welcome_.generation | kind));
+        const size_t most = kMostWaitingEdges + 2 * welcome_.peers.size();
+        if (!is_wanted || incoming_edges_.size() >= most)
+            return listener_.log_refusal(cat("refused an edge from rank ", edge.from));
         incoming_edges_.push_back({std::move(socket), edge});
         news_.cancel();
     };
@@ -200,13 +203,11 @@ void Membership::back_to_base() {
         ring.server < 0 ? -1 : rank_of(welcome_, ring.peers[size_t(ring.server)].process);
 }
 
-wire::Rejoin Membership::rejoin_message(int64_t step, bool planned,
-                                        const std::vector<int>& ring) const {
+wire::Rejoin Membership::rejoin_message(int64_t step, bool planned) const {
     wire::Rejoin rejoin{welcome_.job, process_, step, planned ? "" : broken_by_,
                         welcome_.generation};
     const wire::Member& me = welcome_.peers[size_t(welcome_.rank)];
     if (is_newcomer_) rejoin.host = me.host, rejoin.address = me.address;
-    rejoin.ring = ring;
     if (open_) rejoin.known = {open_->id, open_->generation};
     size_t members = 0;
     for (const wire::Welcome& attempt : attempts_ | std::views::reverse)
@@ -317,6 +318,7 @@ void Membership::ring_broken(uint32_t generation, const std::string& why, int lo
     if (regrouping_ || generation != welcome_.generation) return;
     if (!status_.ended()) broken_by_ = why;
     status_.end(why, lost, wire::End::ring);
+    news_.cancel();
 }
 
 wire::Health Membership::health() const {

@@ -90,7 +90,7 @@ class Membership {
     bool coordinator_is_silent() const { return Clock::now() - heard_ > kSilence; }
     // WELCOME to another ring has arrived since leave_ring().
     bool is_welcome() const { return !regrouping_; }
-    wire::Rejoin rejoin_message(int64_t step, bool planned, const std::vector<int>& ring) const;
+    wire::Rejoin rejoin_message(int64_t step, bool planned) const;
     // Waits for the next message or incoming edge; false if none came within `patience`.
     asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
 

@@ -16,14 +16,16 @@ class NullCommunicator : public Communicator {
     std::future<void> allreduce_sum(std::span<float>) override { return done(); }
     std::future<void> gather(std::vector<std::span<float>>, bool) override { return done(); }
     void broadcast(std::span<std::byte>, int) override { status_.throw_if_ended(); }
-    Ranks regroup(int64_t, bool, std::vector<int>) override { fail("there is no other rank"); }
+    Ranks regroup(int64_t, bool) override { fail("there is no other rank"); }
     // As if all ranks had sent the same bytes.
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
         status_.throw_if_ended();
         return std::vector(size_t(world_), std::vector(data.begin(), data.end()));
     }
     void barrier() override { status_.throw_if_ended(); }
-    Fetcher& open_fetcher(ServeBytes) override { fail("no other rank holds anything"); }
+    std::shared_ptr<Links> open_links(const std::vector<int>&) override {
+        fail("there is no other rank");
+    }
     std::unique_ptr<Communicator> open_group(const std::vector<int>&) override {
         fail("there is no other rank");
     }

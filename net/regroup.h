@@ -28,12 +28,11 @@
 #include <string>
 #include <vector>
 
+#include "net/limits.h"
 #include "net/wire.h"
 #include "src/base/clock.h"
 
 namespace convoy {
-
-constexpr std::chrono::milliseconds kSilence{3'000};
 
 // Whether this process itself was stopped lately (SIGSTOP, a suspended machine), by clocks that are
 // read every second or more often: Clock stands still while the machine is suspended.

@@ -10,22 +10,16 @@
 
 namespace convoy {
 
-using std::chrono::milliseconds;
-
 namespace {
-
-constexpr milliseconds kPause{20};  // before those in front are asked again
 
 class Rejoin {
  public:
-    Rejoin(Membership& membership, tcp::endpoint first, Addresses from, int64_t step, bool planned,
-           std::vector<int> ring)
+    Rejoin(Membership& membership, tcp::endpoint first, Addresses from, int64_t step, bool planned)
         : m_(membership),
           first_(std::move(first)),
           from_(std::move(from)),
           step_(step),
-          planned_(planned),
-          ring_(std::move(ring)) {}
+          planned_(planned) {}
     asio::awaitable<Connected> run();
 
  private:
@@ -42,7 +36,6 @@ class Rejoin {
     const Addresses from_;
     const int64_t step_;
     const bool planned_;
-    const std::vector<int> ring_;
     Succession turn_{Clock::now()};
     int serving_ = -1;  // the rank whose coordinator has taken this one; -1: in its own process
 };
@@ -56,7 +49,6 @@ asio::awaitable<Connected> Rejoin::run() {
             Connected connected;
             connected.welcome = welcome;
             connected.links = co_await open_edges(m_, welcome, first_, from_);
-            m_.listener().on_edge = nullptr;  // all edges are here
             co_return connected;
         } catch (const RingBroken&) {
             // Another rank is lost: once more.
@@ -69,13 +61,13 @@ asio::awaitable<void> Rejoin::until_welcome() {
     serving_ = m_.welcome().server;
     while (!m_.is_welcome()) {
         if (m_.connected())
-            m_.send(wire::encode(m_.rejoin_message(step_, planned_, ring_)));
+            m_.send(wire::encode(m_.rejoin_message(step_, planned_)));
         else
             co_await find_coordinator();
         // Not often: those that are silent take their time, and WELCOME waits for it.
-        auto due = Clock::now() + Succession::kDialPatience;
+        auto due = Clock::now() + kAskPatience;
         for (; m_.connected() && !m_.is_welcome(); m_.status().throw_if_ended()) {
-            co_await m_.wait_for_news(Succession::kDialPatience);
+            co_await m_.wait_for_news(kAskPatience);
             if (Clock::now() < due) continue;
             co_await find_lower_coordinator();
             due = Clock::now() + kSilence;
@@ -87,7 +79,7 @@ asio::awaitable<void> Rejoin::until_welcome() {
 // Leaves the membership with a connection on which REJOIN was accepted.
 asio::awaitable<void> Rejoin::find_coordinator() {
     turn_ = Succession(Clock::now());
-    for (; !turn_.is_over(Clock::now()); co_await sleep_for(kPause)) {
+    for (; !turn_.is_over(Clock::now()); co_await sleep_for(kRejoinPause)) {
         if (m_.welcome().ring.empty()) co_await look_around();
         const wire::Welcome& last = m_.welcome();
         while (const auto candidate = turn_.next(
@@ -99,7 +91,7 @@ asio::awaitable<void> Rejoin::find_coordinator() {
     fail(
         "the coordinator was lost, and none of the other ranks that it could reach serves one "
         "within ",
-        Succession::kNobody.count() / 1000, " s");
+        kNobody.count() / 1000, " s");
 }
 
 // Ranks that did not hear each other for a while may have served a coordinator each, and would wait
@@ -140,9 +132,9 @@ asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
     try {
         Socket socket = co_await dial_candidate(candidate);
         auto connection = std::make_shared<Connection>(std::move(socket));
-        connection->send(wire::encode(m_.rejoin_message(step_, planned_, ring_)));
+        connection->send(wire::encode(m_.rejoin_message(step_, planned_)));
         Message answer;
-        co_await connection->read(answer, Succession::kDialPatience);
+        co_await connection->read(answer, kAskPatience);
         if (answer.header.type == wire::Type::status) {
             if (m_.is_welcome() || (!believes && m_.has_formed())) co_return false;  // meanwhile
             m_.use(std::move(connection));
@@ -172,10 +164,10 @@ asio::awaitable<Socket> Rejoin::dial_candidate(int candidate) {
     const wire::Welcome& last = m_.welcome();
     if (candidate < 0) {
         std::vector<tcp::endpoint> endpoints{first_};
-        co_return co_await dial(endpoints, from_, m_.tls(), Succession::kDialPatience);
+        co_return co_await dial(endpoints, from_, m_.tls(), kAskPatience);
     }
     const auto [host, port] = reachable(last.peers[size_t(candidate)].address, first_);
-    co_return co_await dial(host, port, from_, m_.tls(), Succession::kDialPatience);
+    co_return co_await dial(host, port, from_, m_.tls(), kAskPatience);
 }
 
 asio::awaitable<void> run_rejoin(std::shared_ptr<Rejoin> rejoin,
@@ -190,11 +182,11 @@ asio::awaitable<void> run_rejoin(std::shared_ptr<Rejoin> rejoin,
 }  // namespace
 
 std::future<Connected> rejoin(Membership& membership, tcp::endpoint first, Addresses from,
-                              int64_t step, bool planned, std::vector<int> ring) {
+                              int64_t step, bool planned) {
     const auto outcome = std::make_shared<std::promise<Connected>>();
     spawn(membership.io().get_executor(),
           run_rejoin(std::make_shared<Rejoin>(membership, std::move(first), std::move(from), step,
-                                              planned, std::move(ring)),
+                                              planned),
                      outcome));
     return outcome->get_future();
 }

@@ -13,10 +13,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kAnswerPatience{10'000};  // for a coordinator to send its next message
-constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};  // before a retry
-constexpr int kPortsTried = 1000;
-
 // A failure that may pass, so the rank retries: nobody listens yet, or another job is running.
 struct TryAgain : Error {
     using Error::Error;
@@ -122,7 +118,6 @@ asio::awaitable<Connected> Rendezvous::join() {
     } catch (const RingBroken&) {  // which the first collective says
         connected.links.resize(size_t(welcome_.world));
     }
-    membership_.listener().on_edge = nullptr;  // all edges are here
     co_return connected;
 }
 
@@ -370,7 +365,7 @@ wire::Join Rendezvous::join_message() const {
     join.heartbeat_ms = ms(options_.heartbeat);
     join.rules = {
         options_.bf16_wire, options_.elastic,     options_.alone, uint32_t(options_.min_world),
-        ms(options_.stall), ms(options_.give_up), options_.flows, options_.shm};
+        ms(options_.stall), ms(options_.give_up), options_.shm};
     join.process = membership_.process();
     join.host = options_.host_id.empty() ? host_id() : options_.host_id;
     join.address = advertised();

@@ -26,9 +26,9 @@ std::future<Connected> rendezvous(Membership& membership, JoinOptions options);
 
 // Leaves a ring that broke and finds the way into the next one (rejoin.cpp): the coordinator, or
 // the rank that succeeds it, which may be this one. `first`: where the job's first coordinator was;
-// `step`, `planned`, `ring`: of Communicator::regroup. Runs and answers as rendezvous().
+// `step`, `planned`: of Communicator::regroup. Runs and answers as rendezvous().
 std::future<Connected> rejoin(Membership& membership, tcp::endpoint first, Addresses from,
-                              int64_t step, bool planned, std::vector<int> ring);
+                              int64_t step, bool planned);
 
 // Asks the rank that advertises `peer` what a newcomer must know; `first` as below. Throws Error.
 asio::awaitable<wire::Offer> ask_for_offer(std::string peer, tcp::endpoint first, Addresses from,
@@ -41,17 +41,15 @@ wire::Welcome as_newcomer(const wire::Offer& offer, const wire::Member& me);
 // Error.
 std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::endpoint& first);
 
-// --flows auto: how many connections an edge needs on which bytes take so long, there and back.
-uint32_t flows_for(double round_trip_seconds);
-
 // Opens the edges of this rank (edges.cpp), each from one of this machine's addresses `from`
 // (none: the system chooses). The higher rank of a pair dials the lower one; edges that arrive
 // before WELCOME wait in the membership. Throws Error.
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
                                               tcp::endpoint coordinator, const Addresses& from);
 
-// One more edge, once the ring is open; any pair of ranks. group: of its ring. Throws Error.
-asio::awaitable<Link> dial_edge(Membership& membership, wire::Welcome welcome,
-                                tcp::endpoint coordinator, Addresses from, int rank, bool group);
+// The same for edges to `peers` alongside the ring, which is open; kind: kGroupEdge or kLinkEdge.
+asio::awaitable<std::vector<Link>> open_more_edges(Membership& membership, wire::Welcome welcome,
+                                                   tcp::endpoint coordinator, Addresses from,
+                                                   std::vector<int> peers, uint32_t kind);
 
 }  // namespace convoy

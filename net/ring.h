@@ -1,10 +1,9 @@
 // ring.h — the collectives, on the links of one rank. Used by one thread; every call blocks.
 //
-// Each message between ranks is a wire::Header and the data of the collective, in pieces; without
-// TLS behind the header and behind each piece u64 the sum of its 64-bit words (stream_sum.h). The
+// Each message between ranks is a wire::Header and the data of the collective, in pieces. The
 // header names the collective (type, number, generation) and its size. A neighbour in another
 // collective, or in one of another size, is an error that names it, before a byte of its data is
-// used; a header or piece with another sum is a link that broke.
+// used.
 #pragma once
 
 #include <algorithm>
@@ -66,8 +65,6 @@ class Ring {
     // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
     // and summed in fp32; small sums always travel as fp32.
     void sum(std::span<float> data);
-    // Communicator's.
-    void set_listeners(std::vector<int> ranks) { listeners_ = std::move(ranks); }
     // blocks[r] = rank r's, on every rank. The caller fills this rank's own block; all ranks know
     // all sizes. Blocks of `floats` are sent as bf16 if the ring's sums are, and rounded on their
     // owner too.
@@ -84,37 +81,18 @@ class Ring {
  private:
     class Flow;
     static constexpr size_t kSmallSum = Communicator::kExactBytes;  // up to it by fewer steps
-    static constexpr size_t kSumBytes = sizeof(uint64_t);
     std::array<EdgeTiming, 2> probe(int peer, bool left);
     void sum_by_host(std::span<float> data);
     void sum_around(std::span<float> data);
-    bool listens(int place) const {
-        return std::ranges::find(listeners_, at(place)) != listeners_.end();
-    }
-    // How many listeners there are in a row, up to the place.
-    int listeners_to(int place) const { return listens(place) ? 1 + listeners_to(place - 1) : 0; }
-    // Whether the place is the first to hold the sum of a chunk: that of the next place.
-    bool has_first(int place) const {
-        if (listeners_.empty()) return true;
-        int before = 0;  // this many ranks on there is a listener
-        while (before < world() && !listens(place + before)) ++before;
-        return before % 2 == 1;
-    }
     void recursive_doubling(wire::Type type, std::span<float> data);
     Track* sent_track() const { return tracks_ ? tracks_->sent.load() : nullptr; }
     Track* received_track() const { return tracks_ ? tracks_->received.load() : nullptr; }
     uint64_t flow(int sender, int piece) const;
-    size_t small_bytes(int position, size_t bytes);  // of a header and one piece of so many
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
-    // Of a header and the sum that follows it.
-    static size_t header_bytes(const Link& link) {
-        return wire::kHeaderBytes + (link.is_plain() ? kSumBytes : 0);
-    }
-    std::span<const std::byte> stage_header(const wire::Header& header, const Link& link);
-    void check(const wire::Header& expected, std::span<const std::byte> got, int position) const;
-    // `sum` came behind bytes of which `right` is the sum.
-    static void check_sum(const Link&, std::span<const std::byte, kSumBytes> sum, uint64_t right);
+    std::span<const std::byte> stage_header(const wire::Header& header);
+    void check(const wire::Header& expected, std::span<const std::byte, wire::kHeaderBytes> got,
+               int position) const;
 
     int world() const { return int(ring_.size()); }
     int at(int position) const { return ring_[size_t((position % world() + world()) % world())]; }
@@ -125,7 +103,6 @@ class Ring {
     std::vector<Link> links_;
     uint32_t generation_, number_ = 0;
     bool bf16_;
-    std::vector<int> listeners_;
     std::vector<std::span<std::byte>> pieces_;
     std::vector<std::byte> outbox_, inbox_;
     std::atomic<uint64_t>& moved_;

@@ -5,7 +5,6 @@
 
 #include "net/reduce.h"
 #include "net/ring.h"
-#include "net/stream_sum.h"
 
 namespace convoy {
 
@@ -57,21 +56,12 @@ void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
     if (position_ + whole < world()) send_small(type, position_ + whole, data);
 }
 
-size_t Ring::small_bytes(int position, size_t bytes) {
-    const Link& edge = link(position);
-    return header_bytes(edge) + bytes + (edge.is_plain() ? kSumBytes : 0);
-}
-
 void Ring::send_small(wire::Type type, int position, std::span<const float> data) {
-    Link& edge = link(position);
-    const std::span message = std::span(outbox_).first(small_bytes(position, data.size_bytes()));
-    const size_t head = stage_header({type, generation_, number_, data.size_bytes()}, edge).size();
-    const std::span piece = message.subspan(head, data.size_bytes());
-    std::ranges::copy(std::as_bytes(data), piece.begin());
-    const uint64_t sum = stream_sum(piece);
-    if (edge.is_plain()) std::memcpy(&message[head + piece.size()], &sum, kSumBytes);
+    stage_header({type, generation_, number_, data.size_bytes()});
+    std::ranges::copy(std::as_bytes(data), outbox_.begin() + wire::kHeaderBytes);
+    const std::span message = std::span(outbox_).first(wire::kHeaderBytes + data.size_bytes());
     const auto begin = Clock::now();
-    edge.send_all(message);
+    link(position).send_all(message);
     if (Track* const track = sent_track())
         track->add(kTraceSend, begin, Clock::now(), at(position), double(message.size()),
                    flow(position_, at(position)));
@@ -79,20 +69,17 @@ void Ring::send_small(wire::Type type, int position, std::span<const float> data
 }
 
 void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
-    Link& edge = link(position);
-    const std::span message = std::span(inbox_).first(small_bytes(position, data.size_bytes()));
+    const std::span message = std::span(inbox_).first(wire::kHeaderBytes + data.size_bytes());
     // The header first: a neighbour in a shorter sum will never send the rest of this one.
-    const std::span header = message.first(header_bytes(edge));
-    const size_t got = edge.receive_at_least(header.size(), message);
+    const size_t got = link(position).receive_at_least(wire::kHeaderBytes, message);
     const auto begin = Clock::now();
-    check({type, generation_, number_, data.size_bytes()}, header, position);
-    edge.receive_all(message.subspan(got));
+    check({type, generation_, number_, data.size_bytes()}, message.first<wire::kHeaderBytes>(),
+          position);
+    link(position).receive_all(message.subspan(got));
     if (Track* const track = received_track())
         track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()),
                    flow(position, ring_[size_t(position_)]));
-    const std::span piece = message.subspan(header.size(), data.size_bytes());
-    std::ranges::copy(piece, std::as_writable_bytes(data).begin());
-    if (edge.is_plain()) check_sum(edge, message.last<kSumBytes>(), stream_sum(piece));
+    std::ranges::copy(message.subspan(wire::kHeaderBytes), std::as_writable_bytes(data).begin());
     moved_ += message.size();
 }
 

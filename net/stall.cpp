@@ -10,8 +10,6 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-static constexpr seconds kQuiet{3};
-
 StallWatch::StallWatch(std::vector<std::string> addresses, milliseconds patience,
                        Clock::time_point now)
     : patience_(patience), next_(patience) {

@@ -23,9 +23,6 @@ namespace convoy {
 
 class Succession {
  public:
-    static constexpr std::chrono::milliseconds kDialPatience{1'000};  // for an answer
-    static constexpr std::chrono::milliseconds kNobody{15'000};       // with no coordinator found
-
     explicit Succession(Clock::time_point now) : begin_(now) {}
 
     struct Last {           // of the last ring
@@ -38,7 +35,7 @@ class Succession {
         if (at_ == kBegin) {
             at_ = kServer;
             // Where the first heir was silent too, perhaps it was this rank that was cut off.
-            if (!last.silent || now - begin_ >= kSilence + kDialPatience) return last.server;
+            if (!last.silent || now - begin_ >= kSilence + kAskPatience) return last.server;
         }
         const bool waits = at_ == kServer ? !last.silent && !is_gone(last.server)
                                           : !is_gone(at_) && now - begin_ < patience_with(at_);
@@ -63,7 +60,7 @@ class Succession {
     // coordinator beside another one.
     std::chrono::milliseconds patience_with(int rank) const {
         if (!answered_.contains(rank)) return kSilence;
-        return std::min(kSilence + 3 * (rank + 1) * kDialPatience, kNobody - kSilence);
+        return std::min(kSilence + 3 * (rank + 1) * kAskPatience, kNobody - kSilence);
     }
 
     Clock::time_point begin_;

@@ -26,8 +26,7 @@ constexpr std::pair<Type, const char*> kNames[] = {{Type::join, "JOIN"},
                                                    {Type::abort, "ABORT"},
                                                    {Type::leave, "LEAVE"},
                                                    {Type::health, "HEALTH"},
-                                                   {Type::request, "REQUEST"},
-                                                   {Type::bytes, "BYTES"},
+                                                   {Type::message, "MESSAGE"},
                                                    {Type::rejoin, "REJOIN"},
                                                    {Type::offer, "OFFER"},
                                                    {Type::newcomer, "NEWCOMER"},
@@ -75,7 +74,7 @@ class Writer {
     void put(const Attempt& ring) { (*this)(ring.id, ring.generation, ring.members); }
     void put(const Known& known) { (*this)(known.open, known.generation, known.attempts); }
     void put(const Rules& r) {
-        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.flows, r.shm);
+        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.shm);
     }
     void put(End end) { put(uint8_t(end)); }
     void put(const Settings::value_type& pair) { (*this)(pair.first, pair.second); }
@@ -91,8 +90,6 @@ class Writer {
     Header header_;
     std::string bytes_;
 };
-
-constexpr size_t kMostText = 1'100;  // characters of a text that people read
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
 
@@ -131,7 +128,7 @@ class Reader {
     void get(Attempt& ring) { (*this)(ring.id, ring.generation, ring.members); }
     void get(Known& known) { (*this)(known.open, known.generation, known.attempts); }
     void get(Rules& r) {
-        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.flows, r.shm);
+        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.shm);
     }
     void get(End& end) {
         end = End(take(1)[0]);
@@ -183,8 +180,6 @@ std::string printable(std::span<const std::byte> bytes) {
     return std::ranges::all_of(plain, is_printable) ? "'" + plain + "'" : hex;
 }
 
-constexpr size_t kMaxName = 255;  // bytes, as of a name in DNS
-
 // Values that no sound program sends.
 void check(Join& m) {
     // A heartbeat of 0 would declare everybody lost at once, one of days would never do so.
@@ -211,8 +206,6 @@ void check(Rejoin& m) {
     m.process = std::max<uint64_t>(m.process, 1);
     if (m.host.size() > kMaxName || m.address.size() > kMaxName)
         fail("a REJOIN message has a host id or an address of more than ", kMaxName, " bytes");
-    if (m.ring.size() > size_t(kMaxWorld))
-        fail("a REJOIN message has a ring of ", m.ring.size(), " ranks");
 }
 void check(const Offer& m) {
     const int world = int(m.peers.size());  // at most a body's bytes
@@ -282,7 +275,6 @@ MESSAGE_TYPE(Join);
 MESSAGE_TYPE(Refuse);
 MESSAGE_TYPE(Welcome);
 MESSAGE_TYPE(Edge);
-MESSAGE_TYPE(Request);
 MESSAGE_TYPE(Heartbeat);
 MESSAGE_TYPE(Abort);
 MESSAGE_TYPE(Rejoin);

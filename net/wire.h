@@ -19,8 +19,8 @@
 //                                    process, pairs settings
 //                                    rules, of which rank 0's count: u8 sums travel as bf16, u8
 //                                    survivors go on, u8 however few of the others answer, u32
-//                                    fewest ranks, u32 stall in ms, u32 give up after ms, u32
-//                                    connections of an edge, u8 ranks of a host share memory
+//                                    fewest ranks, u32 stall in ms, u32 give up after ms, u8 ranks
+//                                    of a host share memory
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
@@ -28,10 +28,10 @@
 //                                    text address, u64 process), list of i32 ring order, text
 //                                    what became of the ring before ("": this is the first), u64
 //                                    that tells this ring from all others
-//   EDGE        rank ↔ rank          u64 job, i32 from, i32 to, u32 which of its connections, u32
-//                                    how many it has; the acceptor answers in kind. Once the ring
-//                                    is open: REQUESTs will follow, or with the highest bit of the
-//                                    generation the ring of a group
+//   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind. Bit
+//   31
+//                                    of the generation: for the ring of a group; bit 30: for
+//                                    MESSAGEs; both once the ring of all is open
 //   READY       rank → coordinator   no body: all edges of this rank are open
 //   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
 //   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,
@@ -45,9 +45,8 @@
 //   REJOIN      rank → coordinator   u64 job, u64 process, i64 steps done, text why ("": all
 //                                    agreed to, after a step): it has left the ring of this
 //                                    generation and waits for WELCOME to the next; text host id,
-//                                    text address, of a newcomer that asks for it (else ""); list
-//                                    of i32: the order of the ring that rank 0 asks for (else {});
-//                                    u64, u32 generation of the last ring that was open to it (0:
+//                                    text address, of a newcomer that asks for it (else ""); u64,
+//                                    u32 generation of the last ring that was open to it (0:
 //                                    none); list of rings to which it has said READY since: u64,
 //                                    u32 generation, list of u64 processes
 //   OFFER       anybody → rank or coordinator   no body: may I take part in the job?
@@ -60,8 +59,7 @@
 //               answer               u8 healthy, u64 process, text rank, world, step and phase, or
 //                                    what is wrong, u64 the last ring that was open to it (0:
 //                                    none); the header has the generation of that
-//   REQUEST     rank → rank          u32 file, u32 length, u64 offset: send me these (fetch.h)
-//   BYTES       the answer           the bytes, u64 sum of REQUEST and them; or REFUSE
+//   MESSAGE     rank → rank          bytes; the number in the header is a channel (links.h)
 //   SUM, BROADCAST, GATHER, BARRIER, PROBE
 //               rank → rank          data of a collective (ring.h)
 //
@@ -77,19 +75,15 @@
 #include <string_view>
 #include <vector>
 
+#include "net/limits.h"
 #include "src/base/check.h"
 
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 9;
+constexpr uint16_t kVersion = 10;
 constexpr size_t kHeaderBytes = 24;
-constexpr uint64_t kControlLimit = 4 << 20;  // body of a message that is not a collective
-constexpr uint64_t kJoinLimit = 40 << 10;    // body of a first message, from anybody
-constexpr uint64_t kGuestLimit = 4 << 10;    // body of a message of one who has no rank yet
 constexpr char kNoJobYet[] = "no job trains there yet";  // of a REFUSE
-constexpr uint64_t kHealthLimit = 4 << 10;  // of HEALTH and HEARTBEAT, whatever the other limit
-constexpr int kMaxWorld = 4096;
 
 enum class Type : uint16_t {
     join = 1,
@@ -104,8 +98,7 @@ enum class Type : uint16_t {
     abort = 10,
     leave = 11,
     health = 12,
-    request = 13,
-    bytes = 14,
+    message = 13,
     rejoin = 15,
     offer = 16,
     newcomer = 17,
@@ -143,7 +136,7 @@ using Settings = std::map<std::string, std::string>;
 // Settings of the job that coordinators need, so every rank knows them: any may become one.
 struct Rules {
     bool bf16 = false, elastic = false, alone = false;
-    uint32_t min_world = 1, stall_ms = 30'000, give_up_ms = 0, flows = 0;
+    uint32_t min_world = 1, stall_ms = 30'000, give_up_ms = 0;
     bool shm = false;
 };
 
@@ -187,18 +180,10 @@ struct Edge {
     static constexpr Type kType = Type::edge;
     uint64_t job = 0;
     int from = 0, to = 0;
-    uint32_t generation = 0;       // travels in the header; with kGroupEdge of the ring of a group
-    uint32_t flow = 0, flows = 1;  // which of its connections (link.h)
-    void fields(auto& body) { body(job, from, to, flow, flows); }
+    uint32_t generation = 0;  // travels in the header, with kGroupEdge or kLinkEdge
+    void fields(auto& body) { body(job, from, to); }
 };
-constexpr uint32_t kMostFlows = 16;
-constexpr uint32_t kGroupEdge = uint32_t(1) << 31;
-struct Request {
-    static constexpr Type kType = Type::request;
-    uint32_t file = 0, length = 0;
-    uint64_t offset = 0;
-    void fields(auto& body) { body(file, length, offset); }
-};
+constexpr uint32_t kGroupEdge = uint32_t(1) << 31, kLinkEdge = uint32_t(1) << 30;
 struct Heartbeat {
     static constexpr Type kType = Type::heartbeat;
     int64_t step = 0;
@@ -230,7 +215,6 @@ struct Known {
     uint32_t generation = 0;             // of that
     std::vector<Attempt> attempts = {};  // since then
 };
-constexpr size_t kMostAttempted = 4'096;  // processes in them; the oldest are left out
 struct Rejoin {
     static constexpr Type kType = Type::rejoin;
     uint64_t job = 0, process = 0;
@@ -238,9 +222,8 @@ struct Rejoin {
     std::string why;
     uint32_t generation = 0;  // travels in the header
     std::string host = {}, address = {};
-    std::vector<int> ring = {};  // rank 0: the order that it asks for
     Known known = {};
-    void fields(auto& body) { body(job, process, step, why, host, address, ring, known); }
+    void fields(auto& body) { body(job, process, step, why, host, address, known); }
 };
 struct Offer {
     static constexpr Type kType = Type::offer;

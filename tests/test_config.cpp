@@ -315,8 +315,6 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
     is("--precision", "bf16", &Config::precision, Precision::kBf16);
     is("--wire", "bf16", &Config::wire, WireType::kBf16);
     is("--shm", "auto", &Config::shm, Toggle::kOn);
-    is("--flows", "auto", &Config::flows, 0);
-    is("--flows", "4", &Config::flows, 4);
     for (const char* name : {"lr", "port", "decode-threads", "threads", "size", "watts"}) {
         CHECK(get_option(parse({cat("--", name), "auto"}).config, name) == "auto");
         CHECK(get_option(parse({cat("--", name), "0"}).config, name) == "auto");

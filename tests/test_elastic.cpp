@@ -642,7 +642,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
                std::string::npos;
     };
     for (int i = 0; i < kGenerations && !formed(); ++i) {
-        const Cut killed{.rank = 2, .operation = 20 + 37 * i % whole.operations, .joins = 1};
+        const Cut killed{.rank = 2, .operation = 20 + 74 * i % (2 * whole.operations), .joins = 1};
         CAPTURE(i);
         const pid_t newcomer = start_rank(folder.path(), 2, port, killed, more);
         int status = 0;
@@ -666,8 +666,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
         }
         CAPTURE(rank);
         REQUIRE(uses.size() >= kGenerations / 4);
-        // What ends just then, or a slice of the state that is under way, counts too: the least of
-        // some.
+        // What ends just then counts too: the least of some.
         const auto least = [](auto begin, int64_t Use::*of) {
             return std::ranges::min(std::span(begin, 8), {}, of).*of;
         };
@@ -715,7 +714,6 @@ TEST_CASE("elastic: --sync average goes back to the last average, and every imag
     check_averages(more);
     const Outcome whole = run_job({}, more);  // where nobody is lost, the same is trained again
     check_resets(more, whole, stride() / 2);
-    check_averages({"sync-every=4", "outer=nesterov", "fragments=2", "save-every=0"});
 }
 
 TEST_CASE("elastic: of servers and workers any may be killed; the others go back to a checkpoint") {
@@ -865,12 +863,6 @@ TEST_CASE("elastic: ranks that leave together, one after the other, and between 
     CHECK(local.status == std::vector{0, 0, 0});
     CHECK(said(local, "2 ranks go on from step 3"));
     CHECK(local.images == 48);
-    const Outcome parts =
-        run_job({.leave = {{1, 1}}}, {"sync-every=2", "fragments=2", "save-every=0"});
-    INFO(parts.logs);
-    CHECK(parts.status == std::vector{0, 0, 0});
-    CHECK(said(parts, "2 ranks go on from step 3"));
-    CHECK(parts.images == 48);
 }
 
 TEST_CASE("elastic: SIGTERM on all ranks, or on one with --elastic off, ends the job saved") {
@@ -933,7 +925,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
         CHECK(outcome.logs.find("ring 3") == std::string::npos);
         check_equal(outcome, whole);
     }
-    // Long enough that it gets its share, in epochs of four steps, as soon as it has the state.
+    // It trains in the modes in which the state is more than weights and momentum.
     using Words = std::vector<std::string>;
     int tried = 0;
     for (const Words& more :
@@ -948,10 +940,6 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
         CAPTURE(more.front());
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
-        // With --freeze-epochs it comes while the model is another one: all wait for it.
-        const bool waits = more.front() == "freeze-epochs=2";
-        CHECK((outcome.log[2].find("newcomers have weights and optimizer state after step ") ==
-               std::string::npos) == waits);
         CHECK(outcome.trained == std::set{0, 1, 2});
         CHECK(outcome.images == 48);  // and run_job() sees that all had equal weights
     }

@@ -287,7 +287,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
         });
     CHECK(passed.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready);
     std::optional<LogQueue> lines(log);
-    for (size_t i = 0; i <= LogQueue::kMost + 10; ++i) lines->notice("line ", i, ".");
+    for (size_t i = 0; i <= kMostLines + 10; ++i) lines->notice("line ", i, ".");
     auto reader = std::async(std::launch::async, [&] {
         std::string text;
         char bytes[4096];
@@ -303,16 +303,13 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     CHECK(text.find("2 of 2 joined") != std::string::npos);
     CHECK(text.find(" lines were dropped") != std::string::npos);
     CHECK(text.find("line 5.") == std::string::npos);
-    CHECK(text.find(cat("line ", LogQueue::kMost + 10, ".")) != std::string::npos);
+    CHECK(text.find(cat("line ", kMostLines + 10, ".")) != std::string::npos);
 }
 
-TEST_CASE("CONVOY_GIVE_UP: waits for answers of another rank count, as collectives do") {
+TEST_CASE("CONVOY_GIVE_UP: waits for messages of another rank count, as collectives do") {
     const auto work = [](Job& job) {
         Communicator& ring = *job.communicator;
-        Fetcher& fetcher = ring.open_fetcher([&](uint32_t, uint64_t, std::span<std::byte>) {
-            while (!ring.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        });
-        ring.barrier();
+        auto links = ring.open_links(ring.rank() == 2 ? std::vector{0, 1} : std::vector{2});
         if (ring.rank() == 2) {
             const auto end = Clock::now() + std::chrono::seconds(20);
             while (!ring.ended() && Clock::now() < end)
@@ -321,10 +318,9 @@ TEST_CASE("CONVOY_GIVE_UP: waits for answers of another rank count, as collectiv
             throw Error("ended");
         }
         std::byte byte;
-        ring.set_waiting(true);
-        CHECK_THROWS_WITH_AS(fetcher.fetch(2, 0, 0, {&byte, 1}).get(),
-                             doctest::Contains("CONVOY_GIVE_UP=0.6"), RankLost);
-        ring.set_waiting(false);
+        auto message = links->receive(2, {&byte, 1});
+        CHECK_THROWS_WITH_AS(links->wait(message), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
+        links.reset();
         CHECK(ring.regroup(0, false).peers.size() == 2);
     };
     const auto adjust = [](JoinOptions& options) {
@@ -397,22 +393,6 @@ TEST_CASE(
                              "ended", Error);
         CHECK(ends == 3);
     }
-}
-
-TEST_CASE("CONVOY_GIVE_UP: a long sum to which only one link carries anything is no stall") {
-    run_ranks(
-        2,
-        [](JoinOptions& options) {
-            options.give_up = std::chrono::milliseconds(1'500);
-            options.limit = [](size_t bytes) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                return std::min<size_t>(bytes, 8192);
-            };
-        },
-        [](Job& job) {
-            job.communicator->set_listeners({1});
-            CHECK_NOTHROW(sum(job, 400'000));
-        });
 }
 
 // Of this process.

@@ -185,7 +185,6 @@ TEST_CASE("--shm: one rank of each host goes around, and sends 2(hosts-1)/hosts 
             const size_t n = 12 * 20'000;
             std::vector<std::vector<float>> results(hosts.size()), large(hosts.size());
             std::vector<uint64_t> sent(hosts.size());
-            std::atomic<int> right = 0;
             run_ranks(
                 world,
                 [&](JoinOptions& options) {
@@ -204,22 +203,14 @@ TEST_CASE("--shm: one rank of each host goes around, and sends 2(hosts-1)/hosts 
                     sent[me] = c.bytes_sent() - before;
                     large[me].assign(700'001, float(me + 1));
                     c.allreduce_sum(large[me]).get();
-                    for (int listener = 0; listener < world; ++listener) {
-                        c.set_listeners({listener});
-                        std::vector<float> heard(20'001, int(me) == listener ? 0 : float(me + 1));
-                        c.allreduce_sum(heard).get();
-                        const float sum = float(world * (world + 1) / 2 - listener - 1);
-                        right += heard == std::vector<float>(heard.size(), sum);
-                    }
                     c.barrier();
                 });
-            CHECK(right == world * world);
             const size_t others = names.size() - 1, unit = bf16 ? 2 : 4;
             for (size_t rank = 0; rank < hosts.size(); ++rank) {
                 CAPTURE(rank);
                 const bool first =
                     std::find(hosts.begin(), hosts.end(), hosts[rank]) == hosts.begin() + rank;
-                CHECK(sent[rank] == (first ? 2 * others * (n / names.size() * unit + 8) + 32 : 0));
+                CHECK(sent[rank] == (first ? 2 * others * (n / names.size() * unit) + 24 : 0));
                 CHECK(same_bits(results[rank], results[0]));
                 CHECK(large[rank] == std::vector<float>(700'001, float(world * (world + 1) / 2)));
             }

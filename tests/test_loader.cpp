@@ -216,55 +216,6 @@ TEST_CASE("starting in mid-epoch gives exactly the samples that are left, on ano
     CHECK(before->steps(13) == 2);
 }
 
-TEST_CASE("other shares count from the same step on all ranks, and nothing prefetched is lost") {
-    // Three ranks; the third has no image at first. After two steps all get other shares, which
-    // count from the third step after that; a fourth rank without images joins later.
-    const auto source = pictures(103);
-    std::vector<std::unique_ptr<Rig>> ranks;
-    for (int rank = 0; rank < 3; ++rank)
-        ranks.push_back(std::make_unique<Rig>(
-            source, LoaderOptions{.batch = 10, .shares = {1}, .rank = 0, .threads = 2}, 3));
-    for (int rank = 0; rank < 3; ++rank) (*ranks[size_t(rank)])->cut_anew({1, 1, 0}, rank);
-    for (auto& rank : ranks) (*rank)->start(0, 0);
-    std::set<uint64_t> seen;
-    std::vector<std::vector<int>> wanted;
-    for (int step = 0; step < 11; ++step) {
-        std::vector<int> counts;
-        for (int rank = 0; rank < 3; ++rank) {
-            Loader& loader = *ranks[size_t(rank)]->loader;
-            // As after a ring that gained a rank: goes on where it is, with what is prefetched.
-            if (step == 8) loader.start(0, 80);
-            Batch* batch = loader.next();
-            REQUIRE(batch);
-            if (step == 1) loader.cut_anew({1, 1, 1}, rank);
-            if (step == 7) loader.cut_anew({1, 1, 1, 0}, rank);
-            for (const uint64_t sample : batch->samples) CHECK(seen.insert(sample).second);
-            counts.push_back(batch->n);
-            CHECK(batch->wanted_by.size() == (step < 8 ? 3 : 4));
-            CHECK(batch->wanted_by[size_t(rank)] == batch->wanted);
-            loader.release(batch);
-        }
-        wanted.push_back(counts);
-    }
-    CHECK(seen.size() == 103);
-    const std::vector<int> two{5, 5, 0}, three{3, 4, 3};
-    for (size_t step = 0; step < 10; ++step) CHECK(wanted[step] == (step < 4 ? two : three));
-    for (int rank = 0; rank < 3; ++rank) {
-        Loader& loader = *ranks[size_t(rank)]->loader;
-        CHECK(loader.next() == nullptr);
-        loader.start(1, 0);
-        Batch* batch = loader.next();
-        loader.cut_anew({1, 0, 1, 1}, rank);
-        loader.release(batch);
-        loader.start(1, 10);  // before they count otherwise: then from here on
-        CHECK(loader.next()->n == std::vector{3, 0, 4}[size_t(rank)]);
-        if (rank == 1) continue;  // it leaves; rank 2 becomes rank 1
-        loader.cut_anew({1, 1, 0}, rank / 2);
-        loader.start(1, 20);
-        CHECK(loader.next()->n == 5);
-    }
-}
-
 TEST_CASE("validation rows come in the order of the source, without chance") {
     const auto source = pictures(10);
     Rig rig(source, options(4, 3, false), 3);

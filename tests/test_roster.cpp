@@ -118,4 +118,12 @@ TEST_CASE("a host that comes again gets the rank it had") {
     CHECK(roster.assign_ranks().ids == std::vector{0, 2, 1});
 }
 
+TEST_CASE("ring order: the order asked for, with the ranks of a host together") {
+    const std::vector<wire::Member> peers = {
+        {"a", "", 1}, {"b", "", 2}, {"a", "", 3}, {"c", "", 4}};
+    CHECK(ring_order(peers, {0, 1, 2, 3}) == std::vector<int>{0, 2, 1, 3});
+    CHECK(ring_order(peers, {3, 1, 2, 0}) == std::vector<int>{3, 1, 2, 0});
+    CHECK(ring_order(peers, {2, 3, 0, 1}) == std::vector<int>{2, 0, 3, 1});
+}
+
 }  // namespace convoy

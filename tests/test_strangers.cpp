@@ -100,7 +100,7 @@ TEST_CASE("of silent connections from many addresses 64 stay, the oldest are clo
 }
 
 TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while") {
-    const milliseconds patience = std::exchange(Listener::patience, milliseconds(50));
+    const milliseconds patience = std::exchange(first_message_patience, milliseconds(50));
     for (const std::string& token : {std::string(), make_token()}) {
         Diary diary;
         std::optional<LoneCoordinator> coordinator;
@@ -117,7 +117,7 @@ TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while
         coordinator.reset();  // which logs it after it has hung up
         CHECK(diary.text().find("it connected and sent nothing") != std::string::npos);
     }
-    Listener::patience = patience;
+    first_message_patience = patience;
 }
 
 TEST_CASE("refused JOINs and REJOINs that stay are hung up on when others come") {
@@ -290,14 +290,14 @@ TEST_CASE("elastic: of two ranks without an edge the one that nobody reaches goe
 }
 
 TEST_CASE("elastic: strangers that do nothing in all seats do not keep the coordinator for ever") {
-    const milliseconds patience = std::exchange(Coordinator::form_patience, milliseconds(300));
+    const milliseconds patience = std::exchange(form_patience, milliseconds(300));
     Diary diary;
     LoneCoordinator coordinator(2, diary.log());
     FakeRank zero(0, coordinator.port()), one(1, coordinator.port());
     one.join(2);
     zero.join(2, "127.0.0.1:10", elastic);
     for (FakeRank* rank : {&zero, &one}) rank->await_end(wire::End::membership);
-    Coordinator::form_patience = patience;
+    form_patience = patience;
     run_two_ranks(coordinator.port(), diary.log());
 }
 

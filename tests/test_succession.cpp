@@ -245,7 +245,7 @@ struct World {
         if (!own.asked) {
             if (own.turn.is_gone(candidate)) return false;
             own.asked = candidate;
-            own.free_at = now + (hear(process, there) ? kTick : Succession::kDialPatience);
+            own.free_at = now + (hear(process, there) ? kTick : kAskPatience);
         }
         if (now < own.free_at) return {};
         own.asked = {};
@@ -269,7 +269,7 @@ struct World {
         if (s.clients.contains(process)) s.clients.at(process)->server_open = false;
         s.clients[process] = own.line;
         own.serving = candidate, own.heard = now, own.is = Is::waiting;
-        own.looks_at = now + Succession::kDialPatience;
+        own.looks_at = now + kAskPatience;
         take(s, process, {wire::Type::rejoin, own.last, known(own)});
         return true;
     }
@@ -341,7 +341,7 @@ struct World {
             }
             own.is = own.line ? Is::waiting : Is::seeking, own.serving = own.last.server;
             if (own.line) own.line->to_server.push_back({wire::Type::rejoin, own.last, known(own)});
-            own.looks_at = now + Succession::kDialPatience;
+            own.looks_at = now + kAskPatience;
         }
         if (own.is == Is::opening) {
             bool open = true;

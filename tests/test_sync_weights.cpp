@@ -1,4 +1,4 @@
-// Whether all ranks hold the same weights, and whose all take where they do not.
+// Whether all ranks hold the same weights; ranks that differ take those of one rank.
 #include "src/job/sync_weights.h"
 
 #include "tests/device.h"
@@ -15,11 +15,11 @@ struct Change {
     float value;
 };
 
-// What each rank finds; afterwards all hold the values of `root`.
-void check_majority(int world, const std::vector<Change>& changes, int root,
-                    const std::vector<int>& differ, const std::string& tensor,
-                    std::vector<bool> votes = {}) {
-    votes.resize(size_t(world), votes.empty());
+// What each rank finds; afterwards all hold the values of `root`. same: ranks that should do so.
+void check_difference(int world, const std::vector<Change>& changes, int root,
+                      const std::vector<int>& differ, const std::string& tensor,
+                      std::vector<bool> same = {}) {
+    same.resize(size_t(world), same.empty());
     CAPTURE(world);
     CAPTURE(tensor);
     run_ranks(
@@ -43,14 +43,13 @@ void check_majority(int world, const std::vector<Change>& changes, int root,
             std::ranges::copy(weights, params.weights);
             const std::vector<std::span<float>> arenas = {{params.weights, params.weights_size},
                                                           state};
-            const Majority found =
-                find_majority(params, arenas, sizes_of(arenas), votes, *backend, *job.communicator);
+            const Difference found = compare_with(root, same, params, arenas, sizes_of(arenas),
+                                                  *backend, *job.communicator);
             CHECK(std::ranges::equal(arenas[0], values(rank).first));  // until it is taken
             CHECK(state == values(rank).second);
             take(found, arenas, *backend);
             weights.assign(params.weights, params.weights + params.weights_size);
             CHECK(std::pair(weights, state) == values(root));
-            CHECK(found.root == root);
             CHECK(found.ranks == differ);
             CHECK(found.tensor == tensor);
         });
@@ -58,17 +57,16 @@ void check_majority(int world, const std::vector<Change>& changes, int root,
 
 }  // namespace
 
-TEST_CASE("find_majority: what most ranks hold, or the lowest of as many; the first tensor named") {
-    check_majority(3, {}, 0, {}, "");
-    check_majority(1, {}, 0, {}, "");
-    check_majority(3, {{2, 0, 20, -1}}, 0, {2}, "second");
-    check_majority(3, {{0, 0, 20, -1}, {0, 0, 3, -1}}, 1, {0}, "first");
-    check_majority(3, {{1, 1, 17, -1}}, 0, {1}, "state 0 of second");
-    check_majority(2, {{0, 1, 2, -1}}, 0, {1}, "state 0 of first");
-    check_majority(4, {{1, 0, 0, -0.0f}, {3, 0, 0, -0.0f}}, 0, {1, 3}, "first");  // bits count
-    check_majority(4, {{0, 0, 1, 9}, {1, 0, 2, 9}}, 2, {0, 1}, "first");
+TEST_CASE("compare_with: all take what one rank holds; who differs, and in which tensor first") {
+    check_difference(3, {}, 0, {}, "");
+    check_difference(1, {}, 0, {}, "");
+    check_difference(3, {{2, 0, 20, -1}}, 0, {2}, "second");
+    check_difference(3, {{0, 0, 20, -1}, {0, 0, 3, -1}}, 0, {1, 2}, "first");
+    check_difference(3, {{1, 1, 17, -1}}, 0, {1}, "state 0 of second");
+    check_difference(2, {{0, 1, 2, -1}}, 0, {1}, "state 0 of first");
+    check_difference(4, {{1, 0, 0, -0.0f}, {3, 0, 0, -0.0f}}, 0, {1, 3}, "first");  // bits count
+    // Ranks that are behind, or have just joined, take the values as well, and are not named.
     const std::vector<Change> behind = {{0, 0, 1, 9}, {1, 0, 1, 9}, {2, 0, 30, 9}};
-    check_majority(5, behind, 0, {2, 3}, "first", {true, true, true, true, false});
-    check_majority(5, behind, 3, {2}, "second", {false, false, true, true, true});
-    check_majority(3, {{0, 0, 1, 9}}, 1, {}, "", {false, true, false});
+    check_difference(5, behind, 3, {2}, "second", {false, false, true, true, true});
+    check_difference(3, {{0, 0, 1, 9}}, 1, {}, "", {false, true, false});
 }

@@ -135,11 +135,8 @@ struct Rank {
             before_step(*this);
             Sums sums = trainer->step(*batch, at, 0.05 - lr_drop * double(at.step), next);
             const bool serves = config.sync != SyncKind::kRing || config.pipeline > 1;
-            const bool average = serves || config.fragments > 1
-                                     ? steps == 1
-                                     : (at.step + 1) % config.sync_every == 0;
+            const bool average = serves ? steps == 1 : (at.step + 1) % config.sync_every == 0;
             Sums all;
-            if (!average) trainer->stream({at.epoch, at.consumed, at.step + 1}, all);
             if (trainer->gathers() && average) all = trainer->gather(at);
             if (trainer->local()) sums = all;
             counted += sums.count;
@@ -422,9 +419,8 @@ TEST_CASE("two ranks on the CUDA kernels, whose memory the network cannot read, 
           doctest::test_suite("device")) {
     Config config = small_config();
     const std::vector<double> shares = {3, 1};
-    for (const auto& [factors, sync_every, fragments] :
-         {std::tuple{off, 1, 1}, {on, 1, 1}, {off, 2, 1}, {off, 2, 2}}) {
-        config.factors = factors, config.sync_every = sync_every, config.fragments = fragments;
+    for (const auto& [factors, sync_every] : {std::pair{off, 1}, {on, 1}, {off, 2}}) {
+        config.factors = factors, config.sync_every = sync_every;
         CAPTURE(config.factors);
         config.device = "cpu";
         const Outcome cpu = train_in_threads(config, shares, 2);
@@ -566,101 +562,6 @@ TEST_CASE("--sync diloco: two averages of four ranks follow DiLoCo's formula in 
         CHECK(together.bytes_a_step >= want);
         CHECK(together.bytes_a_step <= want + 24 * 64);
     }
-}
-
-// Steps of ranks that do not talk, with what Streaming DiLoCo does between them, in double.
-static std::vector<double> streamed(const Config& config, const std::vector<double>& shares,
-                                    int steps) {
-    std::vector<std::unique_ptr<Apart>> apart;
-    std::vector<std::unique_ptr<Rank>> ranks;
-    Config local = config;
-    local.sync_every = 1000, local.fragments = 1, local.outer = OuterKind::kOff;
-    const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
-    for (size_t r = 0; r < shares.size(); ++r) {
-        apart.push_back(std::make_unique<Apart>(int(r), int(shares.size())));
-        ranks.push_back(std::make_unique<Rank>(local, *apart.back(), shares));
-    }
-    const Params& params = ranks[0]->model.params();
-    const size_t n = params.updated_size, P = size_t(config.fragments);
-    const size_t part = (n / P + 16) / 16 * 16;
-    const std::vector<float> start = ranks[0]->weights();
-    std::vector<double> global(start.begin(), start.end()), velocity(n, 0), change(n, 0);
-    size_t begin = 0, end = 0;  // what is under way
-    const auto move = [&](size_t first, size_t last) {
-        for (size_t i = first; i < last; ++i) {
-            const double d = change[i], M = config.outer_momentum;
-            if (config.outer == OuterKind::kOff || i >= params.trained_size) {
-                global[i] += d;
-                continue;
-            }
-            velocity[i] = M * velocity[i] + d;
-            global[i] += config.outer_lr *
-                         (config.outer == OuterKind::kSgd ? velocity[i] : d + M * velocity[i]);
-        }
-    };
-    const auto send = [&](const std::vector<std::vector<float>>& weights, size_t first,
-                          size_t last) {
-        for (size_t i = first; i < last; ++i) {
-            change[i] = 0;
-            for (size_t r = 0; r < shares.size(); ++r)
-                change[i] += shares[r] / all * (double(weights[r][i]) - global[i]);
-        }
-    };
-    for (int step = 1; step <= steps; ++step) {
-        for (const auto& rank : ranks) rank->train(1);
-        const int interval = config.sync_every / config.fragments;
-        if (step % interval != 0 && step != steps) continue;
-        move(begin, end);
-        std::vector<std::vector<float>> weights;
-        for (const auto& rank : ranks) {
-            std::vector<float> own = rank->weights();
-            for (size_t i = begin; i < end; ++i)
-                own[i] = float(0.5 * double(own[i]) + 0.5 * global[i]);
-            rank->backend->upload(rank->model.params().weights, own.data(), n * sizeof(float));
-            weights.push_back(own);
-        }
-        begin = std::min(n, part * (size_t(step / interval) % P)), end = std::min(n, begin + part);
-        if (step < steps) send(weights, begin, end);
-    }
-    std::vector<std::vector<float>> last;
-    for (const auto& rank : ranks) last.push_back(rank->weights());
-    send(last, 0, n);
-    move(0, n);
-    return global;
-}
-
-TEST_CASE("--fragments: each is averaged every H steps, and taken one interval later") {
-    Config config = small_config();
-    config.outer_lr = 0.7, config.outer_momentum = 0.9;
-    const auto backend = make_backend("cpu", {.threads = 1});
-    Model model(kNet, of_rank(config, 0), *backend);
-    Optimizer optimizer(config, model.params(), *backend);
-    const size_t n = model.params().updated_size;
-    for (const auto& [kind, H, P, steps, shares] :
-         {std::tuple{OuterKind::kOff, 2, 2, 7, std::vector<double>{3, 1}},
-          {OuterKind::kNesterov, 4, 2, 9, {3, 1}},
-          {OuterKind::kSgd, 3, 3, 6, {5, 3, 2, 0}},
-          {OuterKind::kNesterov, 1000, 1000, 5, {1, 1}}}) {
-        config.outer = kind, config.sync_every = H, config.fragments = P;
-        CAPTURE(P);
-        const Outcome together = train_in_threads(config, shares, steps);
-        CHECK_CLOSE(together.weights, streamed(config, shares, steps), 1e-5);
-        CHECK(together.counted == steps * config.batch);  // each image in the sums once
-        // Sums below 16 KB: everything log2(W) times, as fp32. Fragments, then everything and the
-        // momentum at the end. Headers, counters and steps beside it.
-        const size_t part = (n / size_t(P) + 16) / 16 * 16;
-        size_t floats = n + model.params().trained_size;
-        for (int step = H / P; step < steps; step += H / P) {
-            const size_t begin = std::min(n, part * size_t(step / (H / P) % P));
-            floats += std::min(n, begin + part) - begin;
-        }
-        const double want = (shares.size() == 4 ? 2 : 1) * 4.0 * double(floats) / steps;
-        CHECK(together.bytes_a_step >= want);
-        CHECK(together.bytes_a_step <= want + 2 * 320);
-    }
-    config.sync_every = 4, config.fragments = 3;
-    CHECK_THROWS_WITH_AS(AverageOptions{config},
-                         doctest::Contains("does not divide --sync average:"), Error);
 }
 
 TEST_CASE("--sync server: any number of servers and workers trains what one rank trains") {

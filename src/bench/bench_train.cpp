@@ -144,11 +144,8 @@ class Training : public Work {
     ~Training() override { record(false); }
     void step(const Batch& batch, int64_t number, bool last) override {
         const Position at{0, 0, number};
-        Sums sums = trainer_.step(batch, at, 1e-4, &batch);
-        if (options_.average.fragments > 1)
-            trainer_.stream({0, 0, number + 1}, sums);
-        else if (trainer_.local() && last)
-            trainer_.gather(at);
+        trainer_.step(batch, at, 1e-4, &batch);
+        if (trainer_.local() && last) trainer_.gather(at);
     }
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }

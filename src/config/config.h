@@ -28,7 +28,7 @@ enum class FactorMode { kAuto, kOn, kOff };
 enum class SyncKind { kRing, kServer, kAsync };
 enum class OuterKind { kOff, kSgd, kNesterov };
 enum class Toggle { kOn, kOff };
-enum class ShardMode { kAll, kMine, kPeers };
+enum class ShardMode { kAll, kMine };
 enum class FileFormat { kAuto, kTar, kTfrecord, kSafetensors, kOnnx };
 enum class Augment;      // data/augment.h
 enum class Flip;         // "
@@ -101,7 +101,6 @@ struct Config {
     int rank = -1, world = 0, local_rank = -1;
     int port = 0;
     std::string advertise, iface, share;
-    int flows = 0;
     Toggle shm = Toggle::kOn;  // on: auto
     std::string token_file,
         token;  // token: from CONVOY_TOKEN, not from a command line, which ps shows
@@ -113,7 +112,7 @@ struct Config {
     SyncKind sync = SyncKind::kRing;
     int servers = 1;
     std::string staleness = "3";
-    int sync_every = 1, fragments = 1;
+    int sync_every = 1;
     OuterKind outer = OuterKind::kOff;
     double outer_lr = 0.7, outer_momentum = 0.9;
     int pipeline = 1, micro = 8;

@@ -57,7 +57,6 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.listen_port = uint16_t(config.port);
     options.advertise = config.advertise;
     options.iface = config.iface;
-    options.flows = uint32_t(config.flows);
     options.shm = config.shm == Toggle::kOn;
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
     options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));

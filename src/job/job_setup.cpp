@@ -192,14 +192,9 @@ void compare_data(JobSession& job, const DataSet& data) {
                  all[0].description, "; names, sizes and classes must be the same on all ranks");
 }
 
-// For other ranks' shards: what is expected in the next seconds, and much of a small set.
-constexpr size_t kPeerCacheBytes = 256 << 20;
-
 static void open_set(JobSetup& setup) {
     DataOptions options = data_options(setup.config, setup.classes);
     options.stop = setup.job.stop;
-    if (setup.peers)
-        options.complete = [peers = setup.peers](auto& shards) { peers->complete(shards); };
     setup.data = open_data(options, setup.job.log);
     if (setup.config.shards != ShardMode::kMine) setup.classes = setup.data.train->classes();
 }
@@ -292,8 +287,6 @@ JobSetup set_up_job(JobSession& job) {
     const JobModel model =
         job.is_newcomer() ? job.offer().model : JobModel(broadcast_json(job.communicator(), mine));
     setup.model_text = model.text, setup.classes = model.classes, setup.fresh = model.fresh;
-    if (shards == ShardMode::kPeers && job.world() > 1)
-        setup.peers = std::make_shared<PeerShards>(job.communicator(), kPeerCacheBytes);
     if (!opens_first) open_set(setup);
     if (setup.data.train->is_stream()) {
         if (job.world() > 1 && shards != ShardMode::kMine)

@@ -10,7 +10,6 @@
 #include "data/loader.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_session.h"
-#include "src/job/peer_shards.h"
 
 namespace convoy {
 
@@ -33,7 +32,6 @@ struct JobSetup {
     std::vector<std::string> classes = {};
     Shares shares = {};
     DataSet data = {};
-    std::shared_ptr<PeerShards> peers = {};  // --shards peers, of several ranks
     // --shards mine: images that each rank holds; else empty.
     std::vector<int64_t> train_parts = {}, val_parts = {};
     std::vector<size_t> cuts = {};  // --sync pipeline: the first layer of each stage

@@ -71,9 +71,10 @@ std::vector<size_t> sizes_of(const std::vector<std::span<float>>& arenas) {
     return sizes;
 }
 
-Majority find_majority(Params& params, const std::vector<std::span<float>>& arenas,
-                       const std::vector<size_t>& sizes, const std::vector<bool>& votes,
-                       Backend& backend, Communicator& communicator) {
+Difference compare_with(int root, const std::vector<bool>& same, Params& params,
+                        const std::vector<std::span<float>>& arenas,
+                        const std::vector<size_t>& sizes, Backend& backend,
+                        Communicator& communicator) {
     std::vector<Held> parts;
     for (size_t i = 0; i < sizes.size(); ++i)
         for (const Params::Range& range :
@@ -87,33 +88,26 @@ Majority find_majority(Params& params, const std::vector<std::span<float>>& aren
     }
     const auto all = gather_sums(mine, communicator);
 
-    Majority found;
-    std::ptrdiff_t most = 0;
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-        std::ptrdiff_t same = 0;
-        for (size_t other = 0; votes[rank] && other < all.size(); ++other)
-            same += votes[other] && all[other] == all[rank];
-        if (same > most) most = same, found.root = int(rank);
-    }
-    const std::vector<uint64_t>& right = all[size_t(found.root)];
+    Difference found;
+    const std::vector<uint64_t>& right = all[size_t(root)];
     for (size_t rank = 0; rank < all.size(); ++rank)
-        if (votes[rank] && all[rank] != right) found.ranks.push_back(int(rank));
+        if (same[rank] && all[rank] != right) found.ranks.push_back(int(rank));
     if (!found.ranks.empty())
-        found.tensor = first_difference(parts, params, found.root, found.ranks[0], communicator);
+        found.tensor = first_difference(parts, params, root, found.ranks[0], communicator);
     for (size_t p = 0; p < parts.size(); ++p) {
         const auto has_it = [&](const auto& sums) { return sums[p] == right[p]; };
         if (std::ranges::all_of(all, has_it)) continue;
         Held& part = parts[p];
-        std::vector<float> got;  // also where it is here: what comes may be damaged
-        if (communicator.rank() != found.root) got.resize(part.size);
+        std::vector<float> got;  // also where it is here already
+        if (communicator.rank() != root) got.resize(part.size);
         const std::span<float> values = got.empty() ? part.host : got;
-        communicator.broadcast(std::as_writable_bytes(values), found.root);
+        communicator.broadcast(std::as_writable_bytes(values), root);
         if (mine[p] != right[p]) found.theirs.push_back({part.arena, part.begin, std::move(got)});
     }
     return found;
 }
 
-void take(const Majority& found, const std::vector<std::span<float>>& arenas, Backend& backend) {
+void take(const Difference& found, const std::vector<std::span<float>>& arenas, Backend& backend) {
     for (const auto& [arena, begin, values] : found.theirs)
         backend.upload(arenas[arena].data() + begin, values.data(), values.size() * sizeof(float));
 }

@@ -64,8 +64,8 @@ bool is_cut_as_asked(const Setup& setup, int64_t share, int bn_group) {
 }
 
 bool is_tuned(const std::string& option) {
-    for (const char* name : {"threads", "decode-threads", "device", "accumulate", "wire", "factors",
-                             "fragments", "sync", "shm"})
+    for (const char* name :
+         {"threads", "decode-threads", "device", "accumulate", "wire", "factors", "sync", "shm"})
         if (option == name) return true;
     return false;
 }

@@ -46,10 +46,7 @@ Clocks TrainRun::clocks() const {
 int TrainRun::run() {
     try {
         start_weights();
-        if (setup_.job.is_newcomer()) {  // goes into the job, at its place
-            if (can_stay() && backend_->host_visible()) warm_up();
-            go_on();
-        }
+        if (setup_.job.is_newcomer()) go_on();  // into the job, at its place
         for (;;) {
             try {
                 if (!agreed_) start_together();
@@ -163,7 +160,6 @@ void TrainRun::train_epoch() {
             config_, base_lr_,
             by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
             by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
-        if (slices_) pass_slice();
         const auto begin = Clock::now();
         const double waited = trainer_->seconds_waited_for_network();
         Sums sums = trainer_->step(*batch, at_, lr, loader_->peek());
@@ -176,9 +172,6 @@ void TrainRun::train_epoch() {
         Position upto = at_;  // what `sums` are of
         // What is trained is on servers, or in stages.
         const bool is_apart = !local && !gathers && trainer_->gathers();
-        if (const auto sent = gathers ? std::nullopt : trainer_->stream(at_, sums))
-            upto = *sent, local = false,
-            gathers = trainer_->stop_agreed() != 0 || trainer_->trace_agreed();
         if (gathers) {
             const Sums all = trainer_->gather(at_);
             if (local) sums = {}, local = false;
@@ -227,34 +220,29 @@ void TrainRun::train_epoch() {
 // Sums over the ring have the same bits on every rank. What each rank forms from factors has them
 // too, unless the machines' kernels add in another order: then weights drift apart by roundings.
 void TrainRun::keep_weights_equal() {
-    if (slices_) return;  // newcomers are not equal yet
     checked_step_ = at_.step;
     Pipeline* const pipeline = trainer_->pipeline();
     Communicator& equals = pipeline ? pipeline->replicas() : communicator_;
     if (equals.world() == 1) return;
     const std::vector<std::span<float>> arenas = optimizer_->arenas();
-    Majority found =
-        find_majority(model_->params(), arenas, sizes_of(arenas),
-                      std::vector<bool>(size_t(equals.world()), true), *backend_, equals);
+    Difference found = compare_with(0, std::vector<bool>(size_t(equals.world()), true),
+                                    model_->params(), arenas, sizes_of(arenas), *backend_, equals);
     if (found.ranks.empty()) return;
     take(found, arenas, *backend_);
-    if (pipeline) {  // from numbers among the replicas of this stage
-        const auto number = [&](int& rank) { rank = rank * config_.pipeline + pipeline->stage(); };
-        number(found.root);
-        std::ranges::for_each(found.ranks, number);
-    }
+    const int stage = pipeline ? pipeline->stage() : 0;  // ranks are replicas of this stage
+    for (int& rank : found.ranks) rank = rank * config_.pipeline + stage;
     trainer_->sync().changed();
-    tell_unequal(found, at_.step);
+    tell_unequal(found, stage, at_.step);
 }
 
-void TrainRun::tell_unequal(const Majority& found, int64_t step) {
+void TrainRun::tell_unequal(const Difference& found, int root, int64_t step) {
     drift_ = std::ranges::any_of(factor_choices(), &FactorChoice::use);
     std::vector<std::string> ranks;
     for (const int rank : found.ranks) ranks.push_back(std::to_string(rank));
     log_.notice(
         "after step ", step, " rank ", join_text(ranks, " and "), " held other weights than rank ",
-        found.root, "; all have those of rank ", found.root,
-        " now. The first tensor that differed was ", found.tensor, ". ",
+        root, "; all have those of rank ", root, " now. The first tensor that differed was ",
+        found.tensor, ". ",
         drift_ ? "Processors that add in another order differ by roundings; CONVOY_FACTORS=off "
                  "keeps all "
                  "equal"
@@ -262,14 +250,13 @@ void TrainRun::tell_unequal(const Majority& found, int64_t step) {
                  "way");
     run_log_->event(
         "unequal",
-        {{"step", step}, {"ranks", found.ranks}, {"root", found.root}, {"tensor", found.tensor}});
+        {{"step", step}, {"ranks", found.ranks}, {"root", root}, {"tensor", found.tensor}});
 }
 
 // With --sync average:H: after every H steps, all at once. Wherever the weights are about to be
 // used.
 bool TrainRun::gathers_now() const {
-    return (config_.sync_every > 1 && config_.fragments == 1 &&
-            at_.step % config_.sync_every == 0) ||
+    return (config_.sync_every > 1 && at_.step % config_.sync_every == 0) ||
            at_.step >= total_steps_ || epoch_done() || save_is_due() ||
            (!trainer_->local() && trainer_->stop_agreed() != 0);
 }

@@ -5,8 +5,7 @@
 //   train_run_start.cpp  before step 1: weights, and what is printed
 //   train_run_save.cpp   the run folder and its checkpoints
 //   train_run_trace.cpp  traces of its steps
-//   train_run_again.cpp  after a rank was lost or has left: the same state, other shares
-//   train_run_join.cpp   ranks join: the state in slices, then a share
+//   train_run_again.cpp  after ranks were lost, have left or joined: the same state, other shares
 #pragma once
 
 #include <atomic>
@@ -21,7 +20,6 @@
 #include "src/base/clock.h"
 #include "src/base/terminal.h"
 #include "src/job/job_setup.h"
-#include "src/job/state_slices.h"
 #include "src/job/sync_weights.h"
 #include "src/page/server.h"
 #include "src/run/run_log.h"
@@ -73,7 +71,6 @@ class TrainRun {
     void make_state(bool head_only);
     void build();
     void drop();  // what build() made, if it is there
-    std::vector<double> shares_now() const;
     void thaw();
     void open_sources();
     std::unique_ptr<Loader> make_loader(std::shared_ptr<const Source> source, bool training,
@@ -92,7 +89,7 @@ class TrainRun {
     Batch* next_batch();
     void validate();
     void keep_weights_equal();
-    void tell_unequal(const Majority& found, int64_t step);
+    void tell_unequal(const Difference& found, int root, int64_t step);
     void check_bad(int64_t skipped, int64_t samples, const char* what) const;
     int finish(const Amounts& cost);
     Clocks clocks() const;
@@ -116,14 +113,6 @@ class TrainRun {
     void follow(const nlohmann::json& root);
     void take_up();
     void cut_shares(const std::vector<int>& before);
-    bool can_stay() const;
-    bool fit_as_they_are(const std::vector<nlohmann::json>& all, const nlohmann::json& root) const;
-    double slice_seconds() const;
-    void meet_newcomers(const std::vector<nlohmann::json>& all, const nlohmann::json& root);
-    void pass_slice();
-    void cut_anew();
-    void warm_up();
-    bool lacks_state() const;
 
     void open_tracks();
     bool wants_trace();
@@ -202,12 +191,11 @@ class TrainRun {
     Sums last_val_, epoch_sums_, committed_sums_, step_sums_;
     double step_lr_ = 0;
     int64_t logged_epoch_ = -1, checked_step_ = 0;
-    bool agreed_ = false;                  // all ranks have had the same state, or get it
-    std::unique_ptr<StateSlices> slices_;  // while newcomers have no share
-    Clocks pace_;                          // as this ring began, after a step
-    int64_t pace_step_ = 0;                // which one
-    bool head_only_ = false;               // --freeze-epochs: the model as it was built last
-    bool drift_ = false;  // the ranks' weights differ by roundings: compared once an epoch
+    bool agreed_ = false;     // all ranks have had the same state, or get it
+    Clocks pace_;             // as this ring began, after a step
+    int64_t pace_step_ = 0;   // which one
+    bool head_only_ = false;  // --freeze-epochs: the model as it was built last
+    bool drift_ = false;      // the ranks' weights differ by roundings: compared once an epoch
     const int first_rank_ = setup_.rank();
     int64_t steps_per_epoch_ = 0, total_steps_ = 0;
     int64_t save_steps_ = 0, saved_step_ = -1;  // steps between checkpoints; step of the newest

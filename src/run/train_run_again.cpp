@@ -1,16 +1,18 @@
-// train_run_again.cpp — a training run goes on after a rank was lost or has left.
+// train_run_again.cpp — a training run goes on with other ranks: some were lost, have left or join.
 //
 //   RingBroken ─► drop        what depends on shares goes; weights and optimizer state stay
-//              ─► regroup     a ring of those that are left   ◄─┐ another one lost
-//              ─► agree       what most hold who are furthest  ─┘
+//              ─► regroup     the next ring, newcomers in it  ◄─┐ another rank is lost
+//              ─► agree       all take the state of the root   ─┘
 //              ─► take_up, and train() goes on, or waits for --min-world ranks
 //
-// Where ranks only join, meet_newcomers takes the place of the last two (train_run_join.cpp).
+// The root is the lowest rank of those that have done the most steps. A newcomer has done none, and
+// gets progress, weights and optimizer state like any rank that is behind.
 //
-// A rank does a step only with all sums of it, and gives sums to the next one only then: so ranks
-// differ by one step at most, and whoever lacks that step takes the state of one who has done it.
-// If none has, all redo it, on the same samples. In local steps (--sync average) that holds for the
-// averages. SIGTERM on some ranks is agreed on with the sums of a step, so none is redone (part).
+// A rank completes a step only with all sums of it, and sends sums of the next step only then. So
+// ranks differ by one step at most, and a rank that lacks that step takes the state of the root. If
+// no rank has completed the step, all redo it on the same samples. With --sync average the same
+// holds for averages. Ranks agree with the sums of a step that some leave (SIGTERM) or join, so no
+// step is redone then (part).
 #include <signal.h>
 
 #include <algorithm>
@@ -44,9 +46,6 @@ int TrainRun::wish() {
 // ring of their own. The barrier makes sure that every rank has those sums.
 // `compare`: where one saves, all hold the same weights.
 void TrainRun::part(bool compare) {
-    // Who leaves may be the last to have the state; and who came before others need not begin anew.
-    while (slices_ && slices_->pass(/*rest=*/true)) {}
-    slices_.reset();
     if (compare && checked_step_ < at_.step) keep_weights_equal();
     planned_ = true;
     if (wish_ % kNewRing != SIGTERM) {
@@ -107,34 +106,19 @@ void TrainRun::go_on() {
     if (usage_) usage_->forget();
     at_ = committed_, epoch_sums_ = committed_sums_;
     run_log_->rewind();
-    if (lacks_state()) at_.step = -1;
-    slices_.reset();
     if (costs_ && !planned_ && !trace_) trace_ = trace_part(setup_.job.tracer);
     const bool planned = std::exchange(planned_, false);
-    const bool comes = setup_.job.is_newcomer() && !agreed_;
-    if (!(planned || comes) || !can_stay()) drop();
+    drop();
     std::string why;
-    std::exception_ptr failure;
-    for (bool done = false; !done && !failure;) {
-        try {
+    for (;;) try {
             cut_shares(setup_.job.regroup(at_.step, planned, why));
             const std::vector<json> all = tell();
-            const size_t root = take_shares(all);
-            if (fit_as_they_are(all, all[root])) {
-                meet_newcomers(all, all[root]);
-            } else {
-                drop();
-                agree(all, root);
-            }
-            done = true;
+            agree(all, take_shares(all));
+            break;
         } catch (const RingBroken&) {
-            drop();
-        } catch (const std::exception&) {
-            failure = std::current_exception();
+            // Another rank is lost: once more.
         }
-    }
-    if (failure) std::rethrow_exception(failure);
-    if (!trainer_) take_up();
+    take_up();
     if (at_.step > pace_step_) pace_ = clocks(), pace_step_ = at_.step;
     const bool is_heir = setup_.rank() == 0 && folder_.empty();
     if (is_heir && open_folder()) {
@@ -204,13 +188,8 @@ static Sums sums_from(const json& j) { return {j[0], j[1], j[2], j[3], j[4]}; }
 // Collective: where each rank is.
 std::vector<json> TrainRun::tell() {
     const double own_share = agreed_ ? 0 : setup_.shares.newcomer;
-    // For how many images its model and its loaders are; -1: they are to be made.
-    const int images = trainer_ ? model_->max_batch() : -1;
-    const double speed = double(communicator_.bytes_sent()) / (communicator_.seconds_busy() + 1e-3);
     const auto all = gather_json(communicator_, {{"step", at_.step},
                                                  {"sizes", sizes_of(optimizer_->arenas())},
-                                                 {"images", images},
-                                                 {"slice", slice_seconds() * speed},
                                                  {"shares", setup_.shares.weights},
                                                  {"share", own_share},
                                                  {"epoch", at_.epoch},
@@ -246,8 +225,8 @@ size_t TrainRun::take_shares(const std::vector<json>& all) {
     return size_t(root - all.begin());
 }
 
-// All get the progress of the root, and the weights that most ranks hold of those that have done
-// its step. Collective. Where it throws, this rank has what it had.
+// All get the progress, the weights and the optimizer state of the root. Collective. Where it
+// throws, this rank has what it had.
 void TrainRun::agree(const std::vector<json>& all, size_t root) {
     const json &its = all[root], &mine = all[size_t(setup_.rank())];
     const bool head_only = its["head_only"], thaws = head_only_ != head_only;
@@ -255,19 +234,17 @@ void TrainRun::agree(const std::vector<json>& all, size_t root) {
         fail(
             "this rank has the model in another layout than the others: run the same build on all "
             "machines");
-    std::vector<bool> votes;
+    std::vector<bool> has_step;  // the root's: then the state should be the same
     for (const json& one : all)
-        votes.push_back(one["step"] == its["step"] && one["sizes"] == its["sizes"] &&
-                        one["head_only"] == head_only);
+        has_step.push_back(one["step"] == its["step"] && one["head_only"] == head_only);
     std::vector<std::span<float>> arenas;
     if (!thaws) arenas = optimizer_->arenas();
-    const Majority found =
-        find_majority(model_->params(), arenas, its["sizes"], votes, *backend_, communicator_);
+    const Difference found = compare_with(int(root), has_step, model_->params(), arenas,
+                                          its["sizes"], *backend_, communicator_);
     if (thaws) drop(), make_state(head_only);
     take(found, optimizer_->arenas(), *backend_);
-    // With --fragments the optimizer's state is each rank's own.
-    if (!found.ranks.empty() && config_.fragments == 1 && votes[size_t(setup_.rank())])
-        tell_unequal(found, its["step"]);
+    if (!found.ranks.empty() && has_step[size_t(setup_.rank())])
+        tell_unequal(found, int(root), its["step"]);
     optimizer_->steps_done = its["optimizer"];
     follow(its);
     trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });

@@ -48,12 +48,8 @@ void TrainRun::build() {
     }
     LoaderOptions validating = sharing_;
     validating.parts = setup_.val_parts;
-    int64_t most =
-        std::max({Loader::max_share(sharing_), Loader::max_share(validating), int64_t(1)});
-    // What it may have beside newcomers, who can round it up.
-    if (communicator_.min_world() > 0 && sharing_.parts.empty() && stages == 1)
-        most = std::max(most, most_images(sharing_.batch, sharing_.shares, sharing_.rank));
-    const int max_batch = int(most);
+    const int max_batch =
+        int(std::max({Loader::max_share(sharing_), Loader::max_share(validating), int64_t(1)}));
     model_->expect(max_batch);
     const int bn_group = model_->has_batch_norm() ? config_.bn_group : 0;
     const int pieces = config_.accumulate * config_.replicas;
@@ -88,7 +84,7 @@ void TrainRun::drop() {
     if (!trainer_) return;
     const Clocks now = clocks();
     clocks_before_ = {now.data_wait, now.net_wait};
-    slices_.reset(), trainer_.reset(), evaluator_.reset();
+    trainer_.reset(), evaluator_.reset();
     loader_.reset(), val_loader_.reset();
     model_ = model_->twin();  // not planned yet
     replica_backends_.clear();

@@ -146,7 +146,7 @@ static bool answers(const JobSession& job, int rank) {
 // first failure is the one that is reported. Returns whether nothing but the other ranks is lost.
 bool TrainRun::save_after_failure(const std::exception& failure) {
     if (!optimizer_) return false;  // it was being made anew
-    if (at_.step <= 0 || lacks_state() || config_.schedule == Schedule::kRange) return false;
+    if (at_.step <= 0 || config_.schedule == Schedule::kRange) return false;
     // What servers or other stages hold is not here.
     if (config_.sync != SyncKind::kRing || config_.pipeline > 1) return false;
     const bool is_left = dynamic_cast<const LeftBehind*>(&failure);

@@ -165,9 +165,7 @@ std::string TrainRun::memory_text() const {
     if (params.copies_bytes() > 0) factors += factors / 2;  // bf16 copies as well
     if (factors > 0) text += fmt::format(", {:.0f} MB factors of all ranks", mb(factors));
     if (config_.sync_every > 1 && setup_.world() > 1)
-        text += fmt::format(", {:.0f} MB of the last average",
-                            mb(averaged_floats() + (config_.fragments > 1) * params.updated_size /
-                                                       size_t(config_.fragments)));
+        text += fmt::format(", {:.0f} MB of the last average", mb(averaged_floats()));
     return text;
 }
 
@@ -202,17 +200,14 @@ std::string TrainRun::traffic() const {
     if (config_.sync_every == 1)
         return traffic_text(params, factor_choices(), {setup_.world(), communicator_.around()},
                             bf16);
-    const int P = config_.fragments;
-    const size_t floats = P > 1 ? params.updated_size : averaged_floats();
+    const size_t floats = averaged_floats();
     const int around = communicator_.around();
     const double mb = 2.0 * (around - 1) / around * double(floats) * (bf16 ? 2e-6 : 4e-6);
     std::string text = fmt::format(
-        "{} averaged every {} steps{}: {:.2f} MB a rank and step, for gradients it would be {:.2f}",
-        P > 1 ? "weights" : "weights and optimizer state", config_.sync_every,
-        P > 1 ? cat(", a fragment of ", P, " every ", counted(config_.sync_every / P, "step"),
-                    " in the background")
-              : "",
-        mb / config_.sync_every, mb * double(params.grads_size) / double(floats));
+        "weights and optimizer state averaged every {} steps: {:.2f} MB a rank and step, for "
+        "gradients it would be {:.2f}",
+        config_.sync_every, mb / config_.sync_every,
+        mb * double(params.grads_size) / double(floats));
     if (config_.outer != OuterKind::kOff)
         text += fmt::format("; DiLoCo, lr {:g}, momentum {:g}", config_.outer_lr,
                             config_.outer_momentum);

@@ -17,18 +17,6 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
       options_(options),
       staged_(!backend.host_visible() && communicator.world() > 1),
       arena_(staged_ ? backend.alloc_host(params.grads_size) : params.grads) {
-    cut();
-}
-
-GradReducer::~GradReducer() {
-    for (Bucket& bucket : buckets_)
-        for (std::future<void>& sum : bucket.sums)
-            if (sum.valid()) sum.wait();
-}
-
-// Called again for a new ring. Factors keep their memory.
-void GradReducer::cut() {
-    std::vector<Bucket> before = std::exchange(buckets_, {});
     // Statistics and counters are sent in parts so small that --wire bf16 does not round them.
     constexpr size_t kMost = Communicator::kExactBytes / sizeof(float);
     for (size_t end = params_.grads_size; end > params_.trained_size;) {
@@ -38,28 +26,30 @@ void GradReducer::cut() {
     }
     const std::vector<FactorChoice> choices = choose_factors(
         params_, options_.batch, {communicator_.world(), communicator_.around()}, options_.factors);
-    const std::vector<Param*> params = params_.backward_order();
+    const std::vector<Param*> order = params_.backward_order();
     std::vector<TravelParam> sizes;
     size_t end = params_.trained_size;
-    if (!params.empty()) end = std::min(end, params_.owned[0].end);
-    for (const Param* param : params) {
+    if (!order.empty()) end = std::min(end, params_.owned[0].end);
+    for (const Param* param : order) {
         const FactorChoice* layer = choice_of(choices, param);
         const bool as_factors = layer && layer->use;
         sizes.push_back({end - param->offset, as_factors, as_factors && layer->b == param});
         end = param->offset;
     }
     for (const BucketSpan& part : cut_buckets(sizes, options_.bucket_bytes)) {
-        const Param *first = params[part.begin], *last = params[part.end - 1];
+        const Param *first = order[part.begin], *last = order[part.end - 1];
         buckets_.push_back(
             {last->offset, first->offset + sizes[part.begin].floats, int(part.end - part.begin)});
         if (!part.as_factors) continue;
-        Bucket& bucket = buckets_.back();
-        for (Bucket& old : before)
-            if (old.begin == bucket.begin && old.factors) bucket.factors = std::move(old.factors);
-        if (!bucket.factors)
-            bucket.factors = std::make_unique<Factors>(*choice_of(choices, first), options_.batch,
-                                                       backend_, communicator_);
+        buckets_.back().factors = std::make_unique<Factors>(
+            *choice_of(choices, first), options_.batch, backend_, communicator_);
     }
+}
+
+GradReducer::~GradReducer() {
+    for (Bucket& bucket : buckets_)
+        for (std::future<void>& sum : bucket.sums)
+            if (sum.valid()) sum.wait();
 }
 
 void GradReducer::start(std::span<const int64_t> images) {

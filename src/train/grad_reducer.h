@@ -49,8 +49,6 @@ class GradReducer final : public Sync {
     // Error; then the gradients are undefined and sums may be pending.
     bool finish() override;
 
-    void ring_changed() override { cut(); }
-
     double seconds_waited() const override { return waited_; }  // in finish()
 
  private:
@@ -61,7 +59,6 @@ class GradReducer final : public Sync {
         int64_t download = 0;                      // its copy to the host
         std::vector<std::future<void>> sums = {};  // pending sums
     };
-    void cut();
     Bucket& bucket_of(const Param& param);
     void send_complete();
     void send(Bucket& bucket);

@@ -12,15 +12,6 @@
 
 namespace convoy {
 
-namespace {
-// Bits of a request: file = pass and kind, offset = piece and byte.
-constexpr uint32_t kStageKindBits = 2;
-constexpr uint64_t kByteBits = 40;
-constexpr size_t kPart = 1 << 20;  // bytes of a request: the next one is copied meanwhile
-
-uint64_t key_of(uint32_t file, uint64_t piece) { return uint64_t(file) << 24 | piece; }
-}  // namespace
-
 PipelineOptions::PipelineOptions(const Config& config)
     : stages(config.pipeline),
       pieces(config.micro),
@@ -46,13 +37,13 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
       replicas_(communicator.world() / options.stages),
       piece_images_(piece_size(options, replicas_, model.has_batch_norm())),
       cuts_(piece_images_, model.max_batch(), model.has_batch_norm() ? options.bn_group : 0),
-      wire_type_(options.bf16_wire ? Type::kBfloat16 : backend.activations()),
-      answers_(communicator, [this](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
-          answer(file, offset, bytes);
-      }) {
+      wire_type_(options.bf16_wire ? Type::kBfloat16 : backend.activations()) {
     ENSURE(communicator.world() == replicas_ * options.stages && options.stages > 1,
            communicator.world(), " ranks");
-    communicator.barrier();  // every rank answers
+    std::vector<int> neighbours;
+    if (stage_ > 0) neighbours.push_back(communicator.rank() - 1);
+    if (!is_last()) neighbours.push_back(communicator.rank() + 1);
+    links_ = communicator.open_links(neighbours);
     if (replicas_ > 1) {
         std::vector<int> ranks;
         for (int r = 0; r < replicas_; ++r) ranks.push_back(r * options.stages + stage_);
@@ -100,71 +91,44 @@ Pipeline::Crossing Pipeline::make_crossing(Shape image) {
     return crossing;
 }
 
-// ---- what ranks tell each other -----------------------------------------------------------------
+// ---- what stages tell each other ----------------------------------------------------------------
 
-void Pipeline::post(Kind kind, size_t piece, std::span<const std::byte> bytes) {
-    std::lock_guard lock(answers_.mutex);
-    posted_[key_of(uint32_t(number_ << kStageKindBits | kind), piece)] = bytes;
-    answers_.notify();
-}
-
-void Pipeline::answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
-    const uint64_t piece = offset >> kByteBits;
-    const size_t begin = offset & ((uint64_t(1) << kByteBits) - 1);
-    std::unique_lock lock(answers_.mutex);
-    auto found = posted_.end();
-    answers_.wait(lock, [&] {
-        found = posted_.find(key_of(file, piece));
-        return found != posted_.end();
-    });
-    const std::span<const std::byte> from = found->second;
-    lock.unlock();
-    if (begin > from.size() || bytes.size() > from.size() - begin)
-        fail("there are no bytes ", begin, " to ", begin + bytes.size(), " of piece ", piece);
-    std::memcpy(bytes.data(), from.data() + begin, bytes.size());
-}
-
-OnWay Pipeline::fetch(int rank, Kind kind, size_t piece, size_t begin, std::span<std::byte> bytes) {
-    OnWay parts;
-    for (size_t at = 0; at < bytes.size(); at += kPart)
-        parts.answers.push_back(answers_.fetcher->fetch(
-            rank, uint32_t(number_ << kStageKindBits | kind),
-            uint64_t(piece) << kByteBits | (begin + at),
-            bytes.subspan(at, std::min(kPart, bytes.size() - at)), kind == kBackward));
-    return parts;
-}
-
-void Pipeline::wait(OnWay& answers) {
+void Pipeline::wait(std::future<void>& message) {
+    if (!message.valid()) return;
     const auto start = Clock::now();
-    const Waiting waiting(communicator_);
-    answers.get();
+    links_->wait(message);
     waited_ += seconds_since(start);
 }
 
+// The first stage reads the batch; each stage tells the next one.
 const Batch& Pipeline::take(const Batch& batch) {
-    ++number_;
-    {
-        // Whoever is here has seen the sums of the last pass, so all it gave was taken.
-        std::lock_guard lock(answers_.mutex);
-        posted_.clear();
-    }
     const auto bytes = std::as_writable_bytes(std::span(meta_));
-    const bool is_mixed = !batch.second_labels.empty();
+    wait(meta_on_way_);
     if (stage_ == 0) {
-        meta_[0] = uint64_t(batch.n), meta_[1] = uint64_t(batch.wanted), meta_[2] = is_mixed;
-        for (size_t i = 0; i < size_t(batch.n); ++i) {
-            uint64_t* const m = meta_.data() + 3 + 5 * i;
-            m[0] = batch.samples[i], m[1] = uint64_t(batch.labels[i]);
-            m[2] = uint64_t(batch.positions[i]);
-            if (!is_mixed) continue;
-            m[3] = uint64_t(batch.second_labels[i]);
-            m[4] = std::bit_cast<uint32_t>(batch.first_parts[i]);
-        }
-        post(kBatch, 0, bytes);
-        return batch;
+        write_batch(batch);
+    } else {
+        std::future<void> message = links_->receive(communicator_.rank() - 1, bytes);
+        wait(message);
+        read_batch(batch);
     }
-    OnWay answers = fetch(rank_of(0), kBatch, 0, 0, bytes);
-    wait(answers);
+    if (!is_last()) meta_on_way_ = links_->send(communicator_.rank() + 1, bytes);
+    return stage_ == 0 ? batch : batch_;
+}
+
+void Pipeline::write_batch(const Batch& batch) {
+    const bool is_mixed = !batch.second_labels.empty();
+    meta_[0] = uint64_t(batch.n), meta_[1] = uint64_t(batch.wanted), meta_[2] = is_mixed;
+    for (size_t i = 0; i < size_t(batch.n); ++i) {
+        uint64_t* const m = meta_.data() + 3 + 5 * i;
+        m[0] = batch.samples[i], m[1] = uint64_t(batch.labels[i]);
+        m[2] = uint64_t(batch.positions[i]);
+        if (!is_mixed) continue;
+        m[3] = uint64_t(batch.second_labels[i]);
+        m[4] = std::bit_cast<uint32_t>(batch.first_parts[i]);
+    }
+}
+
+void Pipeline::read_batch(const Batch& batch) {
     batch_.n = int(meta_[0]), batch_.wanted = int(meta_[1]);
     ENSURE(batch_.n >= 0 && batch_.n <= model_.max_batch(), batch_.n, " images");
     batch_.global_wanted = batch.global_wanted, batch_.number = batch.number;
@@ -179,7 +143,6 @@ const Batch& Pipeline::take(const Batch& batch) {
         batch_.second_labels[i] = int32_t(m[3]);
         batch_.first_parts[i] = std::bit_cast<float>(uint32_t(m[4]));
     }
-    return batch_;
 }
 
 void Pipeline::keep_own(Counters& counters) const {
@@ -191,21 +154,23 @@ void Pipeline::keep_own(Counters& counters) const {
 // ---- pieces
 // ---------------------------------------------------------------------------------------
 
-void Pipeline::ask(Kind kind, Crossing& crossing, int rank) {
+// All pieces of the pass come from `rank`, in order.
+void Pipeline::expect(Crossing& crossing, int rank) {
     for (size_t i = 0; i < pieces_.size(); ++i) {
         const size_t bytes = crossing.wire[i].first(pieces_[i].images()).bytes();
-        crossing.on_way[i] = fetch(rank, kind, i, 0, {crossing.host[i], bytes});
+        crossing.on_way[i] = links_->receive(rank, {crossing.host[i], bytes});
     }
 }
 
-void Pipeline::send(Kind kind, Crossing& crossing, size_t piece, Tensor what) {
+void Pipeline::send(Crossing& crossing, size_t piece, Tensor what, int rank) {
+    wait(crossing.on_way[piece]);  // of the pass before
     const Tensor wire = crossing.wire[piece].first(what.N);
     backend_.copy(wire, what);
     if (backend_.host_visible())
         backend_.synchronize();
     else
         backend_.download(crossing.host[piece], wire.data, wire.bytes());
-    post(kind, piece, {crossing.host[piece], wire.bytes()});
+    crossing.on_way[piece] = links_->send(rank, {crossing.host[piece], wire.bytes()});
 }
 
 void Pipeline::receive(Crossing& crossing, size_t piece, Tensor to) {
@@ -221,15 +186,15 @@ void Pipeline::begin_pass(Tensor x, const Batch& batch, const Pass& pass) {
     for (size_t i = 0; i < pieces_.size(); ++i)
         x_of_[i] = stage_ == 0 ? x.images(pieces_[i].begin, pieces_[i].end)
                                : inputs_[i].first(pieces_[i].images());
-    if (stage_ > 0) ask(kForward, x_, communicator_.rank() - 1);
-    if (!is_last() && pass.training) ask(kBackward, dy_, communicator_.rank() + 1);
+    if (stage_ > 0) expect(x_, communicator_.rank() - 1);
+    if (!is_last() && pass.training) expect(dy_, communicator_.rank() + 1);
 }
 
 void Pipeline::forward(size_t i, Model& model) {
     if (stage_ > 0) receive(x_, i, x_of_[i]);
     y_of_[i] = model.forward(x_of_[i], pieces_[i].pass);
     last_forward_ = i;
-    if (!is_last()) send(kForward, y_, i, y_of_[i]);
+    if (!is_last()) send(y_, i, y_of_[i], communicator_.rank() + 1);
 }
 
 void Pipeline::loss(size_t i, const Batch& batch, float smoothing, Tensor dlogits, float* sums) {
@@ -258,7 +223,7 @@ void Pipeline::backward(size_t i, const Batch& batch, float smoothing, float* su
     if (completes) reducer_->start();
     const Tensor dx =
         model.backward(dy, piece.pass, completes ? static_cast<GradListener&>(*reducer_) : nobody);
-    if (stage_ > 0) send(kBackward, dx_, i, dx);
+    if (stage_ > 0) send(dx_, i, dx, communicator_.rank() - 1);
 }
 
 void Pipeline::train(Tensor x, const Batch& batch, const Pass& pass, float smoothing, float* sums) {
@@ -320,54 +285,35 @@ bool Pipeline::finish() {
 
 // ---- weights and optimizer state ----------------------------------------------------------------
 
-void Pipeline::post_arenas() {
-    const auto all = optimizer_.arenas();
-    for (size_t i = 0; i < all.size(); ++i) {
-        std::span<const float> values = all[i];
-        if (!backend_.host_visible()) {
-            kept_.resize(all.size());
-            kept_[i].resize(values.size());
-            backend_.download(kept_[i].data(), values.data(), values.size_bytes());
-            values = kept_[i];
-        }
-        post(kState, i, std::as_bytes(values));
-    }
-}
-
-void Pipeline::fetch_arenas(int rank, int stage) {
-    const auto all = optimizer_.arenas();
+// Weights and optimizer state of a stage go from rank `from` to all ranks, a tensor at a time;
+// rank 0 and the ranks of the stage keep them.
+void Pipeline::copy_arenas(int stage, int from) {
     const LayerRange layers = stage_of(options_.cuts, stage);
+    const bool keeps = communicator_.rank() == 0 || stage_ == stage;
     std::vector<float> host;
-    for (size_t i = 0; i < all.size(); ++i)
+    for (const std::span<float> arena : optimizer_.arenas())
         for (const Param* param : model_.params().all()) {
             const size_t n = param->shape.elems();
             if (param->layer < layers.first || param->layer >= layers.end ||
-                param->offset + n > all[i].size())
+                param->offset + n > arena.size())
                 continue;
-            float* const device = all[i].data() + param->offset;
+            float* const device = arena.data() + param->offset;
             host.resize(n);
-            float* const to = backend_.host_visible() ? device : host.data();
-            OnWay answers = fetch(rank, kState, i, param->offset * sizeof(float),
-                                  std::as_writable_bytes(std::span(to, n)));
-            wait(answers);
-            if (to != device) backend_.upload(device, to, n * sizeof(float));
+            const auto bytes = std::as_writable_bytes(std::span(host));
+            if (communicator_.rank() == from) backend_.download(host.data(), device, bytes.size());
+            communicator_.broadcast(bytes, from);
+            if (keeps && communicator_.rank() != from)
+                backend_.upload(device, host.data(), bytes.size());
         }
 }
 
 void Pipeline::gather(Counters&) {
     backend_.synchronize();
-    if (replica_ == 0 && stage_ > 0) post_arenas();
-    if (communicator_.rank() == 0)
-        for (int stage = 1; stage < options_.stages; ++stage) fetch_arenas(rank_of(stage), stage);
-    communicator_.barrier();
+    for (int stage = 1; stage < options_.stages; ++stage) copy_arenas(stage, stage);
 }
 
 void Pipeline::scatter() {
-    if (communicator_.rank() == 0)
-        post_arenas();
-    else
-        fetch_arenas(0, stage_);
-    communicator_.barrier();
+    for (int stage = 0; stage < options_.stages; ++stage) copy_arenas(stage, 0);
 }
 
 }  // namespace convoy

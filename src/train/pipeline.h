@@ -10,22 +10,19 @@
 //   ranks    replica 0: stage 0 … S−1, replica 1: stage 0 … S−1, …     rank = replica·S + stage
 //
 // The order is 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update a step, as
-// Megatron-LM has it. Nobody sends unasked: the stage that needs a piece asks its neighbour
-// beforehand, which answers when the piece is there (net/fetch.h). The replicas of a stage sum
-// their gradients on a ring of their own. Weights and optimizer state of other stages are never
-// touched, so they take no memory on a CPU; rank 0 gets them where it saves a checkpoint. See
-// pipeline.md.
+// Megatron-LM has it. A stage sends what it makes to its neighbours over direct links
+// (net/links.h). The replicas of a stage sum their gradients on a ring of their own. Weights and
+// optimizer state of other stages are never touched, so they take no memory on a CPU; rank 0 gets
+// them where it saves a checkpoint. See pipeline.md.
 #pragma once
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "data/loader.h"
 #include "net/communicator.h"
 #include "src/model/model.h"
-#include "src/train/answers.h"
 #include "src/train/grad_reducer.h"
 #include "src/train/optimizer.h"
 #include "src/train/pieces.h"
@@ -74,31 +71,27 @@ class Pipeline final : public Sync {
     double seconds_waited() const override { return waited_; }  // for other stages, and replicas
 
  private:
-    enum Kind : uint32_t { kBatch, kForward, kBackward, kState };
     // What crosses a cut in one direction, by piece.
     struct Crossing {
         std::vector<Tensor> wire = {};      // in the device's memory
         std::vector<std::byte*> host = {};  // where the network reads or writes them
-        std::vector<OnWay> on_way = {};
+        std::vector<std::future<void>> on_way = {};
     };
 
-    int rank_of(int stage) const { return replica_ * options_.stages + stage; }
     int planned_images() const { return std::min(piece_images_, model_.max_batch()); }
     bool is_last() const { return stage_ + 1 == options_.stages; }
     Crossing make_crossing(Shape image);
-    void ask(Kind kind, Crossing& crossing, int rank);
-    void send(Kind kind, Crossing& crossing, size_t piece, Tensor what);
+    void expect(Crossing& crossing, int rank);
+    void send(Crossing& crossing, size_t piece, Tensor what, int rank);
     void receive(Crossing& crossing, size_t piece, Tensor to);
-    OnWay fetch(int rank, Kind kind, size_t piece, size_t begin, std::span<std::byte> bytes);
-    void wait(OnWay& answers);
-    void post(Kind kind, size_t piece, std::span<const std::byte> bytes);
-    void answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes);
+    void wait(std::future<void>& message);
+    void read_batch(const Batch& batch);
+    void write_batch(const Batch& batch);
     void begin_pass(Tensor x, const Batch& batch, const Pass& pass);
     void forward(size_t piece, Model& model);
     void loss(size_t piece, const Batch& batch, float smoothing, Tensor dlogits, float* sums);
     void backward(size_t piece, const Batch& batch, float smoothing, float* sums);
-    void post_arenas();
-    void fetch_arenas(int rank, int stage);
+    void copy_arenas(int stage, int from);
 
     const PipelineOptions options_;
     Model& model_;
@@ -115,19 +108,17 @@ class Pipeline final : public Sync {
     size_t last_forward_ = 0;                     // piece
     Crossing x_, y_, dx_, dy_;                    // of this stage
     size_t activation_bytes_ = 0;
-    uint64_t number_ = 0;  // of the pass
-    std::vector<uint64_t> meta_;
-    Batch batch_;  // of a later stage than the first
+    std::vector<uint64_t> meta_;     // what stages tell each other of a batch
+    std::future<void> meta_on_way_;  // to the next stage
+    Batch batch_;                    // of a later stage than the first
 
     // of this pass
     std::span<const Piece> pieces_;
-    std::vector<Tensor> x_of_, y_of_;       // of the stage, by piece
-    std::vector<Tensor> inputs_;            // of a later stage, by piece
-    std::vector<std::vector<float>> kept_;  // arenas, where the network cannot read the device's
+    std::vector<Tensor> x_of_, y_of_;  // of the stage, by piece
+    std::vector<Tensor> inputs_;       // of a later stage, by piece
     double waited_ = 0;
 
-    std::map<uint64_t, std::span<const std::byte>> posted_;  // by key_of(); under answers_.mutex
-    Answers answers_;                                        // last: it reads posted_
+    std::shared_ptr<Links> links_;  // last: its thread reads and writes what is above
 };
 
 }  // namespace convoy

@@ -13,16 +13,16 @@ namespace convoy {
 
 namespace {
 constexpr size_t kBlockFloats = sizeof(StepBlock) / sizeof(float);
-// Bits of a request: file = step and kind; offset = who asks, and floats into the arena.
-constexpr uint32_t kServerKindBits = 3;
-constexpr uint64_t kPlaceBits = 40;
-constexpr std::chrono::seconds kFirstCause{3};  // until a rank that was killed is known to be lost
+constexpr size_t kLargestPiece = 4 << 20;  // bytes
+constexpr std::chrono::milliseconds kLookAtRing{200};
 // Of the servers some may have been lost.
 ServerOptions fitting(ServerOptions options, int world) {
     options.servers = std::min(options.servers, world);
     return options;
 }
-
+std::span<std::byte> bytes_of(StepBlock& block) {
+    return std::as_writable_bytes(std::span(&block, 1));
+}
 }  // namespace
 
 int64_t parse_staleness(const std::string& text) {
@@ -42,27 +42,33 @@ ServerOptions::ServerOptions(const Config& config)
 ServerSync::ServerSync(const ServerOptions& options, size_t piece_bytes, Params& params,
                        Optimizer& optimizer, Backend& backend, Communicator& communicator)
     : options_(fitting(options, communicator.world())),
-      piece_(std::clamp<size_t>(piece_bytes, 64, Fetcher::kMostBytes) / sizeof(float)),
       params_(params),
       optimizer_(optimizer),
       backend_(backend),
       communicator_(communicator),
       server_backend_(serves() ? make_backend("cpu", {.threads = backend.threads()}) : nullptr),
       order_(params.backward_order()),
-      mine_(serves() ? slice_of(communicator.rank()) : Slice{0, 0}),
-      answers_(communicator, [this](uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
-          answer(file, offset, bytes);
-          std::lock_guard lock(answers_.mutex);
-          const bool in_step = (file & ((1u << kServerKindBits) - 1)) <= kWeights;
-          if (in_step) own_.bytes += int64_t(bytes.size());
-      }) {
+      mine_(serves() ? slice_of(me()) : Slice{0, 0}) {
     if (!backend.host_visible())
         fail("--sync server and async work on CPUs: choose --device cpu, or --sync ring");
+    const size_t most = std::clamp<size_t>(piece_bytes, 64, kLargestPiece) / sizeof(float);
+    for (int s = options_.servers - 1; s >= 0; --s)
+        for (auto [begin, end] = slice_of(s); end > begin;) {
+            const size_t n = std::min(most, end - begin);
+            pieces_.push_back({s, {end - n, end}});
+            end -= n;
+        }
 }
 
-ServerSync::~ServerSync() {
-    answers_.close();
-    for (Worker& worker : workers_) worker.thread.join();
+// Ends the server's thread, and all messages; nothing of this object is written any more.
+void ServerSync::close() {
+    {
+        std::lock_guard lock(mutex_);
+        closed_ = true;
+    }
+    changed_.notify_all();
+    if (server_.joinable()) server_.join();
+    links_.reset();
 }
 
 ServerSync::Slice ServerSync::slice_of(int server) const {
@@ -75,116 +81,52 @@ int64_t ServerSync::slowest() const {
     return std::ranges::min_element(workers_, {}, &Worker::steps)->steps;
 }
 
-void ServerSync::ask(OnWay& on_way, int rank, uint32_t kind, int64_t step, Slice slice, float* to) {
-    const uint64_t who = uint64_t(communicator_.rank()) << kPlaceBits;
-    const bool is_own = rank == communicator_.rank();
-    const size_t most = is_own ? SIZE_MAX : piece_;
-    // A gradient is long in coming: nothing else shall wait behind it.
-    const int line = kind == kGradient ? 1 : 0;
-    for (size_t end = slice.end; end > slice.begin;) {
-        const size_t begin = end - std::min(most, end - slice.begin);
-        const auto bytes =
-            std::as_writable_bytes(std::span(to + (begin - slice.begin), end - begin));
-        const uint32_t file = uint32_t(step) << kServerKindBits | kind;
-        if (is_own)
-            answer(file, who | begin, bytes);
-        else
-            on_way.answers.push_back(answers_.fetcher->fetch(rank, file, who | begin, bytes, line));
-        end = begin;
-    }
-}
-
-void ServerSync::answer(uint32_t file, uint64_t offset, std::span<std::byte> bytes) {
-    const uint32_t kind = file & ((1u << kServerKindBits) - 1);
-    const int64_t step = file >> kServerKindBits;
-    const size_t who = offset >> kPlaceBits, begin = offset & ((uint64_t(1) << kPlaceBits) - 1);
-    const size_t end = begin + bytes.size() / sizeof(float), updated = params_.updated_size;
-    const bool is_block = begin == updated && bytes.size() == sizeof(StepBlock);
-    const bool is_mine = mine_.begin <= begin && end <= mine_.end;
-    if (bytes.size() % sizeof(float) != 0 || who >= size_t(communicator_.world()) ||
-        (!is_block && end > updated) || (kind != kGradient && !serves()) ||
-        (kind != kGradient && !is_block && !is_mine) ||
-        (kind >= kState &&
-         (kind - kState >= optimizer_.state().size() || is_block || end > params_.state_size)))
-        fail("there are no floats ", begin, " to ", end, " of kind ", kind);
-
-    std::unique_lock lock(answers_.mutex);
-    const auto wait_for = [&](const auto& come) {
-        answers_.wait(lock, [&] { return !failure_.empty() || come(); });
-        if (!failure_.empty()) fail(failure_);
-    };
-    if (kind == kGradient) {
-        wait_for([&] {
-            return step_ == step && (is_block ? counted_ : begin >= complete_from_ || counted_);
-        });
-        lock.unlock();  // it stays as it is until all servers have it
-        std::memcpy(bytes.data(), params_.grads + begin, bytes.size());
-        lock.lock();
-        taken_ += bytes.size();
-        answers_.notify();
-        return;
-    }
-    const int64_t ahead = kind == kWeights ? options_.staleness : 0;
-    wait_for([&] {
-        return !workers_.empty() && slowest() >= step - ahead && workers_[who].steps >= step;
-    });
-    const float* from = kind >= kState ? state_[kind - kState].data() + (begin - mine_.begin)
-                        : is_block     ? reinterpret_cast<const float*>(&block_)
-                                       : weights_.data() + (begin - mine_.begin);
-    std::memcpy(bytes.data(), from, bytes.size());
-    if (kind == kWeights && end == mine_.end) workers_[who].pulled_at = own_.pushes;
-    if (kind == kWeights) own_.ahead_max = std::max(own_.ahead_max, step - slowest());
-}
-
-// An answer that fails may be the first sign of a ring that breaks: then this throws the cause.
-// Else a server or worker failed, on which all depend.
-void ServerSync::throw_cause(const std::exception& failure) const {
-    const auto begin = Clock::now();
-    while (!communicator_.ended() && Clock::now() - begin < kFirstCause)
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (communicator_.ended()) communicator_.barrier();
-    throw JobError(failure.what());
-}
-
 void ServerSync::keep_weights() {
     if (communicator_.min_world() > 0)
         kept_.assign(params_.weights, params_.weights + params_.updated_size);
 }
 
 void ServerSync::rewind() {
+    close();
     std::ranges::copy(kept_, params_.weights);
     if (!kept_.empty()) optimizer_.steps_done = all_.updates;
 }
 
-void ServerSync::begin(const Batch& batch) try {
+// ---- a worker -----------------------------------------------------------------------------------
+
+void ServerSync::begin(const Batch& batch) {
     part_ = batch.global_wanted ? double(batch.wanted) / double(batch.global_wanted) : 0;
-    if (step_ < 0 && workers_.empty()) {
-        communicator_.barrier();  // every rank answers
-        std::lock_guard lock(answers_.mutex);
-        all_.updates = own_.updates = optimizer_.steps_done;
-        keep_weights();
-        weights_.assign(params_.weights + mine_.begin, params_.weights + mine_.end);
-        for (const float* arena : optimizer_.state())
-            state_.emplace_back(arena + std::min(mine_.begin, params_.state_size),
-                                arena + std::min(mine_.end, params_.state_size));
-        if (serves()) workers_ = std::vector<Worker>(size_t(communicator_.world()));
-        for (size_t w = 0; w < workers_.size(); ++w) {
-            workers_[w].push.resize(mine_.end - mine_.begin + kBlockFloats);
-            workers_[w].thread = std::thread([this, w] { collect(w); });
-        }
-        answers_.notify();
+    if (begun_) return take_answers();
+    begun_ = true;
+    all_.updates = own_.updates = optimizer_.steps_done;
+    keep_weights();
+    weights_.assign(params_.weights + mine_.begin, params_.weights + mine_.end);
+    for (const float* arena : optimizer_.state())
+        state_.emplace_back(arena + std::min(mine_.begin, params_.state_size),
+                            arena + std::min(mine_.end, params_.state_size));
+    if (serves()) workers_ = std::vector<Worker>(size_t(communicator_.world()));
+    for (Worker& worker : workers_) worker.push.resize(mine_.size() + kBlockFloats);
+    if (communicator_.world() > 1) {
+        std::vector<int> ranks;
+        for (int r = 0; r < communicator_.world(); ++r)
+            if (r != me() && (serves() || r < options_.servers)) ranks.push_back(r);
+        links_ = communicator_.open_links(ranks);
     }
-    if (options_.async) pull(kWeights);
-} catch (const std::exception& failure) {
-    throw_cause(failure);
+    if (!serves() || !options_.async) return;
+    {
+        std::lock_guard lock(mutex_);
+        for (int w = 0; w < communicator_.world(); ++w) expect_push(w);
+    }
+    server_ = std::thread([this] { serve(); });
 }
 
 void ServerSync::start(std::span<const int64_t>) {
-    std::lock_guard lock(answers_.mutex);
     ++step_;
-    complete_from_ = params_.trained_size, counted_ = false, taken_ = 0;
+    next_ = 0, complete_from_ = params_.trained_size;
     is_ready_.assign(order_.size(), false);
-    answers_.notify();
+    if (!options_.async)
+        for (size_t w = 0; w < workers_.size(); ++w) expect_push(int(w));
+    send_complete();
 }
 
 void ServerSync::ready(const Param& param) {
@@ -193,9 +135,23 @@ void ServerSync::ready(const Param& param) {
     is_ready_[size_t(at)] = true;
     const size_t count = size_t(std::ranges::find(is_ready_, false) - is_ready_.begin());
     backend_.synchronize();
-    std::lock_guard lock(answers_.mutex);
     if (count > 0) complete_from_ = order_[count - 1]->offset;
-    answers_.notify();
+    send_complete();
+}
+
+void ServerSync::send(int rank, std::span<const std::byte> bytes, Channel channel) {
+    sends_.push_back(links_->send(rank, bytes, channel));
+    std::lock_guard lock(mutex_);
+    own_.bytes += int64_t(bytes.size());
+}
+
+void ServerSync::send_complete() {
+    for (; next_ < pieces_.size() && pieces_[next_].slice.begin >= complete_from_; ++next_) {
+        const auto& [server, slice] = pieces_[next_];
+        if (server != me())
+            send(server, std::as_bytes(std::span(params_.grads + slice.begin, slice.size())),
+                 kGradients);
+    }
 }
 
 bool ServerSync::finish() {
@@ -206,92 +162,161 @@ bool ServerSync::finish() {
     backend_.synchronize();
     if (options_.async) block->state.lr = float(block->state.lr * part_);
     const auto begin = Clock::now();
-    try {
-        push_and_pull();
-    } catch (const std::exception& failure) {
-        throw_cause(failure);
+    complete_from_ = 0;
+    send_complete();
+    for (int s = 0; s < options_.servers; ++s)
+        if (s != me()) send(s, bytes_of(*block), kGradients);
+    push_own();
+    expect_weights();
+    pushed_ = options_.async;
+    if (!options_.async) {
+        sum_and_answer();
+        wait(answers_);
+        wait(sends_);
+        *block = answered_;
+    } else {
+        wait(sends_);  // the next step overwrites the gradient
     }
     waited_ += seconds_since(begin);
     return false;
 }
 
-void ServerSync::push_and_pull() {
-    std::unique_lock lock(answers_.mutex);
-    counted_ = true;
-    answers_.notify();
-    if (options_.async) {
-        const Waiting waiting(communicator_);
-        const uint64_t all =
-            params_.updated_size * sizeof(float) + uint64_t(options_.servers) * sizeof(StepBlock);
-        const auto is_gone = [&] { return taken_ >= all || !failure_.empty(); };
-        while (!answers_.wait_for(lock, std::chrono::milliseconds(200), is_gone))
-            if (communicator_.ended()) {  // nobody will ask any more
-                lock.unlock();
-                communicator_.barrier();  // throws the first cause
-                lock.lock();
-            }
-        if (!failure_.empty()) fail(failure_);
-    } else {
-        lock.unlock();
-        pull(kWeights);
+// To this rank's own server.
+void ServerSync::push_own() {
+    if (!serves()) return;
+    std::lock_guard lock(mutex_);
+    Worker& worker = workers_[size_t(me())];
+    float* const push = worker.push.data();
+    std::copy(params_.grads + mine_.begin, params_.grads + mine_.end, push);
+    std::memcpy(push + mine_.size(), params_.block(), sizeof(StepBlock));
+    if (!options_.async) return;
+    arrived_.push_back(me());
+    changed_.notify_all();
+}
+
+void ServerSync::expect_weights() {
+    for (int s = 0; s < options_.servers; ++s) {
+        if (s == me()) continue;
+        const Slice slice = slice_of(s);
+        const std::span weights(params_.weights + slice.begin, slice.size());
+        answers_.push_back(links_->receive(s, std::as_writable_bytes(weights), kWeights));
+        if (s == 0 && !options_.async)
+            answers_.push_back(links_->receive(s, bytes_of(answered_), kWeights));
     }
 }
 
-void ServerSync::pull(uint32_t kind) {
-    StepBlock sums;  // apart: another server may not have this rank's own yet
-    OnWay on_way;
-    const Waiting waiting(communicator_);
-    const int64_t step = step_ + 1;
-    for (const bool own : {false, true})  // what is copied comes last: it waits
-        for (int s = 0; s < options_.servers; ++s) {
-            if ((s == communicator_.rank()) != own) continue;
-            const Slice slice = slice_of(s);
-            ask(on_way, s, kind, step, slice, params_.weights + slice.begin);
-            if (s == 0 && !options_.async)
-                ask(on_way, s, kind, step,
-                    {params_.updated_size, params_.updated_size + kBlockFloats},
-                    reinterpret_cast<float*>(&sums));
-        }
-    on_way.get();
-    if (!options_.async) *params_.block() = sums;
+void ServerSync::wait(Futures& futures) {
+    for (std::future<void>& future : futures) links_->wait(future);
+    futures.clear();
 }
 
-// The thread of a server for one of its workers.
-void ServerSync::collect(size_t w) try {
-    Worker& worker = workers_[w];
-    float* block = worker.push.data() + (mine_.end - mine_.begin);
-    const size_t updated = params_.updated_size;
-    for (int64_t step = 0;; ++step) {
-        {
-            OnWay on_way;
-            ask(on_way, int(w), kGradient, step, mine_, worker.push.data());
-            ask(on_way, int(w), kGradient, step, {updated, updated + kBlockFloats}, block);
-            on_way.get();
+// Blocks until come(), which this rank's server brings about. Throws if the server failed.
+template <class Come>
+void ServerSync::wait_for_server(std::unique_lock<std::mutex>& lock, const Come& come) {
+    const auto has_come = [&] { return !failure_.empty() || come(); };
+    communicator_.set_waiting(true);
+    while (!changed_.wait_for(lock, kLookAtRing, has_come))
+        if (communicator_.ended()) break;
+    communicator_.set_waiting(false);
+    if (!failure_.empty()) throw JobError(failure_);
+    if (come()) return;
+    lock.unlock();
+    communicator_.barrier();  // throws the first cause
+}
+
+// async: the weights after the last push, as new as K of async:S:K allows.
+void ServerSync::take_answers() {
+    if (!pushed_) return;
+    const auto begin = Clock::now();
+    pushed_ = false;
+    wait(answers_);
+    if (serves()) {
+        std::unique_lock lock(mutex_);
+        const Worker& own = workers_[size_t(me())];
+        wait_for_server(lock, [&] { return own.steps > step_ && !own.waits; });
+        std::ranges::copy(weights_, params_.weights + mine_.begin);
+    }
+    waited_ += seconds_since(begin);
+}
+
+// ---- a server -----------------------------------------------------------------------------------
+
+// The next push of a worker: in pieces, as it sends them, then its counters.
+void ServerSync::expect_push(int w) {
+    if (w == me()) return;
+    Worker& worker = workers_[size_t(w)];
+    worker.coming.clear();
+    for (const auto& [server, slice] : pieces_)
+        if (server == me()) {
+            const std::span floats(worker.push.data() + (slice.begin - mine_.begin), slice.size());
+            worker.coming.push_back(links_->receive(w, std::as_writable_bytes(floats), kGradients));
         }
-        std::unique_lock lock(answers_.mutex);
-        ++worker.steps;
-        if (options_.async) {
-            const int64_t stale = own_.pushes - worker.pulled_at;
-            own_.stale_sum += stale, own_.stale_max = std::max(own_.stale_max, stale);
-            ++own_.pushes;
-            update({&worker, 1});
-        } else if (slowest() > step) {  // all have come: summed in the order of ranks
-            update(workers_);
-        }
-        answers_.notify();
-        // The sum needs all pushes of a step.
-        answers_.wait(lock,
-                      [&] { return options_.async || slowest() > step || !failure_.empty(); });
-        if (!failure_.empty()) return;
+    std::function<void()> then;
+    if (options_.async)
+        then = [this, w] {
+            std::lock_guard lock(mutex_);
+            arrived_.push_back(w);
+            changed_.notify_all();
+        };
+    const std::span block(worker.push.data() + mine_.size(), kBlockFloats);
+    worker.coming.push_back(
+        links_->receive(w, std::as_writable_bytes(block), kGradients, std::move(then)));
+}
+
+// server: the pushes of all workers, in the order of ranks, are one update.
+void ServerSync::sum_and_answer() {
+    if (!serves()) return;
+    for (Worker& worker : workers_) wait(worker.coming);
+    update(workers_);
+    for (int w = 0; w < communicator_.world(); ++w) {
+        if (w == me()) continue;
+        send(w, std::as_bytes(std::span(weights_)), kWeights);
+        if (me() == 0) send(w, bytes_of(block_), kWeights);
+    }
+    std::ranges::copy(weights_, params_.weights + mine_.begin);
+    if (me() == 0) answered_ = block_;
+}
+
+// async: the thread of a server. Each push is an update by itself.
+void ServerSync::serve() try {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return closed_ || !arrived_.empty(); });
+        if (closed_) return;
+        const int w = arrived_.front();
+        arrived_.pop_front();
+        Worker& worker = workers_[size_t(w)];
+        const int64_t stale = own_.pushes - worker.pulled_at;
+        own_.stale_sum += stale, own_.stale_max = std::max(own_.stale_max, stale);
+        ++own_.pushes, ++worker.steps, worker.waits = true;
+        update({&worker, 1});
+        expect_push(w);
+        answer();
+        changed_.notify_all();
     }
 } catch (const std::exception& error) {
-    std::lock_guard lock(answers_.mutex);
-    if (failure_.empty()) failure_ = error.what();
-    answers_.notify();
+    std::lock_guard lock(mutex_);
+    failure_ = error.what();
+    changed_.notify_all();
+}
+
+// Answers the workers that are not too far ahead of the slowest.
+void ServerSync::answer() {
+    for (size_t w = 0; w < workers_.size(); ++w) {
+        Worker& worker = workers_[w];
+        const int64_t ahead = worker.steps - slowest();
+        if (!worker.waits || ahead > options_.staleness) continue;
+        worker.waits = false, worker.pulled_at = own_.pushes;
+        own_.ahead_max = std::max(own_.ahead_max, ahead);
+        if (int(w) == me()) continue;
+        worker.answer = weights_;  // the worker has taken the answer before
+        worker.answered = links_->send(int(w), std::as_bytes(std::span(worker.answer)), kWeights);
+        own_.bytes += int64_t(mine_.size() * sizeof(float));
+    }
 }
 
 void ServerSync::update(std::span<Worker> workers) {
-    const size_t n = mine_.end - mine_.begin;
+    const size_t n = mine_.size();
     float* sum = workers[0].push.data();  // of the slice; counters follow it
     int64_t bad = -1;
     for (Worker& worker : workers) {
@@ -311,50 +336,52 @@ void ServerSync::update(std::span<Worker> workers) {
                       {mine_.begin, mine_.end, weights_.data(), sum, state, &block_});
     server_backend_->synchronize();
     if (block_.state.first_bad >= 0)
-        fail("the sum of the ranks' gradients is not finite; a smaller --lr usually helps");
+        throw JobError(
+            "the sum of the ranks' gradients is not finite; a smaller --lr usually helps");
     own_.updates += block_.state.scale > 0;
 }
+
+// ---- where all meet -----------------------------------------------------------------------------
 
 void ServerSync::add(const Counters& counters) {
     for (int i = 0; i < StepCounters::kSize; ++i)
         sums_[i] = counters[i] + (i < StepCounters::kSigint ? sums_[i] : 0);  // a wish counts once
 }
 
-void ServerSync::gather(Counters& counters) try {
-    const auto begin = Clock::now();
-    gather_all(counters);
-    waited_ += seconds_since(begin);
-} catch (const std::exception& failure) {
-    throw_cause(failure);
+// all = what each server holds of an arena, on every rank. Collective.
+void ServerSync::gather_slices(std::span<const float> own, std::span<float> all) {
+    std::vector<std::span<float>> blocks(size_t(communicator_.world()));
+    for (int s = 0; s < options_.servers; ++s) {
+        const auto [begin, end] = slice_of(s);
+        const size_t first = std::min(begin, all.size());
+        blocks[size_t(s)] = all.subspan(first, std::min(end, all.size()) - first);
+    }
+    if (serves()) std::ranges::copy(own, blocks[size_t(me())].begin());
+    communicator_.gather(std::move(blocks), /*exact=*/true).get();
 }
 
-void ServerSync::gather_all(Counters& counters) {
+void ServerSync::gather(Counters& counters) {
+    const auto begin = Clock::now();
     std::copy(std::begin(sums_), std::end(sums_), counters);
     std::fill(std::begin(sums_), std::end(sums_), 0.0f);
     communicator_.allreduce_sum(counters).get();
-    if (options_.async) pull(kAllWeights);
+    take_answers();
+    if (options_.async && serves()) {  // until all pushes are in the weights
+        std::unique_lock lock(mutex_);
+        wait_for_server(lock, [&] { return slowest() > step_; });
+    }
+    if (options_.async) gather_slices(weights_, {params_.weights, params_.updated_size});
     // Apart until all is here: a rank may be lost meanwhile.
     std::vector<std::vector<float>> state(optimizer_.state().size(),
                                           std::vector<float>(params_.state_size));
-    OnWay on_way;
-    std::optional<Waiting> waiting(communicator_);
-    for (int s = 0; s < options_.servers; ++s)
-        for (size_t i = 0; i < state.size(); ++i) {
-            Slice slice = slice_of(s);
-            slice.end = std::min(slice.end, params_.state_size);
-            if (slice.begin < slice.end)
-                ask(on_way, s, uint32_t(kState + i), step_ + 1, slice,
-                    state[i].data() + slice.begin);
-        }
-    on_way.get();
-    waiting.reset();
+    for (size_t i = 0; i < state.size(); ++i)
+        gather_slices(i < state_.size() ? state_[i] : std::vector<float>(), state[i]);
     Totals own;
     {
-        std::lock_guard lock(answers_.mutex);
+        std::lock_guard lock(mutex_);
         own = own_;
     }
     all_ = {};
-    // All ranks have what they asked for when this returns: then weights may change again.
     for (const auto& bytes : communicator_.allgather(std::as_bytes(std::span(&own, 1)))) {
         ENSURE(bytes.size() == sizeof own, bytes.size(), " bytes");
         std::memcpy(&own, bytes.data(), sizeof own);
@@ -366,6 +393,7 @@ void ServerSync::gather_all(Counters& counters) {
     for (size_t i = 0; i < state.size(); ++i) std::ranges::copy(state[i], optimizer_.state()[i]);
     optimizer_.steps_done = all_.updates;
     keep_weights();
+    waited_ += seconds_since(begin);
 }
 
 std::map<std::string, double> ServerSync::measured() const {

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -38,9 +37,6 @@ class Sync : public GradListener {
     virtual bool gathers() const { return false; }
     // After a local step, with its counters.
     virtual void add(const Counters&) {}
-    // --fragments: in the same step on every rank. Where sums of all ranks have come that were sent
-    // in an earlier step: counters = these, and the return value is where that was.
-    virtual std::optional<Position> stream(const Position&, Counters&) { return {}; }
     // In the same step on every rank; blocks. Where steps are local, counters = the sums of all
     // ranks since the last time.
     virtual void gather(Counters&) {}
@@ -48,8 +44,6 @@ class Sync : public GradListener {
     virtual void rewind() {}
     // The weights and the optimizer state were replaced; the same on every rank.
     virtual void changed() {}
-    // The communicator has another ring. Only where steps are not local() and nothing gathers().
-    virtual void ring_changed() {}
     // Figures for the log, of all ranks, as of the last gather().
     virtual std::map<std::string, double> measured() const { return {}; }
 };

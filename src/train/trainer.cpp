@@ -172,17 +172,6 @@ Sums Trainer::gather(const Position& at) {
     return sums_of(counters);
 }
 
-std::optional<Position> Trainer::stream(const Position& at, Sums& sums) {
-    const AverageOptions& how = options_.average;
-    if (!local() || how.fragments == 1 || at.step % how.interval != 0) return {};
-    communicator_.set_progress(at.step, Phase::kAverage);
-    const Span span(track_, kTraceAverage, at.step);
-    Counters counters = {};
-    const std::optional<Position> upto = sync_->stream(at, counters);
-    if (upto) agree(counters), sums = sums_of(counters);
-    return upto;
-}
-
 void Trainer::fail_at(size_t bad, const Position& at) {
     std::string where = "in the loss";
     for (Param* param : model_.params().all())

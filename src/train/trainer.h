@@ -60,9 +60,6 @@ class Trainer {
     // In the same step on every rank: makes weights and optimizer state equal. Returns the sums of
     // all ranks since the last call, if local(). Blocks. Throws Error if a peer is lost.
     Sums gather(const Position& at);
-    // After a local step without gather(): sends a fragment if it is due (--fragments) and receives
-    // the previous one. If sums arrive with it, sets `sums`; returns the position they count up to.
-    std::optional<Position> stream(const Position& at, Sums& sums);
     Sync& sync() { return *sync_; }
     Pipeline* pipeline() { return pipeline_; }  // or null
     size_t replicas_bytes() const { return replicas_ ? replicas_->activation_bytes() : 0; }

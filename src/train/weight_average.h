@@ -8,12 +8,8 @@
 // averaged like the weights: Yu, Jin, Yang (ICML 2019). Not the same training as H = 1. Ranks send
 // the change since the last average, so a bf16 wire rounds the change and not the weights; every
 // rank ends with the same bits. What was then is kept, so that the steps since can be redone.
-// --sync diloco:H: the mean movement is a gradient with momentum of its own. --fragments: a part of
-// the weights at a time travels while the next steps compute (both: outer.md).
+// --sync diloco takes the mean movement as a gradient with a momentum of its own (outer.md).
 #pragma once
-
-#include <future>
-#include <optional>
 
 #include "net/communicator.h"
 #include "src/model/params.h"
@@ -23,10 +19,9 @@
 namespace convoy {
 
 struct AverageOptions {
-    AverageOptions(const Config& config);  // throws Error where --fragments does not divide H
+    AverageOptions(const Config& config);
     bool nesterov;
     float lr, momentum;
-    int64_t fragments, interval;  // steps from one fragment to the next
 };
 
 class WeightAverage final : public Sync {
@@ -34,7 +29,6 @@ class WeightAverage final : public Sync {
     // All must outlive this.
     WeightAverage(const AverageOptions& options, const ReducerOptions& reducer, Params& params,
                   Optimizer& optimizer, Backend& backend, Communicator& communicator);
-    ~WeightAverage() override;  // waits for sums that are under way
 
     bool is_local() const override { return true; }
     bool gathers() const override { return true; }
@@ -46,18 +40,13 @@ class WeightAverage final : public Sync {
     void ready(const Param& param) override { alone_.ready(param); }
     bool finish() override { return alone_.finish(); }
     void add(const Counters& counters) override;
-    // With --fragments, after every `interval` steps: takes the fragment that was sent the last
-    // time, for which it waits, and sends the next one. Optimizer state stays the rank's own.
-    // Throws the communicator's Error: then the fragment is not taken.
-    std::optional<Position> stream(const Position& at, Counters& counters) override;
     // Blocks until weights (without DiLoCo) and optimizer state are the mean over the ranks,
     // weighted by the images trained since the last gather(), and steps_done is the largest of the
-    // ranks'; counters = the sums of all ranks not told yet. A fragment under way is taken first.
-    // Throws the communicator's Error: weights and each optimizer state are then either this rank's
-    // own or the mean, not a mixture.
+    // ranks'; counters = the sums of all ranks since the last gather(). Throws the communicator's
+    // Error: weights and each optimizer state are then either this rank's own or the mean, not a
+    // mixture.
     void gather(Counters& counters) override;
-    // Weights and optimizer state become those after the last complete average; with --fragments
-    // the weights alone, each those after its own.
+    // Weights and optimizer state become those after the last complete average.
     void rewind() override;
     void changed() override { begun_ = false; }
 
@@ -72,9 +61,7 @@ class WeightAverage final : public Sync {
     };
     std::span<float> change(const Arena& arena, float weight, float* out);
     void average(const Arena& arena, float weight);
-    void move(float* weights, float* d, float scale, size_t begin, size_t n);
-    Arena fragment(const Position& at) const;
-    bool take_fragment(Counters& counters);
+    void move_weights(float* d);
 
     const AverageOptions options_;
     Params& params_;
@@ -89,11 +76,6 @@ class WeightAverage final : public Sync {
     bool begun_ = false;
     Counters sums_ = {};
     float images_ = 0;  // of this rank since the last gather()
-    // The fragment under way: its change, in device memory, sums of counters, and where that was.
-    float* travels_;
-    Counters beside_ = {};
-    Position sent_;
-    std::vector<std::future<void>> under_way_;
     double seconds_ = 0;
 };
 

@@ -1,0 +1,116 @@
+// limits.h — every wait and every limit of this folder. Those that are not constexpr are lowered by
+// tests.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace convoy {
+
+using std::chrono::milliseconds;
+
+// ---- waits: ranks and the coordinator -----------------------------------------------------------
+
+// A rank, or a coordinator, without a sign of life for so long counts as silent.
+constexpr milliseconds kSilence{3'000};
+// A connection must be made, and its handshake be answered, in this time.
+constexpr milliseconds kDialPatience{5'000};
+// A rank that is asked how it is, or for the coordinator of the next ring, must answer in this
+// time.
+constexpr milliseconds kAskPatience{1'000};
+// The coordinator must send its next message to a rank that joins in this time.
+constexpr milliseconds kAnswerPatience{10'000};
+// A rank that finds no coordinator asks again after the first pause, later after ever longer ones.
+constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};
+// A rank that lost the coordinator asks the ranks before it again after this pause.
+constexpr milliseconds kRejoinPause{20};
+// A rank that finds no coordinator for the next ring in this time fails.
+constexpr milliseconds kNobody{15'000};
+// A rank has this time from WELCOME until its ring is open, and for each kind of edges after that.
+constexpr milliseconds kAllEdges{30'000};
+// After that the coordinator has this time to say which rank is lost.
+constexpr milliseconds kVerdict{40'000};
+// The coordinator gives up ranks that do not do their part of forming a ring in this time.
+inline milliseconds form_patience{60'000};
+// A coordinator ends a job of which no rank answers for so long.
+inline milliseconds lone_patience{600'000};
+// The log says what a new ring waits for after this time, and again after twice that time, ….
+constexpr milliseconds kTellWait{5'000};
+// A newcomer, or a rank that is not connected, is asked again after this pause.
+constexpr milliseconds kVisitPause{200}, kProbePause{100};
+// The coordinator has this time to name the first cause before a rank reports its own.
+constexpr milliseconds kFirstCause{2'000};
+// The last messages of a process, such as LEAVE, have this time to be sent and answered.
+constexpr milliseconds kLastMessages{1'000};
+// Connections of earlier jobs, and those that were refused, are closed after this time.
+constexpr milliseconds kFormerPatience{60'000}, kRefusedPatience{5'000};
+// The stall diagnosis calls a rank silent that has sent no heartbeat for so long.
+constexpr milliseconds kQuiet{3'000};
+
+// ---- waits: the machine -------------------------------------------------------------------------
+
+// A look-up of a name must end in this time.
+inline milliseconds name_patience{15'000};
+// A connection that sends no first message in this time is closed.
+inline milliseconds first_message_patience{10'000};
+// While a job trains, so many connections are accepted at once, and then one per interval.
+constexpr int kAtOnce = 256;
+constexpr milliseconds kApart{10};
+// After an error of accept() the listener waits so long: it may lack file descriptors.
+constexpr milliseconds kAcceptPause{100};
+// A rank that waits in shared memory looks this often whether the ring still stands.
+constexpr milliseconds kLook{50};
+
+// ---- counts -------------------------------------------------------------------------------------
+
+// A rank dials a peer so many times.
+constexpr int kEdgeAttempts = 3;
+// The coordinator asks the address of a newcomer so many times.
+constexpr int kVisits = 3;
+// A rank tries so many ports above the coordinator's for its own.
+constexpr int kPortsTried = 1'000;
+// So many newcomers wait at a time.
+constexpr size_t kMostNewcomers = 64;
+// So many edges, and two of each rank, wait until this rank is ready for them.
+constexpr size_t kMostWaitingEdges = 16;
+// So many refused connections stay open until their ranks have read why.
+constexpr ptrdiff_t kMostRefused = 64;
+// So many connections wait for a first message or its answer; of these, so many from one address.
+constexpr size_t kGuests = 64;
+constexpr ptrdiff_t kGuestsOfOne = 16;
+// So many lines of the control thread wait for the log; of more, the oldest are dropped.
+constexpr size_t kMostLines = 1'000;
+
+// ---- bytes --------------------------------------------------------------------------------------
+
+// A connection on which more bytes wait to be sent is closed: its peer does not read.
+constexpr size_t kMostQueued = 1 << 20;
+// If more bytes wait on all connections together, each has the fair share only.
+constexpr size_t kMostInAll = 64 << 20, kFairShare = 16 << 10;
+// A rank gives at most so many bytes to an all-gather.
+constexpr uint64_t kGatherLimit = 16 << 20;
+// Texts are cut to so many bytes: of a refusal, of a stall in a heartbeat, of the answer to HEALTH.
+constexpr size_t kRefusalText = 1'000, kStallText = 500, kHealthText = 1'000;
+
+namespace wire {
+
+// A job has at most so many ranks.
+constexpr int kMaxWorld = 4'096;
+// The body of a message that is not of a collective has at most so many bytes.
+constexpr uint64_t kControlLimit = 4 << 20;
+// The body of a first message, which anybody may send, has at most so many bytes.
+constexpr uint64_t kJoinLimit = 40 << 10;
+// The body of a message of a process that has no rank yet has at most so many bytes.
+constexpr uint64_t kGuestLimit = 4 << 10;
+// The bodies of HEALTH and HEARTBEAT have at most so many bytes.
+constexpr uint64_t kHealthLimit = 4 << 10;
+// A text that people read is cut to so many characters.
+constexpr size_t kMostText = 1'100;
+// A host id or an address has at most so many bytes, like a name in DNS.
+constexpr size_t kMaxName = 255;
+// REJOIN names at most so many processes of rings; the oldest rings are left out.
+constexpr size_t kMostAttempted = 4'096;
+
+}  // namespace wire
+}  // namespace convoy

@@ -1,0 +1,79 @@
+// links.h — messages from rank to rank, over connections of their own alongside the ring
+// (Communicator::open_links).
+//
+//   send(rank, bytes)    ─► queue of the rank              ─┐                     ┌─► socket
+//                                                           ├─ one thread, poll() ┤
+//   receive(rank, bytes) ─► queue of the rank and channel  ─┘                     └◄─ socket
+//
+// A message is a wire::Header of type MESSAGE, whose number is the channel, and its bytes. It goes
+// to the receive() that was called first for its channel. A message that nobody receives yet stays
+// in the socket, and those behind it too.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "net/communicator.h"
+#include "net/link.h"
+#include "net/membership.h"
+
+namespace convoy {
+
+class LinkThread final : public Links {
+ public:
+    // `links` by rank; closed where there is none. The membership must outlive it.
+    LinkThread(Membership& membership, uint32_t generation, std::vector<Link> links);
+    ~LinkThread() override;
+
+    std::future<void> send(int rank, std::span<const std::byte> bytes, int channel) override;
+    std::future<void> receive(int rank, std::span<std::byte> bytes, int channel,
+                              std::function<void()> then) override;
+    void wait(std::future<void>& done) override;
+    void shut() noexcept;  // every message fails from now on; any thread
+
+ private:
+    struct Sent {
+        std::array<std::byte, wire::kHeaderBytes> header;
+        std::span<const std::byte> bytes;
+        std::promise<void> done;
+    };
+    struct Wanted {
+        std::span<std::byte> bytes;
+        std::promise<void> done;
+        std::function<void()> then;
+    };
+    struct End {  // of the link to one rank
+        Link link;
+        std::deque<Sent> out;
+        size_t sent = 0;                            // bytes of the first one, with its header
+        std::map<uint32_t, std::deque<Wanted>> in;  // by channel
+        std::array<std::byte, wire::kHeaderBytes> header_bytes;
+        wire::Header header;         // of the message that comes
+        size_t received = 0;         // bytes of it, with its header
+        std::exception_ptr failure;  // of every message from now on
+        std::deque<Wanted>& wanted() { return in[header.number]; }
+        bool has_header() const { return received >= wire::kHeaderBytes; }
+    };
+    using Done = std::vector<std::pair<std::promise<void>, std::function<void()>>>;
+    void run();
+    bool send_some(End& end, Done& done);
+    bool receive_some(int rank, End& end, Done& done);
+    void fail_end(End& end, std::exception_ptr failure);
+    void wait_for_sockets();
+    void wake() noexcept;
+
+    Membership& membership_;
+    const uint32_t generation_;
+    std::mutex mutex_;  // guards ends_, all but shutting their links
+    std::vector<End> ends_;
+    std::atomic<bool> closing_{false};
+    int wake_[2];  // a pipe
+    std::thread thread_;
+};
+
+}  // namespace convoy
