@@ -9,6 +9,7 @@
 #include "data/dataset.h"
 #include "pictures.h"
 #include "src/base/check.h"
+#include "src/job/job_setup.h"
 #include "support.h"
 
 using namespace convoy;
@@ -165,5 +166,20 @@ TEST_CASE("a generated sample is a JPEG, the same at every read, from many threa
             error +=
                 std::abs(double(image.pixels[at]) - drawn.pixels[at]) / double(drawn.pixels.size());
         CHECK(error < 25);  // of 255; colour noise is what JPEG drops first
+    }
+}
+
+TEST_CASE("--generated takes a number; music is made by another program, which the error names") {
+    Config config;
+    config.generated = "60";
+    CHECK(data_options(config).generated == 60);
+    for (const char* text : {"music", "music:600"}) {
+        config.generated = text;
+        CHECK_THROWS_WITH_AS(data_options(config), doctest::Contains("./spectrograms --music"),
+                             Error);
+    }
+    for (const char* text : {"23", "x", "", "1000001"}) {
+        config.generated = text;
+        CHECK_THROWS_WITH_AS(data_options(config), doctest::Contains("--generated"), Error);
     }
 }
