@@ -87,12 +87,13 @@ void print_forecasts(const JobTiming& timing, const Config& config,
                         i == best ? ", best: " + options[i] : ""),
                     "", "{:<}"}});
     }
-    if (world == 1 || all.back().ranks < world || config.json) return;
-    if (const Forecast& alone = all.front(); all[best].ranks == 1)
-        fmt::print(
-            "one rank alone is faster: {:.1f} img/s. For several, try DiLoCo ({}) or a "
-            "larger --batch\n",
-            alone.images_per_second, kWays[2].options);
+    if (config.json || world == 1 || all[best].ranks > 1) return;
+    const Forecast &alone = all.front(), &rarely = all.back();  // DiLoCo of all ranks
+    fmt::print("one rank alone is faster: {:.1f} img/s. {}\n", alone.images_per_second,
+               rarely.images_per_second > alone.images_per_second
+                   ? fmt::format("All ranks with DiLoCo ({}) may reach {:.1f}", rarely.way->options,
+                                 rarely.images_per_second)
+                   : "Several need a larger --batch, so that they compute longer for each sum");
 }
 
 int plan_in_job(JobSession& job) {

@@ -1,5 +1,5 @@
 // buckets.h — the units that are sent in a step: buckets of params, and factors of linear layers.
-// Arithmetic only: GradReducer sends them, src/plan predicts the time.
+// Arithmetic only: GradReducer sends them.
 #pragma once
 
 #include <cstddef>
