@@ -186,12 +186,6 @@ void tell_faults(const std::vector<Shard>& shards, Log& log) {
     if (all > told || told > 10) log.notice("left out: ", all, " damaged records in all");
 }
 
-// The class names that lie beside the shards of this rank.
-Names names_beside(const Place& place, const Remote& remote) {
-    if (place.shards.empty()) return {};
-    return class_names_in(split_path(place.shards[0]).first, remote);
-}
-
 Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
                     const Remote& remote, Log& log) {
     auto shards = std::make_shared<std::vector<Shard>>(
@@ -210,7 +204,8 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
              faults.empty() ? "" : "; the first: " + faults.front().why);
     }
     const ClassNames names =
-        name_classes(labels, names_beside(place, remote), base, options.label_offset, place.name);
+        name_classes(labels, class_names_in(split_path(place.shards[0]).first, remote), base,
+                     options.label_offset, place.name);
     return {place.name, names.names, [shards, names](const Names& classes) {
                 const std::map<Label, int32_t> numbers = class_numbers(names, classes);
                 std::vector<std::vector<int32_t>> class_of;

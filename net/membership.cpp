@@ -190,7 +190,6 @@ void Membership::leave_ring() {
     in_ring_ = heard_;
     if (open_ && open_->id != welcome_.id) back_to_base();
     incoming_edges_.clear();
-    expect_edges();
 }
 
 // The ring was not open to this rank: any rank of the one before may serve the next coordinator.
