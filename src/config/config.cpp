@@ -77,8 +77,8 @@ static const Option kOptions[] = {
     {"freeze-epochs", "Model", &C::freeze_epochs, "E", kFits, kJob, from(0, 1e6),
      "epochs in which only the last layer trains, before all layers do"},
 
-    {"batch", "Training", &C::batch, "B", kSteps | kEval | kBenchData, kJob | kFirst,
-     from(1, 1 << 24), "images per step, over all ranks"},
+    {"batch", "Training", &C::batch, "B", kSteps | kEval | kBenchData | kBenchKernels,
+     kJob | kFirst, from(1, 1 << 24), "images per step, over all ranks"},
     {"accumulate", "Training", &C::accumulate, "N", kFit | kLrFind, kJob, from(1, 1e6),
      "micro-batches per step on each rank (gradient accumulation)"},
     {"replicas", "Training", &C::replicas, "R", kFit | kLrFind, kJob | kHidden, from(1, 1024),
