@@ -33,6 +33,7 @@ static constexpr CommandDefault kDefaults[] = {
     {kTune, "generated", nullptr, "8 per image of --batch"},
     {kTune | kLrFind, "lr", nullptr, "10; 1 for adamw"},
     {kLrFind, "steps", "120"},
+    {kBenchKernels, "batch", nullptr, "8 to 64, by the model"},
     {kLrFind, "out", "lr-find"},
 };
 
