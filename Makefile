@@ -57,10 +57,10 @@ CUDA ?= $(if $(SAN)$(TSAN)$(CROSS),0,$(if $(GPUS),1,0))
 ifeq ($(CUDA),1)
   ARCH      ?= $(GPUS)
   ARCHS     := $(if $(filter all,$(ARCH)),75 80 90,$(strip $(ARCH)))
-  PTX       := $(or $(lastword $(sort $(ARCHS))),80)
+  PTX       := $(or $(lastword $(sort $(filter-out %a,$(ARCHS)))),80)
   # Warnings about host code come from g++, which compiles the same files for the emulator.
   NVCCFLAGS := -std=c++20 -O3 -lineinfo -I. -MMD -MP --expt-relaxed-constexpr -DFMT_CONSTEVAL= \
-               -DFMT_USE_CONSTEXPR=1 -DCONVOY_ARCH='"$(or $(ARCHS),$(PTX))"' \
+               -DFMT_USE_CONSTEXPR=1 -DCONVOY_ARCH='"$(or $(ARCHS),$(PTX))"' -DCONVOY_MACHINE_CODE='"$(ARCHS)"' \
                $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) \
                -gencode arch=compute_$(PTX),code=compute_$(PTX) \
                $(if $(shell nvcc --help | grep compress-mode),--compress-mode=size)
@@ -120,13 +120,13 @@ ifdef TSAN
   TESTS ?= ring host_sum link links join faults health strangers loader remote cpu_backend grad_reducer \
            trainer program
 endif
-TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))
+TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(filter-out %/kit_main.cpp,$(wildcard tests/*.cpp)))
 # Units of tests by the first letter of their subjects: [ab] holds tests/test_augment.cpp and so on.
 TEST_UNITS := t p s m ef r ab c l gh ijk no d uvwxyz
 TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_UNIT)) \
-            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o) \
-            $(if $(filter 1,$(CUDA)),$(GPU)/tests/mma_kernels.cu.o $(GPU)/tools/gemm_ladder.cu.o)
+            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(filter-out %probe_kernels.cu,$(wildcard tests/*.cu))) $(SIMT)/tools/gemm_ladder.cu.o) \
+            $(if $(filter 1,$(CUDA)),$(addprefix $(GPU)/,tests/mma_kernels.cu.o tests/probe_kernels.cu.o tools/gemm_ladder.cu.o))
 LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
               $(if $(filter 1,$(CUDA)),$(GPU)/tools/gemm_ladder.cu.o)
 
@@ -175,13 +175,14 @@ STATIC_CUDA := $(if $(filter file,$(origin CUDA)),0,$(CUDA))
 STATIC_LIBS := build/static-$(MACHINE)
 STATIC      := $(BUILD)/static$(if $(filter 1,$(STATIC_CUDA)),-$(notdir $(GPU)))
 STATIC_LINK  = $(CXX) $(filter %.o,$^) -o $@ -s -Wl,--gc-sections \
-               $(if $(shell ld --help | grep -e --no-warnings),-Wl$(comma)--no-warnings) \
                -Wl,-Bstatic -L$(STATIC_LIBS)/lib $(LDLIBS) \
                $$(cat $(STATIC_LIBS)/libs) $(if $(filter 1,$(STATIC_CUDA)),-static-libgcc -static-libstdc++ \
-               $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static-pie $(PACKED))
+               $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static-pie $(PACKED) $(NO_WARNINGS))
 comma := ,
 # The relocations of -static-pie take 0.7 MB, packed 0.1; the linker for aarch64 cannot pack them yet.
 PACKED      := $(if $(filter x86_64,$(MACHINE)),-Wl$(comma)-z$(comma)pack-relative-relocs)
+# It hides errors as well, so it is only for the link that warns.
+NO_WARNINGS := $(if $(shell ld --help | grep -e --no-warnings),-Wl$(comma)--no-warnings)
 static: $(STATIC)/trainer
 	@cmp -s $< trainer-static$(CROSS:%=-%) || cp -f $< trainer-static$(CROSS:%=-%)
 $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_CPP) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(STATIC_LIBS)/libs
@@ -196,21 +197,27 @@ arm64:
 	$(MAKE) MACHINE=aarch64 static build/release-aarch64/static/run_tests
 	CONVOY_TEST_DEVICE=cpu qemu-aarch64-static build/release-aarch64/static/run_tests \
 	  -tce='program*,health: the command*,*in bf16*,trace: copies beside*' -sfe='$(subst $() ,$(comma),$(NOT_ON_ARM64:%=*test_%.cpp))'
-# The GPU kit: what tools/gpu_check.sh needs on a machine that has a GPU, its driver and glibc only.
-KIT := $(addprefix $(STATIC)/,trainer run_tests gemm_ladder)
-$(STATIC)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ)
-$(STATIC)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ)
-$(STATIC)/run_tests $(STATIC)/gemm_ladder: $(STATIC_LIBS)/libs
-	@mkdir -p $(@D); echo "LINK $(@:$(BUILD)/%=%)"
+# The GPU kit: all that tools/gpu_check.sh needs on a machine that has a GPU, its driver and glibc. CUDA=0 makes one
+# for its emulator alone.
+KIT_MAINS := $(addprefix $(STATIC)/main/,trainer run_tests gemm_ladder)
+$(STATIC)/main/trainer.o: $(MAIN_OBJ)
+$(STATIC)/main/run_tests.o: $(BUILD)/tests/main.cpp.o
+$(STATIC)/main/gemm_ladder.o: $(BUILD)/tools/gemm_ladder_main.cpp.o
+$(STATIC)/main/%.o:
+	@mkdir -p $(@D)
+	objcopy --redefine-sym main=$*_main $< $@
+$(STATIC)/kit: $(KIT_MAINS:=.o) $(BUILD)/tests/kit_main.cpp.o $(filter-out %/tests/main.cpp.o,$(TEST_OBJ)) $(LIB_CPP) \
+               $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(SIMT_OBJ) $(STATIC_LIBS)/libs
+	@echo "LINK $(@:$(BUILD)/%=%)"
 	$(Q)$(STATIC_LINK)
 gpu-kit:
 	@command -v nvcc >/dev/null || { echo "gpu-kit: there is no nvcc; it comes with the CUDA toolkit" >&2; exit 1; }
-	$(MAKE) CUDA=1 ARCH='$(or $(strip $(ARCH)),90)' build/gpu-kit
-build/gpu-kit: $(KIT) FORCE
-	@mkdir -p $@
-	cp $(KIT) tools/gpu_check.sh tools/compare $@
-	nvcc --version | sed -nE 's/.*release ([0-9.]+).*/\1/p' >$@/cuda_release
-	@du -sh $@
+	$(MAKE) CUDA=1 ARCH='$(or $(strip $(ARCH)),80 90a)' build/gpu-kit
+build/gpu-kit: $(STATIC)/kit FORCE
+	@rm -rf $@ && mkdir -p $@
+	cp $< tools/gpu_check.sh tools/compare $@
+	nvcc --version 2>/dev/null | sed -nE 's/.*release ([0-9.]+).*/\1, compute capabilities $(ARCHS)/p' >$@/cuda_release
+	@du -sm $@; test "$$(du -sm $@ | cut -f1)" -le 56 || { echo "gpu-kit: it may have 56 MiB" >&2; exit 1; }
 $(STATIC_LIBS)/libs: tools/static_libs
 	tools/static_libs $(@D) $(MACHINE)
 
@@ -304,7 +311,7 @@ barriers: $(BUILD)/run_tests
 FUZZ_SECONDS := 20
 FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% decoded% check_data% pack_data%),\
               $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
-            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) src/config/config.cpp src/config/settings_file.cpp \
+            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
             src/job/offer.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
             tests/fuzz/fuzz.cpp
 FUZZ_OBJ := $(FUZZ_SRC:%=build/fuzz/%.o)
@@ -336,7 +343,7 @@ bench: trainer
 	./trainer bench allreduce --world 2
 	./trainer bench data
 
-# Manual page and completion are printed by the program; the page's date is that of the commit.
+# help2man makes the manual page from --help-all; its date is that of the commit.
 PROGRAM := trainer
 PREFIX  := /usr/local
 BIN      = $(DESTDIR)$(PREFIX)/bin/trainer
@@ -349,7 +356,9 @@ install: $(PROGRAM:trainer-static=static)
 	install -d $(DOC) $(dir $(MAN) $(COMPLETE))
 	install -m644 README.md CHANGELOG.md $(DOC)
 	install -m644 LICENSE $(DOC)/copyright
-	umask 022 && ./$(PROGRAM) man >$(MAN) && gzip -9nf $(MAN)
+	$(if $(shell command -v help2man),umask 022 && help2man -N --help-option=--help-all -o $(MAN) ./$(PROGRAM) \
+	  --version-string='trainer (Convoy) $(VERSION)' --name='train convolutional networks on folders of images' && \
+	  gzip -9nf $(MAN),@echo "install: no manual page, as there is no help2man (apt-get install help2man)")
 	umask 022 && ./$(PROGRAM) completion bash >$(COMPLETE)
 uninstall:
 	rm -rf $(BIN) $(DOC) $(MAN).gz $(COMPLETE)

@@ -169,7 +169,8 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
 // The sets that come through pipes: all that is known before is what the options say.
 static DataSet open_pipes(const DataOptions& options, Log& log) {
     if (options.samples < 1)
-        fail("'", options.train, "' is a pipe: --samples N must say how many samples an epoch has");
+        fail("'", options.train,
+             "' is a pipe: CONVOY_SAMPLES=N must say how many samples an epoch has");
     if (options.val_split != 0) fail("--val-split cannot hold back a part of a pipe: give --val");
     Names classes = options.classes;
     if (classes.size() == 1 && classes[0].find_first_not_of("0123456789") == std::string::npos) {
@@ -192,7 +193,7 @@ static DataSet open_pipes(const DataOptions& options, Log& log) {
     if (is_pipe(options.val)) {
         if (options.val_samples < 1)
             fail("'", options.val,
-                 "' is a pipe: --samples N:M must say how many samples it has, M");
+                 "' is a pipe: CONVOY_SAMPLES=N:M must say how many samples it has, M");
         set.val = open(options.val, options.val_samples, 1);
     } else if (!options.val.empty()) {
         DataOptions there = options;

@@ -214,7 +214,7 @@ const char* essential_png(Bytes bytes, std::vector<uint8_t>& out) {
 // one bit into a byte (deflate's 1,032 times 8), so a larger claim is false.
 void check_claim(const std::string& name, int64_t H, int64_t W, size_t bytes, int64_t most) {
     if (H < 1 || W < 1) fail(name, ": truncated or damaged: the header says ", W, "x", H);
-    if (W > most / H) fail(name, ": claims ", W, "x", H, " pixels; --max-pixels is ", most);
+    if (W > most / H) fail(name, ": claims ", W, "x", H, " pixels, more than ", most);
     if (H * W > 1'000'000 + 10'000 * int64_t(bytes))
         fail(name, ": claims ", W, "x", H, " pixels, more than ", bytes, " bytes can hold");
 }

@@ -259,8 +259,8 @@ void PipeSource::end_stream(const std::string& path) {
         log_.notice("pipe ", path, " ended after ", partial, " of ", options_.samples,
                     " samples: the last steps of this epoch are short");
     else if (came > options_.samples && !is_continuous_)
-        log_.notice("pipe ", path, ": ", came - options_.samples, " samples more than --samples ",
-                    options_.samples, " were left out");
+        log_.notice("pipe ", path, ": ", came - options_.samples,
+                    " samples more than CONVOY_SAMPLES=", options_.samples, " were left out");
     changed_.notify_all();
 }
 

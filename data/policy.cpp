@@ -58,15 +58,15 @@ double beta_variate(double shape, Random& random) {
 
 Jitter parse_jitter(const std::string& text) {
     std::vector<double> values;
-    for (const std::string& word : split(text, ','))
+    for (const std::string& word : split(text, ':'))
         values.push_back(to_number<double>(word).value_or(-1));
     if (text.empty()) return {};
     const auto good = [](double v) { return v >= 0 && v <= 10; };
     if ((values.size() != 1 && values.size() != 3 && values.size() != 4) ||
         !std::ranges::all_of(values, good) || (values.size() == 4 && values[3] > 0.5))
-        fail("--jitter cannot be '", text,
-             "': it takes brightness,contrast,saturation,hue, such as ",
-             "0.4,0.4,0.4,0.1 (hue up to 0.5), without the hue, or one number for the first three");
+        fail("--augment jitter cannot be '", text,
+             "': it takes brightness:contrast:saturation:hue, such as ",
+             "0.4:0.4:0.4:0.1 (hue up to 0.5), without the hue, or one number for the first three");
     if (values.size() == 1) values.assign(3, values[0]);
     values.resize(4);
     return {values[0], values[1], values[2], values[3]};

@@ -23,7 +23,7 @@ struct Jitter {
     double brightness = 0, contrast = 0, saturation = 0, hue = 0;
     bool operator==(const Jitter&) const = default;
 };
-// "0.4" (brightness, contrast and saturation), "0.4,0.4,0.2" or, with the hue, "0.4,0.4,0.2,0.1";
+// "0.4" (brightness, contrast and saturation), "0.4:0.4:0.2" or, with the hue, "0.4:0.4:0.2:0.1";
 // "" for none. Throws Error.
 Jitter parse_jitter(const std::string& text);
 

@@ -120,7 +120,7 @@ class RemoteFetcher {
             fail(name, ": ends at byte ", size, ", before ", offset, " + ", bytes.size());
         if (size > options_.cache_bytes)
             fail(name, ": ", size,
-                 " bytes are more than --cache may hold: give a larger --cache-size");
+                 " bytes are more than --cache may hold: give a larger SIZE by --cache DIR:SIZE");
         for (;;) {
             const File file(object->path, O_RDONLY);
             if (file.number < 0 || !is_complete(*object)) {

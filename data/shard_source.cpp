@@ -115,7 +115,7 @@ static void check_room(const std::vector<Shard>& shards, const std::vector<Visit
     }
     if (most > room)
         fail("the shards that are read at a time have ", bytes_text(double(most)),
-             ", more than --cache may hold: give --cache-size ", (most >> 20) + 1,
+             ", more than --cache may hold: give --cache DIR:", (most >> 20) + 1,
              "M or more, or shuffle fewer images at a time with --shuffle window=N");
 }
 

@@ -75,7 +75,7 @@ class Links {
     virtual std::future<void> receive(int rank, std::span<std::byte> bytes, int channel = 0,
                                       std::function<void()> then = {}) = 0;
     // Blocks until the future is ready. Such waits count as those in collectives do, for the stall
-    // diagnosis and --give-up. Throws the communicator's Error where the other rank is lost.
+    // diagnosis and CONVOY_GIVE_UP. Throws the communicator's Error where the other rank is lost.
     virtual void wait(std::future<void>& done) = 0;
 };
 
@@ -184,7 +184,7 @@ class Communicator {
     // and they go on. Any other job ends, as by abort().
     virtual void fail_alone(const std::string& why) noexcept { abort(why); }
     // Around each other wait for what another rank does: it counts as a collective does, for the
-    // stall diagnosis and --give-up.
+    // stall diagnosis and CONVOY_GIVE_UP.
     virtual void set_waiting(bool waits) { (void)waits; }
 };
 

@@ -59,11 +59,11 @@ void Coordinator::tell_wait(Clock::time_point now) {
     tell_wait_ *= 2;
 }
 
-// --give-up: no rank is waited for without end, though it lives.
+// CONVOY_GIVE_UP: no rank is waited for without end, though it lives.
 void Coordinator::give_up(Clock::time_point now) {
     const milliseconds patience(welcome_.rules.give_up_ms), waited = watch_.longest_wait(now);
     if (stage_ != Stage::running || patience.count() == 0 || waited < patience) return;
-    const std::string why = fmt::format("no progress for {:.1f} s, --give-up {:g}",
+    const std::string why = fmt::format("no progress for {:.1f} s, CONVOY_GIVE_UP={:g}",
                                         waited.count() / 1e3, patience.count() / 1e3);
     const std::vector<int> late = watch_.waited_for(now);
     if (!elastic() || late.size() == clients_.size()) {

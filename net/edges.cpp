@@ -179,11 +179,11 @@ void Edges::check_route(int rank, const asio::ip::address& peer) const {
     std::string chosen, why;
     if (!from_.empty()) {
         chosen = interface_with(from_.front());
-        why = "as --iface says";
+        why = "as CONVOY_IFACE says";
     } else if (!is_loopback(coordinator_.address()) &&
                interface_with(coordinator_.address()).empty()) {
         chosen = interface_towards(coordinator_.address());
-        why = cat("like traffic to the coordinator; choose another address with --iface or ",
+        why = cat("like traffic to the coordinator; choose another address with CONVOY_IFACE or ",
                   "--advertise of rank ", rank);
     }
     if (!chosen.empty() && chosen != used)

@@ -82,8 +82,8 @@ std::vector<asio::ip::address> addresses_of(const std::string& iface) {
             found.push_back(i.address);
     }
     if (found.empty())
-        fail("--iface ", iface, " is no interface, address or network of this machine; it has ",
-             all);
+        fail("CONVOY_IFACE=", iface,
+             " is no interface, address or network of this machine; it has ", all);
     if (!std::ranges::all_of(found, is_link_local)) std::erase_if(found, is_link_local);
     return found;
 }

@@ -71,7 +71,7 @@ class Rendezvous {
 
     Membership& membership_;
     JoinOptions options_;
-    Addresses from_;  // of --iface
+    Addresses from_;  // of CONVOY_IFACE
     Clock::time_point deadline_;
     bool serve_decided_ = false, serves_ = false, own_port_ = false;
     wire::Offer offer_;  // to a newcomer

@@ -15,7 +15,7 @@ struct Connected {
     wire::Welcome welcome;
     std::vector<Link> links;  // by rank; closed where this rank has no edge
     tcp::endpoint first;      // the coordinator
-    Addresses from;           // of --iface
+    Addresses from;           // of CONVOY_IFACE
     std::function<size_t(size_t)> limit;
     std::string what = {};  // of a newcomer, which has no ring yet: wire::Offer::what
     std::string error;      // why it failed (time up, refused, an edge that did not open), or ""

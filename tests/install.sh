@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/shell_support
-need man:man-db groff:groff mandoc:mandoc lintian:lintian shellcheck:shellcheck readelf:binutils \
+need help2man:help2man man:man-db groff:groff mandoc:mandoc lintian:lintian shellcheck:shellcheck readelf:binutils \
     dpkg-shlibdeps:dpkg-dev
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -30,8 +30,8 @@ page=$work/trainer.1
 zcat "$work/tree/opt/share/man/man1/trainer.1.gz" >"$page"
 warnings=$(man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>&1 >/dev/null)
 [ -z "$warnings" ] || fail "man: $warnings"
-mandoc -Tlint -W warning "$page" || fail "mandoc warns about the manual page"
-grep -q "^.TH TRAINER 1 $(date -u -d "@$(git log -1 --format=%ct)" +%F) \"Convoy $version\"" "$page" ||
+mandoc -Tlint -W error "$page" || fail "mandoc finds errors in the manual page"
+grep -q "^.TH TRAINER \"1\" \"$(LC_ALL=C date -u -d "@$(git log -1 --format=%ct)" '+%B %Y')\" \"Convoy $version\"" "$page" ||
     fail "the manual page has another date or version: $(head -1 "$page")"
 man -E UTF-8 -l -Tutf8 "$page" | col -b >"$work/page.txt"
 
@@ -48,12 +48,13 @@ offers() {
     got=$(complete "$@")
     [ "$got" = "$want" ] || fail "completion of 'trainer $*' offers '$got', not '$want'"
 }
-commands=$("$trainer" --help | sed -n '/^Commands/,/^$/s/^  \(bench [a-z]*\|[a-z-]*\) .*/\1/p')
+commands=$("$trainer" --help-all | sed -n '/^Commands/,/^$/s/^  \([a-z]*\( [a-z-]\+\)\?\) .*/\1/p')
 [ "$(wc -l <<<"$commands")" -ge 15 ] || fail "--help names too few commands: $commands"
 while read -ra command; do  # "bench train" is two words
     grep -q "^ *${command[*]}\b" "$work/page.txt" || fail "the manual page lacks ${command[*]}"
-    options=$("$trainer" "${command[@]}" --help | grep -oE '^  (-h,)?--[a-z0-9-]+' | sed 's/.*--/--/' | sort)
-    offers "$(paste -sd, - <<<"$options")" "${command[@]}" --
+    options=$("$trainer" "${command[@]}" --help-all | grep -oE '^  (-h,)?--[a-z0-9-]+' | sed 's/.*--/--/' | sort)
+    # shellcheck disable=SC2086  # words on purpose
+    offers "$(printf '%s\n' --help --help-all $options | sort | paste -sd, -)" "${command[@]}" --
     for option in $options; do
         grep -qE "^ *$option\b" "$work/page.txt" || fail "the manual page lacks $option of ${command[*]}"
     done
@@ -74,7 +75,7 @@ offers "a file,a folder" export --from = a
 offers "a file,a folder" predict "a file" a
 offers "alexnet" --model al
 offers "resnet18,resnet34,resnet50" models res
-offers "--help,bash" completion ""
+offers "--help,--help-all,bash" completion ""
 cd - >/dev/null
 if "$trainer" completion fish 2>/dev/null; then fail "completion fish does not fail"; fi
 

@@ -31,6 +31,7 @@ inline std::string trainer_path() {
 }
 
 // A run of the trainer; stdout and stderr go to a file. The destructor kills it if it still runs.
+// Words such as CONVOY_PREFLIGHT=off become variables of its environment.
 class Process {
  public:
     Process(const TempDir& folder, const std::string& name, const std::vector<std::string>& words)
@@ -38,7 +39,8 @@ class Process {
         std::vector<std::string> all = {trainer_path()};
         all.insert(all.end(), words.begin(), words.end());
         std::vector<char*> argv;
-        for (std::string& word : all) argv.push_back(word.data());
+        for (std::string& word : all)
+            if (!word.starts_with("CONVOY_")) argv.push_back(word.data());
         argv.push_back(nullptr);
         const int out = open(output_.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
         REQUIRE(out >= 0);
@@ -47,6 +49,8 @@ class Process {
         if (pid_ == 0) {
             dup2(out, STDOUT_FILENO);
             dup2(out, STDERR_FILENO);
+            for (std::string& word : all)
+                if (word.starts_with("CONVOY_")) putenv(word.data());
             execv(argv[0], argv.data());
             _exit(127);
         }

@@ -68,8 +68,8 @@ shards='train-{00..11}.tar'
 train() { # name, then options: into $work/name, its output in $work/name.txt
     local name=$1
     shift
-    HOME=$work/user "$trainer" --size 32 --batch 16 --epochs 1 --threads 1 --decode-threads 1 --log-every 1 \
-        --preflight off --out "$work/$name" "$@" >"$work/$name.txt" 2>&1
+    CONVOY_PREFLIGHT=off HOME=$work/user "$trainer" --size 32 --batch 16 --epochs 1 --threads 1 --decode-threads 1 --log-every 1 \
+        --out "$work/$name" "$@" >"$work/$name.txt" 2>&1
 }
 losses() { grep -o '"loss":[^,}]*' "$work/$1/log.jsonl"; }
 same() { # name: trained to the losses of the local files, or of the run $2
@@ -91,12 +91,12 @@ same plain
 holds "without a convoy.index" "$work/plain.txt" "the log"
 cp "$work/local-files/convoy.index" "$work/www"
 rm -r "$work/user"
-SSL_CERT_FILE=$work/ca train tls --data "https://127.0.0.1:$((port + 1))/$shards" --cache "$work/cache" --cache-size 100M ||
+SSL_CERT_FILE=$work/ca train tls --data "https://127.0.0.1:$((port + 1))/$shards" --cache "$work/cache:100M" ||
     fail "training over HTTPS" "$work/tls.txt"
 same tls
 ! grep -q "without a convoy.index" "$work/tls.txt" || fail "the index beside the shards is not used" "$work/tls.txt"
 before=$(wc -c <"$work/access")
-SSL_CERT_FILE=$work/ca train cached --data "https://127.0.0.1:$((port + 1))/$shards" --cache "$work/cache" --cache-size 100M ||
+SSL_CERT_FILE=$work/ca train cached --data "https://127.0.0.1:$((port + 1))/$shards" --cache "$work/cache:100M" ||
     fail "training from the cache" "$work/cached.txt"
 same cached
 bytes=$(tail -c +"$((before + 1))" "$work/access" | awk '{ sum += $10 } END { print sum }')

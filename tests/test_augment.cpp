@@ -231,7 +231,7 @@ TEST_CASE("random_resized_crop falls back to the centre where nothing fits, as t
     CHECK((thin.H == 1 && thin.W == 1));
 }
 
-TEST_CASE("--flip random is a fair coin of (seed, epoch, sample)") {
+TEST_CASE("--augment flip is a fair coin of (seed, epoch, sample)") {
     int heads = 0;
     for (uint64_t i = 0; i < 4000; ++i) heads += flips(Flip::random, 1, 2, i);
     CHECK(std::abs(heads - 2000) < 5 * 32);  // deviation √4000 / 2
@@ -241,7 +241,9 @@ TEST_CASE("--flip random is a fair coin of (seed, epoch, sample)") {
     CHECK(changed > 20);
 }
 
-TEST_CASE("--flip alternating shows each image both ways in any two epochs; off never turns one") {
+TEST_CASE(
+    "--augment flip=alternating shows each image both ways in any two epochs; off never turns "
+    "one") {
     int heads = 0;
     for (uint64_t i = 0; i < 1000; ++i) {
         const bool first = flips(Flip::alternating, 1, 0, i);

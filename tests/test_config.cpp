@@ -4,6 +4,7 @@
 #include "kernels/backend.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
+#include "src/config/rules.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -28,18 +29,23 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
     CHECK(parse({"bench", "train", "--batch", "8"}).command == kBenchTrain);
     for (const CommandRow* row : kCommands)
         CHECK(parse(split(row->name, ' ')).command == row->command);
+    CHECK(parse({"tune", "--steps", "40", "--lr"}).command == kLrFind);
+    CHECK(parse({"tune", "--lr", "--steps", "40"}).config.lr == 0);
+    CHECK(parse({"tune", "--lr=2"}).config.lr == 2);
+    CHECK(parse({"tune", "--minutes", "1"}).command == kTune);
     CHECK(parse({"predict", "--from", "runs/x", "a.jpg", "b"}).files ==
           std::vector<std::string>{"a.jpg", "b"});
-    CHECK(parse({"--quiet", "--recompute"}).config.recompute);
+    CHECK(parse({"--quiet", "--alone"}).config.alone);
     CHECK(parse({}).config.size.H == 0);
     CHECK(parse({"--size", "80x64"}).config.size == InputSize(80, 64, 0));
     CHECK(get_option(parse({"--size", "28x28x1"}).config, "size") == "28x28x1");
     CHECK(parse({}).config.augment == Augment::resize);  // of the generated set
     CHECK(parse({"--data", "flowers"}).config.augment == Augment::crop);
+    CHECK(get_option(parse({}).config, "augment") == "resize,flip");
     CHECK(parse({"--augment", "crop"}).config.augment == Augment::crop);
-    CHECK(parse({"--bucket", "512K"}).config.bucket.bytes == 512 * 1024);
-    CHECK(parse({"--bucket", "4M"}).config.bucket.bytes == 4 << 20);
-    CHECK(parse({"--bucket", "5000"}).config.bucket.bytes == 5000);
+    CHECK(parse({}, {{"CONVOY_BUCKET", "512K"}}).config.bucket.bytes == 512 * 1024);
+    CHECK(parse({"--cache-decoded", "4M"}).config.cache_decoded.bytes == 4 << 20);
+    CHECK(parse({"--cache-decoded", "5000"}).config.cache_decoded.bytes == 5000);
 }
 
 TEST_CASE("options: what cannot be is refused in one sentence that names it") {
@@ -55,16 +61,26 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--world", "0"}, "--world cannot be 0: it must be between 1 and 4096"},
         {{"--rank", "4096"}, "--rank cannot be 4096: it must be between -1 and 4095"},
         {{"--port", "70000"}, "--port cannot be 70000"},
-        {{"--schedule", "linear"},
-         "--schedule cannot be 'linear': there are constant, step, cosine"},
+        {{"--schedule", "linear"}, "--schedule cannot be 'linear'"},
+        {{"--schedule", "cosine:3"}, "--schedule cannot be 'cosine:3'"},
+        {{"--schedule", "step:0"}, "--schedule cannot be 'step:0'"},
         {{"--optimizer", "adam"}, "--optimizer cannot be 'adam': there are sgd, adamw"},
-        {{"--graph", "maybe"}, "--graph cannot be 'maybe': there are auto, on, off"},
         {{"--size", "80x"}, "--size cannot be '80x': it takes a height, or height x width (80x64)"},
-        {{"--augment", "flip"}, "--augment cannot be 'flip': there are crop, resize, none"},
-        {{"--bucket", "4"}, "--bucket cannot be 4: it must be 0 or at least 1K"},
-        {{"--bucket", "4MB"},
-         "--bucket cannot be '4MB': it takes a size in bytes, such as 512K or 4M"},
-        {{"--bucket", "99999999999G"}, "--bucket cannot be '99999999999G'"},
+        {{"--augment", "flop"}, "--augment cannot be 'flop'"},
+        {{"--augment", "crop,resize"}, "--augment cannot be 'crop,resize'"},
+        {{"--augment", "none,flip"}, "--augment cannot be 'none,flip'"},
+        {{"--augment", "crop,erase=2"}, "--augment cannot be 'crop,erase=2'"},
+        {{"--augment", ""}, "--augment cannot be ''"},
+        {{"--sync", "average"}, "--sync cannot be 'average'"},
+        {{"--sync", "diloco:1"}, "--sync cannot be 'diloco:1'"},
+        {{"--sync", "ring:2"}, "--sync cannot be 'ring:2'"},
+        {{"--sync", "server:2:3"}, "--sync cannot be 'server:2:3'"},
+        {{"--sync", "pipeline:1"}, "--sync cannot be 'pipeline:1'"},
+        {{"--threads", "2x"}, "--threads cannot be '2x'"},
+        {{"--cache", "dir:4M"}, "--cache cannot be 'dir:4M'"},
+        {{"--cache-decoded", "4"}, "--cache-decoded cannot be 4: it must be 0 or at least 1K"},
+        {{"--cache-decoded", "4MB"}, "--cache-decoded cannot be '4MB'"},
+        {{"--cache-decoded", "99999999999G"}, "--cache-decoded cannot be '99999999999G'"},
         {{"--bach", "3"}, "there is no option --bach; did you mean --batch?"},
         {{"--bytes", "3"}, "`train` has no option --bytes"},
         {{"--quiet=3"}, "--quiet cannot be '3'"},
@@ -72,12 +88,11 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--from", "run", "eval"}, "the command comes first: trainer eval [options]"},
         {{"--json", "bench", "kernels"}, "the command comes first: trainer bench [options]"},
         {{"trian"}, "there is no command 'trian'; did you mean 'train'?"},
-        {{"watch", "run"}, "trainer page"},  // gone
-        {{"--target-top1", "0.9"}, "--early-stop"},
+        {{"--conv", "direct"}, "CONVOY_CONV"},
         {{"bench", "kernel"}, "bench needs to know what"},
         {{"--batch"}, "--batch needs a value after it"},
         {{"train", "flowers"}, "`train` takes no word 'flowers'; images are given by --data DIR"},
-        {{"plan", "flowers"}, "`plan` takes no word 'flowers'"},
+        {{"tune", "--plan", "flowers"}, "`tune --plan` takes no word 'flowers'"},
     };
     for (const auto& [words, message] : cases) {
         CAPTURE(message);
@@ -276,11 +291,13 @@ TEST_CASE("options: variables that disagree, or cannot be, are named") {
 TEST_CASE("options: every one survives the way to another rank as text") {
     Config config;
     config.batch = 77, config.lr = 0.1234567890123, config.recompute = true, config.model = "vgg16";
+    config.replicas = 3;
     Config other;
     apply_settings(other, job_settings(config, kTrain));
     CHECK(other.batch == 77);
     CHECK(other.lr == config.lr);
     CHECK(other.recompute);
+    CHECK(other.replicas == 3);
     CHECK(other.model == "vgg16");
     for (const Option& option : options())
         if (option.flags & kJob)
@@ -294,50 +311,208 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
         CHECK(config.*field == value);
         CHECK(get_option(config, option + 2) == name);
     };
-    is("--augment", "none", &Config::augment, Augment::none);
-    is("--flip", "alternating", &Config::flip, Flip::alternating);
-    is("--auto-augment", "trivial", &Config::auto_augment, AutoAugment::trivial);
     is("--optimizer", "adamw", &Config::optimizer, OptimizerKind::kAdamw);
-    is("--schedule", "step", &Config::schedule, Schedule::kStep);
-    is("--conv", "winograd", &Config::conv, ConvMethod::kWinograd);
     is("--precision", "bf16", &Config::precision, Precision::kBf16);
-    is("--gemm", "cublas", &Config::gemm, Gemm::kCublas);
-    is("--graph", "on", &Config::graph, GraphMode::kOn);
     is("--wire", "bf16", &Config::wire, WireType::kBf16);
     is("--shm", "auto", &Config::shm, Toggle::kOn);
-    is("--factors", "off", &Config::factors, FactorMode::kOff);
-    is("--preflight", "off", &Config::preflight, Toggle::kOff);
-    CHECK(parse({"export", "--layout", "krsc"}).config.layout == WeightLayout::kKrsc);
+    for (const char* name : {"lr", "port", "decode-threads", "threads", "size", "watts"}) {
+        CHECK(get_option(parse({cat("--", name), "auto"}).config, name) == "auto");
+        CHECK(get_option(parse({cat("--", name), "0"}).config, name) == "auto");
+    }
+    const auto hidden = [](const char* variable, const char* text) {
+        return parse({}, {{variable, text}}).config;
+    };
+    CHECK(hidden("CONVOY_CONV", "winograd").conv == ConvMethod::kWinograd);
+    CHECK(hidden("CONVOY_GEMM", "cublas").gemm == Gemm::kCublas);
+    CHECK(hidden("CONVOY_GRAPH", "on").graph == GraphMode::kOn);
+    CHECK(hidden("CONVOY_FACTORS", "off").factors == FactorMode::kOff);
+    CHECK(hidden("CONVOY_PREFLIGHT", "off").preflight == Toggle::kOff);
+    CHECK_THROWS_WITH_AS(hidden("CONVOY_GRAPH", "maybe"),
+                         doctest::Contains("CONVOY_GRAPH cannot be 'maybe'"), Error);
+}
+
+TEST_CASE("options: a value of several parts sets its fields, and is printed as it is read") {
+    const auto read = [](const char* option, const std::string& text) {
+        const Config config = parse({cat("--", option), text}).config;
+        CHECK(get_option(config, option) == text);
+        Config again;  // every part that the text does not name has its default
+        again.mixup = 1, again.sync_every = 9, again.pipeline = 3, again.gamma = 0.5;
+        again.replicas = 5, again.jitter = "1";
+        set_option(again, option, text);
+        CHECK(get_option(again, option) == text);
+        return config;
+    };
+    const Config changed =
+        read("augment",
+             "crop,flip,translate=4,jitter=0.4:0.4:0.4:0.1,randaugment,erase=0.25,"
+             "mixup=0.2,cutmix=1");
+    CHECK((changed.augment == Augment::crop && changed.flip == Flip::random));
+    CHECK((changed.translate == 4 && changed.jitter == "0.4:0.4:0.4:0.1"));
+    CHECK(changed.auto_augment == AutoAugment::randaugment);
+    CHECK((changed.erase == 0.25 && changed.mixup == 0.2 && changed.cutmix == 1));
+    const Config plain = read("augment", "resize");
+    CHECK((plain.augment == Augment::resize && plain.flip == Flip::off && plain.mixup == 0));
+    CHECK(read("augment", "none").augment == Augment::none);
+    CHECK(read("augment", "resize,flip=alternating,trivial").flip == Flip::alternating);
+    CHECK(get_option(parse({"--augment", "flip"}).config, "augment") == "resize,flip");
+
+    const Config step = read("schedule", "step:20:0.2");
+    CHECK((step.schedule == Schedule::kStep && step.step_epochs == 20 && step.gamma == 0.2));
+    CHECK(get_option(parse({"--schedule", "step"}).config, "schedule") == "step:30:0.1");
+    for (const char* name : {"constant", "cosine", "onecycle"}) read("schedule", name);
+
+    const Config cache = read("cache", "some/dir:20G");
+    CHECK((cache.cache == "some/dir" && cache.cache_size.bytes == size_t(20) << 30));
+    CHECK(read("cache", "C:dir").cache == "C:dir");
+    CHECK(read("cache", "dir").cache_size.bytes == Config{}.cache_size.bytes);
+
+    const Config threads = read("threads", "3x4");
+    CHECK((threads.replicas == 3 && threads.threads == 12));
+    CHECK((read("threads", "6").threads == 6 && read("threads", "6").replicas == 1));
+    CHECK((read("threads", "2xauto").replicas == 2 && read("threads", "auto").threads == 0));
+
+    CHECK(read("sync", "ring").sync_every == 1);
+    CHECK((read("sync", "average:8").sync_every == 8));
+    const Config diloco = read("sync", "diloco:50");
+    CHECK((diloco.sync_every == 50 && diloco.outer == OuterKind::kNesterov));
+    CHECK((diloco.outer_lr == 0.7 && diloco.outer_momentum == 0.9));
+    CHECK(read("sync", "diloco:50:0.5:0.8").outer_momentum == 0.8);
+    CHECK((read("sync", "server").sync == SyncKind::kServer &&
+           read("sync", "server:2").servers == 2));
+    const Config async = read("sync", "async:2:none");
+    CHECK((async.sync == SyncKind::kAsync && async.servers == 2 && async.staleness == "none"));
+    CHECK((read("sync", "async").staleness == "3" && read("sync", "async:1:0").staleness == "0"));
+    const Config pipeline = read("sync", "pipeline:4:16");
+    CHECK((pipeline.pipeline == 4 && pipeline.micro == 16));
+    CHECK((read("sync", "pipeline:2").micro == 8 && pipeline.sync == SyncKind::kRing));
+}
+
+TEST_CASE("options: an old name gives an error that names the new one, also in the environment") {
+    for (const auto& [old, instead] : replacements()) {
+        const std::string name = old, expected = std::string(instead).substr(0, 8);
+        CAPTURE(name);
+        CHECK_THROWS_WITH_AS(parse({name, "1"}), doctest::Contains(expected.c_str()), Error);
+        if (!name.starts_with("--") || find_option(name.substr(2))) continue;
+        const std::string variable = environment_name(name.substr(2));
+        CHECK_THROWS_WITH_AS(parse({}, {{variable, "1"}}), doctest::Contains(variable.c_str()),
+                             Error);
+    }
+    CHECK_THROWS_WITH_AS(parse({"--sync-every", "4"}), doctest::Contains("--sync average:H"),
+                         Error);
+    CHECK_THROWS_WITH_AS(parse({"plan"}), doctest::Contains("tune --plan"), Error);
+}
+
+TEST_CASE("options: settings of a checkpoint of an earlier version mean what they meant") {
+    std::map<std::string, std::string> old = {{"augment", "crop"},  {"flip", "alternating"},
+                                              {"translate", "2"},   {"jitter", "0.4,0.4,0.4"},
+                                              {"mixup", "0.2"},     {"cutmix", "0"},
+                                              {"erase", "0"},       {"auto-augment", "trivial"},
+                                              {"schedule", "step"}, {"step-epochs", "20"},
+                                              {"gamma", "0.2"},     {"sync", "server"},
+                                              {"servers", "2"},     {"sync-every", "8"},
+                                              {"outer", "off"},     {"outer-lr", "0.7"},
+                                              {"pipeline", "1"},    {"batch", "96"},
+                                              {"max-pixels", "9"},  {"lr", "0"},
+                                              {"size", "0"},        {"replicas", "2"},
+                                              {"check-every", "7"}};
+    const auto read = [&] {
+        Config config;
+        apply_settings(config, modern_settings(old));
+        return config;
+    };
+    Config config = read();
+    CHECK(get_option(config, "augment") ==
+          "crop,flip=alternating,translate=2,jitter=0.4:0.4:0.4,trivial,mixup=0.2");
+    CHECK(get_option(config, "schedule") == "step:20:0.2");
+    CHECK(get_option(config, "sync") == "average:8");
+    CHECK((config.batch == 96 && config.replicas == 2 && config.check_every == 7));
+    CHECK((config.lr == 0 && config.size.H == 0));
+    old["outer"] = "nesterov", old["outer-momentum"] = "0.8", old["schedule"] = "cosine";
+    old["augment"] = "none", old["flip"] = "random";
+    config = read();
+    CHECK(get_option(config, "sync") == "diloco:8:0.7:0.8");
+    CHECK(get_option(config, "schedule") == "cosine");
+    CHECK(config.flip == Flip::off);
+    CHECK(config.augment == Augment::none);
+    // Those of this version stay as they are.
+    Config now;
+    set_option(now, "augment", "crop"), set_option(now, "sync", "async:2:1");
+    CHECK(modern_settings(job_settings(now, kTrain)) == job_settings(now, kTrain));
+}
+
+TEST_CASE("options: what excludes or needs another option is named with it") {
+    const auto check = [](std::vector<std::string> words, Environment environment = {}) {
+        check_command_line(parse(words, environment));
+    };
+    const struct {
+        std::vector<std::string> words;
+        std::vector<const char*> names;
+    } cases[] = {
+        {{"--join", "--coord", "x", "--rank", "1"}, {"--join", "--rank 1"}},
+        {{"--join"}, {"--join", "--coord"}},
+        {{"--world", "2"}, {"--world 2", "--coord"}},
+        {{"eval", "--rank", "1"}, {"--rank 1", "--coord"}},
+        {{"--init", "w", "--resume", "r"}, {"--init", "--resume"}},
+        {{"--min-world", "2", "--elastic", "off"}, {"--min-world 2", "--elastic off"}},
+        {{"export", "--with-preprocessing"}, {"--with-preprocessing", "--format onnx"}},
+        {{"bench", "train", "--forward", "--compute", "1"}, {"--forward", "--compute"}},
+        {{"bench", "train", "--sync", "server"}, {"--sync server"}},
+    };
+    for (const auto& [words, names] : cases)
+        for (const char* name : names) {
+            CAPTURE(name);
+            CHECK_THROWS_WITH_AS(check(words), doctest::Contains(name), Error);
+        }
+    CHECK_THROWS_WITH_AS(check({}, {{"WORLD_SIZE", "2"}}), doctest::Contains("WORLD_SIZE"), Error);
+    CHECK_NOTHROW(check({"bench", "allreduce", "--world", "2"}));
+    CHECK_NOTHROW(check({"--world", "1"}));
+    // Whether rank 0 gives these is known later.
+    CHECK_NOTHROW(check({"--freeze-epochs", "1", "--sync", "server"}));
+    Config config;
+    config.freeze_epochs = 1;
+    CHECK_THROWS_WITH_AS(check_rules(config, kTrain, {}), doctest::Contains("--lr"), Error);
+    config.lr = 0.1;
+    CHECK_NOTHROW(check_rules(config, kTrain, {}));
+    config.sync = SyncKind::kAsync;
+    CHECK_THROWS_WITH_AS(check_rules(config, kTrain, {}), doctest::Contains("--sync async"), Error);
 }
 
 TEST_CASE("options: a command's --help lists what it takes, with its own defaults") {
-    const auto help = [](const char* command) { return parse({command, "--help"}).help; };
     for (const CommandRow* row : kCommands) {
-        for (const std::string_view name : row->without) {
-            const std::string text = help(row->name);
-            CAPTURE(name);
-            REQUIRE(find_option(std::string(name)));
-            CHECK(text.find(cat("\n  --", name, " ")) == text.npos);
-            CHECK_THROWS_WITH_AS(parse({row->name, cat("--", name, "=1")}),
-                                 doctest::Contains(cat("has no option --", name).c_str()), Error);
+        std::vector<std::string> words = split(row->name, ' ');
+        words.push_back("--help");
+        const std::string some = parse(words).help;
+        words.back() = "--help-all";
+        const std::string all = parse(words).help;
+        CAPTURE(some);
+        CHECK(std::ranges::count(some, '\n') <= 40);
+        for (const std::string& line : split(all, '\n')) {
+            CAPTURE(line);
+            CHECK(line.size() <= 104);
         }
-        for (const CommandDefault& own : row->defaults) {
-            CAPTURE(own.option);
-            CHECK(row->takes(*find_option(own.option)));
-            CHECK(help(row->name).find("[" + std::string(own.shown)) != std::string::npos);
+        for (const Option& option : options()) {
+            CAPTURE(option.name);
+            CHECK((all.find(cat("\n  --", option.name, " ")) != all.npos) ==
+                  (row->takes(option) && !(option.flags & kHidden)));
         }
+        for (const CommandDefault& own : command_defaults())
+            if (own.commands == row->command) {
+                CAPTURE(own.option);
+                CHECK(row->takes(*find_option(own.option)));
+                CHECK(some.find("[" + std::string(own.shown)) != std::string::npos);
+            }
     }
+    CHECK(std::ranges::count(parse({"--help"}).help, '\n') <= 40);
+    CHECK(std::ranges::count(parse({"bench", "--help"}).help, '\n') <= 40);
+    CHECK_THROWS_WITH_AS(parse({"finetune", "w", "--join"}), doctest::Contains("--join"), Error);
     CHECK(parse({"finetune", "w"}).config.epochs == 6);
     CHECK(parse({"finetune", "w", "--epochs", "9"}).config.epochs == 9);
     CHECK(parse({"finetune", "w"}, {{"CONVOY_EPOCHS", "9"}}).config.epochs == 9);
-    CHECK(parse({"lr-find"}).config.steps == 120);
+    CHECK(parse({"tune", "--lr"}).config.steps == 120);
     CHECK(parse({"tune"}).config.out == "tuned.settings");
-    CHECK(help("train").find("[10G]") != std::string::npos);
-    CHECK(help("train").find("[2]") != std::string::npos);  // --keep
-    CHECK(parse({"--cache-size", "1T"}).config.cache_size.bytes == size_t(1) << 40);
     for (const char* size : {"0", "1K", "1500", "20G", "3T", "5000M"})
-        CHECK(parse_size(get_option(parse({"--bucket", size}).config, "bucket"), "").bytes ==
-              parse_size(size, "").bytes);
+        CHECK(parse_size(get_option(parse({"--cache-decoded", size}).config, "cache-decoded"), "")
+                  .bytes == parse_size(size, "").bytes);
 }
 
 TEST_CASE("options: names are unique, and every help text says something") {
@@ -354,8 +529,5 @@ TEST_CASE("options: names are unique, and every help text says something") {
                 CHECK_NOTHROW(set_option(config, option.name, text));
     }
     CHECK(parse({"--help"}).help.find("--batch") != std::string::npos);
-    const std::string help = parse({"train", "--help"}).help;
-    CHECK(help.find("--label-smoothing") != std::string::npos);
-    CHECK(help.find("--graph") == std::string::npos);  // for tests and benches
-    CHECK(parse({}, {{"CONVOY_GRAPH", "off"}}).config.graph == GraphMode::kOff);
+    CHECK(parse({"train", "--help-all"}).help.find("--label-smoothing") != std::string::npos);
 }

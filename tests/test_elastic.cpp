@@ -1,8 +1,8 @@
 // Jobs that lose ranks and go on. Ranks are processes that are really killed, at a chosen socket
 // operation of the ring; what the job has trained in the end is compared with an undisturbed run.
-// Weights and optimizer state are compared between the ranks after each step (--check-every 1), and
-// losses, images of each step and final weights with that run; an image in place of another shows
-// in the losses.
+// Weights and optimizer state are compared between the ranks after each step
+// (CONVOY_CHECK_EVERY=1), and losses, images of each step and final weights with that run; an image
+// in place of another shows in the losses.
 //
 // CONVOY_TEST_STRIDE is the distance from one place to the next, with one kind of cut at each
 // place. `make test` takes 301, a sample; `.ci/run all` takes 67. With 1, each kind of cut happens
@@ -642,8 +642,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
                std::string::npos;
     };
     for (int i = 0; i < kGenerations && !formed(); ++i) {
-        const Cut killed{
-            .rank = 2, .operation = 20 + 74 * i % (2 * whole.operations), .joins = 1};
+        const Cut killed{.rank = 2, .operation = 20 + 74 * i % (2 * whole.operations), .joins = 1};
         CAPTURE(i);
         const pid_t newcomer = start_rank(folder.path(), 2, port, killed, more);
         int status = 0;
@@ -710,7 +709,7 @@ static void check_resets(const std::vector<std::string>& more, const Outcome& wh
     }
 }
 
-TEST_CASE("elastic: --sync-every goes back to the last average, and every image counts once") {
+TEST_CASE("elastic: --sync average goes back to the last average, and every image counts once") {
     const std::vector<std::string> more = {"sync-every=2", "outer=nesterov"};
     check_averages(more);
     const Outcome whole = run_job({}, more);  // where nobody is lost, the same is trained again

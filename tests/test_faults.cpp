@@ -306,7 +306,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     CHECK(text.find(cat("line ", kMostLines + 10, ".")) != std::string::npos);
 }
 
-TEST_CASE("--give-up: waits for messages of another rank count, as collectives do") {
+TEST_CASE("CONVOY_GIVE_UP: waits for messages of another rank count, as collectives do") {
     const auto work = [](Job& job) {
         Communicator& ring = *job.communicator;
         auto links = ring.open_links(ring.rank() == 2 ? std::vector{0, 1} : std::vector{2});
@@ -314,12 +314,12 @@ TEST_CASE("--give-up: waits for messages of another rank count, as collectives d
             const auto end = Clock::now() + std::chrono::seconds(20);
             while (!ring.ended() && Clock::now() < end)
                 std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("--give-up 0.6"), Error);
+            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
             throw Error("ended");
         }
         std::byte byte;
         auto message = links->receive(2, {&byte, 1});
-        CHECK_THROWS_WITH_AS(links->wait(message), doctest::Contains("--give-up 0.6"), Error);
+        CHECK_THROWS_WITH_AS(links->wait(message), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
         links.reset();
         CHECK(ring.regroup(0, false).peers.size() == 2);
     };
@@ -361,14 +361,16 @@ TEST_CASE("after the stall time the log of every rank says who all wait for, and
     CHECK(diary.text().find(told) != std::string::npos);
 }
 
-TEST_CASE("--give-up: a rank that all wait for is left behind, and told so; the others go on") {
+TEST_CASE(
+    "CONVOY_GIVE_UP: a rank that all wait for is left behind, and told so; the others go on") {
     for (const bool elastic : {true, false}) {
         CAPTURE(elastic);
         std::atomic<int> ends{0};
         const auto work = [&](Job& job) {
             Communicator& ring = *job.communicator;
             if (ring.rank() != 2) {
-                CHECK_THROWS_WITH_AS(sum(job, 1000), doctest::Contains("--give-up 0.6"), Error);
+                CHECK_THROWS_WITH_AS(sum(job, 1000), doctest::Contains("CONVOY_GIVE_UP=0.6"),
+                                     Error);
                 ++ends;
                 if (!elastic) throw Error("ended");
                 CHECK(ring.regroup(0, false).why.find("rank 2 (127.0.0.1:") != std::string::npos);
@@ -377,7 +379,7 @@ TEST_CASE("--give-up: a rank that all wait for is left behind, and told so; the 
             }
             ring.set_progress(1, Phase::kData);
             while (!ring.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("--give-up 0.6"), Error);
+            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
             ++ends;
             throw Error("ended");
         };

@@ -254,7 +254,7 @@ TEST_CASE("elastic: whoever waits long for a new ring hears for whom") {
           "no new ring for 5 s: waiting for rank 1 (127.0.0.1:10)");
 }
 
-TEST_CASE("elastic: --give-up holds for a rank that lives and does not come to the new ring") {
+TEST_CASE("elastic: CONVOY_GIVE_UP holds for a rank that lives and does not come to the new ring") {
     Diary diary;
     LoneCoordinator coordinator(2, diary.log());
     FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
@@ -404,7 +404,8 @@ TEST_CASE("joining: OFFER to a rank that has a number, and WELCOME to a newcomer
     CHECK_THROWS_WITH_AS(join(newcomer, diary.log()), doctest::Contains("WELCOME"), Error);
 }
 
-TEST_CASE("joining: an edge that is dialled again is answered, and a --stall of 58 days arrives") {
+TEST_CASE(
+    "joining: an edge that is dialled again is answered, and a CONVOY_STALL of 58 days arrives") {
     Diary diary;
     Port port;
     std::thread other([&] {

@@ -48,8 +48,7 @@ TEST_CASE("links: messages of two channels between all ranks, in order, while su
                                 out[i] = byte_of(me, channel, number, i);
                             done.push_back(links->send(peer, out, channel));
                             Bytes& in = got.emplace_back(size_of(number));
-                            done.push_back(
-                                links->receive(peer, in, channel, [&] { ++called; }));
+                            done.push_back(links->receive(peer, in, channel, [&] { ++called; }));
                         }
                 std::vector<float> ones(1 << 16, 1);
                 for (int i = 0; i < 5; ++i) ring.allreduce_sum(ones).get();

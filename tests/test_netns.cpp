@@ -158,7 +158,7 @@ TEST_CASE("three hosts join in spite of a decoy interface and of a name that mea
     }
 }
 
-TEST_CASE("hosts join over IPv6 alone, and --iface chooses among addresses") {
+TEST_CASE("hosts join over IPv6 alone, and CONVOY_IFACE chooses among addresses") {
     Hosts hosts(3);
     if (!hosts.made()) return;
     {
@@ -182,7 +182,7 @@ TEST_CASE("hosts join over IPv6 alone, and --iface chooses among addresses") {
     JoinOptions wrong = options_for(1, "10.77.0.1");
     wrong.iface = "eth7";
     HostProcess lost(hosts, 2, wrong, sum_and_tell);
-    CHECK(contains(lost.await("error:"), "--iface eth7 is no interface"));
+    CHECK(contains(lost.await("error:"), "CONVOY_IFACE=eth7 is no interface"));
 }
 
 TEST_CASE("a way between two ranks that is not the one meant is named; one that is barred too") {
@@ -203,9 +203,10 @@ TEST_CASE("a way between two ranks that is not the one meant is named; one that 
         CHECK(contains(rank1.await("leaves by"),
                        "traffic to rank 2 (10.77.0.3:29400) leaves by eth1, not by eth0 like "
                        "traffic to the coordinator"));
-        CHECK(contains(rank2.await("leaves by"),
-                       "traffic to rank 1 (10.77.0.2:29400) leaves by eth1, not by eth0 as --iface "
-                       "says"));
+        CHECK(contains(
+            rank2.await("leaves by"),
+            "traffic to rank 1 (10.77.0.2:29400) leaves by eth1, not by eth0 as CONVOY_IFACE "
+            "says"));
         CHECK(contains(rank0.await("result:"), "sum 6"));
     }
     REQUIRE(hosts.run(3, "ip route replace prohibit 10.77.0.2/32"));

@@ -182,8 +182,9 @@ TEST_CASE(
     TempDir dir;
     write_set(dir / "set", 16);
     for (const std::vector<std::string>& more : {std::vector<std::string>{"tar"}, {"tfrecord"}}) {
-        const auto [status, text] = run_trainer({"pack", dir / "set", dir / more[0], "--format",
-                                                 more[0], "--keep-order", "--shard-size", "50K"});
+        const auto [status, text] =
+            run_trainer({"pack", dir / "set", dir / more[0], "--format", more[0],
+                         "CONVOY_KEEP_ORDER=1", "--shard-size", "50K"});
         INFO(text);
         REQUIRE(status == 0);
     }

@@ -170,10 +170,11 @@ static std::vector<json> plan_lines(const std::string& output) {
 static std::string plan_of_two(const Words& more) {
     TempDir folder;
     const std::string at = cat("127.0.0.1:", free_port());
-    Words words = {"plan",      "--coord", at,       "--rank", "0",  "--world", "2",
-                   "--threads", "1",       "--json", "--size", "16", "--batch", "8"};
+    Words words = {"tune",      "--plan", "--coord", at,       "--rank", "0",       "--world", "2",
+                   "--threads", "1",      "--json",  "--size", "16",     "--batch", "8"};
     words.insert(words.end(), more.begin(), more.end());
-    Process rank1(folder, "rank1", {"plan", "--coord", at, "--rank", "1", "--threads", "1"});
+    Process rank1(folder, "rank1",
+                  {"tune", "--plan", "--coord", at, "--rank", "1", "--threads", "1"});
     Process rank0(folder, "rank0", words);
     CHECK(rank0.wait() == 0);
     CHECK(rank1.wait() == 0);
@@ -233,7 +234,7 @@ TEST_CASE("program: with --compute, gradients from factors sleep for the images 
 
 TEST_CASE("program: plan alone, and what it refuses") {
     const auto [status, output] =
-        run_trainer({"plan", "--size", "16", "--batch", "8", "--threads", "1"});
+        run_trainer({"tune", "--plan", "--size", "16", "--batch", "8", "--threads", "1"});
     CAPTURE(output);
     CHECK(status == 0);
     CHECK(output.find("compute img/s") != std::string::npos);
@@ -242,14 +243,14 @@ TEST_CASE("program: plan alone, and what it refuses") {
         Words words;
         const char* message;
     } cases[] = {
-        {{"plan", "--world", "2"}, "--coord"},
-        {{"plan", "somewhere"}, "'somewhere'"},
-        {{"plan", "--model", "resnet19"}, "resnet18"},
-        {{"plan", "--share", "-1"}, "negative"},
-        {{"plan", "--classes", "0"}, "--classes cannot be 0"},
-        {{"plan", "--epochs", "3"}, "--epochs"},
-        {{"plan", "--sync-every", "8"}, "--sync-every"},
-        {{"--preflight", "perhaps"}, "there are on, off"},
+        {{"tune", "--plan", "--world", "2"}, "--coord"},
+        {{"tune", "--plan", "somewhere"}, "'somewhere'"},
+        {{"tune", "--plan", "--model", "resnet19"}, "resnet18"},
+        {{"tune", "--plan", "--share", "-1"}, "negative"},
+        {{"tune", "--plan", "--classes", "0"}, "--classes cannot be 0"},
+        {{"tune", "--plan", "--epochs", "3"}, "--epochs"},
+        {{"tune", "--plan", "--sync", "average:8"}, "--sync"},
+        {{"CONVOY_PREFLIGHT=perhaps"}, "CONVOY_PREFLIGHT"},
     };
     for (const auto& [words, message] : cases) {
         const auto [bad, said] = run_trainer(words);
@@ -264,12 +265,12 @@ TEST_CASE("program: the start of a run of two ranks says what to expect; shares 
     const std::string at = cat("127.0.0.1:", free_port());
     Process rank1(folder, "rank1",
                   {"--coord", at, "--rank", "1", "--threads", "1", "--share", "3"});
-    Process rank0(folder, "rank0",
-                  {"--coord",   at,          "--rank",  "0",           "--world",
-                   "2",         "--threads", "1",       "--generated", "48",
-                   "--size",    "16",        "--batch", "8",           "--epochs",
-                   "1",         "--share",   "auto",    "--out",       folder / "run",
-                   "--factors", "on"});
+    Process rank0(folder, "rank0", {"--coord",          at,     "--rank",    "0",
+                                    "--world",          "2",    "--threads", "1",
+                                    "--generated",      "48",   "--size",    "16",
+                                    "--batch",          "8",    "--epochs",  "1",
+                                    "--share",          "auto", "--out",     folder / "run",
+                                    "CONVOY_FACTORS=on"});
     CHECK(rank0.wait() == 0);
     CHECK(rank1.wait() == 0);
     const std::string output = rank0.output();
@@ -290,7 +291,7 @@ TEST_CASE("program: shares by speed need the measuring, and are rank 0's to ask 
         Words rank0, rank1;
         const char* message;
     } cases[] = {
-        {{"--share", "auto", "--preflight", "off"}, {}, "cannot go with --preflight off"},
+        {{"--share", "auto", "CONVOY_PREFLIGHT=off"}, {}, "CONVOY_PREFLIGHT=off"},
         {{}, {"--share", "auto"}, "rank 1 says --share auto, rank 0 does not"},
         {{}, {"--share", "1:2"}, "rank 1 says --share 1:2, rank 0 does not"},
         {{"--share", "1:2:3"}, {}, "3 weights for a world of 2"},

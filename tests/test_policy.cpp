@@ -140,8 +140,9 @@ TEST_CASE("the policies draw each operation, magnitude and sign equally often") 
     CHECK(none.empty());
 }
 
-TEST_CASE("--jitter: factors uniform within the reach, in each of the orders equally often") {
-    const Jitter jitter = parse_jitter("0.4,0.2,1.5,0.1");
+TEST_CASE(
+    "--augment jitter: factors uniform within the reach, in each of the orders equally often") {
+    const Jitter jitter = parse_jitter("0.4:0.2:1.5:0.1");
     const int n = 12'000;
     std::map<std::vector<PixelOp>, int> orders;
     std::map<PixelOp, double> low, high, sum;
@@ -174,17 +175,17 @@ TEST_CASE("--jitter: factors uniform within the reach, in each of the orders equ
     }
 }
 
-TEST_CASE("--jitter takes one number, three or four, and says so") {
-    const Jitter one = parse_jitter("0.4"), three = parse_jitter("0.1,0.2,0.3");
+TEST_CASE("--augment jitter takes one number, three or four, and says so") {
+    const Jitter one = parse_jitter("0.4"), three = parse_jitter("0.1:0.2:0.3");
     CHECK((one.brightness == 0.4 && one.contrast == 0.4 && one.saturation == 0.4 && one.hue == 0));
     CHECK((three.brightness == 0.1 && three.contrast == 0.2 && three.saturation == 0.3));
-    CHECK((parse_jitter("").contrast == 0 && parse_jitter("0,0,0,0.5").hue == 0.5));
+    CHECK((parse_jitter("").contrast == 0 && parse_jitter("0:0:0:0.5").hue == 0.5));
     std::vector<PixelStep> steps;
     jitter_steps(one, random_for(1), steps);
     CHECK(std::ranges::count(steps, PixelOp::identity, &PixelStep::op) == 1);  // no hue
     for (const char* text :
-         {"x", "0.4,0.4", "-1", "0.4,0.4,0.4,0.6", "1,1,1,0.1,1", "0.4,", "nan", "11"})
-        CHECK_THROWS_WITH_AS(parse_jitter(text), doctest::Contains("0.4,0.4,0.4,0.1"), Error);
+         {"x", "0.4:0.4", "-1", "0.4:0.4:0.4:0.6", "1:1:1:0.1:1", "0.4:", "nan", "11"})
+        CHECK_THROWS_WITH_AS(parse_jitter(text), doctest::Contains("0.4:0.4:0.4:0.1"), Error);
 }
 
 TEST_CASE("erased parts obey torchvision's scale, ratio and probability, and lie inside") {

@@ -267,7 +267,7 @@ TEST_CASE("remote: each fault is named with the object, and what was tried") {
     world.refuses("/no-range", {"''"});
     world.refuses("/nonsense-range", {"'bytes -1-", "/\\x1b'"});
     world.refuses("/sends-more", {"5000000"});
-    world.refuses("/huge", {"9223372036854775807", "--cache-size"});
+    world.refuses("/huge", {"9223372036854775807", "--cache"});
     world.refuses("/unsized", {"Content-Length"});
     world.refuses("/endless-head", {"headers"});
     world.refuses("/endless-error", {"404"});
@@ -454,8 +454,7 @@ TEST_CASE("remote: an epoch reads shards one after the other; what does not fit 
     epoch(*set.train, 0), epoch(*set.train, 1);
     CHECK(world.count() - before <= 16);
     const Order full(set.train->shard_sizes(), 0, 1, 0);
-    CHECK_THROWS_WITH_AS(set.train->plan(full.visits(), 0), doctest::Contains("--cache-size"),
-                         Error);
+    CHECK_THROWS_WITH_AS(set.train->plan(full.visits(), 0), doctest::Contains("--cache"), Error);
     // The index of this machine serves the next run; no shard is scanned.
     const size_t scanned = world.count();
     CHECK(open(options).train->size() == 24);

@@ -85,7 +85,7 @@ TEST_CASE("advice of the network: where this rank alone would be a tenth faster,
     // 100 images, half of them here, in 1 s of computing and 3 s of waiting.
     const std::string text = advice_of_network(1, 3, 100, 0.5);
     CAPTURE(text);
-    for (const char* part : {" 50 img/s", " 25:", " 75 %", "--sync-every", "--outer", "--batch"})
+    for (const char* part : {" 50 img/s", " 25:", " 75 %", "--sync diloco:20", "--batch"})
         CHECK(text.find(part) != text.npos);
     CHECK(advice_of_network(1, 1, 100, 0.5) == "");  // as fast
     CHECK(advice_of_network(1, 1.3, 100, 0.5) != "");

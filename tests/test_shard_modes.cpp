@@ -103,10 +103,27 @@ struct Run {
 Run train_ranks(const TempDir& folder, const std::string& run, const Words& data,
                 const Words& more) {
     const uint16_t port = free_port();
-    Words words = {"--data",           data[0], "--size",      "16",  "--threads",   "1",
-                   "--batch",          "7",     "--warmup",    "0",   "--log-every", "1",
-                   "--save-every",     "0",     "--preflight", "off", "--bn-group",  "1",
-                   "--decode-threads", "2",     "--out",       run};
+    Words words = {"--data",
+                   data[0],
+                   "--size",
+                   "16",
+                   "--threads",
+                   "1",
+                   "--batch",
+                   "7",
+                   "--warmup",
+                   "0",
+                   "--log-every",
+                   "1",
+                   "--save-every",
+                   "0",
+                   "CONVOY_PREFLIGHT=off",
+                   "--bn-group",
+                   "1",
+                   "--decode-threads",
+                   "2",
+                   "--out",
+                   run};
     std::unique_ptr<Process> rank1;
     if (data.size() > 1) {
         rank1 = std::make_unique<Process>(
@@ -271,7 +288,7 @@ TEST_CASE(
     REQUIRE(file.losses.size() == 18);
     const auto piped = [&](const std::string& data) {
         Words words = how;
-        for (const char* word : {"--samples", "40", "--classes", "a,b"}) words.push_back(word);
+        for (const char* word : {"CONVOY_SAMPLES=40", "--classes", "a,b"}) words.push_back(word);
         const Run run = train_ranks(folder, folder / "piped", {data}, words);
         CAPTURE(run.output);
         CHECK(run.losses == file.losses);
@@ -296,7 +313,8 @@ TEST_CASE(
     }
     SUBCASE("TFRecords") {
         TempDir packed;
-        REQUIRE(run_trainer({"pack", tar, packed / "set", "--format", "tfrecord", "--keep-order"})
+        REQUIRE(run_trainer(
+                    {"pack", tar, packed / "set", "--format", "tfrecord", "CONVOY_KEEP_ORDER=1"})
                     .first == 0);
         const std::string record = packed / "set/train-000000.tfrecord";
         REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
@@ -306,8 +324,8 @@ TEST_CASE(
     SUBCASE("standard input carries the epochs one after the other") {
         const std::string run = folder / "stdin";
         const std::string command = cat(
-            "cat ", tar, " ", tar, " ", tar, " | ", trainer_path(),
-            " --data - --samples 40 --classes a,b --epochs 3 --shuffle window=10 --size 16"
+            "cat ", tar, " ", tar, " ", tar, " | CONVOY_SAMPLES=40 ", trainer_path(),
+            " --data - --classes a,b --epochs 3 --shuffle window=10 --size 16"
             " --threads 1 --batch 7 --warmup 0 --log-every 1 --save-every 0 --bn-group 1 --out ",
             run, " >", run, ".out 2>&1");
         CHECK(std::system(command.c_str()) == 0);
@@ -331,7 +349,7 @@ TEST_CASE(
     const auto feed = [&](const char* tar, const char* name) {
         return cat("sh -c 'for i in 0 1; do cat ", folder / tar, " >", folder / name, "_$i; done'");
     };
-    const Words how = {"--samples", "25", "--classes", "a,b", "--shards", "mine"};
+    const Words how = {"CONVOY_SAMPLES=25", "--classes", "a,b", "--shards", "mine"};
     const auto run = [&](Words words) {
         const Shell one(feed("short.tar", "p")), two(feed("long.tar", "q"));
         words.insert(words.end(), how.begin(), how.end());
@@ -342,7 +360,7 @@ TEST_CASE(
     CAPTURE(both.output1);
     CHECK(both.images == 45);  // 20 and 25
     CHECK(has(both.output, "p_0 ended after 20 of 25 samples"));
-    CHECK(has(both.output1, "q_0: 10 samples more than --samples 25 were left out"));
+    CHECK(has(both.output1, "q_0: 10 samples more than CONVOY_SAMPLES=25 were left out"));
     CHECK(has(both.output, "shuffled among 2048"));
     const Run again = run({"--resume", folder / "run", "--epochs", "3"});
     CHECK(has(again.output, "a pipe cannot be wound back"));
@@ -362,11 +380,11 @@ TEST_CASE("pipes: what is missing or wrong is said in a sentence, and nobody wai
         CHECK(status == 1);
         CHECK(has(output, why));
     };
-    refused({}, "--samples N must say how many samples an epoch has");
-    refused({"--samples", "many"}, "--samples cannot be 'many'");
-    refused({"--samples", "9"}, "--classes must name its classes");
-    const Words good = {"--samples", "9", "--classes", "2"};
-    refused({"--samples", "9", "--classes", "2", "--val-split", "0.1"},
+    refused({}, "CONVOY_SAMPLES");
+    refused({"CONVOY_SAMPLES=many"}, "many");
+    refused({"CONVOY_SAMPLES=9"}, "--classes must name its classes");
+    const Words good = {"CONVOY_SAMPLES=9", "--classes", "2"};
+    refused({"CONVOY_SAMPLES=9", "--classes", "2", "--val-split", "0.1"},
             "--val-split cannot hold back");
     refused(good, "carries neither tar nor TFRecord", cat("head -c 9999 /dev/zero >", fifo));
     refused(good, "ended without a sample", cat("true >", fifo));
@@ -378,11 +396,10 @@ TEST_CASE("pipes: Ctrl-C ends a run whose feeder is silent, with a checkpoint") 
     write_tar(tar, 0, 12);
     REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
     const std::string run = folder / "run";
-    Process trainer(
-        folder, "trainer",
-        {"--data",    fifo, "--samples", "40",       "--classes",   "a,b", "--size",   "16",
-         "--batch",   "4",  "--shuffle", "window=1", "--log-every", "1",   "--warmup", "0",
-         "--threads", "1",  "--out",     run});
+    Process trainer(folder, "trainer",
+                    {"--data", fifo, "CONVOY_SAMPLES=40", "--classes", "a,b", "--size", "16",
+                     "--batch", "4", "--shuffle", "window=1", "--log-every", "1", "--warmup", "0",
+                     "--threads", "1", "--out", run});
     const int feeder = open(fifo.c_str(), O_WRONLY);  // stays open, and writes no more
     REQUIRE(feeder >= 0);
     const std::string bytes = read_file(tar);

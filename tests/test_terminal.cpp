@@ -192,7 +192,7 @@ TEST_CASE("program: colours and widths are those of the terminal; a pipe gets ne
     CHECK(piped.find('\033') == piped.npos);
 }
 
-TEST_CASE("program: the manual page has every exit status that there is, and no other") {
+TEST_CASE("program: --help-all has every exit status that there is, and no other") {
     TempDir folder;
     const std::string run = folder / "run";
     const Words small = {"--generated", "48", "--batch",   "8", "--size", "16",
@@ -214,29 +214,30 @@ TEST_CASE("program: the manual page has every exit status that there is, and no 
     int ends[2];
     REQUIRE(pipe(ends) == 0);
     close(ends[0]);
-    const auto [status, message] = on_terminal(80, {"man"}, {}, ends[1]);  // nobody reads it
+    const auto [status, message] = on_terminal(80, {"--help-all"}, {}, ends[1]);  // nobody reads it
     saw(status, 128 + SIGPIPE);
     CHECK(message == "");
     CHECK(on_terminal(80, {"models"}, {}, ends[1]).first == 128 + SIGPIPE);
     CHECK(on_terminal(80,
-                      {"lr-find", "--generated", "48", "--batch", "8", "--size", "16", "--steps",
-                       "40", "--threads", "1", "--out", folder / "found"},
+                      {"tune", "--lr", "--generated", "48", "--batch", "8", "--size", "16",
+                       "--steps", "40", "--threads", "1", "--out", folder / "found"},
                       {}, ends[1])
               .first == 128 + SIGPIPE);
     close(ends[1]);
     if (const int full = open("/dev/full", O_WRONLY | O_CLOEXEC); full >= 0) {
-        const auto [failed, why] = on_terminal(80, {"man"}, {}, full);
+        const auto [failed, why] = on_terminal(80, {"--help-all"}, {}, full);
         saw(failed, 1);
         CHECK(why.find("error:") != why.npos);
         close(full);
     }
 
     std::set<std::string> told;
-    const std::string page = run_trainer({"man"}).second;
-    const size_t begin = page.find(".SH EXIT STATUS\n"), end = page.find(".SH", begin + 1);
-    REQUIRE(end != page.npos);
-    for (const std::string& line : lines_of(page.substr(begin, end - begin)))
-        if (line.starts_with("\\fB")) told.insert(line.substr(3, line.find("\\fR") - 3));
+    const std::string page = run_trainer({"--help-all"}).second;
+    const size_t begin = page.find("Exit status:\n");
+    REQUIRE(begin != page.npos);
+    for (const std::string& line : lines_of(page.substr(begin)))
+        if (line.starts_with("  ") && line[2] != ' ')
+            told.insert(line.substr(2, line.find(' ', 2) - 2));
     CHECK(told == seen);
 }
 
@@ -276,7 +277,7 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
     };
     const auto trained =  // with a notice, that there are no graphs here
         events({"--generated", "48", "--batch", "8", "--size", "16", "--epochs", "2", "--threads",
-                "1", "--device", "cpu", "--graph", "on", "--out", run, "--json"});
+                "1", "--device", "cpu", "--out", run, "--json"});
     std::vector<json> logged;
     for (const std::string& line : lines_of(read_file(run + "/log.jsonl")))
         logged.push_back(json::parse(line));
@@ -293,8 +294,8 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
     CHECK(models.size() > 5);
     CHECK(models[0]["model"].is_string());
     const auto found =
-        events({"lr-find", "--generated", "48", "--batch", "8", "--size", "16", "--threads", "1",
-                "--steps", "40", "--out", folder / "lr", "--json"});
+        events({"tune", "--lr", "--generated", "48", "--batch", "8", "--size", "16", "--threads",
+                "1", "--steps", "40", "--out", folder / "lr", "--json"});
     REQUIRE(!found.empty());
     CHECK(found.back()["event"] == "lr-find");
     CHECK(found.back().contains("suggestion"));

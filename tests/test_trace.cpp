@@ -381,11 +381,14 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
     TempDir folder;
     const std::string coord = cat("127.0.0.1:", free_port());
     Process rank1(folder, "rank1", {"--coord", coord, "--rank", "1", "--threads", "1"});
-    Process rank0(
-        folder, "rank0",
-        {"--coord", coord,          "--rank",  "0",   "--world",     "2",   "--threads", "1",
-         "--size",  "16",           "--batch", "8",   "--generated", "48",  "--epochs",  "100000",
-         "--out",   folder / "run", "--trace", "3:5", "--preflight", "off", "--shm",     "off"});
+    Process rank0(folder, "rank0", {"--coord",     coord,     "--rank",
+                                    "0",           "--world", "2",
+                                    "--threads",   "1",       "--size",
+                                    "16",          "--batch", "8",
+                                    "--generated", "48",      "--epochs",
+                                    "100000",      "--out",   folder / "run",
+                                    "--trace",     "3:5",     "CONVOY_PREFLIGHT=off",
+                                    "--shm",       "off"});
     REQUIRE(rank0.wait_for("trace-3-5.json.gz"));
     const json asked = read_trace(folder / "run/trace-3-5.json.gz");
     CHECK(check_trace(asked) > 10);
@@ -435,11 +438,27 @@ TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and 
     TempDir folder;
     const std::string coord = cat("127.0.0.1:", free_port());
     Process rank1(folder, "rank1", {"--coord", coord, "--rank", "1", "--threads", "1"});
-    Process rank0(
-        folder, "rank0",
-        {"--coord", coord,          "--rank",  "0",   "--world",     "2",  "--threads", "1",
-         "--size",  "16",           "--batch", "8",   "--generated", "48", "--epochs",  "100000",
-         "--out",   folder / "run", "--stall", "0.2", "--preflight", "off"});
+    Process rank0(folder, "rank0",
+                  {"--coord",
+                   coord,
+                   "--rank",
+                   "0",
+                   "--world",
+                   "2",
+                   "--threads",
+                   "1",
+                   "--size",
+                   "16",
+                   "--batch",
+                   "8",
+                   "--generated",
+                   "48",
+                   "--epochs",
+                   "100000",
+                   "--out",
+                   folder / "run",
+                   "CONVOY_STALL=0.2",
+                   "CONVOY_PREFLIGHT=off"});
     REQUIRE(rank0.wait_for("epoch 2/"));
     rank1.kill(SIGSTOP);
     REQUIRE(rank0.wait_for("trace of the last steps of this rank: "));
@@ -525,8 +544,8 @@ TEST_CASE("program: a device writes down when it worked, in order, and before it
     const auto run = [&](const std::string& graph) {
         const auto [status, text] =
             run_trainer({"--generated", "24", "--size", "16", "--batch", "8", "--steps", "7",
-                         "--out", folder / graph, "--trace", "6:7", "--graph", graph, "--device",
-                         on_gpu() ? "cuda" : "simt"});
+                         "--out", folder / graph, "--trace", "6:7", cat("CONVOY_GRAPH=", graph),
+                         "--device", on_gpu() ? "cuda" : "simt"});
         REQUIRE_MESSAGE(status == 0, text);
         return read_trace(folder / (graph + "/trace-6-7.json.gz"));
     };

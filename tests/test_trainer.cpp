@@ -290,7 +290,8 @@ TEST_CASE("--accumulate: pieces train what the whole batch trains, on any number
 }
 
 TEST_CASE(
-    "--replicas: what they train together is what one network trains, on any number of ranks") {
+    "--threads RxT: what replicas train together is what one network trains, on any number of "
+    "ranks") {
     const int steps = 5;
     Config config = small_config();
     config.device = "cpu";
@@ -313,7 +314,7 @@ TEST_CASE(
     CHECK_CLOSE(many.losses, train_in_threads(config, {1}, steps).losses, 0.02);
 }
 
-TEST_CASE("--replicas: the failure of one is told, and no other waits for it") {
+TEST_CASE("--threads RxT: the failure of one is told, and no other waits for it") {
     Config config = small_config();
     const auto backend = make_backend("cpu", {.threads = 1});
     Model model(kNet, of_rank(config, 0), *backend);
@@ -463,7 +464,7 @@ class Apart final : public NullCommunicator {
 
 }  // namespace
 
-TEST_CASE("--sync-every: local steps, then the mean of weights and momentum by images trained") {
+TEST_CASE("--sync average: local steps, then the mean of weights and momentum by images trained") {
     Config config = small_config();
     config.sync_every = 2;
     const std::vector<double> shares = {3, 1};
@@ -490,7 +491,7 @@ TEST_CASE("--sync-every: local steps, then the mean of weights and momentum by i
     CHECK(together.losses[1] > 0);
 }
 
-TEST_CASE("--outer sgd with rate 1 and no momentum is the plain average, bit for bit") {
+TEST_CASE("an outer SGD with rate 1 and no momentum is the plain average, bit for bit") {
     Config config = small_config();
     config.sync_every = 2;
     const Outcome plain = train_in_threads(config, {5, 3}, 4);
@@ -504,7 +505,7 @@ TEST_CASE("--outer sgd with rate 1 and no momentum is the plain average, bit for
     CHECK(train_in_threads(config, {5, 3}, 4).weights != plain.weights);
 }
 
-TEST_CASE("--outer: two averages of four ranks follow DiLoCo's formula in double") {
+TEST_CASE("--sync diloco: two averages of four ranks follow DiLoCo's formula in double") {
     Config config = small_config();
     config.sync_every = 2;
     config.outer_lr = 0.7, config.outer_momentum = 0.9;
@@ -616,7 +617,7 @@ TEST_CASE("--sync async: one worker trains what one rank trains, bit for bit; 0 
     }
 }
 
-TEST_CASE("--sync async: no rank is ever further ahead than --staleness; none lets it run") {
+TEST_CASE("--sync async: no rank is ever further ahead than K; none lets it run") {
     Config config = small_config();
     config.sync = SyncKind::kAsync;
     const int64_t steps = 7;
@@ -654,22 +655,19 @@ TEST_CASE("--sync async: no rank is ever further ahead than --staleness; none le
 }
 
 // Rank 0's weights are then those of all stages: each is trained where it is, and nowhere else.
-TEST_CASE("--pipeline: stages and replicas train what one rank trains, in both orders") {
+TEST_CASE("--sync pipeline: stages and replicas train what one rank trains") {
     const int steps = 5;
     const Outcome one = train_in_threads(small_config(), {1}, steps);
     struct Case {
         int stages, replicas, pieces;
-        PipelineOrder order;
         const char* split;
     };
-    constexpr auto k1f1b = PipelineOrder::k1f1b, kGpipe = PipelineOrder::kGpipe;
-    for (const auto& [stages, replicas, pieces, order, split] :
-         {Case{2, 1, 4, k1f1b, "r"}, Case{2, 1, 4, kGpipe, "r.c2"}, Case{2, 1, 1, k1f1b, "fc1"},
-          Case{3, 1, 8, k1f1b, "conv1,conv2"}, Case{4, 1, 40, kGpipe, "c1,r.c2,c3"},
-          Case{2, 2, 4, k1f1b, "c3"}, Case{3, 2, 3, kGpipe, "c1,fc1"},
-          Case{2, 4, 2, k1f1b, "c1"}}) {
+    for (const auto& [stages, replicas, pieces, split] :
+         {Case{2, 1, 4, "r"}, Case{2, 1, 4, "r.c2"}, Case{2, 1, 1, "fc1"},
+          Case{3, 1, 8, "conv1,conv2"}, Case{4, 1, 40, "c1,r.c2,c3"}, Case{2, 2, 4, "c3"},
+          Case{3, 2, 3, "c1,fc1"}, Case{2, 4, 2, "c1"}}) {
         Config config = small_config();
-        config.pipeline = stages, config.micro = pieces, config.pipeline_order = order;
+        config.pipeline = stages, config.micro = pieces;
         config.split = split;
         CAPTURE(stages);
         CAPTURE(replicas);
@@ -690,7 +688,7 @@ TEST_CASE("--pipeline: stages and replicas train what one rank trains, in both o
     }
 }
 
-TEST_CASE("--pipeline on the CUDA kernels, and with bf16 between the stages" *
+TEST_CASE("--sync pipeline on the CUDA kernels, and with bf16 between the stages" *
           doctest::test_suite("device")) {
     Config config = small_config();
     const Outcome one = train_in_threads(config, {1}, 3);
@@ -704,7 +702,7 @@ TEST_CASE("--pipeline on the CUDA kernels, and with bf16 between the stages" *
     CHECK_CLOSE(simt.weights, one.weights, 2e-4);
 }
 
-TEST_CASE("--pipeline: a NaN in one stage keeps all of them from updating") {
+TEST_CASE("--sync pipeline: a NaN in one stage keeps all of them from updating") {
     Config config = small_config();
     config.pipeline = 2, config.micro = 4, config.split = "r.c2";
     const auto spoil = [](Rank& rank) {
@@ -727,8 +725,7 @@ TEST_CASE("stages: cut where the longest is shortest, never before a batch norm;
     CHECK(balanced_cuts(outline, seconds, 2) == std::vector<size_t>{0, 5});
     seconds[0] = 20;  // its batch norm stays with it
     CHECK(balanced_cuts(outline, seconds, 2) == std::vector<size_t>{0, 2});
-    CHECK_THROWS_WITH(balanced_cuts(outline, seconds, 11),
-                      doctest::Contains("--pipeline 11: the model has 10 layers"));
+    CHECK_THROWS_WITH(balanced_cuts(outline, seconds, 11), doctest::Contains("--sync pipeline:11"));
     CHECK(named_cuts("c1,conv2", outline, 3) == std::vector<size_t>{0, 2, 5});
     CHECK_THROWS_WITH(named_cuts("c9", outline, 2),
                       doctest::Contains("no such layer; there are c1, b1"));
@@ -736,7 +733,7 @@ TEST_CASE("stages: cut where the longest is shortest, never before a batch norm;
                       doctest::Contains("in the order of the model"));
     CHECK_THROWS_WITH(named_cuts("fc", outline, 2), doctest::Contains("leaves no layer"));
     CHECK_THROWS_WITH(named_cuts("c1", outline, 3),
-                      doctest::Contains("makes 2 stages, --pipeline 3"));
+                      doctest::Contains("makes 2 stages, --sync pipeline:3"));
     CHECK_THROWS_WITH(named_cuts("c1,", outline, 3), doctest::Contains("a name is missing"));
     const auto new_backend = [] { return make_backend("cpu", {.threads = 1}); };
     CHECK(time_layers(kNet, {"net", 3, 16, 1, ""}, new_backend, 4).size() == 11);
@@ -792,7 +789,7 @@ TEST_CASE("between two averages the step lines are about this rank alone, and sa
     RunLog run_log(log, folder.path(), 0, /*log_every=*/2, 3);
     run_log.plan(1, 10, 10, 0, {});
     for (int step = 1; step <= 7; ++step) {
-        const bool local = step != 5;  // as with --sync-every 5
+        const bool local = step != 5;  // as with --sync average:5
         const Sums own{4.0 * step, 2, 4, 4, 0}, all{30, 10, 40, 40, 0};
         run_log.step({0, 8 * step, step}, step, local ? own : all, local, 0.1, {});
     }
@@ -819,9 +816,8 @@ TEST_CASE(
     "mixed and changed images train the same model on any number of ranks, and after a stop") {
     Config config = small_config();
     config.mixup = 0.4, config.cutmix = 1, config.erase = 0.5, config.translate = 2;
-    config.jitter = "0.4,0.4,0.4,0.1", config.label_smoothing = 0.1;
-    set_option(config, "auto-augment", "randaugment");
-    set_option(config, "flip", "alternating");
+    config.jitter = "0.4:0.4:0.4:0.1", config.label_smoothing = 0.1;
+    config.auto_augment = AutoAugment::randaugment, config.flip = Flip::alternating;
     const Outcome one = train_in_threads(config, {1}, 4);
     CHECK(one.losses != train_in_threads(small_config(), {1}, 4).losses);
     for (const std::vector<double>& shares : {std::vector<double>{1, 1}, {5, 3, 2, 0}}) {

@@ -49,15 +49,15 @@ int main(int argc, char** argv) {
         Changes changes;
         Augment augment = Augment::resize;
     } rows[] = {
-        {"--augment crop", {}, Augment::crop},
-        {"--flip alternating", {.flip = Flip::alternating}},
-        {"--translate 16", {.flip = Flip::off, .translate = 16}},
-        {"--jitter 0.4,0.4,0.4,0.1", {.flip = Flip::off, .jitter = {0.4, 0.4, 0.4, 0.1}}},
-        {"--auto-augment randaugment", {.flip = Flip::off, .policy = AutoAugment::randaugment}},
-        {"--auto-augment trivial", {.flip = Flip::off, .policy = AutoAugment::trivial}},
-        {"--erase 1", {.flip = Flip::off, .erase = 1}},
-        {"--mixup 1", {.flip = Flip::off, .mixup = 1}},
-        {"--cutmix 1", {.flip = Flip::off, .cutmix = 1}},
+        {"crop,flip", {}, Augment::crop},
+        {"flip=alternating", {.flip = Flip::alternating}},
+        {"translate=16", {.flip = Flip::off, .translate = 16}},
+        {"jitter=0.4:0.4:0.4:0.1", {.flip = Flip::off, .jitter = {0.4, 0.4, 0.4, 0.1}}},
+        {"randaugment", {.flip = Flip::off, .policy = AutoAugment::randaugment}},
+        {"trivial", {.flip = Flip::off, .policy = AutoAugment::trivial}},
+        {"erase=1", {.flip = Flip::off, .erase = 1}},
+        {"mixup=1", {.flip = Flip::off, .mixup = 1}},
+        {"cutmix=1", {.flip = Flip::off, .cutmix = 1}},
     };
     const Image picture = draw_shape(2, 1, 38), other = draw_shape(0, 1, 45);
     Sheet sheet(11);

@@ -6,7 +6,7 @@
 //                  db[k]   += Σ_n dy[n,k]                        column_sums.cu
 //
 // Mapping, bytes and order of the sums: gemm.cuh; in tf32 and bf16 as convolutions, conv2d.cu. Or
-// by cuBLAS (--gemm cublas), which leaves bias, relu and mask to a pass of their own.
+// by cuBLAS (CONVOY_GEMM=cublas), which leaves bias, relu and mask to a pass of their own.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/shapes.h"

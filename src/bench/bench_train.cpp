@@ -30,7 +30,7 @@ double train_flops(const Model& model) {
 class Work {
  public:
     virtual ~Work() = default;
-    // `last`: of the steps after which ranks average, with --sync-every.
+    // `last`: of the steps after which ranks average, with --sync average.
     virtual void step(const Batch& batch, int64_t number, bool last) = 0;
     virtual double seconds_waited() const { return 0; }  // for the network, since it was made
     // The signal on which all ranks stop after this step, or 0; `own` is what this one has seen.
@@ -176,7 +176,7 @@ struct Measured {
     int signal = 0;                                    // that ended it early, else 0
 };
 
-// Times groups of --sync-every steps, after `warm_up` groups.
+// Times groups of H steps (--sync average:H), after `warm_up` groups.
 Measured measure(const Config& config, int warm_up, Work& work, const Batch& batch,
                  const Communicator& communicator, const Stop& stop, Clock::time_point started) {
     const int groups = config.steps > 0 ? int(config.steps) : 5;
@@ -262,11 +262,9 @@ void print_result(const Config& config, const Measured& m, const Model& model, B
 
 int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
                 Clock::time_point started) {
-    if (config.compute > 0 && config.sync_every > 1)
-        fail("--compute sleeps in steps that sum every gradient; it does not go with --sync-every");
     const int classes = class_count(config), world = communicator.world();
     const auto backend = make_backend(config);
-    std::string no_graph = config.graph == GraphMode::kOff ? "--graph off"
+    std::string no_graph = config.graph == GraphMode::kOff ? "CONVOY_GRAPH=off"
                            : config.forward || config.compute > 0
                                ? "these are not whole training steps"
                                : why_no_graph(*backend, world);
@@ -293,7 +291,7 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
     if (m.signal) return m.signal;
     if (const std::string why = work->take_graph_failure(); !why.empty()) no_graph = why;
     if (config.graph == GraphMode::kOn && !config.json && !no_graph.empty())
-        log.notice("--graph on: steps run op by op nevertheless, ", no_graph);
+        log.notice("CONVOY_GRAPH=on: steps run op by op nevertheless, ", no_graph);
 
     print_result(config, m, model, *backend, communicator, share, no_graph.empty());
     return 0;

@@ -178,7 +178,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
     const fs::path folder = fs::path(run) / name;
     const fs::path fresh = fs::path(run) / cat(name, ".writing-", getpid());
     optimizer.swap_average(/*all=*/true);
-    SafeTensors weights = export_weights(model, backend, /*ours=*/false, meta.position.step);
+    SafeTensors weights = export_weights(model, backend, meta.position.step);
     SafeTensors state = optimizer_state(model, optimizer, backend);
     optimizer.swap_average(/*all=*/true);
     for (int tries = 0;; ++tries) try {
@@ -292,7 +292,7 @@ void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, B
         const auto found = checkpoint.optimizer.tensors.find(name);
         const bool begins =
             found == checkpoint.optimizer.tensors.end() && name.starts_with(cat(kOuterState, "/"));
-        if (begins) continue;  // --outer from here on
+        if (begins) continue;  // DiLoCo from here on
         if (found == checkpoint.optimizer.tensors.end() ||
             found->second.values.size() != param->shape.elems())
             fail(checkpoint.folder, " holds no ", name,

@@ -11,12 +11,11 @@
 namespace convoy {
 namespace {
 
-std::vector<int64_t> shape_in_files(const Param& param, bool ours) {
+std::vector<int64_t> shape_in_files(const Param& param) {
     const Shape s = param.shape;
     if (param.dims == 1) return {s.C};
     if (param.dims == 2) return {s.N, s.C};
-    return ours ? std::vector<int64_t>{s.N, s.H, s.W, s.C}
-                : std::vector<int64_t>{s.N, s.C, s.H, s.W};
+    return {s.N, s.C, s.H, s.W};
 }
 
 // Between N matrices of pixels × channels, as ours are, and of channels × pixels.
@@ -54,14 +53,14 @@ constexpr const char* kTracked = ".num_batches_tracked";  // batch norm's counte
 
 }  // namespace
 
-SafeTensors export_weights(Model& model, Backend& backend, bool ours, int64_t steps) {
+SafeTensors export_weights(Model& model, Backend& backend, int64_t steps) {
     SafeTensors content;
     for (const Param* param : model.params().all()) {
         std::vector<float> values(param->shape.elems());
         backend.download(values.data(), param->value.floats(), values.size() * sizeof(float));
-        if (!ours) values = transposed(std::move(values), *param, /*to_ours=*/false);
-        content.tensors[param->name] = {"F32", shape_in_files(*param, ours), std::move(values)};
-        if (!ours && param->name.ends_with(".running_var"))
+        values = transposed(std::move(values), *param, /*to_ours=*/false);
+        content.tensors[param->name] = {"F32", shape_in_files(*param), std::move(values)};
+        if (param->name.ends_with(".running_var"))
             content.tensors[layer_name(param->name) + kTracked] = {
                 "I64", {}, {param->frozen ? 0 : float(steps)}};
     }
@@ -72,7 +71,7 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
     // A layer of which one param does not fit starts fresh as a whole.
     std::set<std::string> misfits, used;
     for (const Param* param : model.params().all()) {
-        const std::vector<int64_t> shape = shape_in_files(*param, /*ours=*/false);
+        const std::vector<int64_t> shape = shape_in_files(*param);
         const auto found = from.tensors.find(param->name);
         const bool missing = found == from.tensors.end();
         if (!missing && found->second.shape == shape) continue;
@@ -117,8 +116,7 @@ std::string recognised_model(const SafeTensors& tensors, const std::string& path
         for (const Param* param : params->all()) {
             const auto found = tensors.tensors.find(param->name);
             all.insert(param->name);
-            fits += found != tensors.tensors.end() &&
-                    found->second.shape == shape_in_files(*param, /*ours=*/false);
+            fits += found != tensors.tensors.end() && found->second.shape == shape_in_files(*param);
         }
         for (const auto& [tensor, _] : tensors.tensors)
             if (!tensor.ends_with(kTracked)) all.insert(tensor);

@@ -13,9 +13,8 @@
 namespace convoy {
 
 // All params of the model, running statistics and num_batches_tracked included, in torchvision's
-// names and layouts. With `ours` in our own layouts, without num_batches_tracked, which is `steps`
-// in layers that are not frozen.
-SafeTensors export_weights(Model& model, Backend& backend, bool ours = false, int64_t steps = 0);
+// names and layouts; num_batches_tracked is `steps` in layers that are not frozen.
+SafeTensors export_weights(Model& model, Backend& backend, int64_t steps = 0);
 
 struct ImportReport {
     // Names of tensors; fresh: of the model, missing in the file or of another shape there.

@@ -20,9 +20,6 @@ static int bench_train_in_job(JobSession& job) {
 }
 
 static int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
-    const Config& config = line.config;
-    if (config.forward && (config.compute > 0 || !config.coord.empty()))
-        fail("--forward times one rank computing; it goes neither with --compute nor with --coord");
     return run_in_job(line, log, stop, bench_train_in_job);
 }
 
@@ -46,7 +43,8 @@ static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop
 }
 
 static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
-    if (bench_kernels(line.config) == 0)
+    const int batch = line.given.contains("batch") ? int(line.config.batch) : 0;
+    if (bench_kernels(line.config, batch) == 0)
         fail("--filter: no row has '", line.config.filter,
              "' in its name; `trainer bench kernels` shows them all");
     return 0;

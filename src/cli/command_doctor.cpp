@@ -88,8 +88,7 @@ Diagnosis memory() {
                             gigabytes(*limit));
     }
     if (gigabytes(free) < 2)
-        return {State::note, text,
-                "train with a small --batch and --size, or a smaller --model"};
+        return {State::note, text, "train with a small --batch and --size, or a smaller --model"};
     return {State::ok, text};
 }
 

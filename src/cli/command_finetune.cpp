@@ -34,19 +34,8 @@ static int command_finetune(const CommandLine& given, Log& log, const Stop& stop
     return run_in_job(line, log, stop, train_in_job);
 }
 
-const CommandRow kFinetuneRow = with_options(
-    with_files({"finetune", Command(kTrain | kFinetune), "WEIGHTS --data DIR [options]",
-                "train further from PyTorch's or our weights, with a fresh last layer; the model "
-                "is recognised",
-                command_finetune}),
-    {kRunFolder,
-     {"model", nullptr, "by the weights"},
-     {"lr", "0.02", "0.02 for each 64 images of --batch"},
-     {"epochs", "6"},
-     {"freeze-epochs", "1"},
-     {"lr-decay-layers", "1.2"},
-     {"weight-decay", "1e-4"},
-     {"label-smoothing", "0.05"}},
-    {"init", "resume", "join"});
+const CommandRow kFinetuneRow = with_files(
+    {"finetune", kFinetune, "WEIGHTS --data DIR [options]",
+     "train further from the weights in a file, PyTorch's or Convoy's", command_finetune});
 
 }  // namespace convoy

@@ -3,77 +3,47 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
+#include <algorithm>
 
 #include "data/augment.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
+#include "src/config/rules.h"
 #include "src/config/settings_file.h"
 
 namespace convoy {
-
-static std::string environment_name(const std::string& option) {
-    std::string name = "CONVOY_" + option;
-    for (char& c : name) c = c == '-' ? '_' : char(std::toupper(c));
-    return name;
-}
 
 static bool is_flag(const Option& option) {
     return std::holds_alternative<bool Config::*>(option.field);
 }
 
-std::string help_text(const Option& option, const CommandRow& row) {
-    std::string text = get_option(Config{}, option.name);
-    for (const CommandDefault& own : row.defaults)
-        if (own.option == std::string_view(option.name)) text = own.shown;
-    const bool shows_default = !text.empty() && text != "-1" && !is_flag(option);
-    return cat(option.help, shows_default ? cat(" [", text, "]") : "");
-}
-
-static std::string short_help() {
-    std::string text =
-        "Convoy trains convolutional networks on folders of images, on one machine or on "
-        "several.\n\n"
-        "  trainer [train] [options]\n"
-        "  trainer COMMAND [options]\n"
-        "  trainer COMMAND --help         shows all options of a command\n\n"
-        "Commands\n";
-    for (const CommandRow* row : kCommands)
-        text += fmt::format("  {:<16} {}\n", row->name, row->help);
-    text += "\nThe most important options\n";
-    for (const Option& option : options())
-        if (option.flags & kFirst)
-            text += fmt::format("  {:<24} {}\n", cat("--", option.name, " ", option.value),
-                                help_text(option, *kCommands[0]));
-    return text +
-           "\nEvery option can also be set in the environment: CONVOY_BATCH=64 is --batch 64. "
-           "Options on the command line win.\n";
-}
-
-// The command that the first words name, and how many words that took.
+// The command that the words name, and how many of them that took.
 static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::string>& words) {
     if (words.empty() || words[0].starts_with("-")) return {kCommands[0], 0};
-    const std::string two = words.size() > 1 ? words[0] + " " + words[1] : words[0];
+    std::pair<const CommandRow*, size_t> found = {nullptr, 1};
     std::vector<std::string> names;
     for (const CommandRow* row : kCommands) {
-        if (words[0] == row->name) return {row, 1};
-        if (two == row->name) return {row, 2};
-        names.push_back(row->name);
+        const std::vector<std::string> parts = split(row->name, ' ');
+        names.push_back(parts[0]);
+        if (parts[0] != words[0]) continue;
+        if (parts.size() == 1) found.first = row;
+        if (parts.size() == 1 || words.size() == 1) continue;
+        if (parts[1] == words[1] && parts[1][0] != '-') return {row, 2};
+        if (std::ranges::any_of(words, [&](const std::string& word) {
+                return parts[1][0] == '-' && word.substr(0, word.find('=')) == parts[1];
+            }))
+            return {row, 1};
     }
+    if (found.first) return found;
     if (words[0] == "bench")
         fail("bench needs to know what: train, kernels, allreduce or data",
              words.size() > 1 ? cat(", not '", words[1], "'") : "");
-    if (const char* instead = replacement(words[0]))
+    if (const std::string instead = replacement(words[0]); !instead.empty())
         fail("there is no command '", words[0], "' any more; use ", instead);
     const std::string near = nearest(words[0], names);
-    fail(
-        "there is no command '", words[0], "'",
-        near.empty() ? cat("; there are ", join_text(names)) : cat("; did you mean '", near, "'?"));
+    fail("there is no command '", words[0], "'",
+         near.empty() ? "; trainer --help lists all" : cat("; did you mean '", near, "'?"));
 }
 
 // The words that CLI11 did not know: files, or mistakes.
@@ -81,7 +51,7 @@ static void take_rest(CommandLine& line, const CommandRow& row,
                       const std::vector<std::string>& rest, bool row_is_given) {
     std::vector<std::string> names;
     for (const Option& option : options())
-        if (row.takes(option)) names.push_back(cat("--", option.name));
+        if (row.takes(option) && !(option.flags & kHidden)) names.push_back(option_name(option));
     for (const CommandRow* other : kCommands)
         for (const std::string& word : rest)
             if (!row_is_given && word == split(other->name, ' ')[0])
@@ -95,56 +65,70 @@ static void take_rest(CommandLine& line, const CommandRow& row,
             continue;
         }
         const std::string name = word.substr(0, word.find('='));
+        if (const std::string instead = replacement(name); !instead.empty())
+            fail("there is no option ", name, " any more; use ", instead);
         if (find_option(name.starts_with("--") ? name.substr(2) : name))
             fail("`", row.name, "` has no option ", name, "; see trainer ", row.name, " --help");
-        if (const char* instead = replacement(name))
-            fail("there is no option ", name, " any more; use ", instead);
         const std::string near = nearest(name, names);
         fail("there is no option ", name,
-             near.empty() ? cat("; see trainer ", row.name, " --help")
+             near.empty() ? cat("; see trainer ", row.name, " --help-all")
                           : cat("; did you mean ", near, "?"));
     }
 }
 
-struct UsageFormatter : CLI::Formatter {
-    explicit UsageFormatter(const char* text) : usage(text) {}
-    std::string make_usage(const CLI::App*, std::string name) const override {
-        return cat("Usage: ", name, " ", usage, "\n");
-    }
-    const char* usage;
-};
+// Variables of options that are gone would be overlooked without a word.
+static void refuse_old_variables(const Environment& environment) {
+    for (const auto& [old, instead] : replacements())
+        if (const std::string name = old; name.starts_with("--")) {
+            const auto found = environment.find(environment_name(name.substr(2)));
+            if (found != environment.end() && !found->second.empty() &&
+                !find_option(name.substr(2)))
+                fail(found->first, " is set, but there is no option ", old, " any more; use ",
+                     instead);
+        }
+}
 
 CommandLine parse_command_line(const std::vector<std::string>& words,
                                const Environment& environment) {
     CommandLine line;
-    if (!words.empty() && (words[0] == "--help" || words[0] == "-h" || words[0] == "help")) {
-        line.help = short_help();
+    const auto asks = [&](const char* option) { return std::ranges::count(words, option) > 0; };
+    const bool all = asks("--help-all"), help = all || asks("--help") || asks("-h");
+    if (!words.empty() && (words[0] == "help" || (help && words[0].find("-h") <= 1))) {
+        line.help = program_help(all);
+        return line;
+    }
+    if (help && words.size() == 2 && words[0] == "bench") {
+        for (const CommandRow* row : kCommands)
+            if (split(row->name, ' ')[0] == "bench") line.help += command_usage(*row);
         return line;
     }
     const auto [row, taken] = find_command(words);
     line.command = row->command;
-    CLI::App app(row->help, cat("trainer ", row->name));
+    if (help) {
+        line.help = command_help(*row, all);
+        return line;
+    }
+    CLI::App app;
+    app.set_help_flag();
     app.allow_extras();
-    app.formatter(std::make_shared<UsageFormatter>(row->usage));
-    app.get_formatter()->column_width(34);
+    const auto may_be_bare = [&](const Option& option) {  // `tune --lr` needs no value
+        return option.flags & kBare ||
+               (row->command == kLrFind && option.name == std::string("lr"));
+    };
     std::map<std::string, std::string> texts;  // of each option of the command
     for (const Option& option : options()) {
         if (!row->takes(option)) continue;
-        const std::string name = cat("--", option.name);
         std::string& text = texts[option.name];
-        (is_flag(option)
-             ? app.add_flag(name, text, help_text(option, *row))  // "true", or what follows '='
-             : app.add_option(name, text, help_text(option, *row))
-                   ->type_name(option.value)
-                   ->take_last()
-                   ->expected(option.flags & kBare ? 0 : 1, 1))
-            ->group(option.flags & kHidden ? "" : option.group);
+        if (option.flags & kHidden) continue;
+        if (is_flag(option))
+            app.add_flag(option_name(option), text);  // "true", or what follows '='
+        else
+            app.add_option(option_name(option), text)
+                ->take_last()
+                ->expected(may_be_bare(option) ? 0 : 1, 1);
     }
     try {
         app.parse(std::vector(words.rbegin(), words.rend() - long(taken)));  // CLI11 pops the last
-    } catch (const CLI::CallForHelp&) {
-        line.help = app.help();
-        return line;
     } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required B missing"
         fail(split(error.what(), ':')[0], " needs a value after it");
     } catch (const CLI::ParseError& error) {
@@ -152,24 +136,27 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     }
     take_rest(line, *row, app.remaining(), taken > 0);
 
-    for (const CommandDefault& own : row->defaults)
-        if (own.value) set_option(line.config, own.option, own.value);
+    refuse_old_variables(environment);
+    for (const CommandDefault& own : command_defaults())
+        if (own.value && own.commands & row->command)
+            set_option(line.config, own.option, own.value);
     Environment settings;
     const auto take = [&](const std::string& name, const std::string& text) {
-        const std::string option = "--" + name, variable = environment_name(name);
+        const Option& option = *find_option(name);
+        const std::string typed = option_name(option), variable = environment_name(name);
         const auto found = environment.find(variable);
         const std::string set = found == environment.end() ? "" : found->second;
-        const bool is_typed = app.count(option) > 0, is_set = !set.empty();
+        const bool is_typed = typed != variable && app.count(typed) > 0, is_set = !set.empty();
         if (!is_typed && !is_set && !settings.contains(name)) return;
         if (!is_typed && set.starts_with("tcp://"))
             fail(variable, " is '", set, "', which Kubernetes sets for a service named '",
                  "convoy': give the pod enableServiceLinks: false, or the service another name");
-        line.given[name] = is_typed ? option
+        line.given[name] = is_typed ? typed
                            : is_set ? variable
-                                    : cat(line.config.settings, ": --", name);
-        const bool bare = is_typed && text.empty() && find_option(name)->flags & kBare;
+                                    : cat(line.config.settings, ": ", name);
+        const bool is_bare = is_typed && text.empty() && may_be_bare(option);
         set_option(line.config, name,
-                   bare       ? "on"
+                   is_bare    ? (option.flags & kBare ? "on" : "auto")
                    : is_typed ? text
                    : is_set   ? set
                               : settings.at(name),
@@ -184,6 +171,12 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         line.config.augment = Augment::resize;
     apply_launcher(line, environment);
     return line;
+}
+
+void check_command_line(const CommandLine& line) {
+    // Rank 0 decides most of a training run's options, some by its checkpoint (job_setup.cpp).
+    const bool decides_later = line.command & (kTrain | kFinetune | kTune | kLrFind);
+    check_rules(line.config, line.command, line.given, /*own_only=*/decides_later);
 }
 
 }  // namespace convoy

@@ -1,5 +1,5 @@
-// command_lr_find.cpp — lr-find: a short run whose learning rate rises until the loss diverges, and
-// which rate it suggests. Smith, "Cyclical Learning Rates for Training Neural Networks" (2017).
+// command_lr_find.cpp — tune --lr: a short run whose learning rate rises until the loss diverges,
+// and which rate it suggests. Smith, "Cyclical Learning Rates for Training Neural Networks" (2017).
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -83,7 +83,7 @@ int report(const std::string& folder, bool as_json, Log& log) {
     const std::vector<RatePoint> all = read_points(folder + "/log.jsonl");
     if (all.size() < 20)
         fail(
-            "lr-find has only ", all.size(),
+            "tune --lr has only ", all.size(),
             " steps, too few for a curve: give more by --steps, or less --lr if the loss diverged");
     const RateSearch search = search_rate(all);
     const std::vector<RatePoint>& points = search.smooth;
@@ -131,10 +131,7 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
     line.command = kTrain;
     Config& config = line.config;
     if (!config.coord.empty() && config.rank < 0)
-        fail("lr-find on several ranks needs --rank: rank 0 tells what was found");
-    // Its own defaults also where `tune` calls it.
-    if (config.steps == 0) config.steps = 120;
-    if (!line.given.contains("out")) config.out = "lr-find";
+        fail("tune --lr on several ranks needs --rank: rank 0 tells what was found");
     config.schedule = Schedule::kRange;
     if (config.lr == 0) config.lr = config.optimizer == OptimizerKind::kAdamw ? 1 : 10;
     config.log_every = 1, config.save_every = 0, config.val_split = 0;
@@ -150,12 +147,8 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
     return report(config.out, config.json, log);
 }
 
-const CommandRow kLrFindRow = with_options(
-    {"lr-find", Command(kTrain | kLrFind), "[options]",
-     "try learning rates up to --lr in --steps steps, and suggest one", command_lr_find},
-    {{"lr", nullptr, "10; 1 for adamw"}, {"steps", "120"}, {"out", "lr-find"}},
-    {"resume", "join", "schedule", "epochs", "sync-every", "outer", "outer-lr", "save-every", "val",
-     "val-split", "log-every", "warmup", "early-stop", "keep", "outer-momentum", "step-epochs",
-     "gamma"});
+const CommandRow kLrFindRow = {"tune --lr", kLrFind, "[MAX] [options]",
+                               "try learning rates up to MAX in --steps steps, and suggest one",
+                               command_lr_find};
 
 }  // namespace convoy

@@ -1,4 +1,5 @@
-// command_plan.cpp — plan: before a job is started, how fast will it be, and with which options?
+// command_plan.cpp — tune --plan: before a job is started, how fast will it be, and with which
+// options?
 #include <algorithm>
 
 #include "data/order.h"
@@ -139,10 +140,9 @@ int command_plan(const CommandLine& given, Log& log, const Stop& stop) {
 
 }  // namespace
 
-const CommandRow kPlanRow = with_options(
-    {"plan", kPlan, "[options]",
-     "measure links and ranks, and predict how fast a job will train with which options",
-     command_plan},
-    {}, {"sync-every", "compute"});
+const CommandRow kPlanRow = {
+    "tune --plan", kPlan, "[options]",
+    "measure links and ranks, and predict how fast a job will train with which options",
+    command_plan};
 
 }  // namespace convoy

@@ -34,7 +34,7 @@ static int command_check(const CommandLine& line, Log& log, const Stop&) {
     DataOptions options = data_options(config);
     options.tell_faults = false;  // the report has them all
     const DataSet data = open_data(options, log);
-    return check_data(data, all_threads(config), config.max_pixels, config.json, stdout, log) > 0;
+    return check_data(data, all_threads(config), kMaxPixels, config.json, stdout, log) > 0;
 }
 
 // --format, which must be one of what the command writes; the first of them where it is auto.
@@ -64,7 +64,6 @@ static int command_pack(const CommandLine& line, Log& log, const Stop&) {
                .format = format,
                .shard_bytes = config.shard_size.bytes,
                .max_side = config.max_side,
-               .max_pixels = config.max_pixels,
                .keep_order = config.keep_order,
                .seed = uint64_t(config.seed),
                .threads = all_threads(config),
@@ -122,19 +121,18 @@ static int command_export(const CommandLine& line, Log& log, const Stop&) {
     const bool to_onnx =
         choose_format(config, {FileFormat::kSafetensors, FileFormat::kOnnx}) == FileFormat::kOnnx;
     if (config.out.empty()) fail("export needs --out FILE");
-    if (config.with_preprocessing && !to_onnx) fail("--with-preprocessing needs --format onnx");
-    if (to_onnx && line.given.contains("layout")) fail("--layout needs --format safetensors");
     const std::string file = find_model_file(config.from, log);
     SafeTensors content = read_safetensors(file);
-    if (to_onnx || config.layout == WeightLayout::kKrsc) {
+    if (to_onnx) {
         const ModelCard card = card_from_metadata(content.metadata, file);
         const auto backend = make_backend("cpu");
         Model model(card.model_text, card.options(), *backend);
         import_weights(content, model, *backend, /*partial=*/false);
-        content.tensors = export_weights(model, *backend, /*ours=*/!to_onnx).tensors;
-        if (to_onnx) write_onnx(config.out, card, content, config.with_preprocessing);
+        content.tensors = export_weights(model, *backend).tensors;
+        write_onnx(config.out, card, content, config.with_preprocessing);
+    } else {
+        write_safetensors(config.out, content);
     }
-    if (!to_onnx) write_safetensors(config.out, content);
     log.info("wrote ", config.out, ": ", content.tensors.size(), " tensors, ",
              count_text(double(std::filesystem::file_size(config.out))), "B, from ", file);
     return 0;
@@ -202,10 +200,8 @@ const CommandRow kModelsRow =
                 command_models});
 const CommandRow kExportRow = {"export", kExport, "--from RUN --out FILE",
                                "write a model to one file: safetensors or ONNX", command_export};
-const CommandRow kImportRow =
-    with_options(with_files({"import", kImport, "FILE --out FILE [--model NAME] [--classes A,B]",
-                             "make weights with torchvision's names ready for eval and predict",
-                             command_import}),
-                 {{"model", nullptr, "by the weights"}, {"classes", nullptr, "numbers"}});
+const CommandRow kImportRow = with_files(
+    {"import", kImport, "FILE --out FILE [--model NAME] [--classes A,B]",
+     "make weights with torchvision's names ready for eval and predict", command_import});
 
 }  // namespace convoy

@@ -30,9 +30,7 @@ static int command_train(const CommandLine& line, Log& log, const Stop& stop) {
     return run_in_job(line, log, stop, train_in_job);
 }
 
-const CommandRow kTrainRow =
-    with_options({"train", kTrain, "[options]", "train a network, alone or as one of several ranks",
-                  command_train},
-                 {kRunFolder});
+const CommandRow kTrainRow = {"train", kTrain, "[options]",
+                              "train a network, alone or as one of several ranks", command_train};
 
 }  // namespace convoy

@@ -30,16 +30,16 @@ std::vector<std::string> given_words(const CommandLine& line, const Config& conf
         const bool is_settled = option.flags & (kJob | kFollows) && value != get_option({}, name);
         if (kTuneRow.takes(option) && !kOwn.contains(name) && !is_tuned(name) &&
             (line.given.contains(name) || is_settled))
-            words.push_back(cat("--", name, "=", value));
+            words.push_back(cat(option_name(option), "=", value));
     }
     return words;
 }
 
 // And of rank 0: a run that goes on until it is ended, and tells the speed of each step.
 std::vector<std::string> leading_words(const CommandLine& line, const Config& config) {
-    std::vector<std::string> words = {"--steps=1000000000", "--log-every=1", "--save-every=0",
-                                      "--check-every=0",    "--elastic=off", "--schedule=constant",
-                                      "--lr=1e-6",          "--warmup=0"};
+    std::vector<std::string> words = {
+        "--steps=1000000000", "--log-every=1",       "--save-every=0", "CONVOY_CHECK_EVERY=0",
+        "--elastic=off",      "--schedule=constant", "--lr=1e-6",      "--warmup=0"};
     if (config.data.empty() && !line.given.contains("generated"))
         words.push_back(cat("--generated=", std::clamp<int64_t>(8 * config.batch, 48, 4096)));
     return words;
@@ -71,7 +71,7 @@ class Tune {
                 if (of.ranks > 1)
                     all.back().insert(all.back().end(),
                                       {coord, cat("--rank=", rank), cat("--world=", of.ranks),
-                                       "--preflight=off"});
+                                       "CONVOY_PREFLIGHT=off"});
             }
             return all;
         };
@@ -85,11 +85,14 @@ class Tune {
     // fastest.
     const Tried* measure_together(JobSession& job, const Setup& own, std::vector<Tried>& setups) {
         const auto [host, port] = coordinator_address(config_.coord);
-        for (Tried& one : setups)
+        for (Tried& one : setups) {
+            const auto sync = one.setup.options.find("sync");
+            const bool is_cut =  // a pipeline has micro-batches, and neither of these
+                sync != one.setup.options.end() && sync->second.starts_with("pipeline");
             for (const auto& [name, value] : own.options)
-                if (!one.setup.options.contains("pipeline") ||
-                    (name != "accumulate" && name != "replicas"))
+                if (!is_cut || (name != "accumulate" && value.find('x') == value.npos))
                     one.setup.options.try_emplace(name, value);
+        }
         // The ranks of this job listen on the numbers after the coordinator's.
         auto ranks = [&, next = port + 50](const Setup& of) mutable {
             std::vector<std::string> all = words(of, job.rank() == 0);
@@ -182,7 +185,7 @@ class Tune {
         if (decides) all.insert(all.end(), leading_.begin(), leading_.end());
         for (const auto& [name, value] : setup.options)
             if (decides || !(find_option(name)->flags & kJob))
-                all.push_back(cat("--", name, "=", value));
+                all.push_back(cat(option_name(*find_option(name)), "=", value));
         return all;
     }
 
@@ -254,14 +257,9 @@ int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
 
 }  // namespace
 
-const CommandRow kTuneRow = with_options(
-    {"tune", Command(kTrain | kTune), "[options]",
-     "measure ways to train on this machine, and on all of a job, and write the fastest down for "
-     "--settings",
-     command_tune},
-    {{"out", "tuned.settings"}, {"generated", nullptr, "8 for each image of --batch"}},
-    {"resume", "join", "steps", "epochs", "page", "tensorboard", "shards", "decode-threads",
-     "device", "accumulate", "replicas", "pipeline", "wire", "factors", "sync-every", "sync",
-     "shm"});
+const CommandRow kTuneRow = {
+    "tune", kTune, "[options]   or: tune --plan [options], tune --lr [MAX] [options]",
+    "measure the fastest settings; --plan: predict a job's speed; --lr: suggest a learning rate",
+    command_tune};
 
 }  // namespace convoy

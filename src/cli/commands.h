@@ -1,7 +1,6 @@
 // commands.h — the commands of the program: each is one row, defined in the file of the command.
 #pragma once
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,16 +11,8 @@
 
 namespace convoy {
 
-// A default of one command, where it differs from Config's. `shown`: in --help, if that is another
-// text; without a value the default is only shown.
-struct CommandDefault {
-    const char *option, *value, *shown = value;
-};
-
-inline constexpr CommandDefault kRunFolder = {"out", nullptr, "runs/<time>"};
-
 struct CommandRow {
-    const char* name;  // as it is typed: "bench train"
+    const char* name;  // as it is typed: "bench train"; "tune --plan": tune with this option
     Command command;   // the options it takes are those with this bit
     const char* usage;
     const char* help;
@@ -29,35 +20,26 @@ struct CommandRow {
     // a signal comes; one that runs in a job must ask it (run_in_job does so first).
     int (*run)(const CommandLine& line, Log& log, const Stop& stop);
     bool takes_files = false;  // words without an option
-    std::vector<CommandDefault> defaults = {};
-    std::vector<std::string_view> without = {};  // options with its bit that it does not take
 
-    bool takes(const Option& option) const {
-        return option.commands & command && std::ranges::count(without, option.name) == 0;
-    }
+    bool takes(const Option& option) const { return option.commands & command; }
 };
 inline CommandRow with_files(CommandRow row) {
     row.takes_files = true;
     return row;
 }
-inline CommandRow with_options(CommandRow row, std::vector<CommandDefault> defaults,
-                               std::vector<std::string_view> without = {}) {
-    row.defaults = std::move(defaults), row.without = std::move(without);
-    return row;
-}
 
-extern const CommandRow kTrainRow, kFinetuneRow, kLrFindRow, kPlanRow, kTuneRow, kEvalRow,
-    kPredictRow, kCheckRow, kPackRow, kCoordinatorRow, kHealthRow, kDoctorRow, kTokenRow,
-    kModelsRow, kPageRow, kExportRow, kImportRow, kBenchTrainRow, kBenchKernelsRow,
-    kBenchAllreduceRow, kBenchDataRow, kManRow, kCompletionRow;
+extern const CommandRow kTrainRow, kFinetuneRow, kEvalRow, kPredictRow, kExportRow, kImportRow,
+    kCheckRow, kPackRow, kModelsRow, kTuneRow, kPlanRow, kLrFindRow, kPageRow, kTokenRow,
+    kHealthRow, kDoctorRow, kCoordinatorRow, kBenchTrainRow, kBenchKernelsRow, kBenchAllreduceRow,
+    kBenchDataRow, kCompletionRow;
 
 // Every command, in the order of --help; the first is the default.
 inline constexpr const CommandRow* kCommands[] = {
-    &kTrainRow,     &kFinetuneRow, &kLrFindRow,     &kPlanRow,         &kTuneRow,
-    &kEvalRow,      &kPredictRow,  &kCheckRow,      &kPackRow,         &kCoordinatorRow,
-    &kHealthRow,    &kDoctorRow,   &kTokenRow,      &kModelsRow,       &kPageRow,
-    &kExportRow,    &kImportRow,   &kBenchTrainRow, &kBenchKernelsRow, &kBenchAllreduceRow,
-    &kBenchDataRow, &kManRow,      &kCompletionRow,
+    &kTrainRow,     &kFinetuneRow,    &kEvalRow,       &kPredictRow,      &kExportRow,
+    &kImportRow,    &kCheckRow,       &kPackRow,       &kModelsRow,       &kTuneRow,
+    &kPlanRow,      &kLrFindRow,      &kPageRow,       &kTokenRow,        &kHealthRow,
+    &kDoctorRow,    &kCoordinatorRow, &kBenchTrainRow, &kBenchKernelsRow, &kBenchAllreduceRow,
+    &kBenchDataRow, &kCompletionRow,
 };
 
 // train, in a job that was joined; also for tests. Blocks; returns the exit status; throws Error.
@@ -67,7 +49,7 @@ int train_in_job(JobSession& job);
 struct RatePoint {
     double lr, loss;
 };
-// What lr-find makes of a run: where the smoothed loss is least, and where it falls most for a
+// What tune --lr makes of a run: where the smoothed loss is least, and where it falls most for a
 // factor of the rate.
 struct RateSearch {
     std::vector<RatePoint> smooth = {};
@@ -78,8 +60,11 @@ struct RateSearch {
 };
 RateSearch search_rate(const std::vector<RatePoint>& points);
 
-// An option's help, with the command's default in brackets.
-std::string help_text(const Option& option, const CommandRow& row);
+// What `trainer --help` or, of a command, `trainer COMMAND --help` prints (help.cpp). all: every
+// option instead of those that most people need.
+std::string program_help(bool all);
+std::string command_help(const CommandRow& row, bool all);
+std::string command_usage(const CommandRow& row);
 
 using Environment = std::map<std::string, std::string>;
 
@@ -87,6 +72,8 @@ using Environment = std::map<std::string, std::string>;
 // environment variables that disagree.
 CommandLine parse_command_line(const std::vector<std::string>& words,
                                const Environment& environment);
+// Throws Error: options that exclude or need each other (rules.h).
+void check_command_line(const CommandLine& line);
 
 // RANK, WORLD_SIZE, MASTER_ADDR and their like of Open MPI, Slurm and Kubernetes: rank, world,
 // local-rank and coord where no option gave them. Throws Error where two disagree.

@@ -1,4 +1,4 @@
-// main.cpp — from the arguments to the exit status (command_manual.cpp lists them). The one place
+// main.cpp — from the arguments to the exit status (help.cpp lists them). The one place
 // where errors are printed.
 #include <fcntl.h>
 #include <signal.h>
@@ -84,7 +84,7 @@ static void set_up(Log& log, const CommandLine& line) {
 // as its signal would. Training and the coordinator do what matters elsewhere.
 static int with_output(int status, Command command) {
     const bool whole = std::fflush(stdout) == 0 && !std::ferror(stdout);
-    if (whole || command == kTrain || command == kFinetuneRow.command || command == kCoordinator)
+    if (whole || command == kTrain || command == kFinetune || command == kCoordinator)
         return status;
     if (is_piped()) return 128 + SIGPIPE;
     fail("standard output cannot be written; is the disk full?");
@@ -112,6 +112,7 @@ int main(int argc, char** argv) {
         const CommandRow& row = **std::ranges::find(kCommands, line.command, &CommandRow::command);
         command = row.command;
         set_up(log, line);
+        check_command_line(line);
         if (getpid() == 1) end_on_signals();
         // Waits until a training run asks for it (TrainRun::wish).
         sigset_t trace;

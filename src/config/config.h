@@ -3,6 +3,7 @@
 // The table (config.cpp) is the only place where an option's name, help and
 // scope stand. Command line, environment (CONVOY_<OPTION>), the settings that
 // rank 0 sends to the other ranks, meta.json and --help are made from it.
+// rules.h has the defaults of single commands, and what excludes what.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include "data/decode.h"
 #include "src/base/input_size.h"
 
 namespace convoy {
@@ -27,10 +27,8 @@ enum class WireType { kFp32, kBf16 };
 enum class FactorMode { kAuto, kOn, kOff };
 enum class SyncKind { kRing, kServer, kAsync };
 enum class OuterKind { kOff, kSgd, kNesterov };
-enum class PipelineOrder { k1f1b, kGpipe };
 enum class Toggle { kOn, kOff };
 enum class ShardMode { kAll, kMine };
-enum class WeightLayout { kOihw, kKrsc };
 enum class FileFormat { kAuto, kTar, kTfrecord, kSafetensors, kOnnx };
 enum class Augment;      // data/augment.h
 enum class Flip;         // "
@@ -58,11 +56,10 @@ struct Config {
     Augment augment{};  // crop; without --data the command line makes it resize
     Flip flip{};        // random
     int translate = 0;
-    std::string jitter;
+    std::string jitter;          // "0.4" or "0.4:0.4:0.4:0.1"
     AutoAugment auto_augment{};  // off
     double erase = 0, mixup = 0, cutmix = 0;
     double max_bad = 0.01;
-    int64_t max_pixels = kMaxPixels;
     int decode_threads = 0;
     DecodeMode decode = DecodeMode::kExact;
     ByteSize cache_decoded;
@@ -119,7 +116,6 @@ struct Config {
     OuterKind outer = OuterKind::kOff;
     double outer_lr = 0.7, outer_momentum = 0.9;
     int pipeline = 1, micro = 8;
-    PipelineOrder pipeline_order = PipelineOrder::k1f1b;
     bool recompute = false;
     std::string split;
     double stall = 30;
@@ -137,6 +133,7 @@ struct Config {
     int keep = 2;
     int log_every = 10;
     double minutes = 10;  // of tune
+    bool plan = false;    // tune --plan
     bool quiet = false, verbose = false, json = false, tensorboard = false;
     std::string page;   // "": none; "on": at the default address
     std::string trace;  // "FIRST:LAST"
@@ -149,7 +146,6 @@ struct Config {
     double compute = 0;
     bool forward = false;
     std::string filter;
-    WeightLayout layout = WeightLayout::kOihw;
 
     // eval, predict
     std::string report, explain;
@@ -166,54 +162,57 @@ struct Config {
 
 // Commands, as bits: which options a command takes.
 enum Command : unsigned {
-    kTrain = 1,
-    kEval = 2,
-    kPredict = 4,
-    kCheck = 8,
-    kCoordinator = 16,
-    kExport = 32,
-    kImport = 64,
-    kBenchTrain = 128,
-    kBenchKernels = 256,
-    kBenchAllreduce = 512,
-    kBenchData = 1024,
-    kModels = 2048,
-    kPlan = 4096,
-    kHealth = 8192,
-    kMan = 16384,
-    kCompletion = 32768,
-    kPack = 65536,
-    kToken = 131072,
-    kDoctor = 524288,
-    kFinetune = 1048576,
-    kLrFind = 2097152,
-    kPage = 4194304,
-    kTune = 16777216,
+    kTrain = 1 << 0,
+    kFinetune = 1 << 1,
+    kEval = 1 << 2,
+    kPredict = 1 << 3,
+    kExport = 1 << 4,
+    kImport = 1 << 5,
+    kCheck = 1 << 6,
+    kPack = 1 << 7,
+    kModels = 1 << 8,
+    kTune = 1 << 9,
+    kPlan = 1 << 10,    // tune --plan
+    kLrFind = 1 << 11,  // tune --lr
+    kPage = 1 << 12,
+    kToken = 1 << 13,
+    kHealth = 1 << 14,
+    kDoctor = 1 << 15,
+    kCoordinator = 1 << 16,
+    kBenchTrain = 1 << 17,
+    kBenchKernels = 1 << 18,
+    kBenchAllreduce = 1 << 19,
+    kBenchData = 1 << 20,
+    kCompletion = 1 << 21,
 };
 
 enum OptionFlag : unsigned {
     kJob = 1,      // the same on every rank: rank 0's value
     kFollows = 2,  // rank 0's value on ranks whose users give none
-    kFirst = 4,    // shown by the short help
-    kBare = 8,     // a text that may be left out: "on"
-    kHidden = 16,  // for tests, benches and rare cases: not in the help
+    kFirst = 4,    // shown by `trainer --help`
+    kCommon = 8,   // shown by --help of a command that has many options
+    kBare = 16,    // the value may be left out
+    kHidden = 32,  // for tests and benches: CONVOY_<OPTION> sets it, no command line
 };
 
 struct Limits {
     double low = -1e18, high = 1e18;
 };
 
+// An option that sets several fields, such as --sync async:2:4 (composite.h).
+struct Composite {
+    std::string (*text)(const Config& config);
+    void (*set)(Config& config, const std::string& text, const std::string& who);
+};
+
 struct Option {
     const char* name;   // "batch": --batch, CONVOY_BATCH
     const char* group;  // heading in --help
     std::variant<bool Config::*, int Config::*, int64_t Config::*, double Config::*,
-                 std::string Config::*, Augment Config::*, Flip Config::*, AutoAugment Config::*,
-                 OptimizerKind Config::*, Schedule Config::*, ConvMethod Config::*,
+                 std::string Config::*, OptimizerKind Config::*, ConvMethod Config::*,
                  Precision Config::*, Gemm Config::*, GraphMode Config::*, WireType Config::*,
-                 FactorMode Config::*, OuterKind Config::*, SyncKind Config::*, Toggle Config::*,
-                 ShardMode Config::*, WeightLayout Config::*, FileFormat Config::*,
-                 ByteSize Config::*, InputSize Config::*, DecodeMode Config::*,
-                 PipelineOrder Config::*>
+                 FactorMode Config::*, Toggle Config::*, ShardMode Config::*, FileFormat Config::*,
+                 ByteSize Config::*, InputSize Config::*, DecodeMode Config::*, Composite>
         field;
     const char* value;  // placeholder in --help: "B"; of an enumeration its
                         // names, in order
@@ -224,13 +223,19 @@ struct Option {
 
 std::span<const Option> options();
 const Option* find_option(const std::string& name);  // null if there is none
+// How a user gives an option: "--batch", or "CONVOY_BUCKET" if it is hidden.
+std::string option_name(const Option& option);
+std::string environment_name(const std::string& option);  // "lr-decay" → "CONVOY_LR_DECAY"
 
 // What to use instead of a command ("watch") or an option ("--histograms") of an earlier version;
-// null if there was none of that name.
-const char* replacement(const std::string& name);
+// "" if there was none of that name.
+std::string replacement(const std::string& name);
+// All of them: old name, what to use.
+std::span<const std::pair<const char*, const char*>> replacements();
 
 // "64", "64K", "4M", "1G" or "1T": bytes, in powers of 1024. Throws Error that begins with `who`.
 ByteSize parse_size(const std::string& text, const std::string& who);
+std::string byte_size_text(ByteSize size);  // the shortest text that parse_size takes
 
 // An option's value as text, by the option's name.
 std::string get_option(const Config& config, const std::string& name);
@@ -244,6 +249,8 @@ void set_option(Config& config, const std::string& name, const std::string& text
 std::map<std::string, std::string> job_settings(const Config& config, Command command);
 // The way back; pairs that are no such options are left out.
 void apply_settings(Config& config, const std::map<std::string, std::string>& settings);
+// Settings of an earlier version (meta.json), with the options of this one.
+std::map<std::string, std::string> modern_settings(std::map<std::string, std::string> settings);
 
 // What the command line and the environment gave.
 struct CommandLine {

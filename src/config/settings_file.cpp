@@ -21,6 +21,9 @@ std::map<std::string, std::string> read_settings(const std::string& path) {
         if (!(line >> name) || name[0] == '#') continue;
         std::getline(line >> std::ws, value);
         if (value.ends_with('\r')) value.pop_back();
+        if (const std::string instead = replacement("--" + name);
+            !find_option(name) && !instead.empty())
+            fail("--settings ", path, ": there is no option ", name, " any more; use ", instead);
         if (!find_option(name) || value.empty() || name == "settings")
             fail("--settings ", path, ": '", printable(text),
                  "' is not an option and its value, such as 'batch 64'");

@@ -16,7 +16,7 @@ struct LocalRank {
     int number = 0, ranks = 1;
     std::string given_by;  // who gave the number: "LOCAL_RANK"; "": counted
 };
-// The number is --local-rank (which launchers set), else counted among the peers of this host.
+// The number is that which a launcher set, else counted among the peers of this host.
 LocalRank local_rank(const CommandLine& line, std::span<const Peer> peers, int rank);
 
 // --device "cuda" or "" → "cuda:N", N the number on the host. Throws Error where there are fewer
@@ -44,7 +44,7 @@ void compare_devices(Communicator& communicator, const RankDevice& mine, Log& lo
 // Collective: job.config.device names a GPU by number after it, and no other rank computes there.
 void choose_device(JobSession& job);
 
-// The backend that --device, --threads, --conv, --precision and --gemm ask for.
+// The backend that --device, --threads, --precision, CONVOY_CONV and CONVOY_GEMM ask for.
 std::unique_ptr<Backend> make_backend(const Config& config);
 // --decode-threads, or half as many as processors.
 int decode_threads(const Config& config);

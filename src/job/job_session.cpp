@@ -48,18 +48,9 @@ std::string comparable(const std::string& value) {
 static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
                     const std::function<void(JoinOptions&)>& adjust) {
     const Config& config = line.config;
-    if (config.join && (config.coord.empty() || config.world > 1 || config.rank >= 0))
-        fail(
-            "--join needs --coord HOST:PORT, the coordinator or a rank of the job, and neither "
-            "--rank nor --world: it becomes the last rank");
     JoinOptions options;
     options.access = access_of(config);  // a wrong --token-file is an error for one rank too
-    if (config.coord.empty()) {
-        if (config.world > 1 || config.rank > 0)
-            fail(line.given.at(config.world > 1 ? "world" : "rank"),
-                 " needs --coord HOST:PORT as well: the address of rank 0, where the ranks meet");
-        return {make_single_rank(), {}};
-    }
+    if (config.coord.empty()) return {make_single_rank(), {}};
     std::tie(options.host, options.port) = coordinator_address(config.coord);
     options.rank = config.rank;
     options.world = config.world;
@@ -110,10 +101,11 @@ void JobSession::take_settings_of_rank0() {
     apply_settings(config, settings);
     for (const auto& [name, who] : line.given) {
         const std::string given = get_option(line.config, name);
-        if ((find_option(name)->flags & kJob) && get_option(config, name) != given)
-            fail("rank ", rank(), " says --", name, " ", given, ", rank 0 says --", name, " ",
+        const Option& option = *find_option(name);
+        if ((option.flags & kJob) && get_option(config, name) != given)
+            fail("rank ", rank(), " says ", option_name(option), " ", given, ", rank 0 says ",
                  get_option(config, name), "; only rank 0 needs it");
-        set_option(config, name, given);  // its own --data
+        if (option.flags & kFollows) set_option(config, name, given);  // its own --data
     }
     if (line.given.contains("data")) config.val = line.config.val;
 }

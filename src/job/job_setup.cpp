@@ -11,12 +11,11 @@
 #include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
+#include "src/config/rules.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
 #include "src/train/pipeline.h"
-#include "src/train/server_sync.h"
 #include "src/train/stages.h"
-#include "src/train/weight_average.h"
 
 namespace convoy {
 
@@ -27,7 +26,7 @@ static void take_generated(DataOptions& options, const std::string& text) {
     if (text.starts_with("music"))
         fail(
             "--generated makes no music: `make spectrograms && ./spectrograms --music OUT` does; "
-            "then --data OUT --val-split 0.17 --augment resize --flip off");
+            "then --data OUT --val-split 0.17 --augment resize");
     options.generated = to_number<int>(text).value_or(0);
     if (options.generated < 24 || options.generated > 1'000'000)
         fail("--generated cannot be '", text, "': it takes a number of images from 24 to 1000000");
@@ -43,8 +42,6 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     take_generated(options, config.generated);
     options.seed = uint64_t(config.seed);
     options.label_offset = config.label_offset;
-    if (config.cache.empty() && config.cache_size.bytes != Config{}.cache_size.bytes)
-        fail("--cache-size bounds what --cache DIR may hold: give that too");
     options.cache = config.cache;
     options.cache_bytes = config.cache_size.bytes;
     options.threads = config.decode_threads > 0 ? config.decode_threads : available_cpus();
@@ -54,15 +51,12 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
         const auto number = [&](size_t i) -> uint32_t {
             if (i >= counts.size()) return 0;
             if (const uint32_t n = to_number<uint32_t>(counts[i]).value_or(0)) return n;
-            fail("--samples cannot be '", counts[i],
+            fail("CONVOY_SAMPLES cannot be '", counts[i],
                  "': it is an epoch's number of images, or N:M");
         };
         options.samples = number(0), options.val_samples = number(1);
     }
     options.part = config.shards == ShardMode::kMine;
-    if (config.shards != ShardMode::kAll && config.data.empty())
-        fail("--shards ", get_option(config, "shards"),
-             " needs --data: every rank can draw the whole generated set");
     return options;
 }
 
@@ -84,10 +78,8 @@ Preprocess training_preprocess(const Config& config, InputSize size) {
                    config.auto_augment, config.erase,     config.mixup,
                    config.cutmix};
     if (config.translate >= std::min(size.H, size.W))
-        fail("--translate ", config.translate, " is too far for images of ", size.H, "x", size.W,
-             ": it must be less than their height and width");
-    if (config.flip == Flip::alternating && config.augment == Augment::none)
-        fail("--flip alternating mirrors nothing with --augment none: leave one of them out");
+        fail("--augment translate=", config.translate, " is too far for images of ", size.H, "x",
+             size.W, ": it must be less than their height and width");
     return how;
 }
 
@@ -96,7 +88,6 @@ LoaderOptions loader_options(const Config& config, const std::vector<double>& sh
             .shares = shares,
             .rank = rank,
             .threads = decode_threads(config),
-            .max_pixels = config.max_pixels,
             .fast = config.decode == DecodeMode::kFast,
             .window = parse_shuffle(config.shuffle)};
 }
@@ -104,85 +95,12 @@ LoaderOptions loader_options(const Config& config, const std::vector<double>& sh
 // The options that a checkpoint fixes: with another value it would be another run.
 static void refuse_on_resume(const std::string& name, const std::string& was,
                              const std::string& now) {
-    if (name == "init") fail("--init and --resume cannot both say where the weights come from");
     for (const char* bound : {"model", "size", "classes", "generated", "val-split", "seed",
                               "bn-group", "optimizer", "freeze", "freeze-epochs", "ema"})
         if (name == bound && was != now)
             fail("--", name, " was ", was.empty() ? "not given" : was,
                  " in the run to resume and cannot become ", now,
                  "; `--init` starts a new run from its weights");
-}
-
-static void check_sync(const Config& config) {
-    const auto is_given = [&](const char* name) {
-        return get_option(config, name) != get_option({}, name);
-    };
-    const bool outer = config.outer != OuterKind::kOff, serves = config.sync != SyncKind::kRing;
-    if (outer && config.sync_every == 1 && !serves)
-        fail("--outer ", get_option(config, "outer"),
-             " works on averages: it needs --sync-every above 1, such as --sync-every 50");
-    for (const char* name : {"outer-lr", "outer-momentum"})
-        if (!outer && is_given(name))
-            fail("--", name, " has no effect without --outer sgd or nesterov");
-    (void)AverageOptions(config);
-    (void)parse_staleness(config.staleness);
-    if (!serves && is_given("servers"))
-        fail("--servers has no effect without --sync server or async");
-    if (config.sync != SyncKind::kAsync && is_given("staleness"))
-        fail("--staleness has no effect without --sync async");
-    if (!serves) return;
-    if (is_given("clip-norm"))
-        fail("--clip-norm does not go with --sync ", get_option(config, "sync"),
-             ", where a server sees a part of the gradient: use --sync ring, or leave it out");
-    for (const char* name : {"sync-every", "outer", "wire", "factors"})
-        if (is_given(name))
-            fail("--", name, " ", get_option(config, name), " does not go with --sync ",
-                 get_option(config, "sync"), ", which sends every gradient as it is: leave it out");
-}
-
-static void check_pipeline(const Config& config) {
-    const auto is_given = [&](const char* name) {
-        return get_option(config, name) != get_option({}, name);
-    };
-    const bool on = config.pipeline > 1;
-    for (const char* name : {"micro", "pipeline-order", "recompute", "split"})
-        if (!on && is_given(name)) fail("--", name, " has no effect without --pipeline 2 or more");
-    for (const char* name :
-         {"sync", "sync-every", "factors", "share", "shards", "accumulate", "replicas"})
-        if (on && is_given(name))
-            fail(
-                "--", name, " ", get_option(config, name),
-                " does not go with --pipeline, where ranks hold parts of the model: leave one out");
-}
-
-static void check_loop(Config& config) {
-    const bool in_pieces = config.accumulate > 1 || config.replicas > 1;
-    if (in_pieces && config.factors == FactorMode::kOn)
-        fail("--factors on does not go with --", config.accumulate > 1 ? "accumulate" : "replicas",
-             ": factors are those of a whole batch; leave one out");
-    if (config.schedule == Schedule::kOneCycle && config.warmup != Config{}.warmup)
-        fail("--warmup has no effect with --schedule onecycle, which rises for 30 % of the run");
-    if (config.schedule == Schedule::kRange && !config.resume.empty())
-        fail("--schedule range begins anew each time: leave out --resume");
-    if (config.schedule == Schedule::kRange && config.warmup != Config{}.warmup)
-        fail("--warmup has no effect with --schedule range, whose rate rises all the time");
-    const bool by_tensor =
-        config.optimizer != OptimizerKind::kSgd && config.optimizer != OptimizerKind::kAdamw;
-    if (by_tensor && config.sync != SyncKind::kRing)
-        fail("--optimizer ", get_option(config, "optimizer"), " does not go with --sync ",
-             get_option(config, "sync"),
-             ", where a server may hold a part of a tensor: use sgd or "
-             "adamw, or --sync ring");
-    if (config.freeze_epochs > 0 && (config.sync != SyncKind::kRing || config.pipeline > 1))
-        fail(
-            "--freeze-epochs builds the model anew, which --sync server, --sync async and "
-            "--pipeline cannot: --freeze-epochs 0 leaves it out; --freeze goes with all of them");
-    if (config.freeze_epochs > 0 && config.lr == 0)
-        fail("--freeze-epochs needs --lr: the usual rate is one for training from scratch");
-    for (const char* name : {"alone", "min-world"})
-        if (config.elastic == Toggle::kOff && get_option(config, name) != get_option({}, name))
-            fail("--", name, " has no effect with --elastic off, where a lost rank ends the job");
-    if (in_pieces) config.factors = FactorMode::kOff;
 }
 
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.
@@ -196,10 +114,11 @@ static void decide(JobSetup& setup) {
         // Not part of what was trained; older versions wrote megabytes.
         setup.resumed->meta.settings.erase("bucket");
         // Which ranks a job can lose is decided before it begins, so by the command line.
-        for (const char* name :
-             {"sync", "servers", "staleness", "pipeline", "micro", "pipeline-order", "split"})
-            setup.resumed->meta.settings.erase(name);
-        apply_settings(config, setup.resumed->meta.settings);
+        auto settings = modern_settings(setup.resumed->meta.settings);
+        const std::string& sync = settings["sync"];
+        if (!sync.starts_with("average") && !sync.starts_with("diloco")) settings.erase("sync");
+        settings.erase("split");
+        apply_settings(config, settings);
         if (line.given.contains("data")) config.val = "";
         for (const auto& [name, who] : line.given) {
             const std::string value = get_option(line.config, name), was = get_option(config, name);
@@ -219,9 +138,8 @@ static void decide(JobSetup& setup) {
     if (config.size.H == 0) config.size = model_input_size(setup.model_text);
     setup.fresh = !setup.resumed && config.init.empty();
     (void)training_preprocess(config, config.size);  // throws where it would do so later
-    check_sync(config);
-    check_pipeline(config);
-    check_loop(config);
+    check_rules(config, kTrain, line.given);
+    if (config.accumulate > 1 || config.replicas > 1) config.factors = FactorMode::kOff;
 }
 
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log) {
@@ -335,21 +253,21 @@ static void join_parts(JobSetup& setup) {
     setup.val_parts.clear();
 }
 
-// --pipeline: rank 0 finds out where to cut the model. Collective.
+// --sync pipeline: rank 0 finds out where to cut the model. Collective.
 static void cut_stages(JobSetup& setup) {
     const Config& config = setup.config;
     const int stages = config.pipeline, world = setup.world();
     if (world % stages != 0)
-        fail("--pipeline ", stages, " needs as many ranks, or a multiple of them; this job has ",
-             world);
+        fail("--sync pipeline:", stages,
+             " needs as many ranks, or a multiple of them; this job has ", world);
     json found;
     if (setup.rank() == 0) {
         const StagePlan plan = plan_stages(
             setup.model_text, model_options(config, int(setup.classes.size())),
             [&] { return make_backend(config); }, config.split, {config}, world / stages);
-        const std::string text = cat(plan.text, ", ", get_option(config, "pipeline-order"),
-                                     fmt::format(": at best {:.0f} % of {} times one rank's speed",
-                                                 100 * plan.efficiency, stages));
+        const std::string text =
+            cat(plan.text, fmt::format(": at best {:.0f} % of {} times one rank's speed",
+                                       100 * plan.efficiency, stages));
         found = {{"cuts", plan.cuts}, {"text", text}};
     }
     found = broadcast_json(setup.communicator(), found);
@@ -361,6 +279,7 @@ JobSetup set_up_job(JobSession& job) {
     JobSetup setup{job};
     if (job.rank() == 0) decide(setup);
     job.take_settings_of_rank0();
+    if (job.rank() > 0) check_rules(job.config, kTrain, job.line.given);
     const ShardMode shards = job.config.shards;
     const bool opens_first = job.rank() == 0 && shards == ShardMode::kAll;
     if (opens_first) open_set(setup);
@@ -376,8 +295,6 @@ JobSetup set_up_job(JobSession& job) {
     }
     setup.order = "feistel " + job.config.shuffle;
     if (shards == ShardMode::kMine) {
-        if (!job.config.share.empty())
-            fail("--share does not go with --shards mine, where a rank trains the images it holds");
         join_parts(setup);
         setup.order += fmt::format(" mine {:016x}", setup.fingerprint);
     } else {
@@ -395,8 +312,8 @@ JobSetup set_up_job(JobSession& job) {
     }
     choose_device(job);
     if (job.config.servers > job.world())
-        fail("--servers ", job.config.servers,
-             " are more than the ranks of the job: ", job.world());
+        fail("--sync ", get_option(job.config, "sync"),
+             " has more servers than the job has ranks: ", job.world());
     const int replicas = std::max(1, job.world() / job.config.pipeline);
     if (job.config.batch < replicas)
         fail("--batch ", job.config.batch, " cannot be divided among ", replicas,

@@ -34,7 +34,7 @@ struct JobSetup {
     DataSet data = {};
     // --shards mine: images that each rank holds; else empty.
     std::vector<int64_t> train_parts = {}, val_parts = {};
-    std::vector<size_t> cuts = {};  // --pipeline: the first layer of each stage
+    std::vector<size_t> cuts = {};  // --sync pipeline: the first layer of each stage
     std::string stages_text = {};   // and what is known of them, for people
     uint64_t fingerprint = 0;       // of the training set, over all ranks
     std::string order = {};  // names the order of an epoch: in another one a position means nothing

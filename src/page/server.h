@@ -3,10 +3,10 @@
 //   /             the page                 /page.css, /page.js, /charts.js   what it needs
 //   /state.json   ?after=N (state.h)       /metrics                          for Prometheus
 //
-// One thread, which sleeps until a request comes; 32 connections, 8 KB for the head of a request and
-// no body, 10 seconds for a silent one. No request changes the run. At loopback any user of the
-// machine may look, by an address or as localhost: another name in Host is refused, since a web site
-// could point its own name here. At other addresses a request needs the view token, in the URL
+// One thread, which sleeps until a request comes; 32 connections, 8 KB for the head of a request
+// and no body, 10 seconds for a silent one. No request changes the run. At loopback any user of the
+// machine may look, by an address or as localhost: another name in Host is refused, since a web
+// site could point its own name here. At other addresses a request needs the view token, in the URL
 // (?t=…, which leaves a cookie) or as Authorization: Bearer.
 #pragma once
 

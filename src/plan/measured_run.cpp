@@ -64,13 +64,12 @@ static std::vector<char*> pointers(std::vector<std::string>& texts) {
 MeasuredRun::MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options,
                          const std::vector<std::string>& environment)
     : folder_(std::move(folder)) {
-    std::vector<std::string> variables = environment;
-    const std::vector<char*> envp = pointers(variables);
     for (size_t rank = 0; rank < options.size(); ++rank) {
-        std::vector<std::string> words = {"trainer", "train"};
-        words.insert(words.end(), options[rank].begin(), options[rank].end());
+        std::vector<std::string> words = {"trainer", "train"}, variables = environment;
+        for (const std::string& option : options[rank])
+            (option.starts_with("--") ? words : variables).push_back(option);
         words.push_back(cat("--out=", folder_, "/run", rank));
-        const std::vector<char*> argv = pointers(words);
+        const std::vector<char*> argv = pointers(words), envp = pointers(variables);
         const std::string output = cat(folder_, "/", rank, ".out");
         const pid_t process = fork();
         if (process < 0) fail("cannot start a process: ", std::strerror(errno));

@@ -27,8 +27,8 @@ Speed speed_of_log(const std::string& path);
 // `folder`, which exists.
 class MeasuredRun {
  public:
-    // `options`: of each process. environment: of all processes, "NAME=value"; without the
-    // variables of options, which would count as given.
+    // `options`: of each process, "--batch=64" or "CONVOY_BUCKET=1M". environment: of all
+    // processes, "NAME=value"; without the variables of options, which would count as given.
     MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options,
                 const std::vector<std::string>& environment);
     ~MeasuredRun() { end(); }

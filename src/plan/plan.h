@@ -62,7 +62,7 @@ struct Way {
 };
 inline constexpr Way kWays[] = {{"fp32", "--wire fp32"},
                                 {"bf16", "--wire bf16", true},
-                                {"DiLoCo", "--sync-every 20 --outer nesterov", false, 20}};
+                                {"DiLoCo", "--sync diloco:20", false, 20}};
 
 // N, for `ranks` ranks.
 double network_seconds(const JobTiming& timing, int ranks, const Way& way);

@@ -52,7 +52,9 @@ Preflight run_preflight(JobSetup& setup) {
         return {setup.job.offer().bucket, {}};
     }
     if (setup.world() > 1 && setup.shares.fair && config.preflight == Toggle::kOff)
-        fail("--share auto measures the ranks before training; it cannot go with --preflight off");
+        fail(
+            "--share auto measures the ranks before training; it cannot go with "
+            "CONVOY_PREFLIGHT=off");
     if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1)
         return {TrainerOptions(config).reducer.bucket_bytes, {}};
 

@@ -13,7 +13,7 @@ struct Preflight {
 
 // Measures with a small copy of the model, which is gone afterwards. Names on rank 0's log what
 // stands out, and sets the shares of `--share auto`. Does nothing in a job of one rank, or with
-// --preflight off. Collective; every rank gets rank 0's decisions.
+// CONVOY_PREFLIGHT=off. Collective; every rank gets rank 0's decisions.
 Preflight run_preflight(JobSetup& setup);
 
 }  // namespace convoy

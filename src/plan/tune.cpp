@@ -17,7 +17,7 @@ std::vector<Setup> local_setups(int cores, int gpus) {
     std::vector<Setup> setups = {{"1 core", 1, {{"threads", "1"}, {"decode-threads", "1"}}}};
     const auto add = [&](const std::string& more, int ranks, int threads,
                          std::map<std::string, std::string> options) {
-        options["threads"] = cat(threads);
+        options.try_emplace("threads", cat(threads));
         if (gpus == 0) options["device"] = "cpu";
         setups.push_back({setup_name(ranks, threads) + more, ranks, std::move(options)});
     };
@@ -29,15 +29,15 @@ std::vector<Setup> local_setups(int cores, int gpus) {
     for (const int ranks : parts) add("", ranks, std::max(cores / ranks, 1), {{"device", "cpu"}});
     for (const int replicas : parts)
         add(cat(", ", replicas, " replicas"), 1, cores,
-            {{"device", "cpu"}, {"replicas", cat(replicas)}});
+            {{"device", "cpu"}, {"threads", cat(replicas, "x", std::max(cores / replicas, 1))}});
     for (const char* parts_of_batch : {"2", "4"})
         add(cat(", ", parts_of_batch, " micro-batches"), 1, cores,
             {{"device", "cpu"}, {"accumulate", parts_of_batch}});
-    if (cores > 1) add(", pipeline", 2, cores / 2, {{"device", "cpu"}, {"pipeline", "2"}});
+    if (cores > 1) add(", pipeline", 2, cores / 2, {{"device", "cpu"}, {"sync", "pipeline:2"}});
     for (int ranks = 1; ranks <= gpus; ranks *= 2)
         setups.push_back({counted(ranks, "GPU"), ranks, {{"device", "cuda"}}});
     if (gpus > 1)
-        setups.push_back({"2 GPUs, pipeline", 2, {{"device", "cuda"}, {"pipeline", "2"}}});
+        setups.push_back({"2 GPUs, pipeline", 2, {{"device", "cuda"}, {"sync", "pipeline:2"}}});
     return setups;
 }
 
@@ -45,28 +45,27 @@ std::vector<Setup> join_setups(int world) {
     std::vector<Setup> setups = {
         {"ring", 1, {}},
         {"ring, bf16 on the wire", 1, {{"wire", "bf16"}}, false},
-        {"local SGD, 8 steps", 1, {{"sync-every", "8"}}, false},
+        {"local SGD, 8 steps", 1, {{"sync", "average:8"}}, false},
         {"server", 1, {{"sync", "server"}}},
         {"server, asynchronous", 1, {{"sync", "async"}}, false},
-        {cat("pipeline of ", world), 1, {{"pipeline", cat(world)}}},
+        {cat("pipeline of ", world), 1, {{"sync", cat("pipeline:", world)}}},
     };
     if (world > 2 && world % 2 == 0)
-        setups.push_back({cat(world / 2, " pipelines of 2"), 1, {{"pipeline", "2"}}});
+        setups.push_back({cat(world / 2, " pipelines of 2"), 1, {{"sync", "pipeline:2"}}});
     return setups;
 }
 
 bool is_cut_as_asked(const Setup& setup, int64_t share, int bn_group) {
-    for (const char* name : {"accumulate", "replicas"})
-        if (const auto at = setup.options.find(name); at != setup.options.end())
-            if (const int n = std::stoi(at->second);
-                share <= (n - 1) * piece_images(share, n, bn_group))
+    for (const auto& [name, value] : setup.options)
+        if (name == "accumulate" || (name == "threads" && value.find('x') != value.npos))
+            if (const int n = std::stoi(value); share <= (n - 1) * piece_images(share, n, bn_group))
                 return false;
     return true;
 }
 
 bool is_tuned(const std::string& option) {
-    for (const char* name : {"threads", "decode-threads", "device", "accumulate", "replicas",
-                             "pipeline", "wire", "factors", "sync-every", "sync", "shm"})
+    for (const char* name :
+         {"threads", "decode-threads", "device", "accumulate", "wire", "factors", "sync", "shm"})
         if (option == name) return true;
     return false;
 }

@@ -1,6 +1,6 @@
 // cost.h — what a run has cost: money, energy and CO2 of all its machines together.
 //
-//   cost       = Σ over machines  --price-per-hour · hours
+//   cost       = Σ over machines  --price · hours
 //   kwh        = Σ over machines  --watts · hours / 1000; without --watts what RAPL has measured
 //   grams_co2e = --grams-per-kwh of rank 0 · kwh
 //

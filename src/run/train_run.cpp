@@ -243,17 +243,18 @@ void TrainRun::tell_unequal(const Difference& found, int root, int64_t step) {
         "after step ", step, " rank ", join_text(ranks, " and "), " held other weights than rank ",
         root, "; all have those of rank ", root, " now. The first tensor that differed was ",
         found.tensor, ". ",
-        drift_
-            ? "Processors that add in another order differ by roundings; --factors off keeps all "
-              "equal"
-            : "Data was damaged in a memory or on its way; a token (--token-file) protects the "
-              "way");
+        drift_ ? "Processors that add in another order differ by roundings; CONVOY_FACTORS=off "
+                 "keeps all "
+                 "equal"
+               : "Data was damaged in a memory or on its way; a token (--token-file) protects the "
+                 "way");
     run_log_->event(
         "unequal",
         {{"step", step}, {"ranks", found.ranks}, {"root", root}, {"tensor", found.tensor}});
 }
 
-// With --sync-every: after every H steps, all at once. Wherever the weights are about to be used.
+// With --sync average:H: after every H steps, all at once. Wherever the weights are about to be
+// used.
 bool TrainRun::gathers_now() const {
     return (config_.sync_every > 1 && at_.step % config_.sync_every == 0) ||
            at_.step >= total_steps_ || epoch_done() || save_is_due() ||

@@ -131,7 +131,7 @@ class TrainRun {
     void advise();
     std::string split_groups() const;
     std::string memory_text() const;
-    size_t averaged_floats() const;  // with --sync-every
+    size_t averaged_floats() const;  // with --sync average
     std::string server_text() const;
     std::string traffic() const;  // what a rank sends, for people
     std::vector<FactorChoice> factor_choices() const;
@@ -153,7 +153,7 @@ class TrainRun {
     const std::string link_;
     std::shared_ptr<const Source> train_source_, val_source_;  // with decoded images kept
     std::unique_ptr<Backend> backend_;
-    std::vector<std::unique_ptr<Backend>> replica_backends_;  // --replicas
+    std::vector<std::unique_ptr<Backend>> replica_backends_;  // --threads RxT
     size_t state_blocks_ = 0;  // Backend::blocks of weights and optimizer state, which come first
     std::unique_ptr<Model> model_;
     Room room_;                  // of --cache-decoded

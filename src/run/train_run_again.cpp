@@ -10,9 +10,9 @@
 //
 // A rank completes a step only with all sums of it, and sends sums of the next step only then. So
 // ranks differ by one step at most, and a rank that lacks that step takes the state of the root. If
-// no rank has completed the step, all redo it on the same samples. With --sync-every the same holds
-// for averages. Ranks agree with the sums of a step that some leave (SIGTERM) or join, so no step
-// is redone then (part).
+// no rank has completed the step, all redo it on the same samples. With --sync average the same
+// holds for averages. Ranks agree with the sums of a step that some leave (SIGTERM) or join, so no
+// step is redone then (part).
 #include <signal.h>
 
 #include <algorithm>

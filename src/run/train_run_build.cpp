@@ -28,11 +28,11 @@ void TrainRun::make_state(bool head_only) {
 void TrainRun::build() {
     if (config_.replicas > 1 && !backend_->host_visible())
         fail(
-            "--replicas shares the weights in this machine's memory: it needs --device cpu; on "
+            "--threads RxT shares the weights in this machine's memory: it needs --device cpu; on "
             "GPUs start a rank for each");
     if (config_.replicas > 1 && config_.replicas > backend_->threads())
-        fail("--replicas ", config_.replicas, " needs a thread for each, and there are ",
-             backend_->threads(), ": give fewer, or more by --threads");
+        fail("--threads ", get_option(config_, "threads"), ": each of the ", config_.replicas,
+             " replicas needs a thread, and there are ", backend_->threads());
     for (int r = 0; config_.replicas > 1 && r < config_.replicas; ++r) {
         Config own = config_;
         own.threads = backend_->threads() / config_.replicas;
@@ -54,7 +54,7 @@ void TrainRun::build() {
     const int bn_group = model_->has_batch_norm() ? config_.bn_group : 0;
     const int pieces = config_.accumulate * config_.replicas;
     if (pieces > 1 && model_->has_batch_norm() && bn_group == 0)
-        fail("--", config_.accumulate > 1 ? "accumulate" : "replicas",
+        fail("--", config_.accumulate > 1 ? "accumulate" : "threads RxT",
              " needs --bn-group above 0: batch norm takes its statistics over groups, which are "
              "not cut");
     const int piece = piece_images(max_batch, pieces, bn_group);

@@ -111,12 +111,7 @@ void TrainRun::print_settings() const {
         row("shuffle", counted(setup_.data.train->shard_sizes().size(), "shard"),
             " in another order each epoch, then among ", sharing_.window, " images of ",
             setup_.data.train->size());
-    std::string changes = get_option(config_, "augment");
-    for (const char* name :
-         {"flip", "translate", "jitter", "auto-augment", "erase", "mixup", "cutmix"})
-        if (get_option(config_, name) != get_option({}, name))
-            changes += cat(", ", name, " ", get_option(config_, name));
-    row("augment", changes);
+    row("augment", get_option(config_, "augment"));
     row("seed", config_.seed);
     row("output", folder_);
     if (const int asked =
@@ -126,7 +121,7 @@ void TrainRun::print_settings() const {
                     ": they are not cut within groups of batch norm; a smaller --bn-group helps");
     if (const std::string why = why_no_graph(*backend_, world);
         config_.graph == GraphMode::kOn && !why.empty())
-        log_.notice("--graph on: steps run op by op nevertheless, ", why);
+        log_.notice("CONVOY_GRAPH=on: steps run op by op nevertheless, ", why);
 }
 
 // At the start of a run from scratch on the user's own images.
@@ -188,7 +183,8 @@ std::string TrainRun::server_text() const {
     if (S < W) text += fmt::format(", one that serves {:.2f}", mb * (S - 1) / S);
     text += fmt::format(", and each server {:.2f} MB of weights (a ring: {:.2f} MB)",
                         mb * (W - 1) / S, 2 * mb * (W - 1) / W);
-    if (config_.sync == SyncKind::kAsync) text += "; --staleness " + config_.staleness;
+    if (config_.sync == SyncKind::kAsync)
+        text += "; steps a rank may be ahead: " + config_.staleness;
     if (communicator_.min_world() > 0)
         text += "; when a rank is lost the others go back to the last checkpoint or epoch";
     return text;
@@ -200,7 +196,7 @@ std::string TrainRun::traffic() const {
     if (config_.sync != SyncKind::kRing) return server_text();
     if (config_.pipeline > 1)
         return setup_.stages_text +
-               "; a lost rank ends the job: --elastic works without --pipeline";
+               "; a lost rank ends the job: --elastic does not work with pipelines";
     if (config_.sync_every == 1)
         return traffic_text(params, factor_choices(), {setup_.world(), communicator_.around()},
                             bf16);
@@ -213,8 +209,8 @@ std::string TrainRun::traffic() const {
         config_.sync_every, mb / config_.sync_every,
         mb * double(params.grads_size) / double(floats));
     if (config_.outer != OuterKind::kOff)
-        text += fmt::format("; --outer {}, lr {:g}, momentum {:g}", get_option(config_, "outer"),
-                            config_.outer_lr, config_.outer_momentum);
+        text += fmt::format("; DiLoCo, lr {:g}, momentum {:g}", config_.outer_lr,
+                            config_.outer_momentum);
     return text;
 }
 

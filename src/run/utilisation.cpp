@@ -22,7 +22,7 @@ std::string advice_of_network(double own, double waited, double images, double p
     if (part <= 0 || !(here > 1.1 * together)) return "";
     return fmt::format(
         "this machine alone would train about {:.0f} img/s, the job trains {:.0f}: it waits for "
-        "the network {:.0f} % of the time. Try --sync-every 20 --outer nesterov (DiLoCo), a larger "
+        "the network {:.0f} % of the time. Try --sync diloco:20, a larger "
         "--batch, or one machine",
         here, together, 100 * waited / (own + waited));
 }

@@ -21,7 +21,7 @@ struct OptimizerOptions {
     float clip_norm;  // 0: no clipping
     double ema;       // decay of the moving average of weights; 0: no average
     double layer_decay;
-    bool outer;  // --outer: keeps a momentum for the outer optimizer
+    bool outer;  // --sync diloco: keeps a momentum for the outer optimizer
 };
 
 constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
@@ -33,7 +33,7 @@ constexpr const char* kAverageState = "weights";  // in files, the state holds t
 class Optimizer {
  public:
     // Allocates the state, all zeros: one arena for sgd, two for adamw, one more each for --ema and
-    // --outer. The backend and the parameters must outlive the optimizer.
+    // DiLoCo. The backend and the parameters must outlive the optimizer.
     Optimizer(const OptimizerOptions& options, Params& params, Backend& backend);
 
     // The StepState of the step after `steps`, which the host writes to the arena before update().
@@ -66,7 +66,7 @@ class Optimizer {
     std::vector<std::string> state_names() const;
     // In device memory: the weights, then each state arena.
     std::vector<std::span<float>> arenas() const;
-    // The momentum of --outer, which weight_average.h updates, or null; and the other state arenas.
+    // The momentum of DiLoCo, which weight_average.h updates, or null; and the other state arenas.
     float* outer() const { return options_.outer ? state_.back() : nullptr; }
     std::span<float* const> inner() const {
         return {state_.data(), state_.size() - options_.outer};

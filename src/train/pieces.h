@@ -1,5 +1,5 @@
 // pieces.h — a batch that goes through the layers in pieces, one after the other, with one update:
-// `--accumulate N`, and the pieces of `--pipeline` (pipeline.h).
+// `--accumulate N`, and the pieces of `--sync pipeline:S:M` (pipeline.h).
 //
 //   batch     | piece 0 | piece 1 | … | piece N−1 |     activations: those of one piece
 //   step        F0 B0     F1 B1         F(N−1) B(N−1)   gradients: added up by the backward passes

@@ -15,7 +15,6 @@ namespace convoy {
 PipelineOptions::PipelineOptions(const Config& config)
     : stages(config.pipeline),
       pieces(config.micro),
-      gpipe(config.pipeline_order == PipelineOrder::kGpipe),
       recompute(config.recompute),
       bf16_wire(config.wire == WireType::kBf16),
       batch(config.batch),
@@ -57,8 +56,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const ReducerOptions& reducer
     reducer_ = std::make_unique<GradReducer>(model.params(), backend, *group_, summing);
 
     // One more than 1f1b needs, so that the next stage does not wait for the way.
-    held_ = options.gpipe ? cuts_.most()
-                          : std::min(cuts_.most(), size_t(options.stages - stage_ + !is_last()));
+    held_ = std::min(cuts_.most(), size_t(options.stages - stage_ + !is_last()));
     for (size_t i = 0; i < (options.recompute ? 1 : held_); ++i) {
         models_.push_back(model.twin());
         activation_bytes_ += models_.back()->plan(planned_images(), /*training=*/true);

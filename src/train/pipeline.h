@@ -1,5 +1,5 @@
-// pipeline.h — `--pipeline S`: each rank holds one stretch of the layers, a stage; a batch goes
-// through them in pieces, so that all stages work at once.
+// pipeline.h — `--sync pipeline:S:M`: each rank holds one stretch of the layers, a stage; a batch
+// goes through them in pieces, so that all stages work at once.
 //
 //   1f1b, 2 stages, 4 pieces         time ──►
 //   stage 0   F0  F1  B0  F2  B1  F3  B2      B3       F: forward of a piece, B: backward
@@ -9,8 +9,7 @@
 //
 //   ranks    replica 0: stage 0 … S−1, replica 1: stage 0 … S−1, …     rank = replica·S + stage
 //
-// gpipe: all forwards, then all backwards; it holds all pieces at once: Huang et al., "GPipe"
-// (NeurIPS 2019). 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update a step, as
+// The order is 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update a step, as
 // Megatron-LM has it. A stage sends what it makes to its neighbours over direct links
 // (net/links.h). The replicas of a stage sum their gradients on a ring of their own. Weights and
 // optimizer state of other stages are never touched, so they take no memory on a CPU; rank 0 gets
@@ -33,8 +32,8 @@ namespace convoy {
 struct PipelineOptions {
     PipelineOptions(const Config& config);
     std::vector<size_t> cuts = {};  // first layer of each stage (stages.h)
-    int stages, pieces;             // --pipeline (1: none), --micro
-    bool gpipe, recompute, bf16_wire;
+    int stages, pieces;             // S (1: none), M
+    bool recompute, bf16_wire;
     int64_t batch;  // images of a step over all replicas
     int bn_group;
 };
@@ -105,7 +104,7 @@ class Pipeline final : public Sync {
     std::unique_ptr<Communicator> group_;  // the replicas of this stage
     std::unique_ptr<GradReducer> reducer_;
     size_t held_;                                 // pieces between forward and backward
-    std::vector<std::unique_ptr<Model>> models_;  // as many, or one with --recompute
+    std::vector<std::unique_ptr<Model>> models_;  // as many, or one with CONVOY_RECOMPUTE
     size_t last_forward_ = 0;                     // piece
     Crossing x_, y_, dx_, dy_;                    // of this stage
     size_t activation_bytes_ = 0;

@@ -60,8 +60,8 @@ Replicas::Replicas(Model& model, Backend& backend,
         for (size_t r = 1; r < replicas_.size(); ++r) threads_.emplace_back([this, r] { work(r); });
     } catch (const std::system_error& error) {
         stop();
-        fail("--replicas ", replicas_.size(), ": cannot create their threads: ", error.what(),
-             "; use a smaller number");
+        fail("--threads RxT with R = ", replicas_.size(),
+             ": cannot create their threads: ", error.what(), "; use a smaller number");
     }
 }
 

@@ -1,4 +1,4 @@
-// replicas.h — `--replicas K`: K networks in one process train a batch together, each with a share
+// replicas.h — `--threads KxT`: K networks in one process train a batch together, each with a share
 // of the threads. They share the weights, but not gradients and activations.
 //
 //   replica           0               1        …       K−1

@@ -29,7 +29,8 @@ int64_t parse_staleness(const std::string& text) {
     if (text == "none") return std::numeric_limits<int32_t>::max();
     const auto steps = to_number<int32_t>(text);
     if (!steps || *steps < 0)
-        fail("--staleness cannot be '", text, "': it takes a number of steps, 0 or more, or none");
+        fail("--sync async:S:K cannot have K = '", text,
+             "': it takes a number of steps, 0 or more, or none");
     return *steps;
 }
 
@@ -223,7 +224,7 @@ void ServerSync::wait_for_server(std::unique_lock<std::mutex>& lock, const Come&
     communicator_.barrier();  // throws the first cause
 }
 
-// async: the weights after the last push, as new as --staleness allows.
+// async: the weights after the last push, as new as K of async:S:K allows.
 void ServerSync::take_answers() {
     if (!pushed_) return;
     const auto begin = Clock::now();

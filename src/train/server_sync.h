@@ -9,7 +9,7 @@
 // A worker pushes its gradient to each server in pieces, as the backward pass completes them. The
 // server answers with its slice of the weights: in mode `server` when it has summed the pushes of
 // all workers; in mode `async` after each push by itself, once no worker is more than K steps
-// behind (--staleness). Pushes and answers travel over direct links (net/links.h).
+// behind (K of async:S:K). Pushes and answers travel over direct links (net/links.h).
 //
 // A step sends 4·N bytes of gradients per worker, and 4·N·(W−1)/S of weights per server, for N
 // floats and W ranks.
@@ -32,13 +32,13 @@
 
 namespace convoy {
 
-// --staleness: steps, or a number that is never reached for "none". Throws Error.
+// K of --sync async:S:K: steps, or a number that is never reached for "none". Throws Error.
 int64_t parse_staleness(const std::string& text);
 
 struct ServerOptions {
     ServerOptions(const Config& config);
     bool async;         // each push is an update by itself
-    int servers;        // --servers
+    int servers;        // S of --sync server:S
     int64_t staleness;  // steps that a worker may be ahead of the slowest
 };
 

@@ -53,7 +53,8 @@ std::vector<size_t> balanced_cuts(const std::vector<TopLayer>& outline,
     const size_t n = outline.size();
     const auto places = std::ranges::count_if(outline, &TopLayer::may_begin);
     if (places < stages)
-        fail("--pipeline ", stages, ": the model has ", places, " layers that can begin a stage");
+        fail("--sync pipeline:", stages, ": the model has ", places,
+             " layers that can begin a stage");
     // best[s][i]: the longest stage of layers [0, i) cut into s + 1 stages; the last begins at
     // from[s][i].
     std::vector<double> sums(n + 1, 0);
@@ -81,7 +82,8 @@ std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLa
         if (!layer.name.empty()) names.push_back(layer.name);
     std::vector<size_t> cuts = {0};
     for (const std::string& name : convoy::split(split, ',')) {
-        if (name.empty()) fail("--split ", split, ": a name is missing before or after a comma");
+        if (name.empty())
+            fail("CONVOY_SPLIT=", split, ": a name is missing before or after a comma");
         auto last = outline.end();
         for (auto layer = outline.begin(); layer != outline.end(); ++layer)
             if (layer->name == name || layer->name.starts_with(name + ".")) last = layer;
@@ -90,16 +92,18 @@ std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLa
             last = std::ranges::find_if(
                 outline, [&](const TopLayer& layer) { return layer.kind == "conv2d" && !--left; });
         if (last == outline.end())
-            fail("--split ", name, ": the model has no such layer; there are ", join_text(names));
+            fail("CONVOY_SPLIT=", name, ": the model has no such layer; there are ",
+                 join_text(names));
         const auto next =
             std::find_if(last + 1, outline.end(), [](auto& l) { return l.may_begin; });
-        if (next == outline.end()) fail("--split ", name, " leaves no layer for the next stage");
+        if (next == outline.end())
+            fail("CONVOY_SPLIT=", name, " leaves no layer for the next stage");
         cuts.push_back(size_t(next - outline.begin()));
         if (cuts.back() <= cuts[cuts.size() - 2])
-            fail("--split ", split, ": name the layers in the order of the model, each once");
+            fail("CONVOY_SPLIT=", split, ": name the layers in the order of the model, each once");
     }
     if (std::ssize(cuts) != stages)
-        fail("--split ", split, " makes ", cuts.size(), " stages, --pipeline ", stages);
+        fail("CONVOY_SPLIT=", split, " makes ", cuts.size(), " stages, --sync pipeline:", stages);
     return cuts;
 }
 

@@ -25,9 +25,9 @@ std::vector<double> time_layers(const std::string& text, ModelOptions options,
 std::vector<size_t> balanced_cuts(const std::vector<TopLayer>& outline,
                                   const std::vector<double>& seconds, int stages);
 
-// --split: "features.8", "layer2" (all of them) or, where no name is like that, "conv4" (the fourth
-// convolution that is not in a block), by commas: a stage ends with each.
-// Throws Error that names what there is.
+// CONVOY_SPLIT: "features.8", "layer2" (all of them) or, where no name is like that, "conv4" (the
+// fourth convolution that is not in a block), by commas: a stage ends with each. Throws Error that
+// names what there is.
 std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLayer>& outline,
                                int stages);
 
@@ -37,12 +37,12 @@ struct StagePlan {
         text;  // "stages 0 to conv3 (52 %), 1 to fc (48 %) of the time; 4 pieces of 16 images"
     double efficiency;  // of the ranks' compute, with the bubble and the longest stage
     // Of a step, without network: rounds = pieces + stages − 1, each as long as a piece takes the
-    // longest stage (0 with --split) and the widest cut.
+    // longest stage (0 with `split`) and the widest cut.
     int64_t rounds;
     double round_seconds;
     size_t round_bytes;
 };
-// For `replicas` pipelines. split: --split, or "": as balanced_cuts. Throws Error.
+// For `replicas` pipelines. split: CONVOY_SPLIT, or "": as balanced_cuts. Throws Error.
 StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBackend& new_backend,
                       const std::string& split, const PipelineOptions& pipeline, int replicas);
 

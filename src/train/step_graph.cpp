@@ -45,10 +45,9 @@ void StepGraph::give_up(const Error& error) {
     if (!recording_) throw;
     recording_ = false;
     known_.clear();
-    if (mode_ == GraphMode::kOn)
-        fail("--graph on: cannot record a step: ", error.what(), "; use --graph off");
+    if (mode_ == GraphMode::kOn) fail("CONVOY_GRAPH=on: cannot record a step: ", error.what());
     mode_ = GraphMode::kOff;
-    failure_ = cat("--graph auto: cannot record a step: ", error.what());
+    failure_ = cat("CUDA graph: cannot record a step: ", error.what());
 }
 
 }  // namespace convoy

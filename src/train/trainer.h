@@ -54,7 +54,7 @@ class Trainer {
     // finite; then the weights are unchanged. next: copied to the device meanwhile, or null.
     Sums step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr);
 
-    // With --sync-every above 1, each rank trains by itself between two calls of gather().
+    // With --sync average:H, each rank trains by itself between two calls of gather().
     bool local() const { return sync_->is_local(); }
     bool gathers() const { return sync_->gathers(); }
     // In the same step on every rank: makes weights and optimizer state equal. Returns the sums of
@@ -74,7 +74,7 @@ class Trainer {
         track_ = layer_trace_.track = track;
         device_ = device;
     }
-    // The reason why --graph auto stopped recording steps, returned once; else "".
+    // The reason why CONVOY_GRAPH=auto stopped recording steps, returned once; else "".
     std::string take_graph_failure() { return graph_.take_failure(); }
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
 

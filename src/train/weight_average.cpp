@@ -78,7 +78,7 @@ void WeightAverage::average(const Arena& arena, float weight) {
         backend_.axpby(1, scratch, 1, values, n);
 }
 
-// The weights go along d, their mean movement. With --outer, the trained ones go by:
+// The weights go along d, their mean movement. With DiLoCo, the trained ones go by:
 //   v = momentum·v + d; w += lr·(nesterov ? d + momentum·v : v)
 void WeightAverage::move_weights(float* d) {
     float* const w = params_.weights;
@@ -113,7 +113,7 @@ void WeightAverage::gather(Counters& counters) {
         std::memcpy(&steps, bytes.data(), sizeof steps);
         most = std::max(most, steps);
     }
-    // The weights come last: what rewind() does not undo, --outer's momentum, changes with them.
+    // The weights come last: what rewind() does not undo, DiLoCo's momentum, changes with them.
     if (counters[StepCounters::kImages] > 0) {
         const float weight = images_ / counters[StepCounters::kImages];
         for (const Arena& arena : arenas_) average(arena, weight);

@@ -1,4 +1,4 @@
-// weight_average.h — `--sync-every H`: each rank trains H steps on its own, then weights and
+// weight_average.h — `--sync average:H`: each rank trains H steps on its own, then weights and
 // optimizer state become their mean over the ranks, weighted by the images each has trained.
 //
 //   rank 0   step ─ step ─ step ─ step ─┐            ┌─ step ─ …
@@ -8,7 +8,7 @@
 // averaged like the weights: Yu, Jin, Yang (ICML 2019). Not the same training as H = 1. Ranks send
 // the change since the last average, so a bf16 wire rounds the change and not the weights; every
 // rank ends with the same bits. What was then is kept, so that the steps since can be redone.
-// --outer takes the mean movement as a gradient with a momentum of its own (outer.md).
+// --sync diloco takes the mean movement as a gradient with a momentum of its own (outer.md).
 #pragma once
 
 #include "net/communicator.h"
@@ -40,7 +40,7 @@ class WeightAverage final : public Sync {
     void ready(const Param& param) override { alone_.ready(param); }
     bool finish() override { return alone_.finish(); }
     void add(const Counters& counters) override;
-    // Blocks until weights (without --outer) and optimizer state are the mean over the ranks,
+    // Blocks until weights (without DiLoCo) and optimizer state are the mean over the ranks,
     // weighted by the images trained since the last gather(), and steps_done is the largest of the
     // ranks'; counters = the sums of all ranks since the last gather(). Throws the communicator's
     // Error: weights and each optimizer state are then either this rank's own or the mean, not a
