@@ -26,9 +26,9 @@ struct FakeGpu final : CpuBackend {
 
 // The lines of a bench, as fast as it goes.
 template <class... Make>
-std::vector<std::string> rows_of(const Config& config, const Make&... make) {
+std::vector<std::string> rows_of(const Config& config, int batch = 0, const Make&... make) {
     std::FILE* file = std::tmpfile();
-    const int rows = bench_kernels(config, 0, file, make...);
+    const int rows = bench_kernels(config, batch, 0, file, make...);
     std::rewind(file);
     std::string text;
     for (int c; (c = std::fgetc(file)) != EOF;) text += char(c);
@@ -52,7 +52,7 @@ TEST_CASE("bench_kernels on a GPU has cuBLAS do the same products beside it, or 
         return std::make_unique<FakeGpu>(config, &flops);
     };
     for (const char* filter : {"tiny conv2d 64x4x4x64", "tiny linear 64x1"}) {
-        const auto lines = rows_of(json_of("cuda", filter), make);
+        const auto lines = rows_of(json_of("cuda", filter), 0, make);
         REQUIRE(lines.size() == 1);
         const auto row = nlohmann::json::parse(lines[0]);
         CHECK(row["cublas_milliseconds"].get<double>() > 0);
@@ -60,13 +60,13 @@ TEST_CASE("bench_kernels on a GPU has cuBLAS do the same products beside it, or 
               doctest::Approx(flops));
     }
     for (const char* filter : {"tiny conv2d_grad_x 64x4x4", "tiny conv2d_grad_w 64x4x4"}) {
-        const auto lines = rows_of(json_of("cuda", filter), make);
+        const auto lines = rows_of(json_of("cuda", filter), 0, make);
         REQUIRE(lines.size() >= 1);
         CHECK(lines[0].find("percent_of_cublas") != std::string::npos);
     }
     Config config = json_of("cuda", "tiny linear 64x1");
     config.json = false;
-    const auto table = rows_of(config, [&](const Config& with) {
+    const auto table = rows_of(config, 0, [&](const Config& with) {
         if (with.gemm == Gemm::kCublas) fail("cuBLAS cannot be opened: no file");
         return make(with);
     });
@@ -111,6 +111,21 @@ TEST_CASE("bench_kernels prints one object a line for each op of a layer, with r
     CHECK(nlohmann::json::parse(same[0])["layers"] == 2);  // blocks of that shape
     CHECK(grad_x == forward - 1);                          // the first needs no gradient of x
     CHECK(lines.size() == 4 * forward - 1);                // and all are followed by batch norm
+}
+
+TEST_CASE("bench_kernels takes the batch that it is given, and makes no backend without a row") {
+    int made = 0;
+    double flops = 0;
+    const MakeBackend make = [&](const Config& config) {
+        ++made;
+        return std::make_unique<FakeGpu>(config, &flops);
+    };
+    const auto lines = rows_of(json_of("cuda", "resnet18 add 3x7x7x512"), 3, make);
+    REQUIRE(lines.size() == 1);
+    CHECK(nlohmann::json::parse(lines[0])["shapes"] == "3x7x7x512");
+    CHECK(made == 2);  // and one with cuBLAS
+    CHECK(rows_of(json_of("cuda", "no such op"), 0, make).empty());
+    CHECK(made == 2);
 }
 
 }  // namespace convoy

@@ -118,10 +118,19 @@ class RowTimer {
 
 }  // namespace
 
-int bench_kernels(const Config& config, double seconds, std::FILE* out, const MakeBackend& make) {
+int bench_kernels(const Config& config, int batch, double seconds, std::FILE* out,
+                  const MakeBackend& make) {
     int rows = 0;
     Table table(config.json, out);
-    for (const auto& [model, batch] : kTimedModels) {
+    for (const auto& [model, own_batch] : kTimedModels) {
+        const int images = batch ? batch : own_batch;
+        std::map<std::string, int> layers;  // by the row's name
+        const auto count = [&](const std::string& name) {
+            if (name.find(config.filter) != std::string::npos) ++layers[name];
+            return false;
+        };
+        for_each_row(model, images, nullptr, count, {});
+        if (layers.empty()) continue;
         // A backend for each model: its memory is given back in between.
         const auto backend = make(config);
         std::unique_ptr<Backend> cublas;
@@ -133,22 +142,19 @@ int bench_kernels(const Config& config, double seconds, std::FILE* out, const Ma
             } catch (const Error& error) {
                 why_none = error.what();
             }
-        if (!config.json && model == kTimedModels[0].first) {
+        if (!config.json && rows == 0) {
             fmt::print(out, "{}; limit {:.0f} GFLOP/s ({})\n", backend->description(),
                        backend->measure_peak_gflops(),
                        config.precision == Precision::kBf16 ? "products of bf16, from L1"
                                                             : "multiply-adds on registers");
             if (!why_none.empty()) fmt::print(out, "no cuBLAS to compare with: {}\n", why_none);
         }
-        std::map<std::string, int> layers;
-        const auto count = [&](const std::string& name) { return ++layers[name], false; };
-        for_each_row(model, batch, *backend, count, {});
+        RowTimer timer(*backend, cublas.get(), seconds, table);
         std::set<std::string> seen;
         const auto wanted = [&](const std::string& name) {
-            return name.find(config.filter) != std::string::npos && !seen.count(name);
+            return layers.count(name) && !seen.count(name);
         };
-        RowTimer timer(*backend, cublas.get(), seconds, table);
-        for_each_row(model, batch, *backend, wanted, [&](const KernelRow& row) {
+        for_each_row(model, images, backend.get(), wanted, [&](const KernelRow& row) {
             timer.time(row, layers[row.name()]);
             seen.insert(row.name());
             ++rows;

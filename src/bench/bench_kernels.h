@@ -20,11 +20,11 @@ namespace convoy {
 
 using MakeBackend = std::function<std::unique_ptr<Backend>(const Config&)>;
 
-// Prints a line for each different (op, shapes) of tiny, alexnet, vgg16, resnet18 and resnet50 of
-// which "model op shapes" contains config.filter; config.json: an object. Returns how many. About
-// `seconds` a row, at least 3 runs.
+// Prints a line for each different (op, shapes) of seven built-in models of which "model op shapes"
+// contains config.filter; config.json: an object. Returns how many. batch 0: 8 to 64, by the model.
+// About `seconds` per row, at least 3 runs.
 int bench_kernels(
-    const Config& config, double seconds = 0.1, std::FILE* out = stdout,
+    const Config& config, int batch = 0, double seconds = 0.1, std::FILE* out = stdout,
     const MakeBackend& make = [](const Config& config) { return make_backend(config); });
 
 // ---- kernel_rows.cpp: what is timed -------------------------------------------------------------
@@ -44,8 +44,8 @@ using WantedRow = std::function<bool(const std::string& name)>;
 using MeasureRow = std::function<void(const KernelRow&)>;
 
 // Calls `measure` for each wanted op of a built-in model, on batches of random numbers in the
-// backend's memory; a row is good until it returns.
-void for_each_row(const std::string& model, int batch, Backend& backend, const WantedRow& wanted,
+// backend's memory; a row is good until it returns. The backend may be null if nothing is wanted.
+void for_each_row(const std::string& model, int batch, Backend* backend, const WantedRow& wanted,
                   const MeasureRow& measure);
 
 }  // namespace convoy

@@ -19,20 +19,20 @@ constexpr int kClasses = 1000;
 // Hands out buffers of random numbers. All layers use the same ones, one layer after the other.
 class Buffers {
  public:
-    explicit Buffers(Backend& backend) : backend_(backend) {}
+    explicit Buffers(Backend* backend) : backend_(backend) {}
     void reset() { next_ = 0; }
     float* take(size_t floats) {
         if (next_ == blocks_.size()) blocks_.push_back({});
         auto& [data, size] = blocks_[next_++];
         if (size < floats) {
-            data = backend_.alloc(floats), size = floats;
+            data = backend_->alloc(floats), size = floats;
             fill(data, floats);
         }
         return data;
     }
     // An activation, or weights as products read them.
     Tensor take(Shape shape) {
-        const Type type = backend_.activations();
+        const Type type = backend_->activations();
         return {take((shape.elems() * bytes_of(type) + 3) / sizeof(float)), shape, type};
     }
     // The gradient of weights: floats whatever activations are.
@@ -47,12 +47,12 @@ class Buffers {
             const uint32_t half = to_bf16(random.uniform(-1, 1));
             v = std::bit_cast<float>(half << 16 | half);
         }
-        for (size_t at = 0; at < floats; at += values.size())
-            backend_.upload(data + at, values.data(),
-                            std::min(values.size(), floats - at) * sizeof(float));
+        backend_->upload(data, values.data(), values.size() * sizeof(float));
+        for (size_t at = values.size(); at < floats; at *= 2)
+            backend_->copy(data + at, data, std::min(at, floats - at));
     }
 
-    Backend& backend_;
+    Backend* backend_;
     std::vector<std::pair<float*, size_t>> blocks_;
     size_t next_ = 0;
 };
@@ -71,7 +71,7 @@ std::vector<int> groups_of(int N) {
 
 class Walk {
  public:
-    Walk(Backend& backend, std::string model, const WantedRow& wanted, const MeasureRow& measure)
+    Walk(Backend* backend, std::string model, const WantedRow& wanted, const MeasureRow& measure)
         : backend_(backend),
           buffers_(backend),
           model_(std::move(model)),
@@ -98,7 +98,7 @@ class Walk {
         // No -1 in it, which as a float would be a NaN for the rows to come.
         const StepState state{.lr = 1e-4f, .scale = 0.01f, .first_bad = 0};
         auto* step = reinterpret_cast<StepState*>(buffers_.take(sizeof state / sizeof(float)));
-        backend_.upload(step, &state, sizeof state);
+        backend_->upload(step, &state, sizeof state);
         emit("sgd", 20.0 * double(params_),
              [&](Backend& b) { b.sgd(w, g, v, params_, step, 0.9f, 1e-4f, false); });
     }
@@ -166,7 +166,7 @@ class Walk {
         // For cuBLAS a product of matrices of the same size: a row for each pixel of y, with what
         // its window sees. Its time leaves out how such a matrix is made of x, or dx of it.
         const Shape cs{int(ys.elems() / K), 1, 1, int(ws.row_elems())};
-        const bool compared = !backend_.host_visible() && !depthwise;
+        const bool compared = !backend_->host_visible() && !depthwise;
         const Tensor columns = compared ? buffers_.take(cs) : Tensor();
         const Tensor rows = y.as({cs.N, 1, 1, K}), flat = w.as({K, 1, 1, cs.C});
         const Tensor flat_dw = dw.as(flat.shape());
@@ -284,7 +284,7 @@ class Walk {
         return s;
     }
 
-    Backend& backend_;
+    Backend* backend_;
     Buffers buffers_;
     const std::string model_;
     const WantedRow& wanted_;
@@ -295,7 +295,7 @@ class Walk {
 
 }  // namespace
 
-void for_each_row(const std::string& model, int batch, Backend& backend, const WantedRow& wanted,
+void for_each_row(const std::string& model, int batch, Backend* backend, const WantedRow& wanted,
                   const MeasureRow& measure) {
     const ModelText text = parse_model(model_text(model), model);
     Walk walk(backend, model, wanted, measure);

@@ -46,7 +46,8 @@ static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop
 }
 
 static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
-    if (bench_kernels(line.config) == 0)
+    const int batch = line.given.contains("batch") ? int(line.config.batch) : 0;
+    if (bench_kernels(line.config, batch) == 0)
         fail("--filter: no row has '", line.config.filter,
              "' in its name; `trainer bench kernels` shows them all");
     return 0;
@@ -68,10 +69,11 @@ static int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
 const CommandRow kBenchTrainRow = {"bench train", kBenchTrain, "[--model M --batch B --steps K]",
                                    "images per second of training steps, without input pipeline",
                                    command_bench_train};
-const CommandRow kBenchKernelsRow = {
-    "bench kernels", kBenchKernels, "[--filter WORD]",
-    "speed of each operation at the shapes of real layers, beside the machine's limit",
-    command_bench_kernels};
+const CommandRow kBenchKernelsRow = with_options(
+    {"bench kernels", kBenchKernels, "[--filter WORD]",
+     "speed of each operation at the shapes of real layers, beside the machine's limit",
+     command_bench_kernels},
+    {{"batch", nullptr, "8 to 64, by the model"}});
 const CommandRow kBenchAllreduceRow = {
     "bench allreduce", kBenchAllreduce, "--world W [--bytes 1K,1M]",
     "speed of sums among local processes, or across hosts with --coord and --rank",

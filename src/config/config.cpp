@@ -104,8 +104,8 @@ static const Option kOptions[] = {
      "in the first E epochs train the last layer alone, which takes a fraction of the time; then "
      "all, with a fresh optimizer; needs --lr"},
 
-    {"batch", "Training", &C::batch, "B", kSteps | kEval | kBenchData, kJob | kFirst,
-     from(1, 1 << 24), "images in a step, over all ranks"},
+    {"batch", "Training", &C::batch, "B", kSteps | kEval | kBenchData | kBenchKernels,
+     kJob | kFirst, from(1, 1 << 24), "images in a step, over all ranks"},
     {"accumulate", "Training", &C::accumulate, "N", kTrain, kJob, from(1, 1e6),
      "pieces that a rank's part of a batch goes through the network in, one after the other, with "
      "one update: an Nth of the memory for activations"},
