@@ -6,6 +6,7 @@
 //   grid        2 blocks of 256 threads a multiprocessor: 4 warps for each of its schedulers hide
 //               the latency of the instructions, as do the chains.
 //   bytes       none.
+//   numbers     random bits: on zeros a GPU draws less power, and is faster than any op can be.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -17,10 +18,20 @@ namespace {
 
 constexpr int kChains = 8;
 
-// The comparison keeps the compiler from removing the sums.
-__global__ void fma_chains_kernel(int rounds, float a, float b, float* out) {
+// A number in (-1, 1) with random bits, other ones for each thread and each i; read as a pair of
+// bf16, both are such numbers too.
+__device__ __forceinline__ float random_number(int i) {
+    unsigned bits = (threadIdx.x * 64 + i + 1) * 2654435761u;
+    bits = (bits ^ bits >> 15) * 2246822519u;
+    return __uint_as_float(((bits ^ bits >> 13) & 0x807F807Fu) | 0x3F003F00u);
+}
+
+// The comparison keeps the compiler from removing the sums. With a = -1 the numbers never settle:
+// x becomes b - x, and x again.
+__global__ void fma_chains_kernel(int rounds, float a, float* out) {
     float x[kChains];
-    for (int i = 0; i < kChains; ++i) x[i] = float(threadIdx.x + i);
+    const float b = random_number(kChains);
+    for (int i = 0; i < kChains; ++i) x[i] = random_number(i);
     for (int round = 0; round < rounds; ++round)
 #pragma unroll
         for (int i = 0; i < kChains; ++i) x[i] = a * x[i] + b;
@@ -32,14 +43,18 @@ __global__ void fma_chains_kernel(int rounds, float a, float b, float* out) {
 template <bool kBf16>
 __global__ void mma_chains_kernel(int rounds, float* out) {
     float d[kChains][4] = {};
-    const uint32_t a[4] = {}, b[2] = {threadIdx.x, threadIdx.x};
+    uint32_t a[2][4], b[4][2];  // as of a warp's tile: neighbouring instructions differ in one
+    for (int e = 0; e < 8; ++e) {
+        a[e / 4][e % 4] = __float_as_uint(random_number(e));
+        b[e / 2][e % 2] = __float_as_uint(random_number(8 + e));
+    }
     for (int round = 0; round < rounds; ++round)
 #pragma unroll
         for (int i = 0; i < kChains; ++i)
             if constexpr (kBf16)
-                mma_bf16(d[i], a, b);
+                mma_bf16(d[i], a[i / 4], b[i % 4]);
             else
-                mma_tf32(d[i], a, b);
+                mma_tf32(d[i], a[i / 4], b[i % 4]);
     float sum = 0;
     for (int i = 0; i < kChains; ++i) sum += d[i][0];
     if (sum == 0.12345f) *out = sum;
@@ -61,7 +76,7 @@ double CudaBackend::measure_peak_gflops() {
     for (int run = 0; run < 4; ++run) {  // the first one wakes the clocks
         CUDA_CHECK(cudaEventRecord(begin, stream_));
         if (precision_ == Precision::kFp32)
-            fma_chains_kernel<<<blocks, threads, 0, stream_>>>(rounds, 0.999f, 0.1f, out);
+            fma_chains_kernel<<<blocks, threads, 0, stream_>>>(rounds, -1, out);
         else if (precision_ == Precision::kTf32)
             mma_chains_kernel<false><<<blocks, threads, 0, stream_>>>(rounds, out);
         else
