@@ -57,10 +57,10 @@ CUDA ?= $(if $(SAN)$(TSAN)$(CROSS),0,$(if $(GPUS),1,0))
 ifeq ($(CUDA),1)
   ARCH      ?= $(GPUS)
   ARCHS     := $(if $(filter all,$(ARCH)),75 80 90,$(strip $(ARCH)))
-  PTX       := $(or $(lastword $(sort $(ARCHS))),80)
+  PTX       := $(or $(lastword $(sort $(filter-out %a,$(ARCHS)))),80)
   # Warnings about host code come from g++, which compiles the same files for the emulator.
   NVCCFLAGS := -std=c++20 -O3 -lineinfo -I. -MMD -MP --expt-relaxed-constexpr -DFMT_CONSTEVAL= \
-               -DFMT_USE_CONSTEXPR=1 -DCONVOY_ARCH='"$(or $(ARCHS),$(PTX))"' \
+               -DFMT_USE_CONSTEXPR=1 -DCONVOY_ARCH='"$(or $(ARCHS),$(PTX))"' -DCONVOY_MACHINE_CODE='"$(ARCHS)"' \
                $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) \
                -gencode arch=compute_$(PTX),code=compute_$(PTX) \
                $(if $(shell nvcc --help | grep compress-mode),--compress-mode=size)
@@ -115,13 +115,13 @@ ifdef TSAN
   TESTS ?= ring host_sum link links join faults health strangers loader remote cpu_backend grad_reducer \
            trainer program
 endif
-TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(wildcard tests/*.cpp))
+TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(filter-out %/kit_main.cpp,$(wildcard tests/*.cpp)))
 # Units of tests by the first letter of their subjects: [ab] holds tests/test_augment.cpp and so on.
 TEST_UNITS := t p s m ef r ab c l gh ijk no d uvwxyz
 TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_UNIT)) \
-            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o) \
-            $(if $(filter 1,$(CUDA)),$(GPU)/tests/mma_kernels.cu.o $(GPU)/tools/gemm_ladder.cu.o)
+            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(filter-out %probe_kernels.cu,$(wildcard tests/*.cu))) $(SIMT)/tools/gemm_ladder.cu.o) \
+            $(if $(filter 1,$(CUDA)),$(addprefix $(GPU)/,tests/mma_kernels.cu.o tests/probe_kernels.cu.o tools/gemm_ladder.cu.o))
 LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
               $(if $(filter 1,$(CUDA)),$(GPU)/tools/gemm_ladder.cu.o)
 
@@ -191,21 +191,27 @@ arm64:
 	$(MAKE) MACHINE=aarch64 static build/release-aarch64/static/run_tests
 	CONVOY_TEST_DEVICE=cpu qemu-aarch64-static build/release-aarch64/static/run_tests \
 	  -tce='program*,health: the command*,*in bf16*,trace: copies beside*' -sfe='$(subst $() ,$(comma),$(NOT_ON_ARM64:%=*test_%.cpp))'
-# The GPU kit: what tools/gpu_check.sh needs on a machine that has a GPU, its driver and glibc only.
-KIT := $(addprefix $(STATIC)/,trainer run_tests gemm_ladder)
-$(STATIC)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ)
-$(STATIC)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ)
-$(STATIC)/run_tests $(STATIC)/gemm_ladder: $(STATIC_LIBS)/libs
-	@mkdir -p $(@D); echo "LINK $(@:$(BUILD)/%=%)"
+# The GPU kit: all that tools/gpu_check.sh needs on a machine that has a GPU, its driver and glibc. CUDA=0 makes one
+# for its emulator alone.
+KIT_MAINS := $(addprefix $(STATIC)/main/,trainer run_tests gemm_ladder)
+$(STATIC)/main/trainer.o: $(MAIN_OBJ)
+$(STATIC)/main/run_tests.o: $(BUILD)/tests/main.cpp.o
+$(STATIC)/main/gemm_ladder.o: $(BUILD)/tools/gemm_ladder_main.cpp.o
+$(STATIC)/main/%.o:
+	@mkdir -p $(@D)
+	objcopy --redefine-sym main=$*_main $< $@
+$(STATIC)/kit: $(KIT_MAINS:=.o) $(BUILD)/tests/kit_main.cpp.o $(filter-out %/tests/main.cpp.o,$(TEST_OBJ)) $(LIB_CPP) \
+               $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(SIMT_OBJ) $(STATIC_LIBS)/libs
+	@echo "LINK $(@:$(BUILD)/%=%)"
 	$(Q)$(STATIC_LINK)
 gpu-kit:
 	@command -v nvcc >/dev/null || { echo "gpu-kit: there is no nvcc; it comes with the CUDA toolkit" >&2; exit 1; }
-	$(MAKE) CUDA=1 ARCH='$(or $(strip $(ARCH)),90)' build/gpu-kit
-build/gpu-kit: $(KIT) FORCE
-	@mkdir -p $@
-	cp $(KIT) tools/gpu_check.sh tools/compare $@
-	nvcc --version | sed -nE 's/.*release ([0-9.]+).*/\1/p' >$@/cuda_release
-	@du -sh $@
+	$(MAKE) CUDA=1 ARCH='$(or $(strip $(ARCH)),80 90a)' build/gpu-kit
+build/gpu-kit: $(STATIC)/kit FORCE
+	@rm -rf $@ && mkdir -p $@
+	cp $< tools/gpu_check.sh tools/compare $@
+	nvcc --version 2>/dev/null | sed -nE 's/.*release ([0-9.]+).*/\1, compute capabilities $(ARCHS)/p' >$@/cuda_release
+	@du -sm $@; test "$$(du -sm $@ | cut -f1)" -le 56 || { echo "gpu-kit: it may have 56 MiB" >&2; exit 1; }
 $(STATIC_LIBS)/libs: tools/static_libs
 	tools/static_libs $(@D) $(MACHINE)
 

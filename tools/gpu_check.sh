@@ -1,71 +1,65 @@
 #!/bin/bash
-# Runs everything that needs a GPU, most valuable first: are results right, then how fast.
-#   tools/gpu_check.sh [PART...]     without PART all, in at most 9 minutes
-#     a  the tests of the CUDA kernels on the GPU; of each that fails, by how much
-#     b  compute-sanitizer (memcheck, racecheck, synccheck) on small tests, where it is installed
-#     c  tiny trained as on the CPU: fp32, tf32, bf16, --graph on and off
-#     d  bench kernels, in percent of the GPU's limits and of cuBLAS
-#     e  bench train of four models in bf16; beside PyTorch where python3 has it with CUDA
-#     f  the ladder of products
-# A part that fails or takes too long does not stop the next one. Results are written line by line:
-#   $OUT/report.md (one table)   $OUT/results.jsonl (the same)   $OUT/log.txt (what programs said)
-# Needs bash, coreutils and the kit (`make gpu-kit`). Exit status 1: something failed.
-# Environment: OUT (gpu-results beside this script), DEVICE (cuda:0), TOTAL (540 seconds for six
-# parts), TESTS ("loss pool": of part a only test_loss.cpp and test_pool.cpp), PYTHON, SANITIZER.
-# DEVICE=simt TRAINER=./trainer-simt tries the script on the emulator, with small sizes.
-# Tried: with DEVICE=simt. Not tried: on a GPU, with compute-sanitizer, with PyTorch on a GPU.
+# Checks and measures the CUDA kernels on a machine with a GPU, in two commands:
+#   gpu_check.sh correct   at most 400 s: are results right, and how fast are whole training steps
+#   gpu_check.sh speed     at most 300 s: which operations take the time, and what bounds them
+# Each command prints one table last, and keeps it as report.md in $OUT, with log.txt (the output of
+# all programs) and at most six other files. No file has more than 16 MiB.
+# A part that fails or takes too long does not stop the next one; only the smoke test does. Tools
+# that are not installed are listed as absent. Exit status 1: something failed.
+# Needs bash, coreutils and the kit (`make gpu-kit`). Environment:
+#   OUT      folder for results (gpu-correct or gpu-speed beside this script)
+#   DEVICE   cuda:0; simt tries the script on the emulator, with small sizes
+#   LIMIT    seconds (400 or 300)    TESTS   "loss pool": of all test files only these
+#   PEERS    file in which `correct` leaves PyTorch's times for `speed` (/tmp/convoy-peers.jsonl)
+#   PYTHON   python3, if it has PyTorch
+# Tried on the emulator, with mocks of the device's tools. Not tried on a GPU.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
-: "${DEVICE:=cuda:0}" "${OUT:=$here/gpu-results}" "${TOTAL:=540}" "${TESTS:=}" "${PYTHON:=python3}"
-: "${TRAINER:=$here/trainer}" "${RUN_TESTS:=$here/run_tests}" "${LADDER:=$here/gemm_ladder}"
-: "${COMPARE:=$here/compare}" "${SANITIZER:=}" "${LD_LIBRARY_PATH:=}"
-declare -A share=([a]=115 [b]=75 [c]=45 [d]=105 [e]=170 [f]=30)  # seconds of 540
-[ $# -gt 0 ] || set -- a b c d e f
-for part; do
-    [ -n "${share[$part]:-}" ] || { echo "gpu_check: no part '$part': a b c d e f" >&2; exit 2; }
-done
-emulator=$([ "$DEVICE" != simt ] || echo yes)
+command=${1:-}
+case $command in
+    correct) limit=${LIMIT:-400} ;; speed) limit=${LIMIT:-300} ;;
+    *) echo "usage: gpu_check.sh correct|speed" >&2 && exit 2 ;;
+esac
+: "${DEVICE:=cuda:0}" "${OUT:=$here/gpu-$command}" "${TESTS:=}" "${KIT:=$here/kit}"
+: "${PYTHON:=python3}" "${PEERS:=${TMPDIR:-/tmp}/convoy-peers.jsonl}" "${LD_LIBRARY_PATH:=}"
+emulator=$([ "$DEVICE" != simt ] || echo 1)
 mkdir -p "$OUT" && work=$(mktemp -d) || exit
-trap 'rm -rf "$work"' EXIT
-report=$OUT/report.md results=$OUT/results.jsonl log=$OUT/log.txt
-true >"$log" && true >"$results" || exit
+warming=""
+trap 'kill $warming 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+report=$OUT/report.md log=$OUT/log.txt
+true >"$report" && true >"$log" || exit
 passed=0 failed=0 absent=0 row_begin=0
 
-# value OBJECT FIELD [DIGITS]: a text of a JSON object, or a number with so many digits; or 0.
+# value OBJECT FIELD [DIGITS]: a text of a JSON object, or a number with so many digits; else 0.
 value() {
     local pattern="\"$2\": ?(\"[^\"]*\"|[0-9.e+-]+)" found=0
     [[ $1 =~ $pattern ]] && found=${BASH_REMATCH[1]//\"/}
     if [ $# -lt 3 ]; then echo "$found"; else printf '%.*f' "$3" "$found"; fi
 }
-quoted() {
-    local text=${1//\\/\\\\}
-    text=${text//\"/\\\"}
-    echo "\"${text//[$'\001'-$'\037']/ }\""
-}
-# row CHECK VERDICT FIGURES [OBJECT]: a line of the table; OBJECT is kept in results.jsonl.
+# row CHECK VERDICT FIGURES: a line of the table.
 row() {
     local seconds=$((SECONDS - row_begin))
     row_begin=$SECONDS
     case $2 in
         passed | measured) ((++passed)) ;; absent) ((++absent)) ;; *) ((++failed)) ;;
     esac
-    echo "| $part | ${1//|//} | $2 | ${3//|//} | $seconds |" | tee -a "$report"
-    printf '{"part":"%s","check":%s,"verdict":"%s","figures":%s,"seconds":%d%s}\n' "$part" \
-        "$(quoted "$1")" "$2" "$(quoted "$3")" "$seconds" "${4:+,\"row\":$4}" >>"$results"
+    echo "$SECONDS s: $1: $2" >&2
+    echo "| ${1//|//} | $2 | ${3//|//} | $seconds |" >>"$report"
 }
-# run SECONDS COMMAND...: no longer than that, nor than the part may. What it says goes to
-# $work/said and to the log; `why` is how it ended, empty where it succeeded.
+# run SECONDS COMMAND...: ends the command after so many seconds, and at the end of the limit. Its
+# output goes to $work/said and to the log; `why` is how it ended, empty where it succeeded.
 run() {
-    local limit=$1 left=$((part_end - SECONDS)) status=0
+    local most=$(($1 * (emulator ? 20 : 1))) left=$((limit - 5 - SECONDS)) status=0
     shift
-    [ "$limit" -le "$left" ] || limit=$left
+    [ "$most" -le "$left" ] || most=$left
     : >"$work/said"
     why="no time was left for it"
-    if [ "$limit" -gt 0 ]; then
-        { timeout -k 2 "$limit" "$@" >"$work/said" 2>&1 </dev/null || status=$?; } 2>/dev/null
+    if [ "$most" -gt 0 ]; then
+        { timeout -k 2 "$most" "$@" >"$work/said" 2>&1 </dev/null || status=$?; } 2>/dev/null
         case $status in
-            0) why="" ;; 124 | 137) why="stopped after $limit s" ;; *) why="exit status $status" ;;
+            0) why="" ;; 124 | 137) why="stopped after $most s" ;; *) why="exit status $status" ;;
         esac
         [ $status -le 128 ] || [ $status -eq 137 ] || why="ended by signal $((status - 128))"
     fi
@@ -80,7 +74,7 @@ line_with() {
     done <"$work/said"
     return 1
 }
-# How the last program ended, and the most telling line of what it said.
+# How the last program ended, and the most telling line of its output.
 reason() {
     local pattern line=
     for pattern in 'off by more than' exception '^ *values:' '^error: ' FATAL simt: '[^ ]'; do
@@ -88,204 +82,256 @@ reason() {
     done
     [ "$pattern" != '[^ ]' ] || line=$(tail -n 1 "$work/said")
     read -r line <<<"$line"
-    echo "${why:-succeeded}${line:+: $line}"
+    echo "${why:-succeeded}${line:+: ${line:0:300}}"
+}
+# tool NAME: sets `found` to the program, or writes that it is absent.
+tool() {
+    found=$(PATH=$PATH:/usr/local/cuda/bin:$(echo /opt/nvidia/nsight-compute/*) command -v "$1") ||
+        { row "$1" absent "not in PATH and not in the CUDA toolkit" && return 1; }
 }
 
-# The tests of one file, or of one name in it. A comma would separate two names.
-run_tests() {
-    CONVOY_TEST_DEVICE=$DEVICE run "$1" "$RUN_TESTS" -nc -ts=device "-sf=*test_$2.cpp" \
-        "-tc=${3//,/?}" && [[ $(line_with '^.doctest. test cases:') =~ ([0-9]+)\ passed ]] &&
-        cases=${BASH_REMATCH[1]} && [ "$cases" -gt 0 ]
-}
-part_a() {
-    local line file name files=" " bad="" names pattern='filename="[^"]*test_([a-z0-9_]+)\.cpp"'
-    run 20 "$RUN_TESTS" -ts=device -ltc -r=xml
+# ---- correct ---------------------------------------------------------------------------------
+
+# Each file in a process of its own: after a wild access the GPU serves a process no more.
+device_tests() {
+    local line name files=" " done=0 all=0 pattern='filename="[^"]*test_([a-z0-9_]+)\.cpp"'
+    run 20 "$KIT" run_tests -ts=device -ltc -r=xml
     while IFS= read -r line; do
         [[ $line =~ $pattern ]] && name=${BASH_REMATCH[1]} || continue
         [[ -n $TESTS && " $TESTS " != *" $name "* || $files == *" $name "* ]] || files+="$name "
     done <"$work/said"
-    [ "$files" != " " ] || row "list of tests" FAILED "none is in the suite: $(reason)"
-    for file in $files; do
-        run_tests 30 "$file" '*' && row "test_$file" passed "cases: $cases" && continue
-        row "test_$file" FAILED "$(reason)"
-        bad+=" $file"
+    for name in $files; do
+        run 60 "$KIT" run_tests -nc -ts=device "-sf=*test_$name.cpp" &&
+            [[ $(line_with '^.doctest. test cases:') =~ ([1-9][0-9]*)\ passed ]] &&
+            ((done += 1, all += BASH_REMATCH[1])) && continue
+        row "test_$name" FAILED "$(reason), in$(line_with 'TEST CASE' | cut -d: -f2-)"
     done
-    # Each case in a process of its own: after a wild access the GPU serves a process no more.
-    for file in $bad; do
-        run 20 "$RUN_TESTS" -nc -ts=device -ltc "-sf=*test_$file.cpp"
-        mapfile -t names <"$work/said"
-        for name in "${names[@]}"; do
-            [[ $name == '[doctest]'* || $name == ===* ]] || run_tests 15 "$file" "$name" ||
-                row "test_$file: $name" FAILED "$(reason)"
-        done
-    done
+    [ $done -gt 0 ] && row "device tests" passed "cases: $all, of $done files" ||
+        row "device tests" FAILED "no file passed: $(reason)"
 }
 
-part_b() {
-    local tool at found="" files='*test_loss.cpp,*test_pool.cpp,*test_mma.cpp'
-    [ -n "$emulator" ] || files+=',*test_moments.cpp,*test_tensor_cores.cpp,*test_linear.cpp'
-    for at in /opt/cuda*/bin/ /usr/local/cuda*/bin/ "$here/"; do
-        [ ! -x "${at}compute-sanitizer" ] || found=${at}compute-sanitizer
-    done
-    found=${SANITIZER:-$(command -v compute-sanitizer || echo "$found")}
-    [ -n "$found" ] || { row compute-sanitizer absent "not found in PATH or the toolkit"; return; }
-    for tool in memcheck racecheck synccheck; do
-        # The tests of cp.async read copies before they have arrived, which is a race on purpose.
-        CONVOY_TEST_DEVICE=$DEVICE run 40 "$found" --tool $tool --error-exitcode 9 \
-            --print-limit 5 "$RUN_TESTS" -nc -ts=device "-sf=$files" '-tce=cp.async*'
-        at=$(line_with 'SUMMARY')
-        [ -n "$why" ] || { row $tool passed "${at##*= }"; continue; }
-        row $tool FAILED "$why${at:+: ${at##*= }}: $(line_with '===.*(Invalid|hazard|rror|iverge)')"
-    done
-}
-
-# train OPTION...: ten steps of tiny; `losses` are theirs, in millionths.
+# train PRECISION: sets `first` and `last` to the mean of the first and of the last five losses, in
+# thousandths.
 train() {
-    local line loss sizes=(--batch 32 --generated 352)
-    [ -z "$emulator" ] || sizes=(--size 16 --batch 8 --generated 32)
-    rm -rf "$work/run" && losses=()
-    run 30 "$TRAINER" --model tiny "${sizes[@]}" --epochs 1 --log-every 1 --save-every 0 \
-        --out "$work/run" "$@" || return
+    local line loss losses=() sizes=(resnet18 --batch 256 --generated 2560 --steps 60)
+    [ -z "$emulator" ] || sizes=(tiny --size 16 --batch 16 --generated 96 --steps 20)
+    rm -rf "$work/run"
+    run 60 "$KIT" trainer --model "${sizes[@]}" --epochs 100 --log-every 1 --save-every 0 \
+        --device "$DEVICE" --precision "$1" --out "$work/run" || return
     while IFS= read -r line; do
-        [[ $line == *'"event":"step"'* ]] && loss=$(value "$line" loss 6) || continue
+        [[ $line == *'"event":"step"'* ]] && loss=$(value "$line" loss 3) || continue
         losses+=($((10#${loss/./})))
     done <"$work/run/log.jsonl"
+    [ ${#losses[@]} -ge 10 ] || { why="${#losses[@]} losses" && return 1; }
+    first=$(((losses[0] + losses[1] + losses[2] + losses[3] + losses[4]) / 5))
+    last=$(((losses[-1] + losses[-2] + losses[-3] + losses[-4] + losses[-5]) / 5))
 }
-# compare CHECK ALLOWED LOSS...: `losses` with those, at most so many millionths apart.
-compare() {
-    local i a=0 b=0 most=0 verdict=FAILED check=$1 allowed=$2 want=("${@:3}")
-    for i in "${!want[@]}"; do
-        a=${losses[i]:-0} b=${want[i]}
-        most=$((a - b > most ? a - b : b - a > most ? b - a : most))
-    done
-    [ "$most" -gt "$allowed" ] || [ ${#want[@]} -ne ${#losses[@]} ] || [ ${#want[@]} -eq 0 ] ||
+# Both losses must fall by a fifth, and end within a fifth of where they began from each other.
+losses() {
+    local begin end verdict=FAILED
+    train fp32 || { row "training in fp32" FAILED "$(reason)"; return; }
+    begin=$first end=$last
+    train bf16 || { row "training in bf16" FAILED "$(reason)"; return; }
+    ((end * 5 <= begin * 4 && last * 5 <= first * 4 && (end - last) ** 2 * 25 <= begin ** 2)) &&
         verdict=passed
-    row "$check" $verdict "${#losses[@]} losses of ${#want[@]}; $(printf \
-        'last %.6f, want %.6f; largest difference %.6f, allowed %.6f' \
-        "${a}e-6" "${b}e-6" "${most}e-6" "${allowed}e-6")"
-}
-# as_cpu CHECK ALLOWED OPTION...
-as_cpu() {
-    train --device "$DEVICE" "${@:3}" || { row "$1" FAILED "$(reason)"; return; }
-    compare "$1, as the CPU" "$2" "${cpu[@]}"
-}
-part_c() {
-    local precision allowed cpu off
-    train --device cpu || { row "tiny on the CPU" FAILED "$(reason)"; return; }
-    cpu=("${losses[@]}")
-    # fp32: sums in another order, grown by the steps. tf32 and bf16 round what is multiplied to
-    # 2^-11 and 2^-8 of its size, a dozen times in a row (tests/test_mixed.cpp). The emulator was
-    # off by 0.000001, 0.005 and 0.005 in ten steps of 16 images 16x16.
-    for precision in fp32:100 tf32:20000 bf16:50000; do
-        allowed=${precision#*:} precision=${precision%:*}
-        as_cpu "tiny in $precision, --graph off" "$allowed" --precision $precision --graph off
-        off=("${losses[@]}")
-        as_cpu "tiny in $precision, --graph on" "$allowed" --precision $precision --graph on
-        compare "tiny in $precision, --graph on as off" 0 "${off[@]}"
-    done
+    row "losses fall together" $verdict "$(printf 'fp32 from %.3f to %.3f, bf16 from %.3f to %.3f' \
+        ${begin}e-3 ${end}e-3 ${first}e-3 ${last}e-3)"
 }
 
-part_d() {
-    local what precision count verdict line beside sets=("bf16:vgg16 conv2d" "bf16:alexnet linear"
-        "bf16:resnet50 conv2d " "bf16:resnet50 batch_norm" "bf16:resnet50 conv2d_grad"
-        "bf16:vgg16 sgd" "bf16:resnet50 re" "tf32:vgg16 conv2d" "fp32:vgg16 conv2d")
-    [ -z "$emulator" ] || sets=("fp32:tiny softmax")
-    for what in "${sets[@]}"; do
-        precision=${what%%:*} count=0 verdict=FAILED
-        run 20 "$TRAINER" bench kernels --device "$DEVICE" --precision "$precision" \
-            --filter "${what#*:}" --json
-        while IFS= read -r line; do
-            [[ $line == "{"* ]] && count=$((count + 1)) || continue
-            beside=$(value "$line" percent_of_cublas 0)
-            [ "$beside" != 0 ] && beside=", $beside % of cuBLAS" || beside=
-            row "$precision $(value "$line" model) $(value "$line" op) $(value "$line" shapes)" \
-                measured "$(value "$line" milliseconds 4) ms, $(value "$line" rate 0)\
- $(value "$line" unit), $(value "$line" percent 0) % of limit$beside" "$line"
-        done <"$work/said"
-        # Rows that were timed count, also where there was no time for all of them.
-        [[ $count -eq 0 || $why != stopped* ]] || verdict=measured
-        [ -z "$why" ] || row "bench kernels, $what" $verdict "$count rows, then $(reason)"
-    done
-}
-
-part_e() {
-    local what form line sets=(resnet50:256 vgg16:256 alexnet:1024 resnet18:512) sizes=(--steps 20)
-    [ -z "$emulator" ] || sets=(tiny:2) sizes=(--size 16 --steps 1)
-    for what in "${sets[@]}"; do
-        run 40 "$TRAINER" bench train --device "$DEVICE" --precision bf16 --model "${what%:*}" \
-            --batch "${what#*:}" "${sizes[@]}" --json
-        line=$(line_with '^[{]') || { row "train $what bf16" FAILED "$(reason)"; continue; }
-        row "train $what bf16" measured "$(value "$line" images_per_second 1) img/s,\
- $(value "$line" percent_of_peak 0) % of peak, $(value "$line" device_memory_mb 0) MB" "$line"
-    done
-    run 60 "$PYTHON" -c 'import torch, torchvision; assert torch.cuda.is_available(), "no GPU"' ||
-        { row PyTorch absent "$(reason)"; return; }
-    for form in channels_last compiled; do  # the one that needs a compiler last
-        for what in "${sets[@]}"; do
-            run 80 "$PYTHON" "$COMPARE" train --trainer "$TRAINER" --device cuda --form $form --json \
-                --precision bf16 --model "${what%:*}" --batch "${what#*:}" --steps 20 --rounds 1
-            line=$(line_with '^[{]') ||
-                { row "train $what bf16, PyTorch $form" FAILED "$(reason)"; continue; }
-            row "train $what bf16, PyTorch $form" measured "Convoy $(value \
-                "${line#*\"convoy\":}" images_per_second 1) img/s, PyTorch $(value \
-                "${line##*\"$form\":}" images_per_second 1) img/s" "$line"
-        done
-    done
-}
-
-part_f() {
-    local line name rung='^(.{14}) (fp32|tf32|bf16) +([^ ]+) +([^ ]+) +([^ ]+)$'
-    run 60 "$LADDER" ${emulator:+64}
-    while IFS= read -r line; do
-        [[ $line =~ $rung ]] || continue
-        read -r name <<<"${BASH_REMATCH[1]}"
-        row "ladder: ${BASH_REMATCH[2]} $name" measured \
-            "${BASH_REMATCH[3]} TFLOP/s, ${BASH_REMATCH[4]} % of cuBLAS or of the best, worst error\
- ${BASH_REMATCH[5]}"
+# bf16 against fp32 at the sizes of real layers (tests/test_real_sizes.cpp).
+real_sizes() {
+    local line count=0 worst=0 where="" sizes="resnet50:256 vgg16:256"
+    [ -z "$emulator" ] || sizes=tiny:2
+    CONVOY_TEST_SIZES=$sizes run 90 "$KIT" run_tests -nc '-tc=real sizes*'
+    while read -r line; do
+        [[ $line =~ ^real:\ (.*)\ off\ by\ ([0-9]+)e-6$ ]] || continue
+        ((++count, BASH_REMATCH[2] > worst)) && worst=${BASH_REMATCH[2]} where=${BASH_REMATCH[1]}
     done <"$work/said"
-    if [ -z "$emulator" ] && line_with '^no GPU' >/dev/null; then why="not run on a GPU"; fi
-    [ -z "$why" ] || row "ladder" FAILED "$(reason)"
+    [ -z "$why" ] && [ $count -gt 0 ] && row "real sizes" passed "$count ops; worst ${worst}e-6: $where" ||
+        row "real sizes" FAILED "$count ops, then $(reason)"
 }
 
-# Major versions of the driver by the release notes of the CUDA toolkit: the same for all of 13.x.
-driver() {
-    local text="" version="" release=unknown needed=""
-    [ ! -r "$here/cuda_release" ] || release=$(<"$here/cuda_release")
-    case $release in 13.*) needed=580 ;; 12.*) needed=525 ;; 11.*) needed=450 ;; esac
-    [ ! -r /proc/driver/nvidia/version ] || text=$(</proc/driver/nvidia/version)
-    [[ $text =~ Module[^.]*\ ([0-9]+\.[0-9.]+) ]] && version=${BASH_REMATCH[1]} || version=$(
-        timeout 10 nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null)
-    if [ -n "$emulator" ]; then
-        echo "No GPU is used: DEVICE=simt is the emulator, whose speed means nothing."
-    elif [ -z "$version" ]; then
-        echo "There is no NVIDIA driver (no /proc/driver/nvidia/version, no nvidia-smi), so no GPU."
-    elif [ "${version%%.*}" -ge "${needed:-0}" ]; then
-        echo "The driver is $version; CUDA $release needs ${needed:-an unknown version}: it fits."
-    else
-        echo "The driver is $version, CUDA $release needs $needed: NOTHING HERE CAN USE THE GPU." \
-            "kernels/cuda/README.md says what to do about an older driver."
-    fi
+# Convoy alone, then PyTorch alone.
+end_to_end() {
+    local what line form speed ours models=(resnet50:256 vgg16:256 resnet18:512 alexnet:1024)
+    local -A convoy=()
+    local sizes=(--steps 20)
+    [ -z "$emulator" ] || models=(tiny:2) sizes=(--size 16 --steps 1)
+    # Nothing else may use the GPU from here on.
+    while kill -0 "$warming" 2>/dev/null && [ $SECONDS -lt $((limit - 170)) ]; do sleep 1; done
+    kill "$warming" 2>/dev/null
+    warming=""
+    for what in "${models[@]}"; do
+        run 30 "$KIT" trainer bench train --device "$DEVICE" --precision bf16 --graph on \
+            --model "${what%:*}" --batch "${what#*:}" "${sizes[@]}" --json
+        line=$(line_with '^[{]') || { row "train $what" FAILED "$(reason)"; continue; }
+        convoy[$what]=$(value "$line" images_per_second 0)
+        row "train $what" measured "${convoy[$what]} img/s, $(value "$line" percent_of_peak 0) % of\
+ peak, $(value "$line" device_memory_mb 0) MB"
+    done
+    run 999 env LD_LIBRARY_PATH="$library_path" "$PYTHON" "$here/compare" gpu --models "${models[*]}"
+    cp "$work/said" "$OUT/peers.jsonl" && cp "$work/said" "$PEERS"
+    while IFS= read -r line; do
+        form=$(value "$line" form) what=$(value "$line" model):$(value "$line" batch)
+        [[ $line == '{'* && $form != 0 ]] || continue
+        speed=$(value "$line" images_per_second 0) ours=${convoy[$what]:-0}
+        row "train $what, PyTorch $form" measured \
+            "$speed img/s; Convoy: $((speed > 0 ? 100 * ours / speed : 0)) % of it"
+    done <"$PEERS"
+    [ -n "$why" ] || return
+    line_with 'No such file|ModuleNotFoundError|finds no GPU' >/dev/null && form=absent || form=FAILED
+    row PyTorch $form "$(reason)"
 }
-{
-    driver
-    timeout 10 nvidia-smi --query-gpu=name,compute_cap,memory.total --format=csv 2>/dev/null
-    timeout 10 "$TRAINER" --version
-    printf '\n| part | check | verdict | figures | s |\n| --- | --- | --- | --- | --- |\n'
-} 2>&1 | tee "$report"
+
+correct() {
+    # torch.compile takes minutes: end_to_end() finds what it made on the disk.
+    "$PYTHON" "$here/compare" gpu --warm >"$work/warm" 2>&1 </dev/null &
+    warming=$!
+    run 15 "$KIT" run_tests -nc -ts=device \
+        '-sf=*test_pool.cpp,*test_mma.cpp' || { row "smoke test" FAILED "$(reason)" && return; }
+    row "smoke test" passed "$(line_with '^.doctest. test cases:')"
+    device_tests
+    losses
+    real_sizes
+    CONVOY_PROBES=$OUT/probes.txt run 20 "$KIT" run_tests -nc \
+        '-tc=probes*' || row "probes of 9.0" FAILED "$(reason); see probes.txt"
+    end_to_end
+}
+
+# ---- speed -----------------------------------------------------------------------------------
+
+bench() { # SECONDS PRECISION FILTER [OPTION...]
+    run "$1" "$KIT" trainer bench kernels --device "$DEVICE" --precision "$2" --filter "$3" "${@:4}"
+}
+ceilings() {
+    local precision line name speed part error
+    for precision in fp32 tf32 bf16; do
+        bench 20 $precision "tiny softmax"
+        line=$(line_with 'limit [0-9]+') && row "multiply-adds in $precision" measured "${line##*; }" ||
+            row "multiply-adds in $precision" FAILED "$(reason)"
+    done
+    run 40 "$KIT" gemm_ladder ${emulator:+64} || row ladder FAILED "$(reason)"
+    while read -r name precision speed part error; do
+        [ "$name" != production ] || row "product in $precision" measured \
+            "$speed TFLOP/s, $part % of cuBLAS (without it: of the best), worst error $error"
+    done <"$work/said"
+}
+
+# Each operation of two models; `largest`: lines "µs of all layers, tab, name", the largest first.
+operations() {
+    local model line name theirs ms total count=0 models=(resnet50 vgg16)
+    local -A cudnn=() objects=() ours=() sums=()
+    [ -z "$emulator" ] || models=(tiny)
+    while IFS= read -r line; do
+        name=$(value "$line" name)
+        [[ $name == 0 ]] || cudnn[$name]=$(value "$line" milliseconds 4)
+    done 2>/dev/null <"$PEERS"
+    [ ${#cudnn[@]} -gt 0 ] || row "times of cuDNN" absent "no $PEERS: \`correct\` writes it"
+    true >"$work/operations" >"$OUT/operations.jsonl"
+    for model in "${models[@]}"; do
+        bench 90 bf16 "$model ${emulator:+linear}" --batch $((emulator ? 1 : 256)) --json
+        while IFS= read -r line; do
+            [[ $line == "{"* ]] || continue
+            name="$(value "$line" model) $(value "$line" op) $(value "$line" shapes)"
+            ms=$(value "$line" milliseconds 4)
+            total=$((10#${ms/./} * $(value "$line" layers) / 10))
+            objects[$name]=$line
+            printf '%d\t%s\n' $total "$name" >>"$work/operations"
+            echo "$line" >>"$OUT/operations.jsonl"
+        done <"$work/said"
+        [ -z "$why" ] || row "bench kernels, $model" FAILED "$(reason)"
+    done
+    sort -rn "$work/operations" >"$work/largest"
+    while IFS=$'\t' read -r total name; do
+        line=${objects[$name]} theirs=${cudnn[$name]:-} ms=$(value "${objects[$name]}" milliseconds 4)
+        [ $((++count)) -gt 30 ] || row "$name" measured "$(value "$line" layers) x $ms ms, $(value "$line" rate 0) $(value \
+            "$line" unit), $(value "$line" percent 0) % of limit${theirs:+; cuDNN: $theirs ms, $((
+            10#${theirs/./} * 100 / (10#${ms/./} + 1))) %}"
+        model="$(value "$line" model) $(value "$line" op)"
+        [ -z "$theirs" ] || ((ours[$model] += total,
+            sums[$model] += 10#${theirs/./} * $(value "$line" layers) / 10))
+    done <"$work/largest"
+    for model in "${!sums[@]}"; do
+        row "$model, all layers" measured "$((ours[$model] / 1000)) ms; cuDNN: $((sums[$model] / 1000)) ms,\
+ $((sums[$model] * 100 / (ours[$model] + 1))) %"
+    done
+}
+
+trace() {
+    local sizes=(resnet50 --batch 256 --generated 1536)
+    [ -z "$emulator" ] || sizes=(tiny --size 16 --batch 8 --generated 48)
+    run 60 "$KIT" trainer --model "${sizes[@]}" --steps 4 --trace 3:3 --graph off --save-every 0 \
+        --device "$DEVICE" --precision bf16 --out "$work/run" &&
+        cp "$work/run/trace-3-3.json.gz" "$OUT/trace.json.gz" &&
+        row "one step traced" measured "trace.json.gz, for ui.perfetto.dev" ||
+        row "one step traced" FAILED "$(reason)"
+}
+
+counters() {
+    local found name total count=0 batch=$((emulator ? 1 : 256)) section sections=()
+    tool ncu && true >"$OUT/ncu.txt" || return
+    for section in SpeedOfLight WarpStateStats Occupancy MemoryWorkloadAnalysis; do
+        sections+=(--section "$section")
+    done
+    # The first launches are the operation's own; the clocks are left alone.
+    while IFS=$'\t' read -r total name && [ $((++count)) -le 5 ]; do
+        run 30 "$found" --clock-control none "${sections[@]}" --launch-count 3 --kernel-name \
+            'regex:product|moments|batch_norm|pool|depthwise|sgd|relu|add|copy|softmax|epilogue' \
+            "$KIT" trainer bench kernels --device "$DEVICE" --precision bf16 --filter "$name" \
+            --batch $batch
+        cat "$work/said" >>"$OUT/ncu.txt"
+        [ -z "$why" ] && row "ncu: $name" measured "$(line_with 'Duration')" ||
+            row "ncu: $name" FAILED "$(reason)"
+    done <"$work/largest"
+}
+
+sanitizer() {
+    local found kind at files='*test_loss.cpp,*test_pool.cpp,*test_mma.cpp'
+    tool compute-sanitizer || return
+    [ -n "$emulator" ] || files+=',*test_moments.cpp,*test_tensor_cores.cpp,*test_linear.cpp'
+    for kind in racecheck memcheck; do
+        # The tests of cp.async read copies before they have arrived, which is a race on purpose.
+        run 60 "$found" --tool $kind --error-exitcode 9 --print-limit 5 \
+            "$KIT" run_tests -nc -ts=device "-sf=$files" '-tce=cp.async*'
+        at=$(line_with 'SUMMARY')
+        [ -z "$why" ] && row $kind passed "${at##*= }" || row $kind FAILED \
+            "$why${at:+: ${at##*= }}: $(line_with '===.*(Invalid|hazard|rror|iverge)')"
+    done
+}
+
+speed() {
+    ceilings
+    operations
+    trace
+    counters
+    sanitizer
+}
+
 # cuBLAS is opened at run time: from the system, from the toolkit, or from a Python package.
-cublas=
+# PyTorch brings its own libraries and gets the path as it was.
+library_path=$LD_LIBRARY_PATH
 for at in /usr/local/cuda*/lib64 $(timeout 10 "$PYTHON" -c \
     'import sys; print(*(p + "/nvidia/*/lib" for p in sys.path if p))' 2>/dev/null); do
-    ! compgen -G "$at/libcublas.so.1[23]" >/dev/null || cublas=$at${LD_LIBRARY_PATH:+:}
+    ! compgen -G "$at/libcublas.so.1[23]" >/dev/null || LD_LIBRARY_PATH=$at:$library_path
 done
-library_path=$LD_LIBRARY_PATH row_begin=$SECONDS part_end=0
-for part; do
-    part_end=$((part_end + share[$part] * TOTAL / 540))  # a part may use what those before left
-    export LD_LIBRARY_PATH=$library_path
-    [ "$part" = e ] || LD_LIBRARY_PATH=$cublas$library_path  # PyTorch brings its own libraries
-    part_$part
+export LD_LIBRARY_PATH CONVOY_TEST_DEVICE=$DEVICE
+{
+    [ ! -r "$here/cuda_release" ] || echo "Built by CUDA $(<"$here/cuda_release")."
+    timeout 10 nvidia-smi --query-gpu=name,driver_version,clocks.sm,power.draw,temperature.gpu \
+        --format=csv 2>/dev/null || echo "There is no nvidia-smi."
+} >"$work/head"
+$command
+{
+    cat "$work/head"
+    printf '\n| check | verdict | figures | s |\n| --- | --- | --- | --- |\n'
+    cat "$report"
+    printf '\n%d passed or measured, %d failed, %d absent, in %d s\n' \
+        $passed $failed $absent $SECONDS
+} >"$work/report"
+mv "$work/report" "$report"
+for file in "$OUT"/*; do
+    [ "$(stat -c %s "$file")" -lt 16000000 ] ||
+        { tail -c 15000000 "$file" >"$work/end" && mv "$work/end" "$file"; }
 done
-echo "
-$passed passed or measured, $failed failed, $absent absent, in $SECONDS s" | tee -a "$report"
-echo "{\"passed\":$passed,\"failed\":$failed,\"absent\":$absent,\"seconds\":$SECONDS}" >>"$results"
+cat "$report"
 [ $failed -eq 0 ]
