@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <thread>
 
 #include "kernels/backend.h"
-#include "kernels/simt/emulator.h"
+#include "kernels/simt/runtime.h"
+#include "tests/device.h"
 #include "tests/simt_kernels.h"
 #include "tests/support.h"
 
@@ -71,6 +73,29 @@ TEST_CASE("simt: a copy from pinned memory is as late as it may be") {
     CHECK(read(x) == 2);  // too early
     backend->wait_upload();
     CHECK(read(x) == 3);
+}
+
+TEST_CASE("a failed allocation is reported once, and the next op runs" *
+          doctest::test_suite("device")) {
+    const auto backend = make_backend(kernel_device(), {.threads = 1});
+    float* const x = backend->alloc(4);
+    CHECK_THROWS_AS(backend->alloc(size_t(1) << 42), Error);
+    backend->fill(x, 4, 3);
+    std::vector<float> got(4);
+    backend->download(got.data(), x, 16);
+    CHECK(got == std::vector<float>(4, 3.0f));
+    CHECK_THROWS_AS(backend->upload(nullptr, got.data(), 16), Error);
+    backend->fill(x, 4, 5);
+    backend->download(got.data(), x, 16);
+    CHECK(got[3] == 5);
+}
+
+TEST_CASE("simt: cudaGetLastError returns the last error once, per thread") {
+    void* memory = nullptr;
+    CHECK(simt::allocate(&memory, size_t(1) << 44, true) == simt::cudaErrorMemoryAllocation);
+    std::thread([] { CHECK(simt::cudaGetLastError() == simt::cudaSuccess); }).join();
+    CHECK(simt::cudaGetLastError() == simt::cudaErrorMemoryAllocation);
+    CHECK(simt::cudaGetLastError() == simt::cudaSuccess);
 }
 
 TEST_CASE("simt: bfloat16 rounds to the nearest, ties to even") {

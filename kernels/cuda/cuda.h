@@ -15,6 +15,7 @@
 #include "kernels/simt/emulator.h"
 #include "kernels/simt/runtime.h"
 #define CONVOY_DEVICE simt
+#define CONVOY_MACHINE_CODE ""
 #endif
 
 namespace convoy::CONVOY_DEVICE {
@@ -27,9 +28,10 @@ constexpr bool kIsEmulator = true;
 #endif
 
 inline void cuda_check(cudaError_t error, const char* call, const char* file, int line) {
-    if (error != cudaSuccess)
-        fail(file, ":", line, ": ", call, ": ", cudaGetErrorName(error), ", ",
-             cudaGetErrorString(error));
+    if (error == cudaSuccess) return;
+    (void)cudaGetLastError();  // or the next launch would report it once more
+    fail(file, ":", line, ": ", call, ": ", cudaGetErrorName(error), ", ",
+         cudaGetErrorString(error));
 }
 // Around each call of the runtime; and after each launch.
 #define CUDA_CHECK(call) ::convoy::CONVOY_DEVICE::cuda_check((call), #call, __FILE__, __LINE__)

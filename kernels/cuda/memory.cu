@@ -18,9 +18,11 @@ DeviceMemory::~DeviceMemory() {
 void* DeviceMemory::alloc_device(size_t bytes) {
     void* block = nullptr;
     const cudaError_t error = cudaMalloc(&block, std::max<size_t>(bytes, 1));
-    if (error == cudaErrorMemoryAllocation)
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();  // or the next launch would report it once more
         fail("the GPU has no room for ", (bytes + (1 << 20) - 1) >> 20,
              " MB more; a smaller --batch needs less");
+    }
     CUDA_CHECK(error);
     device_bytes_ += bytes;
     return block;

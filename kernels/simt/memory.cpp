@@ -89,7 +89,7 @@ class Memory {
         std::lock_guard lock(mutex_);
         const auto found = blocks_.find(static_cast<char*>(memory));
         if (found == blocks_.end() || found->second.on_device != on_device)
-            return cudaErrorInvalidValue;
+            return failed(cudaErrorInvalidValue);
         if (on_device) {
             const auto [begin, bytes] = pages_of(*found);
             madvise(begin + kSpan, bytes, MADV_DONTNEED);
@@ -162,7 +162,7 @@ Memory& memory() {
 
 cudaError_t allocate(void** to, size_t bytes, bool on_device) {
     *to = on_device ? memory().alloc_device(bytes) : memory().alloc_pinned(bytes);
-    return *to ? cudaSuccess : cudaErrorMemoryAllocation;
+    return *to ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* block) { return memory().release(block, true); }
 cudaError_t cudaFreeHost(void* block) { return memory().release(block, false); }

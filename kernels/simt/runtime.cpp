@@ -16,6 +16,7 @@ namespace {
 
 std::atomic<uint64_t> order_seed{1};
 thread_local int stream_workers = 1;
+thread_local cudaError_t last_error = cudaSuccess;
 
 // By kernel; of the process, as in CUDA.
 std::mutex max_shared_mutex;
@@ -30,6 +31,9 @@ int64_t count(dim3 size) { return int64_t(size.x) * size.y * size.z; }
 std::string text_of(dim3 size) { return cat(size.x, "x", size.y, "x", size.z); }
 
 }  // namespace
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t failed(cudaError_t error) { return last_error = error; }
 
 void set_workers(int workers) { stream_workers = std::max(1, workers); }
 void set_seed(uint64_t seed) { order_seed = seed; }
@@ -113,7 +117,7 @@ void Launch::run(const std::function<void()>& thread) const {
 }
 
 cudaError_t set_max_shared(const void* kernel, int bytes) {
-    if (bytes < 0 || size_t(bytes) > kMaxSharedBytes) return cudaErrorInvalidValue;
+    if (bytes < 0 || size_t(bytes) > kMaxSharedBytes) return failed(cudaErrorInvalidValue);
     std::lock_guard lock(max_shared_mutex);
     max_shared_bytes[kernel] = std::max(size_t(bytes), kDefaultSharedBytes);
     return cudaSuccess;
@@ -142,7 +146,9 @@ const char* cudaGetErrorName(cudaError_t error) { return find_error(error).name;
 const char* cudaGetErrorString(cudaError_t error) { return find_error(error).text; }
 
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device) {
+    return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     static const cudaUUID_t uuid = [] {  // each process has an emulated GPU of its own
         std::random_device chance;
@@ -150,7 +156,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
         for (char& byte : random.bytes) byte = char(chance());
         return random;
     }();
-    if (device != 0) return cudaErrorInvalidDevice;
+    if (device != 0) return failed(cudaErrorInvalidDevice);
     // Of a small GPU with the instructions of compute capability 8.0.
     *properties = {"CUDA emulator on the CPU", uuid, size_t(8) << 30, 8, 0, 4};
     return cudaSuccess;
@@ -164,7 +170,7 @@ static cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind
     const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (bytes == 0) return cudaSuccess;
     if (is_device_memory(to, bytes) != to_device || is_device_memory(from, bytes) != from_device)
-        return cudaErrorInvalidValue;
+        return failed(cudaErrorInvalidValue);
     std::memmove(kernel_address(to), kernel_address(from), bytes);
     return cudaSuccess;
 }
@@ -173,14 +179,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const auto step = [=] { return copy(to, from, bytes, kind); };
     if (!stream || stream->captured || kind != cudaMemcpyHostToDevice || !is_pinned(from, bytes))
         return submit_to(stream, step);
-    if (!is_device_memory(to, bytes)) return cudaErrorInvalidValue;
+    if (!is_device_memory(to, bytes)) return failed(cudaErrorInvalidValue);
     stream->late.push_back(step);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
     return submit_to(stream, [=] {
         if (bytes == 0) return cudaSuccess;
-        if (!is_device_memory(to, bytes)) return cudaErrorInvalidValue;
+        if (!is_device_memory(to, bytes)) return failed(cudaErrorInvalidValue);
         std::memset(kernel_address(to), value, bytes);
         return cudaSuccess;
     });
@@ -198,7 +204,7 @@ static cudaError_t check_not_captured(cudaStream_t stream) {
     Graph* graph = stream_of(stream).captured.get();
     if (!graph) return cudaSuccess;
     graph->spoiled = true;
-    return cudaErrorStreamCaptureUnsupported;
+    return failed(cudaErrorStreamCaptureUnsupported);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     finish_copies(stream_of(stream));
@@ -222,7 +228,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-    return stream_of(event->stream).late.empty() ? cudaSuccess : cudaErrorNotReady;
+    return stream_of(event->stream).late.empty() ? cudaSuccess : failed(cudaErrorNotReady);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
@@ -235,15 +241,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
 // ---- graphs --------------------------------------------------------------------------------
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-    if (!stream || stream->captured) return cudaErrorInvalidValue;
+    if (!stream || stream->captured) return failed(cudaErrorInvalidValue);
     stream->captured = std::make_unique<Graph>();
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     *graph = nullptr;
-    if (!stream || !stream->captured) return cudaErrorInvalidValue;
+    if (!stream || !stream->captured) return failed(cudaErrorInvalidValue);
     const std::unique_ptr<Graph> captured = std::move(stream->captured);
-    if (captured->spoiled) return cudaErrorStreamCaptureInvalidated;
+    if (captured->spoiled) return failed(cudaErrorStreamCaptureInvalidated);
     *graph = new Graph(std::move(*captured));
     return cudaSuccess;
 }

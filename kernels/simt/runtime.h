@@ -24,7 +24,10 @@ enum cudaError_t {
 };
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }  // a launch that fails throws
+// The last error that a call of this host thread returned, and forgets it; a launch that fails
+// throws instead.
+cudaError_t cudaGetLastError();
+cudaError_t failed(cudaError_t error);  // returns it, and keeps it for cudaGetLastError()
 
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
