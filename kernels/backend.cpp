@@ -2,8 +2,11 @@
 #include "kernels/backend.h"
 
 #include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <numeric>
@@ -105,9 +108,32 @@ static int cuda_index(const std::string& device) {
     return number ? std::stoi(digits) : -1;
 }
 
+std::string compile_notice(const std::string& built, int major, int minor) {
+    for (const std::string& text : split(built, ' ')) {
+        const int its = text.empty() ? 0 : std::stoi(text);  // "90a" runs on 9.0 alone
+        if (its / 10 == major && its % 10 <= minor) return "";
+    }
+    const char* cache = std::getenv("CUDA_CACHE_PATH");
+    return cat("; built without machine code for it: the driver compiles the kernels at the first ",
+               "start, a few minutes, and keeps them in ", cache ? cache : "~/.nv/ComputeCache",
+               " (`make ARCH=", major, minor, "` avoids that)");
+}
+
+void choose_kernel_cache() {
+    const char *home = std::getenv("HOME"), *tmp = std::getenv("TMPDIR");
+    if (std::getenv("CUDA_CACHE_PATH") || (home && access(home, W_OK) == 0)) return;
+    const std::string folder = cat(tmp ? tmp : "/tmp", "/convoy-kernels-", getuid());
+    mkdir(folder.c_str(), 0700);
+    struct stat is {};  // nobody else may put machine code there
+    if (lstat(folder.c_str(), &is) == 0 && S_ISDIR(is.st_mode) && is.st_uid == getuid() &&
+        (is.st_mode & 077) == 0)
+        setenv("CUDA_CACHE_PATH", folder.c_str(), 0);
+}
+
 int count_gpus(std::string* why_none) {
     std::string reason;
     std::string& why = why_none ? *why_none : reason;
+    if (cuda::count_devices) choose_kernel_cache();  // before CUDA starts
     if (cuda::count_devices) return cuda::count_devices(&why);
     why = "built without CUDA kernels (make CUDA=1)";
     return 0;

@@ -13,6 +13,7 @@ namespace convoy {
 namespace {
 
 int last_compute = 0, handles = 0;
+bool has_workspace = false;
 
 // c = alpha·op(a)·op(b) + beta·c; matrices lie column after column, ld numbers apart.
 int slow_gemm(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a,
@@ -52,8 +53,14 @@ const simt::CublasApi kSlow{[](void** handle) {
                                 *handle = &handles;
                                 return ++handles, 0;
                             },
-                            [](void*) { return --handles, 0; }, [](void*, void*) { return 0; },
-                            slow_gemm, status_text};
+                            [](void*) { return --handles, 0; },
+                            [](void*, void*) { return has_workspace = false, 0; },
+                            [](void*, void* memory, size_t bytes) {
+                                has_workspace = simt::is_device_memory(memory, bytes);
+                                return 0;
+                            },
+                            slow_gemm,
+                            status_text};
 
 std::unique_ptr<Backend> slow_backend(Precision precision) {
     const BackendOptions options{.threads = 1, .precision = precision};
@@ -94,6 +101,7 @@ TEST_CASE("linear and its gradients tell cuBLAS the right matrices, and finish w
         CHECK_CLOSE(db.span(), want_db, sum_tolerance(N + 1));
         CHECK(backend.description().find("linear layers by cuBLAS") != std::string::npos);
         CHECK(handles == 1);
+        CHECK(has_workspace);  // so that a recorded step allocates nothing
     }
     CHECK(handles == 0);
 }
@@ -146,7 +154,7 @@ TEST_CASE(
     backend.linear_grad_w({nullptr, 0, 1, 1, 1}, {nullptr, 0, 1, 1, 1}, {&w, 1, 1, 1, 1}, nullptr);
     CHECK(last_compute == 0);
     CHECK(w == 3);
-    simt::Cublas library(kSlow, nullptr);
+    simt::Cublas library(kSlow, nullptr, nullptr);
     CHECK_THROWS_WITH_AS(
         library.product(Precision::kFp32, {{&x, 1, 1, 1, 1}, true, 1}, {{&w, 1, 1, 1, 1}, true, 1},
                         1, 1, 2, false, {&y, 1, 1, 1, 1}),

@@ -2,8 +2,9 @@
 #include "src/job/device_choice.h"
 
 #include <atomic>
+#include <cstdlib>
 
-#include "kernels/backend.h"
+#include "kernels/cuda/make_backend.h"
 #include "tests/net_support.h"
 #include "tests/process.h"
 
@@ -115,4 +116,41 @@ TEST_CASE("program: a GPU that one rank does not have ends the job on both, by n
         CAPTURE(output);
         CHECK(output.find("--device cuda:999") != std::string::npos);
     }
+}
+
+TEST_CASE("device: a GPU without machine code in the program is told what the first start does") {
+    const char* covered[][2] = {{"75 80 90", "7.5"}, {"80", "8.9"}, {"80 90a", "9.0"}};
+    for (const auto& [built, gpu] : covered)
+        CHECK(compile_notice(built, gpu[0] - '0', gpu[2] - '0') == "");
+    const char* other[][2] = {{"", "8.0"}, {"80 90a", "7.5"}, {"86", "8.0"}, {"80 90a", "12.0"}};
+    for (const auto& [built, gpu] : other) {
+        const std::string text = gpu;
+        const int major = std::stoi(text), minor = text.back() - '0';
+        CHECK(compile_notice(built, major, minor).find(cat("ARCH=", major, minor)) !=
+              std::string::npos);
+    }
+}
+
+TEST_CASE("device: kernels that the driver compiles go to TMPDIR if HOME cannot be written") {
+    const TempDir dir;
+    const std::string folder = dir / cat("convoy-kernels-", getuid());
+    const auto chosen = [&](const std::string& home, const std::string& want) {
+        const pid_t child = fork();  // which has an environment of its own
+        if (child == 0) {
+            unsetenv("CUDA_CACHE_PATH");
+            setenv("HOME", home.c_str(), 1), setenv("TMPDIR", (dir / "").c_str(), 1);
+            choose_kernel_cache();
+            const char* got = std::getenv("CUDA_CACHE_PATH");
+            _exit(want == (got ? std::filesystem::path(got).lexically_normal().string() : "") ? 0
+                                                                                              : 1);
+        }
+        int status = -1;
+        waitpid(child, &status, 0);
+        return status == 0;
+    };
+    CHECK(chosen(dir / "", ""));
+    CHECK(chosen("/proc/absent", folder));
+    std::filesystem::permissions(folder, std::filesystem::perms::others_write,
+                                 std::filesystem::perm_options::add);
+    CHECK(chosen("/proc/absent", ""));  // anyone may have written there
 }

@@ -326,7 +326,9 @@ void climb_gemm_ladder(GemmSize size, std::span<const float> a_numbers,
 
     std::unique_ptr<Cublas> cublas;
     try {
-        if (!kIsEmulator) cublas = std::make_unique<Cublas>(open_cublas(), nullptr);
+        if (!kIsEmulator)
+            cublas = std::make_unique<Cublas>(
+                open_cublas(), nullptr, memory->alloc(Cublas::kWorkspaceBytes / sizeof(float)));
     } catch (const Error& error) {
         *why_no_cublas = error.what();
     }

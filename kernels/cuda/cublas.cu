@@ -47,17 +47,19 @@ CublasApi open_cublas(std::initializer_list<const char*> names) {
     find(library, "cublasCreate_v2", api.create);
     find(library, "cublasDestroy_v2", api.destroy);
     find(library, "cublasSetStream_v2", api.set_stream);
+    find(library, "cublasSetWorkspace_v2", api.set_workspace);
     find(library, "cublasGemmEx", api.gemm);
     find(library, "cublasGetStatusString", api.status_text);
     return api;
 }
 
-Cublas::Cublas(const CublasApi& api, cudaStream_t stream) : api_(api) {
+Cublas::Cublas(const CublasApi& api, cudaStream_t stream, void* workspace) : api_(api) {
     check(api_, api_.create(&handle_), "cublasCreate");
-    const int status = api_.set_stream(handle_, stream);
+    int status = api_.set_stream(handle_, stream);  // which takes the workspace away
+    if (status == 0) status = api_.set_workspace(handle_, workspace, kWorkspaceBytes);
     if (status == 0) return;
     (void)api_.destroy(handle_);  // the first failure is the one to report
-    check(api_, status, "cublasSetStream");
+    check(api_, status, "cublasSetStream or cublasSetWorkspace");
 }
 
 Cublas::~Cublas() { (void)api_.destroy(handle_); }  // who needs results has waited for them

@@ -16,6 +16,7 @@ struct CublasApi {
     int (*create)(void** handle);
     int (*destroy)(void* handle);
     int (*set_stream)(void* handle, void* stream);
+    int (*set_workspace)(void* handle, void* memory, size_t bytes);
     // c = alpha·op(a)·op(b) + beta·c, column after column; op(a) is m × k, op(b) k × n.
     int (*gemm)(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha,
                 const void* a, int type_a, int lda, const void* b, int type_b, int ldb,
@@ -37,7 +38,10 @@ struct CublasOperand {
 
 class Cublas {
  public:
-    Cublas(const CublasApi& api, cudaStream_t stream);
+    // workspace: device memory of kWorkspaceBytes for its products, which live as long. Without one
+    // the library allocates its own, also while a step is recorded as a graph.
+    static constexpr size_t kWorkspaceBytes = 32 << 20;  // what NVIDIA recommends for 9.0
+    Cublas(const CublasApi& api, cudaStream_t stream, void* workspace);
     ~Cublas();
     Cublas(const Cublas&) = delete;
 

@@ -72,7 +72,8 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
 
 void CudaBackend::use_cublas(CublasApi (*open)()) {
     try {
-        cublas_ = std::make_unique<Cublas>(open(), stream_);
+        cublas_ = std::make_unique<Cublas>(
+            open(), stream_, memory_.alloc(Cublas::kWorkspaceBytes / sizeof(float), stream_));
     } catch (const Error& error) {
         fail("--gemm cublas: ", error.what());
     }
@@ -104,7 +105,7 @@ std::string CudaBackend::description() const {
     CUDA_CHECK(cudaGetDeviceProperties(&p, index_));
     return cat(name(), ", ", p.name, ", compute capability ", p.major, ".", p.minor, ", ",
                p.multiProcessorCount, " multiprocessors, ", p.totalGlobalMem >> 30, " GB, ",
-               products_);
+               products_, compile_notice(CONVOY_MACHINE_CODE, p.major, p.minor));
 }
 
 float* CudaBackend::alloc(size_t elems) { return memory_.alloc(elems, stream_); }

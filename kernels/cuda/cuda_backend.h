@@ -1,8 +1,8 @@
 // cuda_backend.h — the Backend of a GPU, and of its emulator on the CPU.
 //
 // Each op is in the file of its family, named as in kernels/cpu: conv2d.cu, linear.cu, … All ops
-// run in order on one stream; download() and synchronize() wait for it. Used by one thread at a
-// time.
+// run in order on one stream; download() and synchronize() wait for it. Used only by the thread
+// that made it: CUDA keeps for each thread which GPU is meant, and the constructor sets it.
 #pragma once
 
 #include <algorithm>

@@ -6,6 +6,13 @@
 
 #include "kernels/backend.h"
 
+namespace convoy {
+// What description() adds on a GPU for which `built` ("80 90a") has no machine code: "" if it has.
+std::string compile_notice(const std::string& built, int major, int minor);
+// If the driver cannot write where it keeps what it compiles, ~/.nv, names a folder in TMPDIR.
+void choose_kernel_cache();
+}  // namespace convoy
+
 namespace convoy::simt {
 [[gnu::weak]] std::unique_ptr<Backend> make_device_backend(int index,
                                                            const BackendOptions& options);
