@@ -170,13 +170,14 @@ STATIC_CUDA := $(if $(filter file,$(origin CUDA)),0,$(CUDA))
 STATIC_LIBS := build/static-$(MACHINE)
 STATIC      := $(BUILD)/static$(if $(filter 1,$(STATIC_CUDA)),-$(notdir $(GPU)))
 STATIC_LINK  = $(CXX) $(filter %.o,$^) -o $@ -s -Wl,--gc-sections \
-               $(if $(shell ld --help | grep -e --no-warnings),-Wl$(comma)--no-warnings) \
                -Wl,-Bstatic -L$(STATIC_LIBS)/lib $(LDLIBS) \
                $$(cat $(STATIC_LIBS)/libs) $(if $(filter 1,$(STATIC_CUDA)),-static-libgcc -static-libstdc++ \
-               $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static-pie $(PACKED))
+               $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static-pie $(PACKED) $(NO_WARNINGS))
 comma := ,
 # The relocations of -static-pie take 0.7 MB, packed 0.1; the linker for aarch64 cannot pack them yet.
 PACKED      := $(if $(filter x86_64,$(MACHINE)),-Wl$(comma)-z$(comma)pack-relative-relocs)
+# It hides errors as well, so it is only for the link that warns.
+NO_WARNINGS := $(if $(shell ld --help | grep -e --no-warnings),-Wl$(comma)--no-warnings)
 static: $(STATIC)/trainer
 	@cmp -s $< trainer-static$(CROSS:%=-%) || cp -f $< trainer-static$(CROSS:%=-%)
 $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_CPP) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_OBJ)) $(STATIC_LIBS)/libs
