@@ -85,7 +85,7 @@ grep -q "a mock of a GPU" "$work/tools/report.md" || fail "tools: the report doe
 has tools "tiny linear 1x1x1x128 to 1000 \| measured .*; cuDNN: 0.2500 ms, [0-9]+ %"
 has tools "one step traced \| measured"
 has tools "ncu: tiny .* \| measured"
-has tools "memcheck \| passed \| 0 errors"
+has tools "memcheck \| passed \| ERROR SUMMARY: 0 errors"
 [ -s "$work/tools/trace.json.gz" ] || fail "tools: no trace"
 grep -q '^{"model":"tiny","op":"linear",.*}$' "$work/tools/operations.jsonl" || fail "tools: no operations.jsonl"
 
