@@ -85,7 +85,7 @@ grep -q "a mock of a GPU" "$work/tools/report.md" || fail "tools: the report doe
 has tools "tiny linear 1x1x1x128 to 1000 \| measured .*; cuDNN: 0.2500 ms, [0-9]+ %"
 has tools "one step traced \| measured"
 has tools "ncu: tiny .* \| measured"
-has tools "memcheck \| passed \| 0 errors"
+has tools "memcheck \| passed \| ERROR SUMMARY: 0 errors"
 [ -s "$work/tools/trace.json.gz" ] || fail "tools: no trace"
 grep -q '^{"model":"tiny","op":"linear",.*}$' "$work/tools/operations.jsonl" || fail "tools: no operations.jsonl"
 
@@ -94,7 +94,7 @@ barrier=$(grep -n '__syncthreads()' kernels/cuda/moments.cuh | head -n 1)
 check broken 1 correct SIMT_LEAVE_OUT=kernels/cuda/moments.cuh:"${barrier%%:*}" TESTS="moments pool"
 has broken "test_moments \| FAILED \| .* off by more than [0-9.e-]+; worst at .*, in .*moments"
 has broken "device tests \| passed \| cases: [0-9]+, of 1 files"
-has broken "train tiny:2 \| measured"
+has broken "train tiny:2 \| FAILED"
 mock crashes 'echo started; kill -SEGV $$'
 check crashes 1 correct KIT=/kit/mocks/crashes
 has crashes "smoke test \| FAILED \| ended by signal 11: started"
