@@ -23,6 +23,11 @@ const ConvCase kCases[] = {
     {{1, 9, 13, 136}, 72, Window::square(1)},        // wide tiles, and more than one
     {{1, 3, 3, 72}, 66, Window::square(3, 1, 1)},    // the depth in parts
     {{2, 20, 20, 4}, 8, Window::square(1)},          // for grad_w too
+    {{1, 10, 11, 16}, 24, Window::square(3, 3, 1)},  // nine kinds of pixels in grad_x
+    {{1, 11, 7, 8}, 136, Window::square(2, 3, 0)},   // kinds that meet no tap
+    {{1, 2, 1, 24}, 16, Window::square(3, 3, 2)},    // a stride larger than the image
+    {{2, 4, 5, 8}, 16, Window{3, 2, 2, 1, 7, 6}},    // patches of padding alone
+    {{1, 70, 3, 8}, 8, Window{65, 1, 2, 1, 30, 0}},  // a window of more rows than a word has bits
 };
 
 std::vector<float> rounded(std::vector<float> x, Precision precision) {

@@ -56,7 +56,7 @@ template <int kWide, class T>
 __device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, bool relu,
                                         size_t at) {
     load_pack(dz, dy + at);
-    if (relu) mask_pack(dz, y + at);
+    if (relu) mask_pack(dz, pack_at<kWide>(y + at));
 }
 
 // y = act((x − center)·scale + shift + residual), where y and x may be one.
