@@ -19,6 +19,7 @@ enum Slot : size_t {
     kSlotResult,
     kSlotImages,
     kSlotFilters,
+    kSlotBounds,
     kSlots
 };
 
