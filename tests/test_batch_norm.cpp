@@ -16,9 +16,11 @@ struct Case {
     std::vector<int> bounds;
 };
 const Case kCases[] = {
-    {{1, 1, 1, 1}, {0, 1}},          {{3, 2, 5, 3}, {0, 3}}, {{5, 3, 3, 33}, {0, 2, 5}},
+    {{1, 1, 1, 1}, {0, 1}},          {{3, 2, 5, 3}, {0, 3}},      {{5, 3, 3, 33}, {0, 2, 5}},
     {{4, 20, 21, 40}, {0, 1, 1, 4}},  // an empty group, and slabs of several blocks
-    {{2, 1, 1, 70}, {0, 2}},
+    {{2, 1, 1, 70}, {0, 2}},         {{3, 9, 11, 64}, {0, 1, 3}},  // packs of channels in half a
+                                                                   // warp
+    {{2, 3, 5, 264}, {0, 2}},                                      // and in several blocks
 };
 
 // x̂ is of size ~1 for any x, but with M = 1 it is 0 and rstd is 1/√eps ≈ 316.

@@ -59,7 +59,7 @@ struct Patches {
 
     struct alignas(16) Row {  // the corner of a patch
         const T* from;
-        uint32_t at;
+        uint64_t at;  // as long as `from`: both are one access
     };
     struct Depth {  // what a tap and a channel add
         int offset;
@@ -84,7 +84,7 @@ struct Patches {
         if (depth.c >= C.by) depth = this->depth(l);
     }
     __device__ __forceinline__ Found<T> find(const Row& row, const Depth& depth) const {
-        return {row.from + depth.offset, is_inside(row.at + depth.at, last)};
+        return {row.from + depth.offset, is_inside(uint32_t(row.at) + depth.at, last)};
     }
 };
 

@@ -10,7 +10,8 @@
 //
 //   grid      (⌈J/columns⌉·⌈I/128⌉, 1, parts) blocks of 256 threads. Where the tiles are too few
 //             for a GPU, l is cut into parts; each writes its own sums, which epilogue_kernel adds.
-//   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and what rows mean.
+//   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and up to 2 KB of table: what
+//             the slow index of an operand means (gemm.cuh), worked out once for a row or depth.
 //             An operand whose depth is fast lies row by row, 128 bytes or 8 chunks of 16 a row;
 //             chunk c of row i is at place c ^ (i % 8):
 //
@@ -29,8 +30,13 @@
 //             shared memory a warp reads 12 KB for 64·32·32 products of tf32, 64·32·64 of bf16.
 //   order     l rises in steps of 8 (bf16: 16) within a part, the sums inside of a step are the
 //             hardware's; parts are added in order. No atomics: the same bits on every run.
-//   moments   where statistics of the columns are wanted (moments.cuh), the stages' memory is used
-//             for them at the end; 12·⌈I/128⌉·J bytes written.
+//   out       at the end the sums go through the stages' memory, so that a thread writes 16
+//             neighbouring bytes. Where statistics of the columns are wanted (moments.cuh), the
+//             memory is used for them as well; 12·⌈I/128⌉·J bytes written.
+//
+// A product of 16×8×16 is one instruction (HMMA), and every other instruction of the loop delays
+// the next one. So addresses are worked out before the loop: where a copy or a fragment is in a
+// stage is one register and constants. instructions.txt counts what is left.
 //
 // Every copy is of 16 bytes: an operand has whole chunks of neighbours in each row or tap
 // (conv2d.cu pads the channels of those that do not).
@@ -269,10 +275,8 @@ __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM]
     }
 }
 
-// Blocks that a multiprocessor should hold at once: its registers are enough for two, if each
-// thread keeps to 128; tf32 takes more.
-template <class T>
-constexpr int kBlocksAtOnce = sizeof(T) == 2 ? 2 : 1;
+// Blocks that a multiprocessor should hold at once: each thread keeps to 128 registers.
+constexpr int kBlocksAtOnce = 2;
 
 // What a block does. Empty where there are no tensor cores for it: nothing to compile there.
 template <class A, class B, int kColumns, class F>
@@ -287,6 +291,9 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
     constexpr int kAcross = kColumns / 32, kDown = 8 / kAcross, kM = kTensorRows / kDown / 16;
     constexpr int kDepth = kTensorDepth<T>, kStageA = kTensorRows * 128;
     constexpr int kStage = kStageA + kColumns * 128;
+    static_assert(
+        kStages * kStage + sizeof a_table + sizeof b_table + kColumns * sizeof(float) <= 99 * 1024,
+        "a block has no more shared memory on GPUs of compute capability 8.6 and 8.9");
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const Place at(blockIdx.x, ceil_div(J, kColumns));
     const int i0 = at.row * kTensorRows, j0 = at.column * kColumns;
@@ -362,7 +369,7 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
 }
 
 template <class A, class B, int kColumns, class F>
-__global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce<typename A::Number>)
+__global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
     tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
     // nvcc warns of members that nothing names, so they are named for 7.5 as well.
     static_assert(int(A::kDepthFast) + int(B::kDepthFast) + int(A::kTable) + int(B::kTable) <= 4);
