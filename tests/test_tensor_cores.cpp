@@ -173,6 +173,16 @@ TEST_CASE("a NaN in the data comes out of a convolution on tensor cores, and 0 i
     }
 }
 
+TEST_CASE("convolutions on a GPU refuse images of more than 32767 rows or columns") {
+    ThroughDevice backend(make_backend(kernel_device(), {.threads = 1}));
+    std::vector<float> x(40000), y(40000);
+    float w = 1;
+    for (const Shape shape : {Shape{1, 40000, 1, 1}, Shape{1, 1, 40000, 1}})
+        CHECK_THROWS_WITH_AS(backend.conv2d({x.data(), shape}, {&w, 1, 1, 1, 1}, nullptr,
+                                            Window::square(1), false, {y.data(), shape}),
+                             doctest::Contains("32767"), Error);
+}
+
 TEST_CASE("the CPU refuses tf32, the model says what it multiplies in") {
     CHECK_THROWS_WITH_AS(make_backend("cpu", {.precision = Precision::kTf32}),
                          doctest::Contains("--precision tf32"), Error);

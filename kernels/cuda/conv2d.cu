@@ -167,8 +167,9 @@ struct Source {
 // Channels and filters that the original has not are 0. A thread writes kWide channels.
 template <class T, int kWide>
 __global__ void reorder_kernel(const T* __restrict__ from, Source source, T* __restrict__ to,
-                               Divisor packs, int count) {
-    for (int i = int(first_index()); i < count; i += int(grid_width())) {
+                               Divisor packs, size_t count) {
+    for (size_t at = first_index(); at < count; at += grid_width()) {
+        const int i = int(at);
         const int row = i / packs, c = (i - row * packs.by) * kWide;
         const int tap = row / source.K, k = row - tap * source.K.by;
         const int r = tap / source.S, s = tap - r * source.S.by;
@@ -191,7 +192,7 @@ Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, Device
         const size_t count = to.elems() / wide();
         ENSURE(count <= INT32_MAX, "a copy ", shape.text());
         reorder_kernel<T, wide()><<<std::min(ceil_div(count, 256), 4096), 256, 0, stream>>>(
-            numbers<T>(from), source, numbers<T>(to), to.C / wide(), int(count));
+            numbers<T>(from), source, numbers<T>(to), to.C / wide(), count);
         CUDA_LAUNCHED();
     });
     return to;
@@ -230,12 +231,16 @@ void check_types(Tensor x, std::initializer_list<Tensor> others) {
     });
 }
 
-// Pixels and taps are added in words of 16 bits for each direction.
-void check_pixels(Tensor x, Window window) {
+// Pixels and taps are added in words of 16 bits for each direction, and as 32 bits.
+void check_pixels(Tensor x, Tensor y, Window window) {
     const int h = x.H + 2 * window.pad_h + window.extra_h + window.size_h;
     const int w = x.W + 2 * window.pad_w + window.extra_w + window.size_w;
-    ENSURE(h <= kMostPixels && w <= kMostPixels, "a convolution on a GPU takes images of up to ",
-           kMostPixels, " rows and columns with padding and window; x is ", x.shape().text());
+    const int64_t line = std::max(int64_t(x.W) * (x.C + 8), int64_t(y.W) * (y.C + 8));
+    ENSURE(h <= kMostPixels && w <= kMostPixels && line * (window.size_h + 1) <= INT32_MAX,
+           "a convolution on a GPU takes images of up to ", kMostPixels,
+           " rows and columns, with padding and window, and up to 2^31 numbers in the rows of a "
+           "window; x is ",
+           x.shape().text(), ", y is ", y.shape().text());
 }
 
 }  // namespace
@@ -243,7 +248,7 @@ void check_pixels(Tensor x, Window window) {
 void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                          const Moments* of_y) {
     check_conv2d(x, w, window, y);
-    check_pixels(x, window);
+    check_pixels(x, y, window);
     check_types(x, {w, y});
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
@@ -275,7 +280,7 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
 
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
-    check_pixels(dx, window);
+    check_pixels(dx, dy, window);
     check_types(dy, {w, dx});
     check_mask(mask, dx);
     if (dx.elems() == 0) return;
@@ -311,7 +316,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
 
 void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_conv2d(x, dw, window, dy);
-    check_pixels(x, window);
+    check_pixels(x, dy, window);
     check_types(x, {dy});
     if (dy.elems() == 0) return;
     if (db) add_column_sums(dy, db);
