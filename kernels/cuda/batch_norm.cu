@@ -167,7 +167,6 @@ __global__ void finish_gradient_kernel(Slabs slabs, const float* __restrict__ pa
                 float(sums[1] / M * mean_rstd[(size_t(g) * 2 + 1) * C + c]);
             all += sums[0], all_dots += sums[1];
         }
-        __syncthreads();  // the sums were read; those of the next group may be written
     }
     if (threadIdx.y > 0 || c >= C) return;
     if (dgamma) dgamma[c] += float(all_dots);

@@ -53,7 +53,6 @@ __global__ void strips_kernel(const T* __restrict__ x, Strips strips) {
             for (int e = 0; e < kWide; ++e)
                 to[e] = center[e], to[C + e] = sums[e], to[2 * C + e] = sums[kWide + e];
         }
-        __syncthreads();  // the sums were read; those of the next piece may be written
     });
 }
 
@@ -97,7 +96,6 @@ __global__ void condense_kernel(Strips from, Strips to) {
             piece[C + c] = float(n * shift);
             piece[2 * C + c] = float(sums[1] - sums[0] * sums[0] / n + n * shift * shift);
         }
-        __syncthreads();  // the sums were read; those of the next piece may be written
     });
 }
 

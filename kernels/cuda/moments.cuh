@@ -31,7 +31,7 @@ inline dim3 column_block(int packs) {
 }
 
 // sums[e] of the threads of each column are added in order, in the first one's sums[e]. All threads
-// call; before they call again they must have met.
+// call. They may call again at once: after the last barrier a thread reads only what it will write.
 template <class T, int kCount>
 __device__ void add_columns(T (&sums)[kCount]) {
     __shared__ T parts[kCount][kColumnThreads];
