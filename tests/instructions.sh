@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Speed without a GPU: compiles the CUDA kernels and compares those that multiply on tensor cores with
-# kernels/cuda/instructions.txt: registers, spilled bytes, and the instructions of the hot loop, which is the
+# tests/instructions.txt: registers, spilled bytes, and the instructions of the hot loop, which is the
 # shortest loop with a product (HMMA). Fails if there are more, or if another kernel spills.
 #   tests/instructions.sh            compares
 #   tests/instructions.sh --write    writes the table; commit it together with the kernels
 set -eu
 cd "$(dirname "$0")/.."
-table=kernels/cuda/instructions.txt sources="conv2d batch_norm pool" architectures="sm_80 sm_90"
+table=tests/instructions.txt sources="conv2d batch_norm pool" architectures="sm_80 sm_90"
 
 leave_out() {
     echo "instructions: left out, as $1"

@@ -7,7 +7,7 @@
 //
 //   rows    a row is a pixel: C numbers. Each group is cut into `parts` slabs of rows.
 //   grid    (⌈C/columns of a block⌉, groups·parts) blocks of 256 threads (moments.cuh). A thread
-//           takes 16 bytes of a row, and two rows of the slab at a time.
+//           takes 16 bytes of a row; threadIdx.y strides over the rows of the slab.
 //   shared  16·256 floats, in the sums of bf16
 //   bytes   forward x read, y written, backward 2·(x, y, dy) + dx: 4 a number, 2 where they are
 //           bf16; memory-bound. The statistics take another read of x, unless a convolution took
@@ -60,10 +60,10 @@ struct Channels {
 };
 // dy, or 0 where the relu's output y is not above 0.
 template <int kWide, class T>
-__device__ __forceinline__ void unpack_dz(float (&dz)[kWide], const Pack<T, kWide>& dy,
-                                          const Pack<T, kWide>& y, bool relu) {
-    unpack(dz, dy);
-    if (relu) mask_pack(dz, y);
+__device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, bool relu,
+                                        int64_t at) {
+    load_pack(dz, dy + at);
+    if (relu) mask_pack(dz, y + at);
 }
 
 // y = act((x − center)·scale + shift + residual) in rows [begin, end), from channel c on. y may be
@@ -72,25 +72,18 @@ template <int kWide, class T, class A, class B, class D>
 __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, int C, int c,
                                           int64_t begin, int64_t end, const A& center,
                                           const B& scale, const D& shift, bool relu) {
-    Pack<T, kWide> values[2], addends[2];
-    for_rows(
-        begin, end,
-        [&](int u, int64_t row) {
-            values[u] = pack_at<kWide>(x + row * C + c);
-            if (residual) addends[u] = pack_at<kWide>(residual + row * C + c);
-        },
-        [&](int u, int64_t row) {
-            float v[kWide], addend[kWide] = {};
-            unpack(v, values[u]);
-            if (residual) unpack(addend, addends[u]);
+    for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+        float v[kWide], addend[kWide] = {};
+        load_pack(v, x + row * C + c);
+        if (residual) load_pack(addend, residual + row * C + c);
 #pragma unroll
-            for (int e = 0; e < kWide; ++e) {
-                v[e] = (v[e] - center[e]) * scale[e] + shift[e];
-                if (residual) v[e] += addend[e];
-                if (relu && v[e] < 0) v[e] = 0;
-            }
-            store_pack(y + row * C + c, v);
-        });
+        for (int e = 0; e < kWide; ++e) {
+            v[e] = (v[e] - center[e]) * scale[e] + shift[e];
+            if (residual) v[e] += addend[e];
+            if (relu && v[e] < 0) v[e] = 0;
+        }
+        store_pack(y + row * C + c, v);
+    }
 }
 
 template <class T, int kWide>
@@ -119,24 +112,18 @@ __global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restric
     if (c < C && slab.begin < slab.end) {
         const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
         const Channels<kWide> center(mean, c), rstd(mean + C, c);
-        Pack<T, kWide> xs[2], ys[2], dys[2];
-        for_rows(
-            slab.begin, slab.end,
-            [&](int u, int64_t row) {
-                xs[u] = pack_at<kWide>(x + row * C + c);
-                dys[u] = pack_at<kWide>(dy + row * C + c);
-                if (relu) ys[u] = pack_at<kWide>(y + row * C + c);
-            },
-            [&](int u, int64_t) {
-                float dz[kWide], v[kWide];
-                unpack_dz(dz, dys[u], ys[u], relu);
-                unpack(v, xs[u]);
+#pragma unroll 2
+        for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
+            const int64_t at = row * C + c;
+            float dz[kWide], v[kWide];
+            load_dz(dz, y, dy, relu, at);
+            load_pack(v, x + at);
 #pragma unroll
-                for (int e = 0; e < kWide; ++e) {
-                    sums[e] += dz[e];
-                    sums[kWide + e] += dz[e] * ((v[e] - center[e]) * rstd[e]);
-                }
-            });
+            for (int e = 0; e < kWide; ++e) {
+                sums[e] += dz[e];
+                sums[kWide + e] += dz[e] * ((v[e] - center[e]) * rstd[e]);
+            }
+        }
     }
     add_columns(sums);
     if (threadIdx.y > 0 || c >= C) return;
@@ -188,37 +175,22 @@ __global__ void gradient_kernel(const T* __restrict__ x, const T* __restrict__ y
     const Channels<kWide> mean_dz(factor, c), slope(factor + C, c);
     Channels<kWide> scale(gamma, c);
     for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
-    Pack<T, kWide> xs[2], ys[2], dys[2];
-    for_rows(
-        slab.begin, slab.end,
-        [&](int u, int64_t row) {
-            xs[u] = pack_at<kWide>(x + row * C + c);
-            dys[u] = pack_at<kWide>(dy + row * C + c);
-            if (relu) ys[u] = pack_at<kWide>(y + row * C + c);
-        },
-        [&](int u, int64_t row) {
-            float dz[kWide], v[kWide];
-            unpack_dz(dz, dys[u], ys[u], relu);
-            unpack(v, xs[u]);
+    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
+        const int64_t at = row * C + c;
+        float dz[kWide], v[kWide];
+        load_dz(dz, y, dy, relu, at);
+        load_pack(v, x + at);
 #pragma unroll
-            for (int e = 0; e < kWide; ++e)
-                v[e] = scale[e] * (dz[e] - mean_dz[e] - (v[e] - center[e]) * slope[e]);
-            if (dresidual) store_pack(dresidual + row * C + c, dz);
-            store_pack(dx + row * C + c, v);
-        });
+        for (int e = 0; e < kWide; ++e)
+            v[e] = scale[e] * (dz[e] - mean_dz[e] - (v[e] - center[e]) * slope[e]);
+        if (dresidual) store_pack(dresidual + at, dz);
+        store_pack(dx + at, v);
+    }
 }
 
 __device__ __forceinline__ float scale_of(const float* gamma, const float* var, float eps, int c) {
     return float(double(gamma[c]) / sqrt(double(var[c]) + double(eps)));
 }
-
-// The rows of this block, where there are no groups.
-struct EvalSlab {
-    int64_t begin, end;
-    __device__ EvalSlab(size_t rows)
-        : begin(int64_t(rows * blockIdx.y / gridDim.y)),
-          end(int64_t(rows * (blockIdx.y + 1) / gridDim.y)) {}
-};
 
 template <class T, int kWide>
 __global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restrict__ gamma,
@@ -230,8 +202,8 @@ __global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restr
     const Channels<kWide> center(mean, c), shift(beta, c);
     float scale[kWide];
     for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
-    const EvalSlab slab(rows);
-    normalise<kWide>(x, residual, y, C, c, slab.begin, slab.end, center, scale, shift, relu);
+    const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
+    normalise<kWide>(x, residual, y, C, c, begin, end, center, scale, shift, relu);
 }
 
 template <class T, int kWide>
@@ -242,22 +214,15 @@ __global__ void eval_gradient_kernel(const T* __restrict__ y, const T* dy, size_
     if (c >= C) return;
     float scale[kWide];
     for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
-    const EvalSlab slab(rows);
-    Pack<T, kWide> ys[2], dys[2];
-    for_rows(
-        slab.begin, slab.end,
-        [&](int u, int64_t row) {
-            dys[u] = pack_at<kWide>(dy + row * C + c);
-            if (relu) ys[u] = pack_at<kWide>(y + row * C + c);
-        },
-        [&](int u, int64_t row) {
-            float dz[kWide], to[kWide];
-            unpack_dz(dz, dys[u], ys[u], relu);
+    const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
+    for (size_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+        float dz[kWide], to[kWide];
+        load_dz(dz, y, dy, relu, int64_t(row * C + c));
 #pragma unroll
-            for (int e = 0; e < kWide; ++e) to[e] = scale[e] * dz[e];
-            store_pack(dx + row * C + c, to);
-            if (dresidual) store_pack(dresidual + row * C + c, dz);
-        });
+        for (int e = 0; e < kWide; ++e) to[e] = scale[e] * dz[e];
+        store_pack(dx + row * C + c, to);
+        if (dresidual) store_pack(dresidual + row * C + c, dz);
+    }
 }
 
 // About 512 slabs in all, by shapes alone; a slab has some 64 rows at least.

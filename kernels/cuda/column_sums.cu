@@ -17,16 +17,13 @@ __global__ void column_sums_kernel(const T* __restrict__ x, int64_t rows, int C,
     const int c = first_channel<kWide>();
     const int64_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
     float sums[kWide] = {};
-    Pack<T, kWide> packs[2];
-    if (c < C)
-        for_rows(
-            begin, end, [&](int u, int64_t row) { packs[u] = pack_at<kWide>(x + row * C + c); },
-            [&](int u, int64_t) {
-                float v[kWide];
-                unpack(v, packs[u]);
+#pragma unroll 4
+    for (int64_t row = begin + threadIdx.y; row < end && c < C; row += blockDim.y) {
+        float v[kWide];
+        load_pack(v, x + row * C + c);
 #pragma unroll
-                for (int e = 0; e < kWide; ++e) sums[e] += v[e];
-            });
+        for (int e = 0; e < kWide; ++e) sums[e] += v[e];
+    }
     add_columns(sums);
     if (threadIdx.y > 0 || c >= C) return;
     for (int e = 0; e < kWide; ++e) parts[size_t(blockIdx.y) * C + c + e] = sums[e];

@@ -53,9 +53,15 @@ struct Patches {
     const T* x;
     uint32_t last;
     int64_t image;  // numbers of an image, and of a line of it
-    int line, rows, depths, direction;
-    int stride_h, stride_w, first_h, first_w;
+    int line, rows, depths;
     Divisor P, Q, S, C;
+    int direction = 1, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
+
+    Patches(Tensor t, int P, int Q, int R, int S)
+        : x(numbers<T>(t)), last(both(t.H - 1, t.W - 1)), image(int64_t(t.shape().row_elems())) {
+        line = t.W * t.C, rows = t.N * P * Q, depths = R * S * t.C;
+        this->P = P, this->Q = Q, this->S = S, C = t.C;
+    }
 
     struct alignas(16) Row {  // the corner of a patch
         const T* from;
@@ -107,21 +113,10 @@ struct PatchesOfTap {
 // The patches of x that make y.
 template <class T>
 Patches<T> patches_of(Tensor x, Window window, Tensor y) {
-    return {numbers<T>(x),
-            both(x.H - 1, x.W - 1),
-            int64_t(x.shape().row_elems()),
-            x.W * x.C,
-            y.N * y.H * y.W,
-            window.size_h * window.size_w * x.C,
-            1,
-            window.stride_h,
-            window.stride_w,
-            -window.pad_h,
-            -window.pad_w,
-            y.H,
-            y.W,
-            window.size_w,
-            x.C};
+    Patches<T> patches(x, y.H, y.W, window.size_h, window.size_w);
+    patches.stride_h = window.stride_h, patches.stride_w = window.stride_w;
+    patches.first_h = -window.pad_h, patches.first_w = -window.pad_w;
+    return patches;
 }
 
 // In one direction: the pixels first, first + stride, … of dx, and the taps that they meet.
@@ -140,21 +135,9 @@ struct Remainder {
 // They are patches of dy; the taps are walked backwards.
 template <class T>
 Patches<T> patches_of(Tensor dy, const Remainder& h, const Remainder& w) {
-    return {numbers<T>(dy),
-            both(dy.H - 1, dy.W - 1),
-            int64_t(dy.shape().row_elems()),
-            dy.W * dy.C,
-            dy.N * h.pixels * w.pixels,
-            h.taps * w.taps * dy.C,
-            -1,
-            1,
-            1,
-            h.output,
-            w.output,
-            h.pixels,
-            w.pixels,
-            std::max(1, w.taps),
-            dy.C};
+    Patches<T> patches(dy, h.pixels, w.pixels, h.taps, w.taps);
+    patches.direction = -1, patches.first_h = h.output, patches.first_w = w.output;
+    return patches;
 }
 
 // Where the rows of a padded or reordered copy come from. Row i of the copy is of the tap (r, s)
@@ -198,6 +181,9 @@ Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, Device
     return to;
 }
 
+// Where copies are, while a product reads them.
+constexpr Slot kCopyOfImages = kSlotResult, kCopyOfFilters = kSlotFactors;
+
 // How many channels fill whole chunks of a copy.
 int whole_chunks(int channels, Type type, Precision precision) {
     const int chunk = 16 / int(bytes_of(type));
@@ -217,8 +203,8 @@ template <class A, class B, class F>
 bool product(Precision precision, const A& a, const B& b, int I, int J, int L, const F& epilogue,
              DeviceMemory& memory, cudaStream_t stream) {
     constexpr bool kHalved = sizeof(typename A::Number) == 2;
-    ENSURE(kHalved == (precision == Precision::kBf16), "a product of ", kHalved ? "bf16" : "floats",
-           " in another precision");
+    ENSURE(kHalved == (precision == Precision::kBf16), "tensors of ", kHalved ? "bf16" : "fp32",
+           " in products of ", name_of(precision));
     if constexpr (!kHalved)
         if (precision == Precision::kFp32) return multiply(a, b, I, J, L, epilogue, memory, stream);
     return multiply_tensor(a, b, I, J, L, epilogue, memory, stream);
@@ -231,16 +217,14 @@ void check_types(Tensor x, std::initializer_list<Tensor> others) {
     });
 }
 
-// Pixels and taps are added in words of 16 bits for each direction, and as 32 bits.
+// Pixels and taps are words, and what a tap adds to an address is an int.
 void check_pixels(Tensor x, Tensor y, Window window) {
     const int h = x.H + 2 * window.pad_h + window.extra_h + window.size_h;
     const int w = x.W + 2 * window.pad_w + window.extra_w + window.size_w;
     const int64_t line = std::max(int64_t(x.W) * (x.C + 8), int64_t(y.W) * (y.C + 8));
-    ENSURE(h <= kMostPixels && w <= kMostPixels && line * (window.size_h + 1) <= INT32_MAX,
-           "a convolution on a GPU takes images of up to ", kMostPixels,
-           " rows and columns, with padding and window, and up to 2^31 numbers in the rows of a "
-           "window; x is ",
-           x.shape().text(), ", y is ", y.shape().text());
+    ENSURE(std::max(h, w) <= kMostPixels && line * (window.size_h + 1) <= INT32_MAX, "x is ",
+           x.shape().text(), ", y is ", y.shape().text(), "; with padding and window the limit is ",
+           kMostPixels, " rows and columns");
 }
 
 }  // namespace
@@ -257,8 +241,8 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
         if (of_y) moments(y, *of_y);
         return;
     }
-    x = in_chunks(x, precision_, kSlotImages, memory_, stream_);
-    w = in_chunks(w, precision_, kSlotFilters, memory_, stream_);
+    x = in_chunks(x, precision_, kCopyOfImages, memory_, stream_);
+    w = in_chunks(w, precision_, kCopyOfFilters, memory_, stream_);
     Strips strips;
     if (of_y)
         strips = make_strips(y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows,
@@ -285,7 +269,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
     check_mask(mask, dx);
     if (dx.elems() == 0) return;
     if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
-    dy = in_chunks(dy, precision_, kSlotImages, memory_, stream_);
+    dy = in_chunks(dy, precision_, kCopyOfImages, memory_, stream_);
     const int C = whole_chunks(dx.C, w.type, precision_);
     const bool single = w.H * w.W == 1 && w.N == dy.C && w.C == C && has_packs(w);
     for (int first_h = 0; first_h < std::min(window.stride_h, dx.H); ++first_h)
@@ -299,7 +283,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
                     reorder(w,
                             {dy.C, v.taps, w.N, w.C, w.H * w.W, h.first_tap * w.W + v.first_tap,
                              window.stride_h * w.W, window.stride_w},
-                            {taps, 1, dy.C, C}, kSlotFilters, memory_, stream_);
+                            {taps, 1, dy.C, C}, kCopyOfFilters, memory_, stream_);
             with_type(dy.type, [&](auto type) {
                 using T = decltype(type);
                 const auto patches = patches_of<T>(dy, h, v);
@@ -321,12 +305,12 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
     if (dy.elems() == 0) return;
     if (db) add_column_sums(dy, db);
     if (is_depthwise(x, dw)) return depthwise_grad_w(x, dy, window, dw);
-    x = in_chunks(x, precision_, kSlotImages, memory_, stream_);
-    dy = in_chunks(dy, precision_, kSlotFilters, memory_, stream_);
+    x = in_chunks(x, precision_, kCopyOfImages, memory_, stream_);
+    dy = in_chunks(dy, precision_, kCopyOfFilters, memory_, stream_);
     const bool padded = x.C != dw.C;
     const Shape shape{dw.N, dw.H, dw.W, x.C};
     const Tensor sums =
-        padded ? Tensor(memory_.scratch<float>(kSlotResult, shape.elems()), shape) : dw;
+        padded ? Tensor(memory_.scratch<float>(kSlotSums, shape.elems()), shape) : dw;
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         const PatchesOfTap<T> patches{patches_of<T>(x, window, dy)};

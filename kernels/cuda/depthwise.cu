@@ -76,7 +76,7 @@ __global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __res
             for (int q = q0; q <= q1; ++q)
                 add_tap(sum, dy + index(ys, at.n, p, q, at.c), w, at.c, taps,
                         (h - p * window.stride_h) * window.size_w + v - q * window.stride_w);
-        if (mask) mask_pack(sum, pack_at<kWide>(mask + i * kWide));
+        if (mask) mask_pack(sum, mask + i * kWide);
         store_pack(dx + i * kWide, sum);
     }
 }

@@ -78,7 +78,7 @@ struct Epilogue {
     template <int kCount>
     __device__ __forceinline__ void put(int i, int j, int J, float (&sums)[kCount]) const {
         const size_t at = rows[i] * J + j;
-        if (mask) mask_pack(sums, pack_at<kCount>(mask + at));
+        if (mask) mask_pack(sums, mask + at);
         if (sizeof(T) == sizeof(float) && accumulate) {
             float before[kCount];
             load_pack(before, out + at);

@@ -34,18 +34,16 @@ __global__ void strips_kernel(const T* __restrict__ x, Strips strips) {
         float center[kWide] = {}, sums[2 * kWide] = {};  // rest, then squares
         if (c < C) {
             load_pack(center, x + begin * C + c);
-            Pack<T, kWide> packs[2];
-            for_rows(
-                begin, end, [&](int u, int64_t row) { packs[u] = pack_at<kWide>(x + row * C + c); },
-                [&](int u, int64_t) {
-                    float v[kWide];
-                    unpack(v, packs[u]);
+#pragma unroll 4
+            for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+                float v[kWide];
+                load_pack(v, x + row * C + c);
 #pragma unroll
-                    for (int e = 0; e < kWide; ++e) {
-                        const float off = v[e] - center[e];
-                        sums[e] += off, sums[kWide + e] += off * off;
-                    }
-                });
+                for (int e = 0; e < kWide; ++e) {
+                    const float off = v[e] - center[e];
+                    sums[e] += off, sums[kWide + e] += off * off;
+                }
+            }
         }
         add_columns(sums);
         if (threadIdx.y == 0 && c < C) {

@@ -63,20 +63,6 @@ __device__ __forceinline__ int first_channel() {
     return int(blockIdx.x * blockDim.x + threadIdx.x) * kWide;
 }
 
-// Two rows of [begin, end) at a time: loads (u, row) first, so that the memory has more to do, then
-// uses it; u is 0 or 1. What is stored may replace what was loaded.
-template <class Load, class Use>
-__device__ __forceinline__ void for_rows(int64_t begin, int64_t end, const Load& load,
-                                         const Use& use) {
-    for (int64_t row = begin + threadIdx.y; row < end; row += 2 * blockDim.y) {
-        const int64_t next = row + blockDim.y;
-        load(0, row);
-        if (next < end) load(1, next);
-        use(0, row);
-        if (next < end) use(1, next);
-    }
-}
-
 // Groups of images of `image_rows` rows each.
 struct Groups {
     const int* bounds = nullptr;  // on the device: group g is images [bounds[g], bounds[g+1])

@@ -2,8 +2,8 @@
 //
 // Activations are what `--precision` says (CudaBackend::activations); statistics, gradients of
 // weights and sums are floats always. A kernel that handles activations is a template over the type
-// of its numbers, or takes Numbers where a branch costs nothing. All compute in fp32; a bf16 is
-// rounded to the nearest, ties to even, as it is stored.
+// of its numbers. All compute in fp32; a bf16 is rounded to the nearest, ties to even, as it is
+// stored.
 #pragma once
 
 #include <initializer_list>
@@ -47,17 +47,10 @@ __device__ __forceinline__ bool fits(const void* address) {
 }
 
 template <int kCount, class T>
-__device__ __forceinline__ Pack<T, kCount> pack_at(const T* from) {
-    return *reinterpret_cast<const Pack<T, kCount>*>(from);
-}
-template <int kCount, class T>
-__device__ __forceinline__ void unpack(float (&to)[kCount], const Pack<T, kCount>& pack) {
+__device__ __forceinline__ void load_pack(float (&to)[kCount], const T* from) {
+    const auto pack = *reinterpret_cast<const Pack<T, kCount>*>(from);
 #pragma unroll
     for (int e = 0; e < kCount; ++e) to[e] = load(&pack.at[e]);
-}
-template <int kCount, class T>
-__device__ __forceinline__ void load_pack(float (&to)[kCount], const T* from) {
-    unpack(to, pack_at<kCount>(from));
 }
 template <int kCount, class T>
 __device__ __forceinline__ void store_pack(T* to, const float (&from)[kCount]) {
@@ -68,9 +61,9 @@ __device__ __forceinline__ void store_pack(T* to, const float (&from)[kCount]) {
 }
 // Zero where the number of the same place in `mask` is not positive.
 template <int kCount, class T>
-__device__ __forceinline__ void mask_pack(float (&to)[kCount], const Pack<T, kCount>& mask) {
+__device__ __forceinline__ void mask_pack(float (&to)[kCount], const T* mask) {
     float signs[kCount];
-    unpack(signs, mask);
+    load_pack(signs, mask);
 #pragma unroll
     for (int e = 0; e < kCount; ++e)
         if (signs[e] <= 0) to[e] = 0;
@@ -93,22 +86,5 @@ void with_pack(std::initializer_list<Tensor> tensors, F&& f) {
             f(type, std::integral_constant<int, 1>());
     });
 }
-
-// Numbers whose type is known when the kernel runs.
-struct Numbers {
-    void* data = nullptr;
-    bool is_bf16 = false;
-
-    Numbers(std::nullptr_t = nullptr) {}
-    Numbers(Tensor x) : data(x.data), is_bf16(x.type == Type::kBfloat16) {}
-
-    __device__ void set(size_t i, float value) const {
-        if (is_bf16)
-            store(static_cast<bf16*>(data) + i, value);
-        else
-            store(static_cast<float*>(data) + i, value);
-    }
-    __device__ explicit operator bool() const { return data != nullptr; }
-};
 
 }  // namespace convoy::CONVOY_DEVICE

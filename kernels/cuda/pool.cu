@@ -67,7 +67,7 @@ __global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* ar
 #pragma unroll
                 for (int e = 0; e < kWide; ++e) sum[e] += bytes.at[e] == own ? v[e] : 0.0f;
             }
-        if (mask) mask_pack(sum, pack_at<kWide>(mask + i * kWide));
+        if (mask) mask_pack(sum, mask + i * kWide);
         store_pack(dx + i * kWide, sum);
     }
 }
@@ -83,13 +83,11 @@ struct Area {
           w0(begin(w, own_W, other.W)),
           w1(end(w, own_W, other.W)) {}
     __device__ int pixels() const { return (h1 - h0) * (w1 - w0); }
-    // Of images of up to kMostPooled in each direction, so that products fit.
     static __device__ int begin(int p, Divisor own, int other) { return p * other / own; }
     static __device__ int end(int p, Divisor own, int other) {
         return ((p + 1) * other + own.by - 1) / own;
     }
 };
-constexpr int kMostPooled = 32767;
 
 template <class T, int kWide>
 __global__ void avg_pool_kernel(const T* __restrict__ x, Shape xs, T* __restrict__ y,
@@ -129,12 +127,6 @@ __global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, Divisor
     }
 }
 
-void check_pooled(Tensor x, Tensor y) {
-    const int most = std::max({x.H, x.W, y.H, y.W});
-    ENSURE(most <= kMostPooled, "average pooling on a GPU takes images of up to ", kMostPooled,
-           " rows and columns; x is ", x.shape().text(), ", y is ", y.shape().text());
-}
-
 }  // namespace
 
 void CudaBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
@@ -163,7 +155,8 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
 
 void CudaBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
-    check_pooled(x, y);
+    ENSURE(int64_t(x.H) * (y.H + 1) <= INT32_MAX && int64_t(x.W) * (y.W + 1) <= INT32_MAX, "x is ",
+           x.shape().text(), ", y is ", y.shape().text());  // for Area
     with_pack({y, x}, [&](auto type, auto wide) {
         using T = decltype(type);
         const Pixels packs(y.shape(), wide());
@@ -175,7 +168,6 @@ void CudaBackend::avg_pool(Tensor x, Tensor y) {
 
 void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     check_avg_pool(dx, dy);
-    check_pooled(dx, dy);
     with_pack({dx, dy}, [&](auto type, auto wide) {
         using T = decltype(type);
         const Pixels packs(dx.shape(), wide());
