@@ -210,6 +210,14 @@ bool product(Precision precision, const A& a, const B& b, int I, int J, int L, c
     return multiply_tensor(a, b, I, J, L, epilogue, memory, stream);
 }
 
+// f(T()), or f(float()): what is stored where numbers of type T are multiplied. Logits are floats.
+template <class T, class F>
+void with_out(Type type, F&& f) {
+    if constexpr (sizeof(T) == sizeof(float))
+        f(T());
+    else
+        with_type(type, f);
+}
 // All hold what x does.
 void check_types(Tensor x, std::initializer_list<Tensor> others) {
     with_type(x.type, [&](auto type) {
@@ -233,7 +241,7 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
                          const Moments* of_y) {
     check_conv2d(x, w, window, y);
     check_pixels(x, y, window);
-    check_types(x, {w, y});
+    check_types(x, {w});
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
     if (is_depthwise(x, w)) {
@@ -252,9 +260,12 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
         using T = decltype(type);
         const auto patches = patches_of<T>(x, window, y);
         const Matrix<true, T> filters{numbers<T>(w), w.N, patches.depths, patches.depths};
-        const EpilogueWithMoments<T> epilogue{{numbers<T>(y), b, relu}, strips};
-        whole = product(precision_, patches, filters, patches.rows, w.N, patches.depths, epilogue,
-                        memory_, stream_);
+        with_out<T>(y.type, [&](auto out) {
+            using Out = decltype(out);
+            const EpilogueWithMoments<Out> epilogue{{numbers<Out>(y), b, relu}, strips};
+            whole = product(precision_, patches, filters, patches.rows, w.N, patches.depths,
+                            epilogue, memory_, stream_);
+        });
     });
     if (of_y && whole)
         finish_moments(y, strips, *of_y);
@@ -265,7 +276,7 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
     check_pixels(dx, dy, window);
-    check_types(dy, {w, dx});
+    check_types(dy, {w});
     check_mask(mask, dx);
     if (dx.elems() == 0) return;
     if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
@@ -288,12 +299,16 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
                 using T = decltype(type);
                 const auto patches = patches_of<T>(dy, h, v);
                 const Matrix<false, T> matrix{numbers<T>(filters), C, patches.depths, C};
-                Epilogue<T> epilogue{numbers<T>(dx), nullptr, false, numbers<T>(mask)};
-                if (window.stride_h * window.stride_w > 1)
-                    epilogue.rows = {false,   dx.H,    dx.W,     window.stride_h, window.stride_w,
-                                     h.first, v.first, h.pixels, v.pixels};
-                product(precision_, patches, matrix, patches.rows, dx.C, patches.depths, epilogue,
-                        memory_, stream_);
+                with_out<T>(dx.type, [&](auto out) {
+                    using Out = decltype(out);
+                    Epilogue<Out> epilogue{numbers<Out>(dx), nullptr, false, numbers<Out>(mask)};
+                    if (window.stride_h * window.stride_w > 1)
+                        epilogue.rows = {false,           dx.H,    dx.W,    window.stride_h,
+                                         window.stride_w, h.first, v.first, h.pixels,
+                                         v.pixels};
+                    product(precision_, patches, matrix, patches.rows, dx.C, patches.depths,
+                            epilogue, memory_, stream_);
+                });
             });
         }
 }
