@@ -16,9 +16,14 @@ struct Case {
     std::vector<int> bounds;
 };
 const Case kCases[] = {
-    {{1, 1, 1, 1}, {0, 1}},          {{3, 2, 5, 3}, {0, 3}}, {{5, 3, 3, 33}, {0, 2, 5}},
+    {{1, 1, 1, 1}, {0, 1}},
+    {{3, 2, 5, 3}, {0, 3}},
+    {{5, 3, 3, 33}, {0, 2, 5}},
     {{4, 20, 21, 40}, {0, 1, 1, 4}},  // an empty group, and slabs of several blocks
     {{2, 1, 1, 70}, {0, 2}},
+    {{3, 9, 11, 64}, {0, 1, 3}},  // packs of channels in half a
+                                  // warp
+    {{2, 3, 5, 264}, {0, 2}},     // and in several blocks
 };
 
 // x̂ is of size ~1 for any x, but with M = 1 it is 0 and rstd is 1/√eps ≈ 316.
@@ -72,6 +77,22 @@ TEST_CASE("batch_norm matches the formula in double: output, statistics and sums
                 }
             }
         }
+    }
+}
+
+TEST_CASE("batch_norm takes the bounds of the groups as they are at each call") {
+    auto backend = each_backend(2);
+    const Case c{{4, 3, 3, 8}, {0, 1, 4}};
+    Problem p(c);
+    std::vector<int> bounds = c.bounds;
+    for (int middle : {1, 3, 3, 2}) {
+        bounds[1] = middle;
+        const auto want =
+            reference::batch_norm({c.x, p.x}, bounds, p.gamma, p.beta, {}, false, kEps);
+        Guarded y(c.x.elems()), mean_rstd(size_t(4) * 8), sums(size_t(2) * 8, 0.0f);
+        normalise(*backend, view(p.x, c.x), bounds, p.gamma.data(), p.beta.data(), nullptr, false,
+                  kEps, view(y, c.x), mean_rstd.data(), sums.data());
+        CHECK_CLOSE(y.span(), want.y.v, tolerance_of(c));
     }
 }
 

@@ -61,6 +61,8 @@ const ConvCase kCases[] = {
     {{1, 3, 3, 4}, 6, Window::square(3, 3, 0)},         // one output
     {{2, 8, 7, 5}, 6, Window{4, 2, 1, 2, 1, 0, 1, 1}},  // more padding at the end
     {{1, 10, 10, 2}, 2, Window::square(2, 5, 0)},       // gaps between the windows
+    {{1, 2, 1, 5}, 4, Window::square(3, 3, 2)},         // a stride larger than the image
+    {{2, 4, 5, 3}, 6, Window{3, 2, 2, 1, 7, 6}},        // patches of padding alone
     {{1, 30, 30, 4}, 66, Window::square(3, 1, 1)},      // several blocks of rows
     {{1, 4, 4, 300}, 34, Window::square(3, 1, 1)},      // several blocks of depth
 };

@@ -23,6 +23,11 @@ const ConvCase kCases[] = {
     {{1, 9, 13, 136}, 72, Window::square(1)},        // wide tiles, and more than one
     {{1, 3, 3, 72}, 66, Window::square(3, 1, 1)},    // the depth in parts
     {{2, 20, 20, 4}, 8, Window::square(1)},          // for grad_w too
+    {{1, 10, 11, 16}, 24, Window::square(3, 3, 1)},  // nine kinds of pixels in grad_x
+    {{1, 11, 7, 8}, 136, Window::square(2, 3, 0)},   // kinds that meet no tap
+    {{1, 2, 1, 24}, 16, Window::square(3, 3, 2)},    // a stride larger than the image
+    {{2, 4, 5, 8}, 16, Window{3, 2, 2, 1, 7, 6}},    // patches of padding alone
+    {{1, 70, 3, 8}, 8, Window{65, 1, 2, 1, 30, 0}},  // a window of more rows than a word has bits
 };
 
 std::vector<float> rounded(std::vector<float> x, Precision precision) {
@@ -166,6 +171,16 @@ TEST_CASE("a NaN in the data comes out of a convolution on tensor cores, and 0 i
                               {&w, 1, 1, 1, 1}, nullptr);
         CHECK(w == 1);
     }
+}
+
+TEST_CASE("convolutions on a GPU refuse images of more than 32767 rows or columns") {
+    ThroughDevice backend(make_backend(kernel_device(), {.threads = 1}));
+    std::vector<float> x(40000), y(40000);
+    float w = 1;
+    for (const Shape shape : {Shape{1, 40000, 1, 1}, Shape{1, 1, 40000, 1}})
+        CHECK_THROWS_WITH_AS(backend.conv2d({x.data(), shape}, {&w, 1, 1, 1, 1}, nullptr,
+                                            Window::square(1), false, {y.data(), shape}),
+                             doctest::Contains("32767"), Error);
 }
 
 TEST_CASE("the CPU refuses tf32, the model says what it multiplies in") {

@@ -6,19 +6,30 @@
 //          with dz = dy where y > 0, x̂ = (x − mean)·rstd
 //
 //   rows    a row is a pixel: C numbers. Each group is cut into `parts` slabs of rows.
-//   grid    (⌈C/32⌉, groups·parts) blocks of 32×8 threads (moments.cuh); threadIdx.y strides over
-//           the rows of the slab. Of bf16 a thread takes four channels, where they come in fours:
-//           then ⌈C/128⌉ blocks side by side.
-//   shared  16·32 floats; for four channels 64·32.
+//   grid    (⌈C/columns of a block⌉, groups·parts) blocks of 256 threads (moments.cuh). A thread
+//           takes 16 bytes of a row; threadIdx.y strides over the rows of the slab.
+//   shared  16·256 floats, in the sums of bf16
 //   bytes   forward x read, y written, backward 2·(x, y, dy) + dx: 4 a number, 2 where they are
 //           bf16; memory-bound. The statistics take another read of x, unless a convolution took
 //           them on the way. They are floats, as gamma and beta are.
-//   order   rows of a thread, the 8 threads of a column, then in double the slabs, each in order.
+//   order   rows of a thread, the threads of a column, then in double the slabs: of a thread, then
+//           32 threads, each in order.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/moments.cuh"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
+
+const int* CudaBackend::bounds(GroupBounds groups) {
+    if (memory_.is_recording()) return memory_.pass(groups, stream_);
+    int* const there = memory_.scratch<int>(kSlotBounds, groups.size());
+    if (there != bounds_there_ || !std::ranges::equal(groups, bounds_)) {
+        CUDA_CHECK(cudaMemcpyAsync(there, memory_.pass(groups, stream_), groups.size_bytes(),
+                                   cudaMemcpyDeviceToDevice, stream_));
+        bounds_.assign(groups.begin(), groups.end()), bounds_there_ = there;
+    }
+    return there;
+}
 
 namespace {
 
@@ -47,38 +58,38 @@ struct Channels {
     }
     __device__ float operator[](int e) const { return at[e]; }
 };
-template <int kWide>
-__device__ __forceinline__ int first_channel() {
-    return int(blockIdx.x * kLanes + threadIdx.x) * kWide;
-}
 // dy, or 0 where the relu's output y is not above 0.
 template <int kWide, class T>
 __device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, bool relu,
-                                        size_t at) {
+                                        int64_t at) {
     load_pack(dz, dy + at);
     if (relu) mask_pack(dz, y + at);
 }
 
-// y = act((x − center)·scale + shift + residual), where y and x may be one.
-template <int kWide, class T, class A, class B, class C>
-__device__ __forceinline__ void normalise_at(const T* x, const T* residual, T* y, size_t at,
-                                             const A& center, const B& scale, const C& shift,
-                                             bool relu) {
-    float v[kWide], addend[kWide] = {};
-    load_pack(v, x + at);
-    if (residual) load_pack(addend, residual + at);
+// y = act((x − center)·scale + shift + residual) in rows [begin, end), from channel c on. y may be
+// x or the residual.
+template <int kWide, class T, class A, class B, class D>
+__device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, int C, int c,
+                                          int64_t begin, int64_t end, const A& center,
+                                          const B& scale, const D& shift, bool relu) {
+    for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+        float v[kWide], addend[kWide] = {};
+        load_pack(v, x + row * C + c);
+        if (residual) load_pack(addend, residual + row * C + c);
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-        v[e] = (v[e] - center[e]) * scale[e] + shift[e];
-        if (residual) v[e] += addend[e];
-        if (relu && v[e] < 0) v[e] = 0;
+        for (int e = 0; e < kWide; ++e) {
+            v[e] = (v[e] - center[e]) * scale[e] + shift[e];
+            if (residual) v[e] += addend[e];
+            if (relu && v[e] < 0) v[e] = 0;
+        }
+        store_pack(y + row * C + c, v);
     }
-    store_pack(y + at, v);
 }
 
 template <class T, int kWide>
-__global__ void normalise_kernel(const T* x, Slabs slabs, const float* gamma, const float* beta,
-                                 const T* residual, bool relu, const float* mean_rstd, T* y) {
+__global__ void normalise_kernel(const T* x, Slabs slabs, const float* __restrict__ gamma,
+                                 const float* __restrict__ beta, const T* residual, bool relu,
+                                 const float* __restrict__ mean_rstd, T* y) {
     const Slab slab(slabs, blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
@@ -86,24 +97,27 @@ __global__ void normalise_kernel(const T* x, Slabs slabs, const float* gamma, co
     const Channels<kWide> center(mean, c), shift(beta, c), rstd(mean + C, c);
     Channels<kWide> scale(gamma, c);
     for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
-    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows)
-        normalise_at<kWide>(x, residual, y, size_t(row * C + c), center, scale, shift, relu);
+    normalise<kWide>(x, residual, y, C, c, slab.begin, slab.end, center, scale, shift, relu);
 }
 
 // parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂.
 template <class T, int kWide>
-__global__ void gradient_sums_kernel(const T* __restrict__ x, const T* y, const T* dy, Slabs slabs,
-                                     bool relu, const float* mean_rstd, float* parts) {
+__global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restrict__ y,
+                                     const T* __restrict__ dy, Slabs slabs, bool relu,
+                                     const float* __restrict__ mean_rstd,
+                                     float* __restrict__ parts) {
     const Slab slab(slabs, blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     float sums[2 * kWide] = {};  // Σ dz, then Σ dz·x̂
     if (c < C && slab.begin < slab.end) {
         const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
         const Channels<kWide> center(mean, c), rstd(mean + C, c);
-        for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
+#pragma unroll 2
+        for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
+            const int64_t at = row * C + c;
             float dz[kWide], v[kWide];
-            load_dz(dz, y, dy, relu, size_t(row * C + c));
-            load_pack(v, x + row * C + c);
+            load_dz(dz, y, dy, relu, at);
+            load_pack(v, x + at);
 #pragma unroll
             for (int e = 0; e < kWide; ++e) {
                 sums[e] += dz[e];
@@ -117,34 +131,41 @@ __global__ void gradient_sums_kernel(const T* __restrict__ x, const T* y, const 
     for (int e = 0; e < kWide; ++e) to[e] = sums[e], to[C + e] = sums[kWide + e];
 }
 
-// A thread a channel: dgamma and dbeta, and for each group the means of dz and of dz·x̂, times rstd.
-__global__ void finish_gradient_kernel(Slabs slabs, const float* parts, const float* mean_rstd,
-                                       float* factors, float* dgamma, float* dbeta) {
-    const int C = slabs.C, c = int(first_index());
-    if (c >= C) return;
+// dgamma and dbeta, and for each group the means of dz and of dz·x̂, times rstd. The threads of a
+// column share the slabs of a group.
+__global__ void finish_gradient_kernel(Slabs slabs, const float* __restrict__ parts,
+                                       const float* __restrict__ mean_rstd,
+                                       float* __restrict__ factors, float* __restrict__ dgamma,
+                                       float* __restrict__ dbeta) {
+    const int C = slabs.C, c = first_channel<1>();
     double all = 0, all_dots = 0;
     for (int g = 0; g < slabs.count; ++g) {
         const double M = double(slabs.rows(g));
-        if (M == 0) continue;
-        double sum = 0, dot = 0;
-        for (int64_t part = 0; part < slabs.parts; ++part) {
+        if (M == 0) continue;  // in every thread
+        double sums[2] = {};   // of dz, and of dz·x̂
+        for (int64_t part = threadIdx.y; part < slabs.parts && c < C; part += blockDim.y) {
             const float* from = parts + size_t(g * slabs.parts + part) * 2 * C;
-            sum += from[c], dot += from[C + c];
+            sums[0] += from[c], sums[1] += from[C + c];
         }
-        factors[size_t(g) * 2 * C + c] = float(sum / M);
-        factors[(size_t(g) * 2 + 1) * C + c] =
-            float(dot / M * mean_rstd[(size_t(g) * 2 + 1) * C + c]);
-        all += sum, all_dots += dot;
+        add_columns(sums);
+        if (threadIdx.y == 0 && c < C) {
+            factors[size_t(g) * 2 * C + c] = float(sums[0] / M);
+            factors[(size_t(g) * 2 + 1) * C + c] =
+                float(sums[1] / M * mean_rstd[(size_t(g) * 2 + 1) * C + c]);
+            all += sums[0], all_dots += sums[1];
+        }
     }
+    if (threadIdx.y > 0 || c >= C) return;
     if (dgamma) dgamma[c] += float(all_dots);
     if (dbeta) dbeta[c] += float(all);
 }
 
 // dx and dresidual may be dy: each number is read before it is written, by the same thread.
 template <class T, int kWide>
-__global__ void gradient_kernel(const T* x, const T* y, const T* dy, Slabs slabs,
-                                const float* gamma, bool relu, const float* mean_rstd,
-                                const float* factors, T* dx, T* dresidual) {
+__global__ void gradient_kernel(const T* __restrict__ x, const T* __restrict__ y, const T* dy,
+                                Slabs slabs, const float* __restrict__ gamma, bool relu,
+                                const float* __restrict__ mean_rstd,
+                                const float* __restrict__ factors, T* dx, T* dresidual) {
     const Slab slab(slabs, blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
@@ -154,8 +175,8 @@ __global__ void gradient_kernel(const T* x, const T* y, const T* dy, Slabs slabs
     const Channels<kWide> mean_dz(factor, c), slope(factor + C, c);
     Channels<kWide> scale(gamma, c);
     for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
-    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRows) {
-        const size_t at = row * C + c;
+    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
+        const int64_t at = row * C + c;
         float dz[kWide], v[kWide];
         load_dz(dz, y, dy, relu, at);
         load_pack(v, x + at);
@@ -172,37 +193,37 @@ __device__ __forceinline__ float scale_of(const float* gamma, const float* var, 
 }
 
 template <class T, int kWide>
-__global__ void eval_kernel(const T* x, size_t rows, int C, const float* gamma, const float* beta,
-                            const float* mean, const float* var, const T* residual, bool relu,
-                            float eps, T* y) {
+__global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restrict__ gamma,
+                            const float* __restrict__ beta, const float* __restrict__ mean,
+                            const float* __restrict__ var, const T* residual, bool relu, float eps,
+                            T* y) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
     const Channels<kWide> center(mean, c), shift(beta, c);
     float scale[kWide];
     for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
-    for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows)
-        normalise_at<kWide>(x, residual, y, row * C + c, center, scale, shift, relu);
+    const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
+    normalise<kWide>(x, residual, y, C, c, begin, end, center, scale, shift, relu);
 }
 
 template <class T, int kWide>
-__global__ void eval_gradient_kernel(const T* y, const T* dy, size_t rows, int C,
-                                     const float* gamma, const float* var, bool relu, float eps,
-                                     T* dx, T* dresidual) {
+__global__ void eval_gradient_kernel(const T* __restrict__ y, const T* dy, size_t rows, int C,
+                                     const float* __restrict__ gamma, const float* __restrict__ var,
+                                     bool relu, float eps, T* dx, T* dresidual) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
     float scale[kWide];
     for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
-    for (size_t row = blockIdx.y * kRows + threadIdx.y; row < rows; row += gridDim.y * kRows) {
+    const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
+    for (size_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
         float dz[kWide], to[kWide];
-        load_dz(dz, y, dy, relu, row * C + c);
+        load_dz(dz, y, dy, relu, int64_t(row * C + c));
 #pragma unroll
         for (int e = 0; e < kWide; ++e) to[e] = scale[e] * dz[e];
         store_pack(dx + row * C + c, to);
         if (dresidual) store_pack(dresidual + row * C + c, dz);
     }
 }
-
-const dim3 kBlock(kLanes, kRows);
 
 // About 512 slabs in all, by shapes alone; a slab has some 64 rows at least.
 Slabs cut(GroupBounds bounds, Tensor x, const int* bounds_there) {
@@ -222,13 +243,13 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     check_batch_norm(x, residual, y);
     check_groups(x, groups);
     if (x.elems() == 0) return;
-    const Slabs slabs = cut(groups, x, memory_.pass(groups, stream_));
+    const Slabs slabs = cut(groups, x, bounds(groups));
     const unsigned count = unsigned(slabs.count * slabs.parts);
-    with_columns({x, y, residual}, count, [&](auto type, auto wide, dim3 grid) {
+    with_columns({x, y, residual}, count, [&](auto type, auto wide, dim3 grid, dim3 block) {
         using T = decltype(type);
-        normalise_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), slabs, gamma, beta,
-                                                                  numbers<T>(residual), relu,
-                                                                  mean_rstd, numbers<T>(y));
+        normalise_kernel<T, wide()><<<grid, block, 0, stream_>>>(numbers<T>(x), slabs, gamma, beta,
+                                                                 numbers<T>(residual), relu,
+                                                                 mean_rstd, numbers<T>(y));
         CUDA_LAUNCHED();
     });
 }
@@ -240,23 +261,26 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C;
-    const Slabs slabs = cut(groups, x, memory_.pass(groups, stream_));
+    const Slabs slabs = cut(groups, x, bounds(groups));
     const unsigned count = unsigned(slabs.count * slabs.parts);
     float* parts = memory_.scratch<float>(kSlotSums, size_t(count) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(slabs.count) * 2 * C);
-    with_columns({x, relu ? y : x, dy, dx, dresidual}, count, [&](auto type, auto wide, dim3 grid) {
-        using T = decltype(type);
-        gradient_sums_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
-            numbers<T>(x), numbers<T>(y), numbers<T>(dy), slabs, relu, mean_rstd, parts);
-        CUDA_LAUNCHED();
-        finish_gradient_kernel<<<ceil_div(C, 64), 64, 0, stream_>>>(slabs, parts, mean_rstd,
-                                                                    factors, dgamma, dbeta);
-        CUDA_LAUNCHED();
-        gradient_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
-            numbers<T>(x), numbers<T>(y), numbers<T>(dy), slabs, gamma, relu, mean_rstd, factors,
-            numbers<T>(dx), numbers<T>(dresidual));
-        CUDA_LAUNCHED();
-    });
+    with_columns(
+        {x, relu ? y : x, dy, dx, dresidual}, count,
+        [&](auto type, auto wide, dim3 grid, dim3 block) {
+            using T = decltype(type);
+            gradient_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(
+                numbers<T>(x), numbers<T>(y), numbers<T>(dy), slabs, relu, mean_rstd, parts);
+            CUDA_LAUNCHED();
+            const dim3 few = column_block(std::min(C, 8));  // side by side: the slabs are many
+            finish_gradient_kernel<<<ceil_div(C, few.x), few, 0, stream_>>>(slabs, parts, mean_rstd,
+                                                                            factors, dgamma, dbeta);
+            CUDA_LAUNCHED();
+            gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
+                numbers<T>(x), numbers<T>(y), numbers<T>(dy), slabs, gamma, relu, mean_rstd,
+                factors, numbers<T>(dx), numbers<T>(dresidual));
+            CUDA_LAUNCHED();
+        });
 }
 
 void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta,
@@ -265,13 +289,14 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
     check_batch_norm(x, residual, y);
     if (x.elems() == 0) return;
     const size_t rows = x.elems() / x.C;
-    with_columns({x, y, residual}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid) {
-        using T = decltype(type);
-        eval_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(numbers<T>(x), rows, x.C, gamma, beta,
-                                                             mean, var, numbers<T>(residual), relu,
-                                                             eps, numbers<T>(y));
-        CUDA_LAUNCHED();
-    });
+    with_columns(
+        {x, y, residual}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid, dim3 block) {
+            using T = decltype(type);
+            eval_kernel<T, wide()>
+                <<<grid, block, 0, stream_>>>(numbers<T>(x), rows, x.C, gamma, beta, mean, var,
+                                              numbers<T>(residual), relu, eps, numbers<T>(y));
+            CUDA_LAUNCHED();
+        });
 }
 
 void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
@@ -280,9 +305,9 @@ void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, 
     if (dy.elems() == 0) return;
     const size_t rows = dy.elems() / dy.C;
     with_columns({dy, relu ? y : dy, dx, dresidual}, eval_slabs(rows),
-                 [&](auto type, auto wide, dim3 grid) {
+                 [&](auto type, auto wide, dim3 grid, dim3 block) {
                      using T = decltype(type);
-                     eval_gradient_kernel<T, wide()><<<grid, kBlock, 0, stream_>>>(
+                     eval_gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
                          numbers<T>(y), numbers<T>(dy), rows, dy.C, gamma, var, relu, eps,
                          numbers<T>(dx), numbers<T>(dresidual));
                      CUDA_LAUNCHED();

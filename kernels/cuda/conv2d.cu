@@ -8,8 +8,15 @@
 //                  db[k]     += Σ_npq dy[npq,k]                              column_sums.cu
 //
 // The matrix of patches is never written: an operand of gemm.cuh finds its numbers in x or dy while
-// the tile is fetched ("implicit GEMM"). The channel is the fast index of the depth, so 16 threads
-// read 16 neighbours. With a stride, grad_x multiplies zeros for the taps that do not meet a pixel.
+// the tile is fetched ("implicit GEMM"). The channel is the fast index of the depth.
+//
+// With a stride, grad_x is stride_h·stride_w products: the pixels (h, w) with the same remainders
+// of (h+pad)/stride and (w+pad)/stride meet the same taps, every stride'th one, and so they are a
+// gradient of stride 1 for a smaller filter. No zeros are multiplied.
+//
+// On tensor cores numbers are copied in chunks of 16 bytes. Channels that do not fill them (a first
+// layer has 3) are padded with zeros: x, dy and w are copied, dw is made in a padded matrix and
+// then added.
 // The statistics are taken from the tiles before they are stored, wherever in a tile a group of
 // images ends. Where the depth is cut into parts (few tiles, so a small y) no tile has whole sums:
 // then y is read again, moments.cu. Either by shapes alone.
@@ -24,48 +31,66 @@ namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-// An output pixel, as the top left corner of its window in the input.
-struct Corner {
-    int n, h, w;  // n < 0: beyond the last
-};
-// A filter tap and a channel of it.
-struct Tap {
-    int r, s, c;  // r < 0: beyond the last
-};
-
-__device__ __forceinline__ Tap tap_of(int i, int S, int C, int end) {
-    if (i >= end) return {-1, 0, 0};
-    return {i / C / S, i / C % S, i % C};
+// A row and a column of an image in one word, each in 16 bits, so that pixel and tap are added at
+// once. A column below 0 borrows from the row; it is outside then anyway.
+constexpr int kMostPixels = 32767;  // of an image with its padding, in either direction
+__host__ __device__ constexpr uint32_t both(int h, int w) {
+    return uint32_t(h) * 65536u + uint32_t(w);
 }
-__device__ __forceinline__ Corner corner_of(int i, int P, int Q, const Window& window, int end) {
-    if (i >= end) return {-1, 0, 0};
-    const int q = i % Q, p = i / Q % P;
-    return {i / Q / P, p * window.stride_h - window.pad_h, q * window.stride_w - window.pad_w};
-}
-template <class T>
-__device__ __forceinline__ const T* pixel(const T* x, const Shape& xs, int n, int h, int w, int c) {
-    if (h < 0 || w < 0 || h >= xs.H || w >= xs.W) return nullptr;
-    return x + ((size_t(n) * xs.H + h) * xs.W + w) * xs.C + c;
+// The sum with any tap, or with any pixel, is outside.
+constexpr uint32_t kNoPixel = 0x80000000u, kNoTap = 0x00008000u;
+// Whether neither half of `at`, nor of last − at, is negative; `last` is the last pixel.
+__device__ __forceinline__ bool is_inside(uint32_t at, uint32_t last) {
+    return ((at | (last - at)) & 0x80008000u) == 0;
 }
 
-// The patches of x: a row for each output pixel, depth r,s,c.
+// Patches of an image: a row for each pixel of a grid of P×Q, depth r,s,c: the pixels
+// (p·stride + first + direction·(r, s)) of x.
 template <class T>
 struct Patches {
     using Number = T;
-    static constexpr bool kDepthFast = true;
+    static constexpr bool kDepthFast = true, kTable = true;
     const T* x;
-    Shape xs;
-    Window window;
-    int P, Q, rows, depths;
+    uint32_t last;
+    int64_t image;  // numbers of an image, and of a line of it
+    int line, rows, depths;
+    Divisor P, Q, S, C;
+    int direction = 1, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
 
-    using Row = Corner;
-    using Depth = Tap;
-    __device__ const T* any() const { return x; }
-    __device__ Row row(int i) const { return corner_of(i, P, Q, window, rows); }
-    __device__ Depth depth(int l) const { return tap_of(l, window.size_w, xs.C, depths); }
-    __device__ const T* find(const Row& corner, const Depth& tap) const {
-        if (corner.n < 0 || tap.r < 0) return nullptr;
-        return pixel(x, xs, corner.n, corner.h + tap.r, corner.w + tap.s, tap.c);
+    Patches(Tensor t, int P, int Q, int R, int S)
+        : x(numbers<T>(t)), last(both(t.H - 1, t.W - 1)), image(int64_t(t.shape().row_elems())) {
+        line = t.W * t.C, rows = t.N * P * Q, depths = R * S * t.C;
+        this->P = P, this->Q = Q, this->S = S, C = t.C;
+    }
+
+    struct alignas(16) Row {  // the corner of a patch
+        const T* from;
+        uint64_t at;  // as long as `from`: both are one access
+    };
+    struct Depth {  // what a tap and a channel add
+        int offset;
+        uint32_t at;
+        int c;
+    };
+    __device__ __forceinline__ Row row(int i) const {
+        if (i >= rows) return {x, kNoPixel};
+        const int pixels = i / Q, n = pixels / P;
+        const int h = (pixels - n * P.by) * stride_h + first_h;
+        const int w = (i - pixels * Q.by) * stride_w + first_w;
+        return {x + (n * image + int64_t(h) * line + w * C.by), both(h, w)};
+    }
+    __device__ __forceinline__ Depth depth(int l) const {
+        const int tap = l / C, c = l - tap * C.by, r = tap / S, s = tap - r * S.by;
+        return {direction * (r * line + s * C.by) + c,
+                l < depths ? both(direction * r, direction * s) : kNoTap, c};
+    }
+    // By `step`, which mostly stays in the same tap.
+    __device__ __forceinline__ void advance(Depth& depth, int l, int step) const {
+        depth.c += step, depth.offset += step;
+        if (depth.c >= C.by) depth = this->depth(l);
+    }
+    __device__ __forceinline__ Found<T> find(const Row& row, const Depth& depth) const {
+        return {row.from + depth.offset, is_inside(uint32_t(row.at) + depth.at, last)};
     }
 };
 
@@ -73,86 +98,141 @@ struct Patches {
 template <class T>
 struct PatchesOfTap {
     using Number = T;
-    static constexpr bool kDepthFast = false;
+    static constexpr bool kDepthFast = false, kTable = true;
     Patches<T> patches;
 
-    using Row = Tap;
-    using Depth = Corner;
-    __device__ const T* any() const { return patches.x; }
-    __device__ Row row(int i) const { return patches.depth(i); }
-    __device__ Depth depth(int l) const { return patches.row(l); }
-    __device__ const T* find(const Row& tap, const Depth& corner) const {
+    using Row = typename Patches<T>::Depth;
+    using Depth = typename Patches<T>::Row;
+    __device__ __forceinline__ Row row(int i) const { return patches.depth(i); }
+    __device__ __forceinline__ Depth depth(int l) const { return patches.row(l); }
+    __device__ __forceinline__ Found<T> find(const Row& tap, const Depth& corner) const {
         return patches.find(corner, tap);
     }
 };
 
-// For grad_x: a row for each pixel of x, depth r,s,k; the outputs of which it was part.
-template <class T>
-struct Outputs {
-    using Number = T;
-    static constexpr bool kDepthFast = true;
-    const T* dy;
-    Shape ys;
-    Window window;
-    int H, W, rows, depths;
-
-    using Row = Corner;  // h + pad, w + pad
-    using Depth = Tap;
-    __device__ const T* any() const { return dy; }
-    __device__ Row row(int i) const {
-        if (i >= rows) return {-1, 0, 0};
-        return {i / W / H, i / W % H + window.pad_h, i % W + window.pad_w};
-    }
-    __device__ Depth depth(int l) const { return tap_of(l, window.size_w, ys.C, depths); }
-    __device__ const T* find(const Row& at, const Depth& tap) const {
-        const int h = at.h - tap.r, w = at.w - tap.s;
-        if (at.n < 0 || tap.r < 0 || h < 0 || w < 0) return nullptr;
-        if (h % window.stride_h != 0 || w % window.stride_w != 0) return nullptr;
-        return pixel(dy, ys, at.n, h / window.stride_h, w / window.stride_w, tap.c);
-    }
-};
-
-// For grad_x: a row for each channel c of w (K×R×S×C), depth r,s,k.
-template <class T>
-struct FiltersOfChannel {
-    using Number = T;
-    static constexpr bool kDepthFast = false;
-    const T* w;
-    int K, R, S, C;
-
-    using Row = int;
-    using Depth = Tap;
-    __device__ const T* any() const { return w; }
-    __device__ Row row(int c) const { return c; }
-    __device__ Depth depth(int l) const { return tap_of(l, S, K, R * S * K); }
-    __device__ const T* find(Row c, const Depth& tap) const {
-        if (c >= C || tap.r < 0) return nullptr;
-        return w + ((size_t(tap.c) * R + tap.r) * S + tap.s) * C + c;
-    }
-};
-
+// The patches of x that make y.
 template <class T>
 Patches<T> patches_of(Tensor x, Window window, Tensor y) {
-    const int taps = window.size_h * window.size_w * x.C;
-    return {numbers<T>(x), x.shape(), window, y.H, y.W, y.N * y.H * y.W, taps};
+    Patches<T> patches(x, y.H, y.W, window.size_h, window.size_w);
+    patches.stride_h = window.stride_h, patches.stride_w = window.stride_w;
+    patches.first_h = -window.pad_h, patches.first_w = -window.pad_w;
+    return patches;
 }
 
-// Whether as many neighbouring channels as fill 16 bytes can be copied at once.
-bool is_wide(Tensor x, int channels) {
-    return channels * bytes_of(x.type) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+// In one direction: the pixels first, first + stride, … of dx, and the taps that they meet.
+struct Remainder {
+    int first, pixels;
+    int output;           // that pixel `first` meets with first_tap
+    int first_tap, taps;  // every stride'th one
+
+    Remainder(int first, int stride, int size, int pad, int all)
+        : first(first),
+          pixels(ceil_div(all - first, stride)),
+          output((first + pad) / stride),
+          first_tap((first + pad) % stride),
+          taps(ceil_div(size - first_tap, stride)) {}
+};
+// They are patches of dy; the taps are walked backwards.
+template <class T>
+Patches<T> patches_of(Tensor dy, const Remainder& h, const Remainder& w) {
+    Patches<T> patches(dy, h.pixels, w.pixels, h.taps, w.taps);
+    patches.direction = -1, patches.first_h = h.output, patches.first_w = w.output;
+    return patches;
 }
 
-// In the precision asked for; wide: of both operands. Returns whether tiles had whole sums.
-template <class A, class B, class F = Epilogue>
-bool product(Precision precision, bool wide, const A& a, const B& b, int I, int J, int L,
-             const F& epilogue, DeviceMemory& memory, cudaStream_t stream) {
+// Where the rows of a padded or reordered copy come from. Row i of the copy is of the tap (r, s)
+// number i / K, and of the filter i % K.
+struct Source {
+    Divisor K, S;               // rows of a tap in the copy, and taps of a line there
+    int filters, C, taps;       // of the original: filter after filter, tap after tap
+    int first, step_r, step_s;  // its tap first + r·step_r + s·step_s
+};
+// Channels and filters that the original has not are 0. A thread writes kWide channels.
+template <class T, int kWide>
+__global__ void reorder_kernel(const T* __restrict__ from, Source source, T* __restrict__ to,
+                               Divisor packs, size_t count) {
+    for (size_t at = first_index(); at < count; at += grid_width()) {
+        const int i = int(at);
+        const int row = i / packs, c = (i - row * packs.by) * kWide;
+        const int tap = row / source.K, k = row - tap * source.K.by;
+        const int r = tap / source.S, s = tap - r * source.S.by;
+        const int64_t before =
+            int64_t(k) * source.taps + source.first + r * source.step_r + s * source.step_s;
+        float values[kWide] = {};
+#pragma unroll
+        for (int e = 0; e < kWide; ++e)
+            if (k < source.filters && c + e < source.C)
+                values[e] = load(from + before * source.C + c + e);
+        store_pack(to + int64_t(i) * kWide, values);
+    }
+}
+// The reordered rows of `from` in a scratch block, as a tensor of this shape.
+Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, DeviceMemory& memory,
+               cudaStream_t stream) {
+    const Tensor to(memory.scratch(slot, shape.elems() * bytes_of(from.type)), shape, from.type);
+    with_pack({to}, [&](auto type, auto wide) {
+        using T = decltype(type);
+        const size_t count = to.elems() / wide();
+        ENSURE(count <= INT32_MAX, "a copy ", shape.text());
+        reorder_kernel<T, wide()><<<std::min(ceil_div(count, 256), 4096), 256, 0, stream>>>(
+            numbers<T>(from), source, numbers<T>(to), to.C / wide(), count);
+        CUDA_LAUNCHED();
+    });
+    return to;
+}
+
+// Where copies are, while a product reads them.
+constexpr Slot kCopyOfImages = kSlotResult, kCopyOfFilters = kSlotFactors;
+
+// How many channels fill whole chunks of a copy.
+int whole_chunks(int channels, Type type, Precision precision) {
+    const int chunk = 16 / int(bytes_of(type));
+    return precision == Precision::kFp32 ? channels : ceil_div(channels, chunk) * chunk;
+}
+// x, if its channels fill whole chunks, or else a padded copy.
+Tensor in_chunks(Tensor x, Precision precision, Slot slot, DeviceMemory& memory,
+                 cudaStream_t stream) {
+    if (precision == Precision::kFp32 || has_packs(x) || x.elems() == 0) return x;
+    const int rows = int(x.elems() / x.C);
+    return reorder(x, {rows, 1, rows, x.C, 1, 0, 0, 0},
+                   {x.N, x.H, x.W, whole_chunks(x.C, x.type, precision)}, slot, memory, stream);
+}
+
+// In the precision asked for. Returns whether tiles had whole sums.
+template <class A, class B, class F>
+bool product(Precision precision, const A& a, const B& b, int I, int J, int L, const F& epilogue,
+             DeviceMemory& memory, cudaStream_t stream) {
     constexpr bool kHalved = sizeof(typename A::Number) == 2;
-    ENSURE(kHalved == (precision == Precision::kBf16), "a product of ", kHalved ? "bf16" : "floats",
-           " in another precision");
+    ENSURE(kHalved == (precision == Precision::kBf16), "tensors of ", kHalved ? "bf16" : "fp32",
+           " in products of ", name_of(precision));
     if constexpr (!kHalved)
         if (precision == Precision::kFp32) return multiply(a, b, I, J, L, epilogue, memory, stream);
-    if (wide) return multiply_tensor<true, true>(a, b, I, J, L, epilogue, memory, stream);
-    return multiply_tensor<false, false>(a, b, I, J, L, epilogue, memory, stream);
+    return multiply_tensor(a, b, I, J, L, epilogue, memory, stream);
+}
+
+// f(T()), or f(float()): what is stored where numbers of type T are multiplied. Logits are floats.
+template <class T, class F>
+void with_out(Type type, F&& f) {
+    if constexpr (sizeof(T) == sizeof(float))
+        f(T());
+    else
+        with_type(type, f);
+}
+// All hold what x does.
+void check_types(Tensor x, std::initializer_list<Tensor> others) {
+    with_type(x.type, [&](auto type) {
+        for (Tensor other : others) (void)numbers<decltype(type)>(other);
+    });
+}
+
+// Pixels and taps are words, and what a tap adds to an address is an int.
+void check_pixels(Tensor x, Tensor y, Window window) {
+    const int h = x.H + 2 * window.pad_h + window.extra_h + window.size_h;
+    const int w = x.W + 2 * window.pad_w + window.extra_w + window.size_w;
+    const int64_t line = std::max(int64_t(x.W) * (x.C + 8), int64_t(y.W) * (y.C + 8));
+    ENSURE(std::max(h, w) <= kMostPixels && line * (window.size_h + 1) <= INT32_MAX, "x is ",
+           x.shape().text(), ", y is ", y.shape().text(), "; with padding and window the limit is ",
+           kMostPixels, " rows and columns");
 }
 
 }  // namespace
@@ -160,6 +240,8 @@ bool product(Precision precision, bool wide, const A& a, const B& b, int I, int 
 void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                          const Moments* of_y) {
     check_conv2d(x, w, window, y);
+    check_pixels(x, y, window);
+    check_types(x, {w});
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
     if (is_depthwise(x, w)) {
@@ -167,56 +249,92 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
         if (of_y) moments(y, *of_y);
         return;
     }
-    EpilogueWithMoments epilogue{{y, b, relu}, {}};
+    x = in_chunks(x, precision_, kCopyOfImages, memory_, stream_);
+    w = in_chunks(w, precision_, kCopyOfFilters, memory_, stream_);
+    Strips strips;
     if (of_y)
-        epilogue.strips = make_strips(
-            y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows, kSlotSums);
+        strips = make_strips(y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows,
+                             kSlotSums);
     bool whole = false;
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         const auto patches = patches_of<T>(x, window, y);
         const Matrix<true, T> filters{numbers<T>(w), w.N, patches.depths, patches.depths};
-        whole = product(precision_, is_wide(x, x.C) && is_wide(w, x.C), patches, filters,
-                        patches.rows, w.N, patches.depths, epilogue, memory_, stream_);
+        with_out<T>(y.type, [&](auto out) {
+            using Out = decltype(out);
+            const EpilogueWithMoments<Out> epilogue{{numbers<Out>(y), b, relu}, strips};
+            whole = product(precision_, patches, filters, patches.rows, w.N, patches.depths,
+                            epilogue, memory_, stream_);
+        });
     });
     if (of_y && whole)
-        finish_moments(y, epilogue.strips, *of_y);
+        finish_moments(y, strips, *of_y);
     else if (of_y)
         moments(y, *of_y);
 }
 
 void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     check_conv2d(dx, w, window, dy);
+    check_pixels(dx, dy, window);
+    check_types(dy, {w});
     check_mask(mask, dx);
+    if (dx.elems() == 0) return;
     if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
-    with_type(dy.type, [&](auto type) {
-        using T = decltype(type);
-        const int I = dx.N * dx.H * dx.W, J = dx.C, L = window.size_h * window.size_w * w.N;
-        const Outputs<T> outputs{numbers<T>(dy), dy.shape(), window, dx.H, dx.W, I, L};
-        const FiltersOfChannel<T> filters{numbers<T>(w), w.N, w.H, w.W, w.C};
-        product(precision_, is_wide(dy, dy.C) && is_wide(w, w.C), outputs, filters, I, J, L,
-                Epilogue{dx, nullptr, false, mask}, memory_, stream_);
-    });
+    dy = in_chunks(dy, precision_, kCopyOfImages, memory_, stream_);
+    const int C = whole_chunks(dx.C, w.type, precision_);
+    const bool single = w.H * w.W == 1 && w.N == dy.C && w.C == C && has_packs(w);
+    for (int first_h = 0; first_h < std::min(window.stride_h, dx.H); ++first_h)
+        for (int first_w = 0; first_w < std::min(window.stride_w, dx.W); ++first_w) {
+            const Remainder h(first_h, window.stride_h, window.size_h, window.pad_h, dx.H);
+            const Remainder v(first_w, window.stride_w, window.size_w, window.pad_w, dx.W);
+            const int taps = h.taps * v.taps;
+            Tensor filters = w;
+            if (taps > 0 && !single)
+                filters =
+                    reorder(w,
+                            {dy.C, v.taps, w.N, w.C, w.H * w.W, h.first_tap * w.W + v.first_tap,
+                             window.stride_h * w.W, window.stride_w},
+                            {taps, 1, dy.C, C}, kCopyOfFilters, memory_, stream_);
+            with_type(dy.type, [&](auto type) {
+                using T = decltype(type);
+                const auto patches = patches_of<T>(dy, h, v);
+                const Matrix<false, T> matrix{numbers<T>(filters), C, patches.depths, C};
+                with_out<T>(dx.type, [&](auto out) {
+                    using Out = decltype(out);
+                    Epilogue<Out> epilogue{numbers<Out>(dx), nullptr, false, numbers<Out>(mask)};
+                    if (window.stride_h * window.stride_w > 1)
+                        epilogue.rows = {false,           dx.H,    dx.W,    window.stride_h,
+                                         window.stride_w, h.first, v.first, h.pixels,
+                                         v.pixels};
+                    product(precision_, patches, matrix, patches.rows, dx.C, patches.depths,
+                            epilogue, memory_, stream_);
+                });
+            });
+        }
 }
 
 void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_conv2d(x, dw, window, dy);
+    check_pixels(x, dy, window);
+    check_types(x, {dy});
     if (dy.elems() == 0) return;
     if (db) add_column_sums(dy, db);
     if (is_depthwise(x, dw)) return depthwise_grad_w(x, dy, window, dw);
+    x = in_chunks(x, precision_, kCopyOfImages, memory_, stream_);
+    dy = in_chunks(dy, precision_, kCopyOfFilters, memory_, stream_);
+    const bool padded = x.C != dw.C;
+    const Shape shape{dw.N, dw.H, dw.W, x.C};
+    const Tensor sums =
+        padded ? Tensor(memory_.scratch<float>(kSlotSums, shape.elems()), shape) : dw;
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         const PatchesOfTap<T> patches{patches_of<T>(x, window, dy)};
-        const int I = dy.C, J = patches.patches.depths, L = patches.patches.rows;
-        const Matrix<false, T> outputs{numbers<T>(dy), I, L, I};
-        const Epilogue epilogue{Tensor(dw.floats(), dw.shape()), nullptr, false, nullptr, true};
-        const bool dy_wide = is_wide(dy, dy.C), x_wide = is_wide(x, x.C);
-        if (precision_ != Precision::kFp32 && dy_wide && !x_wide)  // a first layer
-            multiply_tensor<true, false>(outputs, patches, I, J, L, epilogue, memory_, stream_);
-        else
-            product(precision_, dy_wide && x_wide, outputs, patches, I, J, L, epilogue, memory_,
-                    stream_);
+        const int J = patches.patches.depths, L = patches.patches.rows;
+        const Matrix<false, T> outputs{numbers<T>(dy), dy.C, L, dy.C};
+        const Epilogue<float> epilogue{sums.floats(), nullptr, false, nullptr, !padded};
+        product(precision_, outputs, patches, dw.N, J, L, epilogue, memory_, stream_);
     });
+    if (padded) copy_channels(dw, sums, 0, true);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

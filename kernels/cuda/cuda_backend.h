@@ -64,6 +64,8 @@ class CudaBackend final : public Backend {
     dim3 blocks_for(size_t n) const {
         return unsigned(std::clamp<size_t>((n + kThreads - 1) / kThreads, 1, processors_ * 8));
     }
+    // Bounds of groups on the device; they are copied when they change, not for each op.
+    const int* bounds(GroupBounds groups);
     // Memory for statistics in strips of `height` rows of x; and the merge of filled strips.
     Strips make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot);
     void finish_moments(Tensor x, Strips strips, const Moments& to);
@@ -92,6 +94,8 @@ class CudaBackend final : public Backend {
     std::array<cudaEvent_t, 64> copies_done_{};
     int64_t downloads_ = 0;
     DeviceMemory memory_;
+    std::vector<int> bounds_;  // of the last groups, and where they are on the device
+    const int* bounds_there_ = nullptr;
     std::unique_ptr<Timeline> timeline_;  // null: not traced
     Track *upload_track_ = nullptr, *download_track_ = nullptr;
 };

@@ -5,8 +5,9 @@
 //   grad_x   dx[nhw,c] = Σ dy[npq,c]·w[c,rs] over the windows that contain the pixel; masked
 //   grad_w   dw[c,rs] += Σ_npq dy[npq,c]·x[…,c]
 //
-//   grid     forward, grad_x: a thread for four neighbouring channels of a pixel, or for one where
-//            channels do not come in fours, in loops as wide as the grid. grad_w: a block of 32
+//   grid     forward, grad_x: a thread for 16 bytes of channels of a pixel, or for one channel
+//   where
+//            they do not fill 16 bytes, in loops as wide as the grid. grad_w: a block of 32
 //            channels × 8 rows for each tap and part of the rows npq; the sums of the parts are
 //            added by column_sums.cu.
 //   shared   8·32 floats, in grad_w
@@ -39,10 +40,10 @@ __device__ __forceinline__ void add_tap(float (&sum)[kWide], const T* x, const T
 template <class T, int kWide>
 __global__ void forward_kernel(const T* __restrict__ x, Shape xs, const T* __restrict__ w,
                                const float* b, Window window, bool relu, T* __restrict__ y,
-                               Shape ys, size_t packs) {
+                               Pixels packs) {
     const int taps = window.size_h * window.size_w;
-    for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Pixel at(i * kWide, ys);
+    for (size_t i = first_index(); i < packs.count; i += grid_width()) {
+        const Pixel at = packs[i];
         const int h = at.h * window.stride_h - window.pad_h;
         const int v = at.w * window.stride_w - window.pad_w;
         float sum[kWide];
@@ -61,10 +62,10 @@ __global__ void forward_kernel(const T* __restrict__ x, Shape xs, const T* __res
 
 template <class T, int kWide>
 __global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __restrict__ w,
-                              Window window, const T* mask, T* dx, Shape xs, size_t packs) {
+                              Window window, const T* mask, T* dx, Pixels packs) {
     const int taps = window.size_h * window.size_w;
-    for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Pixel at(i * kWide, xs);
+    for (size_t i = first_index(); i < packs.count; i += grid_width()) {
+        const Pixel at = packs[i];
         // The windows that contain this pixel: p·stride − pad ≤ h < p·stride − pad + size.
         const int h = at.h + window.pad_h, v = at.w + window.pad_w;
         const int p0 = h < window.size_h ? 0 : (h - window.size_h) / window.stride_h + 1;
@@ -82,19 +83,19 @@ __global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __res
 
 // parts[part][c·taps + tap] of channels blockIdx.x·32 …, tap blockIdx.y, part blockIdx.z.
 template <class T>
-__global__ void grad_w_kernel(const T* __restrict__ x, Shape xs, const T* __restrict__ dy, Shape ys,
-                              Window window, float* parts) {
+__global__ void grad_w_kernel(const T* __restrict__ x, Shape xs, const T* __restrict__ dy,
+                              Pixels pixels, Window window, float* parts) {
     __shared__ float sums[kDepthRows][kChannels];
     const int c = blockIdx.x * kChannels + threadIdx.x, tap = blockIdx.y, taps = gridDim.y;
-    const int64_t rows = int64_t(ys.N) * ys.H * ys.W;
+    const int64_t rows = int64_t(pixels.count);
     const int64_t begin = rows * blockIdx.z / gridDim.z, end = rows * (blockIdx.z + 1) / gridDim.z;
     float sum = 0;
     for (int64_t row = begin + threadIdx.y; row < end && c < xs.C; row += kDepthRows) {
-        const Pixel at(size_t(row) * ys.C, ys);
+        const Pixel at = pixels[size_t(row)];
         const int h = at.h * window.stride_h - window.pad_h + tap / window.size_w;
         const int v = at.w * window.stride_w - window.pad_w + tap % window.size_w;
         if (h >= 0 && v >= 0 && h < xs.H && v < xs.W)
-            sum += load(dy + row * ys.C + c) * load(x + index(xs, at.n, h, v, c));
+            sum += load(dy + row * xs.C + c) * load(x + index(xs, at.n, h, v, c));
     }
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();  // the sums of all rows are there
@@ -109,10 +110,9 @@ void CudaBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, b
                             Tensor y) {
     with_pack({y, x}, [&](auto type, auto wide) {
         using T = decltype(type);
-        const size_t packs = y.elems() / wide();
-        forward_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.shape(), numbers<T>(w), b, window, relu, numbers<T>(y), y.shape(),
-            packs);
+        const Pixels packs(y.shape(), wide());
+        forward_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.shape(), numbers<T>(w), b, window, relu, numbers<T>(y), packs);
         CUDA_LAUNCHED();
     });
 }
@@ -120,10 +120,10 @@ void CudaBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, b
 void CudaBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
     with_pack({dx, dy, mask}, [&](auto type, auto wide) {
         using T = decltype(type);
-        const size_t packs = dx.elems() / wide();
-        grad_x_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
+        const Pixels packs(dx.shape(), wide());
+        grad_x_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
             numbers<T>(dy), dy.shape(), numbers<T>(w), window, numbers<T>(mask), numbers<T>(dx),
-            dx.shape(), packs);
+            packs);
         CUDA_LAUNCHED();
     });
 }
@@ -137,9 +137,9 @@ void CudaBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw
     float* sums = memory_.scratch<float>(kSlotProduct, size_t(parts) * dw.elems());
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        grad_w_kernel<T>
-            <<<dim3(ceil_div(x.C, kChannels), taps, parts), dim3(kChannels, kDepthRows), 0,
-               stream_>>>(numbers<T>(x), x.shape(), numbers<T>(dy), dy.shape(), window, sums);
+        grad_w_kernel<T><<<dim3(ceil_div(x.C, kChannels), taps, parts), dim3(kChannels, kDepthRows),
+                           0, stream_>>>(numbers<T>(x), x.shape(), numbers<T>(dy),
+                                         Pixels({dy.N, dy.H, dy.W, 1}, 1), window, sums);
         CUDA_LAUNCHED();
     });
     add_column_sums({sums, {parts, 1, 1, int(dw.elems())}}, dw.floats());

@@ -1,10 +1,14 @@
 // elementwise.cu — one number in, one out.   Twin: kernels/cpu/elementwise.cpp
 //
-//   relu       x = max(0, x)             8 bytes a number, 4 where they are bf16; or what bends
-//   else relu_grad  dy = y > 0 ? dy : 0       12 bytes, 6 add        x += y                    12
-//   bytes, 6 copy_channels  y = x or y += x       8 bytes a number of the narrower, 4; 12, 6 copy
-//   y = x, rounded            6 bytes from float to bf16 or back dropout    x = keep ? x/(1−p) : 0
-//   8 bytes, 4, and a Philox block for four numbers
+// clang-format off
+//                                              bytes per number   of bf16
+//   relu            x = max(0, x), or as Relu         8              4
+//   relu_grad       dy = y > 0 ? dy : 0              12              6
+//   add             x += y                           12              6
+//   copy_channels   y = x, or y += x              8, 12           4, 6     of the narrower tensor
+//   copy            y = x, rounded                                   6     between float and bf16
+//   dropout         x = keep ? x/(1−p) : 0            8              4     and a Philox block per 4
+// clang-format on
 //
 //   grid    blocks of 256 threads, as many as run at once. A thread takes 16 bytes, four floats or
 //           eight bf16, and then those that are a whole grid further: a warp reads 512 neighbouring
@@ -13,6 +17,7 @@
 //   order   nothing is summed.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/numbers.h"
+#include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 #include "src/base/random.h"
 
@@ -64,11 +69,11 @@ __global__ void map_kernel(T* x, const T* y, size_t n, F f) {
 
 // Row by row to = from or to += from, packs of the first channels of each.
 template <class T, int kWide>
-__global__ void copy_channels_kernel(T* to, int to_C, const T* from, int from_C, int channels,
-                                     size_t packs, bool add) {
-    const int wide = channels / kWide;
-    for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const size_t row = i / wide, c = i % wide * kWide;
+__global__ void copy_channels_kernel(T* to, int to_C, const T* from, int from_C, Pixels packs,
+                                     bool add) {
+    for (size_t i = first_index(); i < packs.count; i += grid_width()) {
+        const Pixel at = packs[i];
+        const size_t row = size_t(at.n), c = size_t(at.c);
         float v[kWide], sum[kWide] = {};
         load_pack(v, from + row * from_C + c);
         if (add) load_pack(sum, to + row * to_C + c);
@@ -80,18 +85,16 @@ __global__ void copy_channels_kernel(T* to, int to_C, const T* from, int from_C,
 
 // to = from, n numbers.
 template <class To, class From>
-__global__ void convert_kernel(To* to, const From* from, size_t n) {
-    using P = Pack<To, 4>;
-    using Q = Pack<From, 4>;
-    const size_t packs = fits<P>(to) && fits<Q>(from) ? n / 4 : 0;
+__global__ void convert_kernel(To* __restrict__ to, const From* __restrict__ from, size_t n) {
+    constexpr int kCount = 8;  // 16 bytes of bf16
+    const bool fit = fits<Pack<To, kCount>>(to) && fits<Pack<From, kCount>>(from);
+    const size_t packs = fit ? n / kCount : 0;
     for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Q a = reinterpret_cast<const Q*>(from)[i];
-        P b;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) store(&b.at[e], load(&a.at[e]));
-        reinterpret_cast<P*>(to)[i] = b;
+        float v[kCount];
+        load_pack(v, from + i * kCount);
+        store_pack(to + i * kCount, v);
     }
-    for (size_t i = packs * 4 + first_index(); i < n; i += grid_width())
+    for (size_t i = packs * kCount + first_index(); i < n; i += grid_width())
         store(to + i, load(from + i));
 }
 
@@ -150,9 +153,9 @@ void CudaBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
     if (from.C > channels) in.data = static_cast<char*>(from.data) + size;
     with_pack({out, in}, [&](auto type, auto wide) {
         using T = decltype(type);
-        const size_t packs = to.elems() / size_t(to.C) * size_t(channels) / wide();
-        copy_channels_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
-            numbers<T>(out), to.C, numbers<T>(in), from.C, channels, packs, add);
+        const Pixels packs({int(to.elems() / size_t(to.C)), 1, 1, channels}, wide());
+        copy_channels_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
+            numbers<T>(out), to.C, numbers<T>(in), from.C, packs, add);
         CUDA_LAUNCHED();
     });
 }
@@ -169,7 +172,7 @@ void CudaBackend::copy(Tensor to, Tensor from) {
             cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream_));
         return;
     }
-    const dim3 blocks = blocks_for(from.elems() / 4 + 4);
+    const dim3 blocks = blocks_for(from.elems() / 8 + 8);
     if (to.type == Type::kBfloat16)
         convert_kernel<bf16, float>
             <<<blocks, kThreads, 0, stream_>>>(numbers<bf16>(to), from.floats(), from.elems());

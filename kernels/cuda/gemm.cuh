@@ -19,13 +19,14 @@
 //   moments   where statistics of the columns are wanted (moments.cuh), the tiles' shared memory is
 //             used for them at the end; 12·⌈I/64⌉·J bytes written.
 //
-// An operand says what its rows and its depth mean, and fetches; each is worked out once for
-// several numbers, since an index of a convolution costs more than a product:
+// An operand says what its rows and its depth mean, and finds numbers. Each meaning is worked out
+// once for several numbers, since an index of a convolution costs more than a product:
 //   static constexpr bool kDepthFast   neighbours along l are neighbours in memory (else: along i)
+//   static constexpr bool kTable       the meaning of the slow index is worth a table
 //   Number                             what it holds: float or bf16
 //   Row row(int i) / Depth depth(int l)
-//   const Number* find(Row, Depth)     null outside of the operand, which counts as 0
-//   const Number* any()                an address that may be read
+//   void advance(Depth&, int l, int step)   makes depth(l) of depth(l − step)
+//   Found<Number> find(Row, Depth)     a number outside of the operand counts as 0
 #pragma once
 
 #include <algorithm>
@@ -34,73 +35,102 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/numbers.h"
+#include "kernels/cuda/pixel.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
 constexpr int kTile = 64, kDepthStep = 16, kTilePad = 4, kProductThreads = 256;
 
-// What becomes of each sum.
+// The pixels of dx that a product of rows 0, 1, … makes: all, or each `stride`th one of an image's
+// rows and columns, from the first on.
+struct OutRows {
+    bool all = true;
+    int H = 0, W = 0, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
+    Divisor rows, columns;  // that are made of an image
+
+    __device__ __forceinline__ size_t operator[](int i) const {
+        if (all) return size_t(i);
+        const int line = i / columns, w = i - line * columns.by;
+        const int n = line / rows, h = line - n * rows.by;
+        return (size_t(n) * H + h * stride_h + first_h) * W + w * stride_w + first_w;
+    }
+};
+
+// What becomes of each sum; T: what out holds.
+template <class T>
 struct Epilogue {
+    using Out = T;
     static constexpr bool kMoments = false;
-    Numbers out;
+    T* out;
     const float* bias = nullptr;  // by column
     bool relu = false;
-    Numbers mask = nullptr;   // as out; set to 0 where it is <= 0
+    const T* mask = nullptr;  // as out; set to 0 where it is <= 0
     bool accumulate = false;  // out += instead of =
+    OutRows rows = {};
 
-    // sum becomes what out has then.
-    __device__ void operator()(int i, int j, int J, float& sum) const {
-        const size_t at = size_t(i) * J + j;
-        sum = out.rounded(finished(at, j, sum));
-        out.set(at, sum);
-    }
-    // Also number (i, j + 1), where there is one, of an even j: two halves are stored as one word.
-    __device__ void two(int i, int j, int J, float& sum, float& next) const {
-        if (out.is_bf16 && J % 2 == 0) {
-            const size_t at = size_t(i) * J + j;
-            sum = out.rounded(finished(at, j, sum));
-            next = out.rounded(finished(at + 1, j + 1, next));
-            Pack<bf16, 2> both;
-            store(&both.at[0], sum), store(&both.at[1], next);
-            *reinterpret_cast<Pack<bf16, 2>*>(static_cast<bf16*>(out.data) + at) = both;
-        } else {
-            (*this)(i, j, J, sum);
-            if (j + 1 < J) (*this)(i, j + 1, J, next);
-        }
-    }
-
- private:
-    __device__ float finished(size_t at, int j, float sum) const {
-        if (bias) sum += bias[j];
+    // With bias and relu, rounded to a T.
+    __device__ __forceinline__ float finished(float sum, float bias_of_column) const {
+        sum += bias_of_column;
         if (relu && sum < 0) sum = 0;  // this way round a NaN stays one
-        if (mask && mask[at] <= 0) sum = 0;
-        return accumulate ? out[at] + sum : sum;
+        return rounded<T>(sum);
+    }
+    // kCount finished numbers of row i from column j on become what out has then.
+    template <int kCount>
+    __device__ __forceinline__ void put(int i, int j, int J, float (&sums)[kCount]) const {
+        const size_t at = rows[i] * J + j;
+        if (mask) mask_pack(sums, mask + at);
+        if (sizeof(T) == sizeof(float) && accumulate) {
+            float before[kCount];
+            load_pack(before, out + at);
+#pragma unroll
+            for (int e = 0; e < kCount; ++e) sums[e] += before[e];
+        }
+        store_pack(out + at, sums);
+    }
+    // A single sum.
+    __device__ __forceinline__ void operator()(int i, int j, int J, float& sum) const {
+        float one[1] = {finished(sum, bias ? bias[j] : 0.0f)};
+        put(i, j, J, one);
+        sum = one[0];
+    }
+    // Whether packs of kCount columns are aligned in out and mask.
+    template <int kCount>
+    __device__ __forceinline__ bool takes_packs(int J) const {
+        using P = Pack<T, kCount>;
+        return J % kCount == 0 && fits<P>(out) && fits<P>(mask);
     }
 };
 // And the statistics of the columns of out are taken from the tiles, where l is not cut into parts;
 // a tile is a strip.
-struct EpilogueWithMoments : Epilogue {
+template <class T>
+struct EpilogueWithMoments : Epilogue<T> {
     static constexpr bool kMoments = true;
     Strips strips;
+};
+
+// Where a number of an operand is; `there`: it is in the operand.
+template <class T>
+struct Found {
+    const T* at;
+    bool there;
 };
 
 // A matrix of `rows` × `depth` numbers with steps of 1 along the one and `stride` along the other.
 template <bool DepthFast, class T>
 struct Matrix {
     using Number = T;
-    static constexpr bool kDepthFast = DepthFast;
+    static constexpr bool kDepthFast = DepthFast, kTable = false;
     const T* data;
-    int rows, depths;
-    int64_t stride;
+    int rows, depths, stride;
 
     using Row = int;
     using Depth = int;
     __device__ Row row(int i) const { return i; }
     __device__ Depth depth(int l) const { return l; }
-    __device__ const T* any() const { return data; }
-    __device__ const T* find(Row i, Depth l) const {
-        if (i >= rows || l >= depths) return nullptr;
-        return data + (DepthFast ? i * stride + l : l * stride + i);
+    __device__ void advance(Depth& depth, int l, int) const { depth = l; }
+    __device__ __forceinline__ Found<T> find(Row i, Depth l) const {
+        const T* at = data + (DepthFast ? int64_t(i) * stride + l : int64_t(l) * stride + i);
+        return {at, i < rows && l < depths};
     }
 };
 
@@ -137,7 +167,7 @@ class TileFetch {
  private:
     static constexpr int kRowStep = kProductThreads / kDepthStep;
     static constexpr int kDepthsApart = kProductThreads / kTile;
-    static __device__ float value(const float* found) { return found ? *found : 0.0f; }
+    static __device__ float value(Found<float> found) { return found.there ? *found.at : 0.0f; }
 
     const Operand& operand_;
     int row_, depth_;
@@ -198,13 +228,24 @@ __global__ void __launch_bounds__(kProductThreads)
 }
 
 // Adds the parts of each sum in order.
-static __global__ void epilogue_kernel(const float* parts, int count, size_t I, int J,
-                                       Epilogue epilogue) {
-    for (size_t at = first_index(); at < I * J; at += grid_width()) {
+template <class T>
+__global__ void epilogue_kernel(const float* parts, int count, size_t I, Divisor J,
+                                Epilogue<T> epilogue) {
+    for (size_t at = first_index(); at < I * J.by; at += grid_width()) {
         float sum = 0;
-        for (int part = 0; part < count; ++part) sum += parts[part * I * J + at];
-        epilogue(int(at / J), int(at % J), J, sum);
+        for (int part = 0; part < count; ++part) sum += parts[part * I * J.by + at];
+        const int i = int(at) / J;
+        epilogue(i, int(at) - i * J.by, J.by, sum);
     }
+}
+// count matrices of I × J sums.
+template <class T>
+void add_parts(const float* parts, int count, int64_t I, int64_t J, const Epilogue<T>& epilogue,
+               cudaStream_t stream) {
+    ENSURE(I * J <= INT32_MAX, "a product of ", I, " x ", J, " numbers in parts");
+    epilogue_kernel<T>
+        <<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, size_t(I), int(J), epilogue);
+    CUDA_LAUNCHED();
 }
 
 // The parts that l is cut into, each summed by blocks of its own: by shapes alone, so that the bits
@@ -224,16 +265,15 @@ struct Parts {
         if (count > 1) sums = memory.scratch<float>(kSlotProduct, size_t(count) * I * J);
     }
     // Returns whether tiles had whole sums: there is nothing to add.
-    bool add(int64_t I, int64_t J, const Epilogue& epilogue, cudaStream_t stream) const {
-        if (!sums) return true;
-        epilogue_kernel<<<ceil_div(I * J, 256), 256, 0, stream>>>(sums, count, I, int(J), epilogue);
-        CUDA_LAUNCHED();
-        return false;
+    template <class T>
+    bool add(int64_t I, int64_t J, const Epilogue<T>& epilogue, cudaStream_t stream) const {
+        if (sums) add_parts(sums, count, I, J, epilogue, stream);
+        return !sums;
     }
 };
 
 // Returns whether tiles had whole sums: l was not cut.
-template <class A, class B, class F = Epilogue>
+template <class A, class B, class F>
 bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
               DeviceMemory& memory, cudaStream_t stream) {
     if (I == 0 || J == 0) return true;

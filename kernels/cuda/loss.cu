@@ -39,10 +39,11 @@ __device__ double log_sum_exp(const float* x, int C, int lane) {
 }
 
 // second_labels, first_parts: null where labels are not mixed.
+template <class T>
 __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
                                      const int32_t* second_labels, const float* first_parts, int N,
-                                     int C, double whole, double spread, Numbers dlogits,
-                                     double* losses, int* ranks) {
+                                     int C, double whole, double spread, T* dlogits, double* losses,
+                                     int* ranks) {
     const int n = blockIdx.x * kWarps + threadIdx.y, lane = threadIdx.x;
     if (n >= N) return;  // a whole warp
     const float* x = logits + size_t(n) * C;
@@ -59,7 +60,7 @@ __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
         if (target != 0) loss -= target * log_p;
         // Not "greater": beside a NaN nothing has rank 1.
         above += c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label));
-        if (dlogits) dlogits.set(size_t(n) * C + c, float(exp(log_p) - target));
+        if (dlogits) store(dlogits + size_t(n) * C + c, float(exp(log_p) - target));
     }
     loss = warp_sum(loss), above = warp_sum(above);
     if (lane == 0) losses[n] = loss, ranks[n] = above + 1;
@@ -108,10 +109,13 @@ void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> 
     const float* parts_there = mixing ? memory_.pass(mixed.first_part, stream_) : nullptr;
     auto* losses = memory_.scratch<double>(kSlotSums, size_t(N) * 2);
     int* ranks = reinterpret_cast<int*>(losses + N);
-    cross_entropy_kernel<<<ceil_div(N, kWarps), dim3(32, kWarps), 0, stream_>>>(
-        logits.floats(), labels_there, second_there, parts_there, N, C, whole, spread, dlogits,
-        losses, ranks);
-    CUDA_LAUNCHED();
+    with_type(dlogits.type, [&](auto type) {
+        using T = decltype(type);
+        cross_entropy_kernel<T><<<ceil_div(N, kWarps), dim3(32, kWarps), 0, stream_>>>(
+            logits.floats(), labels_there, second_there, parts_there, N, C, whole, spread,
+            numbers<T>(dlogits), losses, ranks);
+        CUDA_LAUNCHED();
+    });
     loss_sums_kernel<<<1, 256, 0, stream_>>>(losses, ranks, N, sums);
     CUDA_LAUNCHED();
 }

@@ -12,7 +12,7 @@ namespace convoy::CONVOY_DEVICE {
 class DeviceMemory;
 
 // Scratch blocks. Data that an op keeps while it calls another op has its own slot.
-enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlots };
+enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlotBounds, kSlots };
 
 // The small host data that recorded ops were given (graph.cu). Each has a fixed place on the
 // device, which is empty until refresh() copies all data from the host.

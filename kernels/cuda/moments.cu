@@ -6,8 +6,10 @@
 //   Sums of strips of rows come first (moments.cuh): from a convolution, whose tiles are strips, or
 //   from strips_kernel, about 512 strips in all. From there on it is the same way for both.
 //
-//   strips    grid (⌈C/32⌉, strips) blocks of 32×8 threads. Bytes: x read once,
-//             4·rows·C (2·rows·C of bf16); memory-bound. The center of a piece is its first row.
+//   strips    a block of 256 threads (moments.cuh) for a strip and up to 32 packs of columns.
+//   Bytes:
+//             x read once, 4·rows·C (2·rows·C of bf16); memory-bound. The center of a piece is its
+//             first row.
 //   condense  the many strips of a convolution into about 512: the same grid, for the new strips.
 //             Bytes: 12·C a piece; of strips of 128 rows that is a 43rd of x.
 //   final     ⌈C/32⌉ blocks of 32×32 threads: the 32 threads of a column are divided among the
@@ -23,26 +25,32 @@ namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-constexpr int kTeam = 32;  // threads of a column in finish_moments_kernel
+constexpr int kLanes = 32, kTeam = 32;  // in finish_moments_kernel: columns, and threads of each
 
-template <class T>
+template <class T, int kWide>
 __global__ void strips_kernel(const T* __restrict__ x, Strips strips) {
-    const int C = strips.C, c = blockIdx.x * kLanes + threadIdx.x, strip = blockIdx.y;
+    const int C = strips.C, c = first_channel<kWide>(), strip = blockIdx.y;
     strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
-        float center = 0, sums[2] = {};  // rest, squares
+        float center[kWide] = {}, sums[2 * kWide] = {};  // rest, then squares
         if (c < C) {
-            center = load(x + begin * C + c);
-            for (int64_t row = begin + threadIdx.y; row < end; row += kRows) {
-                const float off = load(x + row * C + c) - center;
-                sums[0] += off, sums[1] += off * off;
+            load_pack(center, x + begin * C + c);
+#pragma unroll 4
+            for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+                float v[kWide];
+                load_pack(v, x + row * C + c);
+#pragma unroll
+                for (int e = 0; e < kWide; ++e) {
+                    const float off = v[e] - center[e];
+                    sums[e] += off, sums[kWide + e] += off * off;
+                }
             }
         }
         add_columns(sums);
         if (threadIdx.y == 0 && c < C) {
-            float* to = strips.piece(strip, g);
-            to[c] = center, to[C + c] = sums[0], to[2 * C + c] = sums[1];
+            float* to = strips.piece(strip, g) + c;
+            for (int e = 0; e < kWide; ++e)
+                to[e] = center[e], to[C + e] = sums[e], to[2 * C + e] = sums[kWide + e];
         }
-        __syncthreads();  // the sums were read; those of the next piece may be written
     });
 }
 
@@ -70,10 +78,10 @@ struct Sums {
 
 // The height of `to` is a multiple of that of `from`.
 __global__ void condense_kernel(Strips from, Strips to) {
-    const int C = to.C, c = blockIdx.x * kLanes + threadIdx.x, strip = blockIdx.y;
+    const int C = to.C, c = first_channel<1>(), strip = blockIdx.y;
     to.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
         Sums own;
-        if (c < C) own = Sums(from, g, begin, end, c, threadIdx.y, kRows);
+        if (c < C) own = Sums(from, g, begin, end, c, threadIdx.y, blockDim.y);
         double sums[2] = {own.sum, own.squares};
         add_columns(sums);
         if (threadIdx.y == 0 && c < C) {
@@ -86,7 +94,6 @@ __global__ void condense_kernel(Strips from, Strips to) {
             piece[C + c] = float(n * shift);
             piece[2 * C + c] = float(sums[1] - sums[0] * sums[0] / n + n * shift * shift);
         }
-        __syncthreads();  // the sums were read; those of the next piece may be written
     });
 }
 
@@ -141,7 +148,7 @@ Strips CudaBackend::make_strips(Tensor x, GroupBounds groups, int64_t height, Sl
     const int64_t image_rows = int64_t(x.H) * x.W,
                   places = ceil_div(x.N * image_rows, height) + count;
     float* pieces = memory_.scratch<float>(slot, size_t(places) * 3 * x.C);
-    return {{memory_.pass(groups, stream_), count, x.C, image_rows}, height, pieces};
+    return {{bounds(groups), count, x.C, image_rows}, height, pieces};
 }
 
 void CudaBackend::finish_moments(Tensor x, Strips strips, const Moments& to) {
@@ -149,8 +156,9 @@ void CudaBackend::finish_moments(Tensor x, Strips strips, const Moments& to) {
     if (count > 2 * kFewStrips) {
         const int64_t height = strips.height * ceil_div(count, kFewStrips);
         const Strips few = make_strips(x, to.groups, height, kSlotFactors);
-        const dim3 grid(ceil_div(x.C, kLanes), ceil_div(rows, height));
-        condense_kernel<<<grid, dim3(kLanes, kRows), 0, stream_>>>(strips, few);
+        const dim3 block = column_block(x.C);
+        const dim3 grid(ceil_div(x.C, block.x), ceil_div(rows, height));
+        condense_kernel<<<grid, block, 0, stream_>>>(strips, few);
         CUDA_LAUNCHED();
         strips = few;
     }
@@ -165,10 +173,10 @@ void CudaBackend::moments(Tensor x, const Moments& to) {
     const int64_t rows = x.N * (int64_t(x.H) * x.W);
     const int64_t height = std::max<int64_t>(64, ceil_div(rows, kFewStrips));
     const Strips strips = make_strips(x, to.groups, height, kSlotSums);
-    const dim3 grid(ceil_div(x.C, kLanes), ceil_div(rows, height));
-    with_type(x.type, [&](auto type) {
+    const unsigned count = ceil_div(rows, height);
+    with_columns({x}, count, [&](auto type, auto wide, dim3 grid, dim3 block) {
         using T = decltype(type);
-        strips_kernel<T><<<grid, dim3(kLanes, kRows), 0, stream_>>>(numbers<T>(x), strips);
+        strips_kernel<T, wide()><<<grid, block, 0, stream_>>>(numbers<T>(x), strips);
         CUDA_LAUNCHED();
     });
     finish_moments(x, strips, to);

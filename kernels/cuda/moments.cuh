@@ -20,34 +20,47 @@
 
 namespace convoy::CONVOY_DEVICE {
 
-// Blocks of 32×8 threads: threadIdx.x walks columns, so a warp reads 32 neighbours; threadIdx.y
-// walks rows.
-constexpr int kLanes = 32, kRows = 8;
-
-// sums[e] of the 8 threads of each column are added in order, in the first one's sums[e]. All
-// threads call; before they call again they must have met.
-template <class T, int kCount>
-__device__ void add_columns(T (&sums)[kCount]) {
-    __shared__ T parts[kCount][kRows][kLanes];
-    for (int e = 0; e < kCount; ++e) parts[e][threadIdx.y][threadIdx.x] = sums[e];
-    __syncthreads();  // all partial sums are there
-    if (threadIdx.y > 0) return;
-    for (int e = 0; e < kCount; ++e)
-        for (int r = 1; r < kRows; ++r) sums[e] += parts[e][r][threadIdx.x];
+// Blocks of 256 threads: threadIdx.x walks columns, or packs of them, so neighbours read
+// neighbours; threadIdx.y walks rows.
+constexpr int kColumnThreads = 256;
+// As many threads side by side as the packs of a row need, up to a warp.
+inline dim3 column_block(int packs) {
+    unsigned lanes = 1;
+    while (lanes < 32 && int(lanes) < packs) lanes *= 2;
+    return {lanes, kColumnThreads / lanes};
 }
 
-// f(T(), 4 or 1, grid) for tensors of one type and shape. Halves are taken four at a time where
-// that can be: a lane's 8 bytes are what keeps the memory busy.
+// sums[e] of the threads of each column are added in order, in the first one's sums[e]. All threads
+// call. They may call again at once: after the last barrier a thread reads only what it will write.
+template <class T, int kCount>
+__device__ void add_columns(T (&sums)[kCount]) {
+    __shared__ T parts[kCount][kColumnThreads];
+    const int lanes = blockDim.x, thread = threadIdx.y * lanes + threadIdx.x;
+    for (int e = 0; e < kCount; ++e) parts[e][thread] = sums[e];
+    __syncthreads();  // all partial sums are there
+    for (int i = thread; i < kCount * lanes; i += kColumnThreads) {
+        T* const column = &parts[i / lanes][i % lanes];
+        T sum = *column;
+        for (int at = lanes; at < kColumnThreads; at += lanes) sum += column[at];
+        *column = sum;
+    }
+    __syncthreads();  // all sums are there
+    if (threadIdx.y > 0) return;
+    for (int e = 0; e < kCount; ++e) sums[e] = parts[e][threadIdx.x];
+}
+
+// f(T(), columns a thread takes at once, grid, block) for tensors of one type and shape.
 template <class F>
 void with_columns(std::initializer_list<Tensor> tensors, unsigned slabs, F&& f) {
     const int C = tensors.begin()->C;
-    const auto launch = [&](auto type, auto wide) {
-        f(type, wide, dim3(ceil_div(C, kLanes * wide()), slabs));
-    };
-    if (tensors.begin()->type == Type::kFloat32)
-        launch(0.0f, std::integral_constant<int, 1>());
-    else
-        with_pack(tensors, launch);
+    with_pack(tensors, [&](auto type, auto wide) {
+        const dim3 block = column_block(C / wide());
+        f(type, wide, dim3(ceil_div(C, block.x * wide()), slabs), block);
+    });
+}
+template <int kWide>
+__device__ __forceinline__ int first_channel() {
+    return int(blockIdx.x * blockDim.x + threadIdx.x) * kWide;
 }
 
 // Groups of images of `image_rows` rows each.

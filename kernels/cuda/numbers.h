@@ -2,8 +2,8 @@
 //
 // Activations are what `--precision` says (CudaBackend::activations); statistics, gradients of
 // weights and sums are floats always. A kernel that handles activations is a template over the type
-// of its numbers, or takes Numbers where a branch costs nothing. All compute in fp32; a bf16 is
-// rounded to the nearest, ties to even, as it is stored.
+// of its numbers. All compute in fp32; a bf16 is rounded to the nearest, ties to even, as it is
+// stored.
 #pragma once
 
 #include <initializer_list>
@@ -29,10 +29,16 @@ __device__ __forceinline__ float load(const float* x) { return *x; }
 __device__ __forceinline__ float load(const bf16* x) { return __bfloat162float(*x); }
 __device__ __forceinline__ void store(float* x, float value) { *x = value; }
 __device__ __forceinline__ void store(bf16* x, float value) { *x = __float2bfloat16_rn(value); }
+// The value after it was rounded to a T.
+template <class T>
+__device__ __forceinline__ float rounded(float value) {
+    if constexpr (sizeof(T) == sizeof(float)) return value;
+    return __bfloat162float(__float2bfloat16_rn(value));
+}
 
-// Numbers that are read or written in one access.
+// Numbers that are read or written in one access, or in several of 16 bytes.
 template <class T, int kCount>
-struct alignas(kCount * sizeof(T)) Pack {
+struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
     T at[kCount];
 };
 template <class P>
@@ -63,44 +69,22 @@ __device__ __forceinline__ void mask_pack(float (&to)[kCount], const T* mask) {
         if (signs[e] <= 0) to[e] = 0;
 }
 
-// f(T(), 4 or 1), for tensors of one type: how many neighbouring channels a thread takes at once.
-// Four, where all of them (or none) allow it.
+// Whether each pixel's channels begin at a multiple of 16 bytes.
+inline bool has_packs(Tensor x) {
+    return x.C * bytes_of(x.type) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+}
+// f(T(), count), for tensors of one type: how many neighbouring channels a thread takes at once.
+// Those in 16 bytes, where all tensors allow it, or else one.
 template <class F>
 void with_pack(std::initializer_list<Tensor> tensors, F&& f) {
-    bool four = true;
-    for (const Tensor& x : tensors)
-        four &= !x || (x.C % 4 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0);
+    bool packs = true;
+    for (const Tensor& x : tensors) packs &= !x || has_packs(x);
     with_type(tensors.begin()->type, [&](auto type) {
-        if (four)
-            f(type, std::integral_constant<int, 4>());
+        if (packs)
+            f(type, std::integral_constant<int, 16 / int(sizeof type)>());
         else
             f(type, std::integral_constant<int, 1>());
     });
 }
-
-// Numbers whose type is known when the kernel runs.
-struct Numbers {
-    void* data = nullptr;
-    bool is_bf16 = false;
-
-    Numbers(std::nullptr_t = nullptr) {}
-    Numbers(Tensor x) : data(x.data), is_bf16(x.type == Type::kBfloat16) {}
-
-    __device__ float operator[](size_t i) const {
-        return is_bf16 ? load(static_cast<const bf16*>(data) + i)
-                       : load(static_cast<const float*>(data) + i);
-    }
-    __device__ void set(size_t i, float value) const {
-        if (is_bf16)
-            store(static_cast<bf16*>(data) + i, value);
-        else
-            store(static_cast<float*>(data) + i, value);
-    }
-    // The value after it was rounded to the stored type.
-    __device__ float rounded(float value) const {
-        return is_bf16 ? __bfloat162float(__float2bfloat16_rn(value)) : value;
-    }
-    __device__ explicit operator bool() const { return data != nullptr; }
-};
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -4,10 +4,10 @@
 //   max_pool_grad  dx = Σ of dy over the windows whose argmax it is
 //   avg_pool       y = mean over rows [⌊p·H/P⌋, ⌈(p+1)·H/P⌉), columns likewise; its gradient
 //
-//   grid    a thread for four neighbouring channels of an output pixel (of dx in the gradients), or
-//           for one where channels do not come in fours; the channel is fastest, so a warp reads
-//           neighbours, and where a number is, is worked out once for four. Loops as wide as the
-//           grid.
+//   grid    a thread for 16 bytes of channels of an output pixel (of dx in the gradients), or for
+//   one
+//           channel where they do not fill 16 bytes; the channel is fastest, so a warp reads
+//           neighbours. Loops as wide as the grid.
 //   bytes   4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
 //           written once; argmax a byte a number. Bound by memory.
 //   order   rows, then columns of the window; gradients gather, so the order of sums is fixed.
@@ -22,9 +22,9 @@ namespace {
 
 template <class T, int kWide>
 __global__ void max_pool_kernel(const T* __restrict__ x, Shape xs, Window window, T* __restrict__ y,
-                                Shape ys, size_t packs, uint8_t* argmax) {
-    for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Pixel at(i * kWide, ys);
+                                Pixels packs, uint8_t* argmax) {
+    for (size_t i = first_index(); i < packs.count; i += grid_width()) {
+        const Pixel at = packs[i];
         const int h0 = at.h * window.stride_h - window.pad_h;
         const int w0 = at.w * window.stride_w - window.pad_w;
         float best[kWide];
@@ -48,9 +48,9 @@ __global__ void max_pool_kernel(const T* __restrict__ x, Shape xs, Window window
 
 template <class T, int kWide>
 __global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* argmax, Shape ys,
-                                     Window window, const T* mask, T* dx, Shape xs, size_t packs) {
-    for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Pixel at(i * kWide, xs);
+                                     Window window, const T* mask, T* dx, Pixels packs) {
+    for (size_t i = first_index(); i < packs.count; i += grid_width()) {
+        const Pixel at = packs[i];
         // The windows that contain this pixel: p·stride − pad ≤ h < p·stride − pad + size.
         const int h = at.h + window.pad_h, w = at.w + window.pad_w;
         const int p0 = h < window.size_h ? 0 : (h - window.size_h) / window.stride_h + 1;
@@ -77,24 +77,24 @@ __global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* ar
 // both ends rounded outwards, are those that it shares something with.
 struct Area {
     int h0, h1, w0, w1;
-    __device__ Area(int h, int w, Shape own, Shape other)
-        : h0(begin(h, own.H, other.H)),
-          h1(end(h, own.H, other.H)),
-          w0(begin(w, own.W, other.W)),
-          w1(end(w, own.W, other.W)) {}
+    __device__ Area(int h, int w, Divisor own_H, Divisor own_W, Shape other)
+        : h0(begin(h, own_H, other.H)),
+          h1(end(h, own_H, other.H)),
+          w0(begin(w, own_W, other.W)),
+          w1(end(w, own_W, other.W)) {}
     __device__ int pixels() const { return (h1 - h0) * (w1 - w0); }
-    static __device__ int begin(int p, int own, int other) { return int(int64_t(p) * other / own); }
-    static __device__ int end(int p, int own, int other) {
-        return int((int64_t(p + 1) * other + own - 1) / own);
+    static __device__ int begin(int p, Divisor own, int other) { return p * other / own; }
+    static __device__ int end(int p, Divisor own, int other) {
+        return ((p + 1) * other + own.by - 1) / own;
     }
 };
 
 template <class T, int kWide>
-__global__ void avg_pool_kernel(const T* __restrict__ x, Shape xs, T* __restrict__ y, Shape ys,
-                                size_t packs) {
-    for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Pixel at(i * kWide, ys);
-        const Area area(at.h, at.w, ys, xs);
+__global__ void avg_pool_kernel(const T* __restrict__ x, Shape xs, T* __restrict__ y,
+                                Pixels packs) {
+    for (size_t i = first_index(); i < packs.count; i += grid_width()) {
+        const Pixel at = packs[i];
+        const Area area(at.h, at.w, packs.H, packs.W, xs);
         float sum[kWide] = {};
         for (int h = area.h0; h < area.h1; ++h)
             for (int w = area.w0; w < area.w1; ++w) {
@@ -109,15 +109,15 @@ __global__ void avg_pool_kernel(const T* __restrict__ x, Shape xs, T* __restrict
 }
 
 template <class T, int kWide>
-__global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, T* __restrict__ dx,
-                                     Shape xs, size_t packs) {
-    for (size_t i = first_index(); i < packs; i += grid_width()) {
-        const Pixel at(i * kWide, xs);
-        const Area outputs(at.h, at.w, xs, ys);
+__global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, Divisor P, Divisor Q,
+                                     T* __restrict__ dx, Shape xs, Pixels packs) {
+    for (size_t i = first_index(); i < packs.count; i += grid_width()) {
+        const Pixel at = packs[i];
+        const Area outputs(at.h, at.w, packs.H, packs.W, ys);
         float sum[kWide] = {};
         for (int p = outputs.h0; p < outputs.h1; ++p)
             for (int q = outputs.w0; q < outputs.w1; ++q) {
-                const float pixels = float(Area(p, q, ys, xs).pixels());
+                const float pixels = float(Area(p, q, P, Q, xs).pixels());
                 float v[kWide];
                 load_pack(v, dy + index(ys, at.n, p, q, at.c));
 #pragma unroll
@@ -133,9 +133,9 @@ void CudaBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
     with_pack({y, x}, [&](auto type, auto wide) {
         using T = decltype(type);
-        const size_t packs = y.elems() / wide();
-        max_pool_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.shape(), window, numbers<T>(y), y.shape(), packs, argmax);
+        const Pixels packs(y.shape(), wide());
+        max_pool_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.shape(), window, numbers<T>(y), packs, argmax);
         CUDA_LAUNCHED();
     });
 }
@@ -146,21 +146,22 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
     check_mask(mask, dx);
     with_pack({dx, dy, mask}, [&](auto type, auto wide) {
         using T = decltype(type);
-        const size_t packs = dx.elems() / wide();
-        max_pool_grad_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
-            numbers<T>(dy), argmax, dy.shape(), window, numbers<T>(mask), numbers<T>(dx),
-            dx.shape(), packs);
+        const Pixels packs(dx.shape(), wide());
+        max_pool_grad_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
+            numbers<T>(dy), argmax, dy.shape(), window, numbers<T>(mask), numbers<T>(dx), packs);
         CUDA_LAUNCHED();
     });
 }
 
 void CudaBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
+    ENSURE(int64_t(x.H) * (y.H + 1) <= INT32_MAX && int64_t(x.W) * (y.W + 1) <= INT32_MAX, "x is ",
+           x.shape().text(), ", y is ", y.shape().text());  // for Area
     with_pack({y, x}, [&](auto type, auto wide) {
         using T = decltype(type);
-        const size_t packs = y.elems() / wide();
-        avg_pool_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.shape(), numbers<T>(y), y.shape(), packs);
+        const Pixels packs(y.shape(), wide());
+        avg_pool_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
+            numbers<T>(x), x.shape(), numbers<T>(y), packs);
         CUDA_LAUNCHED();
     });
 }
@@ -169,9 +170,9 @@ void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     check_avg_pool(dx, dy);
     with_pack({dx, dy}, [&](auto type, auto wide) {
         using T = decltype(type);
-        const size_t packs = dx.elems() / wide();
-        avg_pool_grad_kernel<T, wide()><<<blocks_for(packs), kThreads, 0, stream_>>>(
-            numbers<T>(dy), dy.shape(), numbers<T>(dx), dx.shape(), packs);
+        const Pixels packs(dx.shape(), wide());
+        avg_pool_grad_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
+            numbers<T>(dy), dy.shape(), dy.H, dy.W, numbers<T>(dx), dx.shape(), packs);
         CUDA_LAUNCHED();
     });
 }

@@ -10,7 +10,8 @@
 //
 //   grid      (⌈J/columns⌉·⌈I/128⌉, 1, parts) blocks of 256 threads. Where the tiles are too few
 //             for a GPU, l is cut into parts; each writes its own sums, which epilogue_kernel adds.
-//   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and what rows mean.
+//   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and up to 2 KB of table: what
+//             the slow index of an operand means (gemm.cuh), worked out once for a row or depth.
 //             An operand whose depth is fast lies row by row, 128 bytes or 8 chunks of 16 a row;
 //             chunk c of row i is at place c ^ (i % 8):
 //
@@ -29,13 +30,16 @@
 //             shared memory a warp reads 12 KB for 64·32·32 products of tf32, 64·32·64 of bf16.
 //   order     l rises in steps of 8 (bf16: 16) within a part, the sums inside of a step are the
 //             hardware's; parts are added in order. No atomics: the same bits on every run.
-//   moments   where statistics of the columns are wanted (moments.cuh), the stages' memory is used
-//             for them at the end; 12·⌈I/128⌉·J bytes written.
+//   out       at the end the sums go through the stages' memory, so that a thread writes 16
+//             neighbouring bytes. Where statistics of the columns are wanted (moments.cuh), the
+//             memory is used for them as well; 12·⌈I/128⌉·J bytes written.
 //
-// Copies are of 16 bytes where as many neighbours are in one row or tap (channels a multiple of 4
-// floats or 8 bf16, data aligned to 16), else of single numbers: first layers of 3 channels are
-// read as they lie, not padded. A single bf16 is too small for cp.async: it passes through a
-// register, where it waits while the stage before is multiplied.
+// A product of 16×8×16 is one instruction (HMMA), and every other instruction of the loop delays
+// the next one. So addresses are worked out before the loop: where a copy or a fragment is in a
+// stage is one register and constants. instructions.txt counts what is left.
+//
+// Every copy is of 16 bytes: an operand has whole chunks of neighbours in each row or tap
+// (conv2d.cu pads the channels of those that do not).
 #pragma once
 
 #include "kernels/cuda/gemm.cuh"
@@ -51,122 +55,143 @@ constexpr int kTensorDepth = 8 * kChunk<T>;
 template <class T>
 constexpr int kMmaDepth = 32 / int(sizeof(T));  // of one instruction
 
-// Where number (row, l) of an operand is in its part of a stage.
+// Where number (row, l) of an operand of kRows rows is in its part of a stage, in bytes.
 template <class T, bool kDepthFast, int kRows>
-__device__ __forceinline__ int place(int row, int l) {
-    constexpr int kSize = kChunk<T>;
-    if constexpr (kDepthFast)
-        return row * kTensorDepth<T> + ((l / kSize ^ row % 8) * kSize | l % kSize);
-    const int turn = kSize == 4 ? l % 4 * 2 : l % 8;
-    return l * kRows + ((row / kSize ^ turn) * kSize | row % kSize);
-}
+struct Swizzle {
+    static constexpr int kPitch = kDepthFast ? 128 : kRows * int(sizeof(T));
 
-// Copies an operand to shared memory, stage after stage; kWidth numbers a copy.
-template <class Operand, int kRows, int kWidth>
+    static __device__ __forceinline__ int place(int row, int l) {
+        constexpr int kSize = kChunk<T>;
+        if constexpr (kDepthFast)
+            return row * kPitch + (l / kSize ^ row % 8) * 16 + l % kSize * int(sizeof(T));
+        const int turn = kSize == 4 ? l % 4 * 2 : l % 8;
+        return l * kPitch + (row / kSize ^ turn) * 16 + row % kSize * int(sizeof(T));
+    }
+    // place(row + m, l + k) from place(row, l), where row and m, l and k have no bit in common, and
+    // neither m (of a fast depth) nor k (of fast rows) changes the turn. m and k are constants, so
+    // this is one instruction, and the sum is part of the address.
+    static __device__ __forceinline__ int step(int place, int m, int k) {
+        return kDepthFast ? (place ^ k * int(sizeof(T))) + m * kPitch
+                          : (place ^ m * int(sizeof(T))) + k * kPitch;
+    }
+};
+
+// Copies an operand to shared memory, stage after stage, in chunks of 16 bytes.
+template <class Operand, int kRows>
 class StageFetch {
  public:
     using T = typename Operand::Number;
     using Row = typename Operand::Row;
+    using Depth = typename Operand::Depth;
     static constexpr bool kDepthFast = Operand::kDepthFast;
+    // What the slow index means, in shared memory: of each row, or of the depths of two stages.
+    struct NoTable {};
+    using Table = std::conditional_t<
+        !Operand::kTable, NoTable,
+        std::conditional_t<kDepthFast, Row, Depth>[kDepthFast ? kRows : 2 * kTensorDepth<T>]>;
 
-    // rows: what each row means, in shared memory, where a thread has several.
-    __device__ StageFetch(const Operand& operand, int first_row, int thread, Row* rows)
+    // Of rows from first_row and depths from l on. The table of rows is there after a barrier.
+    __device__ __forceinline__ StageFetch(const Operand& operand, int first_row, int l, int thread,
+                                          Table& table)
         : operand_(operand),
-          rows_(rows),
-          row_(kDepthFast ? thread / kAcross : thread % kAcross * kWidth),
-          depth_(kDepthFast ? thread % kAcross * kWidth : thread / kAcross) {
-        if constexpr (kDepthFast) {
-            if (thread < kRows) rows[thread] = operand.row(first_row + thread);
-        } else {
+          table_(table),
+          row_(kDepthFast ? thread / kAcross : thread % kAcross * kChunk<T>),
+          depth_(kDepthFast ? thread % kAcross * kChunk<T> : thread / kAcross),
+          place_(Swizzle<T, kDepthFast, kRows>::place(row_, depth_)),
+          l_(l) {
+        if constexpr (kDepthFast && Operand::kTable) {
+            if (thread < kRows) table[thread] = operand.row(first_row + thread);
+        }
+        if constexpr (kDepthFast)
+            own_depth_ = operand.depth(l + depth_), first_row_ = first_row + row_;
+        else
             own_row_ = operand.row(first_row + row_);
+    }
+    // Fills the part of the table for `step`, which begins at depth l: different warps by turns.
+    __device__ __forceinline__ void describe(int step, int l, int thread) {
+        if constexpr (!kDepthFast && Operand::kTable) {
+            const int own = (thread - step * kTensorDepth<T>)&(kTensorThreads - 1);
+            if (own < kTensorDepth<T>)
+                table_[step % 2 * kTensorDepth<T> + own] = operand_.depth(l + own);
         }
     }
-    // Starts the copies of a stage, from depth l on.
-    __device__ __forceinline__ void request(AsyncCopies& copies, int l, T* stage) {
-        if constexpr (kDepthFast) {
-            const auto depth = operand_.depth(l + depth_);
+    // Starts the copies of the next stage.
+    __device__ __forceinline__ void request(AsyncCopies& copies, char* stage) {
+        Found<T> found[kEach];
 #pragma unroll
-            for (int e = 0; e < kEach; ++e)
-                bring(copies, stage, e, operand_.find(rows_[row_ + e * kApart], depth));
-        } else {
+        for (int e = 0; e < kEach; ++e) found[e] = find(e);
 #pragma unroll
-            for (int e = 0; e < kEach; ++e)
-                bring(copies, stage, e,
-                      operand_.find(own_row_, operand_.depth(l + depth_ + e * kApart)));
-        }
-    }
-    // Stores what waits in registers. To be called before the next request.
-    __device__ __forceinline__ void deliver(T* stage) const {
-        if constexpr (kByRegister) {
-#pragma unroll
-            for (int e = 0; e < kEach; ++e) stage[place_of(e)] = waiting_[e];
-        }
+        for (int e = 0; e < kEach; ++e)
+            copies.copy<16>(stage + place_ + e * kApart * Swizzle<T, kDepthFast, kRows>::kPitch,
+                            found[e].at, found[e].there);
+        l_ += kTensorDepth<T>;
+        if constexpr (kDepthFast)
+            operand_.advance(own_depth_, l_ + depth_, kTensorDepth<T>);
+        else
+            half_ ^= kTensorDepth<T>;
     }
 
  private:
     // Copies side by side along the fast direction; steps along the other; copies of a thread.
-    static constexpr int kAcross = (kDepthFast ? kTensorDepth<T> : kRows) / kWidth;
+    static constexpr int kAcross = (kDepthFast ? kTensorDepth<T> : kRows) / kChunk<T>;
     static constexpr int kApart = kTensorThreads / kAcross;
     static constexpr int kEach = (kDepthFast ? kRows : kTensorDepth<T>) / kApart;
-    static constexpr int kBytes = kWidth * int(sizeof(T));
-    static constexpr bool kByRegister = kBytes < 4;
+    static_assert(kApart % 8 == 0, "the copies of a thread have the same turn");
 
-    __device__ __forceinline__ int place_of(int e) const {
-        return place<T, kDepthFast, kRows>(row_ + (kDepthFast ? e * kApart : 0),
-                                           depth_ + (kDepthFast ? 0 : e * kApart));
-    }
-    __device__ __forceinline__ void bring(AsyncCopies& copies, T* stage, int e, const T* from) {
-        if constexpr (kByRegister)
-            waiting_[e] = from ? *from : T(0.0f);
+    __device__ __forceinline__ Found<T> find(int e) const {
+        if constexpr (kDepthFast && Operand::kTable)
+            return operand_.find(table_[row_ + e * kApart], own_depth_);
+        else if constexpr (kDepthFast)
+            return operand_.find(operand_.row(first_row_ + e * kApart), own_depth_);
+        else if constexpr (Operand::kTable)
+            return operand_.find(own_row_, table_[half_ + depth_ + e * kApart]);
         else
-            copies.template copy<kBytes>(stage + place_of(e), from ? from : operand_.any(),
-                                         from != nullptr);
+            return operand_.find(own_row_, operand_.depth(l_ + depth_ + e * kApart));
     }
 
     const Operand& operand_;
-    const Row* rows_;
+    Table& table_;
+    const int row_, depth_, place_;  // of its first copy: in the stage, and where that is
+    int l_, half_ = 0, first_row_;
     Row own_row_;
-    int row_, depth_;
-    T waiting_[kByRegister ? kEach : 1];
+    Depth own_depth_;
 };
 
-// Rows row … row+15, depths l … l+7 (bf16: l+15) of a, as the four registers of a fragment.
+// The fragments of a stage of an operand for one lane of a warp, which begins at row `row`.
 template <class T, bool kDepthFast, int kRows>
-__device__ __forceinline__ void load_a(uint32_t (&a)[4], const T* stage, int row, int l, int lane) {
-    if constexpr (kDepthFast) {
-        load_matrices(a, stage + place<T, true, kRows>(row + lane % 16, l + lane / 16 * kChunk<T>));
-    } else if constexpr (sizeof(T) == 2) {
-        load_matrices_transposed(a, stage + place<T, false, kRows>(row + lane / 8 % 2 * 8,
-                                                                   l + lane % 8 + lane / 16 * 8));
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            a[i] = __float_as_uint(stage[place<T, false, kRows>(row + lane / 4 + i % 2 * 8,
-                                                                l + lane % 4 + i / 2 * 4)]);
+struct Fragments {
+    using S = Swizzle<T, kDepthFast, kRows>;
+    int own;
+
+    static __device__ Fragments of_a(int row, int lane) {
+        if constexpr (kDepthFast) return {S::place(row + lane % 16, lane / 16 * kChunk<T>)};
+        if constexpr (sizeof(T) == 2)
+            return {S::place(row + lane / 8 % 2 * 8, lane % 8 + lane / 16 * 8)};
+        return {S::place(row + lane / 4, lane % 4)};
     }
-}
-// Columns column … column+15, the same depths of b: two fragments.
-template <class T, bool kDepthFast, int kRows>
-__device__ __forceinline__ void load_b(uint32_t (&b)[2], uint32_t (&next)[2], const T* stage,
-                                       int column, int l, int lane) {
-    if constexpr (kDepthFast || sizeof(T) == 2) {
-        uint32_t both[4];
+    static __device__ Fragments of_b(int column, int lane) {
         if constexpr (kDepthFast)
-            load_matrices(both, stage + place<T, true, kRows>(column + lane % 8 + lane / 16 * 8,
-                                                              l + lane / 8 % 2 * kChunk<T>));
-        else
-            load_matrices_transposed(
-                both, stage + place<T, false, kRows>(column + lane / 16 * 8, l + lane % 16));
-        b[0] = both[0], b[1] = both[1], next[0] = both[2], next[1] = both[3];
-    } else {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int at = column + lane / 4, depth = l + lane % 4 + i * 4;
-            b[i] = __float_as_uint(stage[place<T, false, kRows>(at, depth)]);
-            next[i] = __float_as_uint(stage[place<T, false, kRows>(at + 8, depth)]);
-        }
+            return {S::place(column + lane % 8 + lane / 16 * 8, lane / 8 % 2 * kChunk<T>)};
+        if constexpr (sizeof(T) == 2) return {S::place(column + lane / 16 * 8, lane % 16)};
+        return {S::place(column + lane / 4, lane % 4)};
     }
-}
+    // Rows m … m+15, depths l … l+7 (bf16: l+15) as four registers: a fragment of a, or two of b.
+    // Of a: rows, then depths; of b: depths, then rows.
+    template <bool kOfA>
+    __device__ __forceinline__ void load(uint32_t (&to)[4], const char* stage, int m, int l) const {
+        if constexpr (kDepthFast)
+            load_matrices(to, stage + S::step(own, m, l));
+        else if constexpr (sizeof(T) == 2)
+            load_matrices_transposed(to, stage + S::step(own, m, l));
+        else
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row = kOfA ? i % 2 : i / 2, depth = kOfA ? i / 2 : i % 2;
+                to[i] = *reinterpret_cast<const uint32_t*>(
+                    stage + S::step(own, m + row * 8, l + depth * 4));
+            }
+    }
+};
 
 // Floats of a fragment become tf32; a bf16 stays as it is.
 template <class T, int kCount>
@@ -183,21 +208,25 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
 }
 
 // The 16·kM × 32 sums of one warp, over one stage.
-template <class T, bool kDepthFastA, bool kDepthFastB, int kColumns, int kM>
-__device__ __forceinline__ void multiply_stage(const T* a_stage, const T* b_stage, int row,
-                                               int column, int lane, float (&sums)[kM][4][4]) {
+template <class T, int kM, class FragmentsA, class FragmentsB>
+__device__ __forceinline__ void multiply_stage(const char* a_stage, const char* b_stage,
+                                               const FragmentsA& fragments_a,
+                                               const FragmentsB& fragments_b,
+                                               float (&sums)[kM][4][4]) {
 #pragma unroll
     for (int l = 0; l < kTensorDepth<T>; l += kMmaDepth<T>) {
         uint32_t a[kM][4], b[4][2];
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-            load_a<T, kDepthFastA, kTensorRows>(a[m], a_stage, row + m * 16, l, lane);
+            fragments_a.template load<true>(a[m], a_stage, m * 16, l);
             round_fragment<T>(a[m]);
         }
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
-            load_b<T, kDepthFastB, kColumns>(b[n], b[n + 1], b_stage, column + n * 8, l, lane);
-            round_fragment<T>(b[n]), round_fragment<T>(b[n + 1]);
+            uint32_t both[4];
+            fragments_b.template load<false>(both, b_stage, n * 8, l);
+            round_fragment<T>(both);
+            b[n][0] = both[0], b[n][1] = both[1], b[n + 1][0] = both[2], b[n + 1][1] = both[3];
         }
 #pragma unroll
         for (int m = 0; m < kM; ++m)
@@ -206,139 +235,172 @@ __device__ __forceinline__ void multiply_stage(const T* a_stage, const T* b_stag
     }
 }
 
-// Writes a thread's sums: into this block's part, or finished into out; (i, j) is the first one's
-// place.
-template <int kM, class F>
-__device__ __forceinline__ void store_sums(float (&sums)[kM][4][4], int i, int j, int I, int J,
-                                           float* parts, const F& epilogue) {
+// Writes the sums of a block, which stand in fragments, through shared memory: there they lie row
+// by row, so that threads take 16 bytes of a row, and neighbours take neighbours.
+//   U          what is written
+//   put(i, j, values)   takes 16 bytes of numbers of row i, or 1
+template <class U, int kColumns, int kM, class Put>
+__device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM][4][4], int row,
+                                           int column, int i0, int j0, int I, int J, bool packs,
+                                           const Put& put) {
+    constexpr int kCount = 16 / int(sizeof(U)), kPitch = kColumns + 8;  // 8: banks that differ
+    constexpr int kAcross = kColumns / kCount, kApart = kTensorThreads / kAcross;
+    U* const tile = reinterpret_cast<U*>(shared);
+    const int thread = threadIdx.x, lane = thread % 32;
+    __syncthreads();  // the last stage is multiplied
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
         for (int n = 0; n < 4; ++n)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = i + m * 16 + half * 8, column = j + n * 8;
-                float &sum = sums[m][n][half * 2], &next = sums[m][n][half * 2 + 1];
-                if (row >= I || column >= J) continue;
-                if (!parts) {
-                    epilogue.two(row, column, J, sum, next);
-                    continue;
-                }
-                float* to = parts + (size_t(blockIdx.z) * I + row) * J + column;
-                to[0] = sum;
-                if (column + 1 < J) to[1] = next;
+                const float two[2] = {sums[m][n][half * 2], sums[m][n][half * 2 + 1]};
+                store_pack(tile + (row + lane / 4 + m * 16 + half * 8) * kPitch + column +
+                               lane % 4 * 2 + n * 8,
+                           two);
             }
+    __syncthreads();  // the tile is there
+    const int c = thread % kAcross * kCount;
+    for (int r = thread / kAcross; r < kTensorRows && i0 + r < I; r += kApart) {
+        float values[kCount];
+        load_pack(values, tile + r * kPitch + c);
+        if (packs && j0 + c < J) {
+            put(i0 + r, j0 + c, values);
+        } else {
+            for (int e = 0; e < kCount && j0 + c + e < J; ++e) {
+                float one[1] = {load(tile + r * kPitch + c + e)};
+                put(i0 + r, j0 + c + e, one);
+            }
+        }
+    }
 }
 
-// Blocks that a multiprocessor should hold at once: its registers are enough for two, if each
-// thread keeps to 128; single numbers and tf32 take more.
-template <class T, int kWidthA, int kWidthB>
-constexpr int kBlocksAtOnce = sizeof(T) == 2 && kWidthA > 1 && kWidthB > 1 ? 2 : 1;
+// Blocks that a multiprocessor should hold at once: each thread keeps to 128 registers.
+constexpr int kBlocksAtOnce = 2;
 
 // What a block does. Empty where there are no tensor cores for it: nothing to compile there.
-template <class A, class B, int kWidthA, int kWidthB, int kColumns, class F>
+template <class A, class B, int kColumns, class F>
 __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, int J, int L,
                                                int part_depth, float* parts, const F& epilogue) {
     using T = typename A::Number;
-    extern __shared__ __align__(128) float shared[];
-    __shared__ typename A::Row a_rows[kTensorRows];
-    __shared__ typename B::Row b_rows[kColumns];
+    using FetchA = StageFetch<A, kTensorRows>;
+    using FetchB = StageFetch<B, kColumns>;
+    extern __shared__ __align__(128) char shared[];
+    __shared__ typename FetchA::Table a_table;
+    __shared__ typename FetchB::Table b_table;
     constexpr int kAcross = kColumns / 32, kDown = 8 / kAcross, kM = kTensorRows / kDown / 16;
-    constexpr int kStage = (kTensorRows + kColumns) * kTensorDepth<T>;
-    T* const stages = reinterpret_cast<T*>(shared);
+    constexpr int kDepth = kTensorDepth<T>, kStageA = kTensorRows * 128;
+    constexpr int kStage = kStageA + kColumns * 128;
+    static_assert(
+        kStages * kStage + sizeof a_table + sizeof b_table + kColumns * sizeof(float) <= 99 * 1024,
+        "a block has no more shared memory on GPUs of compute capability 8.6 and 8.9");
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const Place at(blockIdx.x, ceil_div(J, kColumns));
     const int i0 = at.row * kTensorRows, j0 = at.column * kColumns;
     const int row = warp / kAcross * (kM * 16), column = warp % kAcross * 32;
-    StageFetch<A, kTensorRows, kWidthA> fetch_a(a, i0, thread, a_rows);
-    StageFetch<B, kColumns, kWidthB> fetch_b(b, j0, thread, b_rows);
-    __syncthreads();  // the meaning of the rows is known
-
     const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
-    const int steps = ceil_div(end - begin, kTensorDepth<T>);
+    const int steps = ceil_div(end - begin, kDepth);
+
+    FetchA fetch_a(a, i0, begin, thread, a_table);
+    FetchB fetch_b(b, j0, begin, thread, b_table);
     AsyncCopies copies;
-    const auto stage_of = [&](int step) { return stages + step % kStages * kStage; };
-    const auto request = [&](int step) {
+    const auto describe = [&](int step) {
+        fetch_a.describe(step, begin + step * kDepth, thread);
+        fetch_b.describe(step, begin + step * kDepth, thread);
+    };
+    const auto request = [&](int step, int stage) {
         if (step < steps) {
-            T* stage = stage_of(step);
-            fetch_a.request(copies, begin + step * kTensorDepth<T>, stage);
-            fetch_b.request(copies, begin + step * kTensorDepth<T>,
-                            stage + kTensorRows * kTensorDepth<T>);
+            fetch_a.request(copies, shared + stage);
+            fetch_b.request(copies, shared + stage + kStageA);
         }
         copies.commit();  // a group also where it is empty, so that the wait counts right
     };
-    const auto deliver = [&](int step) {
-        if (step >= steps) return;
-        fetch_a.deliver(stage_of(step));
-        fetch_b.deliver(stage_of(step) + kTensorRows * kTensorDepth<T>);
-    };
-    for (int step = 0; step < kStages - 1; ++step) request(step), deliver(step);
+    describe(0), describe(1);
+    __syncthreads();  // the tables are there
+    for (int step = 0; step < kStages - 1; ++step) request(step, step * kStage);
+    __syncthreads();  // the tables have been read
+    describe(2);
 
+    const auto fragments_a = Fragments<T, A::kDepthFast, kTensorRows>::of_a(row, lane);
+    const auto fragments_b = Fragments<T, B::kDepthFast, kColumns>::of_b(column, lane);
     float sums[kM][4][4] = {};
+    int from = 0, to = (kStages - 1) * kStage;  // the stages that are multiplied and fetched
     for (int step = 0; step < steps; ++step) {
         copies.template wait<kStages - 2>();
-        __syncthreads();  // the copies of all threads are there, and step - 1 is multiplied
-        request(step + kStages - 1);
-        const T* stage = stage_of(step);
-        multiply_stage<T, A::kDepthFast, B::kDepthFast, kColumns, kM>(
-            stage, stage + kTensorRows * kTensorDepth<T>, row, column, lane, sums);
-        deliver(step + kStages - 1);
+        __syncthreads();  // copies and tables of all threads are there, and step - 1 is multiplied
+        request(step + kStages - 1, to);
+        describe(step + kStages);
+        multiply_stage<T, kM>(shared + from, shared + from + kStageA, fragments_a, fragments_b,
+                              sums);
+        to = from;
+        from = from == (kStages - 1) * kStage ? 0 : from + kStage;
     }
-    store_sums<kM>(sums, i0 + row + lane / 4, j0 + column + lane % 4 * 2, I, J, parts, epilogue);
+    if (parts) {
+        float* const own = parts + size_t(blockIdx.z) * I * J;
+        store_tile<float, kColumns>(
+            shared, sums, row, column, i0, j0, I, J, J % 4 == 0,
+            [&](int i, int j, auto& values) { store_pack(own + size_t(i) * J + j, values); });
+        return;
+    }
+    using Out = typename F::Out;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+        const int j = j0 + column + n / 2 * 8 + lane % 4 * 2 + n % 2;
+        const float bias = epilogue.bias && j < J ? epilogue.bias[j] : 0;
+#pragma unroll
+        for (int m = 0; m < kM * 2; ++m) {
+            float& sum = sums[m / 2][n / 2][m % 2 * 2 + n % 2];
+            sum = epilogue.finished(sum, bias);
+        }
+    }
+    store_tile<Out, kColumns>(shared, sums, row, column, i0, j0, I, J,
+                              epilogue.template takes_packs<16 / sizeof(Out)>(J),
+                              [&](int i, int j, auto& values) { epilogue.put(i, j, J, values); });
     if constexpr (F::kMoments)
-        if (epilogue.strips.pieces && !parts)
+        if (epilogue.strips.pieces) {
+            float* const sums_of_threads = reinterpret_cast<float*>(shared);
             tile_moments<kM * 2, 8, kDown * 8, kColumns>(
-                epilogue.strips, at.row, j0, warp / kAcross * 8 + lane / 4, shared,
-                shared + kStage * sizeof(T) / sizeof(float),
+                epilogue.strips, at.row, j0, warp / kAcross * 8 + lane / 4, sums_of_threads,
+                sums_of_threads + kStage / sizeof(float),
                 [&](int r, int c) { return sums[r / 2][c / 2][r % 2 * 2 + c % 2]; },
                 [&](int r) { return row + r / 2 * 16 + lane / 4 + r % 2 * 8; },
                 [&](int c) { return column + c / 2 * 8 + lane % 4 * 2 + c % 2; });
+        }
 }
 
-template <class A, class B, int kWidthA, int kWidthB, int kColumns, class F>
-__global__ void __launch_bounds__(kTensorThreads,
-                                  kBlocksAtOnce<typename A::Number, kWidthA, kWidthB>)
+template <class A, class B, int kColumns, class F>
+__global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
     tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
     // nvcc warns of members that nothing names, so they are named for 7.5 as well.
-    static_assert(int(A::kDepthFast) + int(B::kDepthFast) <= 2);
+    static_assert(int(A::kDepthFast) + int(B::kDepthFast) + int(A::kTable) + int(B::kTable) <= 4);
     if constexpr (kHasTensorCores)
-        tensor_product<A, B, kWidthA, kWidthB, kColumns>(a, b, I, J, L, part_depth, parts,
-                                                         epilogue);
+        tensor_product<A, B, kColumns>(a, b, I, J, L, part_depth, parts, epilogue);
 }
 
-template <int kWidthA, int kWidthB, int kColumns, class A, class B, class F>
+template <int kColumns, class A, class B, class F>
 bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t L,
                            const F& epilogue, DeviceMemory& memory, cudaStream_t stream) {
-    constexpr int kDepth = kTensorDepth<typename A::Number>;
-    constexpr int kBytes =
-        kStages * (kTensorRows + kColumns) * kDepth * int(sizeof(typename A::Number));
+    constexpr int kBytes = kStages * (kTensorRows + kColumns) * 128;
     const int64_t tiles = int64_t(ceil_div(I, kTensorRows)) * ceil_div(J, kColumns);
     // Two blocks for each of 132 multiprocessors.
-    const Parts parts(I, J, L, tiles, 264, kDepth, memory);
-    CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kWidthA, kWidthB, kColumns, F>,
+    const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Number>, memory);
+    CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kColumns, F>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    tensor_product_kernel<A, B, kWidthA, kWidthB, kColumns, F>
+    tensor_product_kernel<A, B, kColumns, F>
         <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, stream>>>(
             a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
     CUDA_LAUNCHED();
     return parts.add(I, J, epilogue, stream);
 }
 
-// multiply() of gemm.cuh in tf32 or bf16. kWideA, kWideB: in copies of 16 bytes. Narrow tiles where
-// out is narrow, and where copies are of single numbers (first and last layers; fewer kernels to
-// build).
-template <bool kWideA, bool kWideB, class A, class B, class F = Epilogue>
+// multiply() of gemm.cuh in tf32 or bf16. Narrow tiles where out is narrow.
+template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
                      DeviceMemory& memory, cudaStream_t stream) {
-    using T = typename A::Number;
-    static_assert(sizeof(T) == sizeof(typename B::Number));
+    static_assert(sizeof(typename A::Number) == sizeof(typename B::Number));
     if (I == 0 || J == 0) return true;
-    constexpr int kWidthA = kWideA ? kChunk<T> : 1, kWidthB = kWideB ? kChunk<T> : 1;
-    if constexpr (kWideA && kWideB)
-        if (J > 64)
-            return launch_tensor_product<kWidthA, kWidthB, 128>(a, b, I, J, L, epilogue, memory,
-                                                                stream);
-    return launch_tensor_product<kWidthA, kWidthB, 64>(a, b, I, J, L, epilogue, memory, stream);
+    if (J > 64) return launch_tensor_product<128>(a, b, I, J, L, epilogue, memory, stream);
+    return launch_tensor_product<64>(a, b, I, J, L, epilogue, memory, stream);
 }
 
 }  // namespace convoy::CONVOY_DEVICE
