@@ -66,11 +66,10 @@ static int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
 const CommandRow kBenchTrainRow = {"bench train", kBenchTrain, "[--model M --batch B --steps K]",
                                    "images per second of training steps, without input pipeline",
                                    command_bench_train};
-const CommandRow kBenchKernelsRow = with_options(
-    {"bench kernels", kBenchKernels, "[--filter WORD]",
-     "speed of each operation at the shapes of real layers, beside the machine's limit",
-     command_bench_kernels},
-    {{"batch", nullptr, "8 to 64, by the model"}});
+const CommandRow kBenchKernelsRow = {
+    "bench kernels", kBenchKernels, "[--filter WORD]",
+    "speed of each operation at the shapes of real layers, beside the machine's limit",
+    command_bench_kernels};
 const CommandRow kBenchAllreduceRow = {
     "bench allreduce", kBenchAllreduce, "--world W [--bytes 1K,1M]",
     "speed of sums among local processes, or across hosts with --coord and --rank",

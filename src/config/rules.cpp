@@ -34,6 +34,7 @@ static constexpr CommandDefault kDefaults[] = {
     {kTune | kLrFind, "lr", nullptr, "10; 1 for adamw"},
     {kLrFind, "steps", "120"},
     {kBenchKernels, "batch", nullptr, "8 to 64, by the model"},
+    {kBenchKernels, "batch", nullptr, "8 to 64, by the model"},
     {kLrFind, "out", "lr-find"},
 };
 
@@ -68,6 +69,7 @@ static constexpr Rule kRules[] = {
     {"warmup", Needs::kNot, "schedule=onecycle|range", "the rate rises by the schedule"},
     {"schedule=range", Needs::kNot, "sync=average|diloco", "it needs a loss of all ranks per step"},
     {"shards=mine", Needs::kAlso, "data", "every rank can draw the whole generated set"},
+    {"schedule=range", Needs::kNot, "sync=average|diloco", "it needs a loss of all ranks per step"},
     {"share", Needs::kNot, "shards=mine", "each rank trains the images that it holds"},
     {"init", Needs::kNot, "resume", "both say where the weights come from"},
     {"alone", Needs::kNot, "elastic=off", "a lost rank ends the job"},
