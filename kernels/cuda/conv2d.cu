@@ -32,12 +32,12 @@ namespace convoy::CONVOY_DEVICE {
 namespace {
 
 // A row and a column of an image in one word, each in 16 bits, so that pixel and tap are added at
-// once. A column below 0 borrows from the row; it is outside then anyway.
+// once. A column below 0 borrows from the row, but such a pixel is outside in any case.
 constexpr int kMostPixels = 32767;  // of an image with its padding, in either direction
 __host__ __device__ constexpr uint32_t both(int h, int w) {
     return uint32_t(h) * 65536u + uint32_t(w);
 }
-// The sum with any tap, or with any pixel, is outside.
+// kNoPixel plus any tap is outside, and so is any pixel plus kNoTap.
 constexpr uint32_t kNoPixel = 0x80000000u, kNoTap = 0x00008000u;
 // Whether neither half of `at`, nor of last − at, is negative; `last` is the last pixel.
 __device__ __forceinline__ bool is_inside(uint32_t at, uint32_t last) {
@@ -147,7 +147,7 @@ struct Source {
     int filters, C, taps;       // of the original: filter after filter, tap after tap
     int first, step_r, step_s;  // its tap first + r·step_r + s·step_s
 };
-// Channels and filters that the original has not are 0. A thread writes kWide channels.
+// Channels and filters that the original lacks are 0. A thread writes kWide channels.
 template <class T, int kWide>
 __global__ void reorder_kernel(const T* __restrict__ from, Source source, T* __restrict__ to,
                                Divisor packs, size_t count) {
@@ -218,7 +218,7 @@ void with_out(Type type, F&& f) {
     else
         with_type(type, f);
 }
-// All hold what x does.
+// Throws unless all hold numbers of the type of x.
 void check_types(Tensor x, std::initializer_list<Tensor> others) {
     with_type(x.type, [&](auto type) {
         for (Tensor other : others) (void)numbers<decltype(type)>(other);

@@ -5,8 +5,7 @@
 //   grad_x   dx[nhw,c] = Σ dy[npq,c]·w[c,rs] over the windows that contain the pixel; masked
 //   grad_w   dw[c,rs] += Σ_npq dy[npq,c]·x[…,c]
 //
-//   grid     forward, grad_x: a thread for 16 bytes of channels of a pixel, or for one channel
-//   where
+//   grid     forward, grad_x: a thread for 16 bytes of channels of a pixel, or for one channel if
 //            they do not fill 16 bytes, in loops as wide as the grid. grad_w: a block of 32
 //            channels × 8 rows for each tap and part of the rows npq; the sums of the parts are
 //            added by column_sums.cu.

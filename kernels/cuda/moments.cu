@@ -6,10 +6,9 @@
 //   Sums of strips of rows come first (moments.cuh): from a convolution, whose tiles are strips, or
 //   from strips_kernel, about 512 strips in all. From there on it is the same way for both.
 //
-//   strips    a block of 256 threads (moments.cuh) for a strip and up to 32 packs of columns.
-//   Bytes:
-//             x read once, 4·rows·C (2·rows·C of bf16); memory-bound. The center of a piece is its
-//             first row.
+//   strips    a block of 256 threads (moments.cuh) for a strip and up to 32 packs of columns. x is
+//             read once, 4·rows·C bytes (2·rows·C of bf16); memory-bound. The center of a piece is
+//             its first row.
 //   condense  the many strips of a convolution into about 512: the same grid, for the new strips.
 //             Bytes: 12·C a piece; of strips of 128 rows that is a 43rd of x.
 //   final     ⌈C/32⌉ blocks of 32×32 threads: the 32 threads of a column are divided among the

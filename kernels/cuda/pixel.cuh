@@ -12,8 +12,7 @@ namespace convoy::CONVOY_DEVICE {
 // division takes about 20 instructions.
 //
 //   With 2^shift ≥ by, factor = ⌈2^(31+shift) / by⌉ is too large by less than 1, so the quotient
-//   n·factor / 2^(31+shift) is too large by less than n / 2^(31+shift) < 1 / by: its floor is
-//   right.
+//   n·factor / 2^(31+shift) is too large by less than 2^-shift ≤ 1 / by: its floor is right.
 struct Divisor {
     int by;
     uint32_t factor = 0, shift = 0;

@@ -5,8 +5,7 @@
 //   avg_pool       y = mean over rows [⌊p·H/P⌋, ⌈(p+1)·H/P⌉), columns likewise; its gradient
 //
 //   grid    a thread for 16 bytes of channels of an output pixel (of dx in the gradients), or for
-//   one
-//           channel where they do not fill 16 bytes; the channel is fastest, so a warp reads
+//           one channel if they do not fill 16 bytes; the channel is fastest, so a warp reads
 //           neighbours. Loops as wide as the grid.
 //   bytes   4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
 //           written once; argmax a byte a number. Bound by memory.

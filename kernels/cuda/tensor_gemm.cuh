@@ -38,8 +38,8 @@
 // the next one. So addresses are worked out before the loop: where a copy or a fragment is in a
 // stage is one register and constants. instructions.txt counts what is left.
 //
-// Every copy is of 16 bytes: an operand has whole chunks of neighbours in each row or tap
-// (conv2d.cu pads the channels of those that do not).
+// Every copy is of 16 bytes: each row or tap of an operand has whole chunks of neighbours, because
+// conv2d.cu pads the channels.
 #pragma once
 
 #include "kernels/cuda/gemm.cuh"
