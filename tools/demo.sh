@@ -5,7 +5,8 @@
 set -eu
 run=runs/demo
 rm -rf "$run"
-"$(dirname "$0")/launch" -n 2 -- "${1:-./trainer}" --decode-threads 1 --out "$run"
+"$(dirname "$0")/launch" -n 2 -- "${1:-./trainer}" --decode-threads 1 --optimizer muon --epochs 3 \
+    --out "$run"
 
 best=$(sed -n 's/.*"event":"val".*"top1":\([0-9.e-]*\).*/\1/p' "$run/log.jsonl" | sort -g | tail -1)
 awk -v best="$best" 'BEGIN {

@@ -34,7 +34,6 @@ static constexpr CommandDefault kDefaults[] = {
     {kTune | kLrFind, "lr", nullptr, "10; 1 for adamw"},
     {kLrFind, "steps", "120"},
     {kBenchKernels, "batch", nullptr, "8 to 64, by the model"},
-    {kBenchKernels, "batch", nullptr, "8 to 64, by the model"},
     {kLrFind, "out", "lr-find"},
 };
 
