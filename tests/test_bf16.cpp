@@ -220,7 +220,7 @@ TEST_CASE("an op refuses tensors that hold another type than it can work with") 
     const Tensor halves(x, shape, Type::kBfloat16), floats(y, shape);
     const Tensor w(x, {4, 1, 1, 4});
     CHECK_THROWS_WITH_AS(make_backend("cpu")->linear(halves, w, nullptr, false, floats),
-                         doctest::Contains("a tensor 1x1x1x4 of bf16"), Error);
+                         doctest::Contains("tensor 1x1x1x4 is bf16"), Error);
     for (const std::string& device : {std::string("cpu"), kernel_device()}) {
         auto model = make_backend(device, {.threads = 1, .precision = Precision::kBf16});
         CHECK_THROWS_WITH_AS(model->add(halves, floats), doctest::Contains("x holds bf16, y fp32"),

@@ -90,7 +90,7 @@ TEST_CASE("ThreadPool does each task once, and what a thread does not come to ot
 }
 
 TEST_CASE("memory that the system does not have is told in GB, with the options to lower") {
-    for (const char* text : {" GB ", "--batch", "--size", "--accumulate"})
+    for (const char* text : {" GB", "--batch", "--size", "--accumulate"})
         CHECK_THROWS_WITH_AS(Memory(size_t(200'000'000'000'000) / 4), doctest::Contains(text),
                              Error);
 }

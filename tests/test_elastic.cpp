@@ -117,7 +117,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             {"threads", "1"},
             {"decode-threads", "1"},
             {"log-every", "1"},
-            {"augment", "resize"},
+            {"augment", "resize,flip"},
             {"bn-group", "2"},
             {"save-every", "0.5"},
             {"check-every", "1"},
@@ -594,7 +594,7 @@ TEST_CASE("groups of batch norm that only the last batch of an epoch splits are 
 TEST_CASE("a stall is told with servers and with stages too") {
     Cut cut;
     cut.stalls = true;
-    for (const char* mode : {"sync=server", "pipeline=3"}) {
+    for (const char* mode : {"sync=server", "sync=pipeline:3"}) {
         const Outcome outcome = run_job(cut, {"stall=1", mode});
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
@@ -710,15 +710,15 @@ static void check_resets(const std::vector<std::string>& more, const Outcome& wh
 }
 
 TEST_CASE("elastic: --sync average goes back to the last average, and every image counts once") {
-    const std::vector<std::string> more = {"sync-every=2", "outer=nesterov"};
+    const std::vector<std::string> more = {"sync=diloco:2"};
     check_averages(more);
     const Outcome whole = run_job({}, more);  // where nobody is lost, the same is trained again
     check_resets(more, whole, stride() / 2);
 }
 
 TEST_CASE("elastic: of servers and workers any may be killed; the others go back to a checkpoint") {
-    check_averages({"sync=async", "servers=2"});
-    const std::vector<std::string> more = {"sync=server", "servers=2"};
+    check_averages({"sync=async:2"});
+    const std::vector<std::string> more = {"sync=server:2"};
     const Outcome whole = run_job({}, more);
     check_equal(whole, run_job({}));
     for (const int rank : {0, 1, 2})
@@ -858,7 +858,7 @@ TEST_CASE("elastic: ranks that leave together, one after the other, and between 
         CHECK(said(outcome, "1 rank goes on from step 3"));
         check_equal(outcome, whole);
     }
-    const Outcome local = run_job({.leave = {{1, 1}}}, {"sync-every=2"});
+    const Outcome local = run_job({.leave = {{1, 1}}}, {"sync=average:2"});
     INFO(local.logs);
     CHECK(local.status == std::vector{0, 0, 0});
     CHECK(said(local, "2 ranks go on from step 3"));
@@ -928,11 +928,11 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
     // It trains in the modes in which the state is more than weights and momentum.
     using Words = std::vector<std::string>;
     int tried = 0;
-    for (const Words& more :
-         {Words{"wire=bf16"}, Words{"optimizer=adamw", "ema=0.9"},
-          Words{"optimizer=lars", "accumulate=2"}, Words{"optimizer=muon"},
-          Words{"factors=on", "shm=auto"}, Words{"replicas=2", "threads=2"},
-          Words{"precision=bf16", "mixup=0.2"}, Words{"freeze-epochs=2", "lr=0.01"}}) {
+    for (const Words& more : {Words{"wire=bf16"}, Words{"optimizer=adamw", "ema=0.9"},
+                              Words{"optimizer=lars", "accumulate=2"}, Words{"optimizer=muon"},
+                              Words{"factors=on", "shm=auto"}, Words{"threads=2x1"},
+                              Words{"precision=bf16", "augment=resize,flip,mixup=0.2"},
+                              Words{"freeze-epochs=2", "lr=0.01"}}) {
         Words words = more;
         words.insert(words.end(), {"epochs=10", "trace=30:33"});
         if (samples() && tried++ % 3 != 0) continue;
@@ -954,7 +954,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
     const Outcome alone = run_job({.joins = 2}, plain);  // one after the other, or at once
     CHECK(alone.trained == std::set{0, 1, 2});
     check_equal(alone, three);
-    const Outcome local = run_job({.joins = 1}, {"sync-every=2"});
+    const Outcome local = run_job({.joins = 1}, {"sync=average:2"});
     INFO(local.logs);
     CHECK(local.status == std::vector{0, 0, 0});
     CHECK(said(local, ") joined; 3 ranks go on from step 3"));
@@ -1010,7 +1010,7 @@ TEST_CASE("elastic: a newcomer is refused in a sentence, and the job goes on") {
         const char* sentence;
     } cases[] = {
         {{"elastic=off"}, {}, "the job takes in nobody: its rank 0 says --elastic off"},
-        {{}, {"batch=99"}, "rank 2 says --batch 99, rank 0 says --batch 12"},
+        {{}, {"batch=99"}, "rank 2 says --batch 99, rank 0 says 12"},
         {{"batch=2"}, {}, "--batch 2 cannot be divided among 3 ranks"},
         {{}, {"generated=60"}, "rank 2 says --generated 60"},
         {{}, {"share=1:2"}, "share"},

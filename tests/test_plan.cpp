@@ -283,7 +283,7 @@ TEST_CASE("program: the start of a run of two ranks says what to expect; shares 
     CHECK(output.find("img/s") > output.find("epoch 1/1"));  // no forecast
     // What was decided for this run is not an option of the next one.
     const json meta = json::parse(read_file(folder / "run/latest/meta.json"));
-    CHECK(meta["options"]["bucket"] == "0");
+    CHECK(meta["options"]["bucket"] == "auto");
 }
 
 TEST_CASE("program: shares by speed need the measuring, and are rank 0's to ask for") {

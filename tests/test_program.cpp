@@ -361,7 +361,7 @@ TEST_CASE("program: a run folder is not mixed with another run, nor a run with o
         {small({"--out", run}), "holds a run already"},
         {{"--resume", run, "--model", "resnet18"}, "--model was tiny"},
         {{"--resume", run, "--seed", "9"}, "--seed was 1"},
-        {{"--resume", run, "--init", "x"}, "--init and --resume"},
+        {{"--resume", run, "--init", "x"}, "--init"},
     };
     for (const auto& [words, message] : cases) {
         const auto [status, output] = run_trainer(words);
@@ -737,7 +737,7 @@ TEST_CASE("program: --join with other images, or with a rank, is refused in a se
         const char* message;
     } cases[] = {
         {{"--join"}, "--join needs --coord"},
-        {{"--join", "--coord", at(job.port), "--rank", "3"}, "--join needs --coord"},
+        {{"--join", "--coord", at(job.port), "--rank", "3"}, "--rank 3"},
         {{"--join", "--coord", at(job.port), "--data", job.folder / "other"}, "error: "},
     };
     for (const auto& [words, message] : cases) {

@@ -272,7 +272,7 @@ TEST_CASE("--shards mine: what does not go together is refused in a sentence") {
     };
     refused({"--shards", "mine"}, "--shards mine needs --data");
     refused({"--shards", "mine", "--data", folder / "one", "--share", "2"},
-            "--share does not go with --shards mine");
+            "--share 2 does not go with --shards mine");
     write_class(folder / "two/a", 0, 5);
     refused({"--shards", "mine", "--data", folder / "two"}, "only one class, 'a', in the data of");
     refused({"--shards", "both"}, "there are all, mine");

@@ -59,7 +59,7 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
 }
 
 TEST_CASE("a setup in pieces is tried where each piece has a group of batch norm") {
-    const Setup two{"", 1, {{"replicas", "2"}}}, four{"", 1, {{"accumulate", "4"}}};
+    const Setup two{"", 1, {{"threads", "2x1"}}}, four{"", 1, {{"accumulate", "4"}}};
     CHECK(is_cut_as_asked({"", 1, {{"threads", "2"}}}, 1, 32));
     CHECK(is_cut_as_asked(two, 64, 32));
     CHECK(is_cut_as_asked(two, 33, 32));
@@ -180,7 +180,7 @@ TEST_CASE("program: tune and --settings say what is wrong with what they are giv
     std::ofstream(file) << "bathc 8\n";
     says({"--settings", file}, "'bathc 8' is not an option and its value");
     std::ofstream(file) << "batch eight\r\n";
-    says({"--settings", file}, file + ": --batch cannot be 'eight'");
+    says({"--settings", file}, file + ": batch cannot be 'eight'");
     std::ofstream(file) << "settings other\n";
     says({"--settings", file}, "'settings other' is not an option and its value");
 }

@@ -45,7 +45,7 @@ static const Option kOptions[] = {
     {"cache", "Data", Composite{cache_text, set_cache}, "DIR[:SIZE]", kSets | kPredict, kCommon,
      kAny, "folder for remote shards, up to SIZE (10G), and for indexes"},
     {"generated", "Data", &C::generated, "N", kSets, kJob, kAny,
-     "number of generated images, of which a sixth is for validation"},
+     "generated images; a sixth is for validation"},
     {"shards", "Data", &C::shards, "all|mine", kFit | kLrFind, kJob, kAny,
      "all: every rank sees the same files; mine: each rank has its part"},
     {"samples", "Data", &C::samples, "N[:M]", kFit | kLrFind, kFollows | kHidden, kAny,
