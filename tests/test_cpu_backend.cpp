@@ -41,8 +41,7 @@ TEST_CASE("make_backend takes the threads asked for and names what it cannot giv
     CHECK(available_cores() >= 1);
     CHECK(available_cores() <= available_cpus());
     CHECK(make_backend("simt", {.threads = 3})->threads() == 3);
-    CHECK_THROWS_WITH_AS(make_backend("cuda:999"), doctest::Contains("--device cuda:999"),
-                         Error);
+    CHECK_THROWS_WITH_AS(make_backend("cuda:999"), doctest::Contains("--device cuda:999"), Error);
     for (const char* wrong : {"cuda:", "cuda:x", "cuda:-1", "cuda0", "simt:0", "cpu:1"})
         CHECK_THROWS_WITH_AS(make_backend(wrong), doctest::Contains("cannot be '"), Error);
     CHECK_THROWS_WITH_AS(make_backend("gpu"), doctest::Contains("--device cannot be 'gpu'"), Error);
