@@ -176,7 +176,7 @@ STATIC_LIBS := build/static-$(MACHINE)
 STATIC      := $(BUILD)/static$(if $(filter 1,$(STATIC_CUDA)),-$(notdir $(GPU)))
 STATIC_LINK  = $(CXX) $(filter %.o,$^) -o $@ -s -Wl,--gc-sections \
                -Wl,-Bstatic -L$(STATIC_LIBS)/lib $(LDLIBS) \
-               $$(cat $(STATIC_LIBS)/libs) $(if $(filter 1,$(STATIC_CUDA)),-static-libgcc -static-libstdc++ \
+               $$(cat $(STATIC_LIBS)/libs | sed '$(if $(filter 1,$(STATIC_CUDA)),s/-lm\b//g)') $(if $(filter 1,$(STATIC_CUDA)),-static-libgcc -static-libstdc++ \
                $(subst -ldl,-Wl$(comma)-Bdynamic -ldl,$(CUDA_LIBS)),-static-pie $(PACKED) $(NO_WARNINGS))
 comma := ,
 # The relocations of -static-pie take 0.7 MB, packed 0.1; the linker for aarch64 cannot pack them yet.

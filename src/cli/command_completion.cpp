@@ -31,7 +31,8 @@ static constexpr const char* kLookUp = R"(    )
     # --option=value comes as three words.
     [[ $current == = ]] && current= && typed+=("=")
     [[ ${typed[-1]} == = ]] && unset 'typed[-1]'
-    for key in "${typed[-1]}=" "${typed[1]} ${typed[2]}" "${typed[1]:-trainer}" trainer; do
+    local all=${typed[*]:1}  # of `tune --lr`, a command of two words
+    for key in "${all:-trainer}" "${typed[-1]}=" "${typed[1]} ${typed[2]}" "${typed[1]:-trainer}" trainer; do
         [[ ${words[$key]+is} ]] && list=${words[$key]} && break
     done
     [[ $list == *'<'* ]] && compopt -o filenames 2>/dev/null
