@@ -52,7 +52,8 @@ commands=$("$trainer" --help-all | sed -n '/^Commands/,/^$/s/^  \([a-z]*\( [a-z-
 [ "$(wc -l <<<"$commands")" -ge 15 ] || fail "--help names too few commands: $commands"
 while read -ra command; do  # "bench train" is two words
     grep -q "^ *${command[*]}\b" "$work/page.txt" || fail "the manual page lacks ${command[*]}"
-    options=$("$trainer" "${command[@]}" --help-all | grep -oE '^  (-h,)?--[a-z0-9-]+' | sed 's/.*--/--/' | sort)
+    options=$("$trainer" "${command[@]}" --help-all |
+        sed -nE 's/^  (-h,)?(--[a-z0-9-]+).*/\2/p' | sort)  # `token` has none
     # shellcheck disable=SC2086  # words on purpose
     offers "$(printf '%s\n' --help --help-all $options | sort | paste -sd, -)" "${command[@]}" --
     for option in $options; do

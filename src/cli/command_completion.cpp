@@ -64,7 +64,7 @@ static int command_completion(const CommandLine& line, Log&, const Stop&) {
             words[cat("--", option.name, "=")] = values_of(option);
     words["trainer"].merge(std::set(words["train"]));  // the default command
     words["models"].merge(values_of(*find_option("model")));
-    words["completion"].insert("bash");
+    words["completion"].insert("bash"), words["completion"].erase("<file>");
     std::string table;
     for (const auto& [key, list] : words)
         table += cat("        [\"", key, "\"]=\"", join_text(list, " "), "\"\n");
