@@ -1,4 +1,3 @@
-// composite.cpp — see composite.h.
 #include "src/config/composite.h"
 
 #include <algorithm>

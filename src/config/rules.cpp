@@ -1,4 +1,3 @@
-// rules.cpp — see rules.h.
 #include "src/config/rules.h"
 
 #include <algorithm>

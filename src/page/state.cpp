@@ -1,4 +1,3 @@
-// state.cpp — see state.h.
 #include "src/page/state.h"
 
 #include <algorithm>
