@@ -49,9 +49,9 @@ DataSet open_data(const DataOptions& options, Log& log);
 std::shared_ptr<const Source> open_for_classes(const DataOptions& options,
                                                const std::vector<std::string>& classes, Log& log);
 
-// What predict is given, in that order: images, folders of them, and sets as of open_data, whose
-// labels do not count and may be missing. Consecutive files are one source. What cannot be opened
-// is named in `faults`. Throws Error where nothing can.
+// Opens the arguments of `predict` in their order: images, folders of images, and sets as for
+// open_data (labels are ignored). Consecutive files are one source. `faults` names each argument
+// that cannot be opened. Throws Error if none can.
 std::vector<std::shared_ptr<const Source>> open_images(const std::vector<std::string>& paths,
                                                        const DataOptions& options, Log& log,
                                                        std::vector<std::string>& faults);

@@ -143,7 +143,7 @@ class Loader {
     int64_t consumed_ = 0;            // at start()
     int64_t opened_ = 0, taken_ = 0;  // steps since start()
     uint64_t batches_ = 0;            // opened since construction
-    int64_t expected_ = 0;            // steps since start() whose samples the source knows of
+    int64_t expected_ = 0;            // steps since start() announced to the source
     std::optional<Order> order_;      // of the epoch, in training
     std::set<uint64_t> bad_samples_;
     std::vector<std::string> bad_reasons_;

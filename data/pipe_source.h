@@ -5,9 +5,9 @@
 // The name is a FIFO, opened again after each stream; or NAME of the FIFOs NAME_0, NAME_1, …, one
 // an epoch (as SageMaker's pipe mode gives them); or "-", standard input, which carries all epochs
 // one after the other. Nobody can count a stream before its end, so CONVOY_SAMPLES says what an
-// epoch has. A stream that has fewer makes the epoch's last steps short. What it has more is left
-// out of NAME_N; in a FIFO it begins the next epoch, for two writers of which the second comes
-// before the reader saw that the first has gone are one stream.
+// epoch has. A stream that has fewer makes the epoch's last steps short. The rest of a longer
+// stream is left out of NAME_N. In a FIFO it begins the next epoch, because the reader cannot tell
+// two writers apart if the second opens the FIFO before the first has closed it.
 #pragma once
 
 #include <condition_variable>

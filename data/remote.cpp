@@ -317,7 +317,7 @@ class RemoteFetcher {
     std::condition_variable changed_;  // a state, the queues, or the room
     std::condition_variable stop_;     // for threads that wait to try again: the end
     std::atomic<bool> stopping_ = false;
-    std::deque<ObjectPtr> urgent_, wanted_;  // also objects whose state is another one by now
+    std::deque<ObjectPtr> urgent_, wanted_;  // may hold objects that are done
     std::vector<ObjectPtr> on_the_way_;
     std::vector<ObjectPtr> needed_;  // prepared and not finished, in the order of reading
     std::vector<std::unique_ptr<HttpClient>> clients_;  // idle connections

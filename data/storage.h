@@ -40,9 +40,9 @@ class Storage {
     virtual void read(uint64_t offset, std::span<uint8_t> bytes) const = 0;
     // Hints; they neither block nor throw. This part will be read soon (of a file on another rank).
     virtual void expect(uint64_t /*offset*/, uint64_t /*length*/) const {}
-    // The whole file will be read, after those that were prepared before (of a file at a URL) …
+    // Announces that the file will be read as a whole, so that a remote file is fetched ahead.
     virtual void prepare() const {}
-    // … and has been read.
+    // Announces that the file has been read.
     virtual void finish() const {}
     // Bytes that all storages of this kind may occupy on this machine.
     virtual uint64_t room() const { return UINT64_MAX; }
