@@ -1,4 +1,5 @@
 // models.cpp — the built-in networks (model_text.h), with torchvision's names of params.
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -46,14 +47,18 @@ relu
 linear classifier.6 out classes
 )";
 
-// Simonyan, Zisserman, "Very Deep Convolutional Networks" (2014), configuration D.
-std::string vgg16() {
+// Simonyan, Zisserman, "Very Deep Convolutional Networks" (2014). Five stages of 3x3 convolutions;
+// `depths` counts the convolutions of each. norm: batch norm follows each convolution.
+std::string vgg(const std::vector<int>& depths, bool norm = false) {
     std::string text = "input 224\n";
-    int index = 0;  // torchvision counts convolutions, relus and pools
-    for (int K : {64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0}) {
-        text += K ? cat("conv2d features.", index, " out ", K, " size 3 pad 1\nrelu\n")
-                  : cat("maxpool size 2\n");
-        index += K ? 2 : 1;
+    int index = 0, stage = 0;  // torchvision counts convolutions, norms, relus and pools
+    for (int depth : depths) {
+        const int K = std::min(64 << stage++, 512);
+        for (int i = 0; i < depth; ++i, index += norm ? 3 : 2)
+            text += cat("conv2d features.", index, " out ", K, " size 3 pad 1\n",
+                        norm ? cat("batchnorm features.", index + 1, "\n") : "", "relu\n");
+        text += "maxpool size 2\n";
+        ++index;
     }
     return text + R"(avgpool 7
 flatten
@@ -68,26 +73,29 @@ linear classifier.6 out classes init 0.01
 }
 
 std::string conv_norm(const std::string& conv, const std::string& norm, int out, int size,
-                      int stride) {
+                      int stride, int groups = 1) {
     return cat("  conv2d ", conv, " out ", out, " size ", size,
                stride > 1 ? cat(" stride ", stride) : "", size > 1 ? cat(" pad ", size / 2) : "",
-               " bias no\n  batchnorm ", norm, "\n");
+               groups > 1 ? cat(" groups ", groups) : "", " bias no\n  batchnorm ", norm, "\n");
 }
 
 // He, Zhang, Ren, Sun, "Deep Residual Learning" (2015). `blocks`: of each of the four stages. A
-// bottleneck is 1x1, 3x3 (with the stride, as in torchvision), 1x1 to four times the width.
-std::string resnet(std::vector<int> blocks, bool bottleneck) {
+// bottleneck is 1x1, 3x3 (with the stride, as in torchvision), 1x1 to 256 channels in the first
+// stage. first_width: channels of the first 3x3. Wide: Zagoruyko, Komodakis, "Wide Residual
+// Networks" (2016). groups: Xie et al., "Aggregated Residual Transformations" (ResNeXt, 2016).
+std::string resnet(const std::vector<int>& blocks, bool bottleneck, int first_width = 64,
+                   int groups = 1) {
     std::string text = "input 224\n" + conv_norm("conv1", "bn1", 64, 7, 2) +
                        "relu\nmaxpool size 3 stride 2 pad 1\n";
     int channels = 64;
     for (int stage = 0; stage < 4; ++stage)
         for (int block = 0; block < blocks[stage]; ++block) {
-            const int width = 64 << stage, out = bottleneck ? 4 * width : width;
+            const int width = first_width << stage, out = (bottleneck ? 256 : 64) << stage;
             const int stride = stage > 0 && block == 0 ? 2 : 1;
             text += cat("residual layer", stage + 1, ".", block, "\n");
             if (bottleneck) {
                 text += conv_norm("conv1", "bn1", width, 1, 1) + "  relu\n";
-                text += conv_norm("conv2", "bn2", width, 3, stride) + "  relu\n";
+                text += conv_norm("conv2", "bn2", width, 3, stride, groups) + "  relu\n";
                 text += conv_norm("conv3", "bn3", out, 1, 1);
             } else {
                 text += conv_norm("conv1", "bn1", width, 3, stride) + "  relu\n";
@@ -159,7 +167,7 @@ std::string squeezenet1_1() {
 
 // Huang, Liu, van der Maaten, Weinberger, "Densely Connected Convolutional Networks" (2016). Each
 // layer appends 32 channels to its input.
-std::string densenet121() {
+std::string densenet(const std::vector<int>& blocks) {
     const auto norm_conv = [](const std::string& at, const char* norm, const char* conv, int out,
                               const char* window) {
         return cat("  batchnorm ", at, norm, "\n  relu\n  conv2d ", at, conv, " out ", out, window,
@@ -169,7 +177,7 @@ std::string densenet121() {
         "input 224\nconv2d features.conv0 out 64 size 7 stride 2 pad 3 bias no init he_in\n"
         "batchnorm features.norm0\nrelu\nmaxpool size 3 stride 2 pad 1\n";
     int channels = 64, block = 0;
-    for (int layers : {6, 12, 24, 16}) {
+    for (int layers : blocks) {
         if (block++ > 0) {
             channels /= 2;
             text += norm_conv(cat("features.transition", block - 1, "."), "norm", "conv", channels,
@@ -246,13 +254,25 @@ const std::map<std::string, std::string>& built_in() {
     static const std::map<std::string, std::string> all = {
         {"tiny", tiny()},
         {"alexnet", kAlexnet},
-        {"vgg16", vgg16()},
+        {"vgg11", vgg({1, 1, 2, 2, 2})},
+        {"vgg11_bn", vgg({1, 1, 2, 2, 2}, true)},
+        {"vgg13", vgg({2, 2, 2, 2, 2})},
+        {"vgg13_bn", vgg({2, 2, 2, 2, 2}, true)},
+        {"vgg16", vgg({2, 2, 3, 3, 3})},
+        {"vgg16_bn", vgg({2, 2, 3, 3, 3}, true)},
+        {"vgg19", vgg({2, 2, 4, 4, 4})},
+        {"vgg19_bn", vgg({2, 2, 4, 4, 4}, true)},
         {"resnet18", resnet({2, 2, 2, 2}, false)},
         {"resnet34", resnet({3, 4, 6, 3}, false)},
         {"resnet50", resnet({3, 4, 6, 3}, true)},
+        {"resnet101", resnet({3, 4, 23, 3}, true)},
+        {"resnet152", resnet({3, 8, 36, 3}, true)},
+        {"resnext50_32x4d", resnet({3, 4, 6, 3}, true, 128, 32)},
+        {"wide_resnet50_2", resnet({3, 4, 6, 3}, true, 128)},
         {"mobilenet_v2", mobilenet_v2()},
         {"squeezenet1_1", squeezenet1_1()},
-        {"densenet121", densenet121()},
+        {"densenet121", densenet({6, 12, 24, 16})},
+        {"densenet169", densenet({6, 12, 32, 32})},
         {"googlenet", googlenet()},
         {"shallow", kShallow},
     };
