@@ -2,6 +2,8 @@
 // memory holds its own index. The emulator does not have these instructions.
 #include "tests/probe_kernels.h"
 
+#include <cmath>
+
 #include "kernels/cuda/cuda.h"
 
 #ifdef __CUDACC__
@@ -133,6 +135,55 @@ __global__ void wgmma_kernel(int mode, int half, bool upper, float* out) {
     }
 }
 
+// The ceiling of wgmma: two groups of warps multiply random bits in shared memory, each in two
+// chains of d[64][128] += a[64][16]·b[128][16]ᵀ.
+constexpr int kPeakChains = 2, kPeakRounds = 4'000;
+
+__device__ void wgmma_64x128(float (&d)[64], uint64_t a, uint64_t b) {
+#define FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define SIXTEEN(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12)
+    PROBE_PTX(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, 1, 1, 1, 0, 0;"
+        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), SIXTEEN(48)
+        : "l"(a), "l"(b));
+#undef SIXTEEN
+#undef FOUR
+}
+
+__global__ void wgmma_peak_kernel(float* out) {
+    __shared__ __align__(1024) uint32_t numbers[1024 + 2048];  // 64×32 of a, 128×32 of b
+    // As in peak.cu: pairs of bf16 between -1 and 1.
+    for (int i = threadIdx.x; i < 3072; i += blockDim.x) {
+        unsigned bits = (i + 1) * 2654435761u;
+        bits = (bits ^ bits >> 15) * 2246822519u;
+        numbers[i] = ((bits ^ bits >> 13) & 0x807F807Fu) | 0x3F003F00u;
+    }
+    PROBE_PTX("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    const auto describe = [](const void* data) {
+        return uint64_t(place_of(data) / 16) | uint64_t(128 / 16) << 16 | uint64_t(256 / 16) << 32;
+    };
+    float d[kPeakChains][64] = {};
+    for (int round = 0; round < kPeakRounds; ++round) {
+        PROBE_PTX("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int chain = 0; chain < kPeakChains; ++chain)
+            wgmma_64x128(d[chain], describe(numbers + 512 * chain),
+                         describe(numbers + 1024 + 1024 * chain));
+        PROBE_PTX("wgmma.commit_group.sync.aligned;" ::: "memory");
+        PROBE_PTX("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+    }
+    PROBE_PTX("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    float sum = 0;
+    for (int chain = 0; chain < kPeakChains; ++chain)
+        for (float each : d[chain]) sum += each;
+    if (sum == 0.12345f) *out = sum;
+}
+
 // ---- the host --------------------------------------------------------------------------------
 
 template <class T>
@@ -233,12 +284,41 @@ Probe probe_wgmma(int mode) {
 
 }  // namespace
 
-std::vector<Probe> run_probes() {
+static bool has_wgmma() {
     cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
     cudaFuncAttributes code;
     CUDA_CHECK(cudaFuncGetAttributes(&code, wgmma_kernel));
-    if (properties.major != 9 || code.binaryVersion != 90) return {};
+    return properties.major == 9 && code.binaryVersion == 90;
+}
+
+double wgmma_peak_gflops() {
+    if (!has_wgmma()) return 0;
+    cudaDeviceProp properties;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+    const int blocks = properties.multiProcessorCount, threads = 256;
+    const DeviceArray<float> out(std::vector<float>(1));
+    cudaEvent_t begin, end;
+    CUDA_CHECK(cudaEventCreate(&begin));
+    CUDA_CHECK(cudaEventCreate(&end));
+    float best = INFINITY;  // milliseconds; the first run wakes the clocks
+    for (int run = 0; run < 4; ++run) {
+        CUDA_CHECK(cudaEventRecord(begin));
+        wgmma_peak_kernel<<<blocks, threads>>>(out.data);
+        CUDA_LAUNCHED();
+        CUDA_CHECK(cudaEventRecord(end));
+        CUDA_CHECK(cudaEventSynchronize(end));
+        float time = 0;
+        CUDA_CHECK(cudaEventElapsedTime(&time, begin, end));
+        if (run > 0) best = std::min(best, time);
+    }
+    CUDA_CHECK(cudaEventDestroy(begin));
+    CUDA_CHECK(cudaEventDestroy(end));
+    return 2.0 * 64 * 128 * 16 * kPeakChains * kPeakRounds * (threads / 128) * blocks / best / 1e6;
+}
+
+std::vector<Probe> run_probes() {
+    if (!has_wgmma()) return {};
     const DeviceArray<int> out(std::vector<int>(6, -1));
     barrier_kernel<<<1, 1>>>(out.data);
     CUDA_LAUNCHED();

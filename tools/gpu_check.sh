@@ -184,6 +184,7 @@ end_to_end() {
 }
 
 correct() {
+    local line
     # torch.compile takes minutes: end_to_end() finds what it made on the disk.
     "$PYTHON" "$here/compare" gpu --warm >"$work/warm" 2>&1 </dev/null &
     warming=$!
@@ -195,6 +196,7 @@ correct() {
     real_sizes
     CONVOY_PROBES=$OUT/probes.txt run 20 "$KIT" run_tests -nc \
         '-tc=probes*' || row "probes of 9.0" FAILED "$(reason); see probes.txt"
+    ! line=$(line_with 'ceilings in bf16') || row "mma.sync and wgmma" measured "${line##*bf16, }"
     end_to_end
 }
 
