@@ -58,47 +58,34 @@ Names choose_classes(const Names& there, const Names& wanted, const std::string&
 }
 
 // Some samples of a source, in its order.
-class PartSource final : public Source {
+class PartSource final : public ChangedSource {
  public:
-    // The first part answers for what the whole leaves out.
+    // The first part reports what the whole leaves out.
     PartSource(SourcePtr whole, std::vector<uint32_t> samples, bool is_first)
-        : whole_(std::move(whole)), samples_(std::move(samples)) {
-        classes_ = whole_->classes();
-        if (is_first) damaged_ = whole_->damaged(), left_out_ = whole_->left_out();
-        labels_.reserve(samples_.size());
-        for (const uint32_t i : samples_) labels_.push_back(whole_->label(i));
-        for (const uint64_t begin : whole_->shard_begins())
-            shard_begins_.push_back(
-                size_t(std::ranges::lower_bound(samples_, begin) - samples_.begin()));
-        fingerprint_ = hash_bytes(
-            {reinterpret_cast<const char*>(samples_.data()), samples_.size() * sizeof(uint32_t)},
-            whole_->fingerprint());
+        : ChangedSource(std::move(whole)), samples_(std::move(samples)) {
+        if (!is_first) damaged_ = 0, left_out_ = {};
+        labels_.clear();
+        for (const uint32_t i : samples_) labels_.push_back(source_->label(i));
+        for (uint64_t& begin : shard_begins_)
+            begin = size_t(std::ranges::lower_bound(samples_, begin) - samples_.begin());
     }
-    std::string name(size_t i) const override { return whole_->name(samples_[i]); }
-    std::string title(size_t i) const override { return whole_->title(samples_[i]); }
-    void read(size_t i, std::vector<uint8_t>& bytes) const override {
-        whole_->read(samples_[i], bytes);
-    }
-    void expect(size_t i) const override { whole_->expect(samples_[i]); }
     void plan(std::vector<Visit> visits, uint64_t position) const override {
-        // By this part's positions, for the whole does not know them.
-        for (size_t s = 0; visits.empty() && s < shard_begins_.size(); ++s)
-            visits.push_back({s, shard_begins_[s],
-                              s + 1 < shard_begins_.size() ? shard_begins_[s + 1] : size()});
-        whole_->plan(std::move(visits), position);
+        // By the positions of this part, which the whole does not know.
+        source_->plan(visits.empty() ? in_order() : std::move(visits), position);
     }
-    void pass(uint64_t position) const override { whole_->pass(position); }
-    uint64_t fingerprint() const override { return fingerprint_; }
+    uint64_t fingerprint() const override {
+        return hash_bytes(
+            {reinterpret_cast<const char*>(samples_.data()), samples_.size() * sizeof(uint32_t)},
+            source_->fingerprint());
+    }
     std::vector<std::string> faults() const override {
-        return damaged_ > 0 ? whole_->faults() : std::vector<std::string>();
+        return damaged_ > 0 ? source_->faults() : std::vector<std::string>();
     }
-    uint64_t bytes(size_t i) const override { return whole_->bytes(samples_[i]); }
-    uint64_t key(size_t i) const override { return whole_->key(samples_[i]); }
 
  private:
-    const SourcePtr whole_;
+    size_t at(size_t i) const override { return samples_[i]; }
+
     const std::vector<uint32_t> samples_;
-    uint64_t fingerprint_;
 };
 
 // Holds back round(part · n) images of each class, at least one and not all. Which ones depends on
@@ -277,7 +264,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
     return set;
 }
 
-std::shared_ptr<const Source> open_for_classes(const DataOptions& options, const Names& classes,
+SourcePtr open_for_classes(const DataOptions& options, const Names& classes,
                                                Log& log) {
     if (is_pipe(options.train))
         fail("'", options.train, "' is a pipe, which only training reads: name files or shards");

@@ -35,8 +35,6 @@ ClassNames name_classes(const std::set<Label>& labels, const std::vector<std::st
 // none.
 std::vector<std::string> class_names_in(const std::string& folder, const Remote& remote);
 
-using SourcePtr = std::shared_ptr<const Source>;
-
 struct Listing {
     std::string where;  // for people
     Names known;

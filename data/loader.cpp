@@ -13,10 +13,6 @@
 
 namespace convoy {
 
-// How many samples ahead of those being decoded the source is told of, at least: enough for storage
-// far away to have many requests on the way.
-constexpr int64_t kExpected = 256;
-
 struct Loader::Buffers {
     std::vector<uint8_t> bytes = {};
     Decoder decoder;
@@ -38,7 +34,6 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
     samples_ =
         parts.empty() ? int64_t(source_->size()) : std::accumulate(own, parts.end(), first_sample_);
     const size_t most = size_t(max_share(options_));
-    ahead_ = 1 + kExpected / std::max<int64_t>(int64_t(most), 1);
     for (size_t i = 0; i < slots.size(); ++i) {
         Batch& batch = slots_[i].batch;
         batch.x = slots[i];
@@ -90,7 +85,7 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
     source_->begin_epoch();
     lock.lock();
     epoch_ = epoch, consumed_ = consumed;
-    opened_ = taken_ = expected_ = 0;
+    opened_ = taken_ = 0;
     if (options_.training)
         order_.emplace(source_->shard_sizes(), options_.window, how_.seed, epoch);
     if (options_.pixels && steps(consumed) > 0)
@@ -247,21 +242,11 @@ uint64_t Loader::sample_of(const Slice& step, int64_t row) const {
     return order_ ? (*order_)(uint64_t(at)) : uint64_t(at);
 }
 
-void Loader::expect_steps() {
-    for (const int64_t end = std::min(steps(consumed_), opened_ + ahead_); expected_ < end;
-         ++expected_) {
-        const Slice step = slice(expected_);
-        for (int64_t i = 0; i < rows(step) && options_.pixels; ++i)
-            source_->expect(sample_of(step, i));
-    }
-}
-
 // Prepares `slot` for the next step: which samples, where they are in the slice.
 void Loader::open_step(Slot& slot) {
     Slice step = slice(opened_++);
     if (const int64_t done = opened_ - int64_t(slots_.size()); done > 0)  // their slots are free
         source_->pass(place_of(slice(done)));
-    expect_steps();
     const size_t n = size_t(step.own.size()), rows = size_t(this->rows(step));
     slot.state = State::filling;
     slot.claimed = slot.done = slot.missing = 0;

@@ -111,7 +111,6 @@ class Loader {
     // Under the lock:
     Slot* claim();
     void open_step(Slot& slot);
-    void expect_steps();
     struct Slice {                     // of the epoch: what makes a step
         int64_t size;                  // over all ranks
         std::vector<int64_t> by_rank;  // of them
@@ -131,7 +130,6 @@ class Loader {
     std::vector<Slot> slots_;
     // Numbers of samples count over all ranks; the source's begin at first_sample_.
     int64_t samples_, first_sample_ = 0;
-    int64_t ahead_;  // steps that the source is told of before they are opened
 
     mutable std::mutex mutex_;       // guards what follows, and each Slot except its rows
     std::condition_variable work_;   // for threads: a row to decode, or the end
@@ -143,7 +141,6 @@ class Loader {
     int64_t consumed_ = 0;            // at start()
     int64_t opened_ = 0, taken_ = 0;  // steps since start()
     uint64_t batches_ = 0;            // opened since construction
-    int64_t expected_ = 0;            // steps since start() announced to the source
     std::optional<Order> order_;      // of the epoch, in training
     std::set<uint64_t> bad_samples_;
     std::vector<std::string> bad_reasons_;

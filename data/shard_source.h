@@ -22,7 +22,6 @@ class ShardSource final : public Source {
         size_t i) const override;  // "train-000.tar/hat/12.jpg"; of what is no tar: name
     // The bytes are compared with the checksum of the index.
     void read(size_t i, std::vector<uint8_t>& bytes) const override;
-    void expect(size_t i) const override;
     void plan(std::vector<Visit> visits, uint64_t position) const override;
     void pass(uint64_t position) const override;
     uint64_t fingerprint() const override { return fingerprint_; }

@@ -375,49 +375,6 @@ TEST_CASE("prefetch is bounded by the slots: no sample is read before there is r
     CHECK(source->reads == 30);
 }
 
-TEST_CASE(
-    "the source is told of samples well before they are read, once each, and in their order") {
-    struct Far final : Source {
-        mutable std::mutex mutex;
-        mutable std::vector<size_t> expected;
-        mutable std::set<size_t> read_ones;
-        mutable size_t most_ahead = 0;
-        std::shared_ptr<const Source> from = pictures(900);
-        Far() {
-            classes_ = from->classes();
-            for (size_t i = 0; i < 900; ++i) labels_.push_back(from->label(i));
-        }
-        std::string name(size_t i) const override { return from->name(i); }
-        void expect(size_t i) const override {
-            std::lock_guard lock(mutex);
-            expected.push_back(i);
-            most_ahead = std::max(most_ahead, expected.size() - read_ones.size());
-        }
-        void read(size_t i, std::vector<uint8_t>& bytes) const override {
-            {
-                std::lock_guard lock(mutex);
-                CHECK(std::ranges::count(expected, i) == 1);
-                read_ones.insert(i);
-            }
-            from->read(i, bytes);
-        }
-        uint64_t fingerprint() const override { return 0; }
-    };
-    const auto source = std::make_shared<Far>();
-    LoaderOptions how = options(8, 2, true, {1, 1}, 1);
-    how.window = 100;
-    Rig rig(source, how, 2);
-    CHECK(read_epoch(rig, *source, 0, 4).size() == 448);
-    const uint64_t shards[] = {900};
-    const Order order(shards, 100, small().seed, 0);
-    std::vector<size_t> want;
-    for (uint64_t at = 4; at < 900; at += 8)
-        for (uint64_t i = at + 4; i < at + 8; ++i) want.push_back(order(i));
-    CHECK(source->expected == want);
-    CHECK(source->most_ahead >= 256);
-    CHECK(source->most_ahead <= 300);
-}
-
 TEST_CASE("peek() is what next() returns after it, and nothing at the end") {
     LoaderOptions options;
     options.batch = 4;
