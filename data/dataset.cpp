@@ -88,8 +88,9 @@ class PartSource final : public ChangedSource {
     const std::vector<uint32_t> samples_;
 };
 
-// Holds back round(part · n) images of each class, at least one and not all. Which ones depends on
-// (seed, key) alone: a new image leaves the others in their place. Returns {training, held back}.
+// Holds back round(part · n) images of each class, at least one and not all. The draw of an image
+// depends on (seed, key) alone, so a new image does not move the others. Returns {training, held
+// back}.
 std::pair<SourcePtr, SourcePtr> split_off(const SourcePtr& whole, float part, uint64_t seed) {
     if (!(part > 0 && part < 1)) fail("--val-split ", part, " is not between 0 and 1");
     if (whole->size() > UINT32_MAX) fail("--val-split of more than ", UINT32_MAX, " images");
@@ -140,7 +141,7 @@ SourcePtr open_listing(const Listing& listing, const Names& classes, const DataO
     return source;
 }
 
-// `known`: of training. A class among them that --classes leaves out is left out here too.
+// known: the classes of training. Those that --classes leaves out are left out here too.
 SourcePtr open_validation(const Listing& listing, const Names& known, const Names& classes,
                           const DataOptions& options, Log& log) {
     if (const std::string* other = first_not_in(listing.known, known))
@@ -153,7 +154,7 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
 
 }  // namespace
 
-// The sets that come through pipes: all that is known before is what the options say.
+// Opens sets that come through pipes. Only the options say what they contain.
 static DataSet open_pipes(const DataOptions& options, Log& log) {
     if (options.samples < 1)
         fail("'", options.train,
@@ -264,8 +265,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
     return set;
 }
 
-SourcePtr open_for_classes(const DataOptions& options, const Names& classes,
-                                               Log& log) {
+SourcePtr open_for_classes(const DataOptions& options, const Names& classes, Log& log) {
     if (is_pipe(options.train))
         fail("'", options.train, "' is a pipe, which only training reads: name files or shards");
     const Remote remote = remote_of(options, log);

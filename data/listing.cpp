@@ -21,7 +21,7 @@ bool all_numbers(const Names& names) {
     });
 }
 
-// The names of numbers 0 to `last`; two classes of one name are told apart by their number.
+// The names of numbers 0 to `last`. If two classes have the same name, the number is added.
 Names names_of_numbers(int64_t last, const std::map<int64_t, std::string>& own, const Names& given,
                        const Names& base, const std::string& where) {
     const Names& known = !given.empty() ? given : all_numbers(base) ? Names() : base;
@@ -132,7 +132,7 @@ Names class_names_in(const std::string& folder, const Remote& remote) {
 
 namespace {
 
-// A class stays although it has no image here: other ranks may hold some.
+// With options.part, a class stays although it has no image here: other ranks may have some.
 Listing list_folders(const std::string& folder, const DataOptions& options, Log& log) {
     Names known;
     for (const std::string& name : folders_in(folder))
@@ -163,7 +163,7 @@ std::map<Label, int32_t> class_numbers(const ClassNames& names, const Names& cla
     return numbers;
 }
 
-// Samples without a label are left out, as damaged ones are.
+// Leaves out samples without a label, like damaged ones.
 void leave_out_unlabelled(ShardIndex& index) {
     const auto none = std::ranges::find(index.labels, Label{});
     const auto number = uint32_t(none - index.labels.begin());

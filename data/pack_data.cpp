@@ -106,23 +106,17 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
         const int32_t label = part.source->label(sample);
         LargeImage large;
         if (!shrinker) shrinker.emplace(options);
-        try {
+        const std::string fault = image_fault(*part.source, sample, [&] {
             part.source->read(sample, bytes);
             shrinker->run(bytes, part.source->name(sample));
-        } catch (const Unreachable&) {  // no image is to blame
-            throw;
-        } catch (const Error& error) {
+        });
+        if (!fault.empty()) {
             std::lock_guard lock(losses.mutex);
-            losses.reasons.insert(error.what());
-            bytes.clear();
-        } catch (const std::bad_alloc&) {
-            std::lock_guard lock(losses.mutex);
-            losses.reasons.insert(LargeImage::fault(part.source->name(sample)));
-            bytes.clear();
-        }
-        if (!bytes.empty())
+            losses.reasons.insert(fault);
+        } else {
             writer->add(fmt::format("{:09}", i), image_extension(bytes), bytes, label,
                         part.source->classes()[size_t(label)]);
+        }
         if (large.is_large()) shrinker.reset(), bytes = {};
         progress.add(1);
     }

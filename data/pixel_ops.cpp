@@ -1,6 +1,6 @@
-// pixel_ops.cpp — five kinds of loops do all operations: a table for each channel, a blend with
-// grey or with a blurred copy, a turn of the hue, and an affine map. Arithmetic and rounding are
-// Pillow's (its files Blend.c, Convert.c, Filter.c, Geometry.c and ImageOps.py).
+// pixel_ops.cpp — five kinds of loops do all operations: a table per channel, a blend with grey or
+// with a blurred copy, a turn of the hue, and an affine map. Arithmetic and rounding are Pillow's
+// (its files Blend.c, Convert.c, Filter.c, Geometry.c and ImageOps.py).
 #include "data/pixel_ops.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Table equalized(const Histogram& counts) {
     return table;
 }
 
-// The image's grey, a byte a pixel; where it is coloured it is put into `spare`.
+// The grey of the image, a byte per pixel. That of a coloured image is put into `spare`.
 const std::vector<uint8_t>& grey_of(const Image& image, Image& spare) {
     if (image.C == 1) return image.pixels;
     spare.pixels.resize(image.pixels.size() / 3);
@@ -110,8 +110,9 @@ void blur(const Image& image, Image& blurred) {
                  &blurred.pixels[size_t(h * row + C)]);
 }
 
-// To 8-bit hue, saturation and value, and back with another hue. What the hue alone decides is in
-// tables, and there are no branches: neighbouring pixels take them differently.
+// Converts to 8-bit hue, saturation and value, and back with another hue. Tables hold the values
+// that the hue alone decides. There are no branches, because neighbouring pixels would take
+// different ones.
 void turn_hue(Image& image, int turn) {
     // Of v, p, q, t (0 to 3): those that are red, green and blue in a sixth of the circle.
     static constexpr uint8_t kOrders[6][3] = {{0, 3, 1}, {2, 0, 1}, {1, 0, 3},

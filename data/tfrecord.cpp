@@ -8,7 +8,8 @@
 //
 //   Feature { bytes_list = 1: { value = 1 }   float_list = 2   int64_list = 3: { value = 1 } }
 //
-// By hand, not by protobuf's library: an index needs to know where in the file the image begins.
+// This is not done by protobuf's library, because an index must know where in the file an image
+// begins.
 #include <optional>
 #include <string_view>
 
@@ -23,7 +24,7 @@ namespace {
 
 using Bytes = std::span<const uint8_t>;
 
-struct Damaged {};  // within a message; caught below
+struct Damaged {};  // a message is damaged; caught below
 
 // One field of a protobuf message: its number, and its bytes or its varint.
 struct Field {
@@ -67,7 +68,7 @@ Field take_field(Bytes& rest) {
     }
 }
 
-// The last field of this number that holds bytes, as protobuf has it.
+// The last field of bytes with this number: protobuf's rule.
 std::optional<Bytes> find(Bytes message, uint32_t number) {
     std::optional<Bytes> found;
     while (!message.empty())
@@ -120,7 +121,7 @@ Example parse_example(Bytes message) {
     return example;
 }
 
-// Reports the image of one Example whose bytes lie at `offset`.
+// Reports the image of one Example whose bytes are at `offset`.
 void take_example(Bytes data, uint64_t offset, const Findings& findings) {
     Example example;
     try {

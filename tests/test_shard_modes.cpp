@@ -22,16 +22,12 @@ using Words = std::vector<std::string>;
 namespace {
 
 // A source of n samples in shards of 7; that of a rank that holds a part of a set.
-struct Part final : Source {
-    explicit Part(size_t n) : from(GeneratedSource::all_classes(), 1, 0, n) {
-        classes_ = from.classes();
-        for (size_t i = 0; i < n; ++i) labels_.push_back(from.label(i));
+struct Part final : ChangedSource {
+    explicit Part(size_t n)
+        : ChangedSource(
+              std::make_shared<GeneratedSource>(GeneratedSource::all_classes(), 1, 0, n)) {
         for (size_t i = 0; i < n; i += 7) shard_begins_.push_back(i);
     }
-    std::string name(size_t i) const override { return from.name(i); }
-    void read(size_t i, std::vector<uint8_t>& bytes) const override { from.read(i, bytes); }
-    uint64_t fingerprint() const override { return 0; }
-    GeneratedSource from;
 };
 
 struct Cut {  // an epoch's steps of `batch` samples from `begin` on, until `steps` are done
