@@ -43,7 +43,7 @@ Remote remote_of(const DataOptions& options, Log& log) {
     return {{.cache = options.cache, .cache_bytes = options.cache_bytes}, log};
 }
 
-// The classes to use of those `there`, in the order of `wanted` if any are.
+// The classes to use: those that are `there`, or the `wanted` ones in their order.
 Names choose_classes(const Names& there, const Names& wanted, const std::string& where, bool part) {
     if (const std::string* other = first_not_in(wanted, there); other && !part)
         fail("no class '", *other, "' in ", where, "; there are: ", listed(there));
@@ -114,7 +114,8 @@ std::pair<SourcePtr, SourcePtr> split_off(const SourcePtr& whole, float part, ui
 
 DataSet open_generated(const DataOptions& options) {
     if (!options.val.empty()) fail("--val needs --data: the generated set brings its own");
-    if (options.label_offset != 0) fail("--label-offset needs --data: generated images have names");
+    if (options.label_offset != 0)
+        fail("--label-offset needs --data: the classes of generated images are names");
     const Names classes =
         choose_classes(GeneratedSource::all_classes(), options.classes, "the generated set", false);
     if (options.val_split < 0 || options.val_split >= 1)
@@ -131,7 +132,7 @@ DataSet open_generated(const DataOptions& options) {
 void tell_left_out(const std::string& where, const LeftOut& left_out, Log& log) {
     if (!left_out.empty())
         log.notice("left out of '", where,
-                   "', no samples by their names: ", left_out_text(left_out));
+                   "', because their names are not those of images: ", left_out_text(left_out));
 }
 
 SourcePtr open_listing(const Listing& listing, const Names& classes, const DataOptions& options,
@@ -158,7 +159,7 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
 static DataSet open_pipes(const DataOptions& options, Log& log) {
     if (options.samples < 1)
         fail("'", options.train,
-             "' is a pipe: CONVOY_SAMPLES=N must say how many samples an epoch has");
+             "' is a pipe: set CONVOY_SAMPLES=N to the number of samples per epoch");
     if (options.val_split != 0) fail("--val-split cannot hold back a part of a pipe: give --val");
     Names classes = options.classes;
     if (classes.size() == 1 && classes[0].find_first_not_of("0123456789") == std::string::npos) {
@@ -168,8 +169,8 @@ static DataSet open_pipes(const DataOptions& options, Log& log) {
     }
     if (classes.size() < 2)
         fail("'", options.train,
-             "' is a pipe: --classes must name its classes, such as a,b,c, or "
-             "say how many there are, if they are numbers");
+             "' is a pipe: name its classes by --classes a,b,c, or give their number if they are "
+             "numbers");
     const auto open = [&](const std::string& name, int64_t samples, uint64_t window) {
         return std::make_shared<PipeSource>(
             PipeSource::Options{name, samples, window, classes, options.label_offset, options.stop},
@@ -181,7 +182,7 @@ static DataSet open_pipes(const DataOptions& options, Log& log) {
     if (is_pipe(options.val)) {
         if (options.val_samples < 1)
             fail("'", options.val,
-                 "' is a pipe: CONVOY_SAMPLES=N:M must say how many samples it has, M");
+                 "' is a pipe: set CONVOY_SAMPLES=N:M, where M is its number of samples");
         set.val = open(options.val, options.val_samples, 1);
     } else if (!options.val.empty()) {
         DataOptions there = options;
@@ -202,8 +203,8 @@ DataSet open_data(const DataOptions& options, Log& log) {
     const Remote remote = remote_of(options, log);
     Places places = find_places(options.train, remote);
     if (options.label_offset != 0 && places.train.shards.empty() && !places.train.is_list)
-        fail("--label-offset is of the numbers in shards and lists; '", places.train.name,
-             "' has class folders");
+        fail("--label-offset is for numbers in shards and lists, but '", places.train.name,
+             "' has class folders: leave it out");
     const Listing train = list_place(places.train, {}, options, remote, log);
     if (train.known.empty())
         fail("'", train.where,
@@ -219,7 +220,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
         fail("--val-split with a validation set already there, '", val.name, "': drop one");
     Listing held;
     const bool is_test = !val.is_none() && options.val.empty() && places.val_is_test;
-    std::string unfit;  // why a test set cannot validate
+    std::string unfit;  // why a test set cannot be used for validation
     try {
         if (!val.is_none()) held = list_place(val, train.known, options, remote, log);
         if (held.known.empty() || first_not_in(held.known, train.known))

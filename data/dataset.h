@@ -29,7 +29,7 @@ struct DataOptions {
     uint64_t window = 0;                    // of the order; 0: the default of pipes
     std::vector<std::string> classes = {};  // keep only these, in this order; empty: all, sorted
     bool part = false;         // other ranks have the rest of the set: classes may be missing
-    int generated = 3000;      // images of the generated set; a sixth of them validates
+    int generated = 3000;      // images of the generated set; a sixth of them for validation
     uint64_t seed = 0;         // of the split and of the generated set
     int64_t label_offset = 0;  // subtracted from the numbers of classes in shards and lists
     std::string cache = {};    // folder for remote shards, and indexes that have no other place

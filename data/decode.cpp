@@ -102,7 +102,7 @@ Tiff tiff_header(Bytes bytes) {
 }
 
 // "P6", then width, height and largest value as decimal text between blanks and comments, and one
-// blank before the samples. They are bytes, or two bytes each where the largest value is above 255;
+// blank before the samples. They are bytes, or two bytes each if the largest value is above 255;
 // in P2 and P3 they are text. P1 and P4 hold bits, without a largest value.
 struct Pnm {
     ImageSize size;

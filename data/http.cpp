@@ -115,7 +115,8 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     return location;
 }
 
-// Certificates to trust, where this libcurl has none built in: the file of most systems.
+// The file of certificates to trust: that of the user, or that of most systems, because the libcurl
+// of a static binary has none built in.
 const char* certificates() {
     if (const char* named = std::getenv("SSL_CERT_FILE"); named && *named) return named;
     for (const char* file :
@@ -125,7 +126,7 @@ const char* certificates() {
     return nullptr;
 }
 
-// What the user can do about an answer of this status.
+// What the user can do about an answer with this status.
 std::string hint_for(long status, const std::string& region, const Location& location) {
     const bool is_s3 = location.name.starts_with("s3://"), is_signed = !location.signing.empty();
     if (status == 404 || status == 410) return "; there is no such object";
@@ -162,7 +163,7 @@ struct Transfer {
     const Location& location;
     ObjectInfo& object;
     int file;     // -1: only size and version are wanted
-    uint64_t at;  // of the object: where the next byte goes
+    uint64_t at;  // offset of the next byte in the object
     const std::atomic<bool>& stop;
     bool is_good = false;  // the answer brings the object
     Answer answer = {};

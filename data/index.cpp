@@ -1,4 +1,4 @@
-// index.cpp — scans shards side by side, and reads and writes the file of what they hold.
+// index.cpp — scans several shards at a time, and reads and writes the file of their indexes.
 #include "data/index.h"
 
 #include <algorithm>
@@ -99,7 +99,7 @@ ShardIndex unpack_shard(IndexReader& in) {
     return shard;
 }
 
-// ---- where it lies ----
+// ---- where it is stored ----
 
 // The index of `folder` in the cache.
 std::string cached_index(const std::string& folder, const IndexOptions& options) {
@@ -161,7 +161,7 @@ StoragePtr labels_beside(const std::string& images, const Remote& remote) {
     const size_t at = name.find("images"), kind = name.find("idx3");
     if (at == std::string::npos)
         fail(images,
-             ": IDX images, whose labels are not found: 'images' in the name becomes 'labels'");
+             ": IDX images whose labels are not found: name the two files …images… and …labels…");
     std::string labels = name;
     if (kind != std::string::npos) labels.replace(kind, 4, "idx1");
     labels.replace(at, 6, "labels");

@@ -64,7 +64,7 @@ ClassNames by_number(const std::set<Label>& labels, const Names& given, const Na
     if (own.empty() && given.empty() && base.empty() && last >= 1 << 16 &&
         last / 64 > int64_t(labels.size()))
         fail(where, ": a label of ", last, ", but only ", labels.size(),
-             " different ones: they cannot be numbers of classes, which count from 0");
+             " different ones; numbers of classes count from 0");
     // ImageNet's TFRecords count 1 to 1000 and leave 0 to a background that no image shows.
     if (first == 1 && offset == 0 && base.empty() &&
         (given.empty() || int64_t(given.size()) == last))
@@ -139,7 +139,7 @@ Listing list_folders(const std::string& folder, const DataOptions& options, Log&
         if (options.part || has_images(within(folder, name), options.stop))
             known.push_back(name);
         else
-            log.notice("left out: folder '", within(folder, name), "': there is no image in it");
+            log.notice("left out: folder '", within(folder, name), "': it has no images");
     LeftOut loose;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
         if (has_image_name(entry.path()) && !entry.is_directory())

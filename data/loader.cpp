@@ -237,7 +237,7 @@ uint64_t Loader::sample_of(const Slice& step, int64_t row) const {
     return order_ ? (*order_)(uint64_t(at)) : uint64_t(at);
 }
 
-// Prepares `slot` for the next step: which samples, where they are in the slice.
+// Prepares `slot` for the next step: its samples, and their positions in the slice.
 void Loader::open_step(Slot& slot) {
     Slice step = slice(opened_++);
     if (const int64_t done = opened_ - int64_t(slots_.size()); done > 0)  // their slots are free

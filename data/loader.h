@@ -113,7 +113,7 @@ class Loader {
     void open_step(Slot& slot);
     struct Slice {                     // of the epoch: what makes a step
         int64_t size;                  // over all ranks
-        std::vector<int64_t> by_rank;  // of them
+        std::vector<int64_t> by_rank;  // the part of each rank
         Range own;                     // this rank's: positions in the order of its source
         int64_t first;                 // place of own.begin in the slice
     };

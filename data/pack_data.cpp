@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-constexpr const char* kPlanName = "pack.plan";  // of what is not complete yet
+constexpr const char* kPlanName = "pack.plan";  // the plan of an unfinished set
 
 // Images too large for --max-side become smaller; the others stay as they are. For one thread.
 class Shrinker {
@@ -154,8 +154,7 @@ void claim_folder(const std::string& out, const std::string& plan) {
                          (done.is_object() && done.value("plan", json()) == json(plan));
     if (!fs::is_empty(out) && !is_same)
         fail("'", out,
-             "' holds something else, or a set packed with other options or from other "
-             "images: name an empty folder");
+             "' holds other files, or a set of other images or options: name an empty folder");
     replace_file(out + "/" + kPlanName, plan);
 }
 

@@ -86,8 +86,8 @@ void blend_images(const Image& from, float factor, Image& to) {
     blend_bytes(from.pixels.data(), to.pixels.size(), factor, to.pixels.data());
 }
 
-// The mean of 3x3 pixels, of which the middle one counts five times. `row` and C: bytes to the next
-// row and column.
+// The mean of 3x3 pixels; the middle one counts five times. row, C: bytes to the next row and
+// column.
 void blur_row(const uint8_t* __restrict in, ptrdiff_t row, ptrdiff_t C, ptrdiff_t n,
               uint8_t* __restrict out) {
     constexpr float kSide = 1 / 13.0f, kMiddle = 5 / 13.0f;
@@ -114,7 +114,7 @@ void blur(const Image& image, Image& blurred) {
 // that the hue alone decides. There are no branches, because neighbouring pixels would take
 // different ones.
 void turn_hue(Image& image, int turn) {
-    // Of v, p, q, t (0 to 3): those that are red, green and blue in a sixth of the circle.
+    // Which of v, p, q, t (0 to 3) are red, green and blue, for each sixth of the circle.
     static constexpr uint8_t kOrders[6][3] = {{0, 3, 1}, {2, 0, 1}, {1, 0, 3},
                                               {1, 2, 0}, {3, 1, 0}, {0, 1, 2}};
     std::array<const uint8_t*, 256> orders;  // by the old hue

@@ -103,7 +103,7 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
                 if (is_hidden(path)) continue;
                 if (entry.is_directory())
                     below.push_back(path.native());
-                else if (has_image_name(path))  // what is no file is bad when it is read
+                else if (has_image_name(path))  // not a file: a bad image when it is read
                     files.push_back({path.lexically_relative(root).generic_string(), label,
                                      entry.is_regular_file() ? uint64_t(entry.file_size()) : 0});
                 else if (search.left_out)
@@ -308,7 +308,7 @@ Places places_in_folder(const std::string& folder) {
     const auto place = [](const std::string& part) { return Place{part, only_shards(part)}; };
     if (train.size() == 1 && val.size() > 1)
         fail("'", folder, "': either ", val[0], " or ", val[1],
-             " is the validation set: --val says");
+             " is the validation set: name it by --val");
     if (train.size() == 1 && val.size() == 1) return {place(train[0]), place(val[0])};
     const bool is_alone =
         train.size() == 1 && std::ranges::none_of(names, [&](const auto& name) {

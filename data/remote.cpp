@@ -115,7 +115,7 @@ class RemoteFetcher {
 
     void prepare(const ObjectPtr& object) {
         std::lock_guard lock(mutex_);
-        if (object->path.empty()) return;  // nothing is known of it
+        if (object->path.empty()) return;  // its size is not known yet
         add(object, plan_.end());
     }
     void finish(const ObjectPtr& object) {
@@ -156,7 +156,7 @@ class RemoteFetcher {
         throw Unreachable(why);
     }
 
-    // What failed ahead of need is tried again, once for all readers that wait.
+    // A fetch that failed ahead of need is tried again, once for all readers that wait.
     void add(const ObjectPtr& object, std::deque<ObjectPtr>::const_iterator before) {
         if (object->readers == 0 && !object->is_fetched)
             object->answer = {}, object->is_here = false;
@@ -241,7 +241,7 @@ class RemoteFetcher {
         std::ranges::sort(files, {}, &Old::read);
         for (const Old& file : files)
             if (!kept.contains(file.path)) remove(file.path, file.size);
-        // What a reader waits for goes before what was fetched ahead for the time after.
+        // An object that a reader waits for replaces the last ones that were fetched ahead.
         for (size_t i = plan_.size(); object.readers > 0 && i-- > 0;)
             if (plan_[i]->readers == 0) {
                 remove(plan_[i]->path, plan_[i]->info.size);
@@ -311,7 +311,8 @@ class RemoteFetcher {
     std::mutex mutex_;                 // guards what follows, and each RemoteObject
     std::condition_variable changed_;  // the plan, an object of it, the room, or stopping_
     std::atomic<bool> stopping_ = false;
-    std::deque<ObjectPtr> plan_;  // what readers wait for, then what is prepared and not finished
+    std::deque<ObjectPtr>
+        plan_;  // objects that readers wait for, then prepared and unfinished ones
     std::vector<std::thread> threads_;  // last: all else must exist when they run
 };
 

@@ -37,7 +37,7 @@ void Taps::compute(int in, int out, int begin, int size) {
     high.assign(size_t(size) * stride, 0), low.assign(size_t(size) * stride, 0);
     for (int o = 0; o < size; ++o) {
         const double centre = (begin + o + 0.5) * scale;
-        // Truncation of what may be negative, then the bound: the same as a floor here.
+        // A negative number is truncated and then bounded by 0, which is the same as a floor.
         const int lowest = std::max(int(centre - support + 0.5), 0);
         const int end = std::min(int(centre + support + 0.5), in);
         const auto triangle = [&](int i) {

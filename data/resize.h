@@ -63,7 +63,7 @@ class Resizer {
     // Resizes `from` and writes only the window of the result:
     //   out[p,q,c] = pixel[p,q,c] · scale[c] + bias[c]        window.H × window.W × C floats
     // where pixel (0–255) is what Pillow's resize(…, BILINEAR) gives, bit for bit; Pillow 13 and
-    // later may differ by one where it does the height first.
+    // later may differ by one if it resizes the height first.
     void run(ImageView from, const Resizing& how, const float* scale, const float* bias,
              float* out);
 

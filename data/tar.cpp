@@ -160,7 +160,7 @@ class TarScan {
         } else if (is_label) {
             sample.take_label({reinterpret_cast<const char*>(text_.data()), text_.size()});
         } else if (sample.has_image) {
-            sample.fault = "two images of one key, which is a name without its extension";
+            sample.fault = "two images with the same key (the name without its extension)";
         } else {
             sample.has_image = true, sample.offset = offset;
         }
@@ -218,7 +218,7 @@ class TarScan {
     }
 
     static constexpr const char* kFurther = "further images of a sample (KEY.mask.png)";
-    // The most samples and bytes that are kept until it is known where the key ends.
+    // The most samples and bytes that wait for the end of their first key.
     static constexpr size_t kMostSamples = 64, kMostBytes = 1 << 26;
 
     Input input_;

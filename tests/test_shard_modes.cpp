@@ -378,7 +378,7 @@ TEST_CASE("pipes: what is missing or wrong is said in a sentence, and nobody wai
     };
     refused({}, "CONVOY_SAMPLES");
     refused({"CONVOY_SAMPLES=many"}, "many");
-    refused({"CONVOY_SAMPLES=9"}, "--classes must name its classes");
+    refused({"CONVOY_SAMPLES=9"}, "--classes");
     const Words good = {"CONVOY_SAMPLES=9", "--classes", "2"};
     refused({"CONVOY_SAMPLES=9", "--classes", "2", "--val-split", "0.1"},
             "--val-split cannot hold back");

@@ -40,7 +40,7 @@ class Machine {
         return value;
     }
     std::string line() {
-        const std::string_view text = take(rest_.find('\n') + 1);  // 0 bytes where there is none
+        const std::string_view text = take(rest_.find('\n') + 1);  // 0 bytes if there is none
         if (text.empty()) fail("its pickle is cut short");
         return std::string(text.substr(0, text.size() - 1));
     }
