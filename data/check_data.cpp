@@ -60,7 +60,7 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
     return findings;
 }
 
-// Bad images, the classes, formats and sizes of one part.
+// The bad images, classes, formats and sizes of the training or the validation set.
 json describe(const Source& source, const std::vector<Finding>& findings) {
     const size_t K = source.classes().size();
     std::vector<int64_t> images(K), bad(K);

@@ -70,7 +70,7 @@ class PartSource final : public ChangedSource {
             begin = size_t(std::ranges::lower_bound(samples_, begin) - samples_.begin());
     }
     void plan(std::vector<Visit> visits, uint64_t position) const override {
-        // By the positions of this part, which the whole does not know.
+        // The whole does not know the positions of this part.
         source_->plan(visits.empty() ? in_order() : std::move(visits), position);
     }
     uint64_t fingerprint() const override {

@@ -20,7 +20,7 @@
 namespace convoy {
 namespace {
 
-// SHA-256 of no bytes: the body of a GET, which S3 wants to be signed.
+// S3 signs the SHA-256 of the body. This is the SHA-256 of no bytes, the body of a GET.
 constexpr const char* kEmptyHash =
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -84,7 +84,7 @@ Location locate_s3(const std::string& text, const Variable& variable) {
         fail("'", text, "' is no object of S3: it needs s3://bucket/key");
     const std::string parts = cat("/", key, "/");
     if (parts.find("/./") != std::string::npos || parts.find("/../") != std::string::npos)
-        fail("'", text, "': a key with . or .. between slashes cannot be asked for");
+        fail("'", text, "': a key with . or .. between slashes cannot be requested");
 
     std::string region = first_of("AWS_REGION", "AWS_DEFAULT_REGION");
     if (region.empty()) region = "us-east-1";
@@ -92,7 +92,7 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     while (endpoint.ends_with('/')) endpoint.pop_back();
     if (!endpoint.empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://"))
         fail("AWS_ENDPOINT_URL is no URL: it needs http:// or https://");
-    // A certificate for *.s3.REGION.amazonaws.com holds for one name before the dot.
+    // A certificate for *.s3.REGION.amazonaws.com is not valid for a bucket with a dot in its name.
     if (endpoint.empty() && bucket.find('.') == std::string::npos)
         endpoint = cat("https://", bucket, ".s3.", region, ".amazonaws.com");
     else
@@ -107,7 +107,7 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     if (!id.empty()) {
         if (curl_version_info(CURLVERSION_NOW)->version_num < 0x075700)
             fail(text, ": this libcurl, ", LIBCURL_VERSION,
-                 ", cannot sign for S3: it takes 7.87; use `make static` of a newer system");
+                 ", cannot sign for S3, which needs 7.87: use `make static` of a newer system");
         location.credentials = cat(id, ":", secret);
         location.signing = cat("aws:amz:", region, ":s3");
         location.token = variable("AWS_SESSION_TOKEN");

@@ -144,7 +144,7 @@ void save_index(const std::string& folder, std::span<const NamedIndex> shards,
             if (!path.empty()) return replace_file(path, text);
         } catch (const Error&) {}
     log.notice("the index of '", public_name(folder), "' cannot be written there, nor to '", cached,
-               "': it is made again the next time; --cache names another folder");
+               "': the next run scans the shards again; name a folder by --cache");
 }
 
 // ---- the shards ----

@@ -241,7 +241,7 @@ FileList read_list(const std::string& path, bool needs_labels) {
         const uintmax_t size = fs::file_size(file, missing);
         list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
     }
-    if (list.files.empty()) fail("data '", path, "' is empty; it takes path, tab, label");
+    if (list.files.empty()) fail("data '", path, "' is empty: it needs lines of path, tab, label");
     return list;
 }
 

@@ -146,7 +146,7 @@ std::vector<double> parse_shares(const std::string& text, int world) {
         const double weight = to_number<double>(part).value_or(NAN);
         if (!std::isfinite(weight))
             fail("shares '", text, "': '", part,
-                 "' is not a number; give one weight a rank, such as 5:3:2:0");
+                 "' is not a number; give one weight per rank, such as 5:3:2:0");
         if (weight < 0) fail("shares '", text, "': ", weight, " is negative");
         shares.push_back(weight);
     }
@@ -154,7 +154,7 @@ std::vector<double> parse_shares(const std::string& text, int world) {
         fail("shares '", text, "' are ", shares.size(), " weights for a world of ", world,
              " ranks");
     if (!(std::accumulate(shares.begin(), shares.end(), 0.0) > 0))
-        fail("shares '", text, "' are all 0: nobody would train");
+        fail("shares '", text, "' are all 0: give one rank a larger weight");
     return shares;
 }
 

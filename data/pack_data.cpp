@@ -31,7 +31,7 @@ namespace {
 
 constexpr const char* kPlanName = "pack.plan";  // the plan of an unfinished set
 
-// Images too large for --max-side become smaller; the others stay as they are. For one thread.
+// Shrinks images that are larger than --max-side. For one thread.
 class Shrinker {
  public:
     explicit Shrinker(const PackOptions& options)
@@ -53,7 +53,7 @@ class Shrinker {
     Resizer resizer_;
 };
 
-// One part of the set: its images in the order in which they are written, and where shards begin.
+// The training or the validation set: its images in the order of writing, and where shards begin.
 struct Part {
     std::string name;  // "train"
     std::shared_ptr<const Source> source;
@@ -124,7 +124,7 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
     fs::rename(temporary, task.path);
 }
 
-// All that decides the bytes.
+// A hash of everything that decides the bytes.
 std::string plan_of(const DataSet& set, const PackOptions& options) {
     const json plan = {set.train->classes(),
                        set.train->fingerprint(),
@@ -144,7 +144,7 @@ std::string text_of(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Makes the folder, or finds in it what an earlier run with the same plan has left.
+// Makes the folder, or checks that it has files of an earlier run with the same plan.
 void claim_folder(const std::string& out, const std::string& plan) {
     std::error_code error;
     fs::create_directories(out, error);

@@ -88,7 +88,7 @@ class PipeSource::Stream final : public ByteStream {
         if (seconds_since(begin_) < patience_ || source_.wanted_ <= source_.count_) return;
         source_.log_.notice("pipe ", name(), ": ", what, fmt::format(" for {:g} s; ", patience_),
                             source_.count_ - source_.first_, " of ", source_.options_.samples,
-                            " samples have come, and training waits for whoever feeds it");
+                            " samples have come; training waits for its writer");
         patience_ *= 2;
     }
 

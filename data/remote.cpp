@@ -271,7 +271,7 @@ class RemoteFetcher {
         return {};
     }
 
-    // Sleeps, unless the end comes; returns whether it did.
+    // Sleeps. Returns true, at once, if the fetcher is being destroyed.
     bool pause(double seconds) {
         std::unique_lock lock(mutex_);
         return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
@@ -297,7 +297,8 @@ class RemoteFetcher {
                 answer.fault += cat("; tried ", tries, " times in ", tried);
             if (is_over) return answer;
             if (tries == 1) log_.notice(where.name, ": ", answer.fault, "; trying again");
-            // Doubled each time; not the same for all, so that they do not come back at once.
+            // The wait doubles each time. It differs by URL, so that requests do not all come at
+            // once.
             const double spread = 0.5 + double(hash_bytes(where.url) % 16) / 16,
                          wait = spread * std::min(0.25 * std::exp2(fruitless++), 8.0);
             pause(std::max(answer.wait, wait));

@@ -29,14 +29,12 @@ class ShardSource final : public Source {
     uint64_t key(size_t i) const override;
     std::vector<std::string> faults() const override;
 
-    const std::vector<Shard>& shards() const { return shards_; }
-    // The shard of sample i, and which of its samples it is.
-    struct Place {
-        size_t shard, sample;
-    };
-    Place place(size_t i) const;
-
  private:
+    struct Place {
+        size_t shard, sample;  // which of the shard's samples
+    };
+    Place place(size_t i) const;  // of sample i
+
     std::vector<Shard> shards_;  // their label_of is empty: labels_ has it
     uint64_t fingerprint_;
     mutable std::mutex mutex_;           // guards what follows

@@ -22,7 +22,7 @@ std::vector<float> resized(ImageView from, int H, int W, Crop window, bool flip)
     return out;
 }
 
-uint64_t hash_of(const std::vector<float>& whole_numbers) {
+uint64_t hash_of_pixels(const std::vector<float>& whole_numbers) {
     const std::string pixels(whole_numbers.begin(), whole_numbers.end());
     return hash_bytes(pixels);
 }
@@ -46,7 +46,7 @@ TEST_CASE("resizing gives Pillow's pixels exactly: down, up, odd, one pixel, par
         const ImageView part = view(image, {want.top, want.left, want.h, want.w});
         const std::vector<float> got =
             resized(part, want.out_H, want.out_W, {0, 0, want.out_H, want.out_W}, false);
-        CHECK(hash_of(got) == want.hash);
+        CHECK(hash_of_pixels(got) == want.hash);
         // One channel alone: each is resized by itself.
         Image red{want.h, want.w, {}, 1};
         for (int i = 0; i < want.h * want.w; ++i)
@@ -163,7 +163,7 @@ TEST_CASE("validation rows are torchvision's: resized to ·256/224, centre, norm
                 normalised.push_back((double(pixels[i]) / 255 - mean) / std);
             }
             CHECK_CLOSE(row.span(), normalised, 1e-6);
-            CHECK(hash_of(pixels) == want.hash);
+            CHECK(hash_of_pixels(pixels) == want.hash);
         }
     }
     CHECK(Preprocess({14, 7, 1}).mean[0] == 0.449f);
