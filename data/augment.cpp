@@ -22,7 +22,7 @@ Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t s
         const int top = int(random.below(uint64_t(H - h) + 1));
         return {top, int(random.below(uint64_t(W - w) + 1)), h, w};
     }
-    // An image so long that nothing fitted: the largest central part with a permitted ratio.
+    // Nothing fits into a very long image: take the largest central part with a permitted ratio.
     int h = H, w = W;
     if (W < kMinRatio * H) h = int(std::nearbyint(W / kMinRatio));
     if (W > kMaxRatio * H) w = int(std::nearbyint(H * kMaxRatio));

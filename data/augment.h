@@ -24,16 +24,16 @@ enum class Flip {
     off,
 };
 
-// What is done to the resized image in training, in this order.
+// Changes of the resized image in training, in this order.
 struct Changes {
     Flip flip = Flip::random;
-    int translate = 0;  // moved by up to so many pixels each way, mirrored at the edge
+    int translate = 0;  // moves by up to this many pixels each way, mirrored at the edge
     Jitter jitter = {};
     AutoAugment policy = AutoAugment::off;
     double erase = 0;              // probability that a part of the normalised image becomes 0
-    double mixup = 0, cutmix = 0;  // of Beta; images are mixed with others by the loader
+    double mixup = 0, cutmix = 0;  // parameters of Beta; the loader mixes images
 
-    // Whether bytes are changed between resizing and normalising.
+    // Whether something changes bytes between resizing and normalising.
     bool to_bytes() const;
     bool mix() const { return mixup > 0 || cutmix > 0; }
 };
@@ -55,14 +55,13 @@ struct Preprocess {
     float bias(int c) const { return -mean[size_t(c)] / std[size_t(c)]; }
 };
 
-// torchvision's RandomResizedCrop.get_params with our generator. All functions here are pure
-// functions of their arguments.
+// torchvision's RandomResizedCrop.get_params with our random numbers. All functions here are pure.
 Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample);
 bool flips(Flip flip, uint64_t seed, uint32_t epoch, uint64_t sample);
 
-// An input row (one image of a batch) is made in two steps, so that a decoder can skip pixels that
-// are not used: input_crop() picks a part of an H×W image; input_resizing() says how that part, now
-// H×W itself, is resized. As in torchvision the filter does not read past the edge of the crop.
+// An input row (one image of a batch) is made in two steps, so that a decoder can skip unused
+// pixels. input_crop() picks a part of an H×W image. input_resizing() says how that part, now H×W
+// itself, is resized. As in torchvision, the filter does not read past the edge of the crop.
 Crop input_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
 Resizing input_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample);
 
@@ -73,7 +72,8 @@ struct RowBuffers {
     std::vector<PixelStep> steps = {};
 };
 
-// Writes size.elems() floats to `row`: the part resized, changed and normalised. It is not mixed.
+// Resizes, changes and normalises the part, and writes it to `row`: size.elems() floats. Does not
+// mix.
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                RowBuffers& buffers, float* row);
 

@@ -46,27 +46,21 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
         if (!buffers) buffers.reset(new Buffers{.decoder = Decoder(3, max_pixels)});
         auto& [bytes, decoder, image] = *buffers;
         Finding& one = findings[i];
-        try {
+        one.fault = image_fault(source, i, [&] {
             source.read(i, bytes);
             one.hash = hash_bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
             one.extension = image_extension(bytes);
             decoder.open(bytes, source.name(i));
             decoder.read(image);
             one.H = image.H, one.W = image.W;
-        } catch (const Unreachable&) {  // no image is to blame
-            throw;
-        } catch (const Error& error) {
-            one.fault = error.what();
-        } catch (const std::bad_alloc&) {
-            one.fault = LargeImage::fault(source.name(i));
-        }
+        });
         if (large.is_large()) buffers.reset();
         progress.add(1);
     });
     return findings;
 }
 
-// Bad images, the classes, formats and sizes of one part.
+// The bad images, classes, formats and sizes of the training or the validation set.
 json describe(const Source& source, const std::vector<Finding>& findings) {
     const size_t K = source.classes().size();
     std::vector<int64_t> images(K), bad(K);

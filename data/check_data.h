@@ -8,10 +8,10 @@
 
 namespace convoy {
 
-// Reads and decodes all of `set` with `threads` threads and prints to `out`: each bad image with
-// the cause, images and bad ones per class, how uneven the classes are, formats, the range of
-// sizes, and images with the same bytes in two classes or in both training and validation; as text
-// or as one JSON object. Returns the number of bad images, with those that shards' indexes leave
+// Decodes all of `set` with `threads` threads, and prints a report to `out`, as text or as one JSON
+// object: each bad image with the cause, images and bad images per class, how uneven the classes
+// are, formats, the range of sizes, and images with the same bytes in two classes or in training
+// and validation. Returns the number of bad images, including those that indexes of shards leave
 // out.
 int64_t check_data(const DataSet& set, int threads, int64_t max_pixels, bool as_json,
                    std::FILE* out, Log& log);

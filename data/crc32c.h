@@ -1,15 +1,42 @@
-// crc32c.h — CRC-32C (Castagnoli): TFRecord's checksum, and that of every sample of a shard.
+// crc32c.h — CRC-32C (Castagnoli): the checksum of TFRecords, and of every sample of a shard. The
+// processor's instruction computes it (8 GB/s) if the compiler may use it, else a table of Boost.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
+#ifdef __SSE4_2__
+#include <nmmintrin.h>
+#else
+#include <boost/crc.hpp>
+#endif
 
 namespace convoy {
 
-// Of `bytes` after those with checksum `before`.
-uint32_t crc32c(std::span<const uint8_t> bytes, uint32_t before = 0);
+// The checksum of `bytes` after bytes with the checksum `before`.
+inline uint32_t crc32c(std::span<const uint8_t> bytes, uint32_t before = 0) {
+#ifdef __SSE4_2__
+    uint64_t crc = ~before;
+    size_t i = 0;
+    for (; i + 8 <= bytes.size(); i += 8) {
+        uint64_t word;
+        std::memcpy(&word, bytes.data() + i, 8);
+        crc = _mm_crc32_u64(crc, word);
+    }
+    uint32_t last = uint32_t(crc);  // the instruction leaves the upper half 0
+    for (; i < bytes.size(); ++i) last = _mm_crc32_u8(last, bytes[i]);
+    return ~last;
+#else
+    // The start value is the remainder before, with its bits in reverse.
+    uint32_t start = 0;
+    for (int bit = 0; bit < 32; ++bit) start |= (~before >> bit & 1) << (31 - bit);
+    boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc(start);
+    crc.process_bytes(bytes.data(), bytes.size());
+    return crc.checksum();
+#endif
+}
 
-// As TFRecord stores it: a checksum of bytes that hold checksums would be weak.
+// TFRecord's form: a checksum of bytes that contain their own checksum would be weak.
 inline uint32_t masked_crc32c(std::span<const uint8_t> bytes) {
     const uint32_t crc = crc32c(bytes);
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;

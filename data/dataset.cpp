@@ -43,7 +43,7 @@ Remote remote_of(const DataOptions& options, Log& log) {
     return {{.cache = options.cache, .cache_bytes = options.cache_bytes}, log};
 }
 
-// The classes to use of those `there`, in the order of `wanted` if any are.
+// The classes to use: those that are `there`, or the `wanted` ones in their order.
 Names choose_classes(const Names& there, const Names& wanted, const std::string& where, bool part) {
     if (const std::string* other = first_not_in(wanted, there); other && !part)
         fail("no class '", *other, "' in ", where, "; there are: ", listed(there));
@@ -58,51 +58,39 @@ Names choose_classes(const Names& there, const Names& wanted, const std::string&
 }
 
 // Some samples of a source, in its order.
-class PartSource final : public Source {
+class PartSource final : public ChangedSource {
  public:
-    // The first part answers for what the whole leaves out.
+    // The first part reports what the whole leaves out.
     PartSource(SourcePtr whole, std::vector<uint32_t> samples, bool is_first)
-        : whole_(std::move(whole)), samples_(std::move(samples)) {
-        classes_ = whole_->classes();
-        if (is_first) damaged_ = whole_->damaged(), left_out_ = whole_->left_out();
-        labels_.reserve(samples_.size());
-        for (const uint32_t i : samples_) labels_.push_back(whole_->label(i));
-        for (const uint64_t begin : whole_->shard_begins())
-            shard_begins_.push_back(
-                size_t(std::ranges::lower_bound(samples_, begin) - samples_.begin()));
-        fingerprint_ = hash_bytes(
-            {reinterpret_cast<const char*>(samples_.data()), samples_.size() * sizeof(uint32_t)},
-            whole_->fingerprint());
+        : ChangedSource(std::move(whole)), samples_(std::move(samples)) {
+        if (!is_first) damaged_ = 0, left_out_ = {};
+        labels_.clear();
+        for (const uint32_t i : samples_) labels_.push_back(source_->label(i));
+        for (uint64_t& begin : shard_begins_)
+            begin = size_t(std::ranges::lower_bound(samples_, begin) - samples_.begin());
     }
-    std::string name(size_t i) const override { return whole_->name(samples_[i]); }
-    std::string title(size_t i) const override { return whole_->title(samples_[i]); }
-    void read(size_t i, std::vector<uint8_t>& bytes) const override {
-        whole_->read(samples_[i], bytes);
-    }
-    void expect(size_t i) const override { whole_->expect(samples_[i]); }
     void plan(std::vector<Visit> visits, uint64_t position) const override {
-        // By this part's positions, for the whole does not know them.
-        for (size_t s = 0; visits.empty() && s < shard_begins_.size(); ++s)
-            visits.push_back({s, shard_begins_[s],
-                              s + 1 < shard_begins_.size() ? shard_begins_[s + 1] : size()});
-        whole_->plan(std::move(visits), position);
+        // The whole does not know the positions of this part.
+        source_->plan(visits.empty() ? in_order() : std::move(visits), position);
     }
-    void pass(uint64_t position) const override { whole_->pass(position); }
-    uint64_t fingerprint() const override { return fingerprint_; }
+    uint64_t fingerprint() const override {
+        return hash_bytes(
+            {reinterpret_cast<const char*>(samples_.data()), samples_.size() * sizeof(uint32_t)},
+            source_->fingerprint());
+    }
     std::vector<std::string> faults() const override {
-        return damaged_ > 0 ? whole_->faults() : std::vector<std::string>();
+        return damaged_ > 0 ? source_->faults() : std::vector<std::string>();
     }
-    uint64_t bytes(size_t i) const override { return whole_->bytes(samples_[i]); }
-    uint64_t key(size_t i) const override { return whole_->key(samples_[i]); }
 
  private:
-    const SourcePtr whole_;
+    size_t at(size_t i) const override { return samples_[i]; }
+
     const std::vector<uint32_t> samples_;
-    uint64_t fingerprint_;
 };
 
-// Holds back round(part · n) images of each class, at least one and not all. Which ones depends on
-// (seed, key) alone: a new image leaves the others in their place. Returns {training, held back}.
+// Holds back round(part · n) images of each class, at least one and not all. The draw of an image
+// depends on (seed, key) alone, so a new image does not move the others. Returns {training, held
+// back}.
 std::pair<SourcePtr, SourcePtr> split_off(const SourcePtr& whole, float part, uint64_t seed) {
     if (!(part > 0 && part < 1)) fail("--val-split ", part, " is not between 0 and 1");
     if (whole->size() > UINT32_MAX) fail("--val-split of more than ", UINT32_MAX, " images");
@@ -126,7 +114,8 @@ std::pair<SourcePtr, SourcePtr> split_off(const SourcePtr& whole, float part, ui
 
 DataSet open_generated(const DataOptions& options) {
     if (!options.val.empty()) fail("--val needs --data: the generated set brings its own");
-    if (options.label_offset != 0) fail("--label-offset needs --data: generated images have names");
+    if (options.label_offset != 0)
+        fail("--label-offset needs --data: the classes of generated images are names");
     const Names classes =
         choose_classes(GeneratedSource::all_classes(), options.classes, "the generated set", false);
     if (options.val_split < 0 || options.val_split >= 1)
@@ -143,7 +132,7 @@ DataSet open_generated(const DataOptions& options) {
 void tell_left_out(const std::string& where, const LeftOut& left_out, Log& log) {
     if (!left_out.empty())
         log.notice("left out of '", where,
-                   "', no samples by their names: ", left_out_text(left_out));
+                   "', because their names are not those of images: ", left_out_text(left_out));
 }
 
 SourcePtr open_listing(const Listing& listing, const Names& classes, const DataOptions& options,
@@ -153,7 +142,7 @@ SourcePtr open_listing(const Listing& listing, const Names& classes, const DataO
     return source;
 }
 
-// `known`: of training. A class among them that --classes leaves out is left out here too.
+// known: the classes of training. Those that --classes leaves out are left out here too.
 SourcePtr open_validation(const Listing& listing, const Names& known, const Names& classes,
                           const DataOptions& options, Log& log) {
     if (const std::string* other = first_not_in(listing.known, known))
@@ -166,11 +155,11 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
 
 }  // namespace
 
-// The sets that come through pipes: all that is known before is what the options say.
+// Opens sets that come through pipes. Only the options say what they contain.
 static DataSet open_pipes(const DataOptions& options, Log& log) {
     if (options.samples < 1)
         fail("'", options.train,
-             "' is a pipe: CONVOY_SAMPLES=N must say how many samples an epoch has");
+             "' is a pipe: set CONVOY_SAMPLES=N to the number of samples per epoch");
     if (options.val_split != 0) fail("--val-split cannot hold back a part of a pipe: give --val");
     Names classes = options.classes;
     if (classes.size() == 1 && classes[0].find_first_not_of("0123456789") == std::string::npos) {
@@ -180,8 +169,8 @@ static DataSet open_pipes(const DataOptions& options, Log& log) {
     }
     if (classes.size() < 2)
         fail("'", options.train,
-             "' is a pipe: --classes must name its classes, such as a,b,c, or "
-             "say how many there are, if they are numbers");
+             "' is a pipe: name its classes by --classes a,b,c, or give their number if they are "
+             "numbers");
     const auto open = [&](const std::string& name, int64_t samples, uint64_t window) {
         return std::make_shared<PipeSource>(
             PipeSource::Options{name, samples, window, classes, options.label_offset, options.stop},
@@ -193,7 +182,7 @@ static DataSet open_pipes(const DataOptions& options, Log& log) {
     if (is_pipe(options.val)) {
         if (options.val_samples < 1)
             fail("'", options.val,
-                 "' is a pipe: CONVOY_SAMPLES=N:M must say how many samples it has, M");
+                 "' is a pipe: set CONVOY_SAMPLES=N:M, where M is its number of samples");
         set.val = open(options.val, options.val_samples, 1);
     } else if (!options.val.empty()) {
         DataOptions there = options;
@@ -214,8 +203,8 @@ DataSet open_data(const DataOptions& options, Log& log) {
     const Remote remote = remote_of(options, log);
     Places places = find_places(options.train, remote);
     if (options.label_offset != 0 && places.train.shards.empty() && !places.train.is_list)
-        fail("--label-offset is of the numbers in shards and lists; '", places.train.name,
-             "' has class folders");
+        fail("--label-offset is for numbers in shards and lists, but '", places.train.name,
+             "' has class folders: leave it out");
     const Listing train = list_place(places.train, {}, options, remote, log);
     if (train.known.empty())
         fail("'", train.where,
@@ -231,7 +220,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
         fail("--val-split with a validation set already there, '", val.name, "': drop one");
     Listing held;
     const bool is_test = !val.is_none() && options.val.empty() && places.val_is_test;
-    std::string unfit;  // why a test set cannot validate
+    std::string unfit;  // why a test set cannot be used for validation
     try {
         if (!val.is_none()) held = list_place(val, train.known, options, remote, log);
         if (held.known.empty() || first_not_in(held.known, train.known))
@@ -277,8 +266,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
     return set;
 }
 
-std::shared_ptr<const Source> open_for_classes(const DataOptions& options, const Names& classes,
-                                               Log& log) {
+SourcePtr open_for_classes(const DataOptions& options, const Names& classes, Log& log) {
     if (is_pipe(options.train))
         fail("'", options.train, "' is a pipe, which only training reads: name files or shards");
     const Remote remote = remote_of(options, log);

@@ -1,5 +1,5 @@
-// decode.cpp — checks untrusted bytes, then lets libjpeg-turbo or OpenCV decode them. Headers are
-// read without decoding or allocating, and every read is checked against the end.
+// decode.cpp — checks untrusted bytes, then calls libjpeg-turbo or OpenCV to decode them. Headers
+// are read without decoding or allocating, and every read is checked against the end.
 #include "data/decode.h"
 
 #include <boost/crc.hpp>
@@ -26,13 +26,13 @@ struct ImageSize {
 
 constexpr std::string_view kPngSignature = "\x89PNG\r\n\x1a\n";
 
-// The formats that are read, by signature, and the extensions of their files.
+// The formats that can be read: signature, and extensions of files.
 constexpr struct {
     std::string_view name, signature, extensions;
 } kFormats[] = {
     {"jpg", "\xFF\xD8\xFF", ".jpg.jpeg.jpe.jfif.jif."},
     {"png", kPngSignature, ".png."},
-    {"webp", "RIFF", ".webp."},  // and WEBP behind the length
+    {"webp", "RIFF", ".webp."},  // and WEBP after the length
     {"bmp", "BM", ".bmp."},
     {"tif", {"II*\0", 4}, ".tif.tiff."},
     {"tif", {"MM\0*", 4}, ""},
@@ -44,7 +44,7 @@ constexpr struct {
     {"pgm", "P5", ""},
 };
 
-// What is often found where an image should be, by its signature, and what to do about it.
+// Other files that are often found among images, and what to do about them.
 constexpr struct {
     size_t at;
     std::string_view signature;
@@ -81,7 +81,7 @@ ImageSize bmp_size(Bytes bytes) {
 // The first directory: number of entries (2), then tag (2), type (2), count (4), value (4) each.
 struct Tiff {
     ImageSize size;
-    size_t alpha = 0;  // where the kind of its one extra channel lies; 0: there is none
+    size_t alpha = 0;  // offset of the kind of its extra channel; 0: there is none
 };
 
 Tiff tiff_header(Bytes bytes) {
@@ -102,7 +102,7 @@ Tiff tiff_header(Bytes bytes) {
 }
 
 // "P6", then width, height and largest value as decimal text between blanks and comments, and one
-// blank before the samples. They are bytes, or two bytes each where the largest value is above 255;
+// blank before the samples. They are bytes, or two bytes each if the largest value is above 255;
 // in P2 and P3 they are text. P1 and P4 hold bits, without a largest value.
 struct Pnm {
     ImageSize size;
@@ -110,7 +110,7 @@ struct Pnm {
     size_t begin = 0;  // of the samples
 };
 
-// The decimal number behind blanks and comments; -1 where there is none.
+// The decimal number after blanks and comments; -1 if there is none.
 int64_t next_number(Bytes bytes, size_t& at) {
     for (bool comment = false; at < bytes.size(); ++at) {
         comment = bytes[at] == '#' || (comment && bytes[at] != '\n');
@@ -132,9 +132,9 @@ Pnm pnm_header(Bytes bytes) {
     return pnm;
 }
 
-// Points `raw` to the samples of a PNM as bytes: 0 to the largest value becomes 0 to 255, rounded
-// as Pillow does, in `memory` where they are not so already. Bits are left to OpenCV: then `raw` is
-// empty. Returns the fault, or nullptr.
+// Points `raw` to the samples of a PNM as bytes. If their largest value is not 255, they are scaled
+// to 0 to 255 in `memory`, rounded as Pillow does. OpenCV decodes bits: then `raw` is empty.
+// Returns the fault, or nullptr.
 const char* find_raw(Bytes bytes, std::vector<uint8_t>& memory, Bytes& raw) {
     if (bytes[1] == '1' || bytes[1] == '4') return nullptr;
     const auto [size, largest, begin] = pnm_header(bytes);
@@ -163,8 +163,8 @@ const char* find_raw(Bytes bytes, std::vector<uint8_t>& memory, Bytes& raw) {
     return nullptr;
 }
 
-// Width and height from the header of any format but JPEG (libjpeg reads that). When it is cut
-// short they may be 0, or anything.
+// Width and height from the header of any format except JPEG, which libjpeg reads. If the header is
+// cut short they may be 0 or wrong.
 ImageSize size_of(Bytes bytes, std::string_view format) {
     if (format == "png") return {big_endian(bytes, 16), big_endian(bytes, 20)};
     if (format == "webp") return webp_size(bytes);
@@ -173,17 +173,19 @@ ImageSize size_of(Bytes bytes, std::string_view format) {
     return pnm_header(bytes).size;
 }
 
-// Whether bytes are missing, where the header alone tells: uncompressed BMP, a PNM of bits.
+// Whether bytes are missing in formats whose header gives the size: uncompressed BMP, a PNM of
+// bits.
 bool is_truncated(Bytes bytes, ImageSize size) {
-    int64_t begin = 0, bits = 0, unit = 8;  // of the pixels; of a pixel; rows are whole units
+    int64_t begin = 0, bits = 0,
+            unit = 8;  // pixels begin here; bits per pixel; rows are whole units
     if (bytes[0] == 'B' && little_endian(bytes, 14) >= 40 && little_endian(bytes, 30) == 0)
         begin = little_endian(bytes, 10), bits = little_endian(bytes, 28, 2), unit = 32;
     if (has_text(bytes, 0, "P4")) bits = 1;
     return begin + (size.W * bits + unit - 1) / unit * unit / 8 * size.H > int64_t(bytes.size());
 }
 
-// Copies the chunks of a PNG that hold the pixels into `out` and tests their checksums. The others
-// (colour profiles, texts, animation) change no pixel here, but libpng prints its warnings about
+// Copies the chunks of a PNG that hold the pixels into `out`, and tests their checksums. The other
+// chunks (colour profiles, texts, animation) change no pixel, but libpng prints warnings about
 // them. Returns the fault, or nullptr. A chunk: length of the data (4), type (4), data, checksum of
 // type and data (4).
 const char* essential_png(Bytes bytes, std::vector<uint8_t>& out) {
@@ -219,8 +221,7 @@ void check_claim(const std::string& name, int64_t H, int64_t W, size_t bytes, in
         fail(name, ": claims ", W, "x", H, " pixels, more than ", bytes, " bytes can hold");
 }
 
-// Colours that were multiplied by alpha, as they were before: Pillow's integer division. Nothing is
-// known of a pixel without alpha.
+// Divides colours by alpha, with Pillow's integer division. A pixel with alpha 0 becomes black.
 void divide_by_alpha(cv::Mat& bgra) {
     for (int h = 0; h < bgra.rows; ++h)
         for (int w = 0; w < bgra.cols; ++w) {
@@ -325,7 +326,7 @@ void Decoder::open(Bytes bytes, const std::string& name) {
     }
 }
 
-// Pixels that are there already: a crop of them is copied, in the channels that are wanted.
+// Copies a crop of pixels that need no decoding, with the channels that are wanted.
 void Decoder::read_raw(Crop crop, Image& image) const {
     const size_t n = size_t(crop.W), C = raw_.size() / (size_t(H_) * size_t(W_));
     image.H = crop.H, image.W = crop.W;

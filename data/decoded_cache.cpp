@@ -9,31 +9,16 @@
 namespace convoy {
 namespace {
 
-class DecodedSource final : public Source {
+class DecodedSource final : public ChangedSource {
  public:
-    DecodedSource(std::shared_ptr<const Source> source, int channels, Room room)
-        : source_(std::move(source)),
+    DecodedSource(SourcePtr source, int channels, Room room)
+        : ChangedSource(std::move(source)),
           channels_(channels),
           room_(std::move(room)),
-          kept_(new std::atomic<Bytes*>[source_->size()]()) {
-        classes_ = source_->classes();
-        for (size_t i = 0; i < source_->size(); ++i) labels_.push_back(source_->label(i));
-        shard_begins_ = source_->shard_begins(), damaged_ = source_->damaged();
-    }
+          kept_(new std::atomic<Bytes*>[size()]()) {}
     ~DecodedSource() override {
         for (size_t i = 0; i < size(); ++i) delete kept_[i].load();
     }
-    std::string name(size_t i) const override { return source_->name(i); }
-    uint64_t fingerprint() const override { return source_->fingerprint(); }
-    uint64_t key(size_t i) const override { return source_->key(i); }
-    uint64_t bytes(size_t i) const override { return source_->bytes(i); }
-    void expect(size_t i) const override {
-        if (!kept_[i]) source_->expect(i);
-    }
-    void plan(std::vector<Visit> visits, uint64_t position) const override {
-        source_->plan(std::move(visits), position);
-    }
-    void pass(uint64_t position) const override { source_->pass(position); }
     void read(size_t i, std::vector<uint8_t>& bytes) const override {
         if (const Bytes* kept = kept_[i]) {
             bytes.assign(kept->begin(), kept->end());
@@ -46,7 +31,7 @@ class DecodedSource final : public Source {
  private:
     using Bytes = std::vector<uint8_t>;
 
-    // Puts the pixels in place of `bytes` too, so that the caller does not decode once more.
+    // Replaces `bytes` by the pixels too, so that the caller does not decode once more.
     void keep(size_t i, Bytes& bytes) const {
         try {
             Decoder decoder(channels_);
@@ -74,7 +59,6 @@ class DecodedSource final : public Source {
         } catch (const Error&) {}
     }
 
-    const std::shared_ptr<const Source> source_;
     const int channels_;
     const Room room_;
     const std::unique_ptr<std::atomic<Bytes*>[]> kept_;  // of each sample, null: not yet
@@ -82,8 +66,7 @@ class DecodedSource final : public Source {
 
 }  // namespace
 
-std::shared_ptr<const Source> keep_decoded(std::shared_ptr<const Source> source, int channels,
-                                           Room room) {
+SourcePtr keep_decoded(SourcePtr source, int channels, Room room) {
     return std::make_shared<DecodedSource>(std::move(source), channels, std::move(room));
 }
 

@@ -72,7 +72,7 @@ cv::Mat draw_outline(int kind, Random& random) {
     return mask;
 }
 
-// Draws up to `most` small things that are no subject: lines, dots and rings.
+// Draws up to `most` small distractions: lines, dots and rings.
 void draw_clutter(cv::Mat canvas, Random& random, uint64_t most) {
     for (uint64_t i = random.below(most + 1); i > 0; --i) {
         const uint64_t kind = random.below(3);

@@ -1,4 +1,4 @@
-// generated.h — three classes of made-up pictures: circles, squares, triangles.
+// generated.h — the built-in data set: pictures of circles, squares and triangles.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace convoy {
 
-// Picture `index` of the set of `seed`, 96×96. kind: 0 circle, 1 square, 2 triangle. Everything
-// else (place, size, turn, colours, texture, light, clutter, noise) is drawn alike for all three,
-// so nothing but the outline tells them apart.
+// Draws picture `index` of the set of `seed`, 96×96. kind: 0 circle, 1 square, 2 triangle. Place,
+// size, turn, colours, texture, light, clutter and noise have the same distribution in all three,
+// so only the outline distinguishes them.
 Image draw_shape(int kind, uint64_t seed, uint64_t index);
 
 // JPEGs in memory: each is drawn and encoded when it is first read, and kept.

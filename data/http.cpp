@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <vector>
 
 #include "src/base/check.h"
 #include "src/base/number.h"
@@ -18,7 +20,7 @@
 namespace convoy {
 namespace {
 
-// SHA-256 of no bytes: the body of a GET, which S3 wants to be signed.
+// S3 signs the SHA-256 of the body. This is the SHA-256 of no bytes, the body of a GET.
 constexpr const char* kEmptyHash =
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -32,15 +34,15 @@ std::string part_of(const Url& url, CURLUPart part, unsigned flags = 0) {
     return copy;
 }
 
-// A key as the path of a URL: what S3's signature expects, each byte but these as %XX.
+// A key as the path of a URL: S3 signs it with each byte as %XX, except letters, digits and -_.~/.
 std::string percent_encoded(const std::string& key) {
-    std::string text;
-    for (const unsigned char c : key)
-        if (std::isalnum(c) || std::strchr("-_.~/", c))
-            text += char(c);
-        else
-            text += fmt::format("%{:02X}", c);
-    return text;
+    std::vector<std::string> parts = split(key, '/');
+    for (std::string& part : parts) {
+        const std::unique_ptr<char, void (*)(void*)> text(
+            curl_easy_escape(nullptr, part.c_str(), int(part.size())), curl_free);
+        part = text.get();
+    }
+    return join_text(parts, "/");
 }
 
 Location locate_http(const std::string& text) {
@@ -82,7 +84,7 @@ Location locate_s3(const std::string& text, const Variable& variable) {
         fail("'", text, "' is no object of S3: it needs s3://bucket/key");
     const std::string parts = cat("/", key, "/");
     if (parts.find("/./") != std::string::npos || parts.find("/../") != std::string::npos)
-        fail("'", text, "': a key with . or .. between slashes cannot be asked for");
+        fail("'", text, "': a key with . or .. between slashes cannot be requested");
 
     std::string region = first_of("AWS_REGION", "AWS_DEFAULT_REGION");
     if (region.empty()) region = "us-east-1";
@@ -90,7 +92,7 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     while (endpoint.ends_with('/')) endpoint.pop_back();
     if (!endpoint.empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://"))
         fail("AWS_ENDPOINT_URL is no URL: it needs http:// or https://");
-    // A certificate for *.s3.REGION.amazonaws.com holds for one name before the dot.
+    // A certificate for *.s3.REGION.amazonaws.com is not valid for a bucket with a dot in its name.
     if (endpoint.empty() && bucket.find('.') == std::string::npos)
         endpoint = cat("https://", bucket, ".s3.", region, ".amazonaws.com");
     else
@@ -105,7 +107,7 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     if (!id.empty()) {
         if (curl_version_info(CURLVERSION_NOW)->version_num < 0x075700)
             fail(text, ": this libcurl, ", LIBCURL_VERSION,
-                 ", cannot sign for S3: it takes 7.87; use `make static` of a newer system");
+                 ", cannot sign for S3, which needs 7.87: use `make static` of a newer system");
         location.credentials = cat(id, ":", secret);
         location.signing = cat("aws:amz:", region, ":s3");
         location.token = variable("AWS_SESSION_TOKEN");
@@ -113,7 +115,8 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     return location;
 }
 
-// Certificates to trust, where this libcurl has none built in: the file of most systems.
+// The file of certificates to trust: that of the user, or that of most systems, because the libcurl
+// of a static binary has none built in.
 const char* certificates() {
     if (const char* named = std::getenv("SSL_CERT_FILE"); named && *named) return named;
     for (const char* file :
@@ -123,7 +126,7 @@ const char* certificates() {
     return nullptr;
 }
 
-// What the user can do about an answer of this status.
+// What the user can do about an answer with this status.
 std::string hint_for(long status, const std::string& region, const Location& location) {
     const bool is_s3 = location.name.starts_with("s3://"), is_signed = !location.signing.empty();
     if (status == 404 || status == 410) return "; there is no such object";
@@ -153,13 +156,15 @@ Location locate(const std::string& url, const Variable& variable) {
     fail("'", url.substr(0, url.find("://")), "://…' cannot be read: only http, https and s3 can");
 }
 
-struct HttpClient::Transfer {
+namespace {
+
+struct Transfer {
     CURL* curl;
-    const std::atomic<bool>& stop;
     const Location& location;
     ObjectInfo& object;
-    int file = -1;         // -1: only size and version are wanted
-    uint64_t at = 0;       // where the next byte of the object goes
+    int file;     // -1: only size and version are wanted
+    uint64_t at;  // offset of the next byte in the object
+    const std::atomic<bool>& stop;
     bool is_good = false;  // the answer brings the object
     Answer answer = {};
     size_t header_bytes = 0;
@@ -183,10 +188,9 @@ struct HttpClient::Transfer {
 
     // 206 with "bytes FIRST-LAST/SIZE", or 200 from a server that does not serve ranges.
     void end_of_head() {
-        const long code = status();
-        if (code != 200 && code != 206) return;
+        if (status() != 200 && status() != 206) return;
         uint64_t first = 0, last = 0, size = 0;
-        if (code == 200) {
+        if (status() == 200) {
             const auto length = to_number<uint64_t>(headers["content-length"]);
             if (!length) answer.fault = "the server does not tell the size (Content-Length)";
             size = length.value_or(0);
@@ -238,7 +242,7 @@ struct HttpClient::Transfer {
         return " (" + printable(body.substr(begin + 6, end - begin - 6)) + ")";
     }
 
-    void judge(CURLcode result) {
+    void finish(CURLcode result) {
         const long code = status();
         answer.wait = std::min(to_number<uint32_t>(headers["retry-after"]).value_or(0), 30u);
         if (!answer.fault.empty() || (is_good && (file < 0 || at == object.size))) return;
@@ -253,44 +257,48 @@ struct HttpClient::Transfer {
             answer.fault = cat("the answer ended after ", at, " of ", object.size, " bytes");
             answer.passing = true;
         } else {
-            judge_failure(result);
+            answer.fault = text_of(result);
+            constexpr CURLcode kFinal[] = {
+                CURLE_TOO_MANY_REDIRECTS,       CURLE_SSL_CACERT_BADFILE,
+                CURLE_UNSUPPORTED_PROTOCOL,     CURLE_URL_MALFORMAT,
+                CURLE_PEER_FAILED_VERIFICATION, CURLE_WEIRD_SERVER_REPLY};
+            answer.passing = std::ranges::count(kFinal, result) == 0;
         }
     }
 
-    void judge_failure(CURLcode result) {
-        answer.fault = printable(*error ? error : curl_easy_strerror(result));
-        if (result == CURLE_TOO_MANY_REDIRECTS) answer.fault = "redirected more than 5 times";
+    std::string text_of(CURLcode result) const {
+        const std::string text = printable(*error ? error : curl_easy_strerror(result));
+        if (result == CURLE_TOO_MANY_REDIRECTS) return "redirected more than 5 times";
         if (result == CURLE_SSL_CACERT_BADFILE)
-            answer.fault = "the certificates named by SSL_CERT_FILE cannot be read";
-        if (result == CURLE_PEER_FAILED_VERIFICATION)
-            answer.fault += certificates() ? "; name a file of certificates to trust by "
-                                             "SSL_CERT_FILE"
-                                           : "; no file of certificates was found: install "
-                                             "ca-certificates, or name one by SSL_CERT_FILE";
-        constexpr CURLcode kFinal[] = {CURLE_TOO_MANY_REDIRECTS,       CURLE_SSL_CACERT_BADFILE,
-                                       CURLE_UNSUPPORTED_PROTOCOL,     CURLE_URL_MALFORMAT,
-                                       CURLE_PEER_FAILED_VERIFICATION, CURLE_WEIRD_SERVER_REPLY};
-        answer.passing = std::ranges::count(kFinal, result) == 0;
+            return "the certificates in the file named by SSL_CERT_FILE cannot be read";
+        if (result != CURLE_PEER_FAILED_VERIFICATION) return text;
+        return text + (certificates() ? "; set SSL_CERT_FILE to a file of certificates to trust"
+                                      : "; no file of certificates was found: install "
+                                        "ca-certificates, or set SSL_CERT_FILE to such a file");
     }
 };
 
-HttpClient::HttpClient(long stall, const std::atomic<bool>& stop)
-    : curl_([] {
-          static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-          return ready == CURLE_OK ? curl_easy_init() : nullptr;
-      }()),
-      stop_(stop) {
-    if (!curl_) fail("libcurl cannot be started");
-    set(CURLOPT_USERAGENT, "convoy");
-    set(CURLOPT_HTTP_VERSION, long(CURL_HTTP_VERSION_1_1));
-    set(CURLOPT_MAXREDIRS, 5L);
-    set(CURLOPT_CONNECTTIMEOUT, stall);
-    set(CURLOPT_LOW_SPEED_TIME, stall);
-    set(CURLOPT_LOW_SPEED_LIMIT, 1000L);  // bytes per second
-    set(CURLOPT_NOSIGNAL, 1L);            // signals are the program's
-    set(CURLOPT_NOPROGRESS, 0L);
-    set(CURLOPT_BUFFERSIZE, 256L << 10);
-    set(CURLOPT_PROTOCOLS, long(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+}  // namespace
+
+Answer http_get(const Location& location, ObjectInfo& object, int file, uint64_t begin, long stall,
+                const std::atomic<bool>& stop) {
+    ENSURE(file < 0 || begin < object.size, begin, " of ", object.size);
+    static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+    thread_local const std::unique_ptr<CURL, void (*)(CURL*)> curl(
+        [] {
+            CURL* const made = ready == CURLE_OK ? curl_easy_init() : nullptr;
+            if (made) curl_easy_setopt(made, CURLOPT_BUFFERSIZE, 256L << 10);
+            return made;
+        }(),
+        curl_easy_cleanup);
+    if (!curl) fail("libcurl cannot be started");
+    const auto set = [&](CURLoption option, auto value) {
+        const CURLcode result = curl_easy_setopt(curl.get(), option, value);
+        ENSURE(result == CURLE_OK, "libcurl's option ", option, ": ", curl_easy_strerror(result));
+    };
+    Transfer transfer{curl.get(), location, object, file, begin, stop};
+    for (const CURLoption data : {CURLOPT_HEADERDATA, CURLOPT_WRITEDATA, CURLOPT_XFERINFODATA})
+        set(data, static_cast<void*>(&transfer));
     set(
         CURLOPT_HEADERFUNCTION, +[](char* data, size_t, size_t size, void* self) {
             return static_cast<Transfer*>(self)->header({data, size}) ? size : 0;
@@ -303,37 +311,26 @@ HttpClient::HttpClient(long stall, const std::atomic<bool>& stop)
         CURLOPT_XFERINFOFUNCTION, +[](void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
             return int(static_cast<Transfer*>(self)->stop);
         });
-    if (const char* file = certificates()) set(CURLOPT_CAINFO, file);
-}
-
-HttpClient::~HttpClient() { curl_easy_cleanup(curl_); }
-
-template <class Value>
-void HttpClient::set(int option, Value value) {
-    const CURLcode result = curl_easy_setopt(curl_, CURLoption(option), value);
-    ENSURE(result == CURLE_OK, "libcurl's option ", option, ": ", curl_easy_strerror(result));
-}
-
-Answer HttpClient::look(const Location& location, ObjectInfo& object) {
-    Transfer transfer{curl_, stop_, location, object};
-    return run(transfer, "0-0");
-}
-
-Answer HttpClient::fetch(const Location& location, ObjectInfo object, int file, uint64_t begin) {
-    ENSURE(begin < object.size, begin, " of ", object.size);
-    Transfer transfer{curl_, stop_, location, object, file, begin};
-    return run(transfer, cat(begin, "-", object.size - 1));
-}
-
-Answer HttpClient::run(Transfer& transfer, const std::string& range) {
-    const Location& location = transfer.location;
-    const bool is_signed = !location.signing.empty(), is_tls = location.url.starts_with("https:");
-    for (const CURLoption data : {CURLOPT_HEADERDATA, CURLOPT_WRITEDATA, CURLOPT_XFERINFODATA})
-        set(data, static_cast<void*>(&transfer));
+    set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_ERRORBUFFER, transfer.error);
+    set(CURLOPT_NOSIGNAL, 1L);  // signals are the program's
+    set(CURLOPT_CONNECTTIMEOUT, stall);
+    set(CURLOPT_LOW_SPEED_TIME, stall);
+    set(CURLOPT_LOW_SPEED_LIMIT, 1000L);  // bytes per second
+
+    const bool is_signed = !location.signing.empty(), is_tls = location.url.starts_with("https:");
     set(CURLOPT_URL, location.url.c_str());
-    set(CURLOPT_RANGE, range.c_str());
+    set(CURLOPT_RANGE, cat(begin, "-", file < 0 ? 0 : object.size - 1).c_str());
+    set(CURLOPT_USERAGENT, "convoy");
+    set(CURLOPT_HTTP_VERSION, long(CURL_HTTP_VERSION_1_1));
+    set(CURLOPT_PROTOCOLS, long(CURLPROTO_HTTP | CURLPROTO_HTTPS));
     set(CURLOPT_REDIR_PROTOCOLS, long(CURLPROTO_HTTPS | (is_tls ? 0 : CURLPROTO_HTTP)));
+    set(CURLOPT_FOLLOWLOCATION, long(!is_signed));
+    set(CURLOPT_MAXREDIRS, 5L);
+    if (const char* trusted = certificates()) set(CURLOPT_CAINFO, trusted);
+    set(CURLOPT_USERPWD, location.credentials.empty() ? nullptr : location.credentials.c_str());
+    set(CURLOPT_PATH_AS_IS, long(!is_signed));  // libcurl 8 refuses to sign such a path
+    set(CURLOPT_AWS_SIGV4, is_signed ? location.signing.c_str() : nullptr);
     const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(
         is_signed ? curl_slist_append(nullptr, cat("x-amz-content-sha256: ", kEmptyHash).c_str())
                   : nullptr,
@@ -341,12 +338,7 @@ Answer HttpClient::run(Transfer& transfer, const std::string& range) {
     if (!location.token.empty())
         curl_slist_append(headers.get(), cat("x-amz-security-token: ", location.token).c_str());
     set(CURLOPT_HTTPHEADER, headers.get());
-    set(CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
-    set(CURLOPT_AWS_SIGV4, is_signed ? location.signing.c_str() : nullptr);
-    set(CURLOPT_USERPWD, location.credentials.empty() ? nullptr : location.credentials.c_str());
-    set(CURLOPT_FOLLOWLOCATION, long(!is_signed));
-    set(CURLOPT_PATH_AS_IS, long(!is_signed));  // libcurl 8 refuses to sign such a path
-    transfer.judge(curl_easy_perform(curl_));
+    transfer.finish(curl_easy_perform(curl.get()));
     set(CURLOPT_ERRORBUFFER, nullptr);  // the buffer goes, the connection stays
     return std::move(transfer.answer);
 }

@@ -1,16 +1,14 @@
-// http.h — whole objects at http://, https:// and s3:// URLs, one request at a time, by libcurl.
+// http.h — requests for objects at http://, https:// and s3:// URLs, by libcurl.
 //
 // What an answer means:
 //   206 with the Content-Range that was asked for, or 200     the bytes
-//   408, 425, 429, 5xx, a timeout, a stall, an early end,     passing: worth another try
-//   no connection
-//   anything else                                             final
+//   408, 425, 429, 5xx, no connection, a stall, an early end  a fault that may pass: try again
+//   anything else                                             a fault that stays
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 
 namespace convoy {
@@ -19,7 +17,7 @@ namespace convoy {
 using Variable = std::function<std::string(const char*)>;
 std::string environment_variable(const char* name);
 
-// The place of an object, and the right to read it. Only `name` may be shown to people.
+// The address of an object, and the credentials to read it. Only `name` may be shown to people.
 struct Location {
     std::string name;         // without password and query: "https://…@host/path?…"
     std::string url;          // without user and password
@@ -28,9 +26,9 @@ struct Location {
     std::string token;        // of temporary keys for S3
 };
 
-// Understands a URL, for s3://bucket/key with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+// Parses a URL. For s3://bucket/key it uses AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 // AWS_SESSION_TOKEN, AWS_REGION (or AWS_DEFAULT_REGION) and AWS_ENDPOINT_URL_S3 (or
-// AWS_ENDPOINT_URL). Contacts no server. Throws Error for other texts.
+// AWS_ENDPOINT_URL). Contacts no server. Throws Error if the text is no such URL.
 Location locate(const std::string& url, const Variable& variable = environment_variable);
 
 struct ObjectInfo {
@@ -40,35 +38,19 @@ struct ObjectInfo {
 };
 
 struct Answer {
-    std::string fault;      // "": success
-    bool passing = false;   // the fault may go away
-    bool missing = false;   // there is no such object, or access is refused
-    double wait = 0;        // seconds that the server asks to be left alone
-    uint64_t received = 0;  // bytes written to the file
+    std::string fault = {};  // "": success
+    bool passing = false;    // the fault may pass
+    bool missing = false;    // there is no such object, or access is refused
+    double wait = 0;         // seconds until the server wants the next request (Retry-After)
+    uint64_t received = 0;   // bytes written to the file
 };
 
-// One connection, kept open between requests. Not for two threads at once.
-class HttpClient {
- public:
-    // stall: seconds without a connection, or with next to no data, after which a request ends.
-    // Every request ends within a second once `stop` is set.
-    HttpClient(long stall, const std::atomic<bool>& stop);
-    ~HttpClient();
-
-    // Blocking. They follow a few redirects, but not with a signed request, and not from https to
-    // http. look() finds out size and version; fetch() writes the object's bytes from `begin` on to
-    // the file (at the same offsets; from 0 on where the server does not serve ranges).
-    Answer look(const Location& location, ObjectInfo& object);
-    Answer fetch(const Location& location, ObjectInfo object, int file, uint64_t begin);
-
- private:
-    struct Transfer;
-    template <class Value>
-    void set(int option, Value value);
-    Answer run(Transfer& transfer, const std::string& range);
-
-    void* const curl_;
-    const std::atomic<bool>& stop_;
-};
+// Makes one request, blocking. With file = -1 it finds out the size and version of `object`.
+// Otherwise it writes the object's bytes from `begin` on to the file, at the same offsets; from 0
+// on if the server does not serve ranges. A request ends if it has no connection, or next to no
+// data, for `stall` seconds, and within a second after `stop` is set. Redirects are followed, but
+// not by a signed request, and not from https to http. Each thread keeps its connections open.
+Answer http_get(const Location& location, ObjectInfo& object, int file, uint64_t begin, long stall,
+                const std::atomic<bool>& stop);
 
 }  // namespace convoy

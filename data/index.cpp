@@ -1,4 +1,4 @@
-// index.cpp — scans shards side by side, and reads and writes the file of what they hold.
+// index.cpp — scans several shards at a time, and reads and writes the file of their indexes.
 #include "data/index.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ struct Writer {
 
 struct IndexReader : ByteReader {
     std::string text() { return ByteReader::text(number<uint32_t>()); }
-    // What a count promises must be there: `least` bytes each.
+    // Checks that n items of `least` bytes each can follow.
     uint64_t count(uint64_t n, size_t least) {
         if (n > rest.size() / least) fail("counts more than it holds");
         return n;
@@ -99,9 +99,9 @@ ShardIndex unpack_shard(IndexReader& in) {
     return shard;
 }
 
-// ---- where it lies ----
+// ---- where it is stored ----
 
-// The file in the cache that stands for the index of `folder`.
+// The index of `folder` in the cache.
 std::string cached_index(const std::string& folder, const IndexOptions& options) {
     const std::string cache = cache_folder(options.cache);
     if (cache.empty()) return "";
@@ -112,7 +112,7 @@ std::string cached_index(const std::string& folder, const IndexOptions& options)
 
 using Indexes = std::map<std::string, ShardIndex>;  // by the name of the shard
 
-// The index in the cache, and the one beside the shards.
+// The index in the cache, and the index next to the shards.
 std::vector<Indexes> load_indexes(const std::string& folder, const IndexOptions& options,
                                   Log& log) {
     std::vector<Indexes> all;
@@ -130,8 +130,8 @@ std::vector<Indexes> load_indexes(const std::string& folder, const IndexOptions&
     return all;
 }
 
-// In the folder of the shards if possible, else in the cache. Without either the next run makes it
-// again; the log says so.
+// Writes the folder of the shards if possible, else the cache. If both fail, the log says that the
+// next run scans again.
 void save_index(const std::string& folder, std::span<const NamedIndex> shards,
                 const IndexOptions& options, Log& log) {
     const std::vector<uint8_t> bytes = pack_index(shards);
@@ -144,7 +144,7 @@ void save_index(const std::string& folder, std::span<const NamedIndex> shards,
             if (!path.empty()) return replace_file(path, text);
         } catch (const Error&) {}
     log.notice("the index of '", public_name(folder), "' cannot be written there, nor to '", cached,
-               "': it is made again the next time; --cache names another folder");
+               "': the next run scans the shards again; name a folder by --cache");
 }
 
 // ---- the shards ----
@@ -161,7 +161,7 @@ StoragePtr labels_beside(const std::string& images, const Remote& remote) {
     const size_t at = name.find("images"), kind = name.find("idx3");
     if (at == std::string::npos)
         fail(images,
-             ": IDX images, whose labels are not found: 'images' in the name becomes 'labels'");
+             ": IDX images whose labels are not found: name the two files …images… and …labels…");
     std::string labels = name;
     if (kind != std::string::npos) labels.replace(kind, 4, "idx1");
     labels.replace(at, 6, "labels");
@@ -173,8 +173,8 @@ StoragePtr labels_beside(const std::string& images, const Remote& remote) {
     fail(public_name(images), ": its labels, '", labels, "', are not beside it");
 }
 
-// The storage behind a gzipped file is its content; of the rest, itself. The name of a remote file
-// must say that it is gzipped: to look inside means to fetch it.
+// The unpacked content of a gzipped file; other files themselves. The name of a remote file must
+// say that it is gzipped, because looking inside would fetch it.
 StoragePtr content_of(const StoragePtr& file) {
     const bool is_remote = is_url(file->name()),
                may_be = !is_remote || file->name().ends_with("gz");
@@ -184,7 +184,7 @@ StoragePtr content_of(const StoragePtr& file) {
     return in_memory(file->name(), inflate(*file, kMaxInflated));
 }
 
-// Of a shard, and of its labels where they are a file of their own.
+// The stamp of a shard, combined with that of its labels if they are in another file.
 uint64_t stamp_of(ShardFormat format, const std::string& path, const Storage& file,
                   const Remote& remote) {
     if (format != ShardFormat::idx) return file.stamp();
@@ -204,8 +204,8 @@ void index_shard(Shard& shard, const std::string& path, const StoragePtr& file,
     shard.index.bytes = file->size(), shard.index.stamp = stamp_of(format, path, *file, remote);
 }
 
-// A label may be corrected without a change of size, so the time of change decides too. An index on
-// a server has the times of another machine.
+// Whether an index fits its shard. A corrected label may leave the size unchanged, so the time of
+// change counts too. An index on a server has the times of another machine.
 bool describes(const ShardIndex& index, const std::string& path, const Storage& file,
                const Remote& remote, bool is_on_server) {
     if (index.bytes != file.size()) return false;

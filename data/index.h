@@ -1,4 +1,4 @@
-// index.h — where the samples of a shard lie: made by one scan, kept in a file beside the shards.
+// index.h — where in a shard its samples are: made by one scan, kept in a file next to the shards.
 //
 // The file "convoy.index" of a folder, little-endian:
 //
@@ -11,15 +11,14 @@
 //              8  u64    its stamp (storage.h)
 //           4x4  u32    format, H, W, C (records.h)
 //                 labels, their number (4); each: has a number (4), number (8), name
-//                 faults, their number (8), those that are kept (4); each: offset (8), text
-//                 members that are no samples, their kinds (4); each: how many (8), text
+//                 faults: their number (8), how many follow (4); each: offset (8), text
+//                 members that are no samples: kinds (4); each: how many (8), text
 //              8  u64    number n of samples, then columns of n:
 //            8 n  u64    offset        4 n  u32  length in bytes
 //            4 n  u32    checksum      4 n  u32  which of the labels
 //
 // The index is a cache: if it is damaged, or a shard has another size or stamp, the shard is
-// scanned again. An index that lies on a server came from another machine: there the size alone
-// counts.
+// scanned again. An index on a server was made on another machine, so only the size is compared.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@
 
 namespace convoy {
 
-constexpr size_t kMaxFaults = 1000;  // kept of a shard
+constexpr size_t kMaxFaults = 1000;  // kept per shard
 
 struct ShardFault {
     uint64_t offset = 0;
@@ -44,7 +43,7 @@ struct ShardIndex {
     uint64_t bytes = 0, stamp = 0;
     ShardFormat format = ShardFormat::unknown;
     RawShape shape;             // of raw pixels
-    std::vector<Label> labels;  // each that occurs, once
+    std::vector<Label> labels;  // all that occur, each once
 
     uint64_t fault_count = 0;
     std::vector<ShardFault> faults;  // the first ones
@@ -60,30 +59,31 @@ struct ShardIndex {
 // One file of many samples.
 struct Shard {
     std::string name;    // path, or URL as people may see it
-    StoragePtr storage;  // its bytes; of a gzipped one the content
+    StoragePtr storage;  // its bytes; unpacked if it is gzipped
     ShardIndex index;
 };
 
 struct IndexOptions {
-    std::string cache;  // folder for what cannot be written beside the shards; "": the user's
+    std::string cache;  // folder if the shards' own cannot be written; "": the user's
     int threads = 1;    // shards scanned at a time
     Remote remote;      // for URLs
 };
 
-// Opens the shards of these names and indexes them: from the index file of their folder where it
-// matches, else by reading them whole, `threads` at a time, and writing it. A line says what is
-// scanned and how far it is. Throws Error: a shard that cannot be opened or is of no known format.
+// Opens the shards of these names. Their indexes come from the index file if it matches. The other
+// shards are read whole, `threads` at a time, and the index file is written. The log shows what is
+// scanned, and the progress. Throws Error: a shard cannot be opened, or has no known format.
 std::vector<Shard> open_shards(const std::vector<std::string>& names, const IndexOptions& options,
                                Log& log);
 
-// Whether a file is a shard, by its first bytes. Throws Error where it cannot be read.
+// Whether a file is a shard, by its first bytes. Throws Error if it cannot be read.
 bool is_shard(const std::string& name);
 
-// The index of one shard, by reading it whole.
+// Makes the index of one shard by reading it whole.
 ShardIndex scan_shard(const StoragePtr& storage, ShardFormat format,
                       std::span<const uint8_t> idx_labels = {});
 
-// The file's content, and back. unpack_index throws Error for bytes that are no valid index.
+// Converts indexes to the content of the file, and back. unpack_index throws Error if the bytes are
+// no valid index.
 using NamedIndex = std::pair<std::string, const ShardIndex*>;
 std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards);
 std::map<std::string, ShardIndex> unpack_index(std::span<const uint8_t> bytes);

@@ -1,9 +1,9 @@
 // jpeg.cpp — libjpeg-turbo with our error manager.
 //
-// The library reports damage as a warning and fills what is missing with grey. Here a warning that
-// means wrong pixels is an error. Others (stray bytes between segments, an odd version number) are
-// ignored. libjpeg's way out of an error is longjmp, which runs no destructors: between setjmp and
-// the calls that may jump there are only plain values.
+// The library reports damage as a warning and fills missing pixels with grey. Here a warning that
+// means wrong pixels is an error. Other warnings (stray bytes between segments, an odd version
+// number) are ignored. libjpeg leaves an error by longjmp, which runs no destructors, so there are
+// only plain values between setjmp and the calls that may jump.
 #include "data/jpeg.h"
 
 #include <jerror.h>
@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kMaxScans = 500;  // a progressive file of tiny scans could take hours
 
-// Colour is stored at half the resolution and interpolated between neighbours. At the edge of a
-// part the library has no neighbour, so a little more than the part is decoded.
+// Colour is stored at half the resolution and interpolated between neighbours. The edge of a crop
+// needs its neighbours too, so this many more rows and columns are decoded.
 constexpr int kMargin = 2;
 
 // Inks as Adobe stores them, inverted: 255 is no ink. rgb = k − k·ink/255, rounded as Pillow does.
@@ -32,9 +32,9 @@ void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
         }
 }
 
-// Whether an end-of-image marker follows the last scan. Walks from marker to marker as the library
-// does: a segment is skipped by its length, and data behind the end of the image, such as the film
-// of a motion photo, is not looked at.
+// Whether an end-of-image marker follows the last scan. Goes from marker to marker as the library
+// does: a segment is skipped by its length, and data after the end of the image, such as the film
+// of a motion photo, is ignored.
 bool has_end(std::span<const uint8_t> bytes) {
     for (size_t at = 2; at + 1 < bytes.size();) {
         const uint8_t marker = bytes[at + 1];
@@ -102,7 +102,7 @@ JpegReader::JpegReader() {
 void JpegReader::open(std::span<const uint8_t> bytes, const std::string& name) {
     name_ = name;
     if (setjmp(escape_)) fail(name_, ": ", reason_);
-    jpeg_abort_decompress(&info_);  // what an earlier error left behind
+    jpeg_abort_decompress(&info_);  // clears the state after an earlier error
     if (!has_end(bytes)) give_up("truncated: the end of the image is missing");
     jpeg_mem_src(&info_, bytes.data(), bytes.size());
     jpeg_read_header(&info_, TRUE);

@@ -1,4 +1,4 @@
-// jpeg.h — JPEG decoding by libjpeg-turbo: the fast path, strict about missing data.
+// jpeg.h — decodes JPEGs by libjpeg-turbo, and is strict about missing data.
 #pragma once
 
 #include <csetjmp>
@@ -20,13 +20,13 @@ class JpegReader {
     void open(std::span<const uint8_t> bytes, const std::string& name);
     int H() const { return int(info_.image_height); }
     int W() const { return int(info_.image_width); }
-    // The whole image is held in memory as it is read: 2 bytes a sample.
+    // Whether libjpeg holds the whole image in memory: 2 bytes per sample.
     bool is_held_whole() { return jpeg_has_multiple_scans(&info_); }
-    // The opened image's `crop` as RGB or grey (image.C): the same pixels as in the whole image.
-    // CMYK is turned into RGB as Pillow does it. reduction: as of Decoder::read. Throws Error. Call
-    // open() before the next read().
+    // Decodes `crop` of the opened image as RGB or grey (image.C): the same pixels as in the whole
+    // image. CMYK becomes RGB as in Pillow. reduction: see Decoder::read. Throws Error. Call open()
+    // before the next read().
     void read(Crop crop, Image& image, int reduction);
-    // Decodes as many rows and columns as read() returns, and drops them: libjpeg's own work.
+    // Decodes the rows and columns that read() would return and drops them, to time libjpeg alone.
     void skim(Crop crop);
 
  private:

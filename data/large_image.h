@@ -1,17 +1,22 @@
-// large_image.h — images that take much memory: how many a process reads and decodes at once.
+// large_image.h — one image at a time: what is a fault of the image, and how much memory all the
+// images take that a process decodes at once.
 #pragma once
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 
+#include "data/source.h"
+#include "data/storage.h"
+
 namespace convoy {
 
-// While one lives, its thread reads and decodes one image. Those that need more than kLeast bytes
-// share a budget, so that a few huge ones do not take all memory on many threads at once.
+// While a LargeImage lives, its thread reads and decodes one image. Images that need more than
+// kLeast bytes share a budget, so that a few huge ones on many threads do not take all memory.
 class LargeImage {
  public:
     static constexpr uint64_t kLeast = 64 << 20;
@@ -28,15 +33,11 @@ class LargeImage {
     }
     LargeImage(const LargeImage&) = delete;
 
-    // What is wrong with an image for which memory is not enough.
-    static std::string fault(const std::string& name) {
-        return name + ": takes more memory than there is";
-    }
-    // The image was large: its memory is to be given back before this ends.
+    // The image was large: free its memory before this ends.
     bool is_large() const { return bytes_ > 0; }
 
-    // Blocks until this thread's image may take so many bytes; one that needs more than there are
-    // waits until it is alone. Only the first call for an image counts.
+    // Blocks until this thread's image may take so many bytes. An image that needs more than the
+    // budget waits until it is alone. Only the first call for an image counts.
     static void expect(uint64_t bytes) {
         if (!current_ || current_->is_large() || bytes <= kLeast) return;
         const uint64_t all = std::max(8 * kLeast, kLeast * std::thread::hardware_concurrency());
@@ -45,7 +46,7 @@ class LargeImage {
         changed_.wait(lock, [&] { return taken_ + bytes <= all; });
         taken_ += current_->bytes_ = bytes;
     }
-    // The same for encoded bytes. Pixels will follow, of which nothing is known yet.
+    // The same for encoded bytes. How many pixels will follow is not known yet.
     static void expect_encoded(uint64_t bytes) { expect(bytes > kLeast ? UINT64_MAX : 0); }
 
  private:
@@ -55,5 +56,19 @@ class LargeImage {
     inline static std::condition_variable changed_;
     inline static uint64_t taken_ = 0;
 };
+
+// Runs `work`, which reads and decodes sample i. Returns why the image is bad, or "". Other
+// exceptions pass, such as Unreachable.
+template <class Work>
+std::string image_fault(const Source& source, size_t i, const Work& work) try {
+    work();
+    return "";
+} catch (const Unreachable&) {
+    throw;
+} catch (const Error& error) {
+    return error.what();
+} catch (const std::bad_alloc&) {
+    return source.name(i) + ": takes more memory than there is";
+}
 
 }  // namespace convoy

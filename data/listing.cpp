@@ -21,7 +21,7 @@ bool all_numbers(const Names& names) {
     });
 }
 
-// The names of numbers 0 to `last`; two classes of one name are told apart by their number.
+// The names of numbers 0 to `last`. If two classes have the same name, the number is added.
 Names names_of_numbers(int64_t last, const std::map<int64_t, std::string>& own, const Names& given,
                        const Names& base, const std::string& where) {
     const Names& known = !given.empty() ? given : all_numbers(base) ? Names() : base;
@@ -64,7 +64,7 @@ ClassNames by_number(const std::set<Label>& labels, const Names& given, const Na
     if (own.empty() && given.empty() && base.empty() && last >= 1 << 16 &&
         last / 64 > int64_t(labels.size()))
         fail(where, ": a label of ", last, ", but only ", labels.size(),
-             " different ones: they cannot be numbers of classes, which count from 0");
+             " different ones; numbers of classes count from 0");
     // ImageNet's TFRecords count 1 to 1000 and leave 0 to a background that no image shows.
     if (first == 1 && offset == 0 && base.empty() &&
         (given.empty() || int64_t(given.size()) == last))
@@ -132,14 +132,14 @@ Names class_names_in(const std::string& folder, const Remote& remote) {
 
 namespace {
 
-// A class stays although it has no image here: other ranks may hold some.
+// With options.part, a class stays although it has no image here: other ranks may have some.
 Listing list_folders(const std::string& folder, const DataOptions& options, Log& log) {
     Names known;
     for (const std::string& name : folders_in(folder))
         if (options.part || has_images(within(folder, name), options.stop))
             known.push_back(name);
         else
-            log.notice("left out: folder '", within(folder, name), "': there is no image in it");
+            log.notice("left out: folder '", within(folder, name), "': it has no images");
     LeftOut loose;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
         if (has_image_name(entry.path()) && !entry.is_directory())
@@ -163,7 +163,7 @@ std::map<Label, int32_t> class_numbers(const ClassNames& names, const Names& cla
     return numbers;
 }
 
-// Samples without a label are left out, as damaged ones are.
+// Leaves out samples without a label, like damaged ones.
 void leave_out_unlabelled(ShardIndex& index) {
     const auto none = std::ranges::find(index.labels, Label{});
     const auto number = uint32_t(none - index.labels.begin());
@@ -241,7 +241,7 @@ FileList read_list(const std::string& path, bool needs_labels) {
         const uintmax_t size = fs::file_size(file, missing);
         list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
     }
-    if (list.files.empty()) fail("data '", path, "' is empty; it takes path, tab, label");
+    if (list.files.empty()) fail("data '", path, "' is empty: it needs lines of path, tab, label");
     return list;
 }
 

@@ -1,5 +1,5 @@
-// listing.h — the classes of a set before any of them is chosen: names of folders, or labels of
-// records, which are numbers or names.
+// listing.h — finds the classes of a set, before some of them are chosen: names of folders, or
+// labels of records, which are numbers or names.
 #pragma once
 
 #include <functional>
@@ -20,22 +20,18 @@ struct ClassNames {
     std::map<Label, std::string> name_of;  // of each label
 };
 
-// labels: all that occur. Numbers count from label_offset on. Names of numbers come
-// from the labels themselves, else from `given` (a file of class names), else from `base` (the
-// classes of the training set, unless those are numbers too), else they are the numbers. Labels
-// without a number are sorted by name, or in the order of `given`. `where` is for messages. Throws
-// Error: a number that cannot be a class, labels with and without numbers, a name that `given` does
-// not have.
+// labels: all that occur. Numbers count from label_offset on. The name of a number comes from the
+// labels themselves, else from `given` (a file of class names), else from `base` (the classes of
+// the training set, unless they are numbers too), else it is the number. Labels without a number
+// are sorted by name, or in the order of `given`. `where` is for messages. Throws Error: a number
+// that cannot be a class, labels with and without numbers, a name that `given` does not have.
 ClassNames name_classes(const std::set<Label>& labels, const std::vector<std::string>& given,
                         const std::vector<std::string>& base, int64_t label_offset,
                         const std::string& where);
 
-// The names of a folder's (or URL's) classes: "classes" of dataset.json, or the lines of
-// classes.txt, batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100). Empty: there are
-// none.
+// The names of classes that a folder or URL gives: "classes" of dataset.json, or the lines of
+// classes.txt, batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100). May be empty.
 std::vector<std::string> class_names_in(const std::string& folder, const Remote& remote);
-
-using SourcePtr = std::shared_ptr<const Source>;
 
 struct Listing {
     std::string where;  // for people
@@ -44,16 +40,16 @@ struct Listing {
     std::function<SourcePtr(const Names& classes)> open;
 };
 
-// What lies at `place`, read or scanned, but not yet opened; without classes where nothing does.
-// base: the classes of the training set, for a validation set. Throws Error.
+// Reads or scans the set at `place`, but does not open it. `known` is empty if there is nothing.
+// base: the classes of the training set, if this is a validation set. Throws Error.
 Listing list_place(const Place& place, const Names& base, const DataOptions& options,
                    const Remote& remote, Log& log);
 
-// Lines of path, tab, label; the label may be missing where none is needed.
+// Lines of path, tab, label.
 struct FileList {
-    std::string folder;  // where paths begin: that of the list
+    std::string folder;  // that of the list: paths are relative to it
     std::vector<ImageFile> files = {};
-    // Each that occurs, once; the label of a file is its place here.
+    // All labels that occur, each once. ImageFile::label is an index into them.
     std::vector<Label> labels = {};
 };
 FileList read_list(const std::string& path, bool needs_labels = true);

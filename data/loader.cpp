@@ -13,10 +13,6 @@
 
 namespace convoy {
 
-// How many samples ahead of those being decoded the source is told of, at least: enough for storage
-// far away to have many requests on the way.
-constexpr int64_t kExpected = 256;
-
 struct Loader::Buffers {
     std::vector<uint8_t> bytes = {};
     Decoder decoder;
@@ -38,7 +34,6 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
     samples_ =
         parts.empty() ? int64_t(source_->size()) : std::accumulate(own, parts.end(), first_sample_);
     const size_t most = size_t(max_share(options_));
-    ahead_ = 1 + kExpected / std::max<int64_t>(int64_t(most), 1);
     for (size_t i = 0; i < slots.size(); ++i) {
         Batch& batch = slots_[i].batch;
         batch.x = slots[i];
@@ -64,8 +59,8 @@ Loader::~Loader() {
     for (std::thread& thread : threads_) thread.join();
 }
 
-// A short last slice can give a rank one more than a full one does (rounded boundaries), so every
-// possible size is tried.
+// Boundaries are rounded, so a short last slice can give a rank one more sample than a full slice
+// does. Every possible size is tried.
 int64_t Loader::max_share(const LoaderOptions& options) {
     if (!options.parts.empty()) return most_dealt(options.batch, options.parts, options.rank);
     int64_t most = 0;
@@ -82,7 +77,7 @@ int64_t Loader::steps(int64_t consumed) const {
 void Loader::start(uint32_t epoch, int64_t consumed) {
     ENSURE(consumed >= 0, consumed, " samples consumed");
     std::unique_lock lock(mutex_);
-    running_ = false;  // no new rows; those in progress write to slots that will be reused
+    running_ = false;  // no new rows; rows in progress still write to the slots
     ready_.wait(lock, [&] { return busy_ == 0; });
     for (Slot& slot : slots_) slot.state = State::free;
     failure_ = nullptr;
@@ -90,7 +85,7 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
     source_->begin_epoch();
     lock.lock();
     epoch_ = epoch, consumed_ = consumed;
-    opened_ = taken_ = expected_ = 0;
+    opened_ = taken_ = 0;
     if (options_.training)
         order_.emplace(source_->shard_sizes(), options_.window, how_.seed, epoch);
     if (options_.pixels && steps(consumed) > 0)
@@ -158,16 +153,10 @@ void Loader::decode_rows(Track* track) {
             const Span span(track, kTraceDecode, int64_t(slot->batch.samples[row]));
             if (!buffers)
                 buffers.reset(new Buffers{.decoder = Decoder(how_.size.C, options_.max_pixels)});
-            make_row(*buffers, *slot, row);
-        } catch (const Unreachable&) {
-            error = std::current_exception();
-        } catch (const Error& bad_image) {
-            reason = bad_image.what();
+            reason = image_fault(*source_, slot->batch.samples[row] - uint64_t(first_sample_),
+                                 [&] { make_row(*buffers, *slot, row); });
         } catch (const NoSample&) {
             missing = true;
-        } catch (const std::bad_alloc&) {
-            reason = LargeImage::fault(
-                source_->name(slot->batch.samples[row] - uint64_t(first_sample_)));
         } catch (...) {
             error = std::current_exception();
         }
@@ -177,7 +166,7 @@ void Loader::decode_rows(Track* track) {
         lock.lock();
         slot->good[row] = reason.empty() && !missing;
         slot->missing += missing;
-        // The partner of row 0 is another rank's to report.
+        // Another rank reports the partner of row 0.
         if (!reason.empty() && int(row) < slot->batch.wanted &&
             bad_samples_.insert(slot->batch.samples[row]).second)
             bad_reasons_.push_back(reason);
@@ -195,8 +184,8 @@ void Loader::decode_rows(Track* track) {
     }
 }
 
-// The slot whose next row is to be decoded; nullptr when there is nothing to do. Opens the next
-// step when all rows of the last one are taken and its slot is free.
+// The slot whose next row is to be decoded; nullptr if there is nothing to do. Opens the next step
+// if all rows of the last one are taken and its slot is free.
 Loader::Slot* Loader::claim() {
     if (!running_ || failure_) return nullptr;
     for (;;) {
@@ -234,34 +223,25 @@ uint64_t Loader::place_of(const Slice& step) const {
     return uint64_t(step.own.begin - (options_.parts.empty() ? step.first : 0));
 }
 
-// Where each rank holds a part of its own, images are mixed among those.
+// If each rank has other samples, images are mixed within a rank.
 int64_t Loader::rows(const Slice& step) const {
     const int64_t own = step.own.size();
     return own + (how_.changes.mix() && options_.parts.empty() && own > 0 && own < step.size);
 }
 
-// Behind this rank's own comes the partner of the first: the one before it, or the last of all.
+// After this rank's own samples comes the partner of the first: the sample before it, or the last
+// of the slice.
 uint64_t Loader::sample_of(const Slice& step, int64_t row) const {
     const int64_t before = (step.first + step.size - 1) % step.size - step.first;
     const int64_t at = step.own.begin + (row < step.own.size() ? row : before);
     return order_ ? (*order_)(uint64_t(at)) : uint64_t(at);
 }
 
-void Loader::expect_steps() {
-    for (const int64_t end = std::min(steps(consumed_), opened_ + ahead_); expected_ < end;
-         ++expected_) {
-        const Slice step = slice(expected_);
-        for (int64_t i = 0; i < rows(step) && options_.pixels; ++i)
-            source_->expect(sample_of(step, i));
-    }
-}
-
-// Prepares `slot` for the next step: which samples, where they are in the slice.
+// Prepares `slot` for the next step: its samples, and their positions in the slice.
 void Loader::open_step(Slot& slot) {
     Slice step = slice(opened_++);
     if (const int64_t done = opened_ - int64_t(slots_.size()); done > 0)  // their slots are free
         source_->pass(place_of(slice(done)));
-    expect_steps();
     const size_t n = size_t(step.own.size()), rows = size_t(this->rows(step));
     slot.state = State::filling;
     slot.claimed = slot.done = slot.missing = 0;
@@ -298,7 +278,8 @@ void Loader::make_row(Buffers& buffers, Slot& slot, size_t row) {
     input_row(image, how_, epoch_, sample, buffers.row, out);
 }
 
-// Mixes each row with the one before it, from the last row on: so that one is still as it was.
+// Mixes each row with the one before it. Begins with the last row, so that the row before is not
+// mixed yet.
 void Loader::mix(Slot& slot) {
     Batch& batch = slot.batch;
     const auto [H, W, C] = how_.size;
@@ -321,7 +302,7 @@ void Loader::mix(Slot& slot) {
     }
 }
 
-// Moves the good rows together, so that the first batch.n are images.
+// Moves the good rows to the front: the first batch.n rows.
 void Loader::finish(Slot& slot) {
     Batch& batch = slot.batch;
     slot.good.resize(size_t(batch.wanted));

@@ -90,9 +90,9 @@ uint64_t parse_shuffle(const std::string& text) {
     return window;
 }
 
-// The boundary before rank r is count · (weights before r) / (all weights), rounded. A boundary
-// belongs to both of its neighbours, so nothing is lost or taken twice. No product is followed by a
-// sum, which one compiler contracts and another does not: every machine finds the same ones.
+// The boundary before rank r is count · (weights before r) / (all weights), rounded. Both
+// neighbours use the same boundary, so no sample is lost or taken twice. No sum follows a product,
+// which some compilers contract and others do not, so every machine computes the same boundaries.
 Range share_of(int64_t count, std::span<const double> shares, int rank) {
     ENSURE(rank >= 0 && size_t(rank) < shares.size(), "rank ", rank, " of ", shares.size());
     double before = 0, all = 0;
@@ -114,8 +114,8 @@ int64_t largest_share(int64_t count, std::span<const double> shares) {
     return most;
 }
 
-// Rank 0 gets its proportion of `position`, rounded down; the ranks after it share the rest in the
-// same way. position → position·p rounded down grows by 0 or 1 at each step, and so does the rest.
+// Rank 0 gets its proportion of `position`, rounded down. The ranks after it share the rest in the
+// same way. As position grows by 1, the rounded proportion grows by 0 or 1, and so does the rest.
 int64_t dealt(int64_t position, std::span<const int64_t> parts, int rank) {
     int64_t left = position, all = std::accumulate(parts.begin(), parts.end(), int64_t(0));
     ENSURE(position <= all, position, " of ", all);
@@ -146,7 +146,7 @@ std::vector<double> parse_shares(const std::string& text, int world) {
         const double weight = to_number<double>(part).value_or(NAN);
         if (!std::isfinite(weight))
             fail("shares '", text, "': '", part,
-                 "' is not a number; give one weight a rank, such as 5:3:2:0");
+                 "' is not a number; give one weight per rank, such as 5:3:2:0");
         if (weight < 0) fail("shares '", text, "': ", weight, " is negative");
         shares.push_back(weight);
     }
@@ -154,7 +154,7 @@ std::vector<double> parse_shares(const std::string& text, int world) {
         fail("shares '", text, "' are ", shares.size(), " weights for a world of ", world,
              " ranks");
     if (!(std::accumulate(shares.begin(), shares.end(), 0.0) > 0))
-        fail("shares '", text, "' are all 0: nobody would train");
+        fail("shares '", text, "' are all 0: give one rank a larger weight");
     return shares;
 }
 

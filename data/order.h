@@ -1,15 +1,15 @@
-// order.h — which sample is trained when, and by whom.
+// order.h — which sample is trained in which step, and by which rank.
 //
-// Step k of epoch e is the k-th slice of one permutation of the whole data set, made from
-// (seed, e). Each rank takes its share of that slice. So every rank has the same number of steps
-// by construction, a share may be short or empty, and the position in the data is two integers:
-// (epoch, samples consumed).
+// Step k of epoch e trains on the k-th slice of one permutation of the whole data set, made from
+// (seed, e). Each rank takes its share of the slice, which may be short or empty. So all ranks have
+// the same number of steps, and two integers are the position in the data: (epoch, samples
+// consumed).
 //
 // The permutation is a function, not a table: a generalised Feistel network with cycle-walking
 // (Black, Rogaway: "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). A number below n ≤ a·b is
-// a pair (row, column) of an a×b grid; each round adds a draw of Philox to the one, keyed by the
-// other, so it can be undone and is a permutation of the grid. Where that leads to one of the few
-// places ≥ n, it is applied again.
+// a pair (row, column) of an a×b grid. Each round adds a draw of Philox, keyed by one of the two,
+// to the other. A round can be undone, so it is a permutation of the grid. If the result is one of
+// the few numbers ≥ n, the permutation is applied again.
 #pragma once
 
 #include <cstdint>
@@ -45,9 +45,9 @@ struct Visit {
 // The order of an epoch: position → sample, both in [0, sum of `shards`).
 class Order {
  public:
-    // shards: samples in each shard; they are numbered one shard after the other. window: 0 makes
-    // one permutation of all; else shards are permuted, then each block of `window` consecutive
-    // samples, so that a reader moves through a shard once and `window` samples are its reach.
+    // shards: samples in each shard; they are numbered one shard after the other. window 0 permutes
+    // all samples. Another window permutes the shards, and then each block of `window` consecutive
+    // samples, so that each shard is read once, within `window` samples.
     Order(std::span<const uint64_t> shards, uint64_t window, uint64_t seed, uint32_t epoch);
     uint64_t operator()(uint64_t position) const;
     std::vector<Visit> visits() const;  // all shards with samples, in the order of reading
@@ -64,29 +64,29 @@ class Order {
     std::vector<Place> places_;  // in the epoch's order of shards; without a window as they are
 };
 
-// Of what comes through a pipe, unless --shuffle says otherwise.
+// The window for samples from a pipe, unless --shuffle says otherwise.
 constexpr uint64_t kPipeWindow = 2048;
 
 // Parses --shuffle: "full" is 0, "window=N" is N. Throws Error.
 uint64_t parse_shuffle(const std::string& text);
 
-// Rank's part of a slice of `count` samples: contiguous, in rank order, sizes proportional to
-// `shares` (one weight a rank, not all 0; equal weights for equal parts), together exactly [0,
-// count).
+// The part of `rank` in a slice of `count` samples. The parts are contiguous, in the order of
+// ranks, and together exactly [0, count). Their sizes are proportional to `shares`: one weight per
+// rank, not all 0.
 Range share_of(int64_t count, std::span<const double> shares, int rank);
 
-// The largest of these parts: memory for that many samples is enough on any rank.
+// The size of the largest part.
 int64_t largest_share(int64_t count, std::span<const double> shares);
 
-// Where rank r alone holds parts[r] samples of an epoch (--shards mine): how many of the epoch's
-// first `position` are rank's, in proportion, so that all ranks come to their end together. Of all
-// ranks together these are `position`; it never falls as position grows, whatever the steps.
+// For --shards mine, where rank r alone holds parts[r] samples of an epoch: how many of the epoch's
+// first `position` samples belong to `rank`. Ranks advance in proportion to their parts, so all of
+// them end together. The sum over all ranks is `position`, and no rank goes back as it grows.
 int64_t dealt(int64_t position, std::span<const int64_t> parts, int rank);
-// No `count` samples in a row have more for rank.
+// The most samples of `rank` among any `count` consecutive ones.
 int64_t most_dealt(int64_t count, std::span<const int64_t> parts, int rank);
 
-// Parses "5:3:2:0" into weights; "" gives world equal ones. Throws Error: not numbers, negative,
-// all zero, not as many as ranks.
+// Parses "5:3:2:0" into weights; "" gives `world` equal ones. Throws Error: not numbers, negative,
+// all zero, not one per rank.
 std::vector<double> parse_shares(const std::string& text, int world);
 
 }  // namespace convoy

@@ -29,9 +29,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-constexpr const char* kPlanName = "pack.plan";  // of what is not complete yet
+constexpr const char* kPlanName = "pack.plan";  // the plan of an unfinished set
 
-// Images too large for --max-side become smaller; the others stay as they are. For one thread.
+// Shrinks images that are larger than --max-side. For one thread.
 class Shrinker {
  public:
     explicit Shrinker(const PackOptions& options)
@@ -53,7 +53,7 @@ class Shrinker {
     Resizer resizer_;
 };
 
-// One part of the set: its images in the order in which they are written, and where shards begin.
+// The training or the validation set: its images in the order of writing, and where shards begin.
 struct Part {
     std::string name;  // "train"
     std::shared_ptr<const Source> source;
@@ -106,23 +106,17 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
         const int32_t label = part.source->label(sample);
         LargeImage large;
         if (!shrinker) shrinker.emplace(options);
-        try {
+        const std::string fault = image_fault(*part.source, sample, [&] {
             part.source->read(sample, bytes);
             shrinker->run(bytes, part.source->name(sample));
-        } catch (const Unreachable&) {  // no image is to blame
-            throw;
-        } catch (const Error& error) {
+        });
+        if (!fault.empty()) {
             std::lock_guard lock(losses.mutex);
-            losses.reasons.insert(error.what());
-            bytes.clear();
-        } catch (const std::bad_alloc&) {
-            std::lock_guard lock(losses.mutex);
-            losses.reasons.insert(LargeImage::fault(part.source->name(sample)));
-            bytes.clear();
-        }
-        if (!bytes.empty())
+            losses.reasons.insert(fault);
+        } else {
             writer->add(fmt::format("{:09}", i), image_extension(bytes), bytes, label,
                         part.source->classes()[size_t(label)]);
+        }
         if (large.is_large()) shrinker.reset(), bytes = {};
         progress.add(1);
     }
@@ -130,7 +124,7 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
     fs::rename(temporary, task.path);
 }
 
-// All that decides the bytes.
+// A hash of everything that decides the bytes.
 std::string plan_of(const DataSet& set, const PackOptions& options) {
     const json plan = {set.train->classes(),
                        set.train->fingerprint(),
@@ -150,7 +144,7 @@ std::string text_of(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Makes the folder, or finds in it what an earlier run with the same plan has left.
+// Makes the folder, or checks that it has files of an earlier run with the same plan.
 void claim_folder(const std::string& out, const std::string& plan) {
     std::error_code error;
     fs::create_directories(out, error);
@@ -160,8 +154,7 @@ void claim_folder(const std::string& out, const std::string& plan) {
                          (done.is_object() && done.value("plan", json()) == json(plan));
     if (!fs::is_empty(out) && !is_same)
         fail("'", out,
-             "' holds something else, or a set packed with other options or from other "
-             "images: name an empty folder");
+             "' holds other files, or a set of other images or options: name an empty folder");
     replace_file(out + "/" + kPlanName, plan);
 }
 

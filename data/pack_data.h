@@ -1,5 +1,4 @@
-// pack_data.h — `trainer pack`: any data set as shards, with an index and a description beside
-// them.
+// pack_data.h — `trainer pack`: writes any data set as shards, with an index and a description.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +11,10 @@
 namespace convoy {
 
 struct PackOptions {
-    std::string out;  // folder; made where it is missing
+    std::string out;  // folder; made if it is missing
     ShardFormat format = ShardFormat::tar;
     uint64_t shard_bytes = 0;         // a shard ends with the image that reaches this
-    int max_side = 0;                 // images with a longer side become JPEGs of this; 0: none do
+    int max_side = 0;                 // images with a longer side become JPEGs of this; 0: never
     int64_t max_pixels = kMaxPixels;  // an image of more cannot be read
     bool keep_order = false;          // else permuted by `seed`
     uint64_t seed = 0;
@@ -31,9 +30,10 @@ struct PackOptions {
 //              …]},
 //    "val": {…}}
 //
-// The bytes depend on `set` and the options but not on threads. Shards that an earlier run with the
-// same set and options has finished are kept. Images that cannot be read are left out and named.
-// Throws Error: the folder holds something else, the disk is full, too many images are left out.
+// The bytes depend on `set` and the options, but not on threads. Shards that an earlier run with
+// the same set and options has finished are kept. Images that cannot be read are left out and
+// named. Throws Error: the folder holds other files, the disk is full, too many images are left
+// out.
 void pack_data(const DataSet& set, const PackOptions& options, Log& log);
 
 }  // namespace convoy

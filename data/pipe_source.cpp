@@ -18,8 +18,8 @@
 namespace convoy {
 namespace {
 
-constexpr int kPollMs = 100;         // how soon the reader sees that it shall stop
-constexpr int64_t kFaultsTold = 10;  // records that are left out, by name
+constexpr int kPollMs = 100;         // how often the reader checks whether to stop
+constexpr int64_t kFaultsTold = 10;  // records left out that the log names
 
 bool is_fifo(const std::string& path) {
     struct stat status;
@@ -43,7 +43,7 @@ class PipeSource::Stream final : public ByteStream {
         else
             while ((file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0) {
                 if (errno != ENOENT) fail(path, ": cannot be opened: ", std::strerror(errno));
-                ::poll(nullptr, 0, kPollMs);  // whoever feeds it makes it before its epoch
+                ::poll(nullptr, 0, kPollMs);  // its writer may make it later
                 idle("is not there yet");
             }
         if (file_ < 0) fail("standard input cannot be read: ", std::strerror(errno));
@@ -65,8 +65,8 @@ class PipeSource::Stream final : public ByteStream {
     }
 
  private:
-    // Into bytes_, behind head_; 0 at the end. A FIFO that nobody has opened for writing yet reads
-    // as one that has ended; poll() tells them apart.
+    // Reads into bytes_, after head_; returns 0 at the end. read() cannot tell a FIFO without a
+    // writer yet from one that has ended; poll() can.
     size_t receive() {
         for (;;) {
             pollfd waiting{file_, POLLIN, 0};
@@ -88,7 +88,7 @@ class PipeSource::Stream final : public ByteStream {
         if (seconds_since(begin_) < patience_ || source_.wanted_ <= source_.count_) return;
         source_.log_.notice("pipe ", name(), ": ", what, fmt::format(" for {:g} s; ", patience_),
                             source_.count_ - source_.first_, " of ", source_.options_.samples,
-                            " samples have come, and training waits for whoever feeds it");
+                            " samples have come; training waits for its writer");
         patience_ *= 2;
     }
 
@@ -124,7 +124,7 @@ uint64_t PipeSource::fingerprint() const {
     return hash_bytes(cat("pipe of ", options_.samples, ": ", join_text(classes_, "\n")));
 }
 
-// NAME_N: waits until the reader has drained the stream of the epoch before.
+// For NAME_N: waits until the reader has drained the stream of the epoch before.
 void PipeSource::begin_epoch() const {
     std::unique_lock lock(mutex_);
     if (epochs_ > 0 && is_continuous_) {
@@ -133,7 +133,7 @@ void PipeSource::begin_epoch() const {
         first_ = was_short ? count_ : next;
         if (was_short) ended_ = false;
     } else if (epochs_ > 0) {
-        wanted_ = UINT64_MAX;  // what nobody reads any more does not hold it up
+        wanted_ = UINT64_MAX;  // samples that nobody will read do not make the reader wait
         held_.clear(), held_bytes_ = 0;
         changed_.notify_all();
         changed_.wait(lock, [&] { return ended_ || failure_; });
@@ -264,7 +264,7 @@ void PipeSource::end_stream(const std::string& path) {
     changed_.notify_all();
 }
 
-// A name counts where it is known; else the number.
+// By the name if it is known, else by the number.
 int32_t PipeSource::class_of(const Label& label) const {
     const auto at = class_of_name_.find(label.name);
     if (at != class_of_name_.end()) return at->second;

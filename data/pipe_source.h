@@ -1,13 +1,13 @@
-// pipe_source.h — samples that come through a pipe, an epoch a stream of tar or TFRecord.
+// pipe_source.h — samples that come through a pipe, as streams of tar or TFRecord.
 //
 //   feeder ─► pipe ─► reader thread: scan_records ─► held samples ─► read(), by the order's window
 //
-// The name is a FIFO, opened again after each stream; or NAME of the FIFOs NAME_0, NAME_1, …, one
-// an epoch (as SageMaker's pipe mode gives them); or "-", standard input, which carries all epochs
-// one after the other. Nobody can count a stream before its end, so CONVOY_SAMPLES says what an
-// epoch has. A stream that has fewer makes the epoch's last steps short. The rest of a longer
-// stream is left out of NAME_N. In a FIFO it begins the next epoch, because the reader cannot tell
-// two writers apart if the second opens the FIFO before the first has closed it.
+// The name is a FIFO, which is opened again after each stream; or NAME of the FIFOs NAME_0, NAME_1,
+// … with one epoch each, as in SageMaker's pipe mode; or "-", standard input, which carries all
+// epochs one after the other. CONVOY_SAMPLES gives the number of samples per epoch, because a
+// stream cannot be counted before its end. A shorter stream makes the epoch's last steps short. The
+// rest of a longer stream NAME_N is left out. In a FIFO the rest begins the next epoch, because the
+// reader cannot tell two writers apart if the second opens the FIFO before the first has closed it.
 #pragma once
 
 #include <condition_variable>
@@ -27,20 +27,21 @@ class PipeSource final : public Source {
  public:
     struct Options {
         std::string name;
-        int64_t samples = 0;  // of an epoch
-        uint64_t window = 1;  // of the order: how far apart samples are asked for
+        int64_t samples = 0;  // per epoch
+        uint64_t window = 1;  // of the order: samples are read at most this far apart
         std::vector<std::string> classes = {};
         int64_t label_offset = 0;        // subtracted from numbers of classes
-        std::function<int()> stop = {};  // other than 0: a stream that is silent has ended
-        double silence = 10;  // seconds; then the log names the pipe, again after twice that
-        uint64_t most_bytes = 1ull << 30;  // of samples that wait, unless one is asked for
+        std::function<int()> stop = {};  // if it returns other than 0, a silent stream has ended
+        double silence =
+            10;  // seconds until the log names a silent pipe; then twice that, and so on
+        uint64_t most_bytes = 1ull << 30;  // of samples that wait, except the one being read
     };
-    // `log` must outlive the source: it hears of streams that are silent, short or long.
+    // The log gets a line for streams that are silent, short or long. It must outlive the source.
     PipeSource(Options options, Log& log);
     ~PipeSource() override;
 
     std::string name(size_t i) const override { return cat(options_.name, ", sample ", i); }
-    // Blocks until the sample has come. Throws NoSample where the stream ended before.
+    // Blocks until the sample has come. Throws NoSample if the stream ended before.
     void read(size_t i, std::vector<uint8_t>& bytes) const override;
     void begin_epoch() const override;
     bool is_stream() const override { return true; }
@@ -57,7 +58,7 @@ class PipeSource final : public Source {
     void take(const Record& record);
     void end_stream(const std::string& path);
     int32_t class_of(const Label& label) const;  // or -1
-    // Under the lock: whether the reader shall wait before it keeps sample `number`.
+    // Under the lock: whether the reader must wait before it keeps sample `number`.
     bool is_full(uint64_t number) const;
 
     const Options options_;
@@ -68,7 +69,7 @@ class PipeSource final : public Source {
     mutable std::condition_variable changed_;
     mutable std::map<uint64_t, Sample> held_;  // by number in the stream
     mutable uint64_t held_bytes_ = 0;
-    mutable uint64_t wanted_ = 0;  // number behind the last one that was asked for
+    mutable uint64_t wanted_ = 0;  // number after the last sample that was asked for
     mutable uint64_t first_ = 0;   // number of the epoch's sample 0 in the stream
     mutable int64_t epochs_ = 0;   // begun
     mutable bool ended_ = false;   // the stream of this epoch

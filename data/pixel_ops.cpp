@@ -1,6 +1,6 @@
-// pixel_ops.cpp — five kinds of loops do all operations: a table for each channel, a blend with
-// grey or with a blurred copy, a turn of the hue, and an affine map. Arithmetic and rounding are
-// Pillow's (its files Blend.c, Convert.c, Filter.c, Geometry.c and ImageOps.py).
+// pixel_ops.cpp — five kinds of loops do all operations: a table per channel, a blend with grey or
+// with a blurred copy, a turn of the hue, and an affine map. Arithmetic and rounding are Pillow's
+// (its files Blend.c, Convert.c, Filter.c, Geometry.c and ImageOps.py).
 #include "data/pixel_ops.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Table equalized(const Histogram& counts) {
     return table;
 }
 
-// The image's grey, a byte a pixel; where it is coloured it is put into `spare`.
+// The grey of the image, a byte per pixel. That of a coloured image is put into `spare`.
 const std::vector<uint8_t>& grey_of(const Image& image, Image& spare) {
     if (image.C == 1) return image.pixels;
     spare.pixels.resize(image.pixels.size() / 3);
@@ -86,8 +86,8 @@ void blend_images(const Image& from, float factor, Image& to) {
     blend_bytes(from.pixels.data(), to.pixels.size(), factor, to.pixels.data());
 }
 
-// The mean of 3x3 pixels, of which the middle one counts five times. `row` and C: bytes to the next
-// row and column.
+// The mean of 3x3 pixels; the middle one counts five times. row, C: bytes to the next row and
+// column.
 void blur_row(const uint8_t* __restrict in, ptrdiff_t row, ptrdiff_t C, ptrdiff_t n,
               uint8_t* __restrict out) {
     constexpr float kSide = 1 / 13.0f, kMiddle = 5 / 13.0f;
@@ -110,10 +110,11 @@ void blur(const Image& image, Image& blurred) {
                  &blurred.pixels[size_t(h * row + C)]);
 }
 
-// To 8-bit hue, saturation and value, and back with another hue. What the hue alone decides is in
-// tables, and there are no branches: neighbouring pixels take them differently.
+// Converts to 8-bit hue, saturation and value, and back with another hue. Tables hold the values
+// that the hue alone decides. There are no branches, because neighbouring pixels would take
+// different ones.
 void turn_hue(Image& image, int turn) {
-    // Of v, p, q, t (0 to 3): those that are red, green and blue in a sixth of the circle.
+    // Which of v, p, q, t (0 to 3) are red, green and blue, for each sixth of the circle.
     static constexpr uint8_t kOrders[6][3] = {{0, 3, 1}, {2, 0, 1}, {1, 0, 3},
                                               {1, 2, 0}, {3, 1, 0}, {0, 1, 2}};
     std::array<const uint8_t*, 256> orders;  // by the old hue

@@ -1,8 +1,8 @@
 // pixel_ops.h — changes of 8-bit pixels in place: the operations of torchvision's policies.
 //
-// Each gives the pixels of torchvision.transforms.functional for a PIL image (mode RGB, or L for
-// one channel), bit for bit. Geometry takes the nearest pixel and fills with black, as those
-// policies do.
+// Each gives the same pixels as torchvision.transforms.functional on a PIL image (mode RGB, or L
+// for one channel), bit for bit. Geometric operations take the nearest pixel and fill with black,
+// as in torchvision's policies.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,11 @@ struct PixelStep {
     bool operator==(const PixelStep&) const = default;
 };
 
-// `spare` lends its memory; what it holds afterwards has no meaning.
+// `spare` lends its memory; its pixels are undefined afterwards.
 void change_pixels(PixelStep step, Image& image, Image& spare);
 
-// Moves the image down and to the right; what becomes free shows its mirror image at the edge (the
-// edge itself once). |down| < H, |right| < W.
+// Moves the image down and to the right, and fills the free pixels with the image mirrored at its
+// edge (the edge itself once). |down| < H, |right| < W.
 void shift_reflected(int down, int right, Image& image, Image& spare);
 
 // image = x: H·W·C whole numbers from 0 to 255.

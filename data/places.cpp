@@ -1,5 +1,5 @@
-// places.cpp — finds image files by the rules of torchvision's ImageFolder, and the parts of a set
-// by the usual names.
+// places.cpp — finds image files by the rules of torchvision's ImageFolder, and training,
+// validation and test sets by their usual names.
 #include "data/places.h"
 
 #include <glob.h>
@@ -57,7 +57,6 @@ std::string within(const std::string& root, const std::string& name) {
     return root + (root.empty() || root.ends_with('/') ? "" : "/") + name;
 }
 
-// Names of the folders in `root`, sorted, hidden ones left out.
 Names folders_in(const std::string& root) {
     if (!fs::exists(root))
         fail("data folder '", root, "': there is no such folder; check the path");
@@ -104,7 +103,7 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
                 if (is_hidden(path)) continue;
                 if (entry.is_directory())
                     below.push_back(path.native());
-                else if (has_image_name(path))  // what is no file is bad when it is read
+                else if (has_image_name(path))  // not a file: a bad image when it is read
                     files.push_back({path.lexically_relative(root).generic_string(), label,
                                      entry.is_regular_file() ? uint64_t(entry.file_size()) : 0});
                 else if (search.left_out)
@@ -114,7 +113,7 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
             fail("folder '", error.path1().native(),
                  "' cannot be listed: ", error.code().message());
         }
-        std::ranges::sort(below);  // of many links to a folder every machine takes the same one
+        std::ranges::sort(below);  // so that every machine follows the same link to a folder
         folders.insert(folders.end(), below.begin(), below.end());
     }
     std::ranges::sort(files, {}, &ImageFile::path);
@@ -164,7 +163,7 @@ void FileSource::read(size_t i, std::vector<uint8_t>& bytes) const try {
     bytes.resize(file->size());
     file->read(0, bytes);
 } catch (const Error& error) {
-    // One image may be removed. Where its folder is gone, a disk or a mount is.
+    // A single image may be removed. If its folder is gone too, a disk or a mount fails.
     std::error_code none;
     if (fs::exists(fs::path(path(i)).parent_path(), none)) throw;
     throw Unreachable(cat(error.what(), ", and its folder is gone"));
@@ -174,7 +173,7 @@ namespace {
 
 constexpr size_t kMaxNames = 1'000'000;  // of a pattern
 
-// What one pair of braces stands for; the inside itself if it is neither a range nor a list.
+// The names that the inside of a pair of braces stands for.
 Names alternatives(const std::string& inside) {
     const size_t dots = inside.find("..");
     if (dots == std::string::npos) return split(inside, ',');
@@ -189,15 +188,14 @@ Names alternatives(const std::string& inside) {
     return names;
 }
 
-// The parts of a set, and the names that people give to them: to folders, and as words of the names
-// of shards.
+// The parts of a set, and their usual names: names of folders, or words in the names of shards.
 enum class Split { train, val, test, none };
 const std::pair<Split, Names> kSplitNames[] = {
     {Split::train, {"train", "training"}},
     {Split::val, {"val", "valid", "validation", "validate", "dev", "eval", "evaluation"}},
     {Split::test, {"test", "testing", "t10k"}}};
 
-// The part of a set that a word names, in any case. "set", a year or a number may follow the word:
+// The part of a set that a word names, in any case. "set" or a number may follow the word:
 // "Testing", "test_set", "train2017".
 Split split_of(std::string word) {
     word = lower_case(std::move(word));
@@ -209,8 +207,8 @@ Split split_of(std::string word) {
     return Split::none;
 }
 
-// The part that a word of the name names; the first in the order of Split if several do.
-// "imagenet-train2_01.tar" has the words imagenet, train2, 01 and tar.
+// The part that one of the words of a name stands for; if several do, the first in the order of
+// Split. "imagenet-train2_01.tar" has the words imagenet, train2, 01 and tar.
 Split split_in(const std::string& name) {
     Split split = Split::none;
     std::string word;
@@ -236,7 +234,7 @@ Names once(Names names) {
     return names;
 }
 
-// Files in `folder` that are shards, sorted: by their first bytes, unless the name says it already.
+// The shards in `folder`, sorted. Files are recognised by their names or their first bytes.
 Names shards_in(const std::string& folder) {
     Names shards;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -258,12 +256,12 @@ bool holds_data(const std::string& folder) {
     return has_images(folder) || !shards_in(folder).empty();
 }
 
-// Shards of one folder, by their names, into those for training, validation and test.
+// Divides shards of one folder into training, validation and test sets, by their names.
 Places divide(const std::string& folder, const Names& shards) {
     Names train, val, test;
     for (const std::string& path : shards) {
         const Split split = split_in(split_path(path).second);
-        // The rest trains: "data_batch_1.bin" of CIFAR-10.
+        // Other names train: "data_batch_1.bin" of CIFAR-10.
         (split == Split::val ? val : split == Split::test ? test : train).push_back(path);
     }
     Places places{{folder, train}, {}, false, shards};
@@ -283,7 +281,7 @@ Names only_shards(const std::string& folder) {
     return shards.empty() || std::ranges::any_of(folders, is_class) ? Names() : shards;
 }
 
-// Parts of a set would become classes where they are not recognised.
+// Throws Error if most folders are parts of a set, which would otherwise become classes.
 void refuse_parts(const std::string& folder, const Names& names) {
     Names parts;
     for (const std::string& name : names)
@@ -296,8 +294,8 @@ void refuse_parts(const std::string& folder, const Names& names) {
              within(folder, parts[0]), " --val ", within(folder, parts[1]));
 }
 
-// A class may be called "train". The folder is the training set where it is alone, or is beside a
-// validation set, or beside a test set and nothing else, or has the same folders as a test set.
+// A class may be called "train". The folder "train" is the training set if it is alone, if there is
+// a validation set, if there is a test set and nothing else, or if a test set has the same classes.
 Places places_in_folder(const std::string& folder) {
     if (const Names shards = only_shards(folder); !shards.empty()) return divide(folder, shards);
     const Names names = folders_in(folder);
@@ -310,7 +308,7 @@ Places places_in_folder(const std::string& folder) {
     const auto place = [](const std::string& part) { return Place{part, only_shards(part)}; };
     if (train.size() == 1 && val.size() > 1)
         fail("'", folder, "': either ", val[0], " or ", val[1],
-             " is the validation set: --val says");
+             " is the validation set: name it by --val");
     if (train.size() == 1 && val.size() == 1) return {place(train[0]), place(val[0])};
     const bool is_alone =
         train.size() == 1 && std::ranges::none_of(names, [&](const auto& name) {
@@ -325,7 +323,7 @@ Places places_in_folder(const std::string& folder) {
     return {{folder}};
 }
 
-// A URL that ends in "/": the shards that its dataset.json names.
+// The shards that the dataset.json at a URL names; the URL ends in "/".
 Places places_at_url(const std::string& url, const Remote& remote) {
     const std::string name = url + "dataset.json", where = public_name(url);
     const std::vector<uint8_t> bytes = read_all(*open_storage(name, remote), 1 << 26);

@@ -1,14 +1,13 @@
-// places.h — what a name after --data or --val means: a folder of class folders, shards, or a list
-// of files; and the image files in folders.
+// places.h — finds what a name after --data or --val means, and the image files in folders.
 //
-//   flowers/                     class folders, or train/ and val/ (or test/) of them, by any of
-//                                their usual names: Training, valid, dev
-//   shards/                      files that are shards: train-…, val-…, test-…; data_batch_…,
-//                                test_batch of CIFAR; train-…, t10k-… of MNIST
-//   shards/train-{000..012}.tar  these; also {a,b}, and for files * and ?
+//   flowers/                     class folders, or train/ and val/ (or test/) with class folders;
+//                                also by other usual names: Training, valid, dev
+//   shards/                      shards: train-…, val-…, test-…; CIFAR's data_batch_…, test_batch;
+//                                MNIST's train-…, t10k-…
+//   shards/train-{000..012}.tar  13 shards; {a,b} works too, and * and ? for files
 //   train.tar                    one shard
 //   train.txt                    lines of path, tab, label
-//   https://host/shards/         with the dataset.json that `trainer pack` writes; also a pattern
+//   https://host/shards/         shards that its dataset.json names (`trainer pack` writes it)
 #pragma once
 
 #include <filesystem>
@@ -31,7 +30,7 @@ struct ImageFile {
 
 class FileSource final : public Source {
  public:
-    // root "": paths are whole.
+    // The paths of `files` are relative to `root`; "": to the working folder.
     FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files,
                LeftOut left_out = {});
 
@@ -51,7 +50,7 @@ class FileSource final : public Source {
 };
 
 bool has_image_name(const std::filesystem::path& path);  // by its extension
-// What a file is by its extension, in lower case, as key of LeftOut.
+// The kind of a file, as key of LeftOut: its extension in lower case.
 std::string kind_of_file(const std::filesystem::path& path);
 
 std::string lower_case(std::string text);  // of ASCII
@@ -59,27 +58,26 @@ std::string lower_case(std::string text);  // of ASCII
 // root/name
 std::string within(const std::string& root, const std::string& name);
 
-// Names that operating systems put beside the files of users, such as __MACOSX and lost+found.
+// Whether an operating system makes files of this name, such as __MACOSX and lost+found.
 bool is_system_name(const std::string& name);
 
-// Names of the folders in `root`, sorted, without hidden ones and those of the system. Throws
-// Error.
+// Names of the folders in `root`, sorted, without hidden and system folders. Throws Error.
 Names folders_in(const std::string& root);
 
 struct Search {
-    std::function<int()> stop = {};  // throws Error once it is other than 0
-    LeftOut* left_out = nullptr;     // files that are no images by their names are counted there
-    size_t most = SIZE_MAX;          // ends after about so many images
+    std::function<int()> stop = {};  // if it returns other than 0, the search throws Error
+    LeftOut* left_out = nullptr;     // counts files whose names are not those of images
+    size_t most = SIZE_MAX;          // the search ends after about so many images
 };
 
-// The images below root/folder ("": root itself), sorted by path. By extension, in upper or lower
-// case; hidden files and folders are left out, links are followed, but each folder is listed once.
+// The images below root/folder ("": root itself), sorted by path. The extension decides, in any
+// case. Hidden files and folders are left out. Links are followed, but each folder is listed once.
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
                                     int32_t label, const Search& search = {});
 // Whether there is any.
 bool has_images(const std::string& folder, const std::function<int()>& stop = {});
 
-// The images of root/CLASS for each class; of one without a folder, none.
+// The images of root/CLASS for each class; none for a class without a folder.
 std::vector<ImageFile> files_of(const std::string& root, const Names& classes, Log& log,
                                 const Search& search = {});
 
@@ -92,12 +90,12 @@ struct Place {
 
 struct Places {
     Place train, val = {};     // val: none
-    bool val_is_test = false;  // "test" in place of "val"
-    // All shards, also those of neither part, for predict.
+    bool val_is_test = false;  // `val` is the test set
+    // For predict: all shards, also those that are in neither set.
     std::vector<std::string> shards = {};
 };
 
-// Throws Error where there is nothing of that name.
+// Throws Error if there is nothing of that name.
 Places find_places(const std::string& name, const Remote& remote);
 
 // "a{08..10}" → a08, a09, a10; "{x,y}{1..2}" → x1, x2, y1, y2.

@@ -34,8 +34,8 @@ constexpr PolicyRow kRows[kPolicyOps] = {
     {PixelOp::equalize, 0, 0, false},
 };
 
-// Marsaglia, Tsang: "A Simple Method for Generating Gamma Variables" (2000), the logarithm, since
-// for a small shape most numbers are too small for a double.
+// Marsaglia, Tsang: "A Simple Method for Generating Gamma Variables" (2000). Returns the logarithm,
+// because with a small shape most numbers are too small for a double.
 double log_gamma_variate(double shape, Random& random) {
     if (shape < 1) {
         const double u = 1 - double(random.uniform());  // in (0, 1]

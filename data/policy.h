@@ -1,6 +1,6 @@
 // policy.h — which changes an image gets in training: torchvision's ColorJitter, RandAugment,
-// TrivialAugmentWide, RandomErasing, MixUp and CutMix with our generator. Pure functions: `random`
-// stands at the start of its sequence for (seed, epoch, sample).
+// TrivialAugmentWide, RandomErasing, MixUp and CutMix with our random numbers. The functions are
+// pure: `random` is at the start of its sequence for (seed, epoch, sample).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class AutoAugment {
     trivial,      // one operation of 14, at any of 31 magnitudes, which go further
 };
 
-// How far the factors may be from 1, and the hue from 0 turns.
+// The largest distance of the factors from 1, and of the hue from 0 turns.
 struct Jitter {
     double brightness = 0, contrast = 0, saturation = 0, hue = 0;
     bool operator==(const Jitter&) const = default;
@@ -27,26 +27,26 @@ struct Jitter {
 // "" for none. Throws Error.
 Jitter parse_jitter(const std::string& text);
 
-// These add what is to be done, in this order, to `steps`. H, W: of the image.
+// Both append operations to `steps`, in the order in which they are applied. H, W: of the image.
 void jitter_steps(const Jitter& jitter, Random random, std::vector<PixelStep>& steps);
 void policy_steps(AutoAugment policy, int H, int W, Random random, std::vector<PixelStep>& steps);
 
 constexpr int kPolicyOps = 14, kPolicyBins = 31;
-// The step for operation `op` at magnitude `bin`; `negative` counts where both signs exist.
+// The step for operation `op` at magnitude `bin`. `negative` counts if the operation has two signs.
 PixelStep policy_step(AutoAugment policy, int op, int bin, bool negative, int H, int W);
 
-// With probability p a part of 2 % to 33 % of the image, of ratio 0.3 to 3.3, which is to be 0
-// after normalising. Its H is 0 where nothing is to be erased.
+// With probability p, a part to set to 0 after normalising: 2 % to 33 % of the image, with a ratio
+// of 0.3 to 3.3. Otherwise its H is 0.
 Crop erased_part(int H, int W, double p, Random random);
 
-// How an image is mixed with its partner, and so the two labels: image = own·image +
-// (1 − own)·partner, or, where the box is not empty, the box is the partner's.
+// How an image is mixed with its partner: image = own·image + (1 − own)·partner, or, if the box is
+// not empty, the box shows the partner. The two labels have the weights own and 1 − own.
 struct Mix {
     float own = 1;
     Crop box{0, 0, 0, 0};
 };
-// own is drawn from Beta(mixup, mixup); for cutmix it is then what the box, at its random place,
-// leaves of the image. Where both are above 0, each image is mixed one way or the other.
+// own is drawn from Beta(mixup, mixup). For cutmix it is the part of the image outside the box,
+// which is at a random place. If both are above 0, each image gets one of the two.
 Mix draw_mix(double mixup, double cutmix, int H, int W, Random random);
 // Mixes two rows of H·W·C floats.
 void mix_rows(const Mix& mix, int H, int W, int C, const float* partner, float* row);

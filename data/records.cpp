@@ -1,4 +1,4 @@
-// records.cpp — streams, the recognition of formats, and those that hold raw pixels.
+// records.cpp — streams, the recognition of formats, and the formats with raw pixels.
 #include "data/records.h"
 
 #include <zlib.h>
@@ -50,8 +50,8 @@ constexpr size_t kCifarPixels = 32 * 32 * 3;
 constexpr size_t kIdxHeader = 16, kIdxLabelsHeader = 8;
 constexpr uint32_t kIdxImages = 0x803, kIdxLabels = 0x801;
 
-// A header's checksum: the sum of its 512 bytes, those of the checksum itself as blanks.
-// An archive of nothing is empty blocks, up to a record of 20.
+// A header's checksum is the sum of its 512 bytes, with the checksum itself as blanks. An empty
+// archive consists of empty blocks, at most 20.
 bool begins_tar(std::span<const uint8_t> head, uint64_t size) {
     if (head.size() < 512) return false;
     if (head[0] == 0)
@@ -72,8 +72,8 @@ bool holds_cifar(std::span<const uint8_t> head, uint64_t size, size_t label_byte
     return true;
 }
 
-// Records of one size: `skip` bytes of header, then label bytes, of which the last counts
-// (CIFAR-100 has the coarse label first), then pixels. IDX has its labels elsewhere.
+// Records of one size: label bytes, of which the last counts (CIFAR-100 has the coarse label
+// first), then pixels. IDX has its labels in another file.
 void scan_raw(ByteStream& stream, const Findings& findings, size_t label_bytes, size_t pixels,
               Pieces& pieces, const std::span<const uint8_t>* labels, uint64_t count) {
     std::vector<uint8_t> bytes;

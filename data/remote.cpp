@@ -30,16 +30,17 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kLookPatience = 10;      // seconds: a mistyped host is told soon
+constexpr double kLookPatience = 10;      // seconds: a mistyped host is reported soon
 constexpr uint64_t kProgress = 64 << 10;  // bytes after which patience begins again
 
 struct RemoteObject {
     const Location where;
-    ObjectInfo info = {};   // known once `path` is set; it does not change then
-    std::string path = {};  // of the complete file
-    enum State { idle, wanted, on_the_way, failed } state = idle;
-    int readers = 0;     // that wait for it
-    Answer answer = {};  // failed: why
+    ObjectInfo info = {};     // known once `path` is set; it does not change then
+    std::string path = {};    // of the complete file
+    int readers = 0;          // that wait for it
+    bool is_here = false;     // complete, unless another process has removed it
+    bool is_fetched = false;  // by a thread, now
+    Answer answer = {};       // of the last attempt
 };
 using ObjectPtr = std::shared_ptr<RemoteObject>;
 
@@ -56,6 +57,12 @@ struct File {
         if (number >= 0) ::close(number);
     }
     File(const File&) = delete;
+    bool lock() const { return flock(number, LOCK_EX | LOCK_NB) == 0; }
+    uint64_t size() const {
+        struct stat status = {};
+        fstat(number, &status);
+        return uint64_t(status.st_size);
+    }
     const int number;
 };
 
@@ -70,45 +77,50 @@ class RemoteFetcher {
             std::lock_guard lock(mutex_);
             stopping_ = true;
         }
-        changed_.notify_all(), stop_.notify_all();
+        changed_.notify_all();
         for (std::thread& thread : threads_) thread.join();
     }
 
-    void make_folder() const {
+    // Called before any storage is opened.
+    void begin() {
         if (folder_.starts_with("/convoy")) fail("remote data needs a folder: give --cache DIR");
         std::error_code error;
         fs::create_directories(folder_, error);
         if (error || access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
             fail("--cache ", folder_,
                  ": cannot be made or written: ", error ? error.message() : std::strerror(errno));
+        std::lock_guard lock(mutex_);
+        while (threads_.size() < size_t(options_.connections))
+            threads_.emplace_back([this] { work(); });
     }
 
     // Finds out size and version, with one request.
     const ObjectInfo& look(RemoteObject& object) {
-        std::unique_lock lock(mutex_);
-        if (!object.path.empty()) return object.info;
+        {
+            std::lock_guard lock(mutex_);
+            if (!object.path.empty()) return object.info;
+        }
         ObjectInfo info;
-        const Answer answer = ask(lock, object.where, kLookPatience, [&](HttpClient& client) {
-            return client.look(object.where, info);
+        const Answer answer = ask(object.where, kLookPatience, [&] {
+            return http_get(object.where, info, -1, 0, options_.stall, stopping_);
         });
         if (!answer.fault.empty()) refuse(object.where, answer);
         const std::string key =
             sha256_of(cat(object.where.url, '\n', info.version, '\n', info.size));
-        object.info = info, object.path = cat(folder_, "/", key.substr(0, 32));
+        std::lock_guard lock(mutex_);
+        if (object.path.empty())
+            object.info = info, object.path = cat(folder_, "/", key.substr(0, 32));
         return object.info;
     }
 
     void prepare(const ObjectPtr& object) {
         std::lock_guard lock(mutex_);
-        if (object->path.empty()) return;  // nothing is known of it
-        needed_.push_back(object);
-        if (object->state == RemoteObject::idle) want(object, wanted_);
+        if (object->path.empty()) return;  // its size is not known yet
+        add(object, plan_.end());
     }
     void finish(const ObjectPtr& object) {
         std::lock_guard lock(mutex_);
-        if (object->state == RemoteObject::wanted && object->readers == 0)
-            object->state = RemoteObject::idle;
-        std::erase(needed_, object);
+        if (object->readers == 0) std::erase(plan_, object);
         changed_.notify_all();  // there may be room
     }
 
@@ -144,25 +156,24 @@ class RemoteFetcher {
         throw Unreachable(why);
     }
 
-    void want(const ObjectPtr& object, std::deque<ObjectPtr>& queue) {
-        object->state = RemoteObject::wanted;
-        queue.push_back(object);
-        if (threads_.size() < size_t(options_.connections))
-            threads_.emplace_back([this] { work(); });
+    // A fetch that failed ahead of need is tried again, once for all readers that wait.
+    void add(const ObjectPtr& object, std::deque<ObjectPtr>::const_iterator before) {
+        if (object->readers == 0 && !object->is_fetched)
+            object->answer = {}, object->is_here = false;
+        plan_.insert(before, object);
         changed_.notify_all();
     }
 
     void wait_for(const ObjectPtr& object) {
         std::unique_lock lock(mutex_);
+        add(object, plan_.begin());
         ++object->readers;
-        if (object->state != RemoteObject::on_the_way) want(object, urgent_);
         changed_.wait(lock, [&] {
-            return object->state == RemoteObject::idle || object->state == RemoteObject::failed;
+            return !object->is_fetched && (!object->answer.fault.empty() || object->is_here);
         });
         --object->readers;
-        const bool has_failed = object->state == RemoteObject::failed;
-        if (object->readers == 0) object->state = RemoteObject::idle;
-        if (has_failed) refuse(object->where, object->answer);
+        plan_.erase(std::ranges::find(plan_, object));
+        if (!object->answer.fault.empty()) refuse(object->where, object->answer);
     }
 
     void work() {
@@ -176,41 +187,40 @@ class RemoteFetcher {
                 changed_.wait_for(lock, std::chrono::seconds(1));
                 continue;
             }
-            object->state = RemoteObject::on_the_way;
-            on_the_way_.push_back(object);
+            object->is_fetched = true;
+            lock.unlock();
+            Answer answer;
             try {
-                object->answer = fetch(lock, *object);
+                answer = fetch(*object);
             } catch (const std::exception& error) {
-                if (!lock.owns_lock()) lock.lock();
-                object->answer = {.fault = error.what()};
+                answer.fault = error.what();
             }
-            std::erase(on_the_way_, object);
-            // What fails ahead of need is tried again when it is read.
-            const bool has_failed = !object->answer.fault.empty() && object->readers > 0;
-            object->state = has_failed ? RemoteObject::failed : RemoteObject::idle;
+            lock.lock();
+            object->answer = answer, object->is_fetched = false;
+            object->is_here = is_complete(*object);
             changed_.notify_all();
         }
     }
 
-    // The object to fetch now, if there is one and room for it.
+    // The first object of the plan that is not here, if there is room for it.
     ObjectPtr next() {
-        for (auto* queue : {&urgent_, &wanted_})
-            for (; !queue->empty(); queue->pop_front()) {
-                const ObjectPtr object = queue->front();
-                if (object->state != RemoteObject::wanted) continue;
-                if (!is_complete(*object) && !make_room(*object, queue == &urgent_)) break;
-                queue->pop_front();
-                return object;
-            }
+        for (const ObjectPtr& object : plan_) {
+            if (object->is_fetched || object->is_here || !object->answer.fault.empty()) continue;
+            if (!is_complete(*object)) return make_room(*object) ? object : nullptr;
+            object->is_here = true;
+            changed_.notify_all();
+        }
         return nullptr;
     }
 
-    bool make_room(const RemoteObject& object, bool is_urgent) {
+    bool make_room(const RemoteObject& object) {
         uint64_t taken = object.info.size;
         std::set<std::string> kept, parts = {object.path + ".part"};
-        for (const ObjectPtr& one : on_the_way_)
-            taken += one->info.size, parts.insert(one->path + ".part");
-        for (const ObjectPtr& one : needed_) kept.insert(one->path);
+        for (const ObjectPtr& one : plan_) {
+            kept.insert(one->path);
+            if (one->is_fetched && parts.insert(one->path + ".part").second)
+                taken += one->info.size;
+        }
         struct Old {
             fs::file_time_type read;
             std::string path;
@@ -226,86 +236,72 @@ class RemoteFetcher {
         const auto remove = [&](const std::string& path, uint64_t size) {
             if (taken <= options_.cache_bytes) return;
             const File file(path, O_RDONLY);  // another process may write to a part
-            if (flock(file.number, LOCK_EX | LOCK_NB) == 0 && unlink(path.c_str()) == 0)
-                taken -= size;
+            if (file.lock() && unlink(path.c_str()) == 0) taken -= size;
         };
         std::ranges::sort(files, {}, &Old::read);
         for (const Old& file : files)
             if (!kept.contains(file.path)) remove(file.path, file.size);
-        // What a reader waits for goes before what was fetched ahead for the time after.
-        for (size_t i = needed_.size(); is_urgent && i-- > 0;)
-            if (needed_[i]->readers == 0) remove(needed_[i]->path, needed_[i]->info.size);
+        // An object that a reader waits for replaces the last ones that were fetched ahead.
+        for (size_t i = plan_.size(); object.readers > 0 && i-- > 0;)
+            if (plan_[i]->readers == 0) {
+                remove(plan_[i]->path, plan_[i]->info.size);
+                plan_[i]->is_here = is_complete(*plan_[i]);
+            }
         return taken <= options_.cache_bytes;
     }
 
-    // Unlocks while it waits.
-    Answer fetch(std::unique_lock<std::mutex>& lock, const RemoteObject& object) {
-        if (is_complete(object)) return {};
+    Answer fetch(const RemoteObject& object) {
         const std::string part = object.path + ".part";
         const File file(part, O_RDWR | O_CREAT);
         const auto fault = [&] { return Answer{.fault = cat(part, ": ", std::strerror(errno))}; };
         if (file.number < 0) return fault();
-        while (flock(file.number, LOCK_EX | LOCK_NB) != 0) {  // another process fetches it
-            changed_.wait_for(lock, std::chrono::milliseconds(100));
-            if (stopping_ || is_complete(object)) return {};
-        }
+        while (!file.lock())  // another process fetches it
+            if (is_complete(object) || pause(0.1)) return {};
         if (is_complete(object)) return {};
-        const uint64_t size = object.info.size;
-        const auto here = [&] {
-            struct stat status = {};
-            fstat(file.number, &status);
-            return uint64_t(status.st_size);
-        };
-        if (here() > size && ftruncate(file.number, 0) != 0) return fault();
-        const Answer answer = ask(lock, object.where, options_.patience, [&](HttpClient& client) {
-            const uint64_t from = here();
-            return from == size ? Answer{}
-                                : client.fetch(object.where, object.info, file.number, from);
+        ObjectInfo info = object.info;
+        if (file.size() > info.size && ftruncate(file.number, 0) != 0) return fault();
+        const Answer answer = ask(object.where, options_.patience, [&] {
+            const uint64_t from = file.size();
+            if (from == info.size) return Answer{};
+            return http_get(object.where, info, file.number, from, options_.stall, stopping_);
         });
         if (!answer.fault.empty()) return answer;
-        lock.unlock();
-        const bool is_safe = fdatasync(file.number) == 0;
-        lock.lock();
-        if (!is_safe || ::rename(part.c_str(), object.path.c_str()) != 0) return fault();
+        if (fdatasync(file.number) != 0 || ::rename(part.c_str(), object.path.c_str()) != 0)
+            return fault();
         return {};
     }
 
-    // Makes a request, unlocked, again until it succeeds, cannot succeed, or brings nothing for
-    // `patience` seconds; at least twice.
-    Answer ask(std::unique_lock<std::mutex>& lock, const Location& where, double patience,
-               const std::function<Answer(HttpClient&)>& request) {
-        std::unique_ptr<HttpClient> client;
-        if (!clients_.empty()) client = std::move(clients_.back()), clients_.pop_back();
-        if (!client) client = std::make_unique<HttpClient>(options_.stall, stopping_);
-        auto start = Clock::now();
+    // Sleeps. Returns true, at once, if the fetcher is being destroyed.
+    bool pause(double seconds) {
+        std::unique_lock lock(mutex_);
+        return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                                 [&] { return stopping_.load(); });
+    }
+
+    // Repeats a request until it succeeds, cannot succeed, or brings nothing for `patience`
+    // seconds; at least twice.
+    Answer ask(const Location& where, double patience, const std::function<Answer()>& request) {
+        patience = std::min(patience, options_.patience);
+        const auto begin = Clock::now();
+        auto progress = begin;
         for (int tries = 1, fruitless = 0;; ++tries) {
-            lock.unlock();
-            Answer answer = request(*client);
-            lock.lock();
-            if (answer.received >= kProgress) start = Clock::now(), fruitless = 0;
+            Answer answer = request();
+            if (answer.received >= kProgress) progress = Clock::now(), fruitless = 0;
             const bool is_good = answer.fault.empty();
-            const bool is_late =
-                tries > 1 && seconds_since(start) >= std::min(patience, options_.patience);
+            const bool is_late = tries > 1 && seconds_since(progress) >= patience;
             const bool is_over = is_good || !answer.passing || stopping_ || is_late;
-            if (!is_over && tries == 1 && failing_++ == 0) {
-                failing_since_ = Clock::now();
-                log_.notice(where.name, ": ", answer.fault, "; trying again");
-            }
-            if (is_over && tries > 1 && --failing_ == 0 && is_good)
-                log_.notice(where.name, ": answers again after ",
-                            fmt::format("{:.1f} s", seconds_since(failing_since_)));
-            if (is_over && !is_good && tries > 1)
-                answer.fault +=
-                    fmt::format("; tried {} times in {:.0f} s", tries, seconds_since(start));
-            if (is_over) {
-                clients_.push_back(std::move(client));
-                return answer;
-            }
-            // Doubled each time; not the same for all, so that they do not come back at once.
+            const std::string tried = fmt::format("{:.1f} s", seconds_since(begin));
+            if (is_over && tries > 1 && is_good)
+                log_.notice(where.name, ": answers again after ", tried);
+            if (is_over && tries > 1 && !is_good)
+                answer.fault += cat("; tried ", tries, " times in ", tried);
+            if (is_over) return answer;
+            if (tries == 1) log_.notice(where.name, ": ", answer.fault, "; trying again");
+            // The wait doubles each time. It differs by URL, so that requests do not all come at
+            // once.
             const double spread = 0.5 + double(hash_bytes(where.url) % 16) / 16,
                          wait = spread * std::min(0.25 * std::exp2(fruitless++), 8.0);
-            stop_.wait_for(lock, std::chrono::duration<double>(std::max(answer.wait, wait)),
-                           [&] { return stopping_.load(); });
+            pause(std::max(answer.wait, wait));
         }
     }
 
@@ -314,15 +310,10 @@ class RemoteFetcher {
     const std::string folder_;
 
     std::mutex mutex_;                 // guards what follows, and each RemoteObject
-    std::condition_variable changed_;  // a state, the queues, or the room
-    std::condition_variable stop_;     // for threads that wait to try again: the end
+    std::condition_variable changed_;  // the plan, an object of it, the room, or stopping_
     std::atomic<bool> stopping_ = false;
-    std::deque<ObjectPtr> urgent_, wanted_;  // may hold objects that are done
-    std::vector<ObjectPtr> on_the_way_;
-    std::vector<ObjectPtr> needed_;  // prepared and not finished, in the order of reading
-    std::vector<std::unique_ptr<HttpClient>> clients_;  // idle connections
-    int failing_ = 0;                                   // requests that are tried again
-    Clock::time_point failing_since_;
+    std::deque<ObjectPtr>
+        plan_;  // objects that readers wait for, then prepared and unfinished ones
     std::vector<std::thread> threads_;  // last: all else must exist when they run
 };
 
@@ -360,7 +351,7 @@ Remote::Remote(const RemoteOptions& options, Log& log)
 
 StoragePtr Remote::open(const std::string& url) const {
     const Location where = locate(url);
-    fetcher_->make_folder();
+    fetcher_->begin();
     return std::make_shared<RemoteFile>(fetcher_, where);
 }
 

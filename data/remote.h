@@ -1,12 +1,12 @@
 // remote.h — storages at http://, https:// and s3:// URLs, fetched whole and ahead of need.
 //
-//   prepare() ─► queue, in the order of reading ─┐
-//   read() ────► urgent, before the queue ───────┴─► threads ─► KEY.part ─► KEY ─► read()
+//   prepare() ─► plan: files in the order of reading ─┐
+//   read() ────► the front of the plan ───────────────┴─► threads ─► KEY.part ─► KEY ─► read()
 //
 // Both files are in FOLDER/convoy-shards. KEY is the SHA-256 of URL, version (ETag) and size. Only
-// complete files are read. A part that was left behind is continued. Several processes may share
-// the folder: the part is locked by the one that fetches it. The next file waits until there is
-// room. Files that this process will not read soon make room, the least recently read one first.
+// complete files are read. A part that an earlier run left is continued. Several processes may
+// share the folder: a lock on the part makes one of them fetch it. The next file waits until there
+// is room. Files that are not in the plan make room, the least recently read one first.
 #pragma once
 
 #include <memory>
@@ -20,19 +20,20 @@ namespace convoy {
 struct RemoteOptions {
     std::string cache = {};              // folder; "": the user's (cache_folder)
     uint64_t cache_bytes = 10ull << 30;  // that the files in it may take
-    int connections = 8;                 // files on the way at a time
+    int connections = 8;                 // files fetched at a time
     double patience = 60;  // seconds without a byte until a request that fails is an error
     long stall = 10;       // seconds without data until a request has failed
 };
 
-// The connections and the folder that all its storages share.
+// The threads and the folder that all its storages share.
 class Remote {
  public:
-    // The log hears when a server fails and when it is back. It must outlive the storages.
+    // The log gets a line when a server fails and when it answers again. It must outlive the
+    // storages.
     Remote(const RemoteOptions& options, Log& log);
 
     // Contacts no server: a missing object becomes an Error of the first size() or read(). Throws
-    // Error for a text that is no URL, and for a folder that cannot be written.
+    // Error if the text is no URL, or the folder cannot be written.
     StoragePtr open(const std::string& url) const;
 
  private:

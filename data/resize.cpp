@@ -4,9 +4,9 @@
 //   scale = in / out, support = max(1, scale)
 //   weight of input i for output o:  1 − |i + ½ − (o + ½)·scale| / support, normalised to sum 1
 //
-// so a reduction averages over all the pixels it covers (antialiased) and an enlargement is plain
-// bilinear. First across, then down, with 8-bit pixels between and weights in fixed point. Rows
-// and columns that the window does not need are not computed.
+// so a reduction averages over all the pixels it covers (antialiased), and an enlargement is plain
+// bilinear. The width is resized first, then the height. Pixels in between have 8 bits, and weights
+// are in fixed point. Rows and columns outside the window are not computed.
 #include "data/resize.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ void Taps::compute(int in, int out, int begin, int size) {
     high.assign(size_t(size) * stride, 0), low.assign(size_t(size) * stride, 0);
     for (int o = 0; o < size; ++o) {
         const double centre = (begin + o + 0.5) * scale;
-        // Truncation of what may be negative, then the bound: the same as a floor here.
+        // A negative number is truncated and then bounded by 0, which is the same as a floor.
         const int lowest = std::max(int(centre - support + 0.5), 0);
         const int end = std::min(int(centre + support + 0.5), in);
         const auto triangle = [&](int i) {
@@ -60,8 +60,8 @@ void Resizer::across(ImageView from, int begin, int rows, int W, bool flip) {
     const size_t C = size_t(from.C),
                  out_bytes = size_t(W) * C + 1;  // the byte after a row is overwritten
     narrow_.resize(size_t(rows) * out_bytes);
-    // The loops read a little past the end of a row. Behind the last rows of the image there may
-    // be no memory, so these go through a copy.
+    // The loops read a little past the end of a row. There may be no memory after the last rows of
+    // the image, so these are copied first.
     const int last = int((kOverread + from.row_bytes - 1) / from.row_bytes);
     const int safe = std::clamp(from.H - last - begin, 0, rows);
     const uint8_t* in = from.pixels + size_t(begin) * from.row_bytes;

@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-// A view of pixels that are owned elsewhere: H rows of W pixels of C bytes, `row_bytes` apart.
+// A view of pixels: H rows of W pixels of C bytes, `row_bytes` apart.
 struct ImageView {
     const uint8_t* pixels;
     int H, W;
@@ -27,11 +27,12 @@ inline ImageView view(const Image& image) {
 constexpr int kWeightBits = 22;
 constexpr int kLowBits = 15;  // of a weight, in Taps::low
 
-// Weights of some places (pixels) of a resized axis: each reads `count` input places from `first`.
+// Weights for some pixels ("places") of a resized axis. Each reads `count` input places from
+// `first`.
 struct Taps {
     std::vector<int32_t> first, count;
-    // A weight is high·2^15 + low, both of them 16-bit factors. `stride` a place, a multiple of
-    // four; after `count` there are zeros.
+    // A weight is high·2^15 + low, both 16-bit factors. A place has `stride` weights, a multiple of
+    // four; those after `count` are zeros.
     std::vector<int16_t> high, low;
     size_t stride = 0;
 
@@ -48,8 +49,8 @@ struct Taps {
     }
 };
 
-// How an image is resized: to H×W, of which only a window is computed, mirrored left to right or
-// not.
+// How an image is resized: to H×W, of which only a window is computed. flip mirrors it left to
+// right.
 struct Resizing {
     int H, W;
     Crop window;
@@ -62,7 +63,7 @@ class Resizer {
     // Resizes `from` and writes only the window of the result:
     //   out[p,q,c] = pixel[p,q,c] · scale[c] + bias[c]        window.H × window.W × C floats
     // where pixel (0–255) is what Pillow's resize(…, BILINEAR) gives, bit for bit; Pillow 13 and
-    // later may differ by one where it does the height first.
+    // later may differ by one if it resizes the height first.
     void run(ImageView from, const Resizing& how, const float* scale, const float* bias,
              float* out);
 
@@ -100,8 +101,7 @@ constexpr size_t kOverread = 96;
 using FilterDown = void(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
                         size_t p, const float* scale, const float* bias, float* out);
 
-// The same bits from all. avx2: where the compiler may use it; avx512: where has_bytes512() says
-// so.
+// All give the same bits. avx2: if the compiler may use it; avx512: if has_bytes512().
 namespace portable {
 FilterAcross filter_across;
 FilterDown filter_down;

@@ -1,9 +1,9 @@
 // resize_passes.cpp — weighted sums of 8-bit pixels.
 //
 // AVX2 multiplies 32-bit integers slowly (vpmulld: two operations for eight products) and 16-bit
-// ones fast (vpmaddwd: one operation for sixteen products and eight sums). So a weight of 22 bits
-// is split into 7 and 15 bits, and Σ pixel·weight = 2^15 · Σ pixel·high + Σ pixel·low. The sums
-// may wrap on the way; the total is below 2^31, so modulo 2^32 it is right.
+// integers fast (vpmaddwd: one operation for sixteen products and eight sums). So a weight of 22
+// bits is split into 7 and 15 bits: Σ pixel·weight = 2^15 · Σ pixel·high + Σ pixel·low. Sums may
+// wrap on the way, but the total is below 2^31, so it is right modulo 2^32.
 #include "data/resize.h"
 
 #include <algorithm>

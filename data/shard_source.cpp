@@ -96,13 +96,8 @@ void ShardSource::read(size_t i, std::vector<uint8_t>& bytes) const {
     if (is_raw) raw_to_pnm(index.shape, planes, bytes);
 }
 
-void ShardSource::expect(size_t i) const {
-    const auto [shard, sample] = place(i);
-    const ShardIndex& index = shards_[shard].index;
-    shards_[shard].storage->expect(index.offsets[sample], index.lengths[sample]);
-}
-
-// The bytes of the shards that are read at a time are largest as a visit begins.
+// Checks that shards which are read at the same time fit the cache. They have the most bytes when a
+// visit begins.
 static void check_room(const std::vector<Shard>& shards, const std::vector<Visit>& visits) {
     uint64_t bytes = 0, most = 0, room = UINT64_MAX;
     for (size_t i = 0, oldest = 0; i < visits.size(); ++i) {
@@ -120,9 +115,7 @@ static void check_room(const std::vector<Shard>& shards, const std::vector<Visit
 }
 
 void ShardSource::plan(std::vector<Visit> visits, uint64_t position) const {
-    for (size_t s = 0; visits.empty() && s < shards_.size(); ++s)
-        visits.push_back(
-            {s, shard_begins_[s], s + 1 < shards_.size() ? shard_begins_[s + 1] : size()});
+    if (visits.empty()) visits = in_order();
     std::lock_guard lock(mutex_);
     check_room(shards_, visits);
     for (; passed_ < visits_.size(); ++passed_) shards_[visits_[passed_].shard].storage->finish();

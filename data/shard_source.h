@@ -1,4 +1,4 @@
-// shard_source.h — a source whose samples lie in shards: an index, and bytes at an offset.
+// shard_source.h — a source whose samples are in shards: it reads bytes at the offsets of an index.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,15 @@ namespace convoy {
 
 class ShardSource final : public Source {
  public:
-    // class_of[s][k]: class of the samples of shards[s] with its label number k, or -1: left out.
+    // class_of[s][k]: the class of samples of shards[s] with label number k; -1 leaves them out.
     ShardSource(std::vector<Shard> shards, std::vector<std::string> classes,
                 const std::vector<std::vector<int32_t>>& class_of);
 
     std::string name(size_t i) const override;  // "train-000.tar, byte 1536"
     std::string title(
         size_t i) const override;  // "train-000.tar/hat/12.jpg"; of what is no tar: name
-    // The bytes are compared with the checksum of the index.
+    // Compares the bytes with the checksum in the index.
     void read(size_t i, std::vector<uint8_t>& bytes) const override;
-    void expect(size_t i) const override;
     void plan(std::vector<Visit> visits, uint64_t position) const override;
     void pass(uint64_t position) const override;
     uint64_t fingerprint() const override { return fingerprint_; }
@@ -30,14 +29,12 @@ class ShardSource final : public Source {
     uint64_t key(size_t i) const override;
     std::vector<std::string> faults() const override;
 
-    const std::vector<Shard>& shards() const { return shards_; }
-    // The shard of sample i, and which of its samples it is.
-    struct Place {
-        size_t shard, sample;
-    };
-    Place place(size_t i) const;
-
  private:
+    struct Place {
+        size_t shard, sample;  // which of the shard's samples
+    };
+    Place place(size_t i) const;  // of sample i
+
     std::vector<Shard> shards_;  // their label_of is empty: labels_ has it
     uint64_t fingerprint_;
     mutable std::mutex mutex_;           // guards what follows

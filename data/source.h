@@ -12,16 +12,16 @@
 
 namespace convoy {
 
-// Files and members that are not samples, by what they are (".heic"): how many of each.
+// How many files or members of each kind (".heic") are not samples.
 using LeftOut = std::map<std::string, uint64_t>;
 // "3 .heic, 1 .txt"
 std::string left_out_text(const LeftOut& left_out);
 
-// Thrown by read() of a stream that ended before the sample came: there is none, and no fault.
+// read() of a stream throws this if the stream ended before the sample. It is no fault.
 struct NoSample {};
 
-// A list of samples, in an order that depends on nothing but their names: the same on every rank.
-// Read-only after construction; read() may be called by many threads at once.
+// A list of samples. Their order depends on nothing but their names, so it is the same on every
+// rank. Read-only after construction; read() may be called by many threads at once.
 class Source {
  public:
     virtual ~Source() = default;
@@ -31,35 +31,30 @@ class Source {
     int32_t label(size_t i) const { return labels_[i]; }
 
     virtual std::string name(size_t i) const = 0;  // for people: "flowers/train/hat/0012.jpg"
-    // The file's name as it is, with the name that a sample has in its shard: any bytes. May read;
-    // does not throw.
+    // The name of the file, or of the sample in its shard, unchanged: any bytes. May read the
+    // shard; does not throw.
     virtual std::string title(size_t i) const { return name(i); }
-    // Whether samples come in their order, an epoch after begin_epoch() (pipe_source.h). A label is
-    // known once its sample has been read.
+    // Whether samples come in their order, one epoch after each begin_epoch() (pipe_source.h). A
+    // label is then known once its sample has been read.
     virtual bool is_stream() const { return false; }
     virtual void begin_epoch() const {}
-    // Encoded bytes of sample i into `bytes` (resized). Throws Error naming the sample and the
-    // cause.
+    // Reads the encoded bytes of sample i into `bytes` (resized). Throws Error with the sample and
+    // the cause.
     virtual void read(size_t i, std::vector<uint8_t>& bytes) const = 0;
-    // Samples in each shard; they are numbered one shard after the other. Loose files are one.
+    // Samples in each shard; they are numbered one shard after the other. Loose files are one
+    // shard.
     std::vector<uint64_t> shard_sizes() const {
-        if (shard_begins_.empty()) return {size()};
         std::vector<uint64_t> sizes;
-        for (size_t s = 0; s < shard_begins_.size(); ++s)
-            sizes.push_back((s + 1 < shard_begins_.size() ? shard_begins_[s + 1] : size()) -
-                            shard_begins_[s]);
-        return sizes;
+        for (const Visit& visit : in_order()) sizes.push_back(visit.end - visit.begin);
+        return sizes.empty() ? std::vector<uint64_t>{size()} : sizes;
     }
-    // A hint that sample i will be read soon (storage.h).
-    virtual void expect(size_t /*i*/) const {}
-    // Hints for shards that are fetched whole. An epoch will read at `position` and behind, by
-    // these visits, or without any one shard after the other. Throws Error where the shards that
-    // are read at a time do not fit the cache.
+    // Hints, for shards that are fetched whole. plan(): an epoch will read from `position` on, by
+    // these visits; without any, one shard after the other. Throws Error if the shards that are
+    // read at the same time do not fit the cache. pass(): all positions before this one were read.
     virtual void plan(std::vector<Visit> /*visits*/, uint64_t /*position*/) const {}
-    // All positions before this one have been read.
     virtual void pass(uint64_t /*position*/) const {}
-    // Fingerprint of classes, names, sizes and order: equal on ranks that see the same data,
-    // wherever it lies on each.
+    // A hash of classes, names, sizes and order: equal on ranks that see the same data, even if it
+    // is in other folders.
     virtual uint64_t fingerprint() const = 0;
     // Size of the encoded bytes of sample i.
     virtual uint64_t bytes(size_t i) const {
@@ -67,24 +62,61 @@ class Source {
         read(i, all);
         return all.size();
     }
-    // A number of sample i alone, which stays when other samples come or go: what --val-split draws
-    // by.
+    // A number that depends on sample i alone, not on which other samples there are. --val-split
+    // draws by it.
     virtual uint64_t key(size_t i) const { return i; }
 
     const std::vector<uint64_t>& shard_begins() const { return shard_begins_; }
-    // Samples that are left out because their record is damaged, or has no label or no image.
+    // How many samples are left out because their record is damaged, or has no label or no image.
     uint64_t damaged() const { return damaged_; }
-    // Which, and why; the first ones of each shard.
+    // Which samples, and why; the first ones of each shard.
     virtual std::vector<std::string> faults() const { return {}; }
-    // What lies among the samples and is none. No fault, but the user may expect otherwise.
+    // Files among the samples that are not samples. No fault, but the user may expect otherwise.
     const LeftOut& left_out() const { return left_out_; }
 
  protected:
+    // A visit to each shard, one after the other.
+    std::vector<Visit> in_order() const {
+        std::vector<Visit> visits;
+        for (size_t s = 0; s < shard_begins_.size(); ++s)
+            visits.push_back({s, shard_begins_[s],
+                              s + 1 < shard_begins_.size() ? shard_begins_[s + 1] : size()});
+        return visits;
+    }
+
     std::vector<std::string> classes_;
     mutable std::vector<int32_t> labels_;  // a stream learns them as it is read
     std::vector<uint64_t> shard_begins_;   // the first sample of each; empty: loose files
     uint64_t damaged_ = 0;
     LeftOut left_out_;
+};
+
+using SourcePtr = std::shared_ptr<const Source>;
+
+// Another source with something changed: everything that is not overridden is passed on to it.
+class ChangedSource : public Source {
+ public:
+    explicit ChangedSource(SourcePtr source) : source_(std::move(source)) {
+        classes_ = source_->classes(), shard_begins_ = source_->shard_begins();
+        for (size_t i = 0; i < source_->size(); ++i) labels_.push_back(source_->label(i));
+        damaged_ = source_->damaged(), left_out_ = source_->left_out();
+    }
+    std::string name(size_t i) const override { return source_->name(at(i)); }
+    std::string title(size_t i) const override { return source_->title(at(i)); }
+    void read(size_t i, std::vector<uint8_t>& bytes) const override { source_->read(at(i), bytes); }
+    void plan(std::vector<Visit> visits, uint64_t position) const override {
+        source_->plan(std::move(visits), position);
+    }
+    void pass(uint64_t position) const override { source_->pass(position); }
+    uint64_t fingerprint() const override { return source_->fingerprint(); }
+    uint64_t bytes(size_t i) const override { return source_->bytes(at(i)); }
+    uint64_t key(size_t i) const override { return source_->key(at(i)); }
+    std::vector<std::string> faults() const override { return source_->faults(); }
+
+ protected:
+    virtual size_t at(size_t i) const { return i; }  // the number of sample i in the other source
+
+    const SourcePtr source_;
 };
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// storage.cpp — files of this machine, and bytes in memory.
+// storage.cpp — storages of files on this machine, and of bytes in memory.
 #include "data/storage.h"
 
 #include <fcntl.h>
@@ -19,14 +19,15 @@
 namespace convoy {
 namespace {
 
-// A process may have as few as 1,024 files open, and a set more shards than that.
+// The most shards that stay open. A process may be limited to 1,024 open files, and a set may have
+// more shards.
 constexpr int kMostOpen = 512;
 std::atomic<int> open_files = 0;
 
-// What is no fault of the file, and may pass: too many files are open, or the disk fails.
+// Errors that are not the file's fault and may pass: too many open files, or a failing disk.
 bool is_of_system(int error) { return error == EMFILE || error == ENFILE || error == EIO; }
 
-// Calls again what such an error stops, for two seconds.
+// Repeats a call that such an error stops, for two seconds.
 auto tried(auto call) {
     for (int tries = 0;; ++tries) {
         const auto result = call();

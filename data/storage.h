@@ -1,7 +1,6 @@
-// storage.h — bytes that can be read at any offset: a file here, at a URL, or on another rank.
+// storage.h — bytes that can be read at any offset: a file on this machine or at a URL.
 //
-// Sources of sharded data read through this alone, so where a shard lies is no concern of its
-// format.
+// All formats of shards read through this interface, so they do not know where a shard is stored.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +13,12 @@
 
 namespace convoy {
 
-// The storage as a whole is at fault, such as a server that is gone or a disk that fails: no sample
-// is to blame, and the run ends.
+// The storage as a whole fails, such as a server or a disk. No sample is bad, and the run ends.
 struct Unreachable : Error {
     using Error::Error;
 };
-// There is no such object, or it may not be read: S3 answers alike where it may not be listed.
+// There is no such object, or it may not be read. S3 gives the same answer to both without the
+// right to list the bucket.
 struct Missing : Unreachable {
     using Unreachable::Unreachable;
 };
@@ -31,20 +30,19 @@ class Storage {
 
     const std::string& name() const { return name_; }  // path or URL, for people
     virtual uint64_t size() const = 0;                 // in bytes
-    // A number that is another one when the content has changed (the time of the last change);
-    // 0: not known.
+    // A number that differs after the content has changed (the time of the last change); 0:
+    // unknown.
     virtual uint64_t stamp() const { return 0; }
-    // Fills `bytes` from `offset` on; blocks until they are there. Throws Error that names the
-    // storage and the offset where they cannot be read, or the end comes first. May be called by
-    // many threads at once.
+    // Fills `bytes` from `offset` on; blocks until they are here. Throws Error with the storage and
+    // the offset if they cannot be read or the storage ends before. May be called by many threads
+    // at once.
     virtual void read(uint64_t offset, std::span<uint8_t> bytes) const = 0;
-    // Hints; they neither block nor throw. This part will be read soon (of a file on another rank).
-    virtual void expect(uint64_t /*offset*/, uint64_t /*length*/) const {}
-    // Announces that the file will be read as a whole, so that a remote file is fetched ahead.
+    // Hints; they neither block nor throw. The file will be read as a whole: a remote one is
+    // fetched.
     virtual void prepare() const {}
-    // Announces that the file has been read.
+    // The file has been read.
     virtual void finish() const {}
-    // Bytes that all storages of this kind may occupy on this machine.
+    // The bytes that all storages of this kind together may take on this machine.
     virtual uint64_t room() const { return UINT64_MAX; }
 
  private:
@@ -53,27 +51,26 @@ class Storage {
 
 using StoragePtr = std::shared_ptr<const Storage>;
 
-// A file of this machine. Throws Error where it cannot be opened or is not a file.
+// A file of this machine. Throws Error if it cannot be opened or is not a file.
 StoragePtr open_local(const std::string& path);
-// Fills `bytes` from an open file. Returns 0, the error number, or -1 where the file ends before.
+// Fills `bytes` from an open file. Returns 0, the error number, or -1 if the file ends before.
 int read_from(int file, uint64_t offset, std::span<uint8_t> bytes);
 
 // The folder for copies and indexes: `given`, else ~/.cache/convoy; "" without a home.
 std::string cache_folder(const std::string& given);
 
-// A path, or a URL (remote.h). Throws Error for a file that cannot be opened, and for what is no
-// URL; nobody is contacted.
+// Opens a path, or a URL (remote.h) without contacting the server. Throws Error if the file cannot
+// be opened or the URL is malformed.
 StoragePtr open_storage(const std::string& name, const class Remote& remote);
 bool is_url(const std::string& name);  // http://, https://, s3://
-// A path or URL as people may see it: without password and query.
+// A path or URL without password and query, to show to people.
 std::string public_name(const std::string& name);
 
-// Bytes that are here already.
 StoragePtr in_memory(std::string name, std::vector<uint8_t> bytes);
 
-// All bytes of a small storage. Throws Error where it holds more than `limit`.
+// All bytes of a small storage. Throws Error if there are more than `limit`.
 std::vector<uint8_t> read_all(const Storage& storage, uint64_t limit);
-// The lines of a small file of text, without their ends and a byte order mark.
+// The lines of a small text file, without line ends and byte order mark.
 std::vector<std::string> read_lines(const std::string& path, uint64_t limit);
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// tar.cpp — WebDataset's rules over libarchive, which knows tar's dialects.
+// tar.cpp — applies WebDataset's rules to the members that libarchive reads.
 #include <archive.h>
 #include <archive_entry.h>
 
@@ -21,7 +21,7 @@ constexpr uint64_t kMaxText = 1 << 20;  // of a .cls or .json
 
 struct Input {
     ByteStream& stream;
-    std::exception_ptr failure;  // libarchive is C: exceptions go round it
+    std::exception_ptr failure;  // libarchive is C: no exception may pass through it
 };
 
 la_ssize_t next_block(archive* tar, void* client, const void** block) {
@@ -108,12 +108,12 @@ class TarScan {
     }
 
  private:
-    // The error that ended the archive, after what came whole before it.
+    // Reports the samples that are complete, then the error that ended the archive.
     void give_up(uint64_t at) {
         const char* why = archive_error_string(tar_.get());
         const std::string text = why ? why : "damaged";
         if (input_.failure) std::rethrow_exception(input_.failure);
-        if (!samples_.empty()) samples_.pop_back();  // its other members may be what is missing
+        if (!samples_.empty()) samples_.pop_back();  // its other members may be missing
         finish();
         findings_.fault(at, "damaged or truncated tar: " + text);
     }
@@ -160,14 +160,14 @@ class TarScan {
         } else if (is_label) {
             sample.take_label({reinterpret_cast<const char*>(text_.data()), text_.size()});
         } else if (sample.has_image) {
-            sample.fault = "two images of one key, which is a name without its extension";
+            sample.fault = "two images with the same key (the name without its extension)";
         } else {
             sample.has_image = true, sample.offset = offset;
         }
         return true;
     }
 
-    // The content of a member. False: the archive ends within it.
+    // Reads the content of a member. False: the archive ends within it.
     bool read(uint64_t limit, std::vector<uint8_t>& out) {
         out.clear();
         Sample& sample = samples_.back();
@@ -189,7 +189,7 @@ class TarScan {
         }
     }
 
-    // Reports the samples of a first key, which are one where it has an image or a label itself.
+    // Reports the samples of a first key. They are one sample if an image or a label has that key.
     void finish() {
         for (const Sample& one : samples_)
             if (!ends_at_first_ || one.key == key_)
@@ -218,7 +218,7 @@ class TarScan {
     }
 
     static constexpr const char* kFurther = "further images of a sample (KEY.mask.png)";
-    // What is kept until it is known where the key ends.
+    // The most samples and bytes that wait for the end of their first key.
     static constexpr size_t kMostSamples = 64, kMostBytes = 1 << 26;
 
     Input input_;
@@ -226,7 +226,7 @@ class TarScan {
     const std::unique_ptr<archive, int (*)(archive*)> tar_;
     std::vector<Sample> samples_;  // of the same first key
     std::string key_;              // that key
-    bool ends_at_first_ = false;   // it has an image or a label itself
+    bool ends_at_first_ = false;   // an image or a label has that key
     uint64_t waiting_ = 0;         // bytes of their images
     std::vector<uint8_t> text_;
 };
@@ -235,8 +235,8 @@ class TarScan {
 
 void scan_tar(ByteStream& stream, const Findings& findings) { TarScan(stream, findings).run(); }
 
-// A member's header is the block before its content. A long name is in two blocks before that: the
-// header of an entry of type x (pax) or L (GNU), and the name.
+// A member's header is the block before its content. A long name is in the two blocks before the
+// header: the header of an entry of type x (pax) or L (GNU), and the name.
 std::string tar_member_name(const Storage& storage, uint64_t offset) try {
     constexpr size_t kBlock = 512, kType = 156, kMagic = 257;
     if (offset % kBlock != 0 || offset == 0) return "";
@@ -255,7 +255,7 @@ std::string tar_member_name(const Storage& storage, uint64_t offset) try {
     if (!path) path = archive_entry_pathname_utf8(entry);
     return path ? path : "";
 } catch (const Error&) {
-    return "";  // what cannot be read is told by read()
+    return "";  // read() reports the error
 }
 
 }  // namespace convoy

@@ -8,7 +8,8 @@
 //
 //   Feature { bytes_list = 1: { value = 1 }   float_list = 2   int64_list = 3: { value = 1 } }
 //
-// By hand, not by protobuf's library: an index needs to know where in the file the image begins.
+// This is not done by protobuf's library, because an index must know where in the file an image
+// begins.
 #include <optional>
 #include <string_view>
 
@@ -23,8 +24,6 @@ namespace {
 
 using Bytes = std::span<const uint8_t>;
 
-struct Damaged {};  // within a message; caught below
-
 // One field of a protobuf message: its number, and its bytes or its varint.
 struct Field {
     uint32_t number = 0;
@@ -33,45 +32,37 @@ struct Field {
     uint64_t varint = 0;
 };
 
-uint64_t take_varint(Bytes& rest) {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-        if (rest.empty()) throw Damaged();
-        const uint8_t byte = rest[0];
-        rest = rest.subspan(1);
-        value |= uint64_t(byte & 0x7F) << shift;
-        if (byte < 0x80) return value;
+// Reads a message. Throws Error if it is damaged.
+struct Message : ByteReader {
+    bool has_next() const { return !rest.empty(); }
+    uint64_t varint() {
+        uint64_t value = 0;
+        for (int shift = 0; shift < 64; shift += 7) {
+            const uint8_t byte = number<uint8_t>();
+            value |= uint64_t(byte & 0x7F) << shift;
+            if (byte < 0x80) return value;
+        }
+        fail("a varint without end");
     }
-    throw Damaged();
-}
-
-Bytes take_bytes(Bytes& rest, uint64_t n) {
-    if (n > rest.size()) throw Damaged();
-    const Bytes bytes = rest.first(n);
-    rest = rest.subspan(n);
-    return bytes;
-}
-
-Field take_field(Bytes& rest) {
-    const uint64_t key = take_varint(rest);
-    Field field;
-    field.number = uint32_t(key >> 3);
-    switch (key & 7) {
-        case 0: field.varint = take_varint(rest); return field;
-        case 1: take_bytes(rest, 8); return field;
-        case 2:
-            field.is_bytes = true, field.bytes = take_bytes(rest, take_varint(rest));
-            return field;
-        case 5: take_bytes(rest, 4); return field;
-        default: throw Damaged();
+    Field next() {
+        const uint64_t key = varint();
+        Field field{uint32_t(key >> 3), (key & 7) == 2, {}, 0};
+        switch (key & 7) {
+            case 0: field.varint = varint(); break;
+            case 1: take(8); break;
+            case 2: field.bytes = take(varint()); break;
+            case 5: take(4); break;
+            default: fail("a field of an unknown type");
+        }
+        return field;
     }
-}
+};
 
-// The last field of this number that holds bytes, as protobuf has it.
+// The last field of bytes with this number: protobuf's rule.
 std::optional<Bytes> find(Bytes message, uint32_t number) {
     std::optional<Bytes> found;
-    while (!message.empty())
-        if (const Field field = take_field(message); field.number == number && field.is_bytes)
+    for (Message in{{message}}; in.has_next();)
+        if (const Field field = in.next(); field.number == number && field.is_bytes)
             found = field.bytes;
     return found;
 }
@@ -82,11 +73,11 @@ std::string_view text(Bytes bytes) {
 
 // The first number of an Int64List: packed (one run of bytes) or not.
 std::optional<int64_t> first_number(Bytes list) {
-    while (!list.empty()) {
-        Field field = take_field(list);
+    for (Message in{{list}}; in.has_next();) {
+        const Field field = in.next();
         if (field.number != 1) continue;
         if (!field.is_bytes) return int64_t(field.varint);
-        if (!field.bytes.empty()) return int64_t(take_varint(field.bytes));
+        if (!field.bytes.empty()) return int64_t(Message{{field.bytes}}.varint());
     }
     return {};
 }
@@ -98,11 +89,11 @@ struct Example {
 
 Example parse_example(Bytes message) {
     Example example;
-    while (!message.empty()) {
-        const Field outer = take_field(message);
+    for (Message in{{message}}; in.has_next();) {
+        const Field outer = in.next();
         if (outer.number != 1 || !outer.is_bytes) continue;
-        for (Bytes features = outer.bytes; !features.empty();) {
-            const Field entry = take_field(features);
+        for (Message features{{outer.bytes}}; features.has_next();) {
+            const Field entry = features.next();
             if (entry.number != 1 || !entry.is_bytes) continue;
             const std::string_view name = text(find(entry.bytes, 1).value_or(Bytes()));
             const Bytes feature = find(entry.bytes, 2).value_or(Bytes());
@@ -120,12 +111,12 @@ Example parse_example(Bytes message) {
     return example;
 }
 
-// Reports the image of one Example whose bytes lie at `offset`.
+// Reports the image of one Example whose bytes are at `offset`.
 void take_example(Bytes data, uint64_t offset, const Findings& findings) {
     Example example;
     try {
         example = parse_example(data);
-    } catch (const Damaged&) {
+    } catch (const Error&) {
         return findings.fault(offset, "damaged: not a tf.train.Example");
     }
     if (!example.image || example.image->empty())

@@ -26,6 +26,14 @@ def shaded(H, W):
     return (np.stack([h * 9 + 20, w * 8 + 40, 250 - h * 4 - w * 5], -1)[:, :, 0]).astype(np.uint8)
 
 
+def fnv(data):
+    """hash_bytes() of src/base/random.h."""
+    value = 0xcbf29ce484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001b3 % 2**64
+    return value
+
+
 def text(data):
     digits = bytes(data).hex()
     lines = [f'    "{digits[i:i + 92]}"' for i in range(0, len(digits), 92)]
@@ -44,8 +52,10 @@ def encoded(name, image, comment, **options):
     if expected.mode.startswith("I;16"):  # Pillow would cut at 255; the high byte is meant
         expected = Image.fromarray((np.asarray(expected) >> 8).astype(np.uint8))
     rgb = expected.convert("RGB")
-    emit(name + "Pixels", rgb.tobytes(), "what it holds, as RGB")
-    emit(name + "Grey", rgb.convert("L").tobytes(), "and as grey")
+    if options["format"] == "PNG":
+        print(f"constexpr unsigned long long {name}Pixels = {fnv(rgb.tobytes()):#x};\n")
+    else:  # versions of libjpeg round differently
+        emit(name + "Pixels", rgb.tobytes(), "what it holds, as RGB")
 
 
 def resized(image, W, H):
@@ -77,7 +87,7 @@ encoded("kAlphaPng", rgba, "7x5, RGB with alpha, which is dropped", format="PNG"
 print("""// picture(H, W) resized from top/left/h/w of it to size x size: exactly these pixels.
 struct Resized {
     int H, W, top, left, h, w, out_H, out_W;
-    const char* pixels;
+    unsigned long long hash;  // of the pixels, by hash_bytes()
 };
 constexpr Resized kResized[] = {""")
 for H, W, top, left, h, w, oH, oW in [
@@ -86,14 +96,14 @@ for H, W, top, left, h, w, oH, oW in [
     (40, 1, 0, 0, 40, 1, 4, 4), (9, 9, 0, 0, 9, 9, 9, 9), (33, 41, 5, 7, 20, 13, 8, 8),
     (33, 41, 12, 20, 21, 21, 6, 6), (100, 130, 3, 1, 97, 128, 4, 6)]:
     part = Image.fromarray(picture(H, W)).crop((left, top, left + w, top + h))
-    print(f"    {{{H}, {W}, {top}, {left}, {h}, {w}, {oH}, {oW},\n"
-          f"{text(resized(part, oW, oH).tobytes())}}},")
+    print(f"    {{{H}, {W}, {top}, {left}, {h}, {w}, {oH}, {oW}, "
+          f"{fnv(resized(part, oW, oH).tobytes()):#x}}},")
 print("};\n")
 
 print("""// Validation of picture(H, W) at size 14: torchvision's Resize(16), CenterCrop(14).
 struct Validated {
     int H, W;
-    const char* pixels;
+    unsigned long long hash;  // of the pixels, by hash_bytes()
 };
 constexpr Validated kValidated[] = {""")
 for H, W in [(30, 47), (47, 30), (16, 16), (5, 9), (61, 20)]:
@@ -104,7 +114,7 @@ for H, W in [(30, 47), (47, 30), (16, 16), (5, 9), (61, 20)]:
     image = resized(image, nW, nH)
     top, left = int(round((nH - 14) / 2.0)), int(round((nW - 14) / 2.0))
     part = image.crop((left, top, left + 14, top + 14))
-    print(f"    {{{H}, {W},\n{text(part.tobytes())}}},")
+    print(f"    {{{H}, {W}, {fnv(part.tobytes()):#x}}},")
 print("};\n")
 
 print("""// The grey picture(H, W) at 14x7: torchvision's Grayscale(), Resize((16, 8)), CenterCrop((14, 7)).
@@ -113,5 +123,5 @@ for H, W in [(30, 47), (47, 30), (16, 8), (5, 9), (61, 20)]:
     image = resized(Image.fromarray(picture(H, W)).convert("L"), 8, 16)
     left = int(round((8 - 7) / 2.0))
     part = image.crop((left, 1, left + 7, 1 + 14))
-    print(f"    {{{H}, {W},\n{text(part.tobytes())}}},")
+    print(f"    {{{H}, {W}, {fnv(part.tobytes()):#x}}},")
 print("};\n\n}  // namespace golden")

@@ -6,6 +6,8 @@
 
 Run once, with torchvision 0.29, Pillow 13.0 and PyTorch 2.15; the tests need none of them.
 """
+import struct
+
 import numpy as np
 import torch
 import torchvision.transforms.functional as F
@@ -47,11 +49,10 @@ print("""// golden_policy.h — made by tests/make_policy_goldens.py with torchv
 // clang-format off
 namespace golden {
 
-// picture(H, W), or its red channel, after one operation (its place in PixelOp): hash_bytes() of it.
+// Four pictures after one operation (its place in PixelOp): hash_bytes() of the hashes of their pixels.
 struct Changed {
     int op;
     double amount;
-    int H, W, C;
     unsigned long long hash;
 };
 constexpr Changed kChanged[] = {""")
@@ -62,26 +63,21 @@ one = {"Identity": [0], "Posterize": [2, 4, 7], "Solarize": [0.0, 76.5, 178.5, 2
 for number, name in enumerate(names):
     some = both.get(name, [0.09, 0.99])
     for magnitude in one.get(name, some + [-m for m in some]):
-        for H, W, C in [(37, 53, 3), (40, 40, 3), (37, 53, 1), (2, 5, 3)]:
-            pixels = changed(name, picture(H, W, C), magnitude).tobytes()
-            print(f"    {{{number}, {amount(name, magnitude)!r}, {H}, {W}, {C}, {fnv(pixels):#x}}},")
+        hashes = [fnv(changed(name, picture(H, W, C), magnitude).tobytes())
+                  for H, W, C in [(37, 53, 3), (40, 40, 3), (37, 53, 1), (2, 5, 3)]]
+        print(f"    {{{number}, {amount(name, magnitude)!r}, {fnv(struct.pack('<4Q', *hashes)):#x}}},")
 print("};\n")
 
-print("""// Amounts at the 31 magnitudes for an image of 60 rows and 83 columns, with both signs where
-// torchvision draws one.
-struct Magnitudes {
-    int op;
-    bool signs;
-    double positive[31], negative[31];
-};""")
+print("""// The amounts at the 31 magnitudes for an image of 60 rows and 83 columns, with a positive sign and
+// then with a negative one: hash_bytes() of the doubles, by operation.""")
 spaces = {"kRandAugment": RandAugment()._augmentation_space(31, (60, 83)),
           "kTrivial": TrivialAugmentWide()._augmentation_space(31)}
 for table, space in spaces.items():
-    print(f"constexpr Magnitudes {table}[] = {{")
-    for number, (name, (values, signs)) in enumerate(space.items()):
+    print(f"constexpr unsigned long long {table}[] = {{")
+    for name, (values, signs) in space.items():
         values = values.tolist() if values.ndim else [0.0] * 31
-        rows = [", ".join(repr(amount(name, s * v)) for v in values) for s in (1, -1 if signs else 1)]
-        print(f"    {{{number}, {str(signs).lower()},\n     {{{rows[0]}}},\n     {{{rows[1]}}}}},")
+        amounts = [amount(name, s * v) + 0.0 for s in (1, -1 if signs else 1) for v in values]
+        print(f"    {fnv(struct.pack('<62d', *amounts)):#x},")
     print("};\n")
 
 print("// Cross-entropy of three images with mixed labels: sum of the losses, gradient of the logits.")

@@ -36,24 +36,19 @@ std::shared_ptr<const Source> pictures(size_t n) {
 }
 
 // The generated set with faults: some samples are damaged, one throws something unexpected.
-class FaultySource final : public Source {
+class FaultySource final : public ChangedSource {
  public:
     FaultySource(size_t n, std::set<size_t> bad, size_t explosive = SIZE_MAX,
                  std::exception_ptr fault = nullptr)
-        : good_(pictures(n)), bad_(std::move(bad)), explosive_(explosive), fault_(fault) {
-        classes_ = good_->classes();
-        for (size_t i = 0; i < n; ++i) labels_.push_back(good_->label(i));
-    }
+        : ChangedSource(pictures(n)), bad_(std::move(bad)), explosive_(explosive), fault_(fault) {}
     std::string name(size_t i) const override { return cat("sample ", i); }
     void read(size_t i, std::vector<uint8_t>& bytes) const override {
         if (i == explosive_) std::rethrow_exception(fault_);
-        good_->read(i, bytes);
+        ChangedSource::read(i, bytes);
         if (bad_.count(i)) bytes.resize(bytes.size() / 2);
     }
-    uint64_t fingerprint() const override { return 0; }
 
  private:
-    std::shared_ptr<const Source> good_;
     std::set<size_t> bad_;
     size_t explosive_;
     std::exception_ptr fault_;
@@ -162,60 +157,6 @@ TEST_CASE("rows are the same whatever the number of threads, slots and ranks") {
     CHECK(read_epoch(alone, *source, 5) != want);
 }
 
-TEST_CASE("for every (rank, world) the ranks' batches are a partition of each step of the epoch") {
-    const auto source = pictures(19);
-    const uint64_t shards[] = {19};
-    const Order order(shards, 0, small().seed, 2);
-    for (int world : {1, 2, 3, 5, 8}) {
-        std::vector<std::unique_ptr<Rig>> ranks;
-        for (int rank = 0; rank < world; ++rank) {
-            ranks.push_back(std::make_unique<Rig>(
-                source, options(6, 1, true, std::vector<double>(size_t(world), 1), rank)));
-            (*ranks.back())->start(2, 0);
-        }
-        size_t at = 0;
-        for (int64_t step = 0; step < 4; ++step) {  // 6 + 6 + 6 + 1 = 19
-            int32_t position = 0;
-            for (auto& rank : ranks) {
-                Batch* batch = (*rank)->next();
-                REQUIRE(batch != nullptr);
-                CHECK(batch->global_wanted == (step < 3 ? 6 : 1));
-                CHECK(batch->n == batch->wanted);
-                for (size_t i = 0; i < batch->samples.size(); ++i) {
-                    CHECK(batch->positions[i] == position++);
-                    CHECK(batch->samples[i] == order(at++));
-                }
-                (*rank)->release(batch);
-            }
-            CHECK(position == (step < 3 ? 6 : 1));
-        }
-        CHECK(at == 19);
-        for (auto& rank : ranks) CHECK((*rank)->next() == nullptr);
-    }
-}
-
-TEST_CASE("starting in mid-epoch gives exactly the samples that are left, on another world too") {
-    const auto source = pictures(20);
-    Rig before(source, options(6));
-    before->start(1, 0);
-    std::set<uint64_t> seen;
-    for (int step = 0; step < 2; ++step) {  // 12 consumed
-        Batch* batch = before->next();
-        seen.insert(batch->samples.begin(), batch->samples.end());
-        before->release(batch);
-    }
-    for (int rank = 0; rank < 3; ++rank) {
-        Rig after(source, options(5, 2, true, {1, 1, 1}, rank));
-        for (const auto& [sample, row] : read_epoch(after, *source, 1, 12)) {
-            CHECK(seen.insert(sample).second);
-            CHECK(row == expected_row(*source, sample, 1, true, small()));
-        }
-    }
-    CHECK(seen.size() == 20);
-    CHECK(before->steps(20) == 0);
-    CHECK(before->steps(13) == 2);
-}
-
 TEST_CASE("validation rows come in the order of the source, without chance") {
     const auto source = pictures(10);
     Rig rig(source, options(4, 3, false), 3);
@@ -290,25 +231,19 @@ TEST_CASE("an exception in a decode thread travels to next(); start() begins afr
 }
 
 TEST_CASE("of images that take much memory several decode threads hold one at a time") {
-    struct Huge final : Source {
-        const std::shared_ptr<const Source> good = pictures(64);
+    struct Huge final : ChangedSource {
+        using ChangedSource::ChangedSource;
         mutable std::atomic<int> held = 0, most = 0;
 
-        Huge() {
-            classes_ = good->classes();
-            for (size_t i = 0; i < good->size(); ++i) labels_.push_back(good->label(i));
-        }
-        std::string name(size_t) const override { return "huge"; }
-        uint64_t fingerprint() const override { return 0; }
         void read(size_t i, std::vector<uint8_t>& bytes) const override {
             LargeImage::expect_encoded(LargeImage::kLeast + 1);
             most = std::max(int(most), ++held);
-            good->read(i, bytes);
+            ChangedSource::read(i, bytes);
             for (int n = 0; n < 100; ++n) std::this_thread::yield();
             --held;
         }
     };
-    const auto source = std::make_shared<Huge>();
+    const auto source = std::make_shared<Huge>(pictures(64));
     Rig rig(source, options(8, 4, false));
     CHECK(read_epoch(rig, *source, 0).size() == source->size());
     CHECK(source->most == 1);
@@ -349,21 +284,15 @@ TEST_CASE("a loader can be destroyed unused, at work, with all slots lent, and a
 }
 
 TEST_CASE("prefetch is bounded by the slots: no sample is read before there is room for it") {
-    struct Counting final : Source {
-        std::shared_ptr<const Source> from = pictures(30);
+    struct Counting final : ChangedSource {
+        using ChangedSource::ChangedSource;
         mutable std::atomic<int> reads = 0;
-        Counting() {
-            classes_ = from->classes();
-            for (size_t i = 0; i < 30; ++i) labels_.push_back(from->label(i));
-        }
-        std::string name(size_t i) const override { return from->name(i); }
         void read(size_t i, std::vector<uint8_t>& bytes) const override {
             ++reads;
-            from->read(i, bytes);
+            ChangedSource::read(i, bytes);
         }
-        uint64_t fingerprint() const override { return 0; }
     };
-    const auto source = std::make_shared<Counting>();
+    const auto source = std::make_shared<Counting>(pictures(30));
     Rig rig(source, options(3, 2), 2);
     rig->start(0, 0);
     for (int step = 0; step < 10; ++step) {
@@ -373,49 +302,6 @@ TEST_CASE("prefetch is bounded by the slots: no sample is read before there is r
         rig->release(batch);
     }
     CHECK(source->reads == 30);
-}
-
-TEST_CASE(
-    "the source is told of samples well before they are read, once each, and in their order") {
-    struct Far final : Source {
-        mutable std::mutex mutex;
-        mutable std::vector<size_t> expected;
-        mutable std::set<size_t> read_ones;
-        mutable size_t most_ahead = 0;
-        std::shared_ptr<const Source> from = pictures(900);
-        Far() {
-            classes_ = from->classes();
-            for (size_t i = 0; i < 900; ++i) labels_.push_back(from->label(i));
-        }
-        std::string name(size_t i) const override { return from->name(i); }
-        void expect(size_t i) const override {
-            std::lock_guard lock(mutex);
-            expected.push_back(i);
-            most_ahead = std::max(most_ahead, expected.size() - read_ones.size());
-        }
-        void read(size_t i, std::vector<uint8_t>& bytes) const override {
-            {
-                std::lock_guard lock(mutex);
-                CHECK(std::ranges::count(expected, i) == 1);
-                read_ones.insert(i);
-            }
-            from->read(i, bytes);
-        }
-        uint64_t fingerprint() const override { return 0; }
-    };
-    const auto source = std::make_shared<Far>();
-    LoaderOptions how = options(8, 2, true, {1, 1}, 1);
-    how.window = 100;
-    Rig rig(source, how, 2);
-    CHECK(read_epoch(rig, *source, 0, 4).size() == 448);
-    const uint64_t shards[] = {900};
-    const Order order(shards, 100, small().seed, 0);
-    std::vector<size_t> want;
-    for (uint64_t at = 4; at < 900; at += 8)
-        for (uint64_t i = at + 4; i < at + 8; ++i) want.push_back(order(i));
-    CHECK(source->expected == want);
-    CHECK(source->most_ahead >= 256);
-    CHECK(source->most_ahead <= 300);
 }
 
 TEST_CASE("peek() is what next() returns after it, and nothing at the end") {
@@ -598,15 +484,10 @@ TEST_CASE("a kept source hands out what does not decode as it is") {
 }
 
 // Records what the loader tells of its plans.
-struct PlannedSource final : Source {
-    explicit PlannedSource(size_t n) : images(pictures(n)) {
-        classes_ = images->classes();
-        for (size_t i = 0; i < n; ++i) labels_.push_back(images->label(i));
+struct PlannedSource final : ChangedSource {
+    explicit PlannedSource(size_t n) : ChangedSource(pictures(n)) {
         shard_begins_ = {0, n / 4, n / 2};
     }
-    std::string name(size_t i) const override { return images->name(i); }
-    void read(size_t i, std::vector<uint8_t>& bytes) const override { images->read(i, bytes); }
-    uint64_t fingerprint() const override { return 0; }
     void plan(std::vector<Visit> visits, uint64_t position) const override {
         std::lock_guard lock(mutex);
         plans.emplace_back(std::move(visits), position);
@@ -616,7 +497,6 @@ struct PlannedSource final : Source {
         passed = std::max(passed, position);
         is_early = is_early || position > released;
     }
-    std::shared_ptr<const Source> images;
     mutable std::mutex mutex;
     mutable std::vector<std::pair<std::vector<Visit>, uint64_t>> plans;
     mutable uint64_t passed = 0, released = 0;

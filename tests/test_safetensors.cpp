@@ -7,16 +7,12 @@
 #include <fstream>
 
 #include "src/base/check.h"
-#include "tests/support.h"
+#include "tests/process.h"
 
 using namespace convoy;
 
 static void write_file(const std::string& path, const std::string& bytes) {
     std::ofstream(path, std::ios::binary).write(bytes.data(), std::streamsize(bytes.size()));
-}
-static std::string bytes_of(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
 }
 // A file of a header and so many bytes of data, 0, 1, 2, …
 static std::string file_of(const std::string& header, size_t data_bytes) {
@@ -146,7 +142,7 @@ TEST_CASE("cut anywhere, or with any byte changed, a file is an Error or another
     content.tensors["n"] = {"I64", {}, {0}};
     content.metadata["by"] = "me";
     write_safetensors(dir / "good", content);
-    const std::string good = bytes_of(dir / "good");
+    const std::string good = read_file(dir / "good");
     for (size_t length = 0; length < good.size(); ++length) {
         CAPTURE(length);
         write_file(dir / "cut", good.substr(0, length));

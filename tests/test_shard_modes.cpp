@@ -22,16 +22,12 @@ using Words = std::vector<std::string>;
 namespace {
 
 // A source of n samples in shards of 7; that of a rank that holds a part of a set.
-struct Part final : Source {
-    explicit Part(size_t n) : from(GeneratedSource::all_classes(), 1, 0, n) {
-        classes_ = from.classes();
-        for (size_t i = 0; i < n; ++i) labels_.push_back(from.label(i));
+struct Part final : ChangedSource {
+    explicit Part(size_t n)
+        : ChangedSource(
+              std::make_shared<GeneratedSource>(GeneratedSource::all_classes(), 1, 0, n)) {
         for (size_t i = 0; i < n; i += 7) shard_begins_.push_back(i);
     }
-    std::string name(size_t i) const override { return from.name(i); }
-    void read(size_t i, std::vector<uint8_t>& bytes) const override { from.read(i, bytes); }
-    uint64_t fingerprint() const override { return 0; }
-    GeneratedSource from;
 };
 
 struct Cut {  // an epoch's steps of `batch` samples from `begin` on, until `steps` are done
@@ -382,7 +378,7 @@ TEST_CASE("pipes: what is missing or wrong is said in a sentence, and nobody wai
     };
     refused({}, "CONVOY_SAMPLES");
     refused({"CONVOY_SAMPLES=many"}, "many");
-    refused({"CONVOY_SAMPLES=9"}, "--classes must name its classes");
+    refused({"CONVOY_SAMPLES=9"}, "--classes");
     const Words good = {"CONVOY_SAMPLES=9", "--classes", "2"};
     refused({"CONVOY_SAMPLES=9", "--classes", "2", "--val-split", "0.1"},
             "--val-split cannot hold back");
@@ -495,7 +491,7 @@ TEST_CASE("pipes: one that is silent is named, with how many samples have come; 
     CHECK(!image.empty());
     CHECK(pipe.label(0) == 0);
     auto second = std::async(std::launch::async, [&] { pipe.read(11, image); });
-    heard("of 12 samples have come, and training waits for whoever feeds it");
+    heard("of 12 samples have come");
     feeder.write(bytes.data() + 6 * 1024, std::streamsize(bytes.size()) - 6 * 1024);
     feeder.close();
     second.get();

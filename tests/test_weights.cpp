@@ -80,7 +80,7 @@ TEST_CASE(
                                   fresh.params().find("g.weight")->value.floats() + 35);
     const ImportReport report = import_weights(content, fresh, *backend, true);
     CHECK(report.text() ==
-          "loaded 7 of 9 tensors; starting fresh: g.weight, g.bias; not used: extra");
+          "loaded 7 of 9 tensors; initialised randomly: g.weight, g.bias; not used: extra");
     CHECK(std::equal(head.begin(), head.end(), fresh.params().find("g.weight")->value.floats()));
     CHECK(*fresh.params().find("f.bias")->value.floats() ==
           *old.params().find("f.bias")->value.floats());

@@ -12,7 +12,7 @@ using namespace convoy;
 
 namespace {
 
-constexpr int kSide = 56, kStep = kSide + 4, kMargin = 224, kColumns = 7;
+constexpr int kSide = 48, kStep = kSide + 4, kMargin = 208, kColumns = 7;
 
 class Sheet {
  public:
@@ -33,7 +33,7 @@ class Sheet {
         }
     }
     void write(const char* file) const {
-        cv::imwrite(file, canvas_, {cv::IMWRITE_JPEG_QUALITY, 55});
+        cv::imwrite(file, canvas_, {cv::IMWRITE_JPEG_QUALITY, 45});
     }
 
  private:

@@ -29,8 +29,8 @@ static constexpr const char *kFiles[] = {"model.safetensors", "optim.safetensors
 
 // ---- files -----------------------------------------------------------------------------------
 
-// What RUN/best or RUN/latest means: a link, or a file with a name where there are no links. In a
-// run folder that was copied it may be a checkpoint itself.
+// The checkpoint that RUN/best or RUN/latest points to: it is a link, or a file with a name. In a
+// copied run folder it may be a checkpoint itself.
 static fs::path pointed(const fs::path& pointer) {
     std::error_code none;
     std::string target = fs::read_symlink(pointer, none);
@@ -47,7 +47,7 @@ static void remove_checkpoint(const fs::path& folder) {
     fs::remove_all(failed ? folder : gone, failed);
 }
 
-// The pointer means `target` from now on; the swap is one rename. Returns whether it is a link.
+// Makes the pointer point to `target`, by one rename. Returns whether it is a link.
 static bool point(const fs::path& pointer, const std::string& target, Log& log) {
     const fs::path fresh = pointer.string() + ".new";
     std::error_code error, no_links;
@@ -149,12 +149,12 @@ static void remove_old(const fs::path& run, const std::string& newest, int keep)
         if (name != newest && name != best && ++kept >= keep) remove_checkpoint(run / name);
 }
 
-// `fresh` becomes `folder`, even where that is a checkpoint of the same step: at every moment one
-// of them is whole and has a name that list_checkpoints() knows. Returns whether folders can be
-// renamed here: else the files are copied, and last the one that vouches for the others.
+// Renames `fresh` to `folder`, even if `folder` is a checkpoint of the same step. At every moment
+// one of them is whole and has a name that list_checkpoints() knows. Returns whether folders can be
+// renamed here. Otherwise the files are copied, meta.json last.
 static bool put_in_place(const fs::path& fresh, const fs::path& folder) {
     if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0)
-        return true;                                // what was there has the name of a leftover now
+        return true;                                // the old folder has the name of a leftover now
     const fs::path old = folder.string() + "-old";  // a file system that cannot exchange them
     std::error_code error;
     if (fs::exists(folder)) fs::remove_all(old), fs::rename(folder, old, error);
@@ -257,7 +257,7 @@ static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
     return checkpoint;
 }
 
-// What `read` makes of the first of the folders that it can read; `otherwise` if there is none.
+// Returns read(folder) for the first folder that can be read; fails with `otherwise` if none can.
 template <class Read>
 static auto first_valid(std::vector<fs::path> folders, const fs::path& run, const Read& read,
                         Log& log, const std::string& otherwise) {

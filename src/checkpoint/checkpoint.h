@@ -1,18 +1,18 @@
 // checkpoint.h — a run's state on disk, never half written.
 //
-//   RUN/step-00001200/model.safetensors   the pure model: torchvision's names and layouts; class
-//                                         list, preprocessing and model text in its metadata
+//   RUN/step-00001200/model.safetensors   the weights: torchvision's names and layouts; class list,
+//                                         preprocessing and model text in the metadata
 //                     optim.safetensors   optimizer state, "momentum/<param>", our layouts; with
-//                                         --ema the model is the average, and here are its weights
+//                                         --ema the model is the average, and the weights are here
 //                     meta.json           options, position, versions, SHA-256 of the other two
 //   RUN/latest → step-00001200            swapped last
 //   RUN/best   → step-00000900            highest validation accuracy so far
 //
-// A checkpoint is written under a temporary name, synced and renamed, and its folder synced; then
-// `latest` is swapped. meta.json is written last and vouches for the others, so a folder without a
-// valid one is not a checkpoint. Where a file system lacks links, `latest` and `best` are files
-// that hold a name; where it lacks fsync or renaming of folders, checkpoints are saved without. The
-// log says so with the first checkpoint.
+// A checkpoint is written under a temporary name, synced and renamed. Then `latest` is swapped.
+// meta.json is written last and has the checksums of the others, so a folder without a valid
+// meta.json is not a checkpoint. If the file system has no links, `latest` and `best` are files
+// that hold a name. If it has no fsync, or cannot rename folders, checkpoints are saved without.
+// The log says so with the first checkpoint.
 #pragma once
 
 #include <array>
@@ -27,7 +27,8 @@
 
 namespace convoy {
 
-// What turns pixels into classes, beside the weights: enough to use a model without its run.
+// Everything except the weights that turns pixels into classes: enough to use a model without its
+// run.
 struct ModelCard {
     std::string model_name, model_text;
     InputSize size;
@@ -37,7 +38,7 @@ struct ModelCard {
     ModelOptions options() const {
         return {.name = model_name, .classes = int(classes.size()), .size = size};
     }
-    // As the model was validated: no augmentation.
+    // The preprocessing of validation: no augmentation.
     Preprocess preprocess() const {
         Preprocess how(size);
         how.augment = Augment::none;
@@ -48,7 +49,7 @@ struct ModelCard {
 
 // Card ↔ metadata strings of model.safetensors.
 std::map<std::string, std::string> card_to_metadata(const ModelCard& card);
-// Throws Error naming `path` where the metadata lacks something.
+// Throws Error naming `path` if the metadata lacks something.
 ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
                              const std::string& path);
 
@@ -58,27 +59,29 @@ struct Checkpoint {
     SafeTensors model, optimizer;
 };
 
-// Writes RUN/step-<position.step> and swaps `latest`, and `best` if `is_best`; then removes all but
-// the newest `keep` and the best. Returns the folder. On failure (disk full) throws Error, keeps
-// the older checkpoints and removes the unfinished one. `log` shows how far it is.
+// Writes RUN/step-<position.step> and swaps `latest`, and `best` if `is_best`. Then removes all
+// checkpoints except the newest `keep` and the best. Returns the folder. On failure, such as a full
+// disk, keeps the older checkpoints, removes the unfinished one and throws Error. `log` shows the
+// progress.
 std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
                             const ModelCard& card, Model& model, Optimizer& optimizer,
                             Backend& backend, bool is_best, int keep, Log& log);
 
-// Names of the checkpoints of a run, newest first; none where there is no such folder.
+// Names of the checkpoints of a run, newest first; none if there is no such folder.
 std::vector<std::string> list_checkpoints(const std::string& run);
 
-// The newest valid checkpoint of a run folder (or the given checkpoint folder). Damaged ones are
-// named on `log` and skipped. Throws Error where there is none.
+// Loads the newest valid checkpoint of a run folder, or a given checkpoint folder. Damaged ones are
+// skipped, and `log` names them. Throws Error if there is no valid one.
 Checkpoint load_checkpoint(const std::string& path, Log& log);
-// Copies a checkpoint's arenas into model and optimizer. Throws Error if anything does not fit.
+// Copies a checkpoint into model and optimizer. Throws Error if anything does not fit.
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend);
 
-// Options of the run that wrote a model file, from the meta.json beside it; empty without one.
+// Options of the run that wrote a model file, from the meta.json in the same folder; empty without
+// one.
 std::map<std::string, std::string> settings_beside(const std::string& model_file);
 
-// The model file that PATH means: a .safetensors file itself, a checkpoint, or of a run its best,
-// else its newest checkpoint that is valid. Damaged ones are named on `log`. Throws Error.
+// The model file that PATH means: a .safetensors file itself, that of a checkpoint, or that of the
+// best checkpoint of a run, else of its newest valid one. `log` names damaged ones. Throws Error.
 std::string find_model_file(const std::string& path, Log& log);
 
 }  // namespace convoy

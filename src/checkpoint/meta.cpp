@@ -11,7 +11,7 @@ namespace convoy {
 
 using nlohmann::json;
 
-// Of all that meta.json says but the checksum itself.
+// Of everything in meta.json except the checksum itself.
 static std::string checksum_of(json content) {
     content.erase("checksum");
     return fmt::format("{:016x}", hash_bytes(content.dump()));
@@ -62,7 +62,7 @@ CheckpointMeta parse_meta(const std::string& text, FileHashes& hashes) {
         meta.peak_top1 = content.value("peak_top1", meta.best_top1);
         take_count(content.value("stale_validations", json(0u)), meta.stale);
         const json spent = content.value("spent", json::object());
-        for (const auto& [name, value] : spent.items())  // what is no amount is not known
+        for (const auto& [name, value] : spent.items())  // other values are ignored
             if (value.is_number() && value >= 0) meta.spent[name] = value;
         meta.settings = content.at("options").get<std::map<std::string, std::string>>();
         content.at("sha256").get_to(hashes);

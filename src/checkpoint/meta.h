@@ -1,5 +1,5 @@
-// meta.h — meta.json of a checkpoint: where the run is, its options, and what vouches for the files
-// beside it. Two checksums: its own, and the SHA-256 of each of the others.
+// meta.h — meta.json of a checkpoint: the position of the run, its options, a checksum of this, and
+// the SHA-256 of the other files.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace convoy {
 
 struct CheckpointMeta {
     Position position;
-    double best_top1 = -1;  // of the validations so far; -1: none
+    double best_top1 = -1;  // best validation accuracy so far; -1: none
     int64_t optimizer_steps = 0;
     uint64_t data_fingerprint = 0;
     std::map<std::string, std::string> settings;  // job settings of the run
-    std::string order =
-        {};                 // along which position counts (JobSetup::order); "": an older version's
-    double peak_top1 = -1;  // for --early-stop: best_top1 of all folders, and
-    int stale = 0;          // the validations since
-    std::map<std::string, double> spent = {};  // by the whole job so far
+    // The order of samples that `position` counts along (JobSetup::order); "": an older version's.
+    std::string order = {};
+    double peak_top1 = -1;                     // for --early-stop: best_top1 of all folders, and
+    int stale = 0;                             // how many validations came since
+    std::map<std::string, double> spent = {};  // resources that the whole job has used so far
 };
 
 using FileHashes = std::map<std::string, std::string>;  // SHA-256 in hexadecimal, by file name

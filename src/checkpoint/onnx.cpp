@@ -1,6 +1,7 @@
-// onnx.cpp — see onnx.h. Numbers of fields are those of onnx.proto.
+// onnx.cpp — see onnx.h. The numbers of fields are from onnx.proto.
 //
-// The graph follows the model's text rather than its layers, which fuse what is written apart.
+// The graph follows the model's text. The layers would not do, because they fuse several of its
+// lines.
 #include "src/checkpoint/onnx.h"
 
 #include <climits>
@@ -31,7 +32,7 @@ ProtoMessage attribute(const char* name, float value) {
     return ProtoMessage().bytes(1, name).real(2, value).number(20, 1);
 }
 
-// Nodes in order, and what they read. `value` is what flows from one to the next.
+// The nodes in order, and the tensors that they read. `value` is the output of the last node.
 struct Graph {
     const SafeTensors& weights;
     int H, W;                 // of the images that flow
@@ -43,7 +44,7 @@ struct Graph {
     std::map<std::string, StoredTensor> constants = {};
     int count = 0;
 
-    // The name of a param, which is then part of the file.
+    // The name of a param. The file will contain it.
     std::string weight(const LayerText& layer, const char* part) {
         const std::string name = cat(prefix, layer.name, ".", part);
         used[name] = &weights.tensors.at(name);
@@ -125,8 +126,8 @@ StoredTensor averages(int size, int parts, bool transposed) {
     return matrix;
 }
 
-// ONNX has no adaptive pool. Parts that overlap are no windows either, but they are a product with
-// a matrix on each side.
+// ONNX has no adaptive pool. Its parts may overlap, so they are no windows, but it is a product
+// with a matrix on each side.
 void avg_pool(const LayerText& layer, Graph& graph) {
     const int P = layer.rows, Q = layer.columns;
     if (P == 0)
@@ -254,8 +255,8 @@ void write_onnx(const std::string& path, const ModelCard& card, const SafeTensor
     rest.bytes(12, value_info("logits", kFloat, {classes}));
     if (with_preprocessing) rest.bytes(12, value_info("probabilities", kFloat, {classes}));
 
-    // The weights stay where they are, so that a large model is in memory once: each is what
-    // precedes its bytes here, and its values.
+    // The values are not copied, so that a large model is in memory once. Each initializer is a
+    // pair: the bytes in front of its values, and the values.
     size_t graph_size = graph.nodes.size() + rest.size();
     std::vector<std::pair<ProtoMessage, const std::vector<float>*>> initializers;
     for (const auto& [name, tensor] : graph.used) {

@@ -8,8 +8,8 @@
 namespace convoy {
 namespace {
 
-// Of values, of places on the stack and in the memo; of members of all values 16 times as many. The
-// largest models have some ten thousand tensors, of a dozen values each.
+// The most values, and the most entries on the stack and in the memo. All values together may have
+// 16 times as many members. The largest models have ten thousand tensors of a dozen values each.
 constexpr size_t kMost = 1 << 20;
 
 class Machine {
@@ -40,7 +40,7 @@ class Machine {
         return value;
     }
     std::string line() {
-        const std::string_view text = take(rest_.find('\n') + 1);  // 0 bytes where there is none
+        const std::string_view text = take(rest_.find('\n') + 1);  // 0 bytes if there is none
         if (text.empty()) fail("its pickle is cut short");
         return std::string(text.substr(0, text.size() - 1));
     }
@@ -61,7 +61,7 @@ class Machine {
     void push(Kind kind, int64_t number) { push(PickleValue{kind, number}); }
     void push(std::string_view text) { push(PickleValue{Kind::kText, 0, std::string(text)}); }
 
-    // What lies above the last mark, or the last n values where there is no mark above them.
+    // Removes and returns the stack from `begin` on, which must not reach below the last mark.
     std::vector<uint32_t> pop_from(size_t begin) {
         const size_t bottom = marks_.empty() ? 0 : marks_.back();
         if (begin > stack_.size() || begin < bottom) fail("its pickle takes what is not there");
@@ -77,7 +77,7 @@ class Machine {
         return top;
     }
 
-    // What is on top of the stack gets these as well.
+    // Appends the items to the value on top of the stack.
     void extend(Kind kind, const std::vector<uint32_t>& items) {
         if (stack_.empty()) fail("its pickle takes what is not there");
         PickleValue& value = values_[stack_.back()];

@@ -1,8 +1,8 @@
-// pickle.h — what a pickle of Python holds, without running it.
+// pickle.h — reads the values in a Python pickle without running it.
 //
 // A pickle is a program for a machine with a stack and a memo. Its GLOBAL names a function or a
 // class, and its REDUCE calls it. Here a call is a value like others: nothing is ever run. An
-// object of a class that is not known is opaque: what is added to it is dropped.
+// object of an unknown class is opaque: anything that is added to it is dropped.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct PickleValue {
     Kind kind = kOther;
     int64_t number = 0;
     std::string text = {};  // also "module.name" of a global, or of the function that is called
-    // Places in Pickle::values: members; keys and values of a dict in turn; arguments of a call.
+    // Indexes into Pickle::values: members; keys and values of a dict in turn; arguments of a call.
     std::vector<uint32_t> items = {};
 };
 
@@ -28,7 +28,7 @@ struct Pickle {
     const PickleValue& at(uint32_t place) const { return values[place]; }
 };
 
-// Calls of collections.OrderedDict become dicts. Knows the opcodes that protocols 2 to 5 write.
+// Knows the opcodes that protocols 2 to 5 write. Calls of collections.OrderedDict become dicts.
 // Values may be shared, or contain themselves; their number is bounded. Throws Error.
 Pickle read_pickle(std::string_view bytes);
 

@@ -63,7 +63,7 @@ std::vector<float> convert_all(std::span<const char> bytes, float (*convert)(T))
     return values;
 }
 
-// The next `n` bytes of the file, of which `left` were not read yet.
+// Reads the next `n` bytes. `left` bytes of the file were not read before.
 std::vector<char> read_bytes(std::ifstream& file, uint64_t n, uint64_t& left) {
     if (n > left) fail("is cut short: its header takes ", n, " bytes, and it has ", left, " bytes");
     std::vector<char> bytes(n);
@@ -72,7 +72,7 @@ std::vector<char> read_bytes(std::ifstream& file, uint64_t n, uint64_t& left) {
     return bytes;
 }
 
-// Refuses what the parsed header would no longer show, or what parsing it would cost too much.
+// Refuses headers with a repeated name, which the parsed header would hide, or with deep nesting.
 struct HeaderCheck final : json::json_sax_t {
     bool null() override { return true; }
     bool boolean(bool) override { return true; }
@@ -168,7 +168,7 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
         else
             entries.push_back(entry_of(name, value, left));
 
-    // In the order of the data: it has no overlaps, no gaps and nothing after the last tensor.
+    // Sorted by their data, entries have no overlaps, no gaps, and nothing after the last.
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
         return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
     });
@@ -233,7 +233,7 @@ bool sync_path(const std::string& path) {
 void write_safetensors(const std::string& path, const SafeTensors& content, ProgressBar* bar) {
     json header = json::object();
     if (!content.metadata.empty()) header["__metadata__"] = content.metadata;
-    std::vector<int64_t> whole;  // of all I64 tensors. They come first: all tensors are aligned
+    std::vector<int64_t> whole;  // all I64 tensors. They come first, so that all are aligned
     uint64_t end = 0;
     for (const std::string dtype : {"I64", "F32"})
         for (const auto& [name, tensor] : content.tensors) {

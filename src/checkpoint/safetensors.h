@@ -28,21 +28,21 @@ struct SafeTensors {
     std::map<std::string, std::string> metadata;
 };
 
-// Throws Error naming the file and what is wrong: cut short, header too long, range outside the
-// file, overlapping ranges, a shape that does not match its range, a type that is not known.
-// Nothing is allocated by a number of the file that was not checked against the file's size.
+// Throws Error with the file and what is wrong: cut short, header too long, range outside the file,
+// overlapping ranges, a shape that does not match its range, an unknown type. Every number is
+// checked against the file's size before memory is allocated by it.
 SafeTensors read_safetensors(const std::string& path);
-// Writes to `path` itself and syncs it. bar: is told of the bytes of floats. Throws Error.
+// Writes `path` and syncs it. `bar` counts the bytes of floats. Throws Error.
 void write_safetensors(const std::string& path, const SafeTensors& content,
                        ProgressBar* bar = nullptr);
 
-// Of numbers as files have them: F64, F32, F16, BF16 or I64. Bytes of one, 0 of any other type; all
-// as floats.
+// dtype: F64, F32, F16, BF16 or I64. The bytes of a number, 0 for another type; and numbers as
+// floats.
 size_t size_of(const std::string& dtype);
 std::vector<float> to_floats(const std::string& dtype, std::span<const char> bytes);
 
-// For files that must survive a power failure: blocks until the disk has the file or folder. False
-// where the file system cannot do that.
+// Blocks until the disk has the file or folder, so that it survives a power failure. Returns false
+// if the file system cannot do that.
 bool sync_path(const std::string& path);
 bool close_synced(std::ofstream& file, const std::string& path);  // throws if a write failed
 

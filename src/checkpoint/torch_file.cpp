@@ -27,7 +27,7 @@ class ZipFile {
         archive_read_support_format_zip_seekable(zip_.get());
         archive_read_open_filename(zip_.get(), path.c_str(), 1 << 18);
     }
-    // Whether there is another one: name() and read() are about it.
+    // Goes to the next member, for name() and read(); false at the end.
     bool next() {
         const int state = archive_read_next_header(zip_.get(), &entry_);
         if (state < ARCHIVE_WARN) fail("is a zip file that is damaged or cut short: ", why());
@@ -37,7 +37,7 @@ class ZipFile {
         const char* path = archive_entry_pathname_utf8(entry_);
         return path ? path : "";
     }
-    // room: bytes that may still be unpacked of this file. Checks the checksum.
+    // room: bytes that may still be unpacked from this file. Checks the checksum.
     std::string read(uint64_t& room) {
         std::string content;
         const void* block;
@@ -61,16 +61,16 @@ class ZipFile {
     archive_entry* entry_ = nullptr;
 };
 
-// libarchive believes the header in front of each member. The directory at the end of the file must
-// say the same about compression, or the file is damaged.
+// libarchive trusts the header in front of each member. If the directory at the end of the file
+// says another compression, the file is damaged.
 //
 //   end        "PK\5\6", …, 12: size of the directory (4), 16: its offset (4)
-//   directory  for each member "PK\1\2", …, 10: compression (2), …, 28: length of name (2), of
+//   directory  per member "PK\1\2", …, 10: compression (2), …, 28: lengths of the name (2), of
 //   extra
-//              fields (2), of a comment (2), …, 42: offset of the member's header (4), 46: name
+//              fields (2) and of a comment (2), …, 42: offset of the member's header (4), 46: name
 //   header     "PK\3\4", …, 8: compression (2)
 //
-// Files above 4 GB have their offsets elsewhere (zip64) and are not checked.
+// Files above 4 GB store offsets in another way (zip64) and are not checked.
 void check_directory(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     const uint64_t size = std::filesystem::file_size(path);
@@ -122,7 +122,7 @@ constexpr size_t kMostDims = 8;
 // A tensor of the pickle: _rebuild_tensor_v2(storage, offset, shape, strides, …).
 struct View {
     std::string name, key;  // key: of its storage
-    const char* dtype;      // null: of numbers that no weights are made of
+    const char* dtype;      // null: a type that weights do not have
     uint64_t offset;
     std::vector<int64_t> shape, strides;
 };
@@ -151,7 +151,7 @@ View view_of(const std::string& name, const PickleValue& call, const Pickle& pic
     return view;
 }
 
-// The tensor's numbers in C order. `left`: numbers that may still be taken of this file.
+// The tensor's numbers in C order. `left`: numbers that may still be read from this file.
 std::vector<float> take(const View& view, std::string_view storage, uint64_t& left) {
     const uint64_t size = size_of(view.dtype), there = storage.size() / size;
     uint64_t count = 1, last = view.offset, step;
@@ -185,7 +185,7 @@ std::vector<float> take(const View& view, std::string_view storage, uint64_t& le
     return values;
 }
 
-// The tensors of a dict. left_out: names of what else in it was made by a call.
+// The tensors of a dict. left_out: names of its other values that a call made.
 std::vector<View> tensors_of(const PickleValue& dict, const Pickle& pickle,
                              std::vector<std::string>& left_out) {
     std::vector<View> views;
@@ -244,7 +244,8 @@ SafeTensors read_torch(const std::string& path, Log& log) {
             left_out.empty() ? "" : cat("; it has ", join_text(left_out)),
             ": load it in PyTorch and torch.save() its state_dict()");
     if (!left_out.empty())
-        log.notice(path, ": left out, since they are no weights: ", join_text(left_out));
+        log.notice(path,
+                   ": left out, because they are not tensors of weights: ", join_text(left_out));
 
     std::map<std::string, std::vector<const View*>> wanted;  // by member
     for (const View& view : views) wanted[cat(folder, "data/", view.key)].push_back(&view);
@@ -262,8 +263,8 @@ SafeTensors read_torch(const std::string& path, Log& log) {
     return content;
 }
 
-// What DataParallel, torch.compile and trainers put before a model's names, or inside of them, is
-// dropped: module and _orig_mod everywhere, others where most names begin with them.
+// Drops the words that DataParallel, torch.compile and trainers add to names: module and _orig_mod
+// everywhere, other prefixes if most names begin with them.
 void drop_wrappers(SafeTensors& content, const std::string& path, Log& log) {
     std::map<std::string, std::string> names;  // plain → as it is
     std::set<std::string> dropped;

@@ -18,7 +18,7 @@ std::vector<int64_t> shape_in_files(const Param& param) {
     return {s.N, s.C, s.H, s.W};
 }
 
-// Between N matrices of pixels × channels, as ours are, and of channels × pixels.
+// Converts N matrices from channels × pixels to our pixels × channels, or back.
 std::vector<float> transposed(std::vector<float> from, const Param& param, bool to_ours) {
     const std::vector<Shape> parts = param.dims == 4 ? std::vector{param.shape} : param.flat;
     if (parts.empty()) return from;
@@ -68,7 +68,7 @@ SafeTensors export_weights(Model& model, Backend& backend, int64_t steps) {
 }
 
 ImportReport import_weights(const SafeTensors& from, Model& model, Backend& backend, bool partial) {
-    // A layer of which one param does not fit starts fresh as a whole.
+    // If one param of a layer does not fit, the whole layer keeps its random start values.
     std::set<std::string> misfits, used;
     for (const Param* param : model.params().all()) {
         const std::vector<int64_t> shape = shape_in_files(*param);
@@ -99,8 +99,8 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
     for (auto& [name, tensor] : from.tensors)
         if (!used.count(name) && !name.ends_with(kTracked)) report.unused.push_back(name);
     if (report.loaded.empty())
-        fail("no tensor of the weights fits the model: they have ", some(report.unused),
-             "; the model has ", some(report.fresh));
+        fail("no tensor of the weights fits the model: the weights have ", some(report.unused),
+             "; the model has ", some(report.fresh), "; check --model");
     return report;
 }
 
@@ -127,14 +127,14 @@ std::string recognised_model(const SafeTensors& tensors, const std::string& path
     if (most > kEnough) return best;
     fail(path, ": its tensors are not those of a built-in model",
          best.empty() ? "" : fmt::format("; the nearest is {} with {:.0f} %", best, 100 * most),
-         "; --model NAME|FILE says what they belong to");
+         "; give their model by --model NAME|FILE");
 }
 
 std::string ImportReport::text() const {
     std::string line =
         cat("loaded ", loaded.size(), " of ", loaded.size() + fresh.size(), " tensors");
-    if (!fresh.empty()) line += cat("; starting fresh: ", some(fresh));
-    std::vector<std::string> left = unused;  // what starts fresh has another shape in the file
+    if (!fresh.empty()) line += cat("; initialised randomly: ", some(fresh));
+    std::vector<std::string> left = unused;  // without those that have another shape in the file
     std::erase_if(left, [&](const std::string& name) { return std::ranges::count(fresh, name); });
     if (!left.empty()) line += cat("; not used: ", some(left));
     return line;
