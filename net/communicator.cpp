@@ -100,15 +100,13 @@ class RingCommunicator final : public Communicator {
 
  public:
     RingCommunicator(std::unique_ptr<Membership> membership, Connected connected,
-                     std::function<int()> stop)
+                     std::function<int()> stop, std::function<size_t(size_t)> limit)
         : membership_(std::move(membership)),
           stop_(std::move(stop)),
           rank_(connected.welcome.rank),
           world_(connected.welcome.world),
-          limit_(std::move(connected.limit)),
+          limit_(std::move(limit)),
           ring_(connected.welcome.ring.empty() ? nullptr : make_ring(connected)),
-          first_(connected.first),
-          from_(connected.from),
           me_(std::move(connected.welcome)),
           thread_([this] { work(); }) {
         membership_->status().on_end([this] { shut_ring(); });
@@ -152,7 +150,8 @@ class RingCommunicator final : public Communicator {
         submit([this] { ring_->barrier(); }).get();
     }
     Ranks regroup(int64_t step, bool planned) override {
-        auto next = rejoin(*membership_, first_, from_, step, planned);
+        auto next = asio::co_spawn(membership_->io(), rejoin(*membership_, step, planned),
+                                   asio::use_future);
         wait_for_ring(next);
         Connected connected = next.get();
         {
@@ -290,8 +289,7 @@ class RingCommunicator final : public Communicator {
     // Edges to `peers`, alongside those of the ring. All ranks call it.
     std::vector<Link> open_more(const std::vector<int>& peers, uint32_t kind) {
         barrier();  // no rank waits long for another one to dial
-        return asio::co_spawn(membership_->io(),
-                              open_more_edges(*membership_, me_, first_, from_, peers, kind),
+        return asio::co_spawn(membership_->io(), open_more_edges(*membership_, me_, peers, kind),
                               asio::use_future)
             .get();
     }
@@ -341,8 +339,6 @@ class RingCommunicator final : public Communicator {
     RingTracks tracks_;
     std::unique_ptr<Ring> ring_, group_ring_;
     uint64_t sent_before_ = 0;
-    const tcp::endpoint first_;
-    const Addresses from_;
     wire::Welcome me_;
     std::weak_ptr<LinkThread> links_;
     std::mutex mutex_;
@@ -367,20 +363,19 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
              ": its ranks are 0 to ", options.world - 1);
     if (options.host.empty()) fail("joining needs the host of the coordinator (--coord HOST:PORT)");
 
-    auto membership = std::make_unique<Membership>(log, options.heartbeat, options.stall,
-                                                   options.join_timeout, options.access);
-    std::future<Connected> future = rendezvous(*membership, options);
+    auto membership = std::make_unique<Membership>(log, options);
+    std::future<Connected> future =
+        asio::co_spawn(membership->io(), rendezvous(*membership, options), asio::use_future);
     while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
         if (const int signal = stop ? stop() : 0; signal != 0)
             fail("stopped by signal ", signal, " before the job began");
     Connected result = future.get();
-    if (!result.error.empty()) fail(result.error);
 
     Job job;
     job.peers = peers_of(result.welcome);
     job.what = std::move(result.what);
-    job.communicator =
-        std::make_unique<RingCommunicator>(std::move(membership), std::move(result), stop);
+    job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result),
+                                                          stop, options.limit);
     return job;
 }
 

@@ -21,10 +21,7 @@ struct Socket : tcp::socket {
     std::unique_ptr<Tls> tls;
 };
 
-struct Message {
-    wire::Header header;
-    std::string body;
-};
+using wire::Message;
 
 // Returns an IPv4 address inside IPv6 as IPv4, and any other address unchanged.
 asio::ip::address without_mapping(const asio::ip::address& address);

@@ -1,11 +1,11 @@
+// coordinator.cpp — see coordinator.h.
 #include "net/coordinator.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <random>
+#include <ranges>
+#include <utility>
 
-#include "net/communicator.h"
+#include "src/base/text.h"
 
 namespace convoy {
 
@@ -13,21 +13,11 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// Of this process's files some are for those who ask at the port, and for images.
-size_t most_seats() {
-    rlimit files{};
-    getrlimit(RLIMIT_NOFILE, &files);
-    return std::max(files.rlim_cur / 2, files.rlim_cur - std::min<rlim_t>(files.rlim_cur, 256));
-}
+const char* const kLeftBehind =
+    "the job went on without this rank, which was not heard of for too long; started again with "
+    "--join it takes part again";
 
 }  // namespace
-
-milliseconds Coordinator::round_trip{0};
-
-uint64_t fresh_id() {
-    std::random_device device;
-    return uint64_t(device()) << 32 | device() | 1;
-}
 
 std::string offer_message(const wire::Welcome& job, const std::string& what) {
     if (!job.rules.elastic)
@@ -38,260 +28,642 @@ std::string offer_message(const wire::Welcome& job, const std::string& what) {
         wire::Offer{job.job, job.server, job.rules, job.peers, what, job.generation});
 }
 
-Coordinator::Coordinator(asio::io_context& io, Options options, LogQueue& log)
-    : io_(io),
-      options_(options),
-      log_(log),
-      id_(fresh_id()),
-      job_(fresh_id()),
-      roster_(options.world, id_, {}) {
-    spawn(io_.get_executor(), tick());
-}
+Coordinator::Coordinator(const Options& options)
+    : options_(options), job_(options.id), roster_(options.world, options.id, {}) {}
 
-Coordinator::Coordinator(asio::io_context& io, Options options, LogQueue& log, const Rings& rings,
-                         const std::string& why)
-    : Coordinator(io, options, log) {
-    const wire::Welcome& last = rings.last;
+Coordinator::Coordinator(const Options& options, const Heritage& heritage, Time now)
+    : Coordinator(options) {
+    now_ = now;
+    const wire::Welcome& last = heritage.last;
     job_ = last.job;
     generation_ = last.generation;
-    welcome_ = rings.open;
-    pause_ = options.pause;
-    break_ring(-1, why);
-    for (const wire::Welcome& ring : rings.attempts) {
-        regroup_.attempted(ring, Clock::now());
-        add_newcomers(welcome_, ring);
+    ring_ = heritage.open;
+    break_ring(-1, heritage.why);
+    for (const wire::Welcome& ring : heritage.maybe_open) {
+        regroup_.maybe_open(ring, now_);
+        add_newcomers(ring_, ring);
     }
     const int server =
-        last.server < 0 ? -1 : rank_of(welcome_, last.peers[size_t(last.server)].process);
-    if (server >= 0) options.server_left ? regroup_.left(server) : regroup_.cut(server, why);
-    for (const uint64_t process : options.dead)
-        if (const int rank = rank_of(welcome_, process); rank >= 0 && regroup_.waits_for(rank))
-            regroup_.gone(rank, "redial refused", Clock::now());
-    if (options.cut_off) regroup_.doubt(Clock::now());
+        last.server < 0 ? -1 : rank_of(ring_, last.peers[size_t(last.server)].process);
+    if (server >= 0)
+        heritage.server_left ? regroup_.left(server) : regroup_.cut(server, heritage.why);
+    for (const uint64_t process : heritage.dead)
+        if (const int rank = rank_of(ring_, process); rank >= 0 && regroup_.waits_for(rank))
+            regroup_.gone(rank, "redial refused", now_);
+    if (heritage.cut_off) regroup_.doubt(now_);
     if (server >= 0) regroup_.expect_none(server);
-    for (int rank = 0; rank < welcome_.world; ++rank)
-        spawn(io_.get_executor(), probe(rank, broken_));
+    for (int rank = 0; rank < ring_.world; ++rank) probe(rank);
 }
 
-void Coordinator::add(Socket socket, wire::Join join) {
-    auto client = std::make_shared<Client>();
-    client->id = next_id_++;
-    client->job = job_;
-    client->join = std::move(join);
-    client->heard = Clock::now();
-    client->connection = std::make_shared<Connection>(std::move(socket));
-    clients_.push_back(client);
-    spawn(io_.get_executor(), serve(client));
+std::vector<Action> Coordinator::step(Time now, const Event& event) {
+    now_ = now;
+    std::visit([this](const auto& one) { on(one); }, event);
+    return std::exchange(actions_, {});
+}
 
-    if (stage_ != Stage::gathering) {
-        refuse(*client, true,
-               cat("a job of ", watch_.world(), " ranks is running there",
-                   elastic() ? ", which --join would enter" : ""));
-        return;
+void Coordinator::on(const event::Joined& event) {
+    Client& client = clients_[event.client];
+    client.id = event.client, client.join = event.join, client.heard = now_;
+    event.join.job == 0 ? join_first(client) : join_again(client);
+}
+
+void Coordinator::on(const event::Received& event) {
+    const auto found = clients_.find(event.client);
+    if (found == clients_.end() || found->second.role == Role::former) return;
+    Client& client = found->second;
+    client.heard = now_;
+    try {
+        handle(client, event.message);
+    } catch (const Error& error) {
+        actions_.push_back(action::HangUp{client.id});
+        disconnected(client, error.what());
     }
-    if (clients_.size() > most_seats())
-        return refuse(*client, true,
-                      cat(most_seats(), " ranks are here, the most that `ulimit -n` there allows"));
+}
+
+void Coordinator::on(const event::Disconnected& event) {
+    const auto found = clients_.find(event.client);
+    if (found == clients_.end()) return;
+    disconnected(found->second, event.why);
+    clients_.erase(event.client);
+}
+
+// ---- the ranks of a new job ---------------------------------------------------------------------
+
+void Coordinator::join_first(Client& client) {
+    if (stage_ != Stage::gathering || is_again())
+        return refuse(client, true,
+                      cat("a job of ", ring_.world, " ranks is running there",
+                          elastic() ? ", which --join would enter" : ""));
+    const auto members = clients(Role::member);
+    if (members.size() > options_.most_clients)
+        return refuse(
+            client, true,
+            cat(options_.most_clients, " ranks are here, the most that `ulimit -n` there allows"));
     // The same rank, or process, at the same port of the same host: the earlier one has ended,
     // though its connection has not closed here yet.
-    for (const ClientPtr& c : std::vector(clients_))
-        if (c != client && c->join.rank == client->join.rank &&
-            (c->join.rank >= 0 || c->join.process == client->join.process) &&
-            c->join.host == client->join.host && c->join.address == client->join.address) {
-            c->connection->close();
+    const wire::Join& join = client.join;
+    for (Client* c : members)
+        if (c != &client && c->join.rank == join.rank &&
+            (join.rank >= 0 || c->join.process == join.process) && c->join.host == join.host &&
+            c->join.address == join.address) {
+            actions_.push_back(action::HangUp{c->id});
             disconnected(*c, "it joined again");
         }
-    const std::string news = cat(client->name(), " of ", client->join.host, " has joined");
-    for (const Roster::Refusal& refusal : roster_.add(client->id, client->join))
-        for (const ClientPtr& other : std::vector(clients_))
-            if (other->id == refusal.id) refuse(*other, false, refusal.why);
-    if (client->refused) return;
+    const std::string news = cat(client.name(), " of ", join.host, " has joined");
+    for (const Roster::Refusal& refusal : roster_.add(client.id, join))
+        refuse(clients_.at(refusal.id), false, refusal.why);
+    if (client.refused) return;
     const std::string status = roster_.status();
-    if (!tell_status(news, status))
-        client->connection->send(wire::encode_text(wire::Type::status, status));
-    if (roster_.complete()) assign_ranks();
+    if (!tell_status(news, status)) send(client, wire::encode_text(wire::Type::status, status));
+    if (roster_.complete()) form_first();
 }
 
-asio::awaitable<void> Coordinator::serve(ClientPtr client) {
-    std::string why;
-    try {
-        for (Message message;;) {
-            co_await client->connection->read(
-                message, client->rank < 0 ? wire::kGuestLimit : wire::kControlLimit);
-            if (client->job == job_) client->heard = Clock::now();
-            handle(*client, message);
-        }
-    } catch (const std::system_error& e) {
-        why = reason(e.code());
-    } catch (const Error& e) {
-        why = e.what();
-    }
-    client->connection->close();
-    std::erase(former_, client);
-    std::erase(newcomers_, client);
-    if (client->job == job_) disconnected(*client, why);
-}
-
-void Coordinator::handle(Client& client, const Message& message) {
-    using wire::Type;
-    if (client.job != job_) return;  // of an earlier job
-    switch (message.header.type) {
-        case Type::heartbeat: {
-            const auto beat = wire::decode<wire::Heartbeat>(message.body);
-            if (client.rank >= 0 && stage_ == Stage::regrouping)
-                regroup_.heard(client.rank, client.heard);
-            else if (client.rank >= 0)
-                watch_.heard(client.rank, beat, client.heard);
-            if (client.silent) notice(cat(client.name(), " is back"));
-            client.silent = false;
-            break;
-        }
-        case Type::ready:
-            if (stage_ != Stage::forming || message.header.generation != generation_) break;
-            client.ready = true;
-            if (std::ranges::all_of(clients_, [](auto& c) { return c->ready; })) {
-                stage_ = Stage::running, waits_since_.reset();
-                base_ = {};
-                log(cat("all edges are open: the job of ", clients_.size(), " ranks runs"));
-                broadcast(wire::encode_empty(Type::generation, generation_));
-                call_for_newcomers();
-            }
-            break;
-        case Type::abort: {
-            const auto abort = wire::decode<wire::Abort>(message.body);
-            if (client.rank < 0) fail("it gave up: ", abort.why);
-            if (abort.end == wire::End::ring) {
-                const uint32_t generation = message.header.generation;
-                if (stage_ == Stage::forming && generation == generation_ && abort.lost >= 0 &&
-                    abort.lost < welcome_.world && !std::exchange(client.accuses, true))
-                    spawn(io_.get_executor(),
-                          judge(client.rank, abort.lost, generation, abort.why));
-                break;
-            }
-            if (abort.end == wire::End::membership && elastic()) {
-                own_rank_failed_ |= welcome_.peers[size_t(client.rank)].process == options_.process;
-                log(cat(client.name(), " fails and leaves: ", abort.why));
-                lose({client.rank}, abort.why);
-                decide();
-                break;
-            }
-            // -1: the rank itself fails. Else it blames another, which sent it invalid data.
-            const int lost =
-                abort.lost >= 0 && abort.lost < welcome_.world ? abort.lost : client.rank;
-            stop_job(lost, cat(client.name(), ": ", abort.why));
-            break;
-        }
-        case Type::leave:
-            if (client.rank < 0 || (stage_ == Stage::forming && !elastic()))
-                fail("it left before the job began");
-            client.left = true;
-            client.connection->send(wire::encode_empty(Type::leave));
-            if (std::ranges::all_of(clients_, [](auto& c) { return c->left; })) {
-                log("the job is done");
-                next_job();
-            } else if (stage_ == Stage::forming) {
-                break_ring(client.rank, "it left before the ring was open");
-            } else if (stage_ == Stage::regrouping) {
-                regroup_.left(client.rank);
-                decide();
-            }
-            break;
-        case Type::rejoin:
-            if (!elastic() || client.rank < 0) fail("it has no rank in an elastic job");
-            back(client, wire::decode<wire::Rejoin>(message.body, message.header.generation));
-            break;
-        default: fail("it sent ", wire::name(message.header.type), ", which no rank may send");
-    }
-}
-
-// The connection of a client of this job has ended.
-void Coordinator::disconnected(Client& client, const std::string& why) {
-    if (stage_ == Stage::gathering || client.rank < 0) {
-        roster_.remove(client.id);
-        remove(client);
-        if (stage_ != Stage::gathering) return;
-        tell_status("", cat(client.join.address, " has left: ", roster_.status()));
-        return;
-    }
-    if (client.left) return;
-    if (elastic()) {
-        client.heard = Clock::now();
-        if (stage_ != Stage::regrouping) break_ring(client.rank, why);
-        const int rank = client.rank;  // in the ring that was open
-        remove(client);
-        regroup_.cut(rank, why);
-        return spawn(io_.get_executor(), probe(rank, broken_));
-    }
-    stop_job(client.rank,
-             cat(client.name(), " was lost: ", why,
-                 stage_ == Stage::forming ? ", while the ring was being formed"
-                                          : ", " + watch_.last_seen(client.rank, Clock::now())));
+void Coordinator::form_first() {
+    const Roster::Assignment assignment = roster_.assign_ranks();
+    ring_ = assignment.welcome;
+    ring_.job = job_;
+    for (int rank = 0; rank < ring_.world; ++rank)
+        clients_.at(assignment.ids[size_t(rank)]).rank = rank;
+    welcome_all();
 }
 
 void Coordinator::refuse(Client& client, bool again, const std::string& reason) {
     const std::string why = reason.substr(0, kRefusalText);
     if (!again) {
         const std::string line =
-            refused_.line(Clock::now(), cat(client.join.address, " was refused: ", why));
+            refused_.line(now_, cat(client.join.address, " was refused: ", why));
         if (!line.empty()) {
             log(line);
             broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
         }
     }
-    client.connection->send(wire::encode(wire::Refuse{again, why}));
-    turn_out(*std::ranges::find(clients_, client.id, [](const ClientPtr& c) { return c->id; }));
-    remove(client);
+    send(client, wire::encode(wire::Refuse{again, why}));
+    retire(client, /*refused=*/true);
 }
 
-// Hangs up on a refused client when it has had time to read why, or when many have come after it.
-void Coordinator::turn_out(ClientPtr client) {
-    client->refused = true;
-    former_.push_back(std::move(client));
-    if (std::ranges::count(former_, true, &Client::refused) <= kMostRefused) return;
-    const auto oldest = std::ranges::find(former_, true, &Client::refused);
-    (*oldest)->connection->close();
-    former_.erase(oldest);
+// Who is here and who is missing, to all of them; if many come and go, only later.
+bool Coordinator::tell_status(const std::string& news, const std::string& status) {
+    is_told_ = !told_.line(now_, status).empty();
+    if (!is_told_) return false;
+    if (!news.empty()) log(news);
+    log(status);
+    broadcast(wire::encode_text(wire::Type::status, status));
+    return true;
 }
 
-void Coordinator::remove(Client& client) {
-    client.job = 0;
-    std::erase_if(clients_, [&](const ClientPtr& c) { return c.get() == &client; });
+// ---- messages of the ranks ----------------------------------------------------------------------
+
+void Coordinator::handle(Client& client, const wire::Message& message) {
+    using wire::Type;
+    switch (message.header.type) {
+        case Type::heartbeat: {
+            const auto beat = wire::decode<wire::Heartbeat>(message.body);
+            if (client.rank >= 0 && is_again())
+                regroup_.heard(client.rank, now_);
+            else if (client.rank >= 0)
+                watch_.heard(client.rank, beat, now_);
+            if (client.silent) notice(cat(client.name(), " is back"));
+            client.silent = false;
+            break;
+        }
+        case Type::ready:
+            if (stage_ == Stage::forming && message.header.generation == generation_)
+                handle_ready(client);
+            break;
+        case Type::abort: handle_abort(client, message); break;
+        case Type::leave: handle_leave(client); break;
+        case Type::join:
+            if (client.role == Role::newcomer) break;  // it waits already
+            if (!elastic() || client.rank < 0) fail("it has no rank in an elastic job");
+            client.join = wire::decode<wire::Join>(message.body, message.header.generation);
+            back(client);
+            break;
+        default: fail("it sent ", wire::name(message.header.type), ", which no rank may send");
+    }
 }
 
-void Coordinator::assign_ranks() {
-    const Roster::Assignment assignment = roster_.assign_ranks();
-    welcome_ = assignment.welcome;
-    welcome_.job = job_;
-    for (const ClientPtr& client : clients_)
-        client->rank = int(std::ranges::find(assignment.ids, client->id) - assignment.ids.begin());
+void Coordinator::handle_ready(Client& client) {
+    client.ready = true;
+    const auto members = clients(Role::member);
+    if (!std::ranges::all_of(members, &Client::ready)) return;
+    stage_ = Stage::running, waits_since_.reset();
+    base_ = {};
+    log(cat("all edges are open: the job of ", members.size(), " ranks runs"));
+    broadcast(wire::encode_empty(wire::Type::generation, generation_));
+    call_for_newcomers();
+}
+
+void Coordinator::handle_abort(Client& client, const wire::Message& message) {
+    const auto abort = wire::decode<wire::Abort>(message.body);
+    if (client.rank < 0) fail("it gave up: ", abort.why);
+    const bool names_rank = abort.lost >= 0 && abort.lost < ring_.world;
+    if (abort.end == wire::End::ring) {
+        if (stage_ != Stage::forming || message.header.generation != generation_ || !names_rank ||
+            std::exchange(client.accuses, true))
+            return;
+        accusations_.push_back({client.rank, abort.lost, abort.why});
+        if (abort.lost == ring_.server)  // this process
+            judge(accusations_.back(), {member(abort.lost).process, /*lives=*/true});
+        else
+            probe(abort.lost);
+    } else if (abort.end == wire::End::membership && elastic()) {
+        own_rank_left_ |= member(client.rank).process == options_.process;
+        log(cat(client.name(), " fails and leaves: ", abort.why));
+        lose({client.rank}, abort.why);
+        decide();
+    } else {
+        // -1: the rank itself fails. Else it blames another rank, which sent it invalid data.
+        stop_job(names_rank ? abort.lost : client.rank, cat(client.name(), ": ", abort.why));
+    }
+}
+
+void Coordinator::handle_leave(Client& client) {
+    if (client.rank < 0 || (stage_ == Stage::forming && !elastic()))
+        fail("it left before the job began");
+    client.left = true;
+    left_.insert(member(client.rank).process);
+    own_rank_left_ |= member(client.rank).process == options_.process;
+    send(client, wire::encode_empty(wire::Type::leave));
+    if (std::ranges::all_of(clients(Role::member), &Client::left)) {
+        log("the job is done");
+        next_job();
+    } else if (stage_ == Stage::forming) {
+        break_ring(client.rank, "it left before the ring was open");
+    } else if (is_again()) {
+        regroup_.left(client.rank);
+        decide();
+    }
+}
+
+// The connection of a client has ended, or sent nonsense.
+void Coordinator::disconnected(Client& client, const std::string& why) {
+    const Role role = client.role;
+    if (role != Role::member) return retire(client);
+    if (client.rank < 0) {
+        retire(client);
+        roster_.remove(client.id);
+        if (stage_ == Stage::gathering && !is_again())
+            tell_status("", cat(client.join.address, " has left: ", roster_.status()));
+        return;
+    }
+    if (client.left) return retire(client);
+    if (!elastic())
+        return stop_job(client.rank,
+                        cat(client.name(), " was lost: ", why,
+                            stage_ == Stage::forming ? ", while the ring was being formed"
+                                                     : ", " + watch_.last_seen(client.rank, now_)));
+    client.heard = now_;
+    if (!is_again()) break_ring(client.rank, why);
+    const int rank = client.rank;  // in the ring that was open
+    retire(client);
+    regroup_.cut(rank, why);
+    probe(rank);
+}
+
+// Nothing that it says counts from now on. Its connection is closed later, so that it can read why.
+void Coordinator::retire(Client& client, bool refused) {
+    client.role = Role::former;
+    client.refused = refused;
+    if (!refused) return;
+    const auto is_refused = [](const auto& one) { return one.second.refused; };
+    if (std::ranges::count_if(clients_, is_refused) <= kMostRefused) return;
+    const auto oldest = std::ranges::find_if(clients_, is_refused);
+    actions_.push_back(action::HangUp{oldest->first});
+    oldest->second.refused = false;
+}
+
+// ---- one ring after another ---------------------------------------------------------------------
+
+// The ring of this generation has ended, and its ranks are asked to come back.
+void Coordinator::break_ring(int lost, const std::string& why) {
+    const std::string cause = lost < 0 ? why : cat(name(lost), ": ", why);
+    log(cat("ring ", generation_, " ends: ", cause));
+    // A rank that computes comes back when the step is done; one that opened edges, at once.
+    if (stage_ != Stage::forming) due_ = Time::max();
+    stage_ = Stage::gathering;
+    broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
+    cut_off_.reset();
+    accusations_.clear();
+    if (base_.peers.empty())
+        regroup_ = Regroup(ring_, cause, now_);
+    else
+        back_to_base(cause);
+    for (const Client* client : clients(Role::member)) regroup_.heard(client->rank, client->heard);
+    for (const uint64_t process : left_)  // their connections may have ended
+        if (const int rank = rank_of(ring_, process); rank >= 0) regroup_.left(rank);
+    if (stopped_at_ && now_ - *stopped_at_ < 2 * kSilence) regroup_.doubt(now_);
+}
+
+// A ring broke before it was open: the open ring before it decides who continues. Its ranks that
+// the broken one did not have are asked again.
+void Coordinator::back_to_base(const std::string& why) {
+    const wire::Welcome broken = std::exchange(ring_, std::exchange(base_, {}));
+    regroup_.again(broken, why, now_);
+    add_newcomers(ring_, broken);
+    std::set<int> here;
+    for (Client* client : clients(Role::member)) {
+        client->rank = rank_of(ring_, broken.peers[size_t(client->rank)].process);
+        here.insert(client->rank);
+    }
+    for (int rank = 0; rank < ring_.world; ++rank)
+        if (!here.contains(rank)) probe(rank);
+}
+
+// A rank whose ring broke connects again, or a newcomer asks to be added.
+void Coordinator::join_again(Client& client) {
+    const wire::Join& join = client.join;
+    client.rank = rank_of(ring_, join.process);
+    const auto newcomers = clients(Role::newcomer);
+    // It was silent, and the ring that is formed without it may fail: it is to ask again.
+    const bool is_left =
+        client.rank < 0 && stage_ == Stage::forming && rank_of(base_, join.process) >= 0;
+    const bool is_new = client.rank < 0 && !is_left && join.newcomer;
+    const bool is_full = is_new && (newcomers.size() >= kMostNewcomers ||
+                                    ring_.world + int(newcomers.size()) >= wire::kMaxWorld);
+    // Another process listened here before, and is dead.
+    const bool is_anew = ring_.world == 0 && generation_ == 1;
+    if (is_anew || !elastic() || join.job != job_ || is_full || (client.rank < 0 && !is_new)) {
+        const std::string why = is_anew ? cat("no job trains there yet: ", roster_.status())
+                                : is_full
+                                    ? cat("the job has ", ring_.world, " ranks and ",
+                                          newcomers.size(), " newcomers: it takes no more now")
+                                : is_new ? std::string("the job that it asked for has ended")
+                                         : kLeftBehind;
+        send(client, wire::encode(wire::Refuse{is_anew || is_left, why, is_anew}));
+        return retire(client, /*refused=*/true);
+    }
+    for (Client* c : is_new ? newcomers : clients(Role::member))  // by a connection that broke
+        if (c != &client && (is_new ? c->join.process == join.process : c->rank == client.rank)) {
+            actions_.push_back(action::HangUp{c->id});
+            retire(*c);
+        }
+    send(client, wire::encode_text(wire::Type::status,
+                                   is_new ? "the ranks take this one in after the step that they "
+                                            "do now"
+                                          : "back in the job"));
+    if (!is_new) return back(client);
+    client.role = Role::newcomer;
+    probed_.insert(join.process);
+    actions_.push_back(action::Probe{{join.host, join.address, join.process}, {}});
+}
+
+void Coordinator::back(Client& client) {
+    const wire::Join& join = client.join;
+    if (!is_again())
+        break_ring(-1,
+                   join.why.empty() ? "as its ranks agreed" : cat(client.name(), ": ", join.why));
+    generation_ = std::max(generation_, join.generation);
+    regroup_.back(client.rank, join);
+    regroup_.heard(client.rank, now_);
+    if (cut_off_) regroup_.doubt(now_);  // if one is back, others may be soon
+    const milliseconds patience(ring_.rules.give_up_ms);
+    if (patience.count() > 0) due_ = std::min(due_, now_ + patience);
+    decide();
+}
+
+// The next ring is formed without these ranks. The ring of now ends, if it has not.
+void Coordinator::lose(const std::vector<int>& ranks, const std::string& why, bool certain) {
+    std::vector<uint64_t> processes;
+    for (const int rank : ranks) processes.push_back(member(rank).process);
+    if (!is_again()) break_ring(ranks.empty() ? -1 : ranks.front(), why);
+    for (const uint64_t process : processes) {
+        const int rank = rank_of(ring_, process);
+        regroup_.gone(rank, why, now_, certain);
+        for (Client* client : clients(Role::member))
+            if (client->rank == rank) leave_behind(*client, why);
+    }
+}
+
+void Coordinator::leave_behind(Client& client, const std::string& why) {
+    send(client,
+         wire::encode(wire::Abort{
+             client.rank,
+             cat(client.name(), " was left behind: ", why,
+                 ", and the job goes on without it; started again with --join it takes part again"),
+             wire::End::membership}));
+    retire(client);
+}
+
+void Coordinator::decide() {
+    if (!is_again()) return;
+    if (clients(Role::member).empty()) {
+        const auto waits = [&](int rank) { return regroup_.waits_for(rank); };
+        if (std::ranges::none_of(std::views::iota(0, ring_.world), waits))
+            return stop_job(-1, "none of its ranks is left");
+        if (waits_since_ && now_ - *waits_since_ > options_.patience)
+            return stop_job(-1, "none of its ranks answers");
+    }
+    std::string why;
+    switch (regroup_.verdict(now_, why)) {
+        case Regroup::Verdict::wait: break;
+        case Regroup::Verdict::behind:
+            end_part(cat(why, ": this process ends; --alone would let it go on"));
+            break;
+        case Regroup::Verdict::cut_off: wait_for_others(why); break;
+        case Regroup::Verdict::form:
+            if (!own_rank_left_) form_again();
+            break;
+    }
+}
+
+// Some may live, behind a switch that starts again: probes and JOINs will tell.
+void Coordinator::wait_for_others(const std::string& why) {
+    if (!cut_off_) {
+        notice(cat(why, ": this part of the job waits for them, for ",
+                   options_.patience / std::chrono::seconds(1),
+                   " s at most; --alone would let it go on"));
+        cut_off_ = now_;
+        return regroup_.doubt(now_);
+    }
+    if (now_ - *cut_off_ < options_.patience) return;
+    end_part(cat(why, ": this part of the job ends; --alone would let it go on"));
+}
+
+// The others may be gone for good: the lowest rank saves what it has.
+void Coordinator::end_part(const std::string& text) {
+    const int lowest = regroup_.members().front();
+    for (const Client* client : clients(Role::member))
+        if (client->rank == lowest)
+            send(*client, wire::encode(wire::Abort{-1, text, wire::End::cut_off, generation_}));
+    stop_job(-1, text, wire::End::membership);
+}
+
+// The ring of the ranks that are back, in the order that they had.
+void Coordinator::form_again() {
+    base_ = std::exchange(ring_, {});
+    ++generation_;
+    ring_.job = job_, ring_.rules = base_.rules;
+    const std::vector<int> members = regroup_.members();
+    const auto new_rank = [&](int rank) {
+        const auto at = std::ranges::find(members, rank);
+        return at == members.end() ? -1 : int(at - members.begin());
+    };
+    for (const int rank : members) {
+        const wire::Member& peer = base_.peers[size_t(rank)];
+        ring_.peers.push_back(peer);
+        if (options_.process != 0 && peer.process == options_.process) ring_.server = ring_.world;
+        ++ring_.world;
+    }
+    for (Client* client : clients(Role::member)) {
+        const int rank = new_rank(client->rank);
+        if (rank >= 0)
+            client->rank = rank;
+        else
+            client->left ? retire(*client)
+                         : leave_behind(*client, "it gave no sign of life for 3 s");
+    }
+    std::vector<int> order;
+    for (const int rank : base_.ring)
+        if (new_rank(rank) >= 0) order.push_back(new_rank(rank));
+    take_in_newcomers();
+    while (order.size() < ring_.peers.size()) order.push_back(int(order.size()));
+    ring_.why = regroup_.news();
+    ring_.ring = ring_order(ring_.peers, order);
+    log(cat("ring ", generation_, ": ", ring_.why));
     welcome_all();
 }
 
 void Coordinator::welcome_all() {
-    welcome_.generation = generation_, welcome_.id = fresh_id();
+    ring_.generation = generation_, ring_.id = fresh_id();
     std::vector<std::string> addresses;
     previous_.clear();
-    for (int rank = 0; rank < welcome_.world; ++rank) {
-        addresses.push_back(welcome_.peers[rank].address);
-        previous_[welcome_.peers[rank].host].push_back(rank);
+    for (int rank = 0; rank < ring_.world; ++rank) {
+        addresses.push_back(member(rank).address);
+        previous_[member(rank).host].push_back(rank);
     }
+    left_.clear();
     stage_ = Stage::forming;
-    due_ = Clock::now() + form_patience;
-    watch_ = StallWatch(addresses, milliseconds(welcome_.rules.stall_ms), Clock::now());
-    for (const ClientPtr& client : clients_) {
-        wire::Welcome welcome = welcome_;
-        welcome.rank = client->rank;
+    due_ = now_ + kFormPatience;
+    watch_ = StallWatch(addresses, milliseconds(ring_.rules.stall_ms), now_);
+    for (Client* client : clients(Role::member)) {
         client->ready = client->accuses = false;
-        client->connection->send(wire::encode(welcome));
+        wire::Welcome welcome = ring_;
+        welcome.rank = client->rank;
+        send(*client, wire::encode(welcome));
     }
 }
 
-std::vector<std::string> Coordinator::names() const {
-    std::vector<std::string> names;
-    for (int rank = 0; rank < welcome_.world; ++rank)
-        names.push_back(rank_name(rank, welcome_.peers[size_t(rank)].address));
-    return names;
+// ---- newcomers ----------------------------------------------------------------------------------
+
+// Those that were reached and give signs of life get the ranks after the others.
+void Coordinator::take_in_newcomers() {
+    for (Client* client : clients(Role::newcomer)) {
+        if (!client->ready) continue;
+        if (now_ - client->heard > kSilence) {
+            actions_.push_back(action::HangUp{client->id});
+            continue;
+        }
+        client->role = Role::member;
+        client->rank = ring_.world++;
+        ring_.peers.push_back({client->join.host, client->join.address, client->join.process});
+        regroup_.joins(client->name());
+    }
 }
+
+void Coordinator::call_for_newcomers() {
+    if (stage_ == Stage::running && std::ranges::any_of(clients(Role::newcomer), &Client::ready))
+        broadcast(wire::encode_empty(wire::Type::newcomer, generation_));
+}
+
+// A newcomer that cannot be reached must not cost a ring.
+void Coordinator::visited(Client& newcomer, const event::ProbeResult& result) {
+    const wire::Join& join = newcomer.join;
+    if (result.lives) {
+        newcomer.ready = true;
+        return call_for_newcomers();
+    }
+    if (++newcomer.visits < kVisits) {
+        probed_.insert(join.process);
+        actions_.push_back(action::Probe{{join.host, join.address, join.process}, kVisitPause});
+        return;
+    }
+    send(newcomer, wire::encode(wire::Abort{
+                       -1,
+                       cat("the coordinator does not reach this rank at ", join.address,
+                           result.why.empty() ? "" : ": ", result.why,
+                           "; is a firewall in the way, or --port or --advertise wrong?"),
+                       wire::End::membership}));
+    retire(newcomer, /*refused=*/true);
+}
+
+// ---- does a process live? -----------------------------------------------------------------------
+
+void Coordinator::probe(int rank) {
+    if (probed_.insert(member(rank).process).second)
+        actions_.push_back(action::Probe{member(rank), kFirstProbe});
+}
+
+void Coordinator::on(const event::ProbeResult& result) {
+    probed_.erase(result.process);
+    for (Client* newcomer : clients(Role::newcomer))
+        if (newcomer->join.process == result.process && !newcomer->ready)
+            return visited(*newcomer, result);
+    const int rank = rank_of(ring_, result.process);
+    if (rank < 0) return;
+    for (const Accusation& accusation : accusations_)
+        if (stage_ == Stage::forming && accusation.to == rank) return judge(accusation, result);
+    if (!is_again() || !regroup_.waits_for(rank)) return;
+    if (result.lives && regroup_.is_behind(result.generation, options_.process))
+        return stop_job(-1, kLeftBehind, wire::End::membership);
+    if (result.lives)
+        regroup_.heard(rank, now_);
+    else if (!result.gone.empty())
+        regroup_.gone(rank, result.gone, now_);
+    decide();
+    if (is_again() && regroup_.waits_for(rank) && probed_.insert(result.process).second)
+        actions_.push_back(action::Probe{member(rank), kProbePause});
+}
+
+// A rank has no edge to another one. If this process does not reach the other one either, that one
+// is lost; else the higher of the two, which is the newcomer if there is one.
+void Coordinator::judge(const Accusation& accusation, const event::ProbeResult& result) {
+    const auto [from, to, reason] = accusation;
+    const int lost = result.lives ? std::max(from, to) : to;
+    lose({lost}, lost == from ? reason : cat(name(from), ": ", reason),
+         result.lives || !result.gone.empty());
+}
+
+// ---- time ---------------------------------------------------------------------------------------
+
+void Coordinator::on(const event::Tick&) {
+    send_beat_ = !send_beat_;  // a tick is half a heartbeat, so that lost ranks are found in time
+    wire::Heartbeat beat;
+    if (stage_ == Stage::running) beat.phase = watch_.stall(now_).substr(0, kStallText);
+    const std::string usual = wire::encode(beat);
+    beat.done = 1;
+    const std::string late_beat = wire::encode(beat);
+    const auto late = beat.phase.empty() ? std::vector<int>() : watch_.waited_for(now_);
+    for (Client* client : clients(Role::member)) {
+        const bool is_late = std::ranges::find(late, client->rank) != late.end();
+        if (send_beat_)
+            actions_.push_back(action::Send{client->id, is_late ? late_beat : usual, true});
+        if (client->role == Role::member) check_silence(*client);
+    }
+    for (Client* client : clients(Role::newcomer))
+        if (send_beat_) actions_.push_back(action::Send{client->id, usual, true});
+    for (const Client* client : clients(Role::former))
+        if (now_ - client->heard > (client->refused ? kRefusedPatience : kFormerPatience))
+            actions_.push_back(action::HangUp{client->id});
+    if (stage_ == Stage::running)
+        if (const auto stalled = watch_.report(now_)) notice(*stalled);
+    if (stage_ == Stage::gathering && !is_again() && !is_told_) tell_status("", roster_.status());
+    give_up();
+    hurry();
+    decide();
+    tell_wait();
+}
+
+void Coordinator::on(const event::Stopped&) {
+    stopped_at_ = now_;
+    for (auto& [id, client] : clients_) client.heard = now_;
+    if (due_ != Time::max()) due_ = std::max(due_, now_ + kFormPatience);
+    waits_since_.reset();
+    if (is_again()) regroup_.doubt(now_);
+}
+
+void Coordinator::on(const event::Closing&) { broadcast(wire::encode_empty(wire::Type::leave)); }
+
+// All who are connected hear what the new ring waits for, ever less often.
+void Coordinator::tell_wait() {
+    if (!is_again() || cut_off_) return waits_since_.reset();
+    if (!waits_since_) waits_since_ = now_, tell_wait_ = kTellWait;
+    if (now_ - *waits_since_ < tell_wait_) return;
+    notice(fmt::format("no new ring for {} s: {}", tell_wait_ / std::chrono::seconds(1),
+                       regroup_.waiting_text()));
+    tell_wait_ *= 2;
+}
+
+// CONVOY_GIVE_UP: no rank is waited for without end, even if it lives.
+void Coordinator::give_up() {
+    const milliseconds patience(ring_.rules.give_up_ms), waited = watch_.longest_wait(now_);
+    if (stage_ != Stage::running || patience.count() == 0 || waited < patience) return;
+    const std::string why = fmt::format("no progress for {:.1f} s, CONVOY_GIVE_UP={:g}",
+                                        waited.count() / 1e3, patience.count() / 1e3);
+    const std::vector<int> late = watch_.waited_for(now_);
+    if (!elastic() || late.size() == clients(Role::member).size()) {
+        const int lost = late.empty() ? -1 : late.front();
+        return stop_job(lost, lost < 0 ? why : cat(name(lost), ": ", why));
+    }
+    lose(late, why);
+}
+
+// No rank that forms a ring is waited for without end: a stranger may have taken its place.
+void Coordinator::hurry() {
+    if (now_ < due_ || cut_off_) return;
+    if (stage_ == Stage::running || (stage_ == Stage::gathering && !is_again())) return;
+    due_ = Time::max();
+    std::vector<int> late, away;
+    for (const Client* client : clients(Role::member))
+        if (stage_ == Stage::forming ? !client->ready : regroup_.waits_for(client->rank))
+            late.push_back(client->rank);
+    const std::string why = "it did not do its part of forming the ring in time";
+    if (!elastic()) return stop_job(late.front(), cat(name(late.front()), ": ", why));
+    const bool for_all = is_again() && ring_.rules.give_up_ms > 0;
+    lose(late, why);
+    for (int rank = 0; rank < ring_.world && for_all; ++rank)  // that are not connected
+        if (regroup_.waits_for(rank)) away.push_back(rank);
+    lose(away, why, /*certain=*/false);
+}
+
+// Handles three missed heartbeats. In an elastic job a silent rank is lost. Else the rank is lost
+// if its machine does not answer either; if it does, the log says so, and the job waits.
+void Coordinator::check_silence(Client& client) {
+    const milliseconds patience = 3 * milliseconds(client.join.heartbeat_ms);
+    if (client.left || now_ - client.heard < patience) return;
+    const std::string quiet =
+        fmt::format("{:.1f} s", std::chrono::duration<double>(now_ - client.heard).count());
+    if (elastic()) {
+        if (!is_again() && client.rank >= 0 && now_ - client.heard > kSilence)
+            break_ring(client.rank, cat("no sign of life for ", quiet));
+        return;
+    }
+    actions_.push_back(action::CheckMachine{client.id, patience});
+    if (client.rank >= 0 && !std::exchange(client.silent, true))
+        notice(cat(client.name(), " is connected but has been silent for ", quiet,
+                   ": its process is stopped or starved; the job waits for it"));
+}
+
+// ---- the end of a job, and small parts ----------------------------------------------------------
 
 void Coordinator::stop_job(int lost, const std::string& why, wire::End end) {
     log(why);
@@ -300,34 +672,29 @@ void Coordinator::stop_job(int lost, const std::string& why, wire::End end) {
 }
 
 void Coordinator::next_job() {
-    for (const ClientPtr& client : newcomers_)
-        client->connection->send(
-            wire::encode(wire::Abort{-1, "the job has ended", wire::End::membership}));
-    clients_.insert(clients_.end(), newcomers_.begin(), newcomers_.end());
-    for (const ClientPtr& client : former_)
-        if (client->connection->drained()) client->connection->close();
-    former_.insert(former_.end(), clients_.begin(), clients_.end());
-    clients_.clear(), newcomers_.clear();
+    for (auto& [id, client] : clients_) {
+        if (client.role == Role::newcomer)
+            send(client, wire::encode(wire::Abort{-1, "the job has ended", wire::End::membership}));
+        if (client.role != Role::former) client.role = Role::former, client.heard = now_;
+    }
     job_ = fresh_id();
     ++generation_;
-    base_ = {};
+    ring_ = base_ = {};
+    accusations_.clear();
     stage_ = Stage::gathering;
-    roster_ = Roster(options_.world, id_, previous_);
+    roster_ = Roster(options_.world, options_.id, previous_);
 }
 
-// Who is here and who is missing, to all of them; where strangers come and go, later.
-bool Coordinator::tell_status(const std::string& news, const std::string& status) {
-    is_told_ = !told_.line(Clock::now(), status).empty();
-    if (!is_told_) return false;
-    if (!news.empty()) log(news);
-    log(status);
-    broadcast(wire::encode_text(wire::Type::status, status));
-    return true;
+std::vector<Coordinator::Client*> Coordinator::clients(Role role) {
+    std::vector<Client*> found;
+    for (auto& [id, client] : clients_)
+        if (client.role == role) found.push_back(&client);
+    return found;
 }
 
 void Coordinator::broadcast(const std::string& message) {
-    for (const ClientPtr& client : clients_)
-        if (!client->left) client->connection->send(message);
+    for (const Client* client : clients(Role::member))
+        if (!client->left) send(*client, message);
 }
 
 void Coordinator::notice(const std::string& text) {
@@ -335,71 +702,26 @@ void Coordinator::notice(const std::string& text) {
     broadcast(wire::encode_text(wire::Type::notice, text));
 }
 
-void Coordinator::log(const std::string& text) {
-    if (options_.verbose) log_.info(text);
+bool Coordinator::has_rank(int client) const {
+    const auto found = clients_.find(client);
+    return found != clients_.end() && found->second.rank >= 0;
 }
-
-void Coordinator::send_leave() { broadcast(wire::encode_empty(wire::Type::leave)); }
 
 std::string Coordinator::offer() const {
-    if (stage_ == Stage::gathering)
-        return wire::encode(wire::Refuse{true, cat(wire::kNoJobYet, ": ", roster_.status())});
-    return offer_message(welcome_, "");
+    if (ring_.world > 0) return offer_message(ring_, "");
+    return wire::encode(
+        wire::Refuse{true, cat("no job trains there yet: ", roster_.status()), true});
 }
 
-wire::Health Coordinator::health() const {
-    if (stage_ == Stage::gathering) return {true, cat("coordinator: ", roster_.status())};
-    const std::string stall = watch_.stall(Clock::now());
-    return {true, cat("coordinator: a job of ", watch_.world(), " ranks ",
-                      stage_ == Stage::forming      ? "opens its connections"
-                      : stage_ == Stage::regrouping ? "forms a new ring, "
-                                                    : "runs",
-                      stage_ == Stage::regrouping ? regroup_.waiting_text() : "",
-                      stall.empty() ? "" : "; " + stall)};
-}
-
-bool Coordinator::drained() const {
-    const auto done = [](const ClientPtr& client) {
-        return client->connection->drained() || !client->connection->is_open();
-    };
-    return std::ranges::all_of(clients_, done) && std::ranges::all_of(former_, done);
-}
-
-void serve_coordinator(const std::string& host, uint16_t port, int world, Log& its_log,
-                       const std::function<int()>& stop,
-                       const std::function<void(uint16_t)>& listening, const Access& access) {
-    LogQueue log(its_log);
-    asio::io_context io(1);
-    Listener listener(io, log, access);
-    try {
-        if (host.empty() || host == "0.0.0.0" || host == "::") {
-            listener.open_everywhere(port);
-        } else {
-            auto found = asio::co_spawn(io, resolve(host, port), asio::use_future);
-            while (stop() == 0 && io.run_for(milliseconds(50)) > 0) {}
-            io.restart();
-            if (stop() != 0) return;
-            for (const tcp::endpoint& endpoint : found.get())
-                listener.open(endpoint.address(), listener.is_open() ? listener.port() : port);
-        }
-    } catch (const std::system_error& e) {
-        fail("the coordinator cannot listen at ", host.empty() ? "every address" : host, ", port ",
-             port, ": ", reason(e.code()));
-    }
-    Coordinator coordinator(io, {world, milliseconds(1'000), true, 0, {}, {}, listener.tls()}, log);
-    listener.on_join = [&](Socket socket, wire::Join join) {
-        coordinator.add(std::move(socket), std::move(join));
-    };
-    listener.on_rejoin = [&](Socket socket, const wire::Rejoin& rejoin) {
-        coordinator.add_again(std::move(socket), rejoin);
-    };
-    listener.on_health = [&] { return coordinator.health(); };
-    listener.tell_if_exposed();
-    listener.on_offer = [&] { return coordinator.offer(); };
-    if (listening) listening(listener.port());
-    while (stop() == 0) io.run_for(milliseconds(50));
-    coordinator.send_leave();
-    for (int i = 0; i < 20 && !coordinator.drained(); ++i) io.run_for(milliseconds(50));
+wire::Health Coordinator::health(Time now) const {
+    if (ring_.world == 0) return {true, cat("coordinator: ", roster_.status())};
+    const std::string stall = watch_.stall(now);
+    return {true,
+            cat("coordinator: a job of ", ring_.world, " ranks ",
+                stage_ == Stage::forming ? "opens its connections"
+                : is_again()             ? "forms a new ring, "
+                                         : "runs",
+                is_again() ? regroup_.waiting_text() : "", stall.empty() ? "" : "; " + stall)};
 }
 
 }  // namespace convoy

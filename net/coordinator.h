@@ -1,27 +1,26 @@
 // coordinator.h — gathers the ranks of a job, gives them their numbers, receives their heartbeats,
 // and tells all of them the first cause when one is lost. Gradients do not pass here.
 //
-//   gathering ──all joined──► forming ──all edges open──► running ──all left, or an abort──► over
-//       ▲                        ▲ │                         │                                 │
-//       │                        │ └─────── a rank lost ─────┤                                 │
-//       │                        └── survivors back ── regrouping (--elastic)                  │
-//       └──────────────────────────────── the next job ────────────────────────────────────────┘
+//   GATHERING ──all here, dead or silent──► FORMING ──all READY──► RUNNING ──all left──► next job
+//       ▲                                      │                      │
+//       └───────────── a rank or a link is lost, a rank joins or leaves ┘
 //
-// What follows a loss is in coordinator_again.cpp; who goes on is decided in regroup.h. If this
-// process is lost, the lowest surviving rank serves a coordinator that begins in `regrouping`.
+// It gathers the ranks of a new job by their options (roster.h), and those of a ring that broke by
+// a majority (regroup.h). If its process is lost, the lowest rank that lives serves the next
+// coordinator, which begins with the last ring.
 //
-// It runs on an io_context of one thread, in the process of rank 0 or in its own (`./trainer
-// coordinator`).
+// It is a function of its state, the time and an event; the answer is a list of actions. It holds
+// no socket, timer or thread: coordinator_shell.h has them, and tests play them in virtual time.
 #pragma once
 
 #include <map>
-#include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "net/connection.h"
-#include "net/listener.h"
+#include "net/log_queue.h"
 #include "net/regroup.h"
 #include "net/roster.h"
 #include "net/stall.h"
@@ -29,134 +28,202 @@
 
 namespace convoy {
 
-// Tells coordinators, jobs and processes apart; never 0. Training does not depend on it.
-uint64_t fresh_id();
+// What may happen. Clients are connections, numbered by the shell.
+namespace event {
+struct Joined {  // a connection began with JOIN
+    int client;
+    wire::Join join;
+};
+struct Received {
+    int client;
+    wire::Message message;
+};
+struct Disconnected {  // comes once for each client, also after HangUp
+    int client;
+    std::string why;
+};
+struct ProbeResult {
+    uint64_t process;         // that was looked for
+    bool lives = false;       // it answers at its port
+    std::string gone = {};    // why the process is dead for certain; "": it may live
+    std::string why = {};     // why it was not reached
+    uint32_t generation = 0;  // of the last ring that was open to it
+};
+struct Tick {};     // about every half heartbeat
+struct Stopped {};  // this process itself was stopped for a while, until now
+struct Closing {};  // this coordinator ends in order
+}  // namespace event
+using Event = std::variant<event::Joined, event::Received, event::Disconnected, event::ProbeResult,
+                           event::Tick, event::Stopped, event::Closing>;
 
-// The answer to a newcomer that asks for `job`: OFFER, or REFUSE.
-std::string offer_message(const wire::Welcome& job, const std::string& what);
+// What the shell shall do, in this order.
+namespace action {
+struct Send {
+    int client;
+    std::string bytes;
+    bool may_skip = false;  // if messages before it wait to be sent
+};
+struct HangUp {
+    int client;
+};
+struct CheckMachine {  // close the connection if its machine does not answer for so long
+    int client;
+    std::chrono::milliseconds patience;
+};
+struct Probe {  // ask the process at this address how it is; answered by a ProbeResult
+    wire::Member member;
+    std::chrono::milliseconds after;
+};
+struct LogLine {
+    std::string text;
+};
+}  // namespace action
+using Action = std::variant<action::Send, action::HangUp, action::CheckMachine, action::Probe,
+                            action::LogLine>;
 
 class Coordinator {
  public:
+    using Time = Clock::time_point;
     struct Options {
-        int world = 0;  // 0: the ranks give it
+        int world = 0;         // ranks of a job; 0: the ranks give it
+        uint64_t id = 1;       // drawn at random: no other coordinator has it
+        uint64_t process = 0;  // this process, if a rank runs in it
         std::chrono::milliseconds heartbeat{1'000};
-        bool verbose = false;      // log what happens (a coordinator in a process of its own)
-        uint64_t process = 0;      // this one's, if a rank runs in it
-        tcp::endpoint first = {};  // where the job's first coordinator was; none: here
-        Pause pause = {};
-        TlsContext tls = {};
-        bool server_left = false;  // the coordinator before was not lost: its rank has left
-        bool cut_off = false;      // it was silent: perhaps this process is what was lost
-        // Of a part of the job that was cut off.
-        std::chrono::milliseconds patience = lone_patience;
+        // A part of the job that was cut off waits so long for the others.
+        std::chrono::milliseconds patience = kLonePatience;
+        size_t most_clients = 1 << 20;
+    };
+    // What a rank knows of its job when it succeeds the coordinator.
+    struct Heritage {
+        wire::Welcome last;                          // the newest ring
+        wire::Welcome open;                          // the last that was open; if none, the first
+        std::vector<wire::Welcome> maybe_open = {};  // those after it for which it was READY
+        std::string why;                             // the newest ring broke
+        bool server_left = false;      // the rank with the coordinator has left in order
+        bool cut_off = false;          // this process was stopped, or heard nothing for long
         std::set<uint64_t> dead = {};  // processes, for certain
     };
-    static std::chrono::milliseconds round_trip;  // 0; tests: as if probes took longer
 
-    Coordinator(asio::io_context& io, Options options, LogQueue& log);
-    // What a rank knows of the rings of its job.
-    struct Rings {
-        wire::Welcome last;  // that it was welcome to
-        wire::Welcome open;  // the last that was open to it; if none, the first
-        std::vector<wire::Welcome> attempts = {};  // for which it was ready since
-    };
-    // Succeeds the coordinator of the last ring, which was lost.
-    Coordinator(asio::io_context& io, Options options, LogQueue& log, const Rings& rings,
-                const std::string& why);
+    explicit Coordinator(const Options& options);
+    // Succeeds a coordinator.
+    Coordinator(const Options& options, const Heritage& heritage, Time now);
 
-    // A rank whose JOIN carries this id runs in the same process.
-    uint64_t id() const { return id_; }
-    // Takes over a connection that began with `join`.
-    void add(Socket socket, wire::Join join);
-    // Likewise of a rank whose connection broke; the answer is STATUS or REFUSE.
-    void add_again(Socket socket, const wire::Rejoin& rejoin);
-    bool has_formed() const { return stage_ == Stage::forming || stage_ == Stage::running; }
-    // Hangs up on all ranks and serves no job any more.
-    void retire();
-    // Where the job is, for a newcomer; REFUSE where it can take in none.
-    std::string offer() const;
-    // Tells the ranks that the coordinator ends normally.
-    void send_leave();
-    // How the jobs stand, for `trainer health`. The coordinator itself is healthy while it answers.
-    wire::Health health() const;
-    // Whether all messages have left this process.
-    bool drained() const;
+    std::vector<Action> step(Time now, const Event& event);
+
+    std::chrono::milliseconds heartbeat() const { return options_.heartbeat; }
+    uint64_t id() const { return options_.id; }  // JOIN of a rank in the same process names it
+    // The ring that is formed or runs, if any.
+    bool has_formed() const { return stage_ != Stage::gathering; }
+    // Whether this client has a rank: only then it may send long messages.
+    bool has_rank(int client) const;
+    std::string offer() const;            // the answer to OFFER
+    wire::Health health(Time now) const;  // the answer to HEALTH
 
  private:
-    enum class Stage { gathering, forming, running, regrouping };
+    enum class Stage { gathering, forming, running };
+    // former: of an earlier job, left behind or refused. Nothing that it says counts.
+    enum class Role { member, newcomer, former };
     struct Client {
         std::string name() const { return rank_name(rank < 0 ? join.rank : rank, join.address); }
-        int id, rank = -1;
-        uint64_t job = 0;
-        wire::Join join;
-        Clock::time_point heard;
+        int id = -1, rank = -1;
+        Role role = Role::member;
+        wire::Join join = {};
+        Time heard = {};
+        int visits = 0;  // of a newcomer's address that found nobody
         bool ready = false, accuses = false, left = false, silent = false, refused = false;
-        std::shared_ptr<Connection> connection;
     };
-    using ClientPtr = std::shared_ptr<Client>;
+    struct Accusation {  // rank `from` has no edge to rank `to`
+        int from, to;
+        std::string why;
+    };
 
-    asio::awaitable<void> serve(ClientPtr client);
-    void handle(Client& client, const Message& message);
-    void disconnected(Client& client, const std::string& why);
+    void on(const event::Joined& event);
+    void on(const event::Received& event);
+    void on(const event::Disconnected& event);
+    void on(const event::ProbeResult& event);
+    void on(const event::Tick&);
+    void on(const event::Stopped&);
+    void on(const event::Closing&);
+
+    // A new job.
+    void join_first(Client& client);
+    void form_first();
     void refuse(Client& client, bool again, const std::string& why);
-    void remove(Client& client);
     bool tell_status(const std::string& news, const std::string& status);
-    void turn_out(ClientPtr client);
-    void assign_ranks();
-    void welcome_all();
+    // A ring after another.
+    void join_again(Client& client);
+    void back(Client& client);
     void break_ring(int lost, const std::string& why);
     void back_to_base(const std::string& why);
-    void back(Client& client, const wire::Rejoin& rejoin);
+    void lose(const std::vector<int>& ranks, const std::string& why, bool certain = true);
+    void leave_behind(Client& client, const std::string& why);
     void decide();
     void wait_for_others(const std::string& why);
     void end_part(const std::string& text);
-    bool own_rank_left() const;
     void form_again();
     void take_in_newcomers();
-    asio::awaitable<void> visit(ClientPtr newcomer);
     void call_for_newcomers();
-    void leave_behind(Client& client, const std::string& why);
-    asio::awaitable<void> probe(int rank, int broken);
-    asio::awaitable<void> judge(int from, int to, uint32_t generation, std::string why);
-    void lose(const std::vector<int>& ranks, const std::string& why, bool certain = true);
-    void hurry(Clock::time_point now);
-    std::vector<std::string> names() const;
-    bool elastic() const { return stage_ != Stage::gathering && welcome_.rules.elastic; }
+    void probe(int rank);
+    void visited(Client& newcomer, const event::ProbeResult& result);
+    void judge(const Accusation& accusation, const event::ProbeResult& result);
+
+    void handle(Client& client, const wire::Message& message);
+    void handle_ready(Client& client);
+    void handle_abort(Client& client, const wire::Message& message);
+    void handle_leave(Client& client);
+    void disconnected(Client& client, const std::string& why);
+    void retire(Client& client, bool refused = false);
+    void welcome_all();
     void stop_job(int lost, const std::string& why, wire::End end = wire::End::job);
     void next_job();
+    void check_silence(Client& client);
+    void give_up();
+    void hurry();
+    void tell_wait();
+
+    uint64_t fresh_id() { return options_.id + 0x9e3779b97f4a7c15 * ++issued_; }
+    bool is_again() const { return stage_ == Stage::gathering && ring_.world > 0; }
+    bool elastic() const { return ring_.rules.elastic; }
+    std::vector<Client*> clients(Role role);
+    const wire::Member& member(int rank) const { return ring_.peers[size_t(rank)]; }
+    std::string name(int rank) const { return rank_name(rank, member(rank).address); }
+    void send(const Client& client, std::string bytes) {
+        actions_.push_back(action::Send{client.id, std::move(bytes)});
+    }
     void broadcast(const std::string& message);
     void notice(const std::string& text);
-    void log(const std::string& text);
-    asio::awaitable<void> tick();
-    void check_silence(Client& client, Clock::time_point now);
-    void give_up(Clock::time_point now);
-    void tell_wait(Clock::time_point now);
+    void log(const std::string& text) { actions_.push_back(action::LogLine{text}); }
 
-    asio::io_context& io_;
-    Options options_;
-    LogQueue& log_;
-    uint64_t id_, job_;
+    const Options options_;
+    Time now_{};
+    std::vector<Action> actions_;
+    uint64_t issued_ = 0, job_ = 0;
     uint32_t generation_ = 1;
-    int broken_ = 0;  // rings so far
     Stage stage_ = Stage::gathering;
-    int next_id_ = 0;
+    std::map<int, Client> clients_;
     std::map<std::string, std::vector<int>> previous_;  // host → its ranks in the last job
     Roster roster_;
     Refusals refused_, told_{60};  // who was refused, and who came or went while it gathers
     bool is_told_ = true;          // all know who is here now
-    wire::Welcome welcome_;        // of the generation; while regrouping, who may be in the next
-    wire::Welcome base_;           // while forming: welcome_ before, if there was one
+    wire::Welcome ring_;           // of the generation; while it gathers, the one before
+    wire::Welcome base_;           // while it forms: the last open ring, if there was one
     Regroup regroup_;
-    Clock::time_point due_;                         // for ranks that form the ring to do their part
-    std::optional<Clock::time_point> cut_off_;      // this part of the job waits for the others
-    std::optional<Clock::time_point> waits_since_;  // for a new ring; when that is told next
-    std::chrono::milliseconds tell_wait_{};
-    bool own_rank_failed_ = false;  // the rank in this process, which ends soon
-    Pause pause_;
+    std::set<uint64_t> probed_;  // processes that are asked just now
+    std::vector<Accusation> accusations_;
+    Time due_ = Time::max();                 // for ranks that form the ring to do their part
+    std::optional<Time> stopped_at_;         // this process
+    std::optional<Time> cut_off_;            // this part of the job waits for the others
+    std::optional<Time> waits_since_;        // for a new ring
+    std::chrono::milliseconds tell_wait_{};  // the log says it after that time
+    std::set<uint64_t> left_;                // processes that have left the ring in order
+    // The rank in this process has left or failed: this process ends soon, and the next rank
+    // serves.
+    bool own_rank_left_ = false;
+    bool send_beat_ = false;
     StallWatch watch_;
-    std::vector<ClientPtr> clients_;    // of the current job, in order of arrival
-    std::vector<ClientPtr> former_;     // of earlier jobs, until they hang up
-    std::vector<ClientPtr> newcomers_;  // who wait to be taken in
 };
+
+// The answer to a newcomer that asks for `job`: OFFER, or REFUSE.
+std::string offer_message(const wire::Welcome& job, const std::string& what);
 
 }  // namespace convoy

@@ -14,12 +14,10 @@ namespace {
 class Edges {
  public:
     // kind: bits of the generation, for edges alongside those of the ring.
-    Edges(Membership& membership, const wire::Welcome& welcome, tcp::endpoint coordinator,
-          const Addresses& from, std::vector<int> peers, uint32_t kind = 0)
+    Edges(Membership& membership, const wire::Welcome& welcome, std::vector<int> peers,
+          uint32_t kind = 0)
         : membership_(membership),
           welcome_(welcome),
-          coordinator_(std::move(coordinator)),
-          from_(from),
           peers_(std::move(peers)),
           generation_(welcome.generation | kind),
           links_(size_t(welcome.world)) {}
@@ -50,8 +48,7 @@ class Edges {
 
     Membership& membership_;
     const wire::Welcome& welcome_;
-    tcp::endpoint coordinator_;
-    const Addresses& from_;
+    bool is_open() const { return membership_.state() == RankState::kOpen; }
     std::vector<int> peers_;
     const uint32_t generation_;
     std::vector<Link> links_;
@@ -69,7 +66,7 @@ asio::awaitable<void> Edges::open() {
 asio::awaitable<void> Edges::open_ring() {
     co_await open();
     membership_.ready();
-    while (!membership_.ring_is_open()) {
+    while (!is_open()) {
         co_await wait_for_news();
         co_await accept_waiting();  // a peer that has not seen the answer dials again
     }
@@ -97,12 +94,13 @@ asio::awaitable<void> Edges::wait_for_news() {
 }
 
 asio::awaitable<void> Edges::dial_peer(int rank) {
-    const auto [host, port] = reachable(welcome_.peers[size_t(rank)].address, coordinator_);
+    const auto [host, port] = reachable(welcome_.peers[size_t(rank)].address, membership_.first());
     std::string why;
     for (int attempt = 1; attempt <= kEdgeAttempts; ++attempt) {
         membership_.status().throw_if_ended();
         try {
-            Socket socket = co_await dial(host, port, from_, membership_.tls(), kDialPatience);
+            Socket socket =
+                co_await dial(host, port, membership_.from(), membership_.tls(), kDialPatience);
             const wire::Edge edge{welcome_.job, welcome_.rank, rank, generation_};
             co_await within(kDialPatience, socket, shake_hands(edge, socket));
             add_edge(rank, std::move(socket));
@@ -127,7 +125,7 @@ asio::awaitable<void> Edges::tell(const std::string& why) {
     membership_.send(
         wire::encode(wire::Abort{unreached_, why, wire::End::ring, welcome_.generation}));
     deadline_ = Clock::now() + kVerdict;
-    while (!membership_.ring_is_open() && Clock::now() < deadline_) co_await wait_for_news();
+    while (!is_open() && Clock::now() < deadline_) co_await wait_for_news();
 }
 
 asio::awaitable<void> Edges::shake_hands(const wire::Edge& mine, Socket& socket) {
@@ -177,12 +175,12 @@ void Edges::check_route(int rank, const asio::ip::address& peer) const {
     const std::string used = interface_towards(peer);
     if (used.empty() || is_loopback(peer) || !interface_with(peer).empty()) return;
     std::string chosen, why;
-    if (!from_.empty()) {
-        chosen = interface_with(from_.front());
+    const auto coordinator = membership_.first().address();
+    if (!membership_.from().empty()) {
+        chosen = interface_with(membership_.from().front());
         why = "as CONVOY_IFACE says";
-    } else if (!is_loopback(coordinator_.address()) &&
-               interface_with(coordinator_.address()).empty()) {
-        chosen = interface_towards(coordinator_.address());
+    } else if (!is_loopback(coordinator) && interface_with(coordinator).empty()) {
+        chosen = interface_towards(coordinator);
         why = cat("like traffic to the coordinator; choose another address with CONVOY_IFACE or ",
                   "--advertise of rank ", rank);
     }
@@ -210,14 +208,14 @@ std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::e
     return address;
 }
 
-asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire::Welcome& welcome,
-                                              tcp::endpoint coordinator, const Addresses& from) {
+asio::awaitable<std::vector<Link>> open_edges(Membership& membership,
+                                              const wire::Welcome& welcome) {
     std::vector<int> peers = neighbours(welcome.rank, welcome.ring);
     if (welcome.rules.shm)
         for (const int rank :
              neighbours_of_host(welcome.rank, hosts_of(welcome.ring, welcome.peers)))
             if (std::ranges::find(peers, rank) == peers.end()) peers.push_back(rank);
-    Edges edges(membership, welcome, std::move(coordinator), from, std::move(peers));
+    Edges edges(membership, welcome, std::move(peers));
     std::string why;
     try {
         co_await edges.open_ring();
@@ -228,7 +226,7 @@ asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire
     membership.status().throw_if_ended();
     try {
         if (welcome.rules.elastic) co_await edges.tell(why);
-        if (membership.ring_is_open()) co_return edges.take();
+        if (membership.state() == RankState::kOpen) co_return edges.take();
     } catch (const Error&) {
         // It is said now, or no answer came.
     }
@@ -238,9 +236,8 @@ asio::awaitable<std::vector<Link>> open_edges(Membership& membership, const wire
 }
 
 asio::awaitable<std::vector<Link>> open_more_edges(Membership& membership, wire::Welcome welcome,
-                                                   tcp::endpoint coordinator, Addresses from,
                                                    std::vector<int> peers, uint32_t kind) {
-    Edges edges(membership, welcome, std::move(coordinator), from, std::move(peers), kind);
+    Edges edges(membership, welcome, std::move(peers), kind);
     co_await edges.open();
     co_return edges.take();
 }

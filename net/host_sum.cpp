@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,7 +15,7 @@
 #include <system_error>
 #include <utility>
 
-#include "net/coordinator.h"
+#include "net/coordinator_shell.h"
 #include "net/limits.h"
 #include "net/reduce.h"
 #include "net/ring.h"

@@ -32,13 +32,14 @@ constexpr milliseconds kAllEdges{30'000};
 // After that the coordinator has this time to say which rank is lost.
 constexpr milliseconds kVerdict{40'000};
 // The coordinator gives up ranks that do not do their part of forming a ring in this time.
-inline milliseconds form_patience{60'000};
+constexpr milliseconds kFormPatience{60'000};
 // A coordinator ends a job of which no rank answers for so long.
-inline milliseconds lone_patience{600'000};
+constexpr milliseconds kLonePatience{600'000};
 // The log says what a new ring waits for after this time, and again after twice that time, ….
 constexpr milliseconds kTellWait{5'000};
-// A newcomer, or a rank that is not connected, is asked again after this pause.
-constexpr milliseconds kVisitPause{200}, kProbePause{100};
+// A rank whose connection ended is asked how it is after this pause: a process that dies closes its
+// port a moment later. A newcomer, or a rank that is not connected, is asked again after these.
+constexpr milliseconds kFirstProbe{3}, kVisitPause{200}, kProbePause{100};
 // The coordinator has this time to name the first cause before a rank reports its own.
 constexpr milliseconds kFirstCause{2'000};
 // The last messages of a process, such as LEAVE, have this time to be sent and answered.
@@ -109,7 +110,7 @@ constexpr uint64_t kHealthLimit = 4 << 10;
 constexpr size_t kMostText = 1'100;
 // A host id or an address has at most so many bytes, like a name in DNS.
 constexpr size_t kMaxName = 255;
-// REJOIN names at most so many processes of rings; the oldest rings are left out.
+// JOIN names at most so many processes of rings; the oldest rings are left out.
 constexpr size_t kMostAttempted = 4'096;
 
 }  // namespace wire

@@ -6,15 +6,6 @@
 
 namespace convoy {
 
-std::string Refusals::line(Clock::time_point now, const std::string& text) {
-    if (now - minute_ >= std::chrono::minutes(1)) minute_ = now, lines_ = 0;
-    if (lines_ == most_) return ++left_out_, "";
-    if (++lines_ == most_) return cat(text, " (others in this minute are only counted)");
-    if (left_out_ == 0) return text;
-    return cat(text, " (", std::exchange(left_out_, 0),
-               " others were refused since the last line)");
-}
-
 void Listener::open(const asio::ip::address& address, uint16_t port) {
     const tcp::endpoint endpoint(address, port);
     tcp::acceptor acceptor(io_);
@@ -118,7 +109,7 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
         Message first;
         co_await within(first_message_patience, socket, greet(socket, first));
         const wire::Type type = first.header.type;
-        if ((type == wire::Type::join && !on_join) || (type == wire::Type::rejoin && !on_rejoin))
+        if (type == wire::Type::join && !on_join)
             // Again: the name it dialled may have other addresses, among them the coordinator's.
             answer = wire::encode(wire::Refuse{
                 true, cat("port ", port(), " is that of a rank, not of the coordinator",
@@ -160,10 +151,7 @@ std::string Listener::health_message() const {
 
 void Listener::dispatch(Socket& socket, const Message& first) {
     if (first.header.type == wire::Type::join)
-        on_join(std::move(socket), wire::decode<wire::Join>(first.body));
-    else if (first.header.type == wire::Type::rejoin)
-        on_rejoin(std::move(socket),
-                  wire::decode<wire::Rejoin>(first.body, first.header.generation));
+        on_join(std::move(socket), wire::decode<wire::Join>(first.body, first.header.generation));
     else if (first.header.type == wire::Type::edge && on_edge)
         on_edge(std::move(socket), wire::decode<wire::Edge>(first.body, first.header.generation));
     else

@@ -1,5 +1,5 @@
 // listener.h — the one port of a process. The first message of a connection says what it is: a
-// JOIN or REJOIN for the coordinator, an EDGE of the ring, HEALTH, or the question for an OFFER.
+// JOIN for the coordinator, an EDGE of the ring, HEALTH, or the question for an OFFER.
 #pragma once
 
 #include <functional>
@@ -12,20 +12,6 @@
 #include "net/log_queue.h"
 
 namespace convoy {
-
-// Refused strangers in the log: a port scanner must not fill it.
-class Refusals {
- public:
-    explicit Refusals(int lines = 10) : most_(lines) {}
-    // What to log of a refusal at `now`: at most so many lines a minute, the first of which counts
-    // those that were left out before. "": nothing.
-    std::string line(Clock::time_point now, const std::string& text);
-
- private:
-    const int most_;
-    Clock::time_point minute_;
-    int lines_ = 0, left_out_ = 0;
-};
 
 class Listener {
  public:
@@ -49,7 +35,6 @@ class Listener {
 
     // Called with each connection; where a callback is null, the connection is closed.
     std::function<void(Socket, wire::Join)> on_join;
-    std::function<void(Socket, wire::Rejoin)> on_rejoin;
     std::function<void(Socket, wire::Edge)> on_edge;
     std::function<wire::Health()> on_health;  // the answer to HEALTH
     std::function<std::string()> on_offer;    // OFFER or REFUSE, encoded

@@ -9,9 +9,24 @@
 #include <string>
 #include <thread>
 
+#include "src/base/clock.h"
 #include "src/base/log.h"
 
 namespace convoy {
+
+// Refused strangers in the log: a port scanner must not fill it.
+class Refusals {
+ public:
+    explicit Refusals(int lines = 10) : most_(lines) {}
+    // What to log of a refusal at `now`: at most so many lines a minute, the first of which counts
+    // those that were left out before. "": nothing.
+    std::string line(Clock::time_point now, const std::string& text);
+
+ private:
+    const int most_;
+    Clock::time_point minute_;
+    int lines_ = 0, left_out_ = 0;
+};
 
 class LogQueue {
  public:

@@ -3,6 +3,7 @@
 #include <ranges>
 
 #include "net/health.h"
+#include "net/host.h"
 
 namespace convoy {
 
@@ -26,21 +27,23 @@ wire::Heartbeat Progress::heartbeat() const {
     return beat;
 }
 
-Membership::Membership(Log& log, milliseconds heartbeat, milliseconds stall, milliseconds patience,
-                       const Access& access)
+Membership::Membership(Log& log, const JoinOptions& options)
     : log_(log),
-      heartbeat_(heartbeat),
-      stall_(stall),
-      patience_(patience),
-      listener_(io_, log_, access) {
+      heartbeat_(options.heartbeat),
+      stall_(options.stall),
+      patience_(options.join_timeout),
+      from_(options.iface.empty() ? Addresses() : addresses_of(options.iface)),
+      listener_(io_, log_, options.access) {
     progress_.since = heard_ = Clock::now();
     expect_edges();
     listener_.on_health = [this] { return health(); };
     listener_.on_offer = [this] {
         if (!what_.empty()) return offer_message(welcome_, what_);
-        return wire::encode(wire::Refuse{true, wire::kNoJobYet});
+        return wire::encode(wire::Refuse{true, "no job trains there yet", true});
     };
-    listener_.is_calm = [this] { return ring_is_open_ && connected() && !status_.ended(); };
+    listener_.is_calm = [this] {
+        return state_ == RankState::kOpen && connected() && !status_.ended();
+    };
     listener_.coordinator_at = [this] {
         const int server = welcome_.server;
         if (!connection_ || server < 0 || server >= int(welcome_.peers.size()))
@@ -55,8 +58,9 @@ void Membership::expect_edges() {
     listener_.on_edge = [this](Socket socket, wire::Edge edge) {
         // More come from ranks that dial again, or from strangers.
         const uint32_t kind = edge.generation & (wire::kGroupEdge | wire::kLinkEdge);
-        const bool is_wanted = !ring_is_open_ || (edge.job == welcome_.job && kind != 0 &&
-                                                  edge.generation == (welcome_.generation | kind));
+        const bool is_wanted =
+            state_ != RankState::kOpen || (edge.job == welcome_.job && kind != 0 &&
+                                           edge.generation == (welcome_.generation | kind));
         const size_t most = kMostWaitingEdges + 2 * welcome_.peers.size();
         if (!is_wanted || incoming_edges_.size() >= most)
             return listener_.log_refusal(cat("refused an edge from rank ", edge.from));
@@ -73,50 +77,33 @@ Membership::~Membership() {
     thread_.join();
 }
 
+void Membership::serve(Coordinator coordinator) {
+    coordinator_ =
+        std::make_shared<CoordinatorShell>(io_, std::move(coordinator), first_, tls(), nullptr);
+    coordinator_->start(listener_);
+}
+
 void Membership::serve(int world) {
-    coordinator_ = std::make_unique<Coordinator>(
-        io_,
-        Coordinator::Options{
-            world, heartbeat_, false, process_, {}, {}, tls(), false, false, patience_},
-        log_);
-    admit();
+    serve(Coordinator({world, fresh_id(), process_, heartbeat_, patience_}));
 }
 
-void Membership::admit() {
-    listener_.on_join = [this](Socket socket, wire::Join join) {
-        coordinator_->add(std::move(socket), std::move(join));
-    };
-    listener_.on_rejoin = [this](Socket socket, const wire::Rejoin& rejoin) {
-        coordinator_->add_again(std::move(socket), rejoin);
-    };
-}
-
-void Membership::succeed(const tcp::endpoint& first) {
-    if (coordinator_ || is_guest_) return;
+void Membership::succeed() {
+    if (coordinator_ || (is_newcomer_ && !open_)) return;
     const auto now = Clock::now();
     note_pause();
-    // Who has waited for long may have been with a part of the job that was cut off.
-    const bool cut_off = coordinator_is_silent() || now - in_ring_ > kSilence;
-    const Coordinator::Options options{.heartbeat = heartbeat_,
-                                       .process = process_,
-                                       .first = first,
-                                       .pause = pause_,
-                                       .tls = tls(),
-                                       .server_left = server_left_,
-                                       .cut_off = cut_off,
-                                       .patience = patience_,
-                                       .dead = dead_};
-    const wire::Welcome& base = open_ ? *open_ : attempts_.empty() ? welcome_ : attempts_.front();
-    coordinator_ = std::make_unique<Coordinator>(
-        io_, options, log_, Coordinator::Rings{welcome_, base, attempts_}, broken_by_);
-    admit();
+    // A rank that has waited for long may have been with a part of the job that was cut off.
+    const bool cut_off = coordinator_is_silent() || now - in_ring_ > kSilence || pause_.lately(now);
+    const wire::Welcome& base = open_                 ? *open_
+                                : maybe_open_.empty() ? welcome_
+                                                      : maybe_open_.front();
+    serve(Coordinator({0, fresh_id(), process_, heartbeat_, patience_},
+                      {welcome_, base, maybe_open_, broken_by_, server_left_, cut_off, dead_},
+                      now));
 }
 
 void Membership::retire() {
-    if (!coordinator_) return;
-    coordinator_->retire();
-    retired_.push_back(std::move(coordinator_));
-    listener_.on_join = nullptr, listener_.on_rejoin = nullptr;
+    if (coordinator_) coordinator_->close();
+    coordinator_.reset();
 }
 
 void Membership::send_heartbeats(std::shared_ptr<Connection> connection) {
@@ -158,6 +145,7 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
 
 void Membership::start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
     welcome_ = welcome;
+    state_ = RankState::kConnecting;
     if (welcome.server != welcome.rank) retire();  // rank 0's own, beside the one that it found
     use(std::move(connection));
 }
@@ -171,9 +159,10 @@ void Membership::use(std::shared_ptr<Connection> connection) {
     spawn(io_.get_executor(), read_messages(connection_));
 }
 
-void Membership::visit(const wire::Welcome& job) {
-    is_newcomer_ = is_guest_ = true;
-    welcome_ = job;
+void Membership::visit(const wire::Welcome& job, const tcp::endpoint& first) {
+    is_newcomer_ = true;
+    welcome_ = job, first_ = first;
+    state_ = RankState::kBroken;  // it has no ring yet
     heard_ = Clock::now();
 }
 
@@ -185,8 +174,7 @@ void Membership::offer(std::string what) {
 void Membership::leave_ring() {
     status_.begin_again();
     newcomer_waits_ = false;
-    regrouping_ = true;
-    ring_is_open_ = false;
+    state_ = RankState::kJoining;
     in_ring_ = heard_;
     if (open_ && open_->id != welcome_.id) back_to_base();
     incoming_edges_.clear();
@@ -202,21 +190,26 @@ void Membership::back_to_base() {
         ring.server < 0 ? -1 : rank_of(welcome_, ring.peers[size_t(ring.server)].process);
 }
 
-wire::Rejoin Membership::rejoin_message(int64_t step, bool planned) const {
-    wire::Rejoin rejoin{welcome_.job, process_, step, planned ? "" : broken_by_,
-                        welcome_.generation};
+wire::Join Membership::join_message(int64_t step, bool planned) const {
     const wire::Member& me = welcome_.peers[size_t(welcome_.rank)];
-    if (is_newcomer_) rejoin.host = me.host, rejoin.address = me.address;
-    if (open_) rejoin.known = {open_->id, open_->generation};
+    wire::Join join;
+    join.rank = welcome_.rank, join.world = welcome_.world;
+    join.host = me.host, join.address = me.address, join.process = process_;
+    join.heartbeat_ms = uint32_t(heartbeat_.count());
+    join.job = welcome_.job, join.generation = welcome_.generation;
+    join.step = step, join.why = planned ? "" : broken_by_;
+    join.newcomer = is_newcomer_;
+    if (open_) join.open = open_->id, join.open_generation = open_->generation;
     size_t members = 0;
-    for (const wire::Welcome& attempt : attempts_ | std::views::reverse)
-        if ((members += attempt.peers.size()) <= wire::kMostAttempted)
-            rejoin.known.attempts.push_back(attempt_of(attempt));
-    return rejoin;
+    for (const wire::Welcome& ring : maybe_open_ | std::views::reverse)
+        if ((members += ring.peers.size()) <= wire::kMostAttempted)
+            join.maybe_open.push_back(ring_id(ring));
+    return join;
 }
 
 void Membership::ready() {
-    attempts_.push_back(welcome_);
+    maybe_open_.push_back(welcome_);
+    if (state_ == RankState::kConnecting) state_ = RankState::kReady;
     send(wire::encode_empty(wire::Type::ready, welcome_.generation));
 }
 
@@ -249,10 +242,13 @@ asio::awaitable<void> Membership::note_deaths() {
     const wire::Welcome ring = welcome_;
     const auto heard = heard_;
     for (co_await sleep_for(kSilence / 6); const wire::Member& peer : ring.peers) {
-        if (!ring.rules.elastic || regrouping_ || Clock::now() - heard >= kSilence) co_return;
+        if (!ring.rules.elastic || state_ == RankState::kJoining ||
+            Clock::now() - heard >= kSilence)
+            co_return;
         if (peer.process == process_) continue;
         const PeerHealth answer = co_await ask_health(peer, first_, tls());
-        if (!regrouping_ && !why_gone(peer, answer).empty()) note_death(peer.process, heard);
+        if (state_ != RankState::kJoining && !why_gone(peer, answer).empty())
+            note_death(peer.process, heard);
     }
 }
 
@@ -266,39 +262,26 @@ void Membership::handle(const Message& message) {
     using wire::Type;
     switch (message.header.type) {
         case Type::generation:
-            if (message.header.generation != welcome_.generation || welcome_.ring.empty()) break;
-            ring_is_open_ = !regrouping_;
-            open_ = welcome_, attempts_.clear(), is_guest_ = false, dead_.clear();
+            if (maybe_open_.empty() || message.header.generation != maybe_open_.back().generation)
+                break;
+            if (state_ == RankState::kReady) state_ = RankState::kOpen;
+            open_ = maybe_open_.back(), maybe_open_.clear(), dead_.clear();
             break;
         case Type::newcomer:
-            newcomer_waits_ = !regrouping_ && message.header.generation == welcome_.generation;
+            newcomer_waits_ =
+                state_ != RankState::kJoining && message.header.generation == welcome_.generation;
             break;
         case Type::notice: log_.notice(wire::decode_text(message.body)); break;
-        case Type::abort: {
-            const wire::Abort abort = wire::decode<wire::Abort>(message.body);
-            answer_due_ = false;
-            if (abort.end == wire::End::ring)
-                ring_broken(message.header.generation, abort.why, abort.lost);
-            else
-                status_.end(abort.why, abort.lost, abort.end);
+        case Type::abort:
+            handle_abort(wire::decode<wire::Abort>(message.body, message.header.generation));
             break;
-        }
         case Type::welcome:
-            if (!regrouping_) break;
+            if (state_ != RankState::kJoining) break;
             welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
-            regrouping_ = server_left_ = false;
+            state_ = RankState::kConnecting, server_left_ = false;
             broken_by_.clear();
             break;
-        case Type::leave:
-            answer_due_ = false;
-            if (left_)
-                status_.end("this rank has left the job", -1);
-            else if (welcome_.server < 0)
-                status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
-            else if (server_left_ = true; !regrouping_)  // else no cause of the next ring's end
-                status_.set_cause(cat(rank_name(welcome_.server, connection_->remote()),
-                                      " has left the job, and the coordinator with it"));
-            break;
+        case Type::leave: handle_leave(); break;
         case Type::heartbeat: {
             const bool stood = !stalled_.empty();
             const auto beat = wire::decode<wire::Heartbeat>(message.body);
@@ -312,10 +295,32 @@ void Membership::handle(const Message& message) {
     news_.cancel();
 }
 
+void Membership::handle_abort(const wire::Abort& abort) {
+    answer_due_ = false;
+    if (abort.end != wire::End::ring) return status_.end(abort.why, abort.lost, abort.end);
+    // If this coordinator ends a ring before it has sent GENERATION, the ring was never open.
+    if (state_ != RankState::kJoining && !maybe_open_.empty() &&
+        maybe_open_.back().generation == abort.generation)
+        maybe_open_.pop_back();
+    ring_broken(abort.generation, abort.why, abort.lost);
+}
+
+void Membership::handle_leave() {
+    answer_due_ = false;
+    if (state_ == RankState::kLeft)
+        status_.end("this rank has left the job", -1);
+    else if (welcome_.server < 0)
+        status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
+    else if (server_left_ = true; state_ != RankState::kJoining)  // no cause of a later ring's end
+        status_.set_cause(cat(rank_name(welcome_.server, connection_->remote()),
+                              " has left the job, and the coordinator with it"));
+}
+
 // Only the first cause counts, and none of an earlier ring.
 void Membership::ring_broken(uint32_t generation, const std::string& why, int lost) noexcept {
-    if (regrouping_ || generation != welcome_.generation) return;
+    if (state_ == RankState::kJoining || generation != welcome_.generation) return;
     if (!status_.ended()) broken_by_ = why;
+    if (state_ < RankState::kLeft) state_ = RankState::kBroken;
     status_.end(why, lost, wire::End::ring);
     news_.cancel();
 }
@@ -323,7 +328,7 @@ void Membership::ring_broken(uint32_t generation, const std::string& why, int lo
 wire::Health Membership::health() const {
     wire::Health health = state_of_health();
     health.process = process_;
-    if (open_) health.ring = open_->id, health.generation = open_->generation;
+    if (open_) health.generation = open_->generation;
     return health;
 }
 
@@ -334,7 +339,7 @@ wire::Health Membership::state_of_health() const {
         cat("rank ", welcome_.rank, " of ", welcome_.world,
             fmt::format(", step {}, {} for {:.1f} s", beat.step,
                         beat.phase.empty() ? "starting" : "in " + beat.phase, beat.phase_ms / 1e3));
-    if (left_) return {true, cat(me, "; it has left the job")};
+    if (state_ == RankState::kLeft) return {true, cat(me, "; it has left the job")};
     try {
         status_.throw_if_ended();
     } catch (const RingBroken& cause) {
@@ -347,8 +352,10 @@ wire::Health Membership::state_of_health() const {
     if (quiet > std::max(stall_, 3 * std::max(heartbeat_, milliseconds(1'000))))
         return {true, cat(me, "; the coordinator at ", connection_->remote(),
                           " has been silent for ", quiet / std::chrono::seconds(1), " s")};
-    if (regrouping_) return {true, cat(me, "; waiting for the coordinator to say who goes on")};
-    return {true, ring_is_open_ ? me : cat(me, "; waiting for the connections between the ranks")};
+    if (state_ == RankState::kJoining)
+        return {true, cat(me, "; waiting for the coordinator to say who goes on")};
+    const bool is_open = state_ == RankState::kOpen;
+    return {true, is_open ? me : cat(me, "; waiting for the connections between the ranks")};
 }
 
 void Membership::coordinator_lost(const std::string& why) {
@@ -368,10 +375,10 @@ void Membership::send(std::string message) {
     });
 }
 
-void Membership::send_abort(int lost, const std::string& why) noexcept {
-    // At once where this is Asio's own thread: what it posts may come after what another posts
-    // later, and that may be flush().
-    asio::dispatch(io_, [this, message = wire::encode(wire::Abort{lost, why})]() mutable {
+// Sends a message that the coordinator answers, before this process may end. At once on the control
+// thread: what it posts may come after what another thread posts later, such as flush().
+void Membership::send_last(std::string message) noexcept {
+    asio::dispatch(io_, [this, message = std::move(message)]() mutable {
         answer_due_ = connection_->is_open();
         connection_->send(std::move(message));
     });
@@ -379,14 +386,14 @@ void Membership::send_abort(int lost, const std::string& why) noexcept {
 
 void Membership::abort(int lost, const std::string& why) noexcept {
     if (status_.ended()) return;
-    if (!is_newcomer_) send_abort(lost, why);
+    if (!is_newcomer_) send_last(wire::encode(wire::Abort{lost, why}));
     end_job(lost, why);
 }
 
 void Membership::report(int lost, const std::string& why) noexcept {
     if (status_.ended()) return;
     if (is_newcomer_) return end_job(-1, why);  // the others see its connections end
-    send_abort(lost, why);
+    send_last(wire::encode(wire::Abort{lost, why}));
     status_.wait_for_cause(kFirstCause);
     end_job(lost, why);
 }
@@ -394,11 +401,7 @@ void Membership::report(int lost, const std::string& why) noexcept {
 void Membership::fail_alone(const std::string& why) noexcept {
     if (!welcome_.rules.elastic || is_newcomer_) return report(-1, why);
     if (status_.job_has_ended()) return;
-    asio::dispatch(io_, [this, message = wire::encode(wire::Abort{-1, why, wire::End::membership,
-                                                                  welcome_.generation})]() mutable {
-        answer_due_ = connection_->is_open();
-        connection_->send(std::move(message));
-    });
+    send_last(wire::encode(wire::Abort{-1, why, wire::End::membership, welcome_.generation}));
     end_job(-1, why);
 }
 
@@ -423,7 +426,7 @@ void Membership::end_job(int lost, const std::string& why) noexcept {
 void Membership::leave() noexcept {
     if (status_.job_has_ended()) return;
     asio::post(io_, [this] {
-        left_ = true;
+        state_ = RankState::kLeft;
         answer_due_ = connection_->is_open();
         connection_->send(wire::encode_empty(wire::Type::leave));
     });
@@ -431,7 +434,7 @@ void Membership::leave() noexcept {
 }
 
 asio::awaitable<void> Membership::flush(std::shared_ptr<std::promise<void>> done) {
-    if (coordinator_ && left_) coordinator_->send_leave();
+    if (coordinator_ && state_ == RankState::kLeft) coordinator_->step(event::Closing{});
     const auto waiting = [this] {
         return answer_due_ || (connection_ && connection_->is_open() && !connection_->drained()) ||
                (coordinator_ && !coordinator_->drained());

@@ -1,5 +1,9 @@
 // membership.h — this process's part in a job: the control thread with its one connection to the
-// coordinator (and the coordinator itself, where rank 0 serves it), heartbeats, and the job's end.
+// coordinator (and the coordinator itself, if this rank serves it), heartbeats, and the job's end.
+//
+//   JOINING ─WELCOME─► CONNECTING ─links─► READY ─GENERATION─► OPEN ─► LEFT
+//      ▲                    │                │                  │
+//      └──── regroup() ── BROKEN ◄── a rank or a link is lost ──┘
 //
 // The control thread never computes and never waits for a collective, so that heartbeats leave in
 // time however long a kernel runs or a neighbour takes.
@@ -15,12 +19,21 @@
 #include <vector>
 
 #include "net/communicator.h"
-#include "net/coordinator.h"
+#include "net/coordinator_shell.h"
 #include "net/job_status.h"
 #include "net/listener.h"
 #include "src/base/clock.h"
 
 namespace convoy {
+
+enum class RankState {
+    kJoining,     // it asks for the coordinator of the next ring, or waits there for WELCOME
+    kConnecting,  // it opens its links
+    kReady,       // its links are open
+    kOpen,        // all links of the ring are open
+    kBroken,      // the ring has ended; the trainer has not called regroup() yet
+    kLeft         // it has left the job
+};
 
 // This rank's step and phase. Written by the working threads, read for the heartbeats.
 struct Progress {
@@ -40,10 +53,7 @@ struct IncomingEdge {
 
 class Membership {
  public:
-    // `stall` is how long the coordinator may be silent before this rank is unhealthy, `patience`
-    // how long a part of the job that was cut off waits for the others.
-    Membership(Log& log, std::chrono::milliseconds heartbeat, std::chrono::milliseconds stall,
-               std::chrono::milliseconds patience, const Access& access);
+    Membership(Log& log, const JoinOptions& options);
     // Sends the messages that wait (for a second at most), then ends the control thread.
     ~Membership();
     Membership(const Membership&) = delete;
@@ -51,50 +61,47 @@ class Membership {
     asio::io_context& io() { return io_; }
     Listener& listener() { return listener_; }
     const TlsContext& tls() const { return listener_.tls(); }
-    std::vector<IncomingEdge>& incoming_edges() { return incoming_edges_; }
-    const wire::Welcome& welcome() const { return welcome_; }
+    const Addresses& from() const { return from_; }  // of CONVOY_IFACE; none: the system chooses
+    const tcp::endpoint& first() const { return first_; }  // the job's first coordinator
     uint64_t process() const { return process_; }
     LogQueue& log() { return log_; }
     JobStatus& status() { return status_; }
     Progress& progress() { return progress_; }
-    std::chrono::milliseconds heartbeat() const { return heartbeat_; }
 
-    // The five below run on the control thread.
-    // What this rank waits for before WELCOME, for health().
-    void set_joining(std::string text) { joining_ = std::move(text); }
+    // The functions from here to wait_for_news() run on the control thread.
+    RankState state() const { return state_; }
+    const wire::Welcome& welcome() const { return welcome_; }  // to the newest ring
+    std::vector<IncomingEdge>& incoming_edges() { return incoming_edges_; }
+    // What this rank waits for before the first WELCOME, for health().
+    void set_joining(const std::string& text) { joining_ = text; }
     // Serves a coordinator in this process: JOINs at the listener go to it.
     void serve(int world);
-    uint64_t coordinator_id() const { return coordinator_ ? coordinator_->id() : 0; }
-    // Sends heartbeats on `connection` from now on; after start(), also reads its messages.
+    uint64_t coordinator_id() const { return coordinator_ ? coordinator_->coordinator().id() : 0; }
+    // Sends heartbeats on this connection to a coordinator from now on.
     void send_heartbeats(std::shared_ptr<Connection> connection);
-    void start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome);
-    // For rejoin.cpp. Forgets the ring that broke; throws Error where the job has ended.
-    void leave_ring();
-    // Reads and sends on another connection to a coordinator from now on.
+    // And reads its messages.
     void use(std::shared_ptr<Connection> connection);
-    // Succeeds the coordinator that was lost; not a newcomer whose first ring is not open yet.
-    void succeed(const tcp::endpoint& first);
-    // The process of a rank of the ring that broke refuses connections.
-    void refused(int rank) { note_death(welcome_.peers[size_t(rank)].process, in_ring_); }
-    // All edges of this rank are open.
-    void ready();
-    // Its coordinator, if it has one, has sent WELCOME to a ring.
-    bool has_formed() const { return coordinator_ && coordinator_->has_formed(); }
-    // Serves none any more: its ranks find another one.
-    void retire();
+    void start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome);
     bool connected() const { return connection_ && connection_->is_open(); }
-    // A newcomer that asks to be taken in: `job` as it knows it, this rank after the others.
-    void visit(const wire::Welcome& job);
+    bool coordinator_is_silent() const { return Clock::now() - heard_ > kSilence; }
+    // A newcomer that asks to be added to a job: `job` as it knows it, this rank after the others.
+    void visit(const wire::Welcome& job, const tcp::endpoint& first);
     // Until offer(): an error of this rank is no failure of the job.
     bool is_newcomer() const { return is_newcomer_; }
-    bool coordinator_is_silent() const { return Clock::now() - heard_ > kSilence; }
-    // WELCOME to another ring has arrived since leave_ring().
-    bool is_welcome() const { return !regrouping_; }
-    wire::Rejoin rejoin_message(int64_t step, bool planned) const;
+
+    // kJoining: forgets the ring that broke. Throws Error if the job has ended.
+    void leave_ring();
+    wire::Join join_message(int64_t step, bool planned) const;
+    // Succeeds the coordinator that was lost; not a newcomer whose first ring is not open yet.
+    void succeed();
+    // The coordinator in this process, if any, has sent WELCOME to a ring.
+    bool has_formed() const { return coordinator_ && coordinator_->coordinator().has_formed(); }
+    void retire();  // serves no coordinator any more: its ranks find another one
+    // The process of a rank of the ring that broke refuses connections.
+    void refused(int rank) { note_death(welcome_.peers[size_t(rank)].process, in_ring_); }
+    void ready();  // kReady
     // Waits for the next message or incoming edge; false if none came within `patience`.
     asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
-
-    bool ring_is_open() const { return ring_is_open_; }  // GENERATION has arrived
 
     // From any thread: Communicator::on_stall.
     void on_stall(std::function<void(const std::string&)> then) {
@@ -112,46 +119,48 @@ class Membership {
     void abort(int lost, const std::string& why) noexcept;
     void report(int lost, const std::string& why) noexcept;
     void fail_alone(const std::string& why) noexcept;  // see Communicator
-    // A link of the ring is broken: the ring has ended, or in a job that is not elastic the job.
+    // A link of the ring is broken: the ring has ended, or the job, if it is not elastic.
     void link_lost(const std::string& why) noexcept;
     void leave() noexcept;
 
  private:
+    void serve(Coordinator coordinator);
     asio::awaitable<void> read_messages(std::shared_ptr<Connection> connection);
     asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);
+    void handle_abort(const wire::Abort& abort);
+    void handle_leave();
     void expect_edges();
     asio::awaitable<void> note_deaths();
     void note_death(uint64_t process, Clock::time_point in_touch);
     asio::awaitable<void> watch_clock();
     void note_pause();
     void back_to_base();
-    void admit();
     void ring_broken(uint32_t generation, const std::string& why, int lost) noexcept;
     // The answer to HEALTH. A rank is unhealthy if the job waits for it, or if its job has ended.
     wire::Health health() const;
     wire::Health state_of_health() const;
-    void send_abort(int lost, const std::string& why) noexcept;
+    void send_last(std::string message) noexcept;
     void end_job(int lost, const std::string& why) noexcept;
     void coordinator_lost(const std::string& why);
     asio::awaitable<void> flush(std::shared_ptr<std::promise<void>> done);
 
     LogQueue log_;
-    std::chrono::milliseconds heartbeat_, stall_, patience_;
+    const std::chrono::milliseconds heartbeat_, stall_, patience_;
+    const Addresses from_;
+    const uint64_t process_ = fresh_id();
     JobStatus status_;
     Progress progress_;
-    wire::Welcome welcome_;                // to the newest ring
-    std::optional<wire::Welcome> open_;    // the last that was open
-    std::vector<wire::Welcome> attempts_;  // for which this rank was ready since
-    bool is_guest_ = false;                // none was open since it asked to be taken in
-    std::set<uint64_t> dead_;              // processes of the last ring, for certain
-    tcp::endpoint first_;                  // the first coordinator
-    const uint64_t process_ = fresh_id();
+    RankState state_ = RankState::kJoining;
+    wire::Welcome welcome_;
+    std::optional<wire::Welcome> open_;      // the last ring that was open
+    std::vector<wire::Welcome> maybe_open_;  // for which this rank was READY since
+    std::set<uint64_t> dead_;                // processes of the last ring, for certain
+    tcp::endpoint first_;
     std::string broken_by_, what_;  // what_: for newcomers
     std::atomic<bool> is_newcomer_{false}, newcomer_waits_{false};
     Pause pause_;
-    bool regrouping_ = false, ring_is_open_ = false, left_ = false, answer_due_ = false,
-         server_left_ = false, silence_logged_ = false;
+    bool answer_due_ = false, server_left_ = false, silence_logged_ = false;
     Clock::time_point heard_, in_ring_;  // of the coordinator; of that of the last ring
     std::string joining_ = "no word from the coordinator yet";
     std::string stalled_;   // whom the job waits for, as the coordinator said last
@@ -165,8 +174,7 @@ class Membership {
     asio::steady_timer news_{io_};
     Listener listener_;
     std::vector<IncomingEdge> incoming_edges_;
-    std::unique_ptr<Coordinator> coordinator_;
-    std::vector<std::unique_ptr<Coordinator>> retired_;  // their coroutines may still run
+    std::shared_ptr<CoordinatorShell> coordinator_;
     std::shared_ptr<Connection> connection_, heartbeats_on_;
     std::thread thread_;
 };

@@ -1,8 +1,6 @@
 // regroup.cpp — see regroup.h.
 #include "net/regroup.h"
 
-#include <time.h>
-
 #include <algorithm>
 
 #include "net/roster.h"
@@ -10,17 +8,10 @@
 
 namespace convoy {
 
-Pause::Outside Pause::Outside::now() {
-    timespec boot{};
-    clock_gettime(CLOCK_BOOTTIME, &boot);
-    return {std::chrono::seconds(boot.tv_sec) + std::chrono::nanoseconds(boot.tv_nsec),
-            std::chrono::system_clock::now().time_since_epoch()};
-}
-
-wire::Attempt attempt_of(const wire::Welcome& ring) {
-    wire::Attempt attempt{ring.id, ring.generation};
-    for (const wire::Member& peer : ring.peers) attempt.members.push_back(peer.process);
-    return attempt;
+wire::RingId ring_id(const wire::Welcome& ring) {
+    wire::RingId id{ring.id, ring.generation};
+    for (const wire::Member& peer : ring.peers) id.members.push_back(peer.process);
+    return id;
 }
 
 int rank_of(const wire::Welcome& ring, uint64_t process) {
@@ -37,29 +28,34 @@ void add_newcomers(wire::Welcome& base, const wire::Welcome& ring) {
 }
 
 Regroup::Regroup(const wire::Welcome& open, std::string why, Clock::time_point now)
-    : open_(attempt_of(open)), rules_(open.rules), why_(std::move(why)) {
-    for (const wire::Member& peer : open.peers) add(peer, now);
+    : open_(ring_id(open)), rules_(open.rules), why_(std::move(why)) {
+    add(open, now);
 }
 
-void Regroup::add(const wire::Member& peer, Clock::time_point now) {
-    ranks_.push_back({.process = peer.process,
-                      .name = rank_name(int(ranks_.size()), peer.address),
-                      .heard = now});
-}
-
-void Regroup::attempted(const wire::Welcome& ring, Clock::time_point now) {
-    if (ring.id == open_.id) return;
+void Regroup::add(const wire::Welcome& ring, Clock::time_point now) {
     for (const wire::Member& peer : ring.peers)
-        if (std::ranges::find(ranks_, peer.process, &Rank::process) == ranks_.end()) add(peer, now);
-    attempts_.push_back(attempt_of(ring));
+        if (std::ranges::find(ranks_, peer.process, &Rank::process) == ranks_.end())
+            ranks_.push_back({.process = peer.process,
+                              .name = rank_name(int(ranks_.size()), peer.address),
+                              .heard = now});
 }
 
-void Regroup::failed(const wire::Welcome& ring, std::string why, Clock::time_point now) {
-    failed_.push_back(ring.id);
-    attempted(ring, now);
+void Regroup::note_ring(const wire::RingId& ring) {
+    if (ring.id != open_.id &&
+        std::ranges::find(maybe_open_, ring.id, &wire::RingId::id) == maybe_open_.end())
+        maybe_open_.push_back(ring);
+}
+
+void Regroup::maybe_open(const wire::Welcome& ring, Clock::time_point now) {
+    add(ring, now);
+    note_ring(ring_id(ring));
+}
+
+void Regroup::again(const wire::Welcome& ring, std::string why, Clock::time_point now) {
+    add(ring, now);
     for (Rank& r : ranks_) {
         if (r.is_back()) r.heard = now;
-        if (r.state == State::back) r.state = State::waited_for, r.known = {};
+        if (r.state == State::back) r.state = State::waited_for;
     }
     newcomers_.clear();
     why_ = std::move(why), steps_ = -1, planned_ = false;
@@ -71,15 +67,13 @@ void Regroup::cut(int rank, const std::string& why) {
     if (r.why.empty()) r.why = why;
 }
 
-void Regroup::back(int rank, int64_t steps, bool planned, wire::Known known) {
+void Regroup::back(int rank, const wire::Join& join) {
     Rank& r = ranks_[size_t(rank)];
     r.state = State::back;
-    for (const wire::Attempt& ring : known.attempts)
-        if (std::ranges::find(attempts_, ring.id, &wire::Attempt::id) == attempts_.end())
-            attempts_.push_back(ring);
-    r.known = std::move(known);
-    planned_ |= planned;
-    steps_ = std::max(steps_, steps);
+    r.open = join.open, r.open_generation = join.open_generation;
+    for (const wire::RingId& ring : join.maybe_open) note_ring(ring);
+    planned_ |= join.why.empty() && join.step >= 0;
+    steps_ = std::max(steps_, join.step);
 }
 
 void Regroup::gone(int rank, const std::string& why, Clock::time_point now, bool certain) {
@@ -94,43 +88,31 @@ void Regroup::doubt(Clock::time_point now) {
     for (int rank = 0; rank < int(ranks_.size()); ++rank) heard(rank, now);
 }
 
-bool Regroup::is_behind(uint64_t id, uint32_t generation, uint64_t process) const {
-    const auto was_in_it = [&](const wire::Attempt& ring) {
-        return ring.id == id && std::ranges::count(ring.members, process) > 0;
-    };
-    return generation > open_.generation && std::ranges::none_of(attempts_, was_in_it);
+bool Regroup::is_behind(uint32_t generation, uint64_t process) const {
+    return generation > open_.generation &&
+           std::ranges::none_of(maybe_open_, [&](const wire::RingId& ring) {
+               return ring.generation >= generation &&
+                      std::ranges::count(ring.members, process) > 0;
+           });
 }
 
-// A rank that comes back knows each ring that it was ready for, and will not be ready for it later.
-bool Regroup::was_never_open(const wire::Attempt& ring) const {
-    const auto was_not_ready = [&](const Rank& r) {
-        return r.is_back() && r.known.generation < ring.generation &&
-               std::ranges::count(ring.members, r.process) > 0 &&
-               std::ranges::count(r.known.attempts, ring.id, &wire::Attempt::id) == 0;
-    };
-    return std::ranges::count(failed_, ring.id) > 0 || std::ranges::any_of(ranks_, was_not_ready);
-}
-
-// The last ring that was open to anybody who is back, and those after it that may have been.
-std::vector<wire::Attempt> Regroup::binding_rings() const {
-    std::vector<wire::Attempt> rings{open_};
+// The last ring that was open to any rank that is back, and the later ones that may have been open.
+std::vector<wire::RingId> Regroup::binding_rings() const {
+    std::vector<wire::RingId> rings{open_};
     for (const Rank& r : ranks_) {
-        if (!r.is_back() || r.known.generation <= rings[0].generation) continue;
-        const auto at = std::ranges::find(attempts_, r.known.open, &wire::Attempt::id);
-        // Not found: the coordinator has no part in that ring, and no say.
-        rings[0] =
-            at != attempts_.end() ? *at : wire::Attempt{r.known.open, r.known.generation, {0}};
+        if (!r.is_back() || r.open_generation <= rings[0].generation) continue;
+        const auto at = std::ranges::find(maybe_open_, r.open, &wire::RingId::id);
+        // Not found: this coordinator was not in that ring, and cannot have a majority of it.
+        rings[0] = at != maybe_open_.end() ? *at : wire::RingId{r.open, r.open_generation, {0}};
     }
-    for (const wire::Attempt& ring : attempts_)
-        if (ring.id != rings[0].id && ring.generation >= rings[0].generation &&
-            !was_never_open(ring))
-            rings.push_back(ring);
+    for (const wire::RingId& ring : maybe_open_)
+        if (ring.id != rings[0].id && ring.generation >= rings[0].generation) rings.push_back(ring);
     return rings;
 }
 
-Regroup::Count Regroup::count(const std::vector<uint64_t>& ring) const {
+Regroup::Count Regroup::count(const wire::RingId& ring) const {
     Count count;
-    for (const uint64_t process : ring) {
+    for (const uint64_t process : ring.members) {
         const auto r = std::ranges::find(ranks_, process, &Rank::process);
         const bool is_known = r != ranks_.end(), dead = is_known && r->state == State::gone;
         if (is_known && r->state == State::left) continue;
@@ -149,8 +131,8 @@ Regroup::Verdict Regroup::verdict(Clock::time_point now, std::string& why) {
         if (r.state == State::waited_for && !r.silent) return Verdict::wait;
     if (members().empty()) return Verdict::wait;
     if (rules_.alone) return Verdict::form;
-    for (const wire::Attempt& ring : binding_rings()) {
-        const Count c = count(ring.members);
+    for (const wire::RingId& ring : binding_rings()) {
+        const Count c = count(ring);
         if (c.absent == 0 || c.is_enough()) continue;
         why = cat(doubts_ ? "this process was stopped or heard nothing for a while; " : "", "only ",
                   counted(c.back, "rank"), " of ", c.back + c.absent, " ",

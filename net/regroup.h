@@ -1,27 +1,26 @@
-// regroup.h — who goes on after the ring broke: messages and time in, a verdict out. No sockets.
+// regroup.h — which ranks continue after a ring broke: messages and time in, a verdict out. No
+// sockets, no clock.
 //
-//              REJOIN                       a rank is, until the verdict:
-//   waited for ──────────────────► back     waited for   it may still compute; heard of lately
+//              JOIN                         the state of a rank until the verdict:
+//   waited for ──────────────────► back     waited for   it may still compute
 //     │   ▲                                 silent       no sign of life for kSilence
 //     │   └── sign of life ── silent ◄──┐   back         it has left the broken ring
-//     │        3 s without one ─────────┘   gone         for certain: its address refuses
-//     └── refused, another process,                      connections, another process answers
-//         or it has left in order ────► gone             there, or it said good-bye
+//     │        3 s without one ─────────┘   gone         its process is dead for certain: each of
+//     └── dead, or left in order ───► gone               its addresses refuses connections, or
+//                                                        another process answers there
 //
-// The verdict comes when nobody is waited for. Where all others are gone for certain, any number
-// goes on. Where some are only silent, they may be the other half of a cut network: then more than
-// half of those who are not gone go on, or exactly half of them with the lowest of their ranks. So
-// two groups never both go on: what is gone for one group is gone indeed, so the halves that both
-// count cannot sum up to more than all who live. The smaller part waits for the others. A process
-// that waited so, was stopped for some time itself, or heard nothing, may have been left behind by
-// ranks that have ended since: who refuses then is not gone for certain. Nor is one that was silent
-// for kSilence before it refused.
+// The verdict comes when no rank is waited for. The job continues if more than half of the last
+// open ring is back, or exactly half with its lowest rank. Ranks that are dead for certain, or have
+// left in order, are not counted. So two parts of a cut network never both continue. The smaller
+// part waits for the other one.
 //
-// Half of which ring? Of the last that was open, which is so when all its ranks have said READY and
-// one knows that. A ring that broke before counts for nothing. Ranks that were ready for it and
-// have lost the coordinator do not know whether it was open: they need half of that one too, unless
-// a rank of it comes back that was not ready. (Dynamic voting: Yeger Lotem, Keidar, Dolev, PODC
-// '97.)
+// A ring is open when its coordinator has READY of all its ranks. Ranks that were READY and lost
+// the coordinator do not know whether the ring was open. Then the job needs a majority of that ring
+// too, and of the open ring before it.
+//
+// A refused connection proves a death only if the rank gave a sign of life less than kSilence
+// before, and if this process was neither stopped nor cut off. Else the rank may have continued
+// with others, and have finished.
 #pragma once
 
 #include <algorithm>
@@ -34,37 +33,9 @@
 
 namespace convoy {
 
-// Whether this process itself was stopped lately (SIGSTOP, a suspended machine), by clocks that are
-// read every second or more often: Clock stands still while the machine is suspended.
-class Pause {
- public:
-    // Time since some moment, by the clock that counts suspension and by that of the wall.
-    struct Outside {
-        std::chrono::nanoseconds boot, wall;
-        static Outside now();
-    };
-    // Returns whether it was stopped since the last call.
-    bool note(Clock::time_point now, const Outside& outside = Outside::now()) {
-        const auto passed = std::max<std::chrono::nanoseconds>(
-            {now - last_, outside.boot - outside_.boot, outside.wall - outside_.wall});
-        const bool stopped = passed > kSilence * 3 / 5;
-        if (stopped) stopped_at_ = now;
-        last_ = now, outside_ = outside;
-        return stopped;
-    }
-    bool lately(Clock::time_point now) {
-        note(now);
-        return now - stopped_at_ < 2 * kSilence;
-    }
-
- private:
-    Clock::time_point last_ = Clock::now(), stopped_at_ = last_ - 2 * kSilence;
-    Outside outside_ = Outside::now();
-};
-
-wire::Attempt attempt_of(const wire::Welcome& ring);
+wire::RingId ring_id(const wire::Welcome& ring);
 int rank_of(const wire::Welcome& ring, uint64_t process);  // -1: none
-// Those of `ring` that `base` has not get the ranks after its own.
+// The members of `ring` that `base` does not have get the ranks after its own.
 void add_newcomers(wire::Welcome& base, const wire::Welcome& ring);
 
 class Regroup {
@@ -72,34 +43,35 @@ class Regroup {
     Regroup() = default;
     // The members of `open`, the last ring that was open, all waited for. `why` it broke.
     Regroup(const wire::Welcome& open, std::string why, Clock::time_point now);
-    // Another ring was to follow it. Its newcomers get the ranks after the others. failed: it was
-    // never open, for certain; those who were back are waited for again.
-    void attempted(const wire::Welcome& ring, Clock::time_point now);
-    void failed(const wire::Welcome& ring, std::string why, Clock::time_point now);
+    // `ring` was formed after it. Its newcomers get the ranks after the others. The coordinator of
+    // the ring was lost: the ring may have been open.
+    void maybe_open(const wire::Welcome& ring, Clock::time_point now);
+    // This coordinator has formed `ring`, which broke before it was open: those who were back are
+    // waited for again.
+    void again(const wire::Welcome& ring, std::string why, Clock::time_point now);
 
     void heard(int rank, Clock::time_point now) {
         ranks_[size_t(rank)].heard = now, ranks_[size_t(rank)].patience = kSilence;
     }
-    // It was lost, and is waited for only if it gives a sign of life.
+    // The rank was lost: it is waited for only if it gives a sign of life.
     void expect_none(int rank) { ranks_[size_t(rank)].patience = {}; }
-    void cut(int rank, const std::string& why);  // its connection is; it may come back by another
-    // planned: it has done these steps with all others, and nothing broke.
-    void back(int rank, int64_t steps, bool planned = false, wire::Known known = {});
-    // certain: else it was only not reached, and may live where others reach it.
+    void cut(int rank, const std::string& why);  // its connection broke; it may connect again
+    void back(int rank, const wire::Join& join);
+    // certain: else the rank was only not reached, and may live where others reach it.
     void gone(int rank, const std::string& why, Clock::time_point now, bool certain = true);
     void left(int rank) { ranks_[size_t(rank)].state = State::left; }
-    // `name` has asked to be taken in: it counts from the next ring on.
+    // `name` asks to be added: it counts from the next ring on.
     void joins(const std::string& name) { newcomers_.push_back(name); }
     bool waits_for(int rank) const { return ranks_[size_t(rank)].state == State::waited_for; }
-    // Whether `process`, which serves the coordinator, was left behind by those to which ring `id`
-    // was open.
-    bool is_behind(uint64_t id, uint32_t generation, uint64_t process) const;
-    // This process itself was stopped or cut off: nobody was silent meanwhile, and it may have been
-    // left behind.
+    // Whether the ranks to which a ring of this generation was open have continued without
+    // `process`.
+    bool is_behind(uint32_t generation, uint64_t process) const;
+    // This process was stopped or cut off: no rank was silent meanwhile, and refused connections
+    // prove nothing.
     void doubt(Clock::time_point now);
 
-    // cut_off: the others, of which some may live, may be training together. behind: they may have
-    // done so, and be gone. `why` says both.
+    // cut_off: the others, some of which may live, may train together. behind: they may have done
+    // so, and have ended. `why` says both.
     enum class Verdict { wait, form, cut_off, behind };
     Verdict verdict(Clock::time_point now, std::string& why);
     std::vector<int> members() const;  // who was back at the verdict, ascending; without newcomers
@@ -117,24 +89,24 @@ class Regroup {
         State state = State::waited_for;
         Clock::time_point heard;
         Clock::duration patience = kSilence;
-        bool silent = false;  // for so long, at the verdict; gone: not for certain
-        wire::Known known = {};
+        bool silent = false;  // at the verdict; of one that is gone: not for certain
+        uint64_t open = 0;    // the last ring that was open to it
+        uint32_t open_generation = 0;
     };
     struct Count {
         int back = 0, absent = 0, dead = 0;  // dead: of the absent
         bool has_lowest = false;
         bool is_enough() const { return has_lowest ? back >= absent : back > absent; }
     };
-    void add(const wire::Member& peer, Clock::time_point now);
-    Count count(const std::vector<uint64_t>& ring) const;
-    std::vector<wire::Attempt> binding_rings() const;
-    bool was_never_open(const wire::Attempt& ring) const;
+    void add(const wire::Welcome& ring, Clock::time_point now);
+    void note_ring(const wire::RingId& ring);
+    Count count(const wire::RingId& ring) const;
+    std::vector<wire::RingId> binding_rings() const;
 
     std::vector<Rank> ranks_;
     std::vector<std::string> newcomers_;
-    wire::Attempt open_;
-    std::vector<wire::Attempt> attempts_;  // that may have been open
-    std::vector<uint64_t> failed_;
+    wire::RingId open_;
+    std::vector<wire::RingId> maybe_open_;  // formed after it
     wire::Rules rules_;
     std::string why_;
     bool doubts_ = false, planned_ = false;

@@ -47,17 +47,16 @@ const char* advice(const std::string& why) {
 class Rendezvous {
  public:
     Rendezvous(Membership& membership, JoinOptions options)
-        : membership_(membership), options_(std::move(options)) {
-        if (!options_.iface.empty()) from_ = addresses_of(options_.iface);
-    }
+        : membership_(membership), options_(std::move(options)) {}
     asio::awaitable<Connected> join();
 
  private:
     asio::awaitable<void> attempt();
     asio::awaitable<void> ask(std::vector<tcp::endpoint>& endpoints);
     asio::awaitable<void> read_until_welcome();
-    asio::awaitable<void> come_late(tcp::endpoint there, std::string refused);
+    asio::awaitable<void> connect(std::vector<tcp::endpoint>& endpoints);
     asio::awaitable<void> take_offer();
+    asio::awaitable<wire::Offer> ask_rank(std::string address, tcp::endpoint first);
     asio::awaitable<void> serve_if_mine();
     bool try_to_listen(const asio::ip::address& address);
     bool handle(const Message& message);
@@ -71,7 +70,6 @@ class Rendezvous {
 
     Membership& membership_;
     JoinOptions options_;
-    Addresses from_;  // of CONVOY_IFACE
     Clock::time_point deadline_;
     bool serve_decided_ = false, serves_ = false, own_port_ = false;
     wire::Offer offer_;  // to a newcomer
@@ -101,20 +99,15 @@ asio::awaitable<Connected> Rendezvous::join() {
         membership_.set_joining(cat("the coordinator at ", where(), ": ", why));
         co_await sleep_for(pause);
     }
-    if (!options_.newcomer) membership_.start(connection_, welcome_);
-    Connected connected{.welcome = welcome_,
-                        .links = {},
-                        .first = connection_->remote_endpoint(),
-                        .from = from_,
-                        .limit = options_.limit,
-                        .error = ""};
+    Connected connected{welcome_};
     if (options_.newcomer) {
-        membership_.visit(welcome_);
+        membership_.visit(welcome_, connection_->remote_endpoint());
         connected.what = std::move(offer_.what);
         co_return connected;
     }
+    membership_.start(connection_, welcome_);
     try {
-        connected.links = co_await open_edges(membership_, welcome_, connected.first, from_);
+        connected.links = co_await open_edges(membership_, welcome_);
     } catch (const RingBroken&) {  // which the first collective says
         connected.links.resize(size_t(welcome_.world));
     }
@@ -150,65 +143,76 @@ asio::awaitable<void> Rendezvous::attempt() {
 // Asks the first of `endpoints` that answers. A name may have the addresses of all ranks (Swarm's
 // tasks.SERVICE, a headless service): one that is not the coordinator says so.
 asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
+    co_await connect(endpoints);
+    listen_for_edges(connection_->local_endpoint().address());
+    if (options_.newcomer) co_return co_await take_offer();
+    connection_->send(wire::encode(join_message()));
+    membership_.send_heartbeats(connection_);
+    std::string refused;
+    try {
+        co_return co_await read_until_welcome();
+    } catch (const Refused& e) {
+        if (options_.rank >= 0 || options_.world > 0 || !options_.elastic) throw;
+        refused = e.what();
+    }
+    // A rank without a number, where a job trains already, takes part in it as by --join.
+    std::vector<tcp::endpoint> there{connection_->remote_endpoint()};
+    options_.newcomer = true;
+    try {
+        co_await connect(there);
+        co_await take_offer();
+    } catch (const Error&) {
+        options_.newcomer = false;
+        throw TryAgain(refused);
+    }
+}
+
+asio::awaitable<void> Rendezvous::connect(std::vector<tcp::endpoint>& endpoints) {
+    if (connection_) connection_->close();
     try {
         connection_ = std::make_shared<Connection>(
-            co_await dial(endpoints, from_, membership_.tls(), kDialPatience));
+            co_await dial(endpoints, membership_.from(), membership_.tls(), kDialPatience));
     } catch (const AccessError&) {
         throw;
     } catch (const Error& e) {
         throw TryAgain(e.what());
     }
-    listen_for_edges(connection_->local_endpoint().address());
-    connection_->send(options_.newcomer ? wire::encode_empty(wire::Type::offer)
-                                        : wire::encode(join_message()));
-    if (!options_.newcomer) membership_.send_heartbeats(connection_);
-    const tcp::endpoint there = connection_->remote_endpoint();
-    std::string refused;
-    try {
-        co_await read_until_welcome();
-    } catch (const Refused& e) {
-        connection_->close();
-        if (options_.newcomer || options_.rank >= 0 || options_.world > 0 || !options_.elastic)
-            throw;
-        refused = e.what();
-    } catch (...) {
-        connection_->close();
-        throw;
-    }
-    if (!refused.empty()) co_await come_late(there, refused);
-    if (options_.newcomer) co_await take_offer();
-}
-
-// A rank without a number, where a job trains already, takes part in it as by --join.
-asio::awaitable<void> Rendezvous::come_late(tcp::endpoint there, std::string refused) {
-    options_.newcomer = true;
-    try {
-        std::vector<tcp::endpoint> endpoints{there};
-        connection_ = std::make_shared<Connection>(
-            co_await dial(endpoints, from_, membership_.tls(), kDialPatience));
-        connection_->send(wire::encode_empty(wire::Type::offer));
-        co_await read_until_welcome();
-        co_return;
-    } catch (const Error&) {
-        connection_->close();
-    }
-    options_.newcomer = false;
-    throw TryAgain(refused);
 }
 
 // A coordinator in a process of its own leaves it to the ranks to say what is trained.
 asio::awaitable<void> Rendezvous::take_offer() {
     const tcp::endpoint first = connection_->remote_endpoint();
+    connection_->send(wire::encode_empty(wire::Type::offer));
+    co_await read_until_welcome();
     connection_->close();
     if (!offer_.what.empty() && offer_.server < 0)
         fail("a rank answers at ", where(),
              ", but the coordinator of this job is a process of its ",
              "own: --coord must be its address");
-    if (offer_.what.empty())
-        offer_ =
-            co_await ask_for_offer(offer_.peers.front().address, first, from_, membership_.tls());
+    if (offer_.what.empty()) offer_ = co_await ask_rank(offer_.peers.front().address, first);
     membership_.log().info("a job of ", counted(offer_.peers.size(), "rank"), " trains there");
-    welcome_ = as_newcomer(offer_, {host_id(), advertised(), membership_.process()});
+    // The job as a newcomer sees it: it comes after the ranks, and there is no ring.
+    welcome_ = {offer_.job,
+                offer_.generation,
+                int(offer_.peers.size()),
+                int(offer_.peers.size()) + 1,
+                offer_.server,
+                offer_.rules,
+                offer_.peers};
+    welcome_.peers.push_back({host_id(), advertised(), membership_.process()});
+}
+
+asio::awaitable<wire::Offer> Rendezvous::ask_rank(std::string address, tcp::endpoint first) {
+    const auto [host, port] = reachable(address, first);
+    const auto connection = std::make_shared<Connection>(
+        co_await dial(host, port, membership_.from(), membership_.tls(), kDialPatience));
+    connection->send(wire::encode_empty(wire::Type::offer));
+    Message answer;
+    co_await connection->read(answer, kDialPatience);
+    if (answer.header.type == wire::Type::refuse) fail(wire::decode<wire::Refuse>(answer.body).why);
+    if (answer.header.type != wire::Type::offer)
+        fail("it answered ", wire::name(answer.header.type));
+    co_return wire::decode<wire::Offer>(answer.body, answer.header.generation);
 }
 
 asio::awaitable<void> Rendezvous::read_until_welcome() {
@@ -279,8 +283,8 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     // Where none of the addresses is ours, they are of a forwarded port or a public address in
     // front of this machine, or of a coordinator that is not up yet. JOIN works for all of these.
     if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) {
-        if (from_.empty()) try_to_listen({});
-        for (const auto& address : from_) try_to_listen(address);
+        if (membership_.from().empty()) try_to_listen({});
+        for (const auto& address : membership_.from()) try_to_listen(address);
     }
     if (!listener.is_open()) co_return;
     serves_ = true;
@@ -373,49 +377,10 @@ wire::Join Rendezvous::join_message() const {
     return join;
 }
 
-asio::awaitable<void> run(std::shared_ptr<Rendezvous> rendezvous,
-                          std::shared_ptr<std::promise<Connected>> outcome) {
-    Connected result;
-    try {
-        result = co_await rendezvous->join();
-    } catch (const std::exception& e) {
-        result.error = e.what();
-    }
-    outcome->set_value(std::move(result));
-}
-
 }  // namespace
 
-asio::awaitable<wire::Offer> ask_for_offer(std::string peer, tcp::endpoint first, Addresses from,
-                                           TlsContext tls) {
-    const auto [host, port] = reachable(peer, first);
-    auto connection =
-        std::make_shared<Connection>(co_await dial(host, port, from, tls, kDialPatience));
-    connection->send(wire::encode_empty(wire::Type::offer));
-    Message answer;
-    co_await connection->read(answer, kDialPatience);
-    connection->close();
-    if (answer.header.type == wire::Type::refuse) fail(wire::decode<wire::Refuse>(answer.body).why);
-    if (answer.header.type != wire::Type::offer)
-        fail("it answered ", wire::name(answer.header.type));
-    co_return wire::decode<wire::Offer>(answer.body, answer.header.generation);
-}
-
-wire::Welcome as_newcomer(const wire::Offer& offer, const wire::Member& me) {
-    wire::Welcome job;
-    job.job = offer.job, job.generation = offer.generation;
-    job.server = offer.server, job.rules = offer.rules;
-    job.peers = offer.peers;
-    job.peers.push_back(me);
-    job.rank = int(offer.peers.size()), job.world = job.rank + 1;
-    return job;
-}
-
-std::future<Connected> rendezvous(Membership& membership, JoinOptions options) {
-    const auto outcome = std::make_shared<std::promise<Connected>>();
-    spawn(membership.io().get_executor(),
-          run(std::make_shared<Rendezvous>(membership, std::move(options)), outcome));
-    return outcome->get_future();
+asio::awaitable<Connected> rendezvous(Membership& membership, JoinOptions options) {
+    co_return co_await Rendezvous(membership, std::move(options)).join();
 }
 
 }  // namespace convoy

@@ -27,7 +27,6 @@ constexpr std::pair<Type, const char*> kNames[] = {{Type::join, "JOIN"},
                                                    {Type::leave, "LEAVE"},
                                                    {Type::health, "HEALTH"},
                                                    {Type::message, "MESSAGE"},
-                                                   {Type::rejoin, "REJOIN"},
                                                    {Type::offer, "OFFER"},
                                                    {Type::newcomer, "NEWCOMER"},
                                                    {Type::sum, "SUM"},
@@ -71,8 +70,7 @@ class Writer {
         bytes_ += text;
     }
     void put(const Member& member) { (*this)(member.host, member.address, member.process); }
-    void put(const Attempt& ring) { (*this)(ring.id, ring.generation, ring.members); }
-    void put(const Known& known) { (*this)(known.open, known.generation, known.attempts); }
+    void put(const RingId& ring) { (*this)(ring.id, ring.generation, ring.members); }
     void put(const Rules& r) {
         (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.shm);
     }
@@ -125,8 +123,7 @@ class Reader {
         if (is_read) text = cut_text(text, kMostText);
     }
     void get(Member& member) { (*this)(member.host, member.address, member.process); }
-    void get(Attempt& ring) { (*this)(ring.id, ring.generation, ring.members); }
-    void get(Known& known) { (*this)(known.open, known.generation, known.attempts); }
+    void get(RingId& ring) { (*this)(ring.id, ring.generation, ring.members); }
     void get(Rules& r) {
         (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.shm);
     }
@@ -186,6 +183,7 @@ void check(Join& m) {
     m.heartbeat_ms = std::clamp<uint32_t>(m.heartbeat_ms, 10, 600'000);
     m.rules.stall_ms = std::max<uint32_t>(m.rules.stall_ms, 10);
     m.process = std::max<uint64_t>(m.process, 1);  // 0 is nobody
+    m.why = cut_text(m.why, kMostText);
     if (m.host.size() > kMaxName || m.address.size() > kMaxName)
         fail("a JOIN message has a host id or an address of more than ", kMaxName, " bytes");
     if (m.rank < -1 || m.rank >= kMaxWorld || m.world < 0 || m.world > kMaxWorld)
@@ -201,11 +199,6 @@ void check(const Welcome& m) {
         std::ranges::count(in_ring, true) != m.world)
         fail("a WELCOME message contradicts itself: rank ", m.rank, " in a world of ", m.world,
              " with ", m.peers.size(), " peers and a ring of ", m.ring.size());
-}
-void check(Rejoin& m) {
-    m.process = std::max<uint64_t>(m.process, 1);
-    if (m.host.size() > kMaxName || m.address.size() > kMaxName)
-        fail("a REJOIN message has a host id or an address of more than ", kMaxName, " bytes");
 }
 void check(const Offer& m) {
     const int world = int(m.peers.size());  // at most a body's bytes
@@ -277,7 +270,6 @@ MESSAGE_TYPE(Welcome);
 MESSAGE_TYPE(Edge);
 MESSAGE_TYPE(Heartbeat);
 MESSAGE_TYPE(Abort);
-MESSAGE_TYPE(Rejoin);
 MESSAGE_TYPE(Offer);
 MESSAGE_TYPE(Health);
 #undef MESSAGE_TYPE

@@ -16,22 +16,28 @@
 //   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not given), u64 id of
 //                                    the coordinator in its process (0: none), u32 heartbeat in
 //                                    ms, rules, text host id, text address ("10.0.0.5:29400"), u64
-//                                    process, pairs settings
-//                                    rules, of which rank 0's count: u8 sums travel as bf16, u8
-//                                    survivors go on, u8 however few of the others answer, u32
-//                                    fewest ranks, u32 stall in ms, u32 give up after ms, u8 ranks
-//                                    of a host share memory
+//                                    process, u64 job (0: a new one). The next six are of a rank
+//                                    whose ring broke; the header has the generation of that ring:
+//                                    i64 steps done, text why it broke ("": all ranks agreed to
+//                                    end it after a step), u8 the sender asks to be added to the
+//                                    job, u64 id and u32 generation of the last ring that was open
+//                                    to it (0: none), list of the rings for which it was READY
+//                                    since (u64 id, u32 generation, list of u64 processes). Last:
+//                                    pairs settings
+//                                    rules (rank 0's count): u8 sums travel as bf16, u8 the job
+//                                    continues without lost ranks, u8 also without a majority,
+//                                    u32 fewest ranks, u32 stall in ms, u32 give up after ms, u8
+//                                    ranks of a host share memory
 //   STATUS      coordinator → rank   text: who is here, who is missing
-//   REFUSE      coordinator → rank   u8 worth trying again, text why
+//   REFUSE      coordinator → rank   u8 worth trying again, text why, u8 no job has begun there
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
 //                                    coordinator (-1: none), rules, list of peers (text host id,
 //                                    text address, u64 process), list of i32 ring order, text
 //                                    what became of the ring before ("": this is the first), u64
 //                                    that tells this ring from all others
-//   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers in kind. Bit
-//   31
-//                                    of the generation: for the ring of a group; bit 30: for
-//                                    MESSAGEs; both once the ring of all is open
+//   EDGE        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers the same. Bit
+//                                    31 of the generation: for the ring of a group; bit 30: for
+//                                    MESSAGEs; both only after the ring of all ranks is open
 //   READY       rank → coordinator   no body: all edges of this rank are open
 //   GENERATION  coordinator → rank   no body: all edges are open; the header has the generation
 //   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,
@@ -42,13 +48,6 @@
 //   ABORT       both ways            i32 rank that was lost, or not reached while a ring is formed
 //                                    (-1: none), u8 what ends (End; from a rank `membership`: it
 //                                    fails and leaves, the others go on), text why
-//   REJOIN      rank → coordinator   u64 job, u64 process, i64 steps done, text why ("": all
-//                                    agreed to, after a step): it has left the ring of this
-//                                    generation and waits for WELCOME to the next; text host id,
-//                                    text address, of a newcomer that asks for it (else ""); u64,
-//                                    u32 generation of the last ring that was open to it (0:
-//                                    none); list of rings to which it has said READY since: u64,
-//                                    u32 generation, list of u64 processes
 //   OFFER       anybody → rank or coordinator   no body: may I take part in the job?
 //               answer               u64 job, i32 rank that serves the coordinator (-1: none),
 //                                    rules, list of peers, text what a newcomer must know ("": a
@@ -57,8 +56,8 @@
 //   LEAVE       both ways            no body: the sender has finished and will hang up
 //   HEALTH      anybody → rank or coordinator   no body: how are you?
 //               answer               u8 healthy, u64 process, text rank, world, step and phase, or
-//                                    what is wrong, u64 the last ring that was open to it (0:
-//                                    none); the header has the generation of that
+//                                    what is wrong; the header has the generation of the last
+//                                    ring that was open to it (0: none)
 //   MESSAGE     rank → rank          bytes; the number in the header is a channel (links.h)
 //   SUM, BROADCAST, GATHER, BARRIER, PROBE
 //               rank → rank          data of a collective (ring.h)
@@ -81,9 +80,8 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 10;
+constexpr uint16_t kVersion = 11;
 constexpr size_t kHeaderBytes = 24;
-constexpr char kNoJobYet[] = "no job trains there yet";  // of a REFUSE
 
 enum class Type : uint16_t {
     join = 1,
@@ -99,7 +97,6 @@ enum class Type : uint16_t {
     leave = 11,
     health = 12,
     message = 13,
-    rejoin = 15,
     offer = 16,
     newcomer = 17,
     sum = 32,
@@ -131,6 +128,11 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out);
 // `limit`.
 Header decode(std::span<const std::byte, kHeaderBytes> bytes, uint64_t limit);
 
+struct Message {
+    Header header;
+    std::string body;
+};
+
 using Settings = std::map<std::string, std::string>;
 
 // Settings of the job that coordinators need, so every rank knows them: any may become one.
@@ -141,6 +143,11 @@ struct Rules {
 };
 
 // One struct a message. fields() lists what its body holds, in the order of the table above.
+struct RingId {
+    uint64_t id = 0;
+    uint32_t generation = 0;
+    std::vector<uint64_t> members = {};  // processes, by rank
+};
 struct Join {
     static constexpr Type kType = Type::join;
     int rank = -1, world = 0;
@@ -150,15 +157,25 @@ struct Join {
     std::string host, address;
     uint64_t process = 0;
     Settings settings;
+    uint64_t job = 0;
+    int64_t step = -1;
+    std::string why = {};
+    bool newcomer = false;
+    uint64_t open = 0;
+    uint32_t open_generation = 0;
+    std::vector<RingId> maybe_open = {};
+    uint32_t generation = 0;  // travels in the header
     void fields(auto& body) {
-        body(rank, world, serves, heartbeat_ms, rules, host, address, process, settings);
+        body(rank, world, serves, heartbeat_ms, rules, host, address, process, job, step, why,
+             newcomer, open, open_generation, maybe_open, settings);
     }
 };
 struct Refuse {
     static constexpr Type kType = Type::refuse;
     bool again = false;
     std::string why;
-    void fields(auto& body) { body(again, why); }
+    bool no_job = false;
+    void fields(auto& body) { body(again, why, no_job); }
 };
 struct Member {
     std::string host, address;
@@ -203,28 +220,6 @@ struct Abort {
     uint32_t generation = 0;  // travels in the header
     void fields(auto& body) { body(lost, end, why); }
 };
-// A ring that a rank was ready for, not knowing whether all were.
-struct Attempt {
-    uint64_t id = 0;
-    uint32_t generation = 0;
-    std::vector<uint64_t> members = {};  // processes, by rank
-};
-// Which rings a rank knows of.
-struct Known {
-    uint64_t open = 0;                   // the last that was open to it; 0: none
-    uint32_t generation = 0;             // of that
-    std::vector<Attempt> attempts = {};  // since then
-};
-struct Rejoin {
-    static constexpr Type kType = Type::rejoin;
-    uint64_t job = 0, process = 0;
-    int64_t step = 0;
-    std::string why;
-    uint32_t generation = 0;  // travels in the header
-    std::string host = {}, address = {};
-    Known known = {};
-    void fields(auto& body) { body(job, process, step, why, host, address, known); }
-};
 struct Offer {
     static constexpr Type kType = Type::offer;
     uint64_t job = 0;
@@ -239,9 +234,9 @@ struct Health {
     static constexpr Type kType = Type::health;
     bool healthy = false;
     std::string text;
-    uint64_t process = 0, ring = 0;
+    uint64_t process = 0;
     uint32_t generation = 0;  // travels in the header
-    void fields(auto& body) { body(healthy, process, text, ring); }
+    void fields(auto& body) { body(healthy, process, text); }
 };
 
 // A whole message, header included.

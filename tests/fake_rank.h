@@ -2,7 +2,7 @@
 #pragma once
 
 #include "net/connection.h"
-#include "net/coordinator.h"
+#include "net/coordinator_shell.h"
 #include "tests/net_support.h"
 
 namespace convoy {

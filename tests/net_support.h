@@ -83,6 +83,18 @@ class LoneCoordinator {
     std::thread thread_;
 };
 
+// How a rank of a test joins at this port; 0: the system picks one, for rank 0.
+inline JoinOptions rank_options(int rank, int world, uint16_t port = 0) {
+    JoinOptions options;
+    options.host = "127.0.0.1";
+    options.port = port;
+    options.rank = rank;
+    options.world = world;
+    options.join_timeout = std::chrono::seconds(20);
+    options.heartbeat = std::chrono::milliseconds(100);
+    return options;
+}
+
 // Runs `work` on each rank of a new job, then rethrows the error of the lowest rank.
 inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust,
                       const std::function<void(Job&)>& work) {
@@ -93,11 +105,7 @@ inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust
     for (int rank = 0; rank < world; ++rank)
         threads.emplace_back([&, rank] {
             try {
-                JoinOptions options;
-                options.host = "127.0.0.1";
-                options.rank = rank;
-                options.world = world;
-                options.join_timeout = std::chrono::seconds(20);
+                JoinOptions options = rank_options(rank, world);
                 options.heartbeat = std::chrono::milliseconds(200);
                 if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
                 if (rank > 0) options.port = port.get();

@@ -18,7 +18,6 @@
 
 #include "data/records.h"
 #include "data/storage.h"
-#include "net/coordinator.h"
 #include "net/tls.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/cli/commands.h"
@@ -80,7 +79,6 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
     const pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (pid != 0) return pid;
-    Coordinator::round_trip = std::chrono::milliseconds(3);  // a slower network than loopback
     std::FILE* out = std::fopen(cat(folder, "/rank", rank, ".out").c_str(), "a");
     Log log(out);
     int status = 1;

@@ -20,12 +20,7 @@ static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
     });
     std::string error = "no error";
     try {
-        JoinOptions options;
-        options.host = "127.0.0.1";
-        options.rank = 0;
-        options.world = 2;
-        options.heartbeat = std::chrono::milliseconds(100);
-        options.join_timeout = std::chrono::seconds(20);
+        JoinOptions options = rank_options(0, 2);
         options.stall = stall;
         options.listening = [&](uint16_t p) { port.set(p); };
         Job job = join(options, diary.log());
@@ -57,11 +52,7 @@ static std::vector<std::string> errors_of(int world, const std::function<void(Jo
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world; ++rank)
         threads.emplace_back([&, rank] {
-            JoinOptions options;
-            options.host = "127.0.0.1";
-            options.rank = rank;
-            options.world = world;
-            options.heartbeat = std::chrono::milliseconds(100);
+            JoinOptions options = rank_options(rank, world);
             if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
             if (rank > 0) options.port = port.get();
             Job job = join(options, diary.log());
@@ -275,9 +266,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     std::vector<std::thread> ranks;
     for (const int rank : {0, 1})
         ranks.emplace_back([&, rank] {
-            JoinOptions options;
-            options.host = "127.0.0.1";
-            options.rank = rank, options.world = 2;
+            JoinOptions options = rank_options(rank, 2);
             if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
             if (rank == 1) options.port = port.get();
             Job job = join(options, rank == 0 ? diary.log() : log);

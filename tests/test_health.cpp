@@ -30,22 +30,12 @@ static HealthReport ask_until(uint16_t port, const std::string& text) {
 
 static uint16_t port_of(const Peer& peer) { return split_address(peer.address, "peer").second; }
 
-static JoinOptions options_for(int rank, int world) {
-    JoinOptions options;
-    options.host = "127.0.0.1";
-    options.rank = rank;
-    options.world = world;
-    options.heartbeat = milliseconds(100);
-    options.join_timeout = std::chrono::seconds(20);
-    return options;
-}
-
 TEST_CASE("health: a rank that joins is healthy and says who is missing; so is one that works") {
     Port port;
     std::promise<void> asked;
     Diary diary;
     std::thread rank0([&] {
-        JoinOptions options = options_for(0, 2);
+        JoinOptions options = rank_options(0, 2);
         options.listening = [&](uint16_t p) { port.set(p); };
         Job job = join(options, diary.log());
         job.communicator->set_progress(812, Phase::kBackward);
@@ -58,7 +48,7 @@ TEST_CASE("health: a rank that joins is healthy and says who is missing; so is o
     CHECK(answers("127.0.0.1", port.get(), std::chrono::seconds(20), ""));
     CHECK(!answers("127.0.0.1", free_port(), std::chrono::seconds(20), ""));
 
-    JoinOptions options = options_for(1, 0);
+    JoinOptions options = rank_options(1, 0);
     options.port = port.get();
     Job job = join(options, diary.log());
     job.communicator->barrier();
@@ -80,7 +70,7 @@ TEST_CASE("health: in a stalled job every rank says whom all wait for, who alone
     std::promise<Peer> address1;
     std::promise<void> asked;
     std::thread rank1([&] {
-        JoinOptions options = options_for(1, 0);
+        JoinOptions options = rank_options(1, 0);
         options.port = port.get();
         Job job = join(options, diary.log());
         job.communicator->set_progress(7, Phase::kData);
@@ -89,7 +79,7 @@ TEST_CASE("health: in a stalled job every rank says whom all wait for, who alone
         job.communicator->barrier();
         job.communicator->leave();
     });
-    JoinOptions options = options_for(0, 2);
+    JoinOptions options = rank_options(0, 2);
     options.stall = milliseconds(300);
     options.listening = [&](uint16_t p) { port.set(p); };
     Job job = join(options, diary.log());
@@ -121,7 +111,7 @@ TEST_CASE(
         rank.stand(2);
         rank.die();
     });
-    JoinOptions options = options_for(0, 2);
+    JoinOptions options = rank_options(0, 2);
     options.listening = [&](uint16_t p) { port.set(p); };
     Job job = join(options, diary.log());
     CHECK_THROWS_AS(job.communicator->barrier(), Error);
@@ -179,13 +169,13 @@ TEST_CASE("health: many questions, also malformed ones, change nothing for the j
     Port port;
     Diary diary;
     std::thread rank1([&] {
-        JoinOptions options = options_for(1, 0);
+        JoinOptions options = rank_options(1, 0);
         options.port = port.get();
         Job job = join(options, diary.log());
         for (int i = 0; i < 300; ++i) job.communicator->barrier();
         job.communicator->leave();
     });
-    JoinOptions options = options_for(0, 2);
+    JoinOptions options = rank_options(0, 2);
     options.listening = [&](uint16_t p) { port.set(p); };
     Job job = join(options, diary.log());
     asio::io_context io;

@@ -59,12 +59,8 @@ void with_process(int child_rank, const std::function<void(JoinOptions&)>& adjus
     REQUIRE(pipe(ends) == 0);
     Diary diary;
     const auto run = [&](int rank, const std::function<void(Job&)>& its_work) {
-        JoinOptions options;
-        options.host = "127.0.0.1";
-        options.rank = rank, options.world = 2;
+        JoinOptions options = rank_options(rank, 2);
         options.shm = true;
-        options.join_timeout = std::chrono::seconds(20);
-        options.heartbeat = std::chrono::milliseconds(100);
         if (rank == 0)
             options.listening = [&](uint16_t port) {
                 REQUIRE(write(ends[1], &port, sizeof port) == sizeof port);

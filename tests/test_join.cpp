@@ -8,17 +8,6 @@ namespace convoy {
 
 using std::chrono::milliseconds;
 
-static JoinOptions options_for(int rank, int world, uint16_t port) {
-    JoinOptions options;
-    options.host = "127.0.0.1";
-    options.port = port;
-    options.rank = rank;
-    options.world = world;
-    options.heartbeat = milliseconds(100);
-    options.join_timeout = milliseconds(20'000);
-    return options;
-}
-
 static void finish(const Job& job) {
     job.communicator->barrier();
     job.communicator->leave();
@@ -97,14 +86,14 @@ TEST_CASE("ranks may start in any order, the coordinator last") {
     std::vector<std::thread> early;
     for (int rank : {2, 1})
         early.emplace_back([&, rank] {
-            Job job = join(options_for(rank, 0, port), diary.log());
+            Job job = join(rank_options(rank, 0, port), diary.log());
             CHECK(job.communicator->rank() == rank);
             CHECK(job.communicator->world() == 3);
             finish(job);
         });
     while (diary.text().find("connection refused; trying again until") == std::string::npos)
         std::this_thread::yield();
-    Job job = join(options_for(0, 3, port), diary.log());
+    Job job = join(rank_options(0, 3, port), diary.log());
     CHECK(job.peers.size() == 3);
     CHECK(job.peers[2].address.find("127.0.0.1:") == 0);
     finish(job);
@@ -118,7 +107,7 @@ TEST_CASE("ranks without a number are given one each, and rank 0's settings reac
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i)
         threads.emplace_back([&, i] {
-            JoinOptions options = options_for(i == 0 ? 0 : -1, i == 0 ? 3 : 0, 0);
+            JoinOptions options = rank_options(i == 0 ? 0 : -1, i == 0 ? 3 : 0, 0);
             if (i == 0) options.listening = [&](uint16_t p) { port.set(p); };
             if (i == 0) options.settings = {{"batch", "64"}, {"lr", "0.1"}};
             if (i == 2) options.settings = {{"batch", "64"}};
@@ -135,20 +124,20 @@ TEST_CASE("a duplicate rank and a wrong setting are refused by name, the job for
     Port port;
     Diary diary;
     std::thread rank0([&] {
-        JoinOptions options = options_for(0, 2, 0);
+        JoinOptions options = rank_options(0, 2, 0);
         options.settings = {{"batch", "32"}};
         options.listening = [&](uint16_t p) { port.set(p); };
         Job job = join(options, diary.log());
         finish(job);
     });
-    JoinOptions wrong = options_for(1, 2, port.get());
+    JoinOptions wrong = rank_options(1, 2, port.get());
     wrong.settings = {{"batch", "64"}};
     CHECK_THROWS_WITH_AS(join(wrong, diary.log()),
                          doctest::Contains("says --batch 64, rank 0 says --batch 32"), Error);
-    JoinOptions twice = options_for(0, 2, port.get());
+    JoinOptions twice = rank_options(0, 2, port.get());
     CHECK_THROWS_WITH_AS(join(twice, diary.log()), doctest::Contains("rank 0 is wanted by both"),
                          Error);
-    Job job = join(options_for(1, 2, port.get()), diary.log());
+    Job job = join(rank_options(1, 2, port.get()), diary.log());
     finish(job);
     rank0.join();
 }
@@ -157,7 +146,7 @@ TEST_CASE("strangers at the port, silent, talking or of another version, do not 
     Port port;
     Diary diary;
     std::thread rank0([&] {
-        JoinOptions options = options_for(0, 2, 0);
+        JoinOptions options = rank_options(0, 2, 0);
         options.listening = [&](uint16_t p) { port.set(p); };
         Job job = join(options, diary.log());
         finish(job);
@@ -172,7 +161,7 @@ TEST_CASE("strangers at the port, silent, talking or of another version, do not 
     CHECK(wire::decode<wire::Refuse>(answer.body).why.find("run the same build") !=
           std::string::npos);
 
-    Job job = join(options_for(1, 2, port.get()), diary.log());
+    Job job = join(rank_options(1, 2, port.get()), diary.log());
     finish(job);
     rank0.join();
 }
@@ -183,7 +172,7 @@ TEST_CASE("an answer to EDGE of another job or rank is none: the rank dials agai
     asio::io_context io;
     tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
     auto rank1 = std::async(std::launch::async,
-                            [&] { join(options_for(1, 2, coordinator.port()), diary.log()); });
+                            [&] { join(rank_options(1, 2, coordinator.port()), diary.log()); });
     FakeRank rank0(0, coordinator.port());
     wire::Join joins;
     joins.rank = 0, joins.world = 2;
@@ -205,145 +194,11 @@ TEST_CASE("an answer to EDGE of another job or rank is none: the rank dials agai
     CHECK_NOTHROW(rank1.get());
 }
 
-TEST_CASE("elastic: a rank at whose address another process answers is gone at once") {
-    Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
-    asio::io_context io;
-    tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
-    FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
-    wire::Join joins;
-    joins.rank = 0, joins.world = 2, joins.address = "127.0.0.1:9", joins.process = 5;
-    joins.rules.elastic = true;
-    rank0.send(wire::encode(joins));
-    joins.rank = 1, joins.process = 6;
-    joins.address = cat("127.0.0.1:", acceptor.local_endpoint().port());
-    rank1.send(wire::encode(joins));
-    rank0.await_welcome(), rank1.await_welcome();
-    rank1.send(wire::encode_empty(wire::Type::ready, rank1.welcome().generation));
-    rank0.ready();
-    rank1.die();
-    REQUIRE(has_news(acceptor));
-    tcp::socket probe = acceptor.accept();
-    CHECK(FakeRank::hear(probe).header.type == wire::Type::health);
-    rank0.await(wire::Type::abort);
-    wire::Rejoin back{rank0.welcome().job, 5, 3, "the ring broke"};
-    rank0.send(wire::encode(back));
-    FakeRank::say(probe, wire::encode(wire::Health{true, "", 7}));
-    rank0.await_welcome();  // otherwise after 3 s of silence, which it would say
-    CHECK(rank0.welcome().why.find("closed, another process is at its address; 1 rank") !=
-          std::string::npos);
-}
-
-// Two form a ring, and rank 0 leaves it.
-static void break_ring(FakeRank& rank0, FakeRank& rank1, const wire::Rules& rules) {
-    rank0.join(2, "127.0.0.1:9", rules), rank1.join(2, "127.0.0.1:10", rules);
-    rank0.await_welcome(), rank1.await_welcome();
-    rank1.send(wire::encode_empty(wire::Type::ready, rank1.welcome().generation));
-    rank0.ready();
-    rank0.send(wire::encode(wire::Rejoin{rank0.welcome().job, rank0.process(), 3, "a link broke"}));
-}
-
-TEST_CASE("elastic: whoever waits long for a new ring hears for whom") {
-    Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
-    FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
-    break_ring(rank0, rank1, {.elastic = true});
-    for (int i = 0; i < 29; ++i, std::this_thread::sleep_for(milliseconds(200)))
-        rank0.beat({}), rank1.beat({});
-    CHECK(wire::decode_text(rank0.await(wire::Type::notice).body) ==
-          "no new ring for 5 s: waiting for rank 1 (127.0.0.1:10)");
-}
-
-TEST_CASE("elastic: CONVOY_GIVE_UP holds for a rank that lives and does not come to the new ring") {
-    Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
-    FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
-    break_ring(rank0, rank1, {.elastic = true, .give_up_ms = 1'000});
-    for (int i = 0; i < 8; ++i, std::this_thread::sleep_for(milliseconds(200)))
-        rank0.beat({}), rank1.beat({});
-    rank0.await_welcome();
-    CHECK(rank0.welcome().why.find("rank 1 (127.0.0.1:10) lost: it did not do its part") == 0);
-    CHECK(rank1.await_end(wire::End::membership).find("was left behind") != std::string::npos);
-}
-
-TEST_CASE("elastic: a coordinator on its own gives up a job of which nobody answers") {
-    const auto usual = std::exchange(lone_patience, milliseconds(500));
-    {
-        Diary diary;
-        LoneCoordinator coordinator(2, diary.log());
-        asio::io_context io;
-        tcp::acceptor silent(io, {asio::ip::make_address("127.0.0.1"), 0});
-        const std::string address = cat("127.0.0.1:", silent.local_endpoint().port());
-        uint64_t jobs[2];
-        for (uint64_t& job : jobs) {
-            FakeRank rank0(0, coordinator.port()), rank1(1, coordinator.port());
-            for (FakeRank* rank : {&rank0, &rank1}) rank->join(2, address, {.elastic = true});
-            rank0.await_welcome(), rank1.await_welcome();
-            job = rank0.welcome().job;
-            rank1.send(wire::encode_empty(wire::Type::ready, rank1.welcome().generation));
-            rank0.ready();
-            rank0.die(), rank1.die();
-            for (int i = 0; i < 400 && diary.text().find("ranks answers") == std::string::npos; ++i)
-                std::this_thread::sleep_for(milliseconds(50));
-        }
-        CHECK(jobs[0] != jobs[1]);
-    }
-    lone_patience = usual;
-}
-
-// Four ranks; 2 and 3 fall silent, then 1, before the ring of the other two is open. If that ring
-// counted, rank 0 would be half of it, with the lowest rank, and go on beside the others.
-TEST_CASE("elastic: a ring that was never open is no majority") {
-    Diary diary;
-    LoneCoordinator coordinator(4, diary.log());
-    asio::io_context io;
-    tcp::acceptor silent(io, {asio::ip::make_address("127.0.0.1"), 0});  // it answers nobody
-    std::vector<std::unique_ptr<FakeRank>> ranks;
-    for (int rank = 0; rank < 4; ++rank) {
-        ranks.push_back(std::make_unique<FakeRank>(rank, coordinator.port()));
-        wire::Join joins;
-        joins.rank = rank, joins.world = 4, joins.process = uint64_t(rank + 5);
-        joins.rules.elastic = true;
-        joins.address = cat("127.0.0.1:", silent.local_endpoint().port());
-        joins.host = cat("host", rank);
-        ranks.back()->send(wire::encode(joins));
-    }
-    for (auto& rank : ranks) rank->await_welcome();
-    const wire::Welcome first = ranks[0]->welcome();
-    for (auto& rank : ranks) rank->send(wire::encode_empty(wire::Type::ready, first.generation));
-    const auto beat = [&](int count) {
-        for (const auto until = Clock::now() + kSilence + milliseconds(600);
-             Clock::now() < until;) {
-            for (int rank = 0; rank < count; ++rank) ranks[size_t(rank)]->beat({});
-            std::this_thread::sleep_for(milliseconds(100));
-        }
-    };
-    const auto rejoin = [&](int rank) {
-        wire::Rejoin back{first.job, uint64_t(rank + 5), 3, "the ring broke", 1};
-        back.known = {first.id, first.generation};
-        ranks[size_t(rank)]->send(wire::encode(back));
-    };
-    beat(2);  // the coordinator gives up 2 and 3, which say nothing
-    for (int rank : {0, 1}) rejoin(rank);
-    for (int rank : {0, 1}) ranks[size_t(rank)]->await_welcome();
-    CHECK(ranks[0]->welcome().world == 2);
-    ranks[1]->die();
-    while (ranks[0]->await(wire::Type::abort).header.generation < 2) {}
-    rejoin(0);
-    beat(1);
-    for (Message message; message.header.type != wire::Type::notice;) {
-        message = ranks[0]->hear_next();
-        REQUIRE(message.header.type != wire::Type::welcome);
-        if (message.header.type == wire::Type::notice)
-            CHECK(wire::decode_text(message.body).find("only 1 rank of 4 answers") == 0);
-    }
-}
-
 TEST_CASE("a rank whose place in the queue is given up can be taken by another") {
     Port port;
     Diary diary;
     std::thread rank0([&] {
-        JoinOptions options = options_for(0, 3, 0);
+        JoinOptions options = rank_options(0, 3, 0);
         options.listening = [&](uint16_t p) { port.set(p); };
         Job job = join(options, diary.log());
         finish(job);
@@ -366,40 +221,40 @@ TEST_CASE("a rank whose place in the queue is given up can be taken by another")
         return n;
     };
     while (departures() < 2) std::this_thread::yield();
-    std::thread rank1([&] { finish(join(options_for(1, 0, port.get()), second.log())); });
-    finish(join(options_for(2, 0, port.get()), second.log()));
+    std::thread rank1([&] { finish(join(rank_options(1, 0, port.get()), second.log())); });
+    finish(join(rank_options(2, 0, port.get()), second.log()));
     rank1.join();
     rank0.join();
 }
 
 TEST_CASE("joining says what is wrong: refused, not a trainer, another version, an unknown name") {
     Diary diary;
-    JoinOptions nobody = options_for(1, 2, free_port());
+    JoinOptions nobody = rank_options(1, 2, free_port());
     nobody.join_timeout = milliseconds(150);
     CHECK_THROWS_WITH_AS(join(nobody, diary.log()),
                          doctest::Contains("connection refused; is rank 0"), Error);
 
     Impostor web("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-    CHECK_THROWS_WITH_AS(join(options_for(1, 2, web.port()), diary.log()),
+    CHECK_THROWS_WITH_AS(join(rank_options(1, 2, web.port()), diary.log()),
                          doctest::Contains("not a Convoy trainer: it sent 'HTTP/1.1'"), Error);
 
     std::string welcome = wire::encode_empty(wire::Type::status);
     welcome[4] = char(wire::kVersion + 1);
     Impostor newer(welcome);
     CHECK_THROWS_WITH_AS(
-        join(options_for(1, 2, newer.port()), diary.log()),
-        doctest::Contains("speaks version 11 of the protocol, this trainer speaks 10"), Error);
+        join(rank_options(1, 2, newer.port()), diary.log()),
+        doctest::Contains("speaks version 12 of the protocol, this trainer speaks 11"), Error);
 }
 
 TEST_CASE("joining: OFFER to a rank that has a number, and WELCOME to a newcomer, are errors") {
     Diary diary;
     const std::vector<wire::Member> peers = {{"h", "127.0.0.1:1", 5}};
     Impostor offers(wire::encode(wire::Offer{.job = 7, .peers = peers}));
-    CHECK_THROWS_WITH_AS(join(options_for(1, 2, offers.port()), diary.log()),
+    CHECK_THROWS_WITH_AS(join(rank_options(1, 2, offers.port()), diary.log()),
                          doctest::Contains("OFFER"), Error);
     Impostor welcomes(
         wire::encode(wire::Welcome{.job = 7, .world = 1, .peers = peers, .ring = {0}, .id = 9}));
-    JoinOptions newcomer = options_for(-1, 0, welcomes.port());
+    JoinOptions newcomer = rank_options(-1, 0, welcomes.port());
     newcomer.newcomer = newcomer.elastic = true;
     CHECK_THROWS_WITH_AS(join(newcomer, diary.log()), doctest::Contains("WELCOME"), Error);
 }
@@ -417,7 +272,7 @@ TEST_CASE(
         CHECK(rank.dials_again());  // rank 0 has said READY
         rank.ready();
     });
-    JoinOptions options = options_for(0, 2, 0);
+    JoinOptions options = rank_options(0, 2, 0);
     options.stall = std::chrono::seconds(5'000'000);
     options.listening = [&](uint16_t p) { port.set(p); };
     Job job = join(options, diary.log());
@@ -429,7 +284,7 @@ TEST_CASE("joining: neither a signal nor the end of the time waits for a slow DN
     std::promise<void> end;
     on_look_up = [done = end.get_future().share()] { done.wait(); };
     Diary diary;
-    JoinOptions options = options_for(1, 2, 9);
+    JoinOptions options = rank_options(1, 2, 9);
     options.host = "slow.test";
     auto stopped = std::async(std::launch::async, [&] {
         CHECK_THROWS_WITH_AS(join(options, diary.log(), [] { return 15; }),
@@ -504,25 +359,25 @@ TEST_CASE("spawn: an exception that nobody expects ends the process with its tex
 TEST_CASE("a coordinator that ends while a rank waits there may be followed by another") {
     Diary diary;
     Impostor ends(wire::encode_empty(wire::Type::leave));
-    JoinOptions options = options_for(1, 2, ends.port());
+    JoinOptions options = rank_options(1, 2, ends.port());
     options.join_timeout = milliseconds(1);  // else it would dial again
     CHECK_THROWS_WITH_AS(join(options, diary.log()), doctest::Contains("no job at "), Error);
 }
 
 TEST_CASE("rank 0 waits for the others no longer than the join timeout, and says who is missing") {
     Diary diary;
-    JoinOptions alone = options_for(0, 3, 0);
+    JoinOptions alone = rank_options(0, 3, 0);
     alone.join_timeout = milliseconds(150);
     CHECK_THROWS_WITH_AS(join(alone, diary.log()), doctest::Contains("missing rank 1, 2"), Error);
 }
 
 TEST_CASE("joining refuses a world or rank that cannot be, and ends at once when told to stop") {
     Diary diary;
-    CHECK_THROWS_WITH_AS(join(options_for(4, 4, 1), diary.log()),
+    CHECK_THROWS_WITH_AS(join(rank_options(4, 4, 1), diary.log()),
                          doctest::Contains("--rank 4 cannot be in a world of 4"), Error);
-    CHECK_THROWS_WITH_AS(join(options_for(0, -1, 1), diary.log()), doctest::Contains("--world -1"),
+    CHECK_THROWS_WITH_AS(join(rank_options(0, -1, 1), diary.log()), doctest::Contains("--world -1"),
                          Error);
-    CHECK_THROWS_WITH_AS(join(options_for(1, 2, free_port()), diary.log(), [] { return 15; }),
+    CHECK_THROWS_WITH_AS(join(rank_options(1, 2, free_port()), diary.log(), [] { return 15; }),
                          doctest::Contains("stopped by signal 15"), Error);
 }
 
@@ -533,7 +388,7 @@ TEST_CASE("a coordinator on its own serves one job after the other") {
         std::vector<std::thread> ranks;
         for (int rank : {0, 1})
             ranks.emplace_back([&, rank] {
-                Job job = join(options_for(rank, 2, coordinator.port()), diary.log());
+                Job job = join(rank_options(rank, 2, coordinator.port()), diary.log());
                 std::vector<float> one{1};
                 job.communicator->allreduce_sum(one).get();
                 CHECK(one[0] == 2);

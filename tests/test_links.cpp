@@ -195,11 +195,7 @@ TEST_CASE("links: strangers that are refused fill no log") {
         }
         rank.die();
     });
-    JoinOptions options;
-    options.host = "127.0.0.1";
-    options.rank = 0;
-    options.world = 2;
-    options.join_timeout = std::chrono::seconds(20);
+    JoinOptions options = rank_options(0, 2);
     options.listening = [&](uint16_t p) { port.set(p); };
     Job job = join(options, diary.log());
     other.join();

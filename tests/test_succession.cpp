@@ -1,6 +1,8 @@
-// Which ring follows one that broke, in virtual time: thousands of jobs whose ranks die and whose
-// links come and go, driven by Succession and Regroup as rejoin.cpp and coordinator_again.cpp do.
-// No ring may open beside another, nor without one who knows what the last one trained.
+// Which ring follows one that broke, in virtual time: thousands of jobs whose ranks die, are
+// stopped, and whose links come and go. The coordinators are real ones (net/coordinator.h), and so
+// is the order in which ranks are asked for the next one (net/succession.h); ranks and sockets are
+// simulated. No ring may open beside another, nor without a rank that knows what the last one
+// trained.
 #include "net/succession.h"
 
 #include <deque>
@@ -10,41 +12,47 @@
 #include <set>
 #include <utility>
 
+#include "net/coordinator.h"
 #include "tests/support.h"
 
 using namespace convoy;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 namespace {
 
 constexpr milliseconds kTick{20};
 
-// One way of a control connection. What is sent over a dead link arrives when that lives again,
-// unless the connection has been closed.
-struct Message {
-    wire::Type type;
-    wire::Welcome ring = {};
-    wire::Known known = {};
-    Clock::time_point due = {};  // here at the earliest; those behind it wait too
-};
+// A control connection. What is sent over a dead link arrives when that lives again, unless the
+// connection has been closed.
 struct Line {
+    Line(int client_, int server_) : client(client_), server(server_) {}
+    struct Bytes {
+        wire::Message message;
+        Clock::time_point due = {};  // here at the earliest; those behind it wait too
+    };
     int client, server;
-    std::deque<Message> to_client, to_server;
+    std::deque<Bytes> to_client = {}, to_server = {};
     bool client_open = true, server_open = true;
-    Clock::time_point client_heard, server_heard;
+    Clock::time_point beat = {};  // when the client's next heartbeat leaves
 };
 using LinePtr = std::shared_ptr<Line>;
 
-enum class Stage { regrouping, forming, running };
-struct Server {  // a coordinator
-    Regroup regroup;
-    wire::Welcome all, base;
-    uint32_t generation;
-    Stage stage = Stage::regrouping;
-    bool cut_off = false;
-    std::map<int, LinePtr> clients;  // by process
-    std::set<int> ready;
-    Clock::time_point since;
+wire::Message message_of(const std::string& bytes) {
+    const auto head = std::as_bytes(std::span(bytes)).first<wire::kHeaderBytes>();
+    return {wire::decode(head, wire::kControlLimit), bytes.substr(wire::kHeaderBytes)};
+}
+
+struct Server {  // a coordinator and its shell
+    Coordinator coordinator;
+    std::map<int, LinePtr> lines;  // by client
+    struct Asked {
+        uint64_t process;
+        Clock::time_point due;
+    };
+    std::vector<Asked> probes;
+    int next_client = 0;
+    Clock::time_point tick;
 };
 
 enum class Is { training, leaving, seeking, waiting, opening, ready, ended, dead };
@@ -53,84 +61,118 @@ struct Simulated {
     bool opens(const wire::Welcome& ring) const {
         return last.id == ring.id && (is == Is::opening || is == Is::ready || is == Is::training);
     }
-    Is is = Is::training;
+    Is is = Is::waiting;
     wire::Welcome last, open;
-    std::vector<wire::Welcome> attempts;
+    std::vector<wire::Welcome> maybe_open;
     Succession turn{Clock::time_point{}};
     Clock::time_point heard{}, free_at{}, looks_at{}, left_at{}, since{};
+    std::optional<Clock::time_point> stopped_at;
     std::optional<int> asked;  // the rank that is to answer at free_at
     int serving = -1;          // the rank whose coordinator has taken it
+    bool accuses = false, was_stopped = false;
     LinePtr line;
     std::unique_ptr<Server> serves;
 };
 
-int rank_of(const wire::Welcome& ring, int process) {
-    return convoy::rank_of(ring, uint64_t(process + 1));
-}
 int process_of(const wire::Welcome& ring, int rank) {
     return int(ring.peers[size_t(rank)].process) - 1;
 }
+int rank_in(const wire::Welcome& ring, int process) { return rank_of(ring, uint64_t(process + 1)); }
 
 struct World {
-    struct Down {
-        int a, b;
+    struct Span {
+        int a, b;  // the link between these processes is down; of a process itself: it is stopped
         Clock::time_point from, to;
     };
     std::vector<Simulated> processes;
-    std::vector<Down> down;
+    std::vector<Span> down;
     std::map<int, Clock::time_point> dies;
     std::mt19937_64 random;
-    Clock::time_point now{std::chrono::seconds(100)};
+    Clock::time_point now{seconds(100)};
     std::vector<wire::Welcome> trained;  // rings that stood
     int faults = 0;
-    bool looks_lower = true, doubts = true;
-    uint64_t next_id = 1;
+    bool looks_lower = true;
+    uint64_t next_id = 1'000;
 
     int below(int n) { return int(random() % uint64_t(n)); }
     Simulated& at(int process) { return processes[size_t(process)]; }
-    bool hear(int a, int b) const {
-        return std::ranges::none_of(down, [&](const Down& d) {
+    bool is_down(int a, int b) const {
+        return std::ranges::any_of(down, [&](const Span& d) {
             return std::minmax(a, b) == std::minmax(d.a, d.b) && now >= d.from && now < d.to;
         });
+    }
+    bool hear(int a, int b) const {
+        return (a == b || !is_down(a, b)) && !is_down(a, a) && !is_down(b, b);
     }
 
     // Slow, so that faults come while a ring is formed.
     Clock::time_point soon() { return now + milliseconds(below(2) ? 0 : below(2'000)); }
 
-    // The coordinator's part.
-    void send(Server& server, int client, Message message) {
-        server.clients.at(client)->to_client.push_back(std::move(message));
+    // ---- the coordinator's shell
+    void step(int process, const Event& event) {
+        Server& s = *at(process).serves;
+        for (const Action& action : s.coordinator.step(now, event)) {
+            if (const auto* send = std::get_if<action::Send>(&action)) {
+                const auto line = s.lines.find(send->client);
+                if (line == s.lines.end() || !line->second->server_open || send->may_skip) continue;
+                const wire::Message message = message_of(send->bytes);
+                const bool is_slow = message.header.type == wire::Type::generation;
+                line->second->to_client.push_back({message, is_slow ? soon() : now});
+            } else if (const auto* hang_up = std::get_if<action::HangUp>(&action)) {
+                if (s.lines.contains(hang_up->client))
+                    s.lines[hang_up->client]->server_open = false;
+            } else if (const auto* probe = std::get_if<action::Probe>(&action)) {
+                const int other = int(probe->member.process) - 1;
+                s.probes.push_back(
+                    {probe->member.process,
+                     now + probe->after + (hear(process, other) ? kTick : kAskPatience)});
+            }
+        }
+    }
+    Coordinator::Options options(int process) {
+        return {.id = next_id += 1'000, .process = uint64_t(process + 1)};
     }
     void serve(int process) {
         Simulated& own = at(process);
         if (own.serves) return;
-        own.serves = std::make_unique<Server>();
-        Server& s = *own.serves;
-        s.all = own.open, s.generation = own.last.generation;
-        s.regroup = Regroup(own.open, "the coordinator was lost", now);
-        for (const auto& ring : own.attempts)
-            s.regroup.attempted(ring, now), add_newcomers(s.all, ring);
-        if (doubts && (now - own.heard > kSilence || now - own.left_at > kSilence))
-            s.regroup.doubt(now);
-        const int server = rank_of(s.all, process_of(own.last, own.last.server));
-        s.regroup.cut(server, "lost"), s.regroup.expect_none(server);
+        const bool cut_off = now - own.heard > kSilence || now - own.left_at > kSilence ||
+                             (own.stopped_at && now - *own.stopped_at < 2 * kSilence);
+        own.serves = std::make_unique<Server>(
+            Server{Coordinator(options(process),
+                               {own.last, own.open, own.maybe_open, "lost", false, cut_off}, now),
+                   {},
+                   {},
+                   0,
+                   now});
     }
-    void break_ring(Server& s) {
-        for (auto& [client, line] : s.clients) send(s, client, {wire::Type::abort, s.all});
-        if (s.stage == Stage::forming) {
-            const wire::Welcome ring = std::exchange(s.all, s.base);
-            s.regroup.failed(ring, "it broke", now);
-        } else {
-            s.regroup = Regroup(s.all, "it broke", now);
+    void coordinate(int process) {
+        Server& s = *at(process).serves;
+        for (const auto& [client, line] : std::map(s.lines)) {
+            if (!hear(process, line->client)) continue;
+            for (; line->server_open && !line->to_server.empty() &&
+                   now >= line->to_server.front().due;
+                 line->to_server.pop_front())
+                step(process, event::Received{client, line->to_server.front().message});
+            if (line->server_open && line->client_open) continue;
+            line->server_open = false;
+            s.lines.erase(client);
+            step(process, event::Disconnected{client, "connection closed"});
         }
-        s.stage = Stage::regrouping, s.cut_off = false;
-        for (auto& [client, line] : s.clients)
-            s.regroup.heard(rank_of(s.all, client), line->server_heard);
-    }
-    void end(int process) {
-        Simulated& own = at(process);
-        own.is = Is::ended;
-        hang_up(own), stop_serving(own);
+        for (const auto [wanted, due] : std::vector(s.probes)) {
+            if (now < due) continue;
+            std::erase_if(s.probes, [&](const auto& probe) { return probe.process == wanted; });
+            const int other = int(wanted) - 1;
+            event::ProbeResult result{wanted};
+            if (hear(process, other)) {
+                result.lives = at(other).lives();
+                if (!result.lives) result.gone = "redial refused";
+                result.generation = at(other).open.generation;
+            }
+            step(process, result);
+        }
+        if (now < s.tick) return;
+        s.tick = now + milliseconds(500);
+        step(process, event::Tick{});
     }
     void hang_up(Simulated& own) {
         if (own.line) own.line->client_open = false;
@@ -138,105 +180,36 @@ struct World {
     }
     void stop_serving(Simulated& own) {
         if (!own.serves) return;
-        for (auto& [client, line] : own.serves->clients) line->server_open = false;
+        for (auto& [client, line] : own.serves->lines) line->server_open = false;
         own.serves.reset();
     }
-    void lost(Server& s, int client) {
-        if (s.stage != Stage::regrouping) s.clients.at(client)->server_heard = now, break_ring(s);
-        s.clients.erase(client);
-        s.regroup.cut(rank_of(s.all, client), "connection closed");
-    }
-    void coordinate(int process) {
-        Server& s = *at(process).serves;
-        for (const auto& [client, line] : std::map(s.clients)) {
-            const bool heard = hear(process, client);
-            if (heard && !line->client_open) {
-                lost(s, client);
-                continue;
-            }
-            if (heard) line->server_heard = now;
-            if (heard && s.stage == Stage::regrouping) s.regroup.heard(rank_of(s.all, client), now);
-            for (; heard && !line->to_server.empty() && now >= line->to_server.front().due;
-                 line->to_server.pop_front())
-                take(s, client, line->to_server.front());
-            if (s.stage != Stage::regrouping && now - line->server_heard > kSilence) break_ring(s);
-        }
-        if (s.stage == Stage::forming && now - s.since > std::chrono::seconds(12)) {
-            break_ring(s);  // links between its ranks: the highest that was not ready goes
-            for (int rank = s.all.world - 1; rank >= 0; --rank) {
-                const int client = process_of(s.all, rank);
-                if (!s.clients.contains(client) || s.ready.contains(client)) continue;
-                send(s, client, {wire::Type::leave});
-                s.clients.erase(client),
-                    s.regroup.gone(rank, "it did not do its part in time", now);
-                break;
-            }
-        }
-        if (s.stage == Stage::regrouping && !probe(process, s)) return;
-        if (s.stage == Stage::regrouping) decide(process, s);
-    }
-    void take(Server& s, int client, const Message& message) {
-        if (message.type == wire::Type::rejoin) {
-            if (s.stage != Stage::regrouping) break_ring(s);
-            s.generation = std::max(s.generation, message.ring.generation);
-            s.regroup.back(rank_of(s.all, client), 0, false, message.known);
-            s.regroup.heard(rank_of(s.all, client), now);
-            if (s.cut_off && doubts) s.regroup.doubt(now);
-        } else if (s.stage == Stage::forming && message.ring.generation == s.generation) {
-            s.ready.insert(client);
-            if (s.ready.size() < s.clients.size()) return;
-            s.stage = Stage::running;
-            for (auto& [other, line] : s.clients)
-                send(s, other, {wire::Type::generation, s.all, {}, soon()});
-        }
-    }
-    bool probe(int process, Server& s) {
-        for (int rank = 0; rank < s.all.world; ++rank) {
-            const int other = process_of(s.all, rank);
-            if (!s.regroup.waits_for(rank) || s.clients.contains(other) || !hear(process, other))
-                continue;
-            if (!at(other).lives()) {
-                s.regroup.gone(rank, "redial refused", now);
-            } else if (s.regroup.is_behind(at(other).open.id, at(other).open.generation,
-                                           uint64_t(process + 1))) {
-                for (auto& [client, line] : s.clients) send(s, client, {wire::Type::leave});
-                return at(process).serves.reset(), false;
-            } else {
-                s.regroup.heard(rank, now);
-            }
-        }
-        return true;
-    }
-    void decide(int process, Server& s) {
-        std::string why;
-        const auto verdict = s.regroup.verdict(now, why);
-        if (verdict == Regroup::Verdict::behind) {
-            for (auto& [client, line] : s.clients) send(s, client, {wire::Type::leave});
-            at(process).serves.reset();
-        }
-        if (verdict == Regroup::Verdict::cut_off && !std::exchange(s.cut_off, true) && doubts)
-            s.regroup.doubt(now);
-        if (verdict != Regroup::Verdict::form) return;
-        s.base = std::exchange(s.all, {});
-        s.all.generation = ++s.generation, s.all.id = ++next_id;
-        for (const int rank : s.regroup.members()) {
-            s.all.peers.push_back(s.base.peers[size_t(rank)]);
-            if (process_of(s.base, rank) == process) s.all.server = s.all.world;
-            ++s.all.world;
-        }
-        for (const auto& [client, line] : std::map(s.clients)) {
-            const bool is_in = rank_of(s.all, client) >= 0;
-            send(s, client, {is_in ? wire::Type::welcome : wire::Type::leave, s.all});
-            if (!is_in) s.clients.erase(client);
-        }
-        s.stage = Stage::forming, s.ready.clear(), s.since = now;
+    void end(int process) {
+        Simulated& own = at(process);
+        own.is = Is::ended;
+        hang_up(own), stop_serving(own);
     }
 
-    // The rank's part.
-    wire::Known known(const Simulated& own) const {
-        wire::Known known{own.open.id, own.open.generation};
-        for (const auto& ring : own.attempts) known.attempts.push_back(attempt_of(ring));
-        return known;
+    // ---- the rank's part
+    void send(Simulated& own, const std::string& bytes, Clock::time_point due = {}) {
+        own.line->to_server.push_back({message_of(bytes), due});
+    }
+    wire::Join join_message(int process) const {
+        const Simulated& own = processes[size_t(process)];
+        wire::Join join;
+        join.process = uint64_t(process + 1);
+        join.job = own.last.job, join.generation = own.last.generation;
+        join.step = 0, join.why = "a link broke";
+        join.open = own.open.id, join.open_generation = own.open.generation;
+        for (const auto& ring : own.maybe_open) join.maybe_open.push_back(ring_id(ring));
+        return join;
+    }
+    LinePtr connect(int process, int there, const wire::Join& join) {
+        Server& s = *at(there).serves;
+        const auto line = std::make_shared<Line>(process, there);
+        const int client = s.next_client++;
+        s.lines[client] = line;
+        step(there, event::Joined{client, join});
+        return line;
     }
     // Whether the coordinator of rank `candidate` takes this process; nothing: no answer yet.
     std::optional<bool> ask(int process, int candidate, bool believes) {
@@ -253,24 +226,26 @@ struct World {
         Simulated& other = at(there);
         if (!other.lives()) return own.turn.gone(candidate), false;
         if (!other.serves) return own.turn.answers(candidate), false;
-        Server& s = *other.serves;
-        if (rank_of(s.all, process) < 0) {
-            const bool again = s.stage == Stage::forming && rank_of(s.base, process) >= 0;
-            if (again) own.turn.answers(candidate);
-            if (!again && believes) end(process);
+        const LinePtr line = connect(process, there, join_message(process));
+        const wire::Message answer = line->to_client.front().message;
+        line->to_client.pop_front();
+        if (answer.header.type == wire::Type::refuse) {
+            line->client_open = false;
+            const auto refusal = wire::decode<wire::Refuse>(answer.body);
+            own.turn.answers(candidate);
+            if (!refusal.again && believes) end(process);
             return false;
         }
         if (own.is == Is::opening ||
-            (!believes && own.serves && own.serves->stage != Stage::regrouping))
+            (!believes && own.serves && own.serves->coordinator.has_formed())) {
+            line->client_open = false;
             return false;
+        }
         if (!believes) stop_serving(own);
         hang_up(own);
-        own.line = std::make_shared<Line>(Line{process, there, {}, {}, true, true, now, now});
-        if (s.clients.contains(process)) s.clients.at(process)->server_open = false;
-        s.clients[process] = own.line;
+        own.line = line;
         own.serving = candidate, own.heard = now, own.is = Is::waiting;
         own.looks_at = now + kAskPatience;
-        take(s, process, {wire::Type::rejoin, own.last, known(own)});
         return true;
     }
     void seek(int process) {
@@ -302,19 +277,9 @@ struct World {
         if (heard && line->server_open) own.heard = now;
         for (; heard && own.line == line && !line->to_client.empty() &&
                now >= line->to_client.front().due;
-             line->to_client.pop_front()) {
-            const Message& m = line->to_client.front();
-            const bool is_last = m.ring.generation == own.last.generation;
-            if (m.type == wire::Type::leave) return end(process);
-            if (m.type == wire::Type::welcome && own.is == Is::waiting)
-                own.last = m.ring, own.is = Is::opening, own.since = now, own.asked = {};
-            if (m.type == wire::Type::generation && is_last) {
-                if (own.is == Is::ready) own.is = Is::training;
-                own.open = own.last, own.attempts.clear();
-            }
-            if (m.type == wire::Type::abort && is_last && own.is != Is::waiting) leave_ring(own);
-        }
-        if (own.line != line || !own.lives()) return;
+             line->to_client.pop_front())
+            if (handle(process, line->to_client.front().message); !own.lives()) return;
+        if (own.line != line) return;
         if ((heard && !line->server_open) || now - own.heard > kSilence) {
             hang_up(own);
             own.asked = {};
@@ -322,39 +287,73 @@ struct World {
                 own.is = Is::seeking, own.turn = Succession(now);
             else
                 leave_ring(own);
+        } else if (now >= line->beat && line->to_server.empty()) {
+            line->beat = now + seconds(1);
+            send(own, wire::encode(wire::Heartbeat{}));
         }
+    }
+    void handle(int process, const wire::Message& message) {
+        Simulated& own = at(process);
+        const uint32_t generation = message.header.generation;
+        const bool is_last = generation == own.last.generation;
+        if (message.header.type == wire::Type::welcome && own.is == Is::waiting) {
+            own.last = wire::decode<wire::Welcome>(message.body, generation);
+            own.is = Is::opening, own.since = now, own.asked = {}, own.accuses = false;
+        }
+        const bool maybe =
+            !own.maybe_open.empty() && own.maybe_open.back().generation == generation;
+        if (message.header.type == wire::Type::generation && maybe) {
+            if (own.is == Is::ready) own.is = Is::training;
+            own.open = own.maybe_open.back(), own.maybe_open.clear();
+        }
+        if (message.header.type != wire::Type::abort) return;
+        if (wire::decode<wire::Abort>(message.body).end != wire::End::ring) return end(process);
+        if (!is_last || own.is == Is::waiting) return;
+        if (maybe) own.maybe_open.pop_back();  // it was never open
+        leave_ring(own);
     }
     void leave_ring(Simulated& own) {
         if (own.is == Is::leaving) return;
         own.looks_at = now + milliseconds(own.is == Is::training ? below(500) : 0);
         own.is = Is::leaving;
     }
+    // As Membership::leave_ring().
+    void come_back(int process) {
+        Simulated& own = at(process);
+        own.left_at = own.heard, own.turn = Succession(now), own.asked = {};
+        if (own.last.id != own.open.id) {
+            const wire::Welcome ring = std::exchange(own.last, own.open);
+            add_newcomers(own.last, ring);
+            own.last.id = ring.id, own.last.generation = ring.generation;
+            own.last.server = rank_in(own.last, process_of(ring, ring.server));
+        }
+        own.is = own.line ? Is::waiting : Is::seeking, own.serving = own.last.server;
+        if (own.line) send(own, wire::encode(join_message(process)));
+        own.looks_at = now + kAskPatience;
+    }
+    void open_links(int process) {
+        Simulated& own = at(process);
+        int missing = -1;
+        const int rank = rank_in(own.last, process);
+        for (const int step : {1, own.last.world - 1}) {
+            const int there = (rank + step) % own.last.world, other = process_of(own.last, there);
+            if (!hear(process, other) || !at(other).opens(own.last)) missing = there;
+        }
+        if (!own.line) return;
+        const auto patience = missing < rank ? seconds(12) : seconds(30);
+        if (missing < 0) {
+            own.is = Is::ready, own.maybe_open.push_back(own.last);
+            send(own, wire::encode_empty(wire::Type::ready, own.last.generation), soon());
+        } else if (now - own.since > patience && !std::exchange(own.accuses, true)) {
+            send(own, wire::encode(wire::Abort{missing, "it cannot reach it", wire::End::ring,
+                                               own.last.generation}));
+        }
+    }
     void go_on(int process) {
         Simulated& own = at(process);
         if (own.line) receive(process);
-        if (own.is == Is::leaving && now >= own.looks_at) {  // it has done its step
-            own.left_at = own.heard, own.turn = Succession(now), own.asked = {};
-            if (own.last.id != own.open.id) {  // as Membership::back_to_base()
-                const wire::Welcome ring = std::exchange(own.last, own.open);
-                own.last.id = ring.id, own.last.generation = ring.generation;
-                own.last.server = rank_of(own.last, process_of(ring, ring.server));
-            }
-            own.is = own.line ? Is::waiting : Is::seeking, own.serving = own.last.server;
-            if (own.line) own.line->to_server.push_back({wire::Type::rejoin, own.last, known(own)});
-            own.looks_at = now + kAskPatience;
-        }
-        if (own.is == Is::opening) {
-            bool open = true;
-            const int rank = rank_of(own.last, process);
-            for (const int step : {1, own.last.world - 1}) {
-                const int other = process_of(own.last, (rank + step) % own.last.world);
-                open &= hear(process, other) && at(other).opens(own.last);
-            }
-            if (open && own.line) {
-                own.is = Is::ready, own.attempts.push_back(own.last);
-                own.line->to_server.push_back({wire::Type::ready, own.last, {}, soon()});
-            }
-        }
+        if (own.is == Is::leaving && now >= own.looks_at) come_back(process);  // its step is done
+        if (own.is == Is::opening) open_links(process);
         if (own.is == Is::seeking) seek(process);
         if (own.is == Is::waiting) look_lower(process);
     }
@@ -376,14 +375,16 @@ struct World {
     }
     // Until nothing happens any more. Returns how many neither train nor have ended.
     int run(Clock::time_point last_event) {
-        for (const auto begin = now; now < begin + std::chrono::seconds(150); now += kTick) {
+        for (const auto begin = now; now < begin + seconds(150); now += kTick) {
             int open = 0;
             for (int process = 0; process < int(processes.size()); ++process) {
                 Simulated& own = at(process);
                 if (dies.contains(process) && now >= dies[process] && own.lives())
                     end(process), own.is = Is::dead;
-                if (own.lives()) go_on(process);
-                if (own.lives() && own.serves) coordinate(process);
+                if (own.lives() && !is_stopped(process)) {
+                    go_on(process);
+                    if (own.lives() && own.serves) coordinate(process);
+                }
                 stands(own) ? note(own.last) : void(open += own.lives());
             }
             if (open == 0 && now > last_event + 2 * kSilence) return 0;
@@ -391,28 +392,39 @@ struct World {
         return int(std::ranges::count_if(
             processes, [&](const Simulated& own) { return own.lives() && !stands(own); }));
     }
+    // Notices, as Pause does, when the process runs again.
+    bool is_stopped(int process) {
+        Simulated& own = at(process);
+        if (is_down(process, process)) return own.was_stopped = true;
+        if (!std::exchange(own.was_stopped, false)) return false;
+        own.stopped_at = own.heard = now;
+        if (own.serves) step(process, event::Stopped{});
+        return false;
+    }
 };
 
 // A job in a ring that trains, and its faults of the next 12 seconds. Returns when they are over.
 Clock::time_point draw(World& job, uint64_t seed) {
     job.random.seed(seed);
-    const int world = 2 + job.below(4);
-    wire::Welcome ring{.generation = 1, .world = world, .server = job.below(world), .id = 1};
-    for (int process = 0; process < world; ++process)
-        ring.peers.push_back({"", "", uint64_t(process + 1)});
-    job.trained = {ring};
+    const int world = 2 + job.below(4), server = job.below(world);
     job.processes.resize(size_t(world));
-    Simulated& server = job.at(ring.server);
-    server.serves = std::make_unique<Server>();
-    server.serves->all = ring, server.serves->generation = 1;
-    server.serves->stage = Stage::running;
+    job.at(server).serves =
+        std::make_unique<Server>(Server{Coordinator(job.options(server)), {}, {}, 0, job.now});
     for (int process = 0; process < world; ++process) {
-        Simulated& own = job.at(process);
-        own.last = own.open = ring, own.heard = job.now;
-        own.line = std::make_shared<Line>(
-            Line{process, ring.server, {}, {}, true, true, job.now, job.now});
-        server.serves->clients[process] = own.line;
+        wire::Join join;
+        join.rank = process, join.world = world, join.process = uint64_t(process + 1);
+        join.rules.elastic = true;
+        if (process == server) join.serves = job.at(server).serves->coordinator.id();
+        job.at(process).line = job.connect(process, server, join);
+        job.at(process).heard = job.now, job.at(process).serving = server;
+        job.at(process).looks_at = job.now + seconds(1);
     }
+    for (; !job.stands(job.at(0)); job.now += kTick)
+        for (int process = 0; process < world; ++process) {
+            job.go_on(process);
+            if (process == server) job.coordinate(process);
+        }
+    job.trained = {job.at(0).last};
     const auto moment = [&] {  // often when silence has just broken a ring, and one is formed
         return milliseconds(job.below(3) ? 2'500 + job.below(4'000) : job.below(12'000));
     };
@@ -429,6 +441,11 @@ Clock::time_point draw(World& job, uint64_t seed) {
     }
     for (int process = 0; process < world; ++process)
         if (job.below(4) == 0) over = std::max(over, job.dies[process] = job.now + moment());
+    if (const auto from = job.now + moment(); job.below(4) == 0) {  // a process that is stopped
+        const int process = job.below(world);
+        job.down.push_back({process, process, from, from + moment()});
+        over = std::max(over, job.down.back().to);
+    }
     return over;
 }
 

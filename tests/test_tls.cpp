@@ -309,14 +309,8 @@ TEST_CASE("a byte that was changed on the way is an error, not data") {
 // --- ranks ---
 
 static JoinOptions options_for(int rank, uint16_t port, const std::string& token) {
-    JoinOptions options;
-    options.host = "127.0.0.1";
-    options.port = port;
-    options.rank = rank;
-    options.world = 2;
+    JoinOptions options = rank_options(rank, 2, port);
     options.access.token = token;
-    options.heartbeat = milliseconds(100);
-    options.join_timeout = milliseconds(20'000);
     return options;
 }
 

@@ -154,7 +154,7 @@ void fuzz_messages(std::string_view body) {
 }
 void fuzz_wire(Bytes bytes) {
     fuzz_messages<wire::Join, wire::Refuse, wire::Welcome, wire::Edge, wire::Heartbeat, wire::Abort,
-                  wire::Rejoin, wire::Offer, wire::Health>(view(bytes));
+                  wire::Offer, wire::Health>(view(bytes));
     if (bytes.size() >= wire::kHeaderBytes)
         wire::decode(std::as_bytes(std::span(bytes)).first<wire::kHeaderBytes>(), 1 << 20);
 }

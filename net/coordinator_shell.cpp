@@ -1,0 +1,149 @@
+#include "net/coordinator_shell.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <random>
+
+#include "net/health.h"
+
+namespace convoy {
+
+using std::chrono::milliseconds;
+
+uint64_t fresh_id() {
+    std::random_device device;
+    return uint64_t(device()) << 32 | device() | 1;
+}
+
+void CoordinatorShell::start(Listener& listener) {
+    listener_ = &listener;
+    listener.on_join = [self = shared_from_this()](Socket socket, wire::Join join) {
+        self->add(std::move(socket), std::move(join));
+    };
+    spawn(io_.get_executor(), tick());
+}
+
+void CoordinatorShell::close() {
+    if (listener_) std::exchange(listener_, nullptr)->on_join = nullptr;
+    for (auto& [id, client] : clients_) client->close();
+}
+
+void CoordinatorShell::add(Socket socket, wire::Join join) {
+    const int id = next_id_++;
+    clients_[id] = std::make_shared<Connection>(std::move(socket));
+    step(event::Joined{id, std::move(join)});
+    spawn(io_.get_executor(), read(id, clients_.at(id)));
+}
+
+void CoordinatorShell::step(const Event& event) {
+    const auto now = Clock::now();
+    std::vector<Action> actions;
+    if (pause_.note(now)) actions = coordinator_.step(now, event::Stopped{});
+    for (Action& action : coordinator_.step(now, event)) actions.push_back(std::move(action));
+    for (Action& action : actions) std::visit([this](auto& one) { act(one); }, action);
+}
+
+void CoordinatorShell::act(action::Send& send) {
+    const Client& client = clients_.at(send.client);
+    if (!send.may_skip || client->drained()) client->send(std::move(send.bytes));
+}
+
+void CoordinatorShell::act(action::HangUp& hang_up) { clients_.at(hang_up.client)->close(); }
+
+void CoordinatorShell::act(action::CheckMachine& check) {
+    if (!clients_.at(check.client)->machine_is_silent(check.patience)) return;
+    unplugged_.insert(check.client);
+    clients_.at(check.client)->close();
+}
+
+void CoordinatorShell::act(action::Probe& wanted) {
+    spawn(io_.get_executor(), probe(std::move(wanted)));
+}
+
+void CoordinatorShell::act(action::LogLine& line) {
+    if (log_) log_->info(line.text);
+}
+
+asio::awaitable<void> CoordinatorShell::read(int id, Client client) {
+    const auto self = shared_from_this();
+    std::string why;
+    try {
+        for (Message message;;) {
+            co_await client->read(
+                message, coordinator_.has_rank(id) ? wire::kControlLimit : wire::kGuestLimit);
+            if (listener_) step(event::Received{id, message});
+        }
+    } catch (const std::system_error& e) {
+        why = reason(e.code());
+    } catch (const Error& e) {
+        why = e.what();
+    }
+    client->close();
+    if (unplugged_.erase(id) > 0) why = "no sign of life, and its machine does not answer";
+    if (listener_) step(event::Disconnected{id, why});
+    clients_.erase(id);
+}
+
+asio::awaitable<void> CoordinatorShell::probe(action::Probe wanted) {
+    const auto self = shared_from_this();
+    if (wanted.after.count() > 0) co_await sleep_for(wanted.after);
+    const PeerHealth answer = co_await ask_health(wanted.member, first_, tls_);
+    const uint64_t process = wanted.member.process;
+    if (listener_)
+        step(event::ProbeResult{process, answer.health.process == process,
+                                why_gone(wanted.member, answer), answer.why,
+                                answer.health.generation});
+}
+
+asio::awaitable<void> CoordinatorShell::tick() {
+    const auto self = shared_from_this();
+    for (; listener_; co_await sleep_for(coordinator_.heartbeat() / 2)) step(event::Tick{});
+}
+
+bool CoordinatorShell::drained() const {
+    return std::ranges::all_of(
+        clients_, [](const auto& one) { return one.second->drained() || !one.second->is_open(); });
+}
+
+void serve_coordinator(const std::string& host, uint16_t port, int world, Log& its_log,
+                       const std::function<int()>& stop,
+                       const std::function<void(uint16_t)>& listening, const Access& access) {
+    LogQueue log(its_log);
+    asio::io_context io(1);
+    Listener listener(io, log, access);
+    try {
+        if (host.empty() || host == "0.0.0.0" || host == "::") {
+            listener.open_everywhere(port);
+        } else {
+            auto found = asio::co_spawn(io, resolve(host, port), asio::use_future);
+            while (stop() == 0 && io.run_for(milliseconds(50)) > 0) {}
+            io.restart();
+            if (stop() != 0) return;
+            for (const tcp::endpoint& endpoint : found.get())
+                listener.open(endpoint.address(), listener.is_open() ? listener.port() : port);
+        }
+    } catch (const std::system_error& e) {
+        fail("the coordinator cannot listen at ", host.empty() ? "every address" : host, ", port ",
+             port, ": ", reason(e.code()));
+    }
+    // Some of this process's files are for those who ask at the port, and for images.
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    const size_t most =
+        std::max(files.rlim_cur / 2, files.rlim_cur - std::min<rlim_t>(files.rlim_cur, 256));
+    const auto shell = std::make_shared<CoordinatorShell>(
+        io, Coordinator({.world = world, .id = fresh_id(), .most_clients = most}), tcp::endpoint(),
+        listener.tls(), &log);
+    shell->start(listener);
+    listener.on_health = [&] { return shell->coordinator().health(Clock::now()); };
+    listener.on_offer = [&] { return shell->coordinator().offer(); };
+    listener.tell_if_exposed();
+    if (listening) listening(listener.port());
+    while (stop() == 0) io.run_for(milliseconds(50));
+    shell->step(event::Closing{});
+    for (int i = 0; i < 20 && !shell->drained(); ++i) io.run_for(milliseconds(50));
+    shell->close();
+}
+
+}  // namespace convoy

@@ -1,0 +1,64 @@
+// coordinator_shell.h — the sockets, probes and clock of a coordinator: turns what happens into
+// events, and does the actions with which the coordinator answers (coordinator.h).
+//
+// It runs on an io_context of one thread, in the process of a rank or in its own (`./trainer
+// coordinator`).
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "net/connection.h"
+#include "net/coordinator.h"
+#include "net/listener.h"
+#include "net/pause.h"
+
+namespace convoy {
+
+// Tells coordinators, jobs and processes apart; never 0. Training does not depend on it.
+uint64_t fresh_id();
+
+class CoordinatorShell : public std::enable_shared_from_this<CoordinatorShell> {
+ public:
+    // `first`: where the job's first coordinator was; none: here. log: null: none.
+    CoordinatorShell(asio::io_context& io, Coordinator coordinator, tcp::endpoint first,
+                     TlsContext tls, LogQueue* log)
+        : io_(io),
+          coordinator_(std::move(coordinator)),
+          first_(std::move(first)),
+          tls_(std::move(tls)),
+          log_(log) {}
+    // The listener's JOINs come here; time passes.
+    void start(Listener& listener);
+    // Serves no more: hangs up on all ranks, which look for another coordinator.
+    void close();
+
+    void step(const Event& event);
+    const Coordinator& coordinator() const { return coordinator_; }
+    bool drained() const;  // all messages have left this process
+
+ private:
+    using Client = std::shared_ptr<Connection>;
+    void add(Socket socket, wire::Join join);
+    void act(action::Send& send);
+    void act(action::HangUp& hang_up);
+    void act(action::CheckMachine& check);
+    void act(action::Probe& probe);
+    void act(action::LogLine& line);
+    asio::awaitable<void> read(int id, Client client);
+    asio::awaitable<void> probe(action::Probe wanted);
+    asio::awaitable<void> tick();
+
+    asio::io_context& io_;
+    Coordinator coordinator_;
+    const tcp::endpoint first_;
+    const TlsContext tls_;
+    LogQueue* const log_;
+    Listener* listener_ = nullptr;  // while it serves
+    Pause pause_;
+    int next_id_ = 0;
+    std::map<int, Client> clients_;
+    std::set<int> unplugged_;  // their machines do not answer
+};
+
+}  // namespace convoy

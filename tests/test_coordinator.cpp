@@ -1,0 +1,306 @@
+// The coordinator without sockets or clock: events in, messages out. What it decides about many
+// ranks in many orders is in test_succession.cpp.
+#include "net/coordinator.h"
+
+#include <set>
+
+#include "tests/support.h"
+
+using namespace convoy;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using wire::Type;
+
+namespace {
+
+const wire::Rules kElastic{.elastic = true};
+
+struct Played {
+    explicit Played(int world) : coordinator({.world = world, .id = 1'000'000}) {}
+
+    void step(const Event& event) {
+        for (const Action& action : coordinator.step(now, event)) {
+            if (const auto* send = std::get_if<action::Send>(&action)) {
+                if (send->may_skip) continue;  // heartbeats
+                const auto head = std::as_bytes(std::span(send->bytes)).first<wire::kHeaderBytes>();
+                sent[send->client].push_back({wire::decode(head, wire::kControlLimit),
+                                              send->bytes.substr(wire::kHeaderBytes)});
+            }
+            if (const auto* hang_up = std::get_if<action::HangUp>(&action))
+                hung_up.insert(hang_up->client);
+            if (const auto* probe = std::get_if<action::Probe>(&action))
+                probes.push_back(probe->member.process);
+            if (const auto* line = std::get_if<action::LogLine>(&action)) log += line->text + "\n";
+        }
+    }
+    // Time passes, in which these clients send heartbeats.
+    void pass(milliseconds time, const std::vector<int>& alive = {}) {
+        for (const auto end = now + time; now < end; now += milliseconds(100)) {
+            for (const int client : alive) say(client, wire::Heartbeat{});
+            step(event::Tick{});
+        }
+    }
+    // Client and process number `client` asks for a rank.
+    wire::Join join_of(int client, int rank, int world, wire::Rules rules = kElastic) {
+        wire::Join join;
+        join.rank = rank, join.world = world, join.rules = rules;
+        join.process = uint64_t(client + 1);
+        join.address = cat("10.0.0.", client, ":29400");
+        return join;
+    }
+    void join(int client, int rank, int world, wire::Rules rules = kElastic) {
+        step(event::Joined{client, join_of(client, rank, world, rules)});
+    }
+    wire::Join again(int client, int64_t step = 3) {
+        wire::Join join = join_of(client, client, 0);
+        join.job = ring.job, join.generation = ring.generation;
+        join.step = step, join.why = "a link broke";
+        return join;
+    }
+    void say(int client, const auto& message) {
+        hear(client, wire::encode(message), message.kType);
+    }
+    void say_empty(int client, Type type) {
+        hear(client, wire::encode_empty(type, ring.generation), type);
+    }
+    void hear(int client, const std::string& bytes, Type type) {
+        step(event::Received{client, {{type, ring.generation}, bytes.substr(wire::kHeaderBytes)}});
+    }
+    // The messages of this type that the client got since the last question.
+    std::vector<wire::Message> got(int client, Type type) {
+        std::vector<wire::Message> found;
+        std::erase_if(sent[client], [&](const wire::Message& message) {
+            if (message.header.type == type) found.push_back(message);
+            return message.header.type == type;
+        });
+        return found;
+    }
+    bool is_welcome(int client) {
+        const auto messages = got(client, Type::welcome);
+        if (messages.empty()) return false;
+        const wire::Message& last = messages.back();
+        ring = wire::decode<wire::Welcome>(last.body, last.header.generation);
+        return true;
+    }
+    std::string left_behind(int client) {
+        for (const wire::Message& message : got(client, Type::abort))
+            if (const auto abort = wire::decode<wire::Abort>(message.body);
+                abort.end == wire::End::membership)
+                return abort.why;
+        return "";
+    }
+    // Clients 0 … world-1 form a ring, each with the rank of its number.
+    void form(int world, wire::Rules rules = kElastic) {
+        for (int rank = world - 1; rank >= 0; --rank) join(rank, rank, world, rules);
+        REQUIRE(is_welcome(0));
+        for (int rank = 0; rank < world; ++rank) say_empty(rank, Type::ready);
+        for (int rank = 0; rank < world; ++rank) REQUIRE(got(rank, Type::generation).size() == 1);
+        sent.clear();
+    }
+
+    Coordinator coordinator;
+    Clock::time_point now{seconds(1'000)};
+    std::map<int, std::vector<wire::Message>> sent;
+    std::set<int> hung_up;
+    std::vector<uint64_t> probes;
+    std::string log;
+    wire::Welcome ring;
+};
+
+bool contains(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("coordinator: a rank at whose address another process answers is lost at once") {
+    Played job(2);
+    job.form(2);
+    job.step(event::Disconnected{1, "connection closed"});
+    CHECK(job.probes == std::vector<uint64_t>{2});
+    job.say(0, job.again(0));
+    CHECK(!job.is_welcome(0));
+    job.step(event::ProbeResult{2, false, "another process is at its address"});
+    REQUIRE(job.is_welcome(0));
+    CHECK(job.ring.world == 1);
+    CHECK(contains(job.ring.why, "rank 1 (10.0.0.1:29400) lost: connection closed, another"));
+}
+
+TEST_CASE("coordinator: a rank that leaves and hangs up is not lost, and no step is redone") {
+    Played job(3);
+    job.form(3);
+    job.say_empty(1, Type::leave);
+    CHECK(job.got(1, Type::leave).size() == 1);
+    job.step(event::Disconnected{1, "connection closed"});
+    for (const int rank : {0, 2}) {
+        wire::Join planned = job.again(rank);
+        planned.why.clear();
+        job.say(rank, planned);
+    }
+    REQUIRE(job.is_welcome(2));
+    CHECK(contains(job.ring.why, "rank 1 (10.0.0.1:29400) left; 2 ranks go on from step 4"));
+}
+
+TEST_CASE("coordinator: after 5 s ranks hear for which rank a new ring waits") {
+    Played job(2);
+    job.form(2);
+    job.say(0, job.again(0));
+    job.pass(milliseconds(4'900), {0, 1});
+    CHECK(job.got(0, Type::notice).empty());
+    job.pass(milliseconds(300), {0, 1});
+    const auto notices = job.got(0, Type::notice);
+    REQUIRE(notices.size() == 1);
+    CHECK(contains(wire::decode_text(notices[0].body), "rank 1 (10.0.0.1:29400)"));
+}
+
+TEST_CASE("coordinator: CONVOY_GIVE_UP holds for a rank that lives and does not come back") {
+    Played job(2);
+    job.form(2, {.elastic = true, .give_up_ms = 1'000});
+    job.say(0, job.again(0));
+    job.pass(milliseconds(1'200), {0, 1});
+    REQUIRE(job.is_welcome(0));
+    CHECK(contains(job.ring.why, "rank 1 (10.0.0.1:29400) lost: it did not do its part"));
+    CHECK(contains(job.left_behind(1), "left behind"));
+}
+
+TEST_CASE("coordinator: a job of which no rank answers ends, and the next one may begin") {
+    Played job(2);
+    job.form(2);
+    const uint64_t first = job.ring.job;
+    for (const int rank : {0, 1}) job.step(event::Disconnected{rank, "connection closed"});
+    job.pass(kLonePatience + seconds(2));
+    CHECK(contains(job.log, "none of its ranks answers"));
+    for (const int client : {2, 3}) job.join(client, client - 2, 2);
+    REQUIRE(job.is_welcome(3));
+    CHECK(job.ring.job != first);
+}
+
+// Four ranks. 2 and 3 fall silent, then 1, before the ring of the other two is open. If that ring
+// counted, rank 0 would be half of it, with the lowest rank, and continue without the others.
+TEST_CASE("coordinator: a ring that was never open is no majority") {
+    Played job(4);
+    job.form(4);
+    job.pass(kSilence + milliseconds(600), {0, 1});
+    for (const int rank : {0, 1}) job.say(rank, job.again(rank));
+    for (const int rank : {1, 0}) REQUIRE(job.is_welcome(rank));
+    CHECK(job.ring.world == 2);
+    job.step(event::Disconnected{1, "connection closed"});
+    job.say(0, job.again(0));
+    job.pass(kSilence + milliseconds(600), {0});
+    CHECK(!job.is_welcome(0));
+    const auto notices = job.got(0, Type::notice);
+    REQUIRE(!notices.empty());
+    CHECK(contains(wire::decode_text(notices[0].body), "only 1 rank of 4 answers"));
+}
+
+TEST_CASE(
+    "coordinator: of two ranks without a link the one that nobody reaches goes, or the higher") {
+    for (const bool answers : {true, false}) {
+        CAPTURE(answers);
+        Played job(3);
+        for (const int rank : {2, 1, 0}) job.join(rank, rank, 3);
+        REQUIRE(job.is_welcome(0));
+        job.say(2, wire::Abort{1, "it cannot reach it", wire::End::ring, 1});
+        CHECK(job.probes == std::vector<uint64_t>{2});
+        job.step(event::ProbeResult{2, answers, answers ? "" : "redial refused"});
+        const int lost = answers ? 2 : 1, other = 3 - lost;
+        CHECK(contains(job.left_behind(lost), "it cannot reach it"));
+        for (const int rank : {0, other}) job.say(rank, job.again(rank, -1));
+        for (const int rank : {0, other}) REQUIRE(job.is_welcome(rank));
+        CHECK(job.ring.world == 2);
+    }
+}
+
+TEST_CASE("coordinator: strangers that do nothing in all seats do not keep it for ever") {
+    Played job(2);
+    for (const int rank : {1, 0}) job.join(rank, rank, 2);
+    job.pass(kFormPatience + milliseconds(200), {0, 1});
+    for (const int rank : {0, 1}) CHECK(job.left_behind(rank) != "");
+    for (const int client : {2, 3}) job.join(client, client - 2, 2);
+    CHECK(job.is_welcome(3));
+}
+
+TEST_CASE("coordinator: at most 64 newcomers wait; one that nobody reaches costs no ring") {
+    Played job(1);
+    job.form(1);
+    for (int client = 1; client <= 66; ++client) {
+        wire::Join ask = job.again(client);
+        ask.newcomer = true;
+        job.step(event::Joined{client, ask});
+        CHECK(job.got(client, client <= 64 ? Type::status : Type::refuse).size() == 1);
+    }
+    job.probes.clear();
+    for (int visit = 1; visit <= kVisits; ++visit)
+        job.step(event::ProbeResult{8, false, "redial refused", "connection refused"});
+    CHECK(job.probes == std::vector<uint64_t>(kVisits - 1, 8));
+    const std::string why = job.left_behind(7);
+    for (const char* part : {"10.0.0.7:29400", "connection refused", "--port", "--advertise"})
+        CHECK(contains(why, part));
+    CHECK(job.got(0, Type::newcomer).empty());
+    job.step(event::ProbeResult{9, true});
+    CHECK(job.got(0, Type::newcomer).size() == 1);
+}
+
+TEST_CASE("coordinator: refused JOINs, also of lost ranks, are hung up on when others come") {
+    for (const bool lost : {false, true}) {
+        Played job(2);
+        for (int client = 0; client < 80; ++client) {
+            wire::Join join = job.join_of(client, 7, 0);
+            join.job = lost;
+            job.step(event::Joined{client, join});
+            CHECK(job.got(client, Type::refuse).size() == 1);
+        }
+        CHECK(job.hung_up.size() == 16);
+        CHECK(*job.hung_up.rbegin() == 15);
+        job.pass(kRefusedPatience + milliseconds(200));
+        CHECK(job.hung_up.size() == 80);
+    }
+}
+
+TEST_CASE("coordinator: strangers that join, are refused, or leave, fill no log") {
+    Played job(3);
+    job.join(0, 1, 3);
+    const auto count = [&](const std::string& what) {
+        int64_t n = 0;
+        for (size_t at = 0; (at = job.log.find(what, at)) != job.log.npos; at += what.size()) ++n;
+        return n;
+    };
+    for (int i = 1; i <= 200; i += 2) {
+        job.join(i, 7, 3);
+        job.join(i + 1, 2, 3);
+        for (const int client : {i, i + 1})
+            job.step(event::Disconnected{client, "connection closed"});
+    }
+    CHECK(count("was refused") == 10);
+    CHECK(count("joined, missing") == 60);
+    CHECK(job.got(0, Type::status).size() <= 70);
+}
+
+TEST_CASE("coordinator: a stall time of 0 does not make it deaf") {
+    Played job(1);
+    wire::Join join = job.join_of(0, 0, 1);
+    join.rules.stall_ms = 0;
+    job.step(
+        event::Joined{0, wire::decode<wire::Join>(wire::encode(join).substr(wire::kHeaderBytes))});
+    REQUIRE(job.is_welcome(0));
+    job.say_empty(0, Type::ready);
+    job.say(0, wire::Heartbeat{0, 1, 0, 0, 0, ""});  // a collective that does not move
+    job.now += milliseconds(100);
+    job.step(event::Tick{});
+    const auto notices = job.got(0, Type::notice);
+    REQUIRE(notices.size() == 1);
+    CHECK(contains(wire::decode_text(notices[0].body), "no byte has moved"));
+}
+
+TEST_CASE(
+    "coordinator: a process without a rank may not leave, and nonsense costs the connection") {
+    Played job(2);
+    job.join(0, 0, 2);
+    job.say_empty(0, Type::leave);
+    CHECK(job.hung_up.contains(0));
+    job.join(1, 1, 2);
+    job.hear(1, wire::encode_empty(Type::welcome), Type::welcome);
+    CHECK(job.hung_up.contains(1));
+    for (const int client : {2, 3}) job.join(client, client - 2, 2);
+    CHECK(job.is_welcome(3));
+}
