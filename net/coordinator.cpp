@@ -14,16 +14,15 @@ using std::chrono::milliseconds;
 namespace {
 
 const char* const kLeftBehind =
-    "the job went on without this rank, which was not heard of for too long; started again with "
-    "--join it takes part again";
+    "the job continued without this rank, which was silent for too long; to add it again, restart "
+    "it with --join";
 
 }  // namespace
 
 std::string offer_message(const wire::Welcome& job, const std::string& what) {
     if (!job.rules.elastic)
         return wire::encode(wire::Refuse{
-            false,
-            "the job takes in nobody: its rank 0 says --elastic off, or --shards mine or peers"});
+            false, "no rank can join this job: its rank 0 says --elastic off or --shards mine"});
     return wire::encode(
         wire::Offer{job.job, job.server, job.rules, job.peers, what, job.generation});
 }
@@ -93,7 +92,7 @@ void Coordinator::join_first(Client& client) {
     if (stage_ != Stage::gathering || is_again())
         return refuse(client, true,
                       cat("a job of ", ring_.world, " ranks is running there",
-                          elastic() ? ", which --join would enter" : ""));
+                          elastic() ? "; --join adds a rank to it" : ""));
     const auto members = clients(Role::member);
     if (members.size() > options_.most_clients)
         return refuse(
@@ -338,8 +337,7 @@ void Coordinator::join_again(Client& client) {
             retire(*c);
         }
     send(client, wire::encode_text(wire::Type::status,
-                                   is_new ? "the ranks take this one in after the step that they "
-                                            "do now"
+                                   is_new ? "the ranks add this one after their current step"
                                           : "back in the job"));
     if (!is_new) return back(client);
     client.role = Role::newcomer;
@@ -379,7 +377,7 @@ void Coordinator::leave_behind(Client& client, const std::string& why) {
          wire::encode(wire::Abort{
              client.rank,
              cat(client.name(), " was left behind: ", why,
-                 ", and the job goes on without it; started again with --join it takes part again"),
+                 ", and the job continues without it; to add it again, restart it with --join"),
              wire::End::membership}));
     retire(client);
 }
@@ -397,7 +395,7 @@ void Coordinator::decide() {
     switch (regroup_.verdict(now_, why)) {
         case Regroup::Verdict::wait: break;
         case Regroup::Verdict::behind:
-            end_part(cat(why, ": this process ends; --alone would let it go on"));
+            end_part(cat(why, ": this process ends (--alone continues without them)"));
             break;
         case Regroup::Verdict::cut_off: wait_for_others(why); break;
         case Regroup::Verdict::form:
@@ -409,14 +407,14 @@ void Coordinator::decide() {
 // Some may live, behind a switch that starts again: probes and JOINs will tell.
 void Coordinator::wait_for_others(const std::string& why) {
     if (!cut_off_) {
-        notice(cat(why, ": this part of the job waits for them, for ",
+        notice(cat(why, ": this part of the job waits for them for at most ",
                    options_.patience / std::chrono::seconds(1),
-                   " s at most; --alone would let it go on"));
+                   " s (--alone continues without them)"));
         cut_off_ = now_;
         return regroup_.doubt(now_);
     }
     if (now_ - *cut_off_ < options_.patience) return;
-    end_part(cat(why, ": this part of the job ends; --alone would let it go on"));
+    end_part(cat(why, ": this part of the job ends (--alone continues without them)"));
 }
 
 // The others may be gone for good: the lowest rank saves what it has.

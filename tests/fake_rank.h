@@ -13,13 +13,12 @@ class FakeRank {
         control_.connect({asio::ip::make_address("127.0.0.1"), coordinator_port});
     }
 
-    void join(int world, std::string address = "127.0.0.1:9", wire::Rules rules = {}) {
+    void join(int world, std::string address = "127.0.0.1:9") {
         wire::Join join;
         join.rank = rank_;
         join.world = world;
         join.heartbeat_ms = 100;
         join.host = "fake";
-        join.rules = rules;
         join.address = std::move(address);
         join.process = process_;
         say(control_, wire::encode(join));
@@ -83,7 +82,6 @@ class FakeRank {
         control_.close();
         edge_.close();
     }
-    uint64_t process() const { return process_; }
     const wire::Welcome& welcome() const { return welcome_; }
 
     static void say(tcp::socket& socket, const std::string& bytes) {
