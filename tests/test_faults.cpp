@@ -68,68 +68,42 @@ static std::vector<std::string> errors_of(int world, const std::function<void(Jo
 }
 
 TEST_CASE("a rank that dies ends every collective on every rank with the same first cause") {
-    for (size_t n : {size_t(10), size_t(1'000'000)}) {
-        CAPTURE(n);
+    const struct {
+        int world, dies;
+        size_t n;
+        bool in_sum;  // it dies in the middle of its own sum
+        const char* text;
+    } cases[] = {{4, 2, 10, false, ", at step 812 in backward"},
+                 {4, 2, 1'000'000, false, ", at step 812 in backward"},
+                 {3, 1, 8'000'000, true, ""},
+                 {3, 0, 100'000, false, "was lost: connection closed"}};  // with the coordinator
+    for (const auto& one : cases) {
+        CAPTURE(one.dies);
+        CAPTURE(one.n);
         std::vector<int> lost;
-        const auto errors = errors_of(
-            4,
-            [n](Job& job) {
-                Communicator& ring = *job.communicator;
-                sum(job, n);
-                ring.set_progress(812, Phase::kBackward);
-                if (ring.rank() == 2) {
-                    // Long enough for a heartbeat to carry the step.
-                    std::this_thread::sleep_for(std::chrono::milliseconds(250));
-                    job.communicator.reset();
-                    return;
-                }
-                for (int i = 0; i < 3; ++i) sum(job, n);
-            },
-            lost);
-        for (int rank : {0, 1, 3}) {
-            CHECK(errors[size_t(rank)].find("rank 2 (127.0.0.1:") == 0);
-            CHECK(errors[size_t(rank)].find(", at step 812 in backward") != std::string::npos);
-            CHECK(errors[size_t(rank)] == errors[0]);
-            CHECK(lost[size_t(rank)] == 2);
-        }
-    }
-}
-
-TEST_CASE("a rank that dies in the middle of its own sum is the one that is named") {
-    std::vector<int> lost;
-    const auto errors = errors_of(
-        3,
-        [](Job& job) {
-            std::vector<float> data(8'000'000, 1);
-            auto done = job.communicator->allreduce_sum(data);
-            if (job.communicator->rank() == 1) {
-                job.communicator.reset();
-                return;
-            }
-            done.get();
-        },
-        lost);
-    for (int rank : {0, 2}) {
-        CHECK(errors[size_t(rank)].find("rank 1 (127.0.0.1:") == 0);
-        CHECK(errors[size_t(rank)] == errors[0]);
-        CHECK(lost[size_t(rank)] == 1);
-    }
-}
-
-TEST_CASE("when rank 0 dies, and the coordinator with it, the others name rank 0") {
-    std::vector<int> lost;
-    const auto errors = errors_of(
-        3,
-        [](Job& job) {
+        const auto work = [&](Job& job) {
             sum(job, 100);
-            if (job.communicator->rank() == 0) return job.communicator.reset();
-            sum(job, 100'000);
-        },
-        lost);
-    for (int rank : {1, 2}) {
-        CHECK(errors[size_t(rank)].find("rank 0 (127.0.0.1:") == 0);
-        CHECK(errors[size_t(rank)].find("was lost: connection closed") != std::string::npos);
-        CHECK(lost[size_t(rank)] == 0);
+            job.communicator->set_progress(812, Phase::kBackward);
+            const bool dies = job.communicator->rank() == one.dies;
+            if (dies && !one.in_sum) {
+                // Long enough for a heartbeat to carry the step.
+                std::this_thread::sleep_for(std::chrono::milliseconds(250));
+                return job.communicator.reset();
+            }
+            std::vector<float> data(one.n, 1);
+            auto done = job.communicator->allreduce_sum(data);
+            if (dies) return job.communicator.reset();
+            done.get();
+            for (int i = 0; i < 2; ++i) sum(job, one.n);
+        };
+        const auto errors = errors_of(one.world, work, lost);
+        for (int rank = 0; rank < one.world; ++rank) {
+            if (rank == one.dies) continue;
+            CHECK(errors[size_t(rank)].find(cat("rank ", one.dies, " (127.0.0.1:")) == 0);
+            CHECK(errors[size_t(rank)].find(one.text) != std::string::npos);
+            CHECK(errors[size_t(rank)] == errors[one.dies == 0 ? 1 : 0]);
+            CHECK(lost[size_t(rank)] == one.dies);
+        }
     }
 }
 
