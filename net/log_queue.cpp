@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "net/limits.h"
+
 namespace convoy {
 
 LogQueue::~LogQueue() {
