@@ -12,7 +12,7 @@
 #include "src/base/terminal.h"
 #include "src/job/exchange.h"
 #include "src/train/factors.h"
-#include "src/train/random_batch.h"
+#include "src/train/input.h"
 
 namespace convoy {
 
@@ -23,8 +23,8 @@ namespace {
 
 TrainerOptions ring_options(const Config& config, size_t bucket_bytes) {
     TrainerOptions options(config);
-    options.sync = SyncKind::kRing, options.sync_every = 1;
-    options.reducer.bucket_bytes = bucket_bytes;
+    options.config.sync = SyncKind::kRing, options.config.sync_every = 1;
+    options.bucket_bytes = bucket_bytes;
     return options;
 }
 

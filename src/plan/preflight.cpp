@@ -56,7 +56,7 @@ Preflight run_preflight(JobSetup& setup) {
             "--share auto measures the ranks before training; it cannot go with "
             "CONVOY_PREFLIGHT=off");
     if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1)
-        return {TrainerOptions(config).reducer.bucket_bytes, {}};
+        return {TrainerOptions(config).bucket_bytes, {}};
 
     const JobTiming timing = measure_copy(setup, setup.communicator(), setup.shares.weights);
     if (Shares& shares = setup.shares; shares.fair) {

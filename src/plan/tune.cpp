@@ -5,7 +5,7 @@
 
 #include "src/base/check.h"
 #include "src/base/text.h"
-#include "src/train/pieces.h"
+#include "src/train/micro_batch.h"
 
 namespace convoy {
 
@@ -58,7 +58,7 @@ std::vector<Setup> join_setups(int world) {
 bool is_cut_as_asked(const Setup& setup, int64_t share, int bn_group) {
     for (const auto& [name, value] : setup.options)
         if (name == "accumulate" || (name == "threads" && value.find('x') != value.npos))
-            if (const int n = std::stoi(value); share <= (n - 1) * piece_images(share, n, bn_group))
+            if (const int n = std::stoi(value); share <= (n - 1) * micro_batch_images(share, n, bn_group))
                 return false;
     return true;
 }
