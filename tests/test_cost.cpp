@@ -1,5 +1,5 @@
 // Cost of a run: energy counters on fake powercap trees, and the sums over the machines of a job.
-#include "src/run/cost.h"
+#include "src/run/usage.h"
 
 #include <filesystem>
 #include <fstream>

@@ -184,11 +184,10 @@ TEST_CASE("a pass is run once, recorded, and then replayed until it is another o
         Tensor input{x, Shape{2}};
         int called = 0;
         void run(const Pass& pass) {
-            if (!graph.replay(pass, input)) {
+            graph.run(pass, input, [&] {
                 ++called;
                 backend->fill(x, 1, 3);
-                graph.end();
-            }
+            });
             CHECK(get(x, 1) == std::vector<float>{3});
             backend->fill(x, 1, 0);
         }
@@ -236,14 +235,10 @@ TEST_CASE("a step goes on op by op where a step cannot be recorded, CONVOY_GRAPH
     const Pass pass{};
     const Tensor input{x, Shape{3}};
     const auto step = [&](StepGraph& graph) {
-        for (bool done = graph.replay(pass, input); !done;) try {
-                device.backend->fill(x, 1, 5);
-                device.get(x, 3);
-                graph.end();
-                done = true;
-            } catch (const Error& error) {
-                graph.give_up(error);
-            }
+        graph.run(pass, input, [&] {
+            device.backend->fill(x, 1, 5);
+            device.get(x, 3);
+        });
     };
     StepGraph cautious(*device.backend, GraphMode::kAuto), strict(*device.backend, GraphMode::kOn);
     for (int i = 0; i < 4; ++i) {

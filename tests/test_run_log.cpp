@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/text.h"
-#include "src/run/utilisation.h"
+#include "src/run/usage.h"
 #include "tests/process.h"
 
 using namespace convoy;

@@ -104,7 +104,8 @@ struct Rank {
         const int share = int(std::max<int64_t>(1, Loader::max_share(options)));
         model.expect(share);
         if (config.pipeline == 1)
-            model.plan(piece_images(share, config.accumulate * config.replicas, config.bn_group),
+            model.plan(micro_batch_images(share, config.accumulate * config.replicas,
+                                          config.bn_group),
                        config.replicas == 1);
         std::vector<float*> slots;
         for (int i = 0; i < 2; ++i)
@@ -113,7 +114,7 @@ struct Rank {
             std::make_unique<Loader>(data.train, training_preprocess(config, 16), options, slots);
         optimizer = std::make_unique<Optimizer>(config, model.params(), *backend);
         TrainerOptions how(config);
-        if (config.pipeline > 1) how.pipeline.cuts = cuts_of(config);
+        if (config.pipeline > 1) how.cuts = cuts_of(config);
         for (int r = 0; config.replicas > 1 && r < config.replicas; ++r)
             replica_backends.push_back(
                 make_backend("cpu", {.threads = 1 + r % 2, .precision = config.precision}));
@@ -133,12 +134,10 @@ struct Rank {
             }
             const Batch* next = ahead && steps > 1 ? loader->peek() : nullptr;
             before_step(*this);
-            Sums sums = trainer->step(*batch, at, 0.05 - lr_drop * double(at.step), next);
             const bool serves = config.sync != SyncKind::kRing || config.pipeline > 1;
-            const bool average = serves ? steps == 1 : (at.step + 1) % config.sync_every == 0;
-            Sums all;
-            if (trainer->gathers() && average) all = trainer->gather(at);
-            if (trainer->local()) sums = all;
+            const StepResult result = trainer->step(
+                *batch, at, 0.05 - lr_drop * double(at.step), next, serves && steps == 1);
+            const Sums sums = result.of_all ? result.sums : Sums();
             counted += sums.count;
             losses.push_back(sums.mean_loss());
             samples.insert(samples.end(), batch->samples.begin(), batch->samples.end());
@@ -210,8 +209,7 @@ Outcome train_in_threads(
                                        rank.trainer->sync().measured(),
                                        rank.trainer->gradient_norm(),
                                        rank.counted};
-                if (Pipeline* const pipeline = rank.trainer->pipeline())
-                    outcomes[size_t(r)].activation_bytes = pipeline->activation_bytes();
+                outcomes[size_t(r)].activation_bytes = rank.trainer->activation_bytes();
                 rank.optimizer->swap_average(/*all=*/true);
                 outcomes[size_t(r)].averaged = rank.weights();
                 job.communicator->barrier();
@@ -322,17 +320,17 @@ TEST_CASE("--threads RxT: the failure of one is told, and no other waits for it"
     std::vector<std::unique_ptr<Backend>> backends;
     for (int r = 0; r < 3; ++r) backends.push_back(make_backend("cpu", {.threads = 1}));
     Replicas replicas(model, *backend, backends, 8);
-    std::vector<Piece> pieces(5);
-    for (int i = 0; i < 5; ++i) pieces[size_t(i)].number = i;
+    std::vector<MicroBatch> parts(5);
+    for (int i = 0; i < 5; ++i) parts[size_t(i)].number = i;
     for (const int bad : {0, 1, 4}) {
         std::atomic<int> passes = 0;
         CHECK_THROWS_WITH_AS(
-            replicas.train(pieces,
-                           [&](Model&, Backend&, const Piece& piece, GradListener&, float*) {
-                               ++passes;
-                               if (piece.number == bad) fail("piece ", bad);
-                           }),
-            doctest::Contains(cat("piece ", bad).c_str()), Error);
+            replicas.run(
+                parts, [&](MicroBatch&) { ++passes; },
+                [&](MicroBatch& part) {
+                    if (part.number == bad) fail("part ", bad);
+                }),
+            doctest::Contains(cat("part ", bad).c_str()), Error);
         CHECK(passes >= 1);
     }
 }
@@ -366,9 +364,9 @@ TEST_CASE("pieces: one where a batch fits, else cut at places of the global batc
     std::iota(samples.begin(), samples.end(), 100);
     Pass pass;
     pass.samples = samples;
-    CHECK(PieceCutter(20, 20, 8).cut(positions, 40, pass).size() == 1);
-    PieceCutter cuts(8, 20, 4);
-    CHECK(cuts.most() == 4);
+    CHECK(BatchCutter(20, 20, 8).cut(positions, 40, pass).size() == 1);
+    BatchCutter cuts(8, 20, 4);
+    CHECK(BatchCutter::most(8, 20) == 4);
     const auto pieces = cuts.cut(positions, 40, pass);
     REQUIRE(pieces.size() == 3);  // 20…23, 24…31, 32…39
     CHECK(pieces[0].images() == 4);
@@ -377,8 +375,8 @@ TEST_CASE("pieces: one where a batch fits, else cut at places of the global batc
     CHECK(pieces[0].pass.refresh);
     CHECK_FALSE(pieces[1].pass.refresh);
     CHECK(cuts.cut({}, 40, pass).empty());
-    CHECK(piece_images(64, 4, 32) == 32);
-    CHECK(piece_images(65, 4, 0) == 17);
+    CHECK(micro_batch_images(64, 4, 32) == 32);
+    CHECK(micro_batch_images(65, 4, 0) == 17);
 }
 
 // Plain SGD, so that a clipped step is the step as long as its limit says.
@@ -849,7 +847,7 @@ TEST_CASE("the loss of a step counts both labels of a mixed image by their parts
             batch.second_labels.assign(batch.labels.size(), second);
             batch.first_parts.assign(batch.labels.size(), part);
         }
-        return rank.trainer->step(batch, rank.at, 0.05).mean_loss();
+        return rank.trainer->step(batch, rank.at, 0.05).sums.mean_loss();
     };
     CHECK(loss(0, 2, 0.25f) == doctest::Approx(0.25 * loss(0, -1, 1) + 0.75 * loss(2, -1, 1)));
     CHECK(loss(1, 2, 1) == loss(1, -1, 1));
@@ -874,7 +872,7 @@ TEST_CASE("sixteen images are learnt by heart") {
     batch.labels.resize(16), batch.samples.resize(16), batch.positions.resize(16);
     double loss = 1e9;
     for (int step = 0; step < 400 && loss >= 0.01; ++step)
-        loss = rank.trainer->step(batch, {0, 0, step}, 0.05).mean_loss();
+        loss = rank.trainer->step(batch, {0, 0, step}, 0.05).sums.mean_loss();
     CHECK(loss < 0.01);
 }
 
@@ -1118,10 +1116,10 @@ TEST_CASE("batch norm groups are nearly equal, on any ranks, and pieces hold who
                     for (int i = begin; i < end; ++i) positions.push_back(i);
                     Pass own;
                     own.samples = std::span(samples).first(positions.size());
-                    PieceCutter cutter(images, end - begin, kGroup);
+                    BatchCutter cutter(images, end - begin, kGroup);
                     size_t wrong = 0;
                     int at = 0;
-                    for (const Piece& piece : cutter.cut(positions, batch, own)) {
+                    for (const MicroBatch& piece : cutter.cut(positions, batch, own)) {
                         wrong += piece.begin != at || piece.images() > images;
                         at = piece.end;
                         wrong += at < end - begin && part_of(begin + at, batch, kGroup) ==

@@ -13,7 +13,6 @@
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
 #include "src/train/input.h"
-#include "src/train/random_batch.h"
 #include "src/train/trainer.h"
 
 namespace convoy {
@@ -92,9 +91,8 @@ class Training : public Work {
                    communicator, model, optimizer_, stop) {}
     ~Training() override { record(false); }
     void step(const Batch& batch, int64_t number, bool last) override {
-        const Position at{0, 0, number};
-        trainer_.step(batch, at, 1e-4, &batch);
-        if (trainer_.local() && last) trainer_.gather(at);
+        const bool meets = last && !trainer_.sync().sums_each_step();
+        trainer_.step(batch, {0, 0, number}, 1e-4, &batch, meets);
     }
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }

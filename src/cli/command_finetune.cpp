@@ -27,7 +27,9 @@ static int command_finetune(const CommandLine& given, Log& log, const Stop& stop
     }
     if (!given.given.contains("model")) {
         const auto backend = make_backend("cpu");
-        config.model = recognised_model(read_weights(config.init, log), config.init, *backend);
+        Log quiet;  // the run reads the file once more, and says what it finds
+        quiet.set_quiet(true);
+        config.model = recognised_model(read_weights(config.init, quiet), config.init, *backend);
         log.info(config.init, ": weights of ", config.model);
     }
     // With few epochs at least one of them trains all layers.

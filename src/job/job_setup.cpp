@@ -13,7 +13,6 @@
 #include "src/base/text.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
-#include "src/train/pipeline.h"
 #include "src/train/stages.h"
 
 namespace convoy {
@@ -83,12 +82,18 @@ Preprocess training_preprocess(const Config& config, InputSize size) {
 }
 
 LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank) {
+    const int stages = config.pipeline;
     return {.batch = config.batch,
-            .shares = shares,
-            .rank = rank,
+            .shares = stages == 1 ? shares : std::vector<double>(shares.size() / size_t(stages), 1),
+            .rank = rank / stages,
             .threads = decode_threads(config),
             .fast = config.decode == DecodeMode::kFast,
+            .pixels = rank % stages == 0,
             .window = parse_shuffle(config.shuffle)};
+}
+
+LayerRange JobSetup::stage() const {
+    return cuts.empty() ? LayerRange{} : stage_of(cuts, rank() % int(cuts.size()));
 }
 
 // The options that a checkpoint fixes: with another value it would be another run.
@@ -263,7 +268,7 @@ static void cut_stages(JobSetup& setup) {
     if (setup.rank() == 0) {
         const StagePlan plan = plan_stages(
             setup.model_text, model_options(config, int(setup.classes.size())),
-            [&] { return make_backend(config); }, config.split, {config}, world / stages);
+            [&] { return make_backend(config); }, config, world / stages);
         const std::string text =
             cat(plan.text, fmt::format(": at best {:.0f} % of {} times one rank's speed",
                                        100 * plan.efficiency, stages));

@@ -44,6 +44,7 @@ struct JobSetup {
     Communicator& communicator() const { return job.communicator(); }
     int rank() const { return job.rank(); }
     int world() const { return job.world(); }
+    LayerRange stage() const;  // of this rank
 };
 
 // Collective. Rank 0 decides every setting of the run (from a checkpoint where it resumes, its
@@ -69,7 +70,8 @@ ModelOptions model_options(const Config& config, int classes);
 // How images are prepared for training at `size`. Throws Error where options do not go together.
 Preprocess training_preprocess(const Config& config, InputSize size);
 
-// --batch and --decode-threads, for rank `rank` of those with these shares.
+// --batch and --decode-threads, for rank `rank` of the ranks with these shares. The pipelines of
+// --sync pipeline share a batch equally, and their first stages read the images.
 LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank);
 
 }  // namespace convoy

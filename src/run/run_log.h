@@ -8,9 +8,8 @@
 
 #include "src/base/log.h"
 #include "src/page/state.h"
-#include "src/run/cost.h"
 #include "src/run/tensorboard.h"
-#include "src/run/utilisation.h"
+#include "src/run/usage.h"
 #include "src/train/trainer.h"
 
 namespace convoy {

@@ -1,276 +1,244 @@
 // train_run.cpp — the loop of a training run: epochs, steps, validations.
 #include "src/run/train_run.h"
 
-#include <cmath>
-#include <nlohmann/json.hpp>
+#include <algorithm>
 
 #include "src/base/check.h"
 #include "src/base/text.h"
-#include "src/checkpoint/checkpoint.h"
 #include "src/train/learning_rate.h"
 
 namespace convoy {
 
-TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link)
-    : setup_(setup), bucket_bytes_(bucket_bytes), link_(std::move(link)) {
-    // A checkpoint between the two parts of a run is of the first one. Other ranks follow in
-    // agree().
-    const Position at = setup_.resumed ? setup_.resumed->meta.position : Position{};
-    make_state(at.epoch < config_.freeze_epochs ||
-               (at.epoch == config_.freeze_epochs && at.epoch > 0 && at.consumed == 0));
-    build();
-    steps_per_epoch_ = loader_->steps();
-    if (config_.early_stop > 0 && !val_loader_)
-        fail("--early-stop needs validation images: give --val or --val-split");
-    if (config_.save_every > 0)
-        save_steps_ =
-            std::max<int64_t>(1, std::llround(config_.save_every * double(steps_per_epoch_)));
-    base_lr_ = base_learning_rate(config_, model_->has_batch_norm());
-    if (setup_.rank() == 0) {
-        folder_ = open_run_folder(config_, 0);
-        lock_ = std::make_unique<FolderLock>(folder_, /*takes_over=*/false, log_);
-    }
-    run_log_ = std::make_unique<RunLog>(log_, folder_, setup_.rank(), config_.log_every,
-                                        int(setup_.classes.size()), config_.tensorboard);
-    run_log_->print_events(config_.json);
-    if (!config_.page.empty()) page_address(config_.page);  // a mistake in it ends the run here
-    if (!config_.page.empty()) run_log_->show_on(&page_state_);
+// A checkpoint between the two parts of --freeze-epochs belongs to the first part. Other ranks
+// follow in Recovery.
+static bool begins_head_only(const JobSetup& setup) {
+    const int frozen = setup.config.freeze_epochs;
+    const Position at = setup.resumed ? setup.resumed->meta.position : Position{};
+    return at.epoch < frozen || (at.epoch == frozen && at.epoch > 0 && at.consumed == 0);
 }
 
-Clocks TrainRun::clocks() const {
-    return {clocks_before_.data_wait + loader_->waited_seconds(),
-            clocks_before_.net_wait + trainer_->seconds_waited_for_network(),
-            communicator_.seconds_busy(), compute_seconds_};
+TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link)
+    : setup_(setup),
+      bucket_bytes_(bucket_bytes),
+      engine_(setup, bucket_bytes, begins_head_only(setup), [this] { return recovery_.wish(); }),
+      folder_(setup, engine_, progress_),
+      report_(setup, engine_, progress_, folder_, std::move(link)),
+      traces_(setup, folder_, progress_),
+      recovery_(setup, engine_, progress_, folder_, report_, traces_),
+      base_lr_(base_learning_rate(config_, engine_.model->has_batch_norm())) {
+    progress_.steps_per_epoch = engine_.loader->steps();
 }
 
 int TrainRun::run() {
     try {
-        start_weights();
-        if (setup_.job.is_newcomer()) go_on();  // into the job, at its place
+        recovery_.start();
+        if (setup_.job.is_newcomer()) recovery_.go_on();  // into the job, at its place
         for (;;) {
             try {
-                if (!agreed_) start_together();
-                if (!costs_) begin();
-                wait_for_ranks();
+                if (!recovery_.has_started()) recovery_.start_together();
+                if (!report_.has_begun()) begin();
+                recovery_.wait_for_ranks();
                 return train();
             } catch (const RingBroken&) {
-                go_on();
+                recovery_.go_on();
             }
         }
-    } catch (const Left&) {
+    } catch (const Recovery::Left&) {
         return 0;
     } catch (const std::exception& error) {
-        const bool for_all = !agreed_ || dynamic_cast<const JobError*>(&error);
+        const bool for_all =
+            !recovery_.has_started() || dynamic_cast<const JobError*>(&error) != nullptr;
         for_all ? communicator_.abort(error.what()) : communicator_.fail_alone(error.what());
-        trace_failure();
-        if (save_after_failure(error) && is_done_) {
+        if (report_.has_begun()) traces_.write_alone();
+        if (folder_.save_after_failure(error) && progress_.is_done) {
             log_.notice("this rank had done every step when it lost the others: ", error.what());
-            return finish(costs_->last());
+            return finish();
         }
-        yield_folder();
-        run_log_->event("error", {{"step", at_.step}, {"cause", error.what()}});
+        folder_.yield();
+        folder_.log.event("error", {{"step", progress_.at.step}, {"cause", error.what()}});
         throw;
     }
 }
 
 void TrainRun::begin() {
-    pace_ = clocks(), pace_step_ = at_.step;
     count_steps();
-    if (setup_.rank() == 0) print_start();
-    serve_page();
-    if (!folder_.empty() && trace_steps_.last > 0 && at_.step >= trace_steps_.last)
-        log_.notice("--trace ", config_.trace, ": no trace, the run begins after step ", at_.step);
-    const int64_t epochs = config_.steps > 0
-                               ? (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_
-                               : config_.epochs;
-    run_log_->plan(epochs, steps_per_epoch_, total_steps_, at_.step, clocks());
-    run_log_->event("start", public_settings(config_));
-    log_job();
-    costs_ = std::make_unique<CostMeter>(setup_.job, spent_before_);
-    usage_ = std::make_unique<Utilisation>(communicator_, clocks());
+    report_.begin(base_lr_);
     communicator_.offer(offer_text(make_offer(setup_, bucket_bytes_)));
 }
 
+// The remaining steps of this epoch, and those of the epochs after it.
+void TrainRun::count_steps() {
+    const Position& at = progress_.at;
+    const int64_t epochs_after = config_.epochs - at.epoch - 1;
+    if (config_.steps > 0)
+        progress_.total_steps = config_.steps;
+    else if (epochs_after < 0)
+        progress_.total_steps = at.step;
+    else
+        progress_.total_steps =
+            at.step + engine_.loader->steps(at.consumed) + epochs_after * progress_.steps_per_epoch;
+}
+
 int TrainRun::train() {
-    is_done_ = false;
-    go_to(at_);
-    watch_for_stalls();
-    if (trace_due_) write_trace();
+    progress_.is_done = false;
+    folder_.log.commit();
+    traces_.watch_for_stalls();
     while (!over() || epoch_done()) {  // done: a rank was lost before the epoch was closed
-        if (head_only_ && at_.epoch >= config_.freeze_epochs) thaw();
-        train_epoch();
-        if (epoch_done()) {
-            keep_weights_equal();
-            tell_usage();
-            const Amounts cost = costs_->of_job();
-            if (logged_epoch_ < at_.epoch) run_log_->epoch(at_, epoch_sums_, cost);
-            logged_epoch_ = at_.epoch;
-            if (val_loader_ && !stopped_ && config_.schedule != Schedule::kRange) validate();
-            go_to({at_.epoch + 1, 0, at_.step});
+        if (engine_.head_only && progress_.at.epoch >= config_.freeze_epochs) {
+            engine_.thaw();
+            if (setup_.rank() == 0)
+                log_.info("all layers train from epoch ", progress_.at.epoch + 1,
+                          " on: ", engine_.memory_text());
+            folder_.log.event("thaw", {{"step", progress_.at.step}});
         }
-        if (save_is_due() && !over()) try_to_save(at_, false);
+        train_epoch();
+        if (epoch_done()) end_epoch();
+        if (folder_.is_due(progress_.at.step) && !over()) folder_.try_to_save(progress_.at);
     }
-    finish_trace();
-    is_done_ = true;
-    const Amounts cost = costs_->of_job();
-    if (setup_.rank() == 0 && folder_.empty())
-        folder_ = open_run_folder(config_, std::max(first_rank_, 1));
-    save(at_, false);
-    usage_->step() == at_.step ? take_usage() : tell_usage();
+    traces_.finish();
+    progress_.is_done = true;
+    report_.tell_usage();
+    if (setup_.rank() == 0 && folder_.path().empty()) folder_.open();
+    folder_.save(progress_.at);
     setup_.job.finish();
-    return finish(cost);
-}
-
-void TrainRun::go_to(const Position& at) {
-    if (at.epoch != at_.epoch) epoch_sums_ = {};
-    at_ = committed_ = at, committed_sums_ = epoch_sums_;
-    run_log_->commit();
-}
-
-// The sums of a step that is done, or of this rank's part of it. upto: how far the job has come for
-// good; none: a lost rank would take parts of the state with it.
-void TrainRun::count(const Sums& sums, bool local, double lr, std::optional<Position> upto) {
-    const int64_t step_in_epoch = (at_.consumed + config_.batch - 1) / config_.batch;
-    run_log_->step(at_, step_in_epoch, sums, local, lr, clocks(), trainer_->gradient_norm());
-    if (local) return;
-    epoch_sums_ += sums;  // the same on every rank: all check it
-    if (upto) {
-        committed_ = *upto, committed_sums_ = epoch_sums_;
-        run_log_->commit();
-        step_sums_ = sums, step_lr_ = lr;
-    }
-    if (config_.schedule != Schedule::kRange || sums.count == 0) return;
-    smooth_loss_ = at_.step == 1 ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
-    least_loss_ = at_.step == 1 ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
-    diverges_ = smooth_loss_ > 4 * least_loss_;
-}
-
-Batch* TrainRun::next_batch() {
-    const Span span(track_, kTraceWaitData, at_.step + 1);
-    return loader_->next();
+    return finish();
 }
 
 void TrainRun::train_epoch() {
-    communicator_.set_progress(at_.step, Phase::kData);
-    loader_->start(uint32_t(at_.epoch), at_.consumed);
+    communicator_.set_progress(progress_.at.step, Phase::kData);
+    engine_.loader->start(uint32_t(progress_.at.epoch), progress_.at.consumed);
+    const auto next_batch = [&] {
+        const Span span(engine_.track, kTraceWaitData, progress_.at.step + 1);
+        return engine_.loader->next();
+    };
     while (Batch* batch = next_batch()) {
-        // By position rather than by steps done, which a change of --batch would shift.
-        const bool by_steps = config_.steps > 0;
-        const double lr = learning_rate(
-            config_, base_lr_,
-            by_steps ? at_.step : at_.epoch * steps_per_epoch_ + at_.consumed / config_.batch,
-            by_steps ? config_.steps : config_.epochs * steps_per_epoch_, steps_per_epoch_);
-        const auto begin = Clock::now();
-        const double waited = trainer_->seconds_waited_for_network();
-        Sums sums = trainer_->step(*batch, at_, lr, loader_->peek());
-        if (const std::string why = trainer_->take_graph_failure(); !why.empty())
-            log_.notice(why, "; steps go on op by op");
-        at_.consumed += batch->global_wanted;
-        ++at_.step;
-        loader_->release(batch);
-        bool local = trainer_->local(), gathers = trainer_->gathers() && gathers_now();
-        Position upto = at_;  // what `sums` are of
-        // What is trained is on servers, or in stages.
-        const bool is_apart = !local && !gathers && trainer_->gathers();
-        if (gathers) {
-            const Sums all = trainer_->gather(at_);
-            if (local) sums = {}, local = false;
-            if (trainer_->local()) sums += all, upto = at_;
-            if (const auto figures = trainer_->sync().measured(); !figures.empty())
-                run_log_->event("sync", {{"step", at_.step}, {"figures", figures}});
-        }
-        compute_seconds_ +=
-            std::max(seconds_since(begin) - (trainer_->seconds_waited_for_network() - waited), 0.0);
-        if (local) tell_when_it_stops();
-        for (const std::string& reason : loader_->take_bad_reasons())
-            log_.notice("left out: ", reason);
-        count(sums, local, lr, is_apart ? std::nullopt : std::optional(upto));
-        if (!config_.page.empty() && !local) {  // nobody waits: told with the sums of the next step
-            take_usage();
-            if (at_.step >= usage_->next_step()) usage_->tell(at_.step, communicator_, clocks());
-        }
-        advise();
-        const int agreed = trainer_->stop_agreed();
-        if (agreed != kNewRing) stopped_ = agreed;
-        const bool can_check = config_.check_every > 0 && !drift_ &&
-                               (gathers == trainer_->gathers() || trainer_->pipeline());
-        const bool ends = over() && !epoch_done();  // else compared, and saved, there
-        if (can_check && (ends || at_.step - checked_step_ >= config_.check_every))
-            keep_weights_equal();
-        if (at_.step % config_.log_every == 0) costs_->read();
-        trace_step(!trainer_->local() || gathers);
-        check_bad(epoch_sums_.skipped + int64_t(setup_.data.train->damaged()), loader_->samples(),
-                  "images of this epoch");
+        const double lr = learning_rate_now();
+        const StepResult result = train_step(*batch, lr);
+        engine_.loader->release(batch);
+        report_.step(result, lr);
+        count(result, lr);
+        report_.after_step(result);
+        const int agreed = engine_.trainer->stop_agreed();
+        if (agreed != kNewRing) progress_.stopped = agreed;
+        // At the end of an epoch weights are compared and saved by end_epoch().
+        recovery_.check_weights(result.met, /*now=*/over() && !epoch_done());
+        traces_.step(result.of_all, engine_.trainer->trace_agreed());
+        check_bad(progress_.epoch_sums.skipped + int64_t(setup_.data.train->damaged()),
+                  engine_.loader->samples(), "images of this epoch");
         if (over()) return;
-        if (save_is_due() && !epoch_done()) {
-            try {
-                if (can_check && checked_step_ < at_.step) keep_weights_equal();
-                costs_->of_job();
-            } catch (const Error&) {  // a rank is lost: with the cost as it was told last
-                try_to_save(at_, false);
-                throw;
-            }
-            try_to_save(at_, false);
-        }
-        if (agreed == kNewRing) part(can_check);
-        communicator_.set_progress(at_.step, Phase::kData);
+        if (folder_.is_due(progress_.at.step) && !epoch_done()) save_within_epoch(result.met);
+        if (agreed == kNewRing) recovery_.part(result.met);
+        communicator_.set_progress(progress_.at.step, Phase::kData);
     }
 }
 
-// Sums over the ring have the same bits on every rank. What each rank forms from factors has them
-// too, unless the machines' kernels add in another order: then weights drift apart by roundings.
-void TrainRun::keep_weights_equal() {
-    checked_step_ = at_.step;
-    Pipeline* const pipeline = trainer_->pipeline();
-    Communicator& equals = pipeline ? pipeline->replicas() : communicator_;
-    if (equals.world() == 1) return;
-    const std::vector<std::span<float>> arenas = optimizer_->arenas();
-    Difference found = compare_with(0, std::vector<bool>(size_t(equals.world()), true),
-                                    model_->params(), arenas, sizes_of(arenas), *backend_, equals);
-    if (found.ranks.empty()) return;
-    take(found, arenas, *backend_);
-    const int stage = pipeline ? pipeline->stage() : 0;  // ranks are replicas of this stage
-    for (int& rank : found.ranks) rank = rank * config_.pipeline + stage;
-    trainer_->sync().changed();
-    tell_unequal(found, stage, at_.step);
+// By position instead of steps done, which a change of --batch would shift.
+double TrainRun::learning_rate_now() const {
+    const Position& at = progress_.at;
+    const int64_t per_epoch = progress_.steps_per_epoch;
+    return config_.steps > 0 ? learning_rate(config_, base_lr_, at.step, config_.steps, per_epoch)
+                             : learning_rate(config_, base_lr_,
+                                             at.epoch * per_epoch + at.consumed / config_.batch,
+                                             config_.epochs * per_epoch, per_epoch);
 }
 
-void TrainRun::tell_unequal(const Difference& found, int root, int64_t step) {
-    drift_ = std::ranges::any_of(factor_choices(), &FactorChoice::use);
-    std::vector<std::string> ranks;
-    for (const int rank : found.ranks) ranks.push_back(std::to_string(rank));
-    log_.notice(
-        "after step ", step, " rank ", join_text(ranks, " and "), " held other weights than rank ",
-        root, "; all have those of rank ", root, " now. The first tensor that differed was ",
-        found.tensor, ". ",
-        drift_ ? "Processors that add in another order differ by roundings; CONVOY_FACTORS=off "
-                 "keeps all "
-                 "equal"
-               : "Data was damaged in a memory or on its way; a token (--token-file) protects the "
-                 "way");
-    run_log_->event(
-        "unequal",
-        {{"step", step}, {"ranks", found.ranks}, {"root", root}, {"tensor", found.tensor}});
+// All ranks meet where the weights are about to be used.
+StepResult TrainRun::train_step(const Batch& batch, double lr) {
+    Position& at = progress_.at;
+    const bool ends = at.consumed + batch.global_wanted >= engine_.loader->samples();
+    const bool meets = ends || at.step + 1 >= progress_.total_steps || folder_.is_due(at.step + 1);
+    const auto begin = Clock::now();
+    const double waited = engine_.trainer->seconds_waited_for_network();
+    const StepResult result = engine_.trainer->step(batch, at, lr, engine_.loader->peek(), meets);
+    at.consumed += batch.global_wanted;
+    ++at.step;
+    const double waits = engine_.trainer->seconds_waited_for_network() - waited;
+    engine_.compute_seconds += std::max(seconds_since(begin) - waits, 0.0);
+    if (const std::string why = engine_.trainer->take_graph_failure(); !why.empty())
+        log_.notice(why, "; steps go on op by op");
+    if (!result.of_all) say_that_it_stops();
+    return result;
 }
 
-// With --sync average:H: after every H steps, all at once. Wherever the weights are about to be
-// used.
-bool TrainRun::gathers_now() const {
-    return (config_.sync_every > 1 && at_.step % config_.sync_every == 0) ||
-           at_.step >= total_steps_ || epoch_done() || save_is_due() ||
-           (!trainer_->local() && trainer_->stop_agreed() != 0);
+// If ranks have met, the step is done for good. Otherwise a lost rank would take parts of the state
+// with it.
+void TrainRun::count(const StepResult& result, double lr) {
+    if (!result.of_all) return;
+    const Sums& sums = result.sums;
+    progress_.epoch_sums += sums;
+    if (result.met) {
+        progress_.commit();
+        folder_.log.commit();
+        progress_.step_sums = sums, progress_.step_lr = lr;
+    }
+    if (config_.schedule != Schedule::kRange || sums.count == 0) return;
+    const bool is_first = progress_.at.step == 1;
+    smooth_loss_ = is_first ? sums.mean_loss() : 0.8 * smooth_loss_ + 0.2 * sums.mean_loss();
+    least_loss_ = is_first ? smooth_loss_ : std::min(least_loss_, smooth_loss_);
+    progress_.diverges = smooth_loss_ > 4 * least_loss_;
 }
 
-// Ranks agree on a signal when they sum, so in local steps it waits for the next average.
-void TrainRun::tell_when_it_stops() {
+void TrainRun::save_within_epoch(bool met) {
+    try {
+        recovery_.check_weights(met, /*now=*/true);
+        report_.tell_usage();
+    } catch (const Error&) {  // a rank is lost: with the cost that was told last
+        folder_.try_to_save(progress_.at);
+        throw;
+    }
+    folder_.try_to_save(progress_.at);
+}
+
+void TrainRun::end_epoch() {
+    recovery_.compare_weights();
+    report_.tell_usage();
+    const Position at = progress_.at;
+    if (progress_.logged_epoch < at.epoch)
+        folder_.log.epoch(at, progress_.epoch_sums, progress_.spent);
+    progress_.logged_epoch = at.epoch;
+    if (engine_.val_loader && !progress_.stopped && config_.schedule != Schedule::kRange)
+        validate();
+    progress_.go_to({at.epoch + 1, 0, at.step});
+    folder_.log.commit();
+}
+
+void TrainRun::validate() {
+    const Span span(engine_.track, kTraceValidation, progress_.at.step);
+    Sums sums;
+    engine_.optimizer->swap_average();
+    try {
+        sums = engine_.evaluator->run(*engine_.val_loader, progress_.at.step, {}, &log_);
+    } catch (...) {
+        engine_.optimizer->swap_average();
+        throw;
+    }
+    engine_.optimizer->swap_average();
+    for (const std::string& reason : engine_.val_loader->take_bad_reasons())
+        log_.notice("left out of the validation: ", reason);
+    if (engine_.evaluator->stopped() == kNewRing) recovery_.part(/*met=*/false);
+    progress_.stopped = engine_.evaluator->stopped();
+    if (progress_.stopped) return;
+    check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), engine_.val_loader->samples(),
+              "validation images");
+    report_.tell_usage();  // for the checkpoint; before this rank knows how good it is
+    progress_.last_val = sums, progress_.last_val_at = progress_.at;
+    const double top1 = sums.top1_part();
+    progress_.stale = top1 > progress_.peak_top1 ? 0 : progress_.stale + 1;
+    progress_.peak_top1 = std::max(progress_.peak_top1, top1);
+    const bool is_best = top1 > progress_.best_top1;
+    if (is_best) progress_.best_top1 = top1;
+    folder_.log.validation(progress_.at, sums, is_best);
+    if (is_best && config_.save_every > 0)
+        folder_.try_to_save({progress_.at.epoch + 1, 0, progress_.at.step}, true);
+}
+
+// Ranks agree on a signal with their sums, so after a local step it waits for the next meeting.
+void TrainRun::say_that_it_stops() {
     if (told_to_wait_ || !setup_.job.stop()) return;
     told_to_wait_ = true;
-    log_.notice("stopping ",
-                config_.sync == SyncKind::kAsync
-                    ? std::string("at the next checkpoint or end of an epoch")
-                    : cat("after the next average: within ", config_.sync_every, " steps of step ",
-                          at_.step),
-                "; a second signal ends at once, without a checkpoint");
+    log_.notice("after step ", progress_.at.step,
+                ": stopping when the ranks meet next, at the next average, checkpoint or end of an "
+                "epoch; a second signal ends at once, without a checkpoint");
 }
 
 void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) const {
@@ -280,65 +248,9 @@ void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) con
                            " allows; `trainer check` names them all"));
 }
 
-void TrainRun::validate() {
-    const Span span(track_, kTraceValidation, at_.step);
-    Sums sums;
-    optimizer_->swap_average();
-    try {
-        sums = evaluator_->run(*val_loader_, at_.step, {}, &log_);
-    } catch (...) {
-        optimizer_->swap_average();
-        throw;
-    }
-    optimizer_->swap_average();
-    for (const std::string& reason : val_loader_->take_bad_reasons())
-        log_.notice("left out of the validation: ", reason);
-    if (evaluator_->stopped() == kNewRing) part();
-    stopped_ = evaluator_->stopped();
-    if (stopped_) return;
-    check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), val_loader_->samples(),
-              "validation images");
-    costs_->of_job();  // for the checkpoint; before this rank knows how good it is
-    last_val_ = sums, last_val_at_ = at_;
-    stale_ = sums.top1_part() > peak_top1_ ? 0 : stale_ + 1;
-    peak_top1_ = std::max(peak_top1_, sums.top1_part());
-    const bool is_best = sums.top1_part() > best_top1_;
-    if (is_best) best_top1_ = sums.top1_part();
-    run_log_->validation(at_, sums, is_best);
-    if (is_best && config_.save_every > 0) try_to_save({at_.epoch + 1, 0, at_.step}, true);
-}
-
-// The last lines, when all ranks are done.
-int TrainRun::finish(const Amounts& cost) {
-    std::string costs = setup_.rank() == 0 ? usage_->text() : "";
-    if (const std::string money = cost_text(cost); !costs.empty() && !money.empty())
-        costs += "\n" + money;
-    if (stopped_) {
-        run_log_->done(at_, cat("signal ", stopped_), cost);
-        if (!costs.empty()) log_.info(costs);
-        log_.notice("stopped by signal ", stopped_, " after step ", at_.step,
-                    setup_.rank() == 0 ? cat("; to continue: trainer --resume ", folder_) : "");
-        return 128 + stopped_;
-    }
-    run_log_->done(at_, has_enough() ? "stopped early" : "finished", cost);
-    std::string text = cat("done: ", at_.step, " steps");
-    if (setup_.rank() == 0) {
-        text += fmt::format(" in {}, {:.1f} img/s", clock_text(run_log_->seconds()),
-                            run_log_->images_per_second());
-        if (last_val_.count > 0)
-            text += fmt::format(", validation top1 {:.2f} % (best {:.2f} %)",
-                                100 * last_val_.top1_part(), 100 * peak_top1_);
-        if (diverges_)
-            text += "; the loss has grown to four times its least";
-        else if (has_enough())
-            text += cat("; --early-stop: ", stale_, " validations without a better one");
-        if (!costs.empty()) text += "\n" + costs;
-        if (config_.schedule != Schedule::kRange && !folder_.empty())
-            text += cat("\nmodel: ", find_model_file(folder_, log_),
-                        "   try: trainer predict --from ", folder_, " IMAGE");
-    }
-    log_.info(text);
-    return 0;
+int TrainRun::finish() {
+    report_.done();
+    return progress_.stopped ? 128 + progress_.stopped : 0;
 }
 
 }  // namespace convoy

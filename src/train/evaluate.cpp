@@ -1,3 +1,4 @@
+// evaluate.cpp — see evaluate.h.
 #include "src/train/evaluate.h"
 
 #include "src/base/check.h"
@@ -6,15 +7,15 @@
 namespace convoy {
 
 Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
-                     std::function<int()> stop, Pipeline* pipeline)
+                     std::function<int()> stop, BatchPasses* passes)
     : model_(model),
       backend_(backend),
       communicator_(communicator),
       stop_(std::move(stop)),
       sums_(backend.alloc(StepCounters::kSize)),
       input_(backend, model),
-      pieces_(std::max(model.planned(), 1), model.max_batch(), 0),
-      pipeline_(pipeline) {}
+      passes_(passes ? *passes : alone_),
+      cutter_(passes_.images(model), model.max_batch(), 0) {}
 
 Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) {
     Sums total;
@@ -26,35 +27,33 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) 
     if (log) bar.emplace(*log, "evaluating", uint64_t(loader.samples()));
     while (Batch* own = loader.next()) {
         if (bar) bar->add(uint64_t(own->global_wanted));
-        const Batch& batch = pipeline_ ? pipeline_->take(*own) : *own;
+        const Batch& batch = passes_.take(*own);
         Counters counters;
         set_counters(counters, batch, stop_());
-        if (pipeline_) pipeline_->keep_own(counters);
+        passes_.count_once(counters);
         backend_.upload(sums_, counters, sizeof counters);
-        const bool has_images = !pipeline_ || pipeline_->stage() == 0;
-        const Tensor input = has_images ? input_.take(batch) : Tensor();
-        if (pipeline_) {
-            pipeline_->evaluate(input, batch, sums_ + StepCounters::kLoss);
-        } else {
-            const auto pieces = pieces_.cut(batch.positions, batch.global_wanted,
-                                            {false, {}, batch.samples, {}, refresh});
-            if (!pieces.empty()) refresh = false;
-            Tensor all;  // logits of the batch
-            for (const Piece& piece : pieces) {
-                const Tensor logits =
-                    model_.forward(input.images(piece.begin, piece.end), piece.pass);
-                backend_.softmax_cross_entropy(logits, piece.of(batch.labels), 0,
-                                               {nullptr, logits.shape()},
-                                               sums_ + StepCounters::kLoss);
-                all = logits;
-                if (!watch || pieces.size() == 1) continue;
-                if (!logits_)
-                    logits_ = backend_.alloc({model_.max_batch(), 1, 1, logits.C}, logits.type);
-                all = logits_.first(batch.n);
-                backend_.copy(all.images(piece.begin, piece.end), logits);
-            }
-            if (watch && batch.n > 0) watch(batch, all);
+        const Tensor x = batch.x ? input_.take(batch) : Tensor();
+        const auto parts = cutter_.cut(batch.positions, batch.global_wanted,
+                                       {false, {}, batch.samples, {}, refresh});
+        for (MicroBatch& part : parts) {
+            part.model = &model_;
+            if (x) part.x = x.images(part.begin, part.end);
+            refresh = false;
         }
+        Tensor all;  // logits of the batch
+        const auto forward = [&](MicroBatch& part) {
+            all = part.y = part.model->forward(part.x, part.pass);
+            if (!part.model->ends()) return;
+            backend_.softmax_cross_entropy(part.y, part.of(batch.labels), 0,
+                                           {nullptr, part.y.shape()}, sums_ + StepCounters::kLoss);
+            if (!watch || parts.size() == 1) return;
+            if (!logits_)
+                logits_ = backend_.alloc({model_.max_batch(), 1, 1, part.y.C}, part.y.type);
+            all = logits_.first(batch.n);
+            backend_.copy(all.images(part.begin, part.end), part.y);
+        };
+        passes_.run(parts, forward, {});
+        if (watch && batch.n > 0) watch(batch, all);
         backend_.download(counters, sums_, sizeof counters);
         loader.release(own);
         communicator_.allreduce_sum(counters).get();

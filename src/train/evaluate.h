@@ -6,17 +6,16 @@
 #include "data/loader.h"
 #include "net/communicator.h"
 #include "src/train/input.h"
-#include "src/train/pieces.h"
-#include "src/train/pipeline.h"
-#include "src/train/step_counters.h"
+#include "src/train/micro_batch.h"
 
 namespace convoy {
 
 class Evaluator {
  public:
-    // The model must be planned. `stop` is polled once per batch. pipeline: or null.
+    // The model must be planned. `stop` is polled once per batch. passes: a
+    // pipeline's, or null.
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
-              Pipeline* pipeline = nullptr);
+              BatchPasses* passes = nullptr);
 
     // Evaluates all samples of `loader` (not a training loader) once. Blocks; returns the same sums
     // on all ranks. Throws Error if the counts do not add up to loader.samples(), unless the
@@ -34,9 +33,9 @@ class Evaluator {
     std::function<int()> stop_;
     float* sums_;  // in device memory
     Input input_;
-    PieceCutter pieces_;
+    BatchPasses alone_, &passes_;
+    BatchCutter cutter_;
     Tensor logits_;  // of a batch in several micro-batches, for `watch`
-    Pipeline* const pipeline_;
     int stopped_ = 0;
 };
 

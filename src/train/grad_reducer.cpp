@@ -1,4 +1,7 @@
+// grad_reducer.cpp — see grad_reducer.h.
 #include "src/train/grad_reducer.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -8,12 +11,23 @@
 
 namespace convoy {
 
+ReducerOptions reducer_options(const SyncParts& parts) {
+    const Config& config = parts.config;
+    return {.bucket_bytes = parts.bucket_bytes,
+            .batch = config.batch,
+            .factors = config.factors,
+            .track = parts.track,
+            .bf16_wire = config.wire == WireType::kBf16};
+}
+
 GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communicator,
                          const ReducerOptions& options)
-    : params_(params),
+    : Sync(communicator),
+      params_(params),
       backend_(backend),
-      communicator_(communicator),
       options_(options),
+      choices_(choose_factors(params, options.batch, {communicator.world(), communicator.around()},
+                              options.factors)),
       staged_(!backend.host_visible() && communicator.world() > 1),
       arena_(staged_ ? backend.alloc_host(params.grads_size) : params.grads) {
     // Statistics and counters are sent in parts so small that --wire bf16 does not round them.
@@ -23,14 +37,12 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
         buckets_.push_back({begin, end});
         end = begin;
     }
-    const std::vector<FactorChoice> choices = choose_factors(
-        params_, options_.batch, {communicator_.world(), communicator_.around()}, options_.factors);
     const std::vector<Param*> order = params_.backward_order();
     std::vector<TravelParam> sizes;
     size_t end = params_.trained_size;
     if (!order.empty()) end = std::min(end, params_.owned[0].end);
     for (const Param* param : order) {
-        const FactorChoice* layer = choice_of(choices, param);
+        const FactorChoice* layer = choice_of(choices_, param);
         const bool as_factors = layer && layer->use;
         sizes.push_back({end - param->offset, as_factors, as_factors && layer->b == param});
         end = param->offset;
@@ -41,7 +53,7 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
             {last->offset, first->offset + sizes[part.begin].floats, int(part.end - part.begin)});
         if (!part.as_factors) continue;
         buckets_.back().factors = std::make_unique<Factors>(
-            *choice_of(choices, first), options_.batch, backend_, communicator_);
+            *choice_of(choices_, first), options_.batch, backend_, communicator_);
     }
 }
 
@@ -137,6 +149,24 @@ bool GradReducer::finish() {
                                    bucket.end - bucket.begin);
         }
     return true;
+}
+
+bool GradReducer::may_drift() const { return std::ranges::any_of(choices_, &FactorChoice::use); }
+
+std::string GradReducer::traffic() const {
+    return traffic_text(params_, choices_, {communicator_.world(), communicator_.around()},
+                        options_.bf16_wire);
+}
+
+std::string GradReducer::memory() const {
+    size_t floats = 0;
+    for (const FactorChoice& layer : choices_)
+        if (layer.use)
+            floats +=
+                size_t(options_.batch) * (layer.w->shape.row_elems() + size_t(layer.w->shape.N));
+    if (params_.copies_bytes() > 0) floats += floats / 2;  // bf16 copies as well
+    return floats == 0 ? ""
+                       : fmt::format(", {:.0f} MB factors of all ranks", 4e-6 * double(floats));
 }
 
 }  // namespace convoy

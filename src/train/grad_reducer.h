@@ -1,4 +1,7 @@
-// grad_reducer.h — sums the gradients over the ranks while the backward pass goes on.
+// grad_reducer.h — `--sync ring`: the gradients are summed over the ranks while the backward pass
+// goes on, then every rank updates its weights in the same way.
+//
+//   w' = update(w, Σ over ranks r of dw_r)       the same bits on every rank
 //
 //   arena      | param 0 | param 1 | … | param n−1 | statistics | counters |
 //   buckets    |     bucket 3    |  2  |     1     |      first of all     |
@@ -13,6 +16,9 @@
 //
 // If the network cannot read device memory, a complete bucket is first copied to the host. The
 // device is far behind the calls, so finish() waits for each copy in order and sends it.
+//
+// Cost: each rank sends 2·(W−1)/W · 4·N bytes per step (N floats, W ranks; half with --wire bf16),
+// hidden if the network is faster than the backward pass. Memory: none besides the gradients.
 #pragma once
 
 #include <future>
@@ -29,7 +35,9 @@ struct ReducerOptions {
     int64_t batch = 0;                          // most images of a step over all ranks
     FactorMode factors = FactorMode::kOff;
     Track* track = nullptr;
+    bool bf16_wire = false;  // for the text about the traffic
 };
+ReducerOptions reducer_options(const SyncParts& parts);
 
 class GradReducer final : public Sync {
  public:
@@ -47,7 +55,11 @@ class GradReducer final : public Sync {
     // Error; then the gradients are undefined and sums may be pending.
     bool finish() override;
 
+    bool may_drift() const override;  // the ranks compute gradients from factors
+    bool could_average() const override { return true; }
     double seconds_waited() const override { return waited_; }  // in finish()
+    std::string traffic() const override;
+    std::string memory() const override;
 
  private:
     struct Bucket {
@@ -68,8 +80,8 @@ class GradReducer final : public Sync {
 
     Params& params_;
     Backend& backend_;
-    Communicator& communicator_;
     const ReducerOptions options_;
+    const std::vector<FactorChoice> choices_;  // how each linear layer is sent
     std::vector<Bucket> buckets_;
     size_t next_ = 0;    // bucket to send next
     const bool staged_;  // the network cannot read device memory

@@ -42,4 +42,9 @@ class Input {
 // Host memory for a loader: `count` slots for batches of model.max_batch().
 std::vector<float*> lend_slots(Backend& backend, const Model& model, int count);
 
+// A rank's part, by its share, of a batch of `global` images with random pixels and labels, to time
+// steps without the input pipeline. The backend owns the pixels.
+Batch random_batch(Backend& backend, int64_t global, std::span<const double> shares, int rank,
+                   InputSize size, int classes, uint64_t seed);
+
 }  // namespace convoy

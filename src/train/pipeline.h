@@ -1,124 +1,96 @@
-// pipeline.h — `--sync pipeline:S:M`: each rank holds one stretch of the layers, a stage; a batch
-// goes through them in pieces, so that all stages work at once.
+// pipeline.h — `--sync pipeline:S:M`: each rank holds a range of the layers, a stage. A batch goes
+// through the stages in M micro-batches, so that all stages work at once.
 //
-//   1f1b, 2 stages, 4 pieces         time ──►
-//   stage 0   F0  F1  B0  F2  B1  F3  B2      B3       F: forward of a piece, B: backward
-//   stage 1       F0  B0  F1  B1  F2  B2  F3  B3       a stage holds at most S − s + 1 pieces
-//                 │    └► gradient of what stage 0 made
-//                 └ what stage 0 made
-//
+//   1f1b, 2 stages, 4 micro-batches     time ──►
+//   stage 0   F0  F1  B0  F2  B1  F3  B2      B3       F: forward of a micro-batch, B: backward
+//   stage 1       F0  B0  F1  B1  F2  B2  F3  B3       ──► activations of the stage (forward)
+//                                                      ◄── their gradient (backward)
 //   ranks    replica 0: stage 0 … S−1, replica 1: stage 0 … S−1, …     rank = replica·S + stage
 //
-// The order is 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update a step, as
-// Megatron-LM has it. A stage sends what it makes to its neighbours over direct links
-// (net/links.h). The replicas of a stage sum their gradients on a ring of their own. Weights and
-// optimizer state of other stages are never touched, so they take no memory on a CPU; rank 0 gets
-// them where it saves a checkpoint. See pipeline.md.
+//   time of a step    (M + S − 1)/M · T/S    for a model that takes T, if all stages take as long:
+//                     the rest is the bubble, with M = 8 and S = 2 a ninth
+//   bytes per cut     2 · images · floats at the cut · 4, half with --wire bf16
+//   memory            weights, gradients and optimizer state of one stage (on CPUs), and the
+//                     activations of up to S − s + 1 micro-batches in stage s; of one micro-batch
+//                     with CONVOY_RECOMPUTE=1, which repeats forward passes (Chen et al., 2016)
+//
+// The order is 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update per step, as in
+// Megatron-LM. Neighbours exchange activations over direct links (net/links.h). The replicas of a
+// stage sum their gradients on a ring of their own. Rank 0 gets the weights and the optimizer state
+// of all stages for a checkpoint. See modes.md.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
-#include "data/loader.h"
-#include "net/communicator.h"
-#include "src/model/model.h"
 #include "src/train/grad_reducer.h"
-#include "src/train/optimizer.h"
-#include "src/train/pieces.h"
 
 namespace convoy {
 
-struct PipelineOptions {
-    PipelineOptions(const Config& config);
-    std::vector<size_t> cuts = {};  // first layer of each stage (stages.h)
-    int stages, pieces;             // S (1: none), M
-    bool recompute, bf16_wire;
-    int64_t batch;  // images of a step over all replicas
-    int bn_group;
-};
-
-// Images of a piece, at most. Pieces are cut between groups of batch norm.
-int piece_size(const PipelineOptions& options, int replicas, bool batch_norm);
-
 class Pipeline final : public Sync {
  public:
-    // `model`: of this rank's stage, which expects batches as large as its replica's share; passes
-    // are made by twins of it. Every rank makes one, once for a communicator. All must outlive it.
-    Pipeline(const PipelineOptions& options, const ReducerOptions& reducer, Model& model,
-             Optimizer& optimizer, Backend& backend, Communicator& communicator);
+    // The model is that of this rank's stage, and expects batches as large as its replica's share.
+    // It is not planned: passes are made by twins of it.
+    explicit Pipeline(const SyncParts& parts);
 
-    int stage() const { return stage_; }
-    Communicator& replicas() { return *group_; }  // those of this stage
-    size_t activation_bytes() const { return activation_bytes_; }
+    // The first stage reads the batch and tells the next one its labels and sample numbers.
+    const Batch& take(const Batch& own) override;
+    void run(std::span<MicroBatch> parts, const Work& forward, const Work& backward) override;
+    void count_once(Counters& counters) const override;
+    int images(const Model&) const override { return images_; }
+    size_t activation_bytes() const override { return activation_bytes_; }
 
-    // Begins a pass: what all stages know of a batch, which the first one has read. Blocks.
-    const Batch& take(const Batch& batch);
-    // This rank's counters, as if they were counted once in the pipeline.
-    void keep_own(Counters& counters) const;
-    // Forward, loss and backward of all pieces. x: the images (first stage). Adds to the gradients
-    // and, on the last stage, to sums (BatchSums). Blocks.
-    void train(Tensor x, const Batch& batch, const Pass& pass, float smoothing, float* sums);
-    void evaluate(Tensor x, const Batch& batch, float* sums);
-
-    void start(std::span<const int64_t>) override {}
+    void start(std::span<const int64_t>) override { reducer_->start(); }
+    void ready(const Param& param) override { reducer_->ready(param); }
     bool finish() override;
-    bool gathers() const override { return true; }
-    // Rank 0 gets weights and optimizer state of all stages. Collective.
-    void gather(Counters& counters) override;
-    // Each rank gets those of its stage from rank 0. Collective.
-    void scatter();
+
+    Meeting meeting(int64_t) const override { return Meeting::kLater; }
+    void meet(Counters& counters) override;
+    bool scatter(bool fresh) override;
+    bool holds_all() const override { return false; }
+    std::optional<Twins> twins(bool) override { return Twins{*group_, stage_, stages_}; }
+
     double seconds_waited() const override { return waited_; }  // for other stages, and replicas
+    std::string traffic() const override;
 
  private:
-    // What crosses a cut in one direction, by piece.
+    // What crosses a cut in one direction, by micro-batch.
     struct Crossing {
         std::vector<Tensor> wire = {};      // in the device's memory
-        std::vector<std::byte*> host = {};  // where the network reads or writes them
+        std::vector<std::byte*> host = {};  // the same memory, or a copy that the network can read
         std::vector<std::future<void>> on_way = {};
     };
-
-    int planned_images() const { return std::min(piece_images_, model_.max_batch()); }
-    bool is_last() const { return stage_ + 1 == options_.stages; }
+    bool is_last() const { return stage_ + 1 == stages_; }
     Crossing make_crossing(Shape image);
-    void expect(Crossing& crossing, int rank);
-    void send(Crossing& crossing, size_t piece, Tensor what, int rank);
-    void receive(Crossing& crossing, size_t piece, Tensor to);
+    void expect(Crossing& crossing, int rank, std::span<const MicroBatch> parts);
+    void send(Crossing& crossing, size_t number, Tensor what, int rank);
+    void receive(Crossing& crossing, size_t number, Tensor to);
     void wait(std::future<void>& message);
-    void read_batch(const Batch& batch);
-    void write_batch(const Batch& batch);
-    void begin_pass(Tensor x, const Batch& batch, const Pass& pass);
-    void forward(size_t piece, Model& model);
-    void loss(size_t piece, const Batch& batch, float smoothing, Tensor dlogits, float* sums);
-    void backward(size_t piece, const Batch& batch, float smoothing, float* sums);
-    void copy_arenas(int stage, int from);
+    void forward_one(MicroBatch& part, const Work& forward);
+    void backward_one(MicroBatch& part, const Work& forward, const Work& backward);
+    void copy_stage(int stage, int from);
 
-    const PipelineOptions options_;
+    const int stages_, stage_, replicas_;
+    const int images_;  // most images of a micro-batch
+    const bool recompute_;
+    const Type wire_type_;
+    const std::vector<size_t> cuts_;  // the first layer of each stage
     Model& model_;
     Optimizer& optimizer_;
     Backend& backend_;
-    Communicator& communicator_;
-    const int stage_, replica_, replicas_, piece_images_;
-    PieceCutter cuts_;
-    const Type wire_type_;
     std::unique_ptr<Communicator> group_;  // the replicas of this stage
     std::unique_ptr<GradReducer> reducer_;
-    size_t held_;                                 // pieces between forward and backward
-    std::vector<std::unique_ptr<Model>> models_;  // as many, or one with CONVOY_RECOMPUTE
-    size_t last_forward_ = 0;                     // piece
+    size_t held_;                                 // micro-batches between forward and backward
+    std::vector<std::unique_ptr<Model>> models_;  // as many; or one that recomputes
+    int64_t last_forward_ = 0;                    // micro-batch
     Crossing x_, y_, dx_, dy_;                    // of this stage
+    std::vector<Tensor> inputs_;                  // of a later stage, by micro-batch
     size_t activation_bytes_ = 0;
     std::vector<uint64_t> meta_;     // what stages tell each other of a batch
     std::future<void> meta_on_way_;  // to the next stage
     Batch batch_;                    // of a later stage than the first
-
-    // of this pass
-    std::span<const Piece> pieces_;
-    std::vector<Tensor> x_of_, y_of_;  // of the stage, by piece
-    std::vector<Tensor> inputs_;       // of a later stage, by piece
     double waited_ = 0;
-
-    std::shared_ptr<Links> links_;  // last: its thread reads and writes what is above
+    std::shared_ptr<Links> links_;  // last: its thread reads and writes the members above
 };
 
 }  // namespace convoy

@@ -100,13 +100,18 @@ void Replicas::take_part(size_t replica) {
     try {
         for (const auto& [begin, end] : summed_)
             std::fill(params.grads + begin, params.grads + end, 0.0f);
-        for (size_t i = replica; i < pieces_.size(); i += replicas_.size()) {
-            Piece piece = pieces_[i];
-            piece.pass.refresh = i == replica;  // each replica has its copy of the weights in bf16
-            piece.pass.trace = {};              // a track has one writer
-            Keeper keeper(*this, own.backend, piece.begin);
-            (*train_)(*own.model, own.backend, piece, keeper,
-                      params.counters() + StepCounters::kLoss);
+        for (size_t i = replica; i < parts_.size(); i += replicas_.size()) {
+            MicroBatch part = parts_[i];
+            Keeper keeper(*this, own.backend, part.begin);
+            part.model = own.model.get(), part.backend = &own.backend;
+            part.listener = &keeper, part.sums = params.counters() + StepCounters::kLoss;
+            part.is_last = false;              // the sums over ranks start after all replicas
+            part.pass.groups = part.groups;    // of this copy
+            part.pass.refresh = i == replica;  // each replica has its copy of the weights in bf16
+            part.pass.trace = {}, part.track = nullptr;  // a track has one writer
+            part.device = nullptr;
+            (*forward_)(part);
+            (*backward_)(part);
         }
         own.backend.synchronize();
     } catch (...) {
@@ -118,15 +123,15 @@ void Replicas::take_part(size_t replica) {
     done_.arrive_and_wait();
 }
 
-void Replicas::train(std::span<const Piece> pieces, const Train& train) {
-    pieces_ = pieces, train_ = &train;
+void Replicas::run(std::span<MicroBatch> parts, const Work& forward, const Work& backward) {
+    parts_ = parts, forward_ = &forward, backward_ = &backward;
     for (Replica& replica : replicas_) replica.failure = nullptr;
     ++rounds_;
     rounds_.notify_all();
     take_part(0);
     for (const Replica& replica : replicas_)
         if (replica.failure) std::rethrow_exception(replica.failure);
-    const int rows = pieces.empty() ? 0 : pieces.back().end;
+    const int rows = parts.empty() ? 0 : parts.back().end;
     for (const Joined& layer : joined_)
         if (layer.x)
             backend_.linear_grad_w(layer.x.images(0, rows), layer.dy.images(0, rows), layer.w->grad,

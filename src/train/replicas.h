@@ -14,7 +14,6 @@
 #include <atomic>
 #include <barrier>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -22,25 +21,22 @@
 #include <vector>
 
 #include "src/model/model.h"
-#include "src/train/pieces.h"
+#include "src/train/micro_batch.h"
 
 namespace convoy {
 
-class Replicas {
+class Replicas final : public BatchPasses {
  public:
     // Creates a replica of `model`, planned for passes of `images`, on each of `backends`. `model`
     // is on `backend`, in host memory. All must outlive this.
     Replicas(Model& model, Backend& backend, std::span<const std::unique_ptr<Backend>> backends,
              int images);
-    ~Replicas() { stop(); }
+    ~Replicas() override { stop(); }
 
-    // Forward and backward of one micro-batch. Adds its loss and hits to `sums` (BatchSums).
-    using Train = std::function<void(Model&, Backend&, const Piece&, GradListener&, float* sums)>;
-    // Adds the gradients and loss sums of all micro-batches to the model's; replica r trains r,
-    // r + K, … Blocks. Rethrows the error of a pass; then the gradients are undefined.
-    void train(std::span<const Piece> pieces, const Train& train);
-
-    size_t activation_bytes() const { return activation_bytes_; }  // of all replicas
+    // Replica r computes the micro-batches r, r + K, … Then adds the gradients and the loss sums of
+    // all of them to the model's. Rethrows the error of a pass; then the gradients are undefined.
+    void run(std::span<MicroBatch> parts, const Work& forward, const Work& backward) override;
+    size_t activation_bytes() const override { return activation_bytes_; }
 
  private:
     struct Replica {
@@ -54,7 +50,7 @@ class Replicas {
         Tensor x = {}, dy = {};
     };
     class Keeper;               // stores x and dy
-    void work(size_t replica);  // the thread of a replica: take_part() for each train()
+    void work(size_t replica);  // the thread of a replica: take_part() for each run()
     void take_part(size_t replica);
     void add_up(size_t part);
     void stop() noexcept;
@@ -67,9 +63,9 @@ class Replicas {
     std::mutex joined_mutex_;            // guards the allocation of x and dy
     std::vector<Params::Range> summed_;  // ranges of the arenas except weights of linear layers
     size_t activation_bytes_ = 0;
-    // The current train():
-    std::span<const Piece> pieces_;
-    const Train* train_ = nullptr;
+    // The current run():
+    std::span<MicroBatch> parts_;
+    const Work *forward_ = nullptr, *backward_ = nullptr;
     std::barrier<> passed_, done_;  // after the passes; after the sums
     std::atomic<uint32_t> rounds_ = 0;
     bool stops_ = false;

@@ -11,6 +11,7 @@
 #include "src/base/clock.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
+#include "src/train/micro_batch.h"
 
 namespace convoy {
 
@@ -107,32 +108,34 @@ std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLa
     return cuts;
 }
 
+int stage_images(const Config& config, int replicas, bool batch_norm) {
+    return micro_batch_images((config.batch + replicas - 1) / replicas, config.micro,
+                              batch_norm ? config.bn_group : 0);
+}
+
 StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBackend& new_backend,
-                      const std::string& split, const PipelineOptions& pipeline, int replicas) {
+                      const Config& config, int replicas) {
     options.stage = {0, 1};
     const auto backend = new_backend();
     const Model model(text, options, *backend);
-    if (model.has_batch_norm() && pipeline.bn_group == 0)
+    if (model.has_batch_norm() && config.bn_group == 0)
         fail(
             "--bn-group 0 takes statistics over all images that a rank has of a batch, but a "
-            "pipeline cuts it into pieces: give --bn-group N, such as 32");
-    const int images = piece_size(pipeline, replicas, model.has_batch_norm());
+            "pipeline cuts the batch into micro-batches: give --bn-group N, such as 32");
+    const int images = stage_images(config, replicas, model.has_batch_norm());
     const auto& outline = model.outline();
+    const bool timed = config.split.empty();
     std::vector<double> costs;
-    if (split.empty())
+    if (timed)
         costs = time_layers(text, options, new_backend, images);
     else
         for (const TopLayer& layer : outline) costs.push_back(layer.flops);
-    StagePlan plan{split.empty() ? balanced_cuts(outline, costs, pipeline.stages)
-                                 : named_cuts(split, outline, pipeline.stages),
-                   "stages ",
-                   0,
-                   0,
-                   0,
-                   0};
+    StagePlan plan{timed ? balanced_cuts(outline, costs, config.pipeline)
+                         : named_cuts(config.split, outline, config.pipeline),
+                   "stages ", 0};
     const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
     double longest = 0;
-    for (int s = 0; s < pipeline.stages; ++s) {
+    for (int s = 0; s < config.pipeline; ++s) {
         const LayerRange stage = stage_of(plan.cuts, s);
         double part = 0;
         std::string name = outline[stage.first].kind;
@@ -141,20 +144,15 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBa
             if (!outline[i].name.empty()) name = outline[i].name;
         }
         longest = std::max(longest, part);
-        if (s > 0)
-            plan.round_bytes = std::max(plan.round_bytes, outline[stage.first].input.row_elems() *
-                                                              size_t(images) * sizeof(float));
         plan.text += fmt::format("{}{} to {} ({:.0f} %)", s ? ", " : "", s, name, 100 * part);
     }
-    const int64_t share = (pipeline.batch + replicas - 1) / replicas;
-    const int64_t pieces = (share + images - 1) / images;
-    plan.text += cat(split.empty() ? " of the time; " : " of the operations; ", pieces,
-                     pieces == 1 ? " piece of " : " pieces of ", std::min<int64_t>(images, share),
-                     " images");
+    const int64_t share = (config.batch + replicas - 1) / replicas;
+    const int64_t parts = (share + images - 1) / images;
+    plan.text += cat(timed ? " of the time; " : " of the operations; ", parts,
+                     parts == 1 ? " micro-batch of " : " micro-batches of ",
+                     std::min<int64_t>(images, share), " images");
     plan.efficiency =
-        double(pieces) / double(pieces + pipeline.stages - 1) / (longest * double(pipeline.stages));
-    plan.rounds = pieces + pipeline.stages - 1;
-    plan.round_seconds = split.empty() ? all * longest : 0;
+        double(parts) / double(parts + config.pipeline - 1) / (longest * double(config.pipeline));
     return plan;
 }
 

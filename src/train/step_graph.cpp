@@ -10,6 +10,24 @@ std::string why_no_graph(const Backend& backend, int world) {
     return "";
 }
 
+void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>& ops) {
+    const auto begin = Clock::now();
+    if (replay(pass, input)) {
+        if (Track* const track = pass.trace.track) track->add(kTraceRecorded, begin, Clock::now());
+        return;
+    }
+    for (bool done = false; !done;) {
+        try {
+            ops();
+            end();
+            done = true;
+        } catch (const Error& error) {
+            give_up(error);
+        }
+    }
+}
+
+// False: the ops are to be called, and are recorded if recording_.
 bool StepGraph::replay(const Pass& pass, Tensor input) {
     if (mode_ == GraphMode::kOff || input.N == 0) return false;
     const auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& one) {
@@ -34,6 +52,7 @@ bool StepGraph::replay(const Pass& pass, Tensor input) {
     return false;
 }
 
+// If the ops were recorded: ends the recording and replays it.
 void StepGraph::end() {
     if (!recording_) return;
     known_.front().recording->end();
@@ -41,6 +60,7 @@ void StepGraph::end() {
     recording_ = false;
 }
 
+// Rethrows, unless recording failed and the ops can be called again.
 void StepGraph::give_up(const Error& error) {
     if (!recording_) throw;
     recording_ = false;

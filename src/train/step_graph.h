@@ -5,6 +5,7 @@
 // recordings are kept: the input has two buffers, and the last batch of an epoch is smaller.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -20,19 +21,15 @@ namespace convoy {
 // Why steps cannot be recorded; "" if they can.
 std::string why_no_graph(const Backend& backend, int world);
 
-// Usage: Trainer::step. The first step with a given pass and input runs op by op, the second is
-// recorded and replayed, later steps are replayed: their ops must be the same.
 class StepGraph {
  public:
     StepGraph(Backend& backend, GraphMode mode) : backend_(backend), mode_(mode) {}
 
-    // True: the step was replayed. False: call the ops, which are run or recorded, and then end().
-    bool replay(const Pass& pass, Tensor input);
-    // If the ops were recorded: ends the recording and replays it.
-    void end();
-    // Handles an error before end(). If recording failed with kAuto, the ops must be called again,
-    // now and later without recording. Otherwise rethrows the error.
-    void give_up(const Error& error);
+    // Does the ops of a step, which must be the same for the same pass and input. The first time
+    // `ops` is called; the second time what it calls is recorded and replayed; later the recording
+    // is replayed. If recording fails with kAuto, `ops` is called again, now and later without
+    // recording.
+    void run(const Pass& pass, Tensor input, const std::function<void()>& ops);
 
     // The reason why kAuto stopped recording, returned once; else "".
     std::string take_failure() { return std::exchange(failure_, {}); }
@@ -40,6 +37,9 @@ class StepGraph {
     static constexpr size_t kKept = 6;
 
  private:
+    bool replay(const Pass& pass, Tensor input);
+    void end();
+    void give_up(const Error& error);
     struct Known {
         Tensor input;
         std::vector<int> groups;

@@ -1,51 +1,100 @@
-// sync.h — what happens to gradients and weights around a step: ways to train one model on several
-// ranks.
+// sync.h — ways to train one model on several ranks: what happens to gradients and weights around
+// a step. Each way is one file, which begins with its picture, its formula and its cost.
 //
-//   ring       GradReducer     gradients are summed, and every rank updates   (grad_reducer.h)
-//   averages   WeightAverage   each rank updates alone, for H steps           (weight_average.h)
-//   servers    ServerSync      gradients go to servers, weights come back     (server_sync.h)
-//   pipeline   Pipeline        each rank has a stretch of the layers          (pipeline.h)
+//   --sync ring            GradReducer     gradients are summed, every rank updates
+//   --sync average, diloco WeightAverage   each rank updates alone; then weights are averaged
+//   --sync server, async   ServerSync      gradients go to servers, weights come back
+//   --sync pipeline        Pipeline        each rank has a range of the layers
 //
-//   Trainer::step   begin ─ forward ─ loss ─ start ─ backward: ready, ready, … ─ finish ─ update
+//   step   begin ─ forward ─ loss ─ start ─ backward: ready, ready, … ─ finish ─ update ─ meet
+//
+// To add a way: derive from Sync, and add a branch to make_sync (sync.cpp).
 #pragma once
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "src/model/layer.h"
-#include "src/train/step_counters.h"
+#include "net/communicator.h"
+#include "src/config/config.h"
+#include "src/train/micro_batch.h"
+#include "src/train/optimizer.h"
 
 namespace convoy {
 
-class Sync : public GradListener {
- public:
-    // Before the forward pass: the weights are those to begin the step with.
-    virtual void begin(const Batch&) {}
-    // Statistics and counters are complete, no gradient is. images: how many each rank has at most,
-    // the same list on every rank; may be empty where nothing travels as factors. Then the backward
-    // pass calls ready() and take_factors().
-    virtual void start(std::span<const int64_t> images) = 0;
-    // Blocks. True: the gradients hold sums, by which the optimizer is to update the weights here.
-    // False: servers have done that. Throws the communicator's or the backend's Error.
-    virtual bool finish() = 0;
-    virtual double seconds_waited() const = 0;  // for the network: time not hidden by compute
-
-    // The sums of a step are this rank's own, until gather().
-    virtual bool is_local() const { return false; }
-    // The ranks' weights and optimizer state are complete and equal only after gather().
-    virtual bool gathers() const { return false; }
-    // After a local step, with its counters.
-    virtual void add(const Counters&) {}
-    // In the same step on every rank; blocks. Where steps are local, counters = the sums of all
-    // ranks since the last time.
-    virtual void gather(Counters&) {}
-    // Undoes what this rank has done since then, where that can be undone.
-    virtual void rewind() {}
-    // The weights and the optimizer state were replaced; the same on every rank.
-    virtual void changed() {}
-    // Figures for the log, of all ranks, as of the last gather().
-    virtual std::map<std::string, double> measured() const { return {}; }
+// What a Sync works on. All of it must outlive the Sync; the config only its construction.
+struct SyncParts {
+    const Config& config;
+    Model& model;
+    Optimizer& optimizer;
+    Backend& backend;
+    Communicator& communicator;
+    size_t bucket_bytes;
+    Track* track;
+    std::vector<size_t> cuts;  // a pipeline: the first layer of each stage
 };
+
+class Sync : public GradListener, public BatchPasses {
+ public:
+    explicit Sync(Communicator& communicator) : communicator_(communicator) {}
+
+    // ---- a step, in this order. All block where they wait for other ranks, and throw the
+    // communicator's Error.
+    // The weights are those to begin the step with.
+    virtual void begin(const Batch&) {}
+    // Statistics and counters are complete, no gradient is. images: the most images of each rank,
+    // the same list on every rank. Then the backward pass calls ready() and take_factors().
+    virtual void start(std::span<const int64_t> images) = 0;
+    // True: the gradients hold sums, by which this rank updates its weights. False: servers did.
+    virtual bool finish() = 0;
+
+    // ---- meetings: where weights and optimizer state are complete and equal on all ranks
+    enum class Meeting { kAlways, kNow, kLater };
+    // kAlways: after every step, so there is nothing to do. kNow: the ranks must meet after this
+    // step. kLater: a meeting is needed only before the weights are used or saved.
+    virtual Meeting meeting(int64_t /*steps_done*/) const { return Meeting::kAlways; }
+    // Whether the counters of a step are those of all ranks. Otherwise meet() sums them.
+    virtual bool sums_each_step() const { return true; }
+    // Called in the same step on every rank. If not sums_each_step(): counters = the sums of all
+    // ranks; they are this rank's own since the last meeting.
+    virtual void meet(Counters& /*counters*/) {}
+    // A rank was lost: undoes what this rank has done since the last meeting, if it can be undone.
+    virtual void rewind() {}
+    // Weights and optimizer state were replaced, by the same values on every rank.
+    virtual void changed() {}
+    // For ranks that hold different parts of the model: gives each rank its part of rank 0's
+    // weights and state, unless they are `fresh`. False: every rank holds the whole model.
+    virtual bool scatter(bool /*fresh*/) { return false; }
+    // Whether this rank alone has all weights and optimizer state of the last meeting.
+    virtual bool holds_all() const { return true; }
+    // The ranks with the same weights and state as this rank after a step; rank r of them is rank
+    // first + r·stride of the job. None: only after a meeting (`met`).
+    struct Twins {
+        Communicator& communicator;
+        int first = 0, stride = 1;
+    };
+    virtual std::optional<Twins> twins(bool met) {
+        if (!met) return std::nullopt;
+        return Twins{communicator_};
+    }
+    // Whether weights that ranks compute from the same numbers may differ by rounding.
+    virtual bool may_drift() const { return false; }
+
+    // ---- for people and logs
+    virtual double seconds_waited() const = 0;         // for the network, not hidden by compute
+    virtual std::string traffic() const = 0;           // what a rank sends, and how
+    virtual std::string memory() const { return {}; }  // what the mode needs: ", 12 MB factors"
+    // Whether --sync diloco would send less: it exchanges in every step what could be averaged.
+    virtual bool could_average() const { return false; }
+    virtual std::map<std::string, double> measured() const { return {}; }  // at the last meeting
+
+ protected:
+    Communicator& communicator_;
+};
+
+std::unique_ptr<Sync> make_sync(const SyncParts& parts);
 
 }  // namespace convoy

@@ -5,170 +5,136 @@
 
 namespace convoy {
 
-TrainerOptions::TrainerOptions(const Config& config)
-    : seed(uint64_t(config.seed)),
-      bn_group(config.bn_group),
-      label_smoothing(float(config.label_smoothing)),
-      sync(config.sync),
-      sync_every(config.sync_every),
-      average(config),
-      servers(config),
-      pipeline(config),
-      graph(config.graph),
-      reducer{kDefaultBucketBytes, config.batch, config.factors} {}
-
-static std::unique_ptr<Sync> make_sync(const TrainerOptions& options, Backend& backend,
-                                       Communicator& communicator, Model& model,
-                                       Optimizer& optimizer) {
-    Params& params = model.params();
-    if (options.pipeline.stages > 1)
-        return std::make_unique<Pipeline>(options.pipeline, options.reducer, model, optimizer,
-                                          backend, communicator);
-    if (options.sync != SyncKind::kRing)
-        return std::make_unique<ServerSync>(options.servers, options.reducer.bucket_bytes, params,
-                                            optimizer, backend, communicator);
-    if (options.sync_every > 1 && communicator.world() > 1)
-        return std::make_unique<WeightAverage>(options.average, options.reducer, params, optimizer,
-                                               backend, communicator);
-    return std::make_unique<GradReducer>(params, backend, communicator, options.reducer);
-}
-
-Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
-                 Model& model, Optimizer& optimizer, std::function<int()> stop)
-    : options_(options),
-      backend_(backend),
-      communicator_(communicator),
-      model_(model),
-      optimizer_(optimizer),
-      sync_(make_sync(options, backend, communicator, model, optimizer)),
-      pipeline_(dynamic_cast<Pipeline*>(sync_.get())),
-      stop_(std::move(stop)),
-      input_(backend, model, /*ahead=*/true),
-      pieces_(std::max(model.planned(), 1), model.max_batch(),
-              model.has_batch_norm() ? options.bn_group : 0),
-      graph_(backend,
-             why_no_graph(backend, communicator.world()).empty() ? options.graph : GraphMode::kOff),
-      track_(options.track),
-      device_(options.device) {
-    if (!options.replicas.empty())
-        replicas_.emplace(model, backend, options.replicas, model.planned());
-    if (track_) layer_trace_ = model.trace(*options.tracer, track_);
-    // Recorded steps read these vectors, so their memory must not move.
-    const size_t most = size_t(model.max_batch());
-    labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);
-    second_labels_.reserve(most), first_parts_.reserve(most);
-}
-
-Sums Trainer::step(const Batch& own, const Position& at, double lr, const Batch* next) {
-    communicator_.set_progress(at.step, Phase::kForward);
+StepResult Trainer::step(const Batch& own, const Position& at, double lr, const Batch* next,
+                         bool meets) {
     const Span span(track_, kTraceStep, at.step + 1, own.n);
-    const Batch& batch = pipeline_ ? pipeline_->take(own) : own;
-    sync_->begin(batch);
-    Params& params = model_.params();
+    communicator_.set_progress(step_ = at.step, Phase::kForward);
+    const Batch& batch = passes_.take(own);
+    sync_->begin(batch);  // the weights are those of this step
+    const std::span<MicroBatch> parts = load(batch, at, lr);
+
+    graph_.run(pass_, x_, [&] {  // or replays what was recorded
+        started_ = false;
+        model_.params().clear_grads(backend_);
+        passes_.run(
+            parts,
+            [&](MicroBatch& part) {
+                forward(part);
+                loss(part);
+            },
+            [&](MicroBatch& part) {
+                if (part.is_last) start(batch);
+                backward(part);  // sends each bucket of gradients that becomes complete
+            });
+        if (!started_) start(batch);
+        if (finish()) update();  // the gradients are sums over all ranks
+    });
+    if (next && next->x) input_.fetch_ahead(*next);  // after all uploads of this step
+    return read_counters(at, meets);
+}
+
+// ---- the parts of a step ------------------------------------------------------------------------
+
+// Counters, learning rate, images and labels of a step.
+std::span<MicroBatch> Trainer::load(const Batch& batch, const Position& at, double lr) {
     StepBlock block{{}, optimizer_.next(lr)};
     set_counters(block.counters, batch, stop_());
-    if (pipeline_) pipeline_->keep_own(block.counters);
-    backend_.upload(params.block(), &block, sizeof block);
+    passes_.count_once(block.counters);
+    backend_.upload(model_.params().block(), &block, sizeof block);
 
-    const bool has_images = !pipeline_ || pipeline_->stage() == 0;
-    const Tensor input = has_images ? input_.take(batch) : Tensor();
+    x_ = batch.x ? input_.take(batch) : Tensor();  // a later stage of a pipeline reads no images
     labels_ = batch.labels, samples_ = batch.samples;
     second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
-    group_bounds(batch.positions, batch.global_wanted, options_.bn_group, groups_);
+    group_bounds(batch.positions, batch.global_wanted, options_.config.bn_group, groups_);
     const bool traced = at.step + 1 >= options_.first_traced && at.step + 1 <= options_.last_traced;
     layer_trace_.device = traced ? device_ : nullptr;
-    pass_ = {true, {options_.seed, uint32_t(at.epoch)}, samples_, groups_, true, layer_trace_};
-    std::span<const Piece> pieces;
-    if (!pipeline_) pieces = pieces_.cut(batch.positions, batch.global_wanted, pass_);
-    // The step is replayed, recorded, or run op by op. If recording fails, the loop runs twice.
-    const auto begin = Clock::now();
-    bool done = graph_.replay(pass_, input);
-    if (done && track_) track_->add(kTraceRecorded, begin, Clock::now());
-    while (!done) {
-        try {
-            params.clear_grads(backend_);
-            float* const sums = params.counters() + StepCounters::kLoss;
-            if (pipeline_) {
-                pipeline_->train(input, batch, pass_, options_.label_smoothing, sums);
-            } else {
-                train(pieces, input, batch, at.step, sums);
-            }
-
-            communicator_.set_progress(at.step, Phase::kReduce);
-            Span waits(track_, kTraceWaitSums);
-            const bool summed = sync_->finish();
-            waits.end();
-            communicator_.set_progress(at.step, Phase::kUpdate);
-            const Span update(track_, kTraceUpdate, 0, 0, device_);
-            if (summed) optimizer_.update();
-            graph_.end();
-            done = true;
-        } catch (const Error& error) {
-            graph_.give_up(error);
-        }
+    pass_ = {true,     {uint64_t(options_.config.seed), uint32_t(at.epoch)},
+             samples_, groups_,
+             true,     layer_trace_};
+    const auto parts = cutter_.cut(batch.positions, batch.global_wanted, pass_);
+    for (MicroBatch& part : parts) {
+        part.model = &model_, part.backend = &backend_;
+        part.listener = part.is_last ? static_cast<GradListener*>(sync_.get()) : &nobody_;
+        part.track = track_, part.device = device_;
+        part.sums = model_.params().counters() + StepCounters::kLoss;
+        if (x_) part.x = x_.images(part.begin, part.end);
     }
-    if (next && has_images) input_.fetch_ahead(*next);  // after all uploads of this step
+    return parts;
+}
 
+void Trainer::forward(MicroBatch& part) {
+    const Span span(part.track, kTraceForward, part.number, 0, part.device);
+    part.y = part.model->forward(part.x, part.pass);
+}
+
+// dy = the gradient of the loss by the logits. The gradient of an earlier stage comes from the
+// next.
+void Trainer::loss(MicroBatch& part) {
+    if (!part.model->ends()) return;
+    const Span span(part.track, kTraceLoss, part.number, 0, part.device);
+    part.dy = part.model->dlogits(part.images());
+    part.backend->softmax_cross_entropy(part.y, part.of(labels_),
+                                        float(options_.config.label_smoothing), part.dy, part.sums,
+                                        {part.of(second_labels_), part.of(first_parts_)});
+}
+
+// A rank without images has no backward pass, and replicas send no gradient before the last one.
+void Trainer::start(const Batch& batch) {
+    started_ = true;
+    communicator_.set_progress(step_, Phase::kBackward);
+    sync_->start(batch.wanted_by);
+}
+
+void Trainer::backward(MicroBatch& part) {
+    const Span span(part.track, kTraceBackward, part.number, 0, part.device);
+    part.dx = part.model->backward(part.dy, part.pass, *part.listener);
+}
+
+bool Trainer::finish() {
+    communicator_.set_progress(step_, Phase::kReduce);
+    const Span span(track_, kTraceWaitSums);
+    return sync_->finish();
+}
+
+void Trainer::update() {
+    communicator_.set_progress(step_, Phase::kUpdate);
+    const Span span(track_, kTraceUpdate, 0, 0, device_);
+    optimizer_.update();
+}
+
+StepResult Trainer::read_counters(const Position& at, bool meets) {
+    StepBlock block;
     Span waits(track_, kTraceDevice);
-    backend_.download(&block, params.block(), sizeof block);  // the only time the host waits
+    backend_.download(&block, model_.params().block(), sizeof block);  // the host waits only here
     waits.end();
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
     if (block.state.scale > 0) ++optimizer_.steps_done;
     gradient_norm_ = block.state.norm;
-    if (local())
-        sync_->add(block.counters);
-    else
+
+    StepResult result{sums_of(block.counters), sync_->sums_each_step(), false};
+    if (result.of_all)
         agree(block.counters);
-    return sums_of(block.counters);
+    else
+        for (int i = 0; i < StepCounters::kSize; ++i)  // a request counts once
+            own_[i] = block.counters[i] + (i < StepCounters::kSigint ? own_[i] : 0);
+    const Sync::Meeting meeting = sync_->meeting(at.step + 1);
+    result.met = meets || meeting != Sync::Meeting::kLater || (result.of_all && stop_agreed_ != 0);
+    if (!result.met || meeting == Sync::Meeting::kAlways) return result;
+
+    communicator_.set_progress(at.step + 1, Phase::kAverage);
+    const Span span(track_, kTraceAverage, at.step + 1);
+    sync_->meet(own_);
+    if (!result.of_all) {
+        agree(own_);
+        result = {sums_of(own_)};
+        std::fill(std::begin(own_), std::end(own_), 0.0f);
+    }
+    return result;
 }
 
 void Trainer::agree(const Counters& counters) {
     stop_agreed_ = agreed_wish(counters, communicator_.world(), communicator_.min_world() > 0);
     trace_agreed_ = counters[StepCounters::kTrace] > 0;
-}
-
-// Forward, loss and backward of each micro-batch. Buckets are sent during the last one.
-void Trainer::train(std::span<const Piece> pieces, Tensor input, const Batch& batch, int64_t step,
-                    float* sums) {
-    GradListener nobody;
-    const auto pass = [&](Model& model, Backend& backend, const Piece& piece, float* sums_of_piece,
-                          Track* track, SpanSink* device, GradListener* listener) {
-        Span forward(track, kTraceForward, piece.number, 0, device);
-        const Tensor logits = model.forward(input.images(piece.begin, piece.end), piece.pass);
-        forward.end();
-        Span loss(track, kTraceLoss, piece.number, 0, device);
-        const Tensor dlogits = model.dlogits(piece.images());
-        backend.softmax_cross_entropy(logits, piece.of(labels_), options_.label_smoothing, dlogits,
-                                      sums_of_piece,
-                                      {piece.of(second_labels_), piece.of(first_parts_)});
-        loss.end();
-
-        if (!replicas_) communicator_.set_progress(step, Phase::kBackward);
-        const Span backward(track, kTraceBackward, piece.number, 0, device);
-        if (listener == sync_.get()) sync_->start(batch.wanted_by);
-        model.backward(dlogits, piece.pass, *listener);
-    };
-    if (replicas_) {
-        const Span replicas(track_, kTraceReplicas);
-        replicas_->train(pieces, [&](Model& model, Backend& backend, const Piece& piece,
-                                     GradListener& keeper, float* own) {
-            pass(model, backend, piece, own, nullptr, nullptr, &keeper);
-        });
-    }
-    if (replicas_ || pieces.empty()) return sync_->start(batch.wanted_by);
-    for (const Piece& piece : pieces)
-        pass(model_, backend_, piece, sums, track_, device_,
-             &piece == &pieces.back() ? sync_.get() : &nobody);
-}
-
-Sums Trainer::gather(const Position& at) {
-    ENSURE(gathers(), "this way to synchronise never gathers");
-    communicator_.set_progress(at.step, Phase::kAverage);
-    const Span span(track_, kTraceAverage, at.step);
-    Counters counters = {};
-    sync_->gather(counters);
-    if (local()) agree(counters);
-    return sums_of(counters);
 }
 
 void Trainer::fail_at(size_t bad, const Position& at) {
@@ -180,6 +146,33 @@ void Trainer::fail_at(size_t bad, const Position& at) {
     throw JobError(cat("step ", at.step, ": NaN or infinity ", where,
                        "; this step did not change the weights. Use a smaller --lr or a longer "
                        "--warmup"));
+}
+
+Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
+                 Model& model, Optimizer& optimizer, std::function<int()> stop)
+    : options_(options),
+      backend_(backend),
+      communicator_(communicator),
+      model_(model),
+      optimizer_(optimizer),
+      sync_(make_sync({options_.config, model, optimizer, backend, communicator,
+                       options.bucket_bytes, options.track, options.cuts})),
+      passes_(options.replicas.empty()
+                  ? static_cast<BatchPasses&>(*sync_)
+                  : replicas_.emplace(model, backend, options.replicas, model.planned())),
+      stop_(std::move(stop)),
+      input_(backend, model, /*ahead=*/true),
+      cutter_(sync_->images(model), model.max_batch(),
+              model.has_batch_norm() ? options.config.bn_group : 0),
+      graph_(backend, why_no_graph(backend, communicator.world()).empty() ? options.config.graph
+                                                                          : GraphMode::kOff),
+      track_(options.track),
+      device_(options.device) {
+    if (track_) layer_trace_ = model.trace(*options.tracer, track_);
+    // Recorded steps read these vectors, so their memory must not move.
+    const size_t most = size_t(model.max_batch());
+    labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);
+    second_labels_.reserve(most), first_parts_.reserve(most);
 }
 
 }  // namespace convoy

@@ -8,30 +8,22 @@
 #include "net/communicator.h"
 #include "src/config/config.h"
 #include "src/model/model.h"
+#include "src/train/grad_reducer.h"
 #include "src/train/input.h"
+#include "src/train/micro_batch.h"
 #include "src/train/optimizer.h"
-#include "src/train/pieces.h"
-#include "src/train/pipeline.h"
 #include "src/train/replicas.h"
-#include "src/train/server_sync.h"
 #include "src/train/step_counters.h"
 #include "src/train/step_graph.h"
-#include "src/train/weight_average.h"
+#include "src/train/sync.h"
 
 namespace convoy {
 
 struct TrainerOptions {
-    TrainerOptions(const Config& config);
-    uint64_t seed;
-    int bn_group;  // most images of a batch norm group; 0: the whole part of a rank
-    float label_smoothing;
-    SyncKind sync;
-    int sync_every;
-    AverageOptions average;
-    ServerOptions servers;
-    PipelineOptions pipeline;
-    GraphMode graph;
-    ReducerOptions reducer;
+    TrainerOptions(const Config& its_config) : config(its_config) {}
+    Config config;
+    size_t bucket_bytes = config.bucket.bytes > 0 ? config.bucket.bytes : kDefaultBucketBytes;
+    std::vector<size_t> cuts = {};  // --sync pipeline: the first layer of each stage
     // A backend for each replica (replicas.h), which must outlive the trainer; or none.
     std::span<const std::unique_ptr<Backend>> replicas = {};
     Tracer* tracer = nullptr;
@@ -42,6 +34,13 @@ struct TrainerOptions {
     int64_t first_traced = 0, last_traced = -1;
 };
 
+// The sums of a step, and how far they reach.
+struct StepResult {
+    Sums sums = {};
+    bool of_all = true;  // sums of all ranks; else of this rank alone, since the last meeting
+    bool met = true;     // weights and optimizer state are complete and equal on all ranks
+};
+
 class Trainer {
  public:
     // The model must be planned with backward pass (a pipeline's stage: Model::expect). `stop` is
@@ -49,25 +48,20 @@ class Trainer {
     Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
             Model& model, Optimizer& optimizer, std::function<int()> stop);
 
-    // One step over this rank's part of a batch, which may be empty. Blocks. Returns the sums of
-    // all ranks, or of this rank if local(). Throws Error if a peer is lost or the gradient is not
-    // finite; then the weights are unchanged. next: copied to the device meanwhile, or null.
-    Sums step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr);
+    // One step over this rank's part of a batch, which may be empty. Blocks. Throws Error if a peer
+    // is lost or the gradient is not finite; then the weights are unchanged. next: copied to the
+    // device meanwhile, or null. meets: all ranks meet after this step, because the weights are
+    // about to be used; the same on every rank.
+    StepResult step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr,
+                    bool meets = false);
 
-    // With --sync average:H, each rank trains by itself between two calls of gather().
-    bool local() const { return sync_->is_local(); }
-    bool gathers() const { return sync_->gathers(); }
-    // In the same step on every rank: makes weights and optimizer state equal. Returns the sums of
-    // all ranks since the last call, if local(). Blocks. Throws Error if a peer is lost.
-    Sums gather(const Position& at);
     Sync& sync() { return *sync_; }
-    Pipeline* pipeline() { return pipeline_; }  // or null
-    size_t replicas_bytes() const { return replicas_ ? replicas_->activation_bytes() : 0; }
+    size_t activation_bytes() const { return passes_.activation_bytes(); }  // besides the model's
 
     // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
     bool trace_agreed() const { return trace_agreed_; }  // a rank asked for a trace
-    // With --clip-norm: the norm of the last step before clipping; of this rank if local().
+    // With --clip-norm: the norm of the last step before clipping.
     double gradient_norm() const { return gradient_norm_; }
     // Changes the tracks of later steps; null: no trace.
     void record(Track* track, SpanSink* device) {
@@ -79,8 +73,14 @@ class Trainer {
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
 
  private:
-    void train(std::span<const Piece> pieces, Tensor input, const Batch& batch, int64_t step,
-               float* sums);
+    std::span<MicroBatch> load(const Batch& batch, const Position& at, double lr);
+    void forward(MicroBatch& part);
+    void loss(MicroBatch& part);
+    void start(const Batch& batch);
+    void backward(MicroBatch& part);
+    bool finish();
+    void update();
+    StepResult read_counters(const Position& at, bool meets);
     void agree(const Counters& counters);
     // bad: index in the gradient arena of the first number that is not finite.
     [[noreturn]] void fail_at(size_t bad, const Position& at);
@@ -91,20 +91,25 @@ class Trainer {
     Model& model_;
     Optimizer& optimizer_;
     const std::unique_ptr<Sync> sync_;
-    Pipeline* const pipeline_;
+    std::optional<Replicas> replicas_;
+    BatchPasses& passes_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
     bool trace_agreed_ = false;
     double gradient_norm_ = 0;
+    Counters own_ = {};  // since the last meeting, if the sums come with it
     Input input_;
-    PieceCutter pieces_;
-    std::optional<Replicas> replicas_;
+    BatchCutter cutter_;
     StepGraph graph_;
+    GradListener nobody_;
     Track* track_;
     SpanSink* device_;
     LayerTrace layer_trace_;
     // The current batch; a recorded step reads it at these addresses.
     Pass pass_;
+    Tensor x_;
+    int64_t step_ = 0;
+    bool started_ = false;
     std::vector<int32_t> labels_, second_labels_;
     std::vector<float> first_parts_;
     std::vector<uint64_t> samples_;

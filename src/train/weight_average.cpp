@@ -1,6 +1,8 @@
 // weight_average.cpp — see weight_average.h.
 #include "src/train/weight_average.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -9,25 +11,24 @@
 
 namespace convoy {
 
-AverageOptions::AverageOptions(const Config& config)
-    : nesterov(config.outer == OuterKind::kNesterov),
-      lr(float(config.outer_lr)),
-      momentum(float(config.outer_momentum)) {}
-
-WeightAverage::WeightAverage(const AverageOptions& options, const ReducerOptions& reducer,
-                             Params& params, Optimizer& optimizer, Backend& backend,
-                             Communicator& communicator)
-    : options_(options),
-      params_(params),
-      optimizer_(optimizer),
-      backend_(backend),
-      communicator_(communicator),
+WeightAverage::WeightAverage(const SyncParts& parts)
+    : Sync(parts.communicator),
+      every_(parts.config.sync_every),
+      outer_(parts.config.outer != OuterKind::kOff),
+      nesterov_(parts.config.outer == OuterKind::kNesterov),
+      bf16_wire_(parts.config.wire == WireType::kBf16),
+      lr_(float(parts.config.outer_lr)),
+      momentum_(float(parts.config.outer_momentum)),
+      params_(parts.model.params()),
+      optimizer_(parts.optimizer),
+      backend_(parts.backend),
       nobody_(make_single_rank()),
-      alone_(params, backend, *nobody_, reducer),
-      host_(backend.host_visible() ? nullptr : backend.alloc_host(params.grads_size)) {
-    for (float* state : optimizer.inner())
-        arenas_.push_back({state, backend.alloc(params.state_size), params.state_size});
-    arenas_.push_back({params.weights, backend.alloc(params.updated_size), params.updated_size});
+      alone_(params_, backend_, *nobody_, reducer_options(parts)),
+      host_(backend_.host_visible() ? nullptr : backend_.alloc_host(params_.grads_size)) {
+    for (float* state : optimizer_.inner())
+        arenas_.push_back({state, backend_.alloc(params_.state_size), params_.state_size});
+    arenas_.push_back(
+        {params_.weights, backend_.alloc(params_.updated_size), params_.updated_size});
 }
 
 void WeightAverage::sum(std::span<float> values) {
@@ -44,7 +45,7 @@ void WeightAverage::begin(const Batch&) {
 
 void WeightAverage::keep() {
     for (const Arena& arena : arenas_) backend_.copy(arena.kept, arena.values, arena.size);
-    kept_steps_ = optimizer_.steps_done, images_ = 0;
+    kept_steps_ = optimizer_.steps_done;
 }
 
 void WeightAverage::rewind() {
@@ -78,31 +79,21 @@ void WeightAverage::average(const Arena& arena, float weight) {
         backend_.axpby(1, scratch, 1, values, n);
 }
 
-// The weights go along d, their mean movement. With DiLoCo, the trained ones go by:
-//   v = momentum·v + d; w += lr·(nesterov ? d + momentum·v : v)
+// The weights move along d, the trained weights by the outer optimizer if there is one.
 void WeightAverage::move_weights(float* d) {
     float* const w = params_.weights;
     size_t stepped = 0;
     if (float* const v = optimizer_.outer()) {
-        const float momentum = options_.momentum, lr = options_.lr;
         stepped = params_.trained_size;
-        backend_.axpby(1, d, momentum, v, stepped);
-        backend_.axpby(options_.nesterov ? lr * momentum : lr, v, 1, w, stepped);
-        if (options_.nesterov) backend_.axpby(lr, d, 1, w, stepped);
+        backend_.axpby(1, d, momentum_, v, stepped);
+        backend_.axpby(nesterov_ ? lr_ * momentum_ : lr_, v, 1, w, stepped);
+        if (nesterov_) backend_.axpby(lr_, d, 1, w, stepped);
     }
     backend_.axpby(1, d + stepped, 1, w + stepped, params_.updated_size - stepped);
 }
 
-void WeightAverage::add(const Counters& counters) {
-    images_ += counters[StepCounters::kCount];
-    for (int i = 0; i < StepCounters::kSize; ++i)
-        sums_[i] = counters[i] + (i < StepCounters::kSigint ? sums_[i] : 0);  // a wish counts once
-}
-
-void WeightAverage::gather(Counters& counters) {
-    std::copy(std::begin(sums_), std::end(sums_), counters);
-    std::fill(std::begin(sums_), std::end(sums_), 0.0f);
-    counters[StepCounters::kImages] = images_;
+void WeightAverage::meet(Counters& counters) {
+    const float images = counters[StepCounters::kCount];
     sum(counters);
     // A rank without images takes no steps. AdamW corrects its means by the number of steps.
     const int64_t own = optimizer_.steps_done;
@@ -114,12 +105,29 @@ void WeightAverage::gather(Counters& counters) {
         most = std::max(most, steps);
     }
     // The weights come last: what rewind() does not undo, DiLoCo's momentum, changes with them.
-    if (counters[StepCounters::kImages] > 0) {
-        const float weight = images_ / counters[StepCounters::kImages];
-        for (const Arena& arena : arenas_) average(arena, weight);
-    }
+    if (const float all = counters[StepCounters::kCount]; all > 0)
+        for (const Arena& arena : arenas_) average(arena, images / all);
     optimizer_.steps_done = most;
     keep();
+}
+
+size_t WeightAverage::floats() const {
+    return params_.updated_size + optimizer_.inner().size() * params_.state_size;
+}
+
+std::string WeightAverage::traffic() const {
+    const int around = communicator_.around();
+    const double mb = 2.0 * (around - 1) / around * double(floats()) * (bf16_wire_ ? 2e-6 : 4e-6);
+    std::string text = fmt::format(
+        "weights and optimizer state averaged every {} steps: {:.2f} MB per rank and step, "
+        "gradients would be {:.2f}",
+        every_, mb / double(every_), mb * double(params_.grads_size) / double(floats()));
+    if (outer_) text += fmt::format("; DiLoCo, lr {:g}, momentum {:g}", lr_, momentum_);
+    return text;
+}
+
+std::string WeightAverage::memory() const {
+    return fmt::format(", {:.0f} MB of the last average", 4e-6 * double(floats()));
 }
 
 }  // namespace convoy

@@ -1,81 +1,79 @@
-// weight_average.h — `--sync average:H`: each rank trains H steps on its own, then weights and
-// optimizer state become their mean over the ranks, weighted by the images each has trained.
+// weight_average.h — `--sync average:H` and `diloco:H`: each rank trains H steps alone, then the
+// weights move along their mean movement over the ranks.
 //
-//   rank 0   step ─ step ─ step ─ step ─┐            ┌─ step ─ …
-//   rank 1   step ─ step ─ step ─ step ─┴─ average ──┴─ step ─ …      H = 4: a fourth of the bytes
+//   rank 0   w ─ step ─ step … step ─ w₀ ─┐                                      ┌─ w' ─ step …
+//   rank 1   w ─ step ─ step … step ─ w₁ ─┴─ d = Σ n_r·(w_r − w) / Σ n_r ─ outer ─┴─ w' ─ step …
+//            │◄────── H steps ───────►│      n_r: images that rank r has trained
 //
-// Local SGD: Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019); momentum is
-// averaged like the weights: Yu, Jin, Yang (ICML 2019). Not the same training as H = 1. Ranks send
-// the change since the last average, so a bf16 wire rounds the change and not the weights; every
-// rank ends with the same bits. What was then is kept, so that the steps since can be redone.
-// --sync diloco takes the mean movement as a gradient with a momentum of its own (outer.md).
+//   average   w' = w + d                                 local SGD: Stich (ICLR 2019)
+//   diloco    v  = M·v + d                               v: the outer momentum, 0 at first
+//             w' = w + LR·(d + M·v)   Nesterov           diloco:H:LR:M, by default 0.7 and 0.9
+//             w' = w + LR·v           SGD                LR = 1, M = 0: average, bit for bit
+//
+// DiLoCo: Douillard et al. (2023). Running statistics and the optimizer's state go to their plain
+// mean (momentum: Yu, Jin, Yang, ICML 2019), so a checkpoint holds one state for any number of
+// ranks. v is computed by every rank and does not travel. Ranks send the change since the last
+// average, so a bf16 wire rounds the change and not the weights; every rank ends with the same
+// bits.
+//
+// Cost, N trained floats, W ranks, S optimizer arenas (SGD 1, AdamW 2): each rank sends
+// 2·(W−1)/W · 4·(1+S)·N / H bytes per step, half with --wire bf16; a ring sends 2·(W−1)/W · 4·N.
+// Memory: (1+S)·N floats of the last average, to which a lost rank takes the others back; N for v.
 #pragma once
 
-#include "net/communicator.h"
-#include "src/model/params.h"
 #include "src/train/grad_reducer.h"
-#include "src/train/optimizer.h"
 
 namespace convoy {
 
-struct AverageOptions {
-    AverageOptions(const Config& config);
-    bool nesterov;
-    float lr, momentum;
-};
-
 class WeightAverage final : public Sync {
  public:
-    // All must outlive this.
-    WeightAverage(const AverageOptions& options, const ReducerOptions& reducer, Params& params,
-                  Optimizer& optimizer, Backend& backend, Communicator& communicator);
+    explicit WeightAverage(const SyncParts& parts);
 
-    bool is_local() const override { return true; }
-    bool gathers() const override { return true; }
-    // The first call keeps weights and optimizer state, which must be equal on
-    // all ranks.
+    // The first call keeps weights and optimizer state, which must be equal on all ranks.
     void begin(const Batch&) override;
     // A step is that of a rank alone.
     void start(std::span<const int64_t> images) override { alone_.start(images); }
     void ready(const Param& param) override { alone_.ready(param); }
     bool finish() override { return alone_.finish(); }
-    void add(const Counters& counters) override;
-    // Blocks until weights (without DiLoCo) and optimizer state are the mean over the ranks,
-    // weighted by the images trained since the last gather(), and steps_done is the largest of the
-    // ranks'; counters = the sums of all ranks since the last gather(). Throws the communicator's
-    // Error: weights and each optimizer state are then either this rank's own or the mean, not a
-    // mixture.
-    void gather(Counters& counters) override;
-    // Weights and optimizer state become those after the last complete average.
+
+    bool sums_each_step() const override { return false; }
+    Meeting meeting(int64_t steps) const override {
+        return steps % every_ == 0 ? Meeting::kNow : Meeting::kLater;
+    }
+    // Steps_done becomes the largest of the ranks'. Throws the communicator's Error: then weights
+    // and each optimizer state are either this rank's own or the mean, not a mixture.
+    void meet(Counters& counters) override;
     void rewind() override;
     void changed() override { begun_ = false; }
 
     double seconds_waited() const override { return seconds_; }  // for sums
+    std::string traffic() const override;
+    std::string memory() const override;
 
  private:
-    void sum(std::span<float> values);
-    void keep();
     struct Arena {
         float *values, *kept;  // kept: after the last average, equal on all ranks
         size_t size;
     };
+    void sum(std::span<float> values);
+    void keep();
+    size_t floats() const;  // of all arenas
     std::span<float> change(const Arena& arena, float weight, float* out);
     void average(const Arena& arena, float weight);
     void move_weights(float* d);
 
-    const AverageOptions options_;
+    const int64_t every_;  // H
+    const bool outer_, nesterov_, bf16_wire_;
+    const float lr_, momentum_;  // of the outer optimizer
     Params& params_;
     Optimizer& optimizer_;
     Backend& backend_;
-    Communicator& communicator_;
     const std::unique_ptr<Communicator> nobody_;
     GradReducer alone_;
-    float* host_;  // what travels, where the network cannot read the device's memory; else null
+    float* host_;  // a copy that the network can read, if it cannot read device memory; else null
     std::vector<Arena> arenas_;  // optimizer state, weights
     int64_t kept_steps_ = 0;
     bool begun_ = false;
-    Counters sums_ = {};
-    float images_ = 0;  // of this rank since the last gather()
     double seconds_ = 0;
 };
 

@@ -1,9 +1,13 @@
-// cost.cpp — see cost.h.
-#include "src/run/cost.h"
+// usage.cpp — see usage.h.
+#include "src/run/usage.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -38,8 +42,8 @@ static uint64_t read_counter(const std::string& path) {
     return *number;
 }
 
-// One zone a package: intel-rapl:0. Its parts (intel-rapl:0:0, "core" or "dram"), the platform
-// ("psys") and the second way to the same counters (intel-rapl-mmio:0) are left out.
+// One zone per package: intel-rapl:0. Its parts (intel-rapl:0:0, "core" or "dram"), the platform
+// ("psys") and the second way to the same counters (intel-rapl-mmio:0) do not count.
 Rapl::Rapl(const std::string& powercap) {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(powercap, error)) {
@@ -85,7 +89,19 @@ Amounts total_cost(const std::vector<Spending>& ranks, double grams_per_kwh) {
     return all;
 }
 
-CostMeter::CostMeter(JobSession& job, Amounts before) : job_(job), last_(std::move(before)) {
+std::string advice_of_network(double own, double waited, double images, double part) {
+    const double here = images * part / own, together = images / (own + waited);
+    if (part <= 0 || !(here > 1.1 * together)) return "";
+    return fmt::format(
+        "this machine alone would train about {:.0f} img/s, the job trains {:.0f}: it waits for "
+        "the network {:.0f} % of the time. Try --sync diloco:20, a larger --batch, or one machine",
+        here, together, 100 * waited / (own + waited));
+}
+
+const char* const Usage::kNames[] = {"seconds", "data_wait", "net_wait", "net_busy",
+                                     "compute", "cpu",       "memory",   "sent"};
+
+Usage::Usage(JobSession& job, const Clocks& clocks) : job_(job), last_(now(clocks)) {
     if (job_.config.watts > 0) return;
     try {
         rapl_.emplace();
@@ -96,28 +112,76 @@ CostMeter::CostMeter(JobSession& job, Amounts before) : job_(job), last_(std::mo
     }
 }
 
-void CostMeter::read() try {
+void Usage::read() try {
     if (rapl_) joules_ = rapl_->joules();
 } catch (const Error& error) {
     rapl_.reset();
     job_.log.info("energy of this machine not known any more: ", error.what());
 }
 
-Amounts CostMeter::of_job() {
+// The counters as they are; -1: not known.
+Usage::Figures Usage::now(const Clocks& clocks) const {
+    timespec cpu{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    double pages = -1;
+    std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number: resident
+    return {seconds_between({}, Clock::now()),
+            clocks.data_wait,
+            clocks.net_wait,
+            clocks.net_busy,
+            clocks.compute,
+            double(cpu.tv_sec) + 1e-9 * double(cpu.tv_nsec),
+            pages < 0 ? -1 : pages * double(sysconf(_SC_PAGESIZE)),
+            double(job_.communicator().bytes_sent())};
+}
+
+nlohmann::json Usage::tell(int64_t step, const Clocks& clocks, Amounts& spent) {
     read();
     const Config& config = job_.config;
-    const auto now = Clock::now();
-    const double seconds = seconds_between(told_, now);
+    const auto time = Clock::now();
+    const double seconds = seconds_between(std::exchange(told_, time), time);
     const double joules = config.watts > 0 ? config.watts * seconds
                           : rapl_          ? joules_ - told_joules_
                                            : -1;
-    std::vector<Spending> ranks;
-    for (const auto& rank : gather_json(
-             job_.communicator(),
-             {machine_id(), config.price_per_hour * seconds / 3600, joules, nlohmann::json(last_)}))
-        ranks.push_back({rank[0], rank[1], rank[2], rank[3].get<Amounts>()});
-    told_ = now, told_joules_ = joules_;
-    return last_ = total_cost(ranks, config.grams_per_kwh);
+    told_joules_ = joules_;
+    const Figures all = now(clocks);
+    Figures used = all;
+    for (int i = 0; i < kFigures; ++i)
+        if (i != kMemory && all[i] >= 0) used[i] = std::max(all[i] - last_[i], 0.0);
+    std::vector<Spending> spending;
+    nlohmann::json ranks;
+    for (const auto& told :
+         gather_json(job_.communicator(),
+                     {machine_id(), config.price_per_hour * seconds / 3600, joules, spent, used})) {
+        spending.push_back({told[0], told[1], told[2], told[3].get<Amounts>()});
+        ranks.push_back(told[4]);
+    }
+    spent = total_cost(spending, config.grams_per_kwh);
+    if (step == last_step_) return {};
+    last_ = all;
+    for (nlohmann::json& rank : ranks) {
+        const Figures one = rank;
+        const double passed = std::max(one[kSeconds], 1e-6);
+        rank = nlohmann::json::object();
+        for (int i = 0; i < kFigures; ++i)
+            if (one[i] >= 0)  // waits and cores: parts of the time
+                rank[kNames[i]] = i >= kDataWait && i <= kCpu ? one[i] / passed : one[i];
+        seconds_ += passed, cpu_ += one[kCpu], sent_ += one[kSent];
+        most_memory_ = std::max(most_memory_, one[kMemory]);
+    }
+    // By rank 0's clock, so that all take the same step.
+    const double steps =
+        double(step - last_step_) / std::max(ranks[0]["seconds"].get<double>(), 1e-3);
+    next_step_ = step + (last_step_ < 0 ? 1 : std::max<int64_t>(1, std::llround(steps)));
+    last_step_ = step;
+    return ranks;
+}
+
+std::string Usage::text() const {
+    if (seconds_ <= 0) return "";
+    return fmt::format(
+        "used per rank: {:.0f} % of a core, at most {} of memory; all ranks together: {} sent",
+        100 * cpu_ / seconds_, bytes_text(most_memory_), bytes_text(sent_));
 }
 
 }  // namespace convoy

@@ -1,0 +1,87 @@
+// recovery.h — from where a rank gets its state: at the start, and between two rings.
+//
+//   start    a checkpoint, --init or the seed; then all ranks take rank 0's state
+//
+//   RingBroken ─► drop        what depends on shares goes; weights and optimizer state stay
+//              ─► regroup     the next ring, newcomers in it  ◄─┐ another rank is lost
+//              ─► agree       all take the state of the root   ─┘
+//              ─► take_up     and the loop goes on, or waits for --min-world ranks
+//
+// The root is the lowest rank of those that have done the most steps. A newcomer has done none, and
+// gets progress, weights and optimizer state like any rank that is behind.
+//
+// A rank completes a step only with all sums of it, and sends sums of the next step only then. So
+// ranks differ by one step at most, and a rank that lacks that step takes the state of the root. If
+// no rank has completed the step, all repeat it on the same samples. With --sync average the same
+// holds for averages. Ranks that leave (SIGTERM) or join are agreed on with the sums of a step, so
+// no step is repeated then (part).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/job/sync_weights.h"
+#include "src/run/run_report.h"
+#include "src/run/run_traces.h"
+
+namespace convoy {
+
+// Thrown if a rank was lost before training began: some of the others have no state yet. It happens
+// to all of them, so each begins again with set_up_job().
+struct SetUpAgain {};
+// After RingBroken out of what precedes TrainRun::run(): waits for the ring of the other ranks.
+void regroup_before_start(JobSession& job);
+
+class Recovery {
+ public:
+    Recovery(JobSetup& setup, Engine& engine, RunProgress& progress, RunFolder& folder,
+             RunReport& report, RunTraces& traces);
+
+    void start();           // this rank's own state
+    void start_together();  // the state of all ranks. Collective. Throws SetUpAgain.
+    bool has_started() const { return agreed_; }
+    // After RingBroken: blocks until this rank is in a new ring, where the job is.
+    void go_on();
+    // Blocks while there are fewer than --min-world ranks.
+    void wait_for_ranks();
+
+    struct Left {};  // thrown if this rank has left the job, which goes on
+    // What this rank asks of the others with its next sums.
+    int wish();
+    // All ranks have agreed that some leave or join: throws Left or RingBroken. met: StepResult.
+    void part(bool met);
+    // Every --check-every steps, or `now`: compares weights and optimizer state with the other
+    // ranks; those that differ take rank 0's. Collective.
+    void check_weights(bool met, bool now);
+    void compare_weights();  // in any case
+
+ private:
+    std::vector<nlohmann::json> tell();
+    size_t take_shares(const std::vector<nlohmann::json>& all);
+    void agree(const std::vector<nlohmann::json>& all, size_t root);
+    void follow(const nlohmann::json& root);
+    void take_up();
+    void cut_shares(const std::vector<int>& before);
+    void take_over();
+    void tell_unequal(const Difference& found, int root, int64_t step);
+
+    JobSetup& setup_;
+    const Config& config_ = setup_.config;
+    Log& log_ = setup_.job.log;
+    Communicator& communicator_ = setup_.communicator();
+    Engine& engine_;
+    RunProgress& progress_;
+    RunFolder& folder_;
+    RunReport& report_;
+    RunTraces& traces_;
+    int wish_ = 0;                            // of this rank, as it went into the last sums
+    std::optional<Clock::time_point> asked_;  // to leave, since when
+    bool planned_ = false;                    // the ring ends by part()
+    bool agreed_ = false;                     // all ranks have had the same state, or get it
+    bool trace_due_ = false;                  // all ranks write a trace before they go on
+    int64_t checked_step_ = 0;
+    bool drift_ = false;  // the ranks' weights differ by roundings: compared once per epoch
+};
+
+}  // namespace convoy

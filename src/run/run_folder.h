@@ -1,0 +1,72 @@
+// run_folder.h — the folder of a run, on the rank that saves: lock, log and checkpoints.
+//
+// Rank 0 has it. If rank 0 is lost, the next rank takes the folder over (--out), or opens its own.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "src/run/engine.h"
+#include "src/run/progress.h"
+#include "src/run/run_log.h"
+
+namespace convoy {
+
+// RUN/lock, which names the process that writes to the run folder. While this object lives, no
+// other process gets the lock, except a rank that takes the run over.
+class FolderLock {
+ public:
+    // Throws Error naming the other process, unless it takes over.
+    FolderLock(const std::string& folder, bool takes_over, Log& log);
+    ~FolderLock();
+    bool is_mine() const { return holder().empty() || holder() == mine_; }
+
+ private:
+    std::string holder() const;
+    const std::string path_;
+    std::string mine_;
+    const int file_;
+};
+
+class RunFolder {
+ public:
+    // On rank 0: --out; of a resumed run its folder; else a new folder in runs/. Throws Error if
+    // another run is in it, or it cannot be written to.
+    RunFolder(JobSetup& setup, Engine& engine, RunProgress& progress);
+
+    const std::string& path() const { return path_; }  // "": this rank does not save
+    // For this rank, which had none. Throws Error. false: if it fails, training goes on.
+    void open();
+    bool try_to_open();
+    // If another rank has taken the folder over, because it lost this rank: a new folder.
+    void yield();
+
+    // --save-every: whether a checkpoint of this step is wanted.
+    bool is_due(int64_t step) const { return save_steps_ > 0 && step % save_steps_ == 0; }
+    // The state after step at.step, unless it is saved already. Does nothing without a folder, or
+    // in a run that looks for a learning rate.
+    void save(const Position& at, bool is_best = false);
+    // In mid-run a full disk costs a checkpoint, not the run.
+    void try_to_save(const Position& at, bool is_best = false);
+    // After an error: saves the last whole step, if it is here and no other rank does. Does not
+    // throw. Returns whether nothing but the other ranks is lost.
+    bool save_after_failure(const std::exception& failure);
+    void set_saved(int64_t step) { saved_step_ = step; }
+
+ private:
+    void move();
+
+    JobSetup& setup_;
+    const Config& config_ = setup_.config;
+    Engine& engine_;
+    RunProgress& progress_;
+    const int first_rank_ = setup_.rank();
+    std::string path_;
+    std::unique_ptr<FolderLock> lock_;
+    int64_t save_steps_ = 0, saved_step_ = -1;  // steps between checkpoints; step of the newest
+
+ public:
+    RunLog log;
+};
+
+}  // namespace convoy

@@ -1,0 +1,56 @@
+// run_report.h — what a run tells people and programs: the table at its start, its page, what it
+// uses and costs, its last lines. Lines per step and events: run_log.h.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "src/page/server.h"
+#include "src/run/run_folder.h"
+#include "src/run/trace_file.h"
+
+namespace convoy {
+
+class RunReport {
+ public:
+    // link: the pre-flight's line about the network.
+    RunReport(JobSetup& setup, Engine& engine, RunProgress& progress, RunFolder& folder,
+              std::string link);
+
+    void begin(double base_lr);  // before the first step of this process
+    bool has_begun() const { return usage_.has_value(); }
+    void step(const StepResult& result, double lr);
+    // With the step counted as done. Collective with --page, about once a second.
+    void after_step(const StepResult& result);
+    // Collective: what all ranks use of their machines goes to the log; RunProgress::spent.
+    void tell_usage();
+    void rewind();    // a rank was lost: steps since the last meeting are done again
+    void new_ring();  // with other ranks
+    void done();      // the last lines, when all ranks are done
+
+ private:
+    void log_job();
+    void serve_page();
+    void advise();
+    void print_settings(double base_lr) const;
+    void print_advice() const;
+    void print_ranks() const;
+    std::string split_groups() const;
+
+    JobSetup& setup_;
+    const Config& config_ = setup_.config;
+    Log& log_ = setup_.job.log;
+    Engine& engine_;
+    RunProgress& progress_;
+    RunFolder& folder_;
+    const std::string link_;
+    PageState page_state_;  // --page
+    std::unique_ptr<PageServer> page_;
+    std::optional<Usage> usage_;
+    Clocks pace_;              // as this ring began, after step
+    int64_t pace_step_ = 0;    // this one
+    bool is_advised_ = false;  // whether one rank would be faster
+};
+
+}  // namespace convoy

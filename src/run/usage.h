@@ -1,0 +1,95 @@
+// usage.h — what each rank uses of its machine (processor, memory, network), and what the job costs
+// (money, energy, CO2). Read from the kernel by the thread that trains.
+//
+//   cost       = Σ over machines  --price · hours
+//   kwh        = Σ over machines  --watts · hours / 1000; without --watts the RAPL counters
+//   grams_co2e = --grams-per-kwh of rank 0 · kwh
+//
+// A machine counts once, however many ranks it has: the largest value of its ranks is used. RAPL
+// was tested with fake counters only.
+#pragma once
+
+#include <array>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/base/clock.h"
+#include "src/job/job_session.h"
+
+namespace convoy {
+
+// Seconds since the start of a run: waiting for images, waiting for the network, network busy, and
+// steps without these waits.
+struct Clocks {
+    double data_wait = 0, net_wait = 0, net_busy = 0, compute = 0;
+};
+
+// The known values of "cost", "kwh", "grams_co2e".
+using Amounts = std::map<std::string, double>;
+// "cost 1.23, 0.12 kWh, 48.00 g CO2e"; "" if nothing is known.
+std::string cost_text(const Amounts& amounts);
+
+// What a user can do if this rank alone would be faster than the job, which trained `images`,
+// `part` of them here in `own` seconds besides those that it waited for the network; else "".
+std::string advice_of_network(double own, double waited, double images, double part);
+
+// The energy of all CPU packages of this machine (RAPL, by Linux's powercap; most systems let only
+// root read it). Throws Error if one package cannot be read: a part would pass for all of it.
+class Rapl {
+ public:
+    explicit Rapl(const std::string& powercap = "/sys/class/powercap");
+    // Since the construction. The counters start again after some 260 kJ, 15 minutes at 290 W:
+    // calls must not be further apart.
+    double joules();
+
+ private:
+    struct Package {
+        std::string file;
+        uint64_t largest, last;  // microjoules; 0 follows the largest
+    };
+    std::vector<Package> packages_;
+    double joules_ = 0;
+};
+
+// What a rank tells of the time since it told it last.
+struct Spending {
+    std::string machine;           // machine_id()
+    double cost = 0, joules = -1;  // 0: no price; -1: not known
+    Amounts before = {};           // of the whole job until then
+};
+Amounts total_cost(const std::vector<Spending>& ranks, double grams_per_kwh);
+
+// Counts on one rank from its construction on.
+class Usage {
+ public:
+    Usage(JobSession& job, const Clocks& clocks);
+    void read();  // to be called now and then: see Rapl::joules()
+    // Collective, after step `step` on all ranks: spent = the cost of the job until now. Returns
+    // what each rank has used since the last step that was told (log.md has the fields); null if
+    // this step was. If a rank is lost during the call, its interval may count twice.
+    nlohmann::json tell(int64_t step, const Clocks& clocks, Amounts& spent);
+    // The step of the next tell() of --page, about a second after the last one, on all ranks.
+    int64_t next_step() const { return next_step_; }
+    void forget() { last_step_ = -1, next_step_ = 0; }  // newcomers know neither
+    // "used per rank: …", of all ranks together, for the summary; "" if nothing was told.
+    std::string text() const;
+
+ private:
+    enum { kSeconds, kDataWait, kNetWait, kNetBusy, kCompute, kCpu, kMemory, kSent, kFigures };
+    static const char* const kNames[kFigures];
+    using Figures = std::array<double, kFigures>;
+    Figures now(const Clocks& clocks) const;
+
+    JobSession& job_;
+    std::optional<Rapl> rapl_;
+    Clock::time_point told_ = Clock::now();
+    double joules_ = 0, told_joules_ = 0;
+    Figures last_;  // counters, as they were
+    int64_t last_step_ = -1, next_step_ = 0;
+    double cpu_ = 0, seconds_ = 0, most_memory_ = 0, sent_ = 0;  // of all ranks so far
+};
+
+}  // namespace convoy

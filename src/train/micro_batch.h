@@ -1,0 +1,100 @@
+// micro_batch.h — a batch goes through the layers in micro-batches, with one update: gradient
+// accumulation (`--accumulate N`), replicas (replicas.h) and pipelines (pipeline.h).
+//
+//   batch     | micro-batch 0 | micro-batch 1 | … | N−1 |     activations: of one micro-batch
+//   step           F0 B0           F1 B1        …  F B        gradients: the backward passes add up
+//                                                    └ the ring sums during the last one
+//
+// Batches are cut between the groups of batch norm, so micro-batches train what the whole batch
+// trains, up to the rounding of sums.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "data/loader.h"
+#include "src/model/model.h"
+#include "src/train/step_counters.h"
+
+namespace convoy {
+
+struct MicroBatch {
+    int begin = 0, end = 0;  // images of the batch
+    int64_t number = 0;      // among the micro-batches of the batch
+    bool is_last = false;
+    std::vector<int> groups = {};
+    Pass pass = {};
+    // Set for each pass: what computes it, and what goes in and comes out.
+    Model* model = nullptr;
+    Backend* backend = nullptr;
+    GradListener* listener = nullptr;
+    Track* track = nullptr;
+    SpanSink* device = nullptr;
+    float* sums = nullptr;  // BatchSums, which the loss adds to
+    Tensor x = {}, y = {}, dy = {}, dx = {};
+
+    int images() const { return end - begin; }
+    // This micro-batch's part of a list of all images; empty for an empty list.
+    template <class T>
+    std::span<const T> of(const std::vector<T>& all) const {
+        return all.empty() ? std::span(all)
+                           : std::span(all).subspan(size_t(begin), size_t(images()));
+    }
+};
+
+// The most images of a micro-batch if a rank has up to `share` images of a batch and cuts them into
+// `parts`. bn_group: 0 without batch norm.
+int micro_batch_images(int64_t share, int parts, int bn_group);
+
+// The global batch is cut into as few parts of at most `most` images as possible, whose sizes
+// differ by one at most: the part of image i. It depends on the batch alone, not on the ranks.
+inline int64_t part_of(int64_t i, int64_t batch, int most) {
+    return i * ((batch + most - 1) / most) / batch;
+}
+// Bounds, in a rank's images, of the batch norm groups of the global batch, or of `joined` groups
+// each. positions: places in the global batch; group: most images of a group; 0: one group.
+void group_bounds(std::span<const int32_t> positions, int64_t batch, int group,
+                  std::vector<int>& bounds, int joined = 1);
+
+class BatchCutter {
+ public:
+    // Micro-batches of at most `images` each, of batches of at most max_batch.
+    BatchCutter(int images, int max_batch, int bn_group);
+    // The micro-batches of a batch whose images have these places in the global batch of `batch`
+    // images; none of no images. pass: for all of them; its samples must stay where they are.
+    // Micro-batches with the same number stay at the same address, for recorded steps.
+    std::span<MicroBatch> cut(std::span<const int32_t> positions, int64_t batch, const Pass& pass);
+    // The largest number of micro-batches if all ranks have equal shares.
+    static size_t most(int images, int max_batch);
+
+ private:
+    const int images_, bn_group_;
+    std::vector<int> bounds_;
+    std::vector<MicroBatch> parts_;
+};
+
+// What computes the passes of a batch. This class: one model on one device, one micro-batch after
+// the other. Derived: replicas (several threads) and Pipeline (several ranks).
+class BatchPasses {
+ public:
+    using Work = std::function<void(MicroBatch&)>;
+    virtual ~BatchPasses() = default;
+    // The batch that this rank helps to train: its own, or the batch that the first stage of its
+    // pipeline has read. Then blocks until the batch has arrived.
+    virtual const Batch& take(const Batch& own) { return own; }
+    // Calls `forward` and then `backward` for each micro-batch; backward may be empty.
+    virtual void run(std::span<MicroBatch> parts, const Work& forward, const Work& backward) {
+        for (MicroBatch& part : parts) {
+            forward(part);
+            if (backward) backward(part);
+        }
+    }
+    // If several ranks have the same images: leaves in the counters what this rank alone counts.
+    virtual void count_once(Counters&) const {}
+    virtual int images(const Model& model) const { return std::max(model.planned(), 1); }
+    virtual size_t activation_bytes() const { return 0; }  // besides those of the model
+};
+
+}  // namespace convoy
