@@ -69,12 +69,15 @@ std::vector<int> pictures_of(const Found& found) {
 
 using Texts = std::vector<std::string>;
 
-// A header and `bytes` zeros; size: as octal digits.
-Bytes member(const std::string& name, const std::string& size, size_t bytes) {
+// A header and `bytes` zeros; size: as octal digits. type: '0' a file, '1' a hard link to `target`,
+// '2' a symbolic one.
+Bytes member(const std::string& name, const std::string& size, size_t bytes, char type = '0',
+             const std::string& target = "") {
     Bytes block(512 + (bytes + 511) / 512 * 512);
     std::copy(name.begin(), name.end(), block.begin());
     std::copy(size.begin(), size.end(), block.begin() + 124);
-    block[156] = '0';
+    std::copy(target.begin(), target.end(), block.begin() + 157);
+    block[156] = uint8_t(type);
     std::copy_n("ustar\00000", 8, block.begin() + 257);
     std::fill_n(block.begin() + 148, 8, ' ');
     unsigned sum = 0;
@@ -96,18 +99,9 @@ Bytes tar_of(const Texts& members, const std::string& text = "") {
                            is_text ? fmt::format("{:011o}", text.size()) : "00000000010",
                            is_text ? text.size() : 8);
         if (is_text) std::copy(text.begin(), text.end(), one.begin() + 512);
-        if (at < name.size()) {
-            one = member(name.substr(0, at), "00000000000", 0);
-            const std::string target = name.substr(name.find("> ") + 2);
-            std::copy(target.begin(), target.end(), one.begin() + 157);
-            one[156] = name[at + 1] == '>' ? '1' : '2';
-            std::fill_n(one.begin() + 148, 8, ' ');
-            unsigned sum = 0;
-            for (const uint8_t byte : one) sum += byte;
-            const std::string digits = fmt::format("{:06o}", sum);
-            std::copy(digits.begin(), digits.end(), one.begin() + 148);
-            one[154] = 0;
-        }
+        if (at < name.size())
+            one = member(name.substr(0, at), "00000000000", 0, name[at + 1] == '>' ? '1' : '2',
+                         name.substr(name.find("> ") + 2));
         tar.insert(tar.end(), one.begin(), one.end());
     }
     return tar;

@@ -8,7 +8,7 @@
 #include "src/bench/bench.h"
 #include "src/bench/op_backend.h"
 #include "src/job/job_setup.h"
-#include "src/train/random_batch.h"
+#include "src/train/input.h"
 #include "src/train/trainer.h"
 
 namespace convoy {

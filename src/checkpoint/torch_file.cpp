@@ -65,9 +65,8 @@ class ZipFile {
 // says another compression, the file is damaged.
 //
 //   end        "PK\5\6", …, 12: size of the directory (4), 16: its offset (4)
-//   directory  per member "PK\1\2", …, 10: compression (2), …, 28: lengths of the name (2), of
-//   extra
-//              fields (2) and of a comment (2), …, 42: offset of the member's header (4), 46: name
+//   directory  per member "PK\1\2", …, 10: compression (2), …, 28: length of the name (2), 30: of
+//              extra fields (2), 32: of a comment (2), …, 42: offset of the header (4), 46: name
 //   header     "PK\3\4", …, 8: compression (2)
 //
 // Files above 4 GB store offsets in another way (zip64) and are not checked.

@@ -13,7 +13,7 @@
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
 #include "src/train/factors.h"
-#include "src/train/random_batch.h"
+#include "src/train/input.h"
 #include "src/train/trainer.h"
 
 namespace convoy {
@@ -88,7 +88,7 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     // Steps whose sums go nowhere, with a learning rate that leaves the weights as they are.
     NullCommunicator nowhere(0, 1);
     TrainerOptions options(config);
-    options.sync = SyncKind::kRing, options.sync_every = 1;
+    options.config.sync = SyncKind::kRing, options.config.sync_every = 1;
     Trainer trainer(options, *backend, nowhere, model, optimizer, [] { return 0; });
     const auto seconds_of_step = [&](const Batch& batch) {
         const auto begin = Clock::now();
@@ -159,7 +159,7 @@ Preflight run_preflight(JobSetup& setup) {
             "--share auto measures the ranks before training, so it does not go with "
             "CONVOY_PREFLIGHT=off: unset that variable or give the weights, such as --share 2:1");
     if (setup.world() == 1 || is_off || config.pipeline > 1)
-        return {TrainerOptions(config).reducer.bucket_bytes, {}};
+        return {kDefaultBucketBytes, {}};
 
     const JobTiming timing = probe(setup.communicator(), shares.weights);
     if (shares.fair) {

@@ -22,7 +22,7 @@ namespace convoy {
 struct TrainerOptions {
     TrainerOptions(const Config& its_config) : config(its_config) {}
     Config config;
-    size_t bucket_bytes = config.bucket.bytes > 0 ? config.bucket.bytes : kDefaultBucketBytes;
+    size_t bucket_bytes = kDefaultBucketBytes;
     std::vector<size_t> cuts = {};  // --sync pipeline: the first layer of each stage
     // A backend for each replica (replicas.h), which must outlive the trainer; or none.
     std::span<const std::unique_ptr<Backend>> replicas = {};
