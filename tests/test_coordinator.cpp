@@ -9,7 +9,6 @@
 using namespace convoy;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using wire::Type;
 
 namespace {
 
@@ -60,14 +59,14 @@ struct Played {
     void say(int client, const auto& message) {
         hear(client, wire::encode(message), message.kType);
     }
-    void say_empty(int client, Type type) {
+    void say_empty(int client, wire::Type type) {
         hear(client, wire::encode_empty(type, ring.generation), type);
     }
-    void hear(int client, const std::string& bytes, Type type) {
+    void hear(int client, const std::string& bytes, wire::Type type) {
         step(event::Received{client, {{type, ring.generation}, bytes.substr(wire::kHeaderBytes)}});
     }
     // The messages of this type that the client got since the last question.
-    std::vector<wire::Message> got(int client, Type type) {
+    std::vector<wire::Message> got(int client, wire::Type type) {
         std::vector<wire::Message> found;
         std::erase_if(sent[client], [&](const wire::Message& message) {
             if (message.header.type == type) found.push_back(message);
@@ -76,14 +75,14 @@ struct Played {
         return found;
     }
     bool is_welcome(int client) {
-        const auto messages = got(client, Type::welcome);
+        const auto messages = got(client, wire::Type::welcome);
         if (messages.empty()) return false;
         const wire::Message& last = messages.back();
         ring = wire::decode<wire::Welcome>(last.body, last.header.generation);
         return true;
     }
     std::string left_behind(int client) {
-        for (const wire::Message& message : got(client, Type::abort))
+        for (const wire::Message& message : got(client, wire::Type::abort))
             if (const auto abort = wire::decode<wire::Abort>(message.body);
                 abort.end == wire::End::membership)
                 return abort.why;
@@ -93,8 +92,9 @@ struct Played {
     void form(int world, wire::Rules rules = kElastic) {
         for (int rank = world - 1; rank >= 0; --rank) join(rank, rank, world, rules);
         REQUIRE(is_welcome(0));
-        for (int rank = 0; rank < world; ++rank) say_empty(rank, Type::ready);
-        for (int rank = 0; rank < world; ++rank) REQUIRE(got(rank, Type::generation).size() == 1);
+        for (int rank = 0; rank < world; ++rank) say_empty(rank, wire::Type::ready);
+        for (int rank = 0; rank < world; ++rank)
+            REQUIRE(got(rank, wire::Type::generation).size() == 1);
         sent.clear();
     }
 
@@ -129,8 +129,8 @@ TEST_CASE("coordinator: a rank at whose address another process answers is lost 
 TEST_CASE("coordinator: a rank that leaves and hangs up is not lost, and no step is redone") {
     Played job(3);
     job.form(3);
-    job.say_empty(1, Type::leave);
-    CHECK(job.got(1, Type::leave).size() == 1);
+    job.say_empty(1, wire::Type::leave);
+    CHECK(job.got(1, wire::Type::leave).size() == 1);
     job.step(event::Disconnected{1, "connection closed"});
     for (const int rank : {0, 2}) {
         wire::Join planned = job.again(rank);
@@ -146,9 +146,9 @@ TEST_CASE("coordinator: after 5 s ranks hear for which rank a new ring waits") {
     job.form(2);
     job.say(0, job.again(0));
     job.pass(milliseconds(4'900), {0, 1});
-    CHECK(job.got(0, Type::notice).empty());
+    CHECK(job.got(0, wire::Type::notice).empty());
     job.pass(milliseconds(300), {0, 1});
-    const auto notices = job.got(0, Type::notice);
+    const auto notices = job.got(0, wire::Type::notice);
     REQUIRE(notices.size() == 1);
     CHECK(contains(wire::decode_text(notices[0].body), "rank 1 (10.0.0.1:29400)"));
 }
@@ -188,7 +188,7 @@ TEST_CASE("coordinator: a ring that was never open is no majority") {
     job.say(0, job.again(0));
     job.pass(kSilence + milliseconds(600), {0});
     CHECK(!job.is_welcome(0));
-    const auto notices = job.got(0, Type::notice);
+    const auto notices = job.got(0, wire::Type::notice);
     REQUIRE(!notices.empty());
     CHECK(contains(wire::decode_text(notices[0].body), "only 1 rank of 4 answers"));
 }
@@ -227,7 +227,7 @@ TEST_CASE("coordinator: at most 64 newcomers wait; one that nobody reaches costs
         wire::Join ask = job.again(client);
         ask.newcomer = true;
         job.step(event::Joined{client, ask});
-        CHECK(job.got(client, client <= 64 ? Type::status : Type::refuse).size() == 1);
+        CHECK(job.got(client, client <= 64 ? wire::Type::status : wire::Type::refuse).size() == 1);
     }
     job.probes.clear();
     for (int visit = 1; visit <= kVisits; ++visit)
@@ -236,9 +236,9 @@ TEST_CASE("coordinator: at most 64 newcomers wait; one that nobody reaches costs
     const std::string why = job.left_behind(7);
     for (const char* part : {"10.0.0.7:29400", "connection refused", "--port", "--advertise"})
         CHECK(contains(why, part));
-    CHECK(job.got(0, Type::newcomer).empty());
+    CHECK(job.got(0, wire::Type::newcomer).empty());
     job.step(event::ProbeResult{9, true});
-    CHECK(job.got(0, Type::newcomer).size() == 1);
+    CHECK(job.got(0, wire::Type::newcomer).size() == 1);
 }
 
 TEST_CASE("coordinator: refused JOINs, also of lost ranks, are hung up on when others come") {
@@ -248,7 +248,7 @@ TEST_CASE("coordinator: refused JOINs, also of lost ranks, are hung up on when o
             wire::Join join = job.join_of(client, 7, 0);
             join.job = lost;
             job.step(event::Joined{client, join});
-            CHECK(job.got(client, Type::refuse).size() == 1);
+            CHECK(job.got(client, wire::Type::refuse).size() == 1);
         }
         CHECK(job.hung_up.size() == 16);
         CHECK(*job.hung_up.rbegin() == 15);
@@ -273,7 +273,7 @@ TEST_CASE("coordinator: strangers that join, are refused, or leave, fill no log"
     }
     CHECK(count("was refused") == 10);
     CHECK(count("joined, missing") == 60);
-    CHECK(job.got(0, Type::status).size() <= 70);
+    CHECK(job.got(0, wire::Type::status).size() <= 70);
 }
 
 TEST_CASE("coordinator: a stall time of 0 does not make it deaf") {
@@ -283,11 +283,11 @@ TEST_CASE("coordinator: a stall time of 0 does not make it deaf") {
     job.step(
         event::Joined{0, wire::decode<wire::Join>(wire::encode(join).substr(wire::kHeaderBytes))});
     REQUIRE(job.is_welcome(0));
-    job.say_empty(0, Type::ready);
+    job.say_empty(0, wire::Type::ready);
     job.say(0, wire::Heartbeat{0, 1, 0, 0, 0, ""});  // a collective that does not move
     job.now += milliseconds(100);
     job.step(event::Tick{});
-    const auto notices = job.got(0, Type::notice);
+    const auto notices = job.got(0, wire::Type::notice);
     REQUIRE(notices.size() == 1);
     CHECK(contains(wire::decode_text(notices[0].body), "no byte has moved"));
 }
@@ -296,10 +296,10 @@ TEST_CASE(
     "coordinator: a process without a rank may not leave, and nonsense costs the connection") {
     Played job(2);
     job.join(0, 0, 2);
-    job.say_empty(0, Type::leave);
+    job.say_empty(0, wire::Type::leave);
     CHECK(job.hung_up.contains(0));
     job.join(1, 1, 2);
-    job.hear(1, wire::encode_empty(Type::welcome), Type::welcome);
+    job.hear(1, wire::encode_empty(wire::Type::welcome), wire::Type::welcome);
     CHECK(job.hung_up.contains(1));
     for (const int client : {2, 3}) job.join(client, client - 2, 2);
     CHECK(job.is_welcome(3));
