@@ -104,9 +104,9 @@ struct Rank {
         const int share = int(std::max<int64_t>(1, Loader::max_share(options)));
         model.expect(share);
         if (config.pipeline == 1)
-            model.plan(micro_batch_images(share, config.accumulate * config.replicas,
-                                          config.bn_group),
-                       config.replicas == 1);
+            model.plan(
+                micro_batch_images(share, config.accumulate * config.replicas, config.bn_group),
+                config.replicas == 1);
         std::vector<float*> slots;
         for (int i = 0; i < 2; ++i)
             slots.push_back(backend->alloc_host(Shape{share, 16, 16, 3}.elems()));
@@ -135,8 +135,8 @@ struct Rank {
             const Batch* next = ahead && steps > 1 ? loader->peek() : nullptr;
             before_step(*this);
             const bool serves = config.sync != SyncKind::kRing || config.pipeline > 1;
-            const StepResult result = trainer->step(
-                *batch, at, 0.05 - lr_drop * double(at.step), next, serves && steps == 1);
+            StepResult result = trainer->step(*batch, at, 0.05 - lr_drop * double(at.step), next);
+            trainer->meet(result, {at.epoch, at.consumed, at.step + 1}, serves && steps == 1);
             const Sums sums = result.of_all ? result.sums : Sums();
             counted += sums.count;
             losses.push_back(sums.mean_loss());
@@ -324,13 +324,12 @@ TEST_CASE("--threads RxT: the failure of one is told, and no other waits for it"
     for (int i = 0; i < 5; ++i) parts[size_t(i)].number = i;
     for (const int bad : {0, 1, 4}) {
         std::atomic<int> passes = 0;
-        CHECK_THROWS_WITH_AS(
-            replicas.run(
-                parts, [&](MicroBatch&) { ++passes; },
-                [&](MicroBatch& part) {
-                    if (part.number == bad) fail("part ", bad);
-                }),
-            doctest::Contains(cat("part ", bad).c_str()), Error);
+        CHECK_THROWS_WITH_AS(replicas.run(
+                                 parts, [&](MicroBatch&) { ++passes; },
+                                 [&](MicroBatch& part) {
+                                     if (part.number == bad) fail("part ", bad);
+                                 }),
+                             doctest::Contains(cat("part ", bad).c_str()), Error);
         CHECK(passes >= 1);
     }
 }

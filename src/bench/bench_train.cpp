@@ -91,8 +91,8 @@ class Training : public Work {
                    communicator, model, optimizer_, stop) {}
     ~Training() override { record(false); }
     void step(const Batch& batch, int64_t number, bool last) override {
-        const bool meets = last && !trainer_.sync().sums_each_step();
-        trainer_.step(batch, {0, 0, number}, 1e-4, &batch, meets);
+        StepResult result = trainer_.step(batch, {0, 0, number}, 1e-4, &batch);
+        trainer_.meet(result, {0, 0, number + 1}, /*must=*/last && !result.of_all);
     }
     double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
     int stop_agreed(int) const override { return trainer_.stop_agreed(); }

@@ -356,11 +356,9 @@ void Recovery::tell_unequal(const Difference& found, int root, int64_t step) {
     std::vector<std::string> ranks;
     for (const int rank : found.ranks) ranks.push_back(std::to_string(rank));
     log_.notice(
-        "after step ", step, " the weights of rank ", join_text(ranks, " and "),
-        " differed from those of rank ", root,
-        ", whose weights all ranks have now. The first "
-        "tensor that differed was ",
-        found.tensor, ". ",
+        "after step ", step, " rank ", join_text(ranks, " and "), " held other weights than rank ",
+        root, "; all ranks have the weights of rank ", root,
+        " now. The first tensor that differed was ", found.tensor, ". ",
         drift_ ? "Processors that add in another order differ by roundings; CONVOY_FACTORS=off "
                  "keeps all equal"
                : "Data was damaged in a memory or on its way; a token (--token-file) protects the "

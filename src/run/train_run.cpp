@@ -145,13 +145,13 @@ double TrainRun::learning_rate_now() const {
 // All ranks meet where the weights are about to be used.
 StepResult TrainRun::train_step(const Batch& batch, double lr) {
     Position& at = progress_.at;
-    const bool ends = at.consumed + batch.global_wanted >= engine_.loader->samples();
-    const bool meets = ends || at.step + 1 >= progress_.total_steps || folder_.is_due(at.step + 1);
     const auto begin = Clock::now();
     const double waited = engine_.trainer->seconds_waited_for_network();
-    const StepResult result = engine_.trainer->step(batch, at, lr, engine_.loader->peek(), meets);
+    StepResult result = engine_.trainer->step(batch, at, lr, engine_.loader->peek());
     at.consumed += batch.global_wanted;
     ++at.step;
+    engine_.trainer->meet(
+        result, at, epoch_done() || at.step >= progress_.total_steps || folder_.is_due(at.step));
     const double waits = engine_.trainer->seconds_waited_for_network() - waited;
     engine_.compute_seconds += std::max(seconds_since(begin) - waits, 0.0);
     if (const std::string why = engine_.trainer->take_graph_failure(); !why.empty())

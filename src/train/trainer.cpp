@@ -5,8 +5,7 @@
 
 namespace convoy {
 
-StepResult Trainer::step(const Batch& own, const Position& at, double lr, const Batch* next,
-                         bool meets) {
+StepResult Trainer::step(const Batch& own, const Position& at, double lr, const Batch* next) {
     const Span span(track_, kTraceStep, at.step + 1, own.n);
     communicator_.set_progress(step_ = at.step, Phase::kForward);
     const Batch& batch = passes_.take(own);
@@ -30,7 +29,7 @@ StepResult Trainer::step(const Batch& own, const Position& at, double lr, const 
         if (finish()) update();  // the gradients are sums over all ranks
     });
     if (next && next->x) input_.fetch_ahead(*next);  // after all uploads of this step
-    return read_counters(at, meets);
+    return read_counters(at);
 }
 
 // ---- the parts of a step ------------------------------------------------------------------------
@@ -102,7 +101,7 @@ void Trainer::update() {
     optimizer_.update();
 }
 
-StepResult Trainer::read_counters(const Position& at, bool meets) {
+StepResult Trainer::read_counters(const Position& at) {
     StepBlock block;
     Span waits(track_, kTraceDevice);
     backend_.download(&block, model_.params().block(), sizeof block);  // the host waits only here
@@ -111,25 +110,27 @@ StepResult Trainer::read_counters(const Position& at, bool meets) {
     if (block.state.scale > 0) ++optimizer_.steps_done;
     gradient_norm_ = block.state.norm;
 
-    StepResult result{sums_of(block.counters), sync_->sums_each_step(), false};
-    if (result.of_all)
+    const bool of_all = sync_->sums_each_step();
+    if (of_all)
         agree(block.counters);
     else
         for (int i = 0; i < StepCounters::kSize; ++i)  // a request counts once
             own_[i] = block.counters[i] + (i < StepCounters::kSigint ? own_[i] : 0);
-    const Sync::Meeting meeting = sync_->meeting(at.step + 1);
-    result.met = meets || meeting != Sync::Meeting::kLater || (result.of_all && stop_agreed_ != 0);
-    if (!result.met || meeting == Sync::Meeting::kAlways) return result;
+    return {sums_of(block.counters), of_all, sync_->meeting(at.step + 1) == Sync::Meeting::kAlways};
+}
 
-    communicator_.set_progress(at.step + 1, Phase::kAverage);
-    const Span span(track_, kTraceAverage, at.step + 1);
+void Trainer::meet(StepResult& result, const Position& at, bool must) {
+    const bool stops = result.of_all && stop_agreed_ != 0;
+    const bool is_due = sync_->meeting(at.step) == Sync::Meeting::kNow;
+    if (result.met || !(must || stops || is_due)) return;
+    communicator_.set_progress(at.step, Phase::kAverage);
+    const Span span(track_, kTraceAverage, at.step);
     sync_->meet(own_);
-    if (!result.of_all) {
-        agree(own_);
-        result = {sums_of(own_)};
-        std::fill(std::begin(own_), std::end(own_), 0.0f);
-    }
-    return result;
+    result.met = true;
+    if (result.of_all) return;
+    agree(own_);
+    result = {sums_of(own_)};
+    std::fill(std::begin(own_), std::end(own_), 0.0f);
 }
 
 void Trainer::agree(const Counters& counters) {

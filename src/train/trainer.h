@@ -50,10 +50,11 @@ class Trainer {
 
     // One step over this rank's part of a batch, which may be empty. Blocks. Throws Error if a peer
     // is lost or the gradient is not finite; then the weights are unchanged. next: copied to the
-    // device meanwhile, or null. meets: all ranks meet after this step, because the weights are
-    // about to be used; the same on every rank.
-    StepResult step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr,
-                    bool meets = false);
+    // device meanwhile, or null.
+    StepResult step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr);
+    // After each step, with the position after it. If the mode needs it now, all ranks meet
+    // (sync.h); `must`: because the weights are about to be used, on every rank. Blocks.
+    void meet(StepResult& result, const Position& at, bool must);
 
     Sync& sync() { return *sync_; }
     size_t activation_bytes() const { return passes_.activation_bytes(); }  // besides the model's
@@ -80,7 +81,7 @@ class Trainer {
     void backward(MicroBatch& part);
     bool finish();
     void update();
-    StepResult read_counters(const Position& at, bool meets);
+    StepResult read_counters(const Position& at);
     void agree(const Counters& counters);
     // bad: index in the gradient arena of the first number that is not finite.
     [[noreturn]] void fail_at(size_t bad, const Position& at);
