@@ -1,131 +1,98 @@
+// bench kernels: its rows are the ops of a real step, on any device.
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/micro.h"
 #include "src/base/text.h"
-#include "src/bench/bench_kernels.h"
+#include "src/bench/bench.h"
 #include "tests/device.h"
 #include "tests/support.h"
 
 namespace convoy {
 
-namespace {
+using nlohmann::json;
 
-// Stands for a GPU: fast, and its memory out of reach. Counts what it multiplies as cuBLAS.
-struct FakeGpu final : CpuBackend {
-    FakeGpu(const Config& config, double* flops)
-        : CpuBackend({.threads = 1}, pick_micro()), flops(flops), cublas(config.gemm) {}
-    bool host_visible() const override { return false; }
-    void linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) override {
-        if (cublas == Gemm::kCublas) *flops = 2.0 * x.N * w.N * w.C;
-        CpuBackend::linear(x, w, b, relu, y);
-    }
-    double* flops;
-    Gemm cublas;
-};
-
-// The lines of a bench, as fast as it goes.
+// The rows of a bench, as fast as it goes.
 template <class... Make>
-std::vector<std::string> rows_of(const Config& config, int batch = 0, const Make&... make) {
+static std::vector<json> rows_of(const std::string& device, const char* filter, int batch = 0,
+                                 const Make&... make) {
+    Config config;
+    config.device = device, config.filter = filter, config.threads = 1, config.json = true;
+    if (device != "cpu") config.size = 16;  // an emulator is slow
     std::FILE* file = std::tmpfile();
-    const int rows = bench_kernels(config, batch, 0, file, make...);
+    const int count = bench_kernels(config, batch, 0, file, make...);
     std::rewind(file);
     std::string text;
     for (int c; (c = std::fgetc(file)) != EOF;) text += char(c);
     std::fclose(file);
-    std::vector<std::string> lines = split(text, '\n');
-    lines.pop_back();
-    if (config.json) CHECK(int(lines.size()) == rows);
-    return lines;
-}
-Config json_of(const std::string& device, const char* filter) {
-    Config config;
-    config.device = device, config.filter = filter, config.threads = 1, config.json = true;
-    return config;
+    std::vector<json> rows;
+    for (const std::string& line : split(text, '\n'))
+        if (!line.empty()) rows.push_back(json::parse(line));
+    CHECK(int(rows.size()) == count);
+    return rows;
 }
 
-}  // namespace
-
-TEST_CASE("bench_kernels on a GPU has cuBLAS do the same products beside it, or says why not") {
-    double flops = 0;
-    const MakeBackend make = [&](const Config& config) {
-        return std::make_unique<FakeGpu>(config, &flops);
-    };
-    for (const char* filter : {"tiny conv2d 64x4x4x64", "tiny linear 64x1"}) {
-        const auto lines = rows_of(json_of("cuda", filter), 0, make);
-        REQUIRE(lines.size() == 1);
-        const auto row = nlohmann::json::parse(lines[0]);
-        CHECK(row["cublas_milliseconds"].get<double>() > 0);
-        CHECK(row["rate"].get<double>() * row["milliseconds"].get<double>() * 1e6 ==
-              doctest::Approx(flops));
-    }
-    for (const char* filter : {"tiny conv2d_grad_x 64x4x4", "tiny conv2d_grad_w 64x4x4"}) {
-        const auto lines = rows_of(json_of("cuda", filter), 0, make);
-        REQUIRE(lines.size() >= 1);
-        CHECK(lines[0].find("percent_of_cublas") != std::string::npos);
-    }
-    Config config = json_of("cuda", "tiny linear 64x1");
-    config.json = false;
-    const auto table = rows_of(config, 0, [&](const Config& with) {
-        if (with.gemm == Gemm::kCublas) fail("cuBLAS cannot be opened: no file");
-        return make(with);
-    });
-    REQUIRE(table.size() == 4);  // machine, why, titles, one row
-    CHECK(table[1] == "no cuBLAS to compare with: cuBLAS cannot be opened: no file");
-}
-
-TEST_CASE("bench_kernels runs relu, add and the loss by themselves, also on the CUDA kernels" *
+TEST_CASE("bench_kernels times products and passes over memory, also on the CUDA kernels" *
           doctest::test_suite("device")) {
-    const std::pair<std::string, const char*> rows[] = {
-        {"cpu", "tiny relu 64x4x4x128"},
-        {"cpu", "resnet18 add 32x7x7x512"},
-        {kernel_device(), "tiny relu_grad 64x4x4x128"},
-        {kernel_device(), "tiny softmax_cross_entropy"}};
-    for (const auto& [device, filter] : rows) {
+    const struct {
+        std::string device;
+        const char *filter, *unit;
+        double work;  // of a call
+    } cases[] = {{"cpu", "tiny linear 64x1x1x128 to 1000", "GFLOP/s", 2.0 * 64 * 128 * 1000},
+                 {"cpu", "tiny batch_norm 64x4x4x128", "GB/s", 2.0 * 4 * 64 * 4 * 4 * 128},
+                 {kernel_device(), "tiny linear_grad_w 2x1x1x128", "GFLOP/s", 2.0 * 2 * 128 * 1000},
+                 {kernel_device(), "tiny softmax_cross_entropy 2x", "GB/s", 2.0 * 4 * 2 * 1000}};
+    for (const auto& [device, filter, unit, work] : cases) {
         CAPTURE(device);
         CAPTURE(filter);
-        const auto lines = rows_of(json_of(device, filter));
-        REQUIRE(lines.size() == 1);
-        const auto row = nlohmann::json::parse(lines[0]);
-        CHECK(row["unit"] == "GB/s");
-        CHECK(row["percent"].get<double>() > 0);
+        const auto rows = rows_of(device, filter, device == "cpu" ? 64 : 2);
+        REQUIRE(rows.size() == 1);
+        CHECK(rows[0]["unit"] == unit);
+        CHECK(rows[0]["percent"] > 0);
+        CHECK(rows[0]["milliseconds_min"] <= rows[0]["milliseconds"]);
+        CHECK(rows[0]["rate"].get<double>() * rows[0]["milliseconds"].get<double>() * 1e6 ==
+              doctest::Approx(work));
     }
 }
 
-TEST_CASE("bench_kernels prints one object a line for each op of a layer, with rate and percent") {
-    const auto lines = rows_of(json_of("cpu", "tiny conv2d"));
-    size_t forward = 0, grad_x = 0;
-    for (const std::string& line : lines) {
-        const auto row = nlohmann::json::parse(line);
-        CHECK(row["model"] == "tiny");
-        CHECK(row["unit"] == "GFLOP/s");
-        CHECK(row["milliseconds"].get<double>() > 0);
-        CHECK(row["rate"].get<double>() > 0);
-        CHECK(row["percent"].get<double>() > 0);
-        forward += row["op"] == "conv2d";
-        grad_x += row["op"] == "conv2d_grad_x";
+TEST_CASE("bench_kernels has a row for each op of a step, and counts the layers of each") {
+    std::map<std::string, int> layers;
+    std::set<std::string> shapes;
+    for (const json& row : rows_of("cpu", "tiny ", 8)) {
+        layers[row["op"]] += row["layers"].get<int>();
+        CHECK(
+            shapes.insert(row["op"].get<std::string>() + row["shapes"].get<std::string>()).second);
     }
-    CHECK(forward > 1);
-    const auto same = rows_of(json_of("cpu", "resnet18 add 32x7x7x512"));
-    REQUIRE(same.size() == 1);
-    CHECK(nlohmann::json::parse(same[0])["layers"] == 2);  // blocks of that shape
-    CHECK(grad_x == forward - 1);                          // the first needs no gradient of x
-    CHECK(lines.size() == 4 * forward - 1);                // and all are followed by batch norm
+    // Each convolution is followed by a batch norm, and the first needs no gradient of its input.
+    CHECK(layers["conv2d_moments"] == 5);
+    CHECK(layers["conv2d_grad_w"] == 5);
+    CHECK(layers["conv2d_grad_x"] == 4);
+    CHECK(layers["batch_norm_grad"] == 5);
+    CHECK(layers["softmax_cross_entropy"] == 1);
+    CHECK(layers["check_finite"] == 1);
+    CHECK(layers["sgd"] > 0);
+    const auto blocks = rows_of("cpu", "resnet18 batch_norm_grad 2x7x7x512", 2);
+    REQUIRE(blocks.size() == 1);
+    CHECK(blocks[0]["layers"] == 5);
 }
 
-TEST_CASE("bench_kernels takes the batch that it is given, and makes no backend without a row") {
+TEST_CASE("bench_kernels takes the given batch, and makes only backends of models in the filter") {
     int made = 0;
-    double flops = 0;
-    const MakeBackend make = [&](const Config& config) {
-        ++made;
-        return std::make_unique<FakeGpu>(config, &flops);
+    // Stands for a GPU that has no clock of its own: its memory is out of reach.
+    struct FakeGpu final : CpuBackend {
+        FakeGpu() : CpuBackend({.threads = 1}, pick_micro()) {}
+        bool host_visible() const override { return false; }
     };
-    const auto lines = rows_of(json_of("cuda", "resnet18 add 3x7x7x512"), 3, make);
-    REQUIRE(lines.size() == 1);
-    CHECK(nlohmann::json::parse(lines[0])["shapes"] == "3x7x7x512");
-    CHECK(made == 2);  // and one with cuBLAS
-    CHECK(rows_of(json_of("cuda", "no such op"), 0, make).empty());
+    const MakeBackend make = [&](const Config&) {
+        ++made;
+        return std::make_unique<FakeGpu>();
+    };
+    const auto rows = rows_of("cuda", "tiny relu 3x", 3, make);
+    CHECK(rows_of("cuda", "tiny no such op", 3, make).empty());
     CHECK(made == 2);
+    for (const json& row : rows_of("cuda", "tiny linear", 3, make))
+        CHECK(row["shapes"].get<std::string>().starts_with("3x"));
 }
 
 }  // namespace convoy

@@ -1,51 +1,77 @@
-// bench.h — the speed tables of `trainer bench train`, `allreduce` and `data`; bench_kernels.h has
-// the fourth. All print one object a line with config.json.
+// bench.h — the four speed tables of `trainer bench`. Each prints a table, or with config.json one
+// JSON object per row.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "data/loader.h"
 #include "net/communicator.h"
 #include "src/base/clock.h"
 #include "src/base/table.h"
+#include "src/job/device_choice.h"
 #include "src/job/job_session.h"
 
 namespace convoy {
 
-// Times config.steps training steps on random pixels, the same in every step; rank 0 prints. Every
-// rank must call it. Returns the signal that ended it early, else 0.
+// What a bench prints of a measurement that it repeats.
+struct Spread {
+    double median, least, most;
+};
+inline Spread spread_of(const std::vector<double>& values) {
+    const auto [least, most] = std::ranges::minmax(values);
+    return {median(values), least, most};
+}
+
+// Times config.steps training steps on random pixels, the same in every step. Every rank must call
+// it; rank 0 prints. Returns the signal that ended it early, else 0.
 //
-// config.forward: forward passes alone, as of eval. config.compute > 0: layers sleep this
-// many seconds a step instead of computing, in proportion to their operations, while gradients are
-// sent as usual: the network of many hosts on a machine of few cores.
+// config.forward: only forward passes, as in eval. config.compute > 0: each op sleeps instead of
+// computing, this many seconds per step in all, in proportion to its operations. Gradients are sent
+// as usual, so many hosts can be simulated on a machine with few cores.
 // `started`: when the command began; the times of the first step count from there.
 int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
                 Clock::time_point started);
 
-// How fast the ring sums config.bytes, beside what the link between two ranks can carry. Every rank
-// must call it; rank 0 prints.
+using MakeBackend = std::function<std::unique_ptr<Backend>(const Config&)>;
+
+// Times each op of real training steps of seven built-in models, and compares it with the limit of
+// the machine: multiply-adds on registers, or adding two arrays in memory (on a GPU: copying one).
+// The limit is measured before each step. Prints a row for each (op, shapes) for which "model op
+// shapes" contains config.filter, then the sum of each op. Returns the number of rows. batch 0: 8
+// to 64, by the model. Runs about `seconds` per model, at least three steps.
 //
-//   median     µs of one allreduce_sum, as rank 0 sees it, one after the other
+//   GFLOP/s  counted as direct convolution; Winograd's method does fewer, so it may exceed 100 %
+//   GB/s     the least that the op must read and write
+//   layers   calls of this row in one step
+int bench_kernels(
+    const Config& config, int batch = 0, double seconds = 2, std::FILE* out = stdout,
+    const MakeBackend& make = [](const Config& config) { return make_backend(config); });
+
+// Times how fast the ring sums arrays of config.bytes, and compares it with the link between two
+// ranks. Every rank must call it; rank 0 prints.
+//
+//   median     µs of one allreduce_sum on rank 0; the sums run one after the other
 //   algorithm  bytes / median
-//   bus        algorithm · 2(world-1)/world: what each rank really sends (and receives); the
-//              figure to compare with the link, whatever the world
-//   CPU        seconds of processors, user and system, for each 10^9 bytes that a rank sends and
-//              receives
+//   bus        algorithm · 2(world-1)/world: what each rank sends, and receives; compare this
+//              figure with the link
+//   CPU        processor seconds, user and system, per 10^9 bytes that a rank sends and receives
 //   link       what the slowest edge of the ring carries in one direction
-//   plain      the figures of the other job, of the same ranks without a token, if there is one
+//   plain      the figures of the second job, the same ranks without a token, if there is one
 //
-// ranks_here: ranks that this process has.
+// ranks_here: the number of ranks in this process.
 void bench_allreduce(Communicator& communicator, Communicator* plain, const Config& config,
                      const Stop& stop, int ranks_here = 1);
-// The same with config.world ranks of this process (2 if it is 0), joined over loopback; with a
-// token also without it.
+// The same with config.world ranks in this process (0: 2 ranks), joined over loopback; if there is
+// a token, also without it.
 void bench_allreduce_local(const Config& config, const Access& access);
 
-// Times each stage of the input pipeline on one thread, in turns: read, decode, validation,
-// training; beside them the floor, what libjpeg
-// alone needs for the crops of training. Then the loader on 1, 2, 4 … up to `options.threads`
-// threads, and, if there are `cache_bytes`, once more with decoded images kept. About `seconds`
-// each.
+// Times the stages of the input pipeline on one thread, in turns: read, decode, validation row,
+// training row; and the floor, libjpeg alone on the crops of training. Then times the loader on 1,
+// 2, 4 … up to `options.threads` threads, and if cache_bytes > 0 again with decoded images kept.
+// Each takes about `seconds`.
 void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
                 const LoaderOptions& options, size_t cache_bytes, double seconds, Table& table);
 

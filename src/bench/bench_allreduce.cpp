@@ -23,8 +23,8 @@ static std::string size_text(size_t bytes) {
                                 : cat(bytes, " B");
 }
 
-// Seconds of each sum of `bytes` bytes. SumTimes for about a second, at least 5; rank 0 decides how
-// many. A signal at any rank ends it by an Error.
+// The seconds of each sum of `bytes` bytes. Sums for about three seconds, at least 5 times; rank 0
+// decides how often. A signal on any rank ends it with an Error.
 static std::vector<double> time_sums(Communicator& communicator, size_t bytes, const Stop& stop) {
     std::vector<float> data(bytes / sizeof(float), 0.0f);
     communicator.allreduce_sum(data).get();  // warms memory and connections
@@ -67,7 +67,7 @@ static SumTimes measure(Communicator& communicator, size_t bytes, const Stop& st
 void bench_allreduce(Communicator& communicator, Communicator* plain, const Config& config,
                      const Stop& stop, int ranks_here) {
     const int world = communicator.world();
-    if (world < 2) fail("bench allreduce needs at least two ranks");
+    if (world < 2) fail("bench allreduce needs at least two ranks: give --world 2");
     double link = 1e300;
     for (const EdgeTiming& edge : communicator.measure_edges())
         link = std::min(link, edge.bytes_per_second * 8 / 1e9);
@@ -75,7 +75,7 @@ void bench_allreduce(Communicator& communicator, Communicator* plain, const Conf
     for (const size_t bytes : parse_sizes(config)) {
         const SumTimes sums = measure(communicator, bytes, stop, ranks_here);
         const SumTimes beside = plain ? measure(*plain, bytes, stop, ranks_here) : SumTimes();
-        const auto [least, most] = std::ranges::minmax(sums.times);
+        const Spread time = spread_of(sums.times);
         if (communicator.rank() != 0) continue;
         std::vector<Cell> row{
             {"bench", "allreduce"},
@@ -86,9 +86,9 @@ void bench_allreduce(Communicator& communicator, Communicator* plain, const Conf
             {"bytes", bytes},
             {"", size_text(bytes), "size", "{:>6}"},
             {"sums", sums.times.size(), "sums", "{:4}"},
-            {"median_us", 1e6 * median(sums.times), "median us", "{:9.1f}"},
-            {"min_us", 1e6 * least},
-            {"max_us", 1e6 * most},
+            {"median_us", 1e6 * time.median, "median us", "{:9.1f}"},
+            {"min_us", 1e6 * time.least},
+            {"max_us", 1e6 * time.most},
             {"algorithm_gbps", sums.algorithm_gbps, "alg Gbit/s", "{:.3f}"},
             {"bus_gbps", sums.bus_gbps, "bus Gbit/s", "{:.3f}"},
             {"cpu_s_per_gb", sums.cpu_s_per_gb, "CPU s/GB", "{:.2f}"},
@@ -114,7 +114,7 @@ void bench_allreduce_local(const Config& config, const Access& access) {
         how.join_timeout = std::chrono::seconds(30);
         Log log(stderr);
         log.set_quiet(true);
-        std::vector<Job> jobs;  // with a token a second one without
+        std::vector<Job> jobs;  // with a token, also a job without it
         for (const Access& its : {access, Access()}) {
             if (!jobs.empty() && access.token.empty()) break;
             how.access = its, how.port = ports[jobs.size()];

@@ -15,8 +15,8 @@ namespace convoy {
 namespace {
 
 struct StageSpeed {
-    double images;  // a second
-    double bytes;   // of an image as it is copied to the device; 0: before that stage
+    double images;  // per second
+    double bytes;   // of an image that is copied to the device; 0: before that stage
 };
 
 // A stage for one sample; it returns its image's bytes.
@@ -26,9 +26,9 @@ struct Stage {
     double seconds = 0, bytes = 0;
 };
 
-// Times all stages sample after sample, in turns, so that a disturbance hits them alike. Samples
-// come from all over the set: the first ones may be all of one class, and larger than others. 64 of
-// them are not timed: they fill caches and size buffers.
+// Times all stages in turns, sample by sample, so that a disturbance hits all of them. Samples come
+// from the whole set, because the first ones may all be of one class. The first 64 are not timed:
+// they fill caches and allocate buffers.
 std::vector<StageSpeed> time_stages(std::vector<Stage>& stages, size_t samples, double seconds) {
     for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i)
         for (Stage& stage : stages) stage.one(i);
@@ -75,7 +75,7 @@ StageSpeed time_loader(std::shared_ptr<const Source> source, const Preprocess& h
     return {double(images) / seconds_since(begin), bytes / double(std::max<int64_t>(images, 1))};
 }
 
-// floor: images a second that libjpeg alone decodes on one thread; 0: not known.
+// floor: images per second of libjpeg alone on one thread; 0: not known.
 void print_row(Table& table, const char* stage, int threads, StageSpeed speed, double floor) {
     const double percent = floor > 0 ? 100 * speed.images / (floor * threads) : 0;
     table.row({{"event", "bench_data"},

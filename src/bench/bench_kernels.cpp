@@ -1,165 +1,205 @@
-// bench_kernels.cpp — see bench_kernels.h.
-#include "src/bench/bench_kernels.h"
-
+// bench_kernels.cpp — times each op of real training steps of the built-in models.
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <set>
 #include <vector>
 
-#include "src/base/clock.h"
-#include "src/base/table.h"
+#include "net/null_communicator.h"
+#include "src/base/trace.h"
+#include "src/bench/bench.h"
+#include "src/bench/op_backend.h"
+#include "src/job/job_setup.h"
+#include "src/train/random_batch.h"
+#include "src/train/trainer.h"
 
 namespace convoy {
 
 namespace {
 
-// Batches with which the largest layer is a few hundred MB.
+constexpr int kTimedClasses = 1000;
+// With these batches the largest layer is a few hundred MB.
 const std::pair<const char*, int> kTimedModels[] = {
     {"tiny", 64},     {"alexnet", 64},   {"vgg16", 8},        {"resnet18", 32},
     {"resnet50", 16}, {"googlenet", 16}, {"mobilenet_v2", 32}};
+constexpr TraceName kTimedOp{"op", "op", "row"};
+constexpr size_t kMostCalls = 1 << 14;  // ops of a step
 
-double seconds_of(Backend& backend, const std::function<void(Backend&)>& run, int repeats = 1) {
-    const auto begin = Clock::now();
-    for (int i = 0; i < repeats; ++i) run(backend);
-    backend.synchronize();
-    return seconds_since(begin) / repeats;
-}
+struct OpRow {
+    Op op;
+    int layers = 0;               // calls per step
+    std::vector<double> seconds;  // of each call
+    std::vector<double> parts;    // of the machine's limit
+};
 
-class RowTimer {
+// First lists the ops of a step and runs only those that are wanted: so a model without such an op
+// costs little, and a profiler that stops after a few launches sees the wanted op. Then times them.
+class TimedBackend final : public OpBackend {
  public:
-    // cublas: may be null.
-    RowTimer(Backend& backend, Backend* cublas, double seconds, Table& table)
-        : backend_(backend), cublas_(cublas), seconds_(seconds), table_(table) {}
+    TimedBackend(Backend& device, std::string model, std::string filter)
+        : OpBackend(device), device_(device), model_(std::move(model)), filter_(filter) {}
 
-    // The limit, and cuBLAS, are measured after each run, so that other load on the machine weighs
-    // on all alike.
-    // layers: how many of the model are such a row.
-    void time(const KernelRow& row, int layers) {
-        const bool beside = cublas_ && row.by_cublas;
-        const double work = row.flops > 0 ? row.flops : row.bytes;
-        std::vector<double> times, parts, theirs;
-        seconds_of(backend_, row.run);  // the first run allocates scratch
-        if (beside) seconds_of(*cublas_, row.by_cublas);
-        // On a GPU several runs at once: a launch takes the host some microseconds, which the GPU
-        // spends on the run before.
-        const double once = backend_.host_visible() ? 1 : seconds_of(backend_, row.run);
-        const int repeats = int(std::clamp(1e-3 / once, 1.0, 100.0));
-        for (double spent = 0; times.size() < 3 || spent < seconds_;
-             spent += times.back() * repeats) {
-            times.push_back(seconds_of(backend_, row.run, repeats));
-            if (beside) theirs.push_back(seconds_of(*cublas_, row.by_cublas, repeats));
-            parts.push_back(work / times.back() / limit(row));
-        }
-        const double seconds = median(times);
-        std::vector<Cell> cells = {
-            {"model", row.model, "model", "{:<8}"},
-            {"op", row.op, "op", "{:<21}"},
-            {"shapes", row.shapes, "shapes", "{:<41}"},
-            {"layers", layers, "layers", "{:6}"},
-            {"milliseconds", seconds * 1e3, "ms", "{:9.3f}"},
-            {"rate", work / seconds / 1e9, "rate", "{:7.1f}"},
-            {"unit", row.flops > 0 ? "GFLOP/s" : "GB/s", "", "{:<7}"},
-            {"percent", 100 * median(parts), "of limit", "{:.0f} %"},
-        };
-        if (beside) {
-            const double cublas = median(theirs);
-            cells.emplace_back("cublas_milliseconds", cublas * 1e3, "cuBLAS ms", "{:.3f}");
-            cells.emplace_back("percent_of_cublas", 100 * cublas / seconds, "of cuBLAS",
-                               "{:.0f} %");
-        }
-        table_.row(cells);
-        Sum& sum = sums_[row.op];
-        sum.layers += layers;
-        sum.seconds += layers * seconds;
-        sum.at_limit += layers * seconds * median(parts);
+    void list_next_step() { phase_ = Phase::kList; }
+    void time_next_step() {
+        phase_ = Phase::kTime;
+        limits_[0] = bytes_per_second(), limits_[1] = device_.measure_peak_gflops() * 1e9;
+        track_ = std::make_unique<Track>("ops", 0, kMostCalls);
+        sink_ = device_.trace(track_.get(), &uploads_, &uploads_);
     }
+    // After the step: takes the device's own times, if it runs ops after the calls.
+    void end_step() {
+        if (sink_) {
+            device_.synchronize();
+            bool lost = false;
+            for (const TraceEntry& entry : track_->copy(lost))
+                if (entry.name == &kTimedOp)
+                    add(rows_[size_t(entry.number)], 1e-9 * double(entry.duration));
+            sink_ = device_.trace(nullptr, nullptr, nullptr);
+        }
+        phase_ = Phase::kPass;
+    }
+    const std::vector<OpRow>& rows() const { return rows_; }
 
-    // Of all layers by op, what a step spends most on first.
-    void print_sums(const std::string& model, std::FILE* out) const {
-        std::vector<std::pair<std::string, Sum>> all(sums_.begin(), sums_.end());
-        std::ranges::sort(all, std::greater(), [](const auto& one) { return one.second.seconds; });
-        for (const auto& [op, sum] : all)
-            fmt::print(out, "{:<8}  {:<21}  {:<41}  {:6}  {:9.3f} ms  {:.0f} %\n", model, op,
-                       "all layers", sum.layers, 1e3 * sum.seconds,
-                       100 * sum.at_limit / sum.seconds);
+    void call(const Op& op, const std::function<void()>& run) override {
+        if (phase_ == Phase::kPass) return run();
+        const std::string name = cat(model_, " ", op.name, " ", op.shapes);
+        if (phase_ == Phase::kList) {
+            if (name.find(filter_) == name.npos) return;
+            const auto [at, is_new] = numbers_.try_emplace(name, rows_.size());
+            if (is_new) rows_.push_back({op, 0, {}, {}});
+            ++rows_[at->second].layers;
+            return run();
+        }
+        const auto at = numbers_.find(name);
+        if (at == numbers_.end()) return run();
+        if (sink_) {
+            sink_->begin();
+            run();
+            return sink_->end(kTimedOp, int64_t(at->second), 0);
+        }
+        const auto begin = Clock::now();
+        run();
+        device_.synchronize();
+        add(rows_[at->second], seconds_since(begin));
     }
 
  private:
+    enum class Phase { kPass, kList, kTime };
+
+    void add(OpRow& row, double seconds) {
+        const bool computes = row.op.flops > 0;
+        row.seconds.push_back(seconds);
+        row.parts.push_back((computes ? row.op.flops : row.op.bytes) / seconds / limits_[computes]);
+    }
+    // What the machine reaches: of two arrays in memory, adding them (a GPU: copying one).
+    double bytes_per_second() {
+        // 32 MB: far more than a core's own cache; 128 MB: more than a GPU's.
+        const bool host = device_.host_visible();
+        const int elems = host ? 8 << 20 : 32 << 20, repeats = host ? 1 : 4;
+        if (!a_.data) {
+            for (Tensor* one : {&a_, &b_}) *one = device_.alloc({1, 1, 1, elems}, Type::kFloat32);
+            device_.fill(b_.floats(), size_t(elems), 1);
+        }
+        device_.synchronize();
+        const auto begin = Clock::now();
+        for (int i = 0; i < repeats; ++i)
+            host ? device_.add(a_, b_) : device_.copy(a_.floats(), b_.floats(), size_t(elems));
+        device_.synchronize();
+        return (host ? 12.0 : 8.0) * elems * repeats / seconds_since(begin);
+    }
+
+    Backend& device_;
+    const std::string model_, filter_;
+    Phase phase_ = Phase::kPass;
+    std::vector<OpRow> rows_;  // in the order of a step
+    std::map<std::string, size_t> numbers_;
+    double limits_[2] = {};  // bytes, operations per second; renewed in each step
+    Tensor a_, b_;
+    std::unique_ptr<Track> track_;
+    Track uploads_{"copies", 1, 8};
+    SpanSink* sink_ = nullptr;  // null: the host's clock times the calls
+};
+
+void print_op(Table& table, const std::string& model, const OpRow& row) {
+    const Spread time = spread_of(row.seconds);
+    const double work = row.op.flops > 0 ? row.op.flops : row.op.bytes;
+    table.row({{"model", model, "model", "{:<8}"},
+               {"op", std::string(row.op.name), "op", "{:<21}"},
+               {"shapes", row.op.shapes, "shapes", "{:<41}"},
+               {"layers", row.layers, "layers", "{:6}"},
+               {"milliseconds", 1e3 * time.median, "ms", "{:9.3f}"},
+               {"milliseconds_min", 1e3 * time.least},
+               {"milliseconds_max", 1e3 * time.most},
+               {"rate", work / time.median / 1e9, "rate", "{:7.1f}"},
+               {"unit", std::string(row.op.flops > 0 ? "GFLOP/s" : "GB/s"), "", "{:<7}"},
+               {"percent", 100 * median(row.parts), "of limit", "{:.0f} %"}});
+}
+
+// By op, over all layers of a model; first the op that takes most of a step.
+void print_sums(const std::vector<OpRow>& rows, const std::string& model, std::FILE* out) {
     struct Sum {
         int layers = 0;
         double seconds = 0, at_limit = 0;
     };
-    // Operations, or bytes, a second that the machine can do.
-    double limit(const KernelRow& row) {
-        if (row.flops > 0) return backend_.measure_peak_gflops() * 1e9;
-        // 32 MB: far more than a core's own cache; 128 MB: more than a GPU's.
-        const bool host = backend_.host_visible();
-        const int elems = host ? 8 << 20 : 32 << 20;
-        if (!a_.data) {
-            for (Tensor* one : {&a_, &b_})
-                *one = backend_.alloc(Shape{1, 1, 1, elems}, Type::kFloat32);
-            backend_.fill(b_.floats(), size_t(elems), 1);
-            backend_.synchronize();
-        }
-        const auto work = [&](Backend& on) {
-            host ? on.add(a_, b_) : on.copy(a_.floats(), b_.floats(), size_t(elems));
-        };
-        return (host ? 12.0 : 8.0) * elems / seconds_of(backend_, work, host ? 1 : 4);
+    std::map<std::string, Sum> sums;
+    for (const OpRow& row : rows) {
+        Sum& sum = sums[row.op.name];
+        const double seconds = row.layers * median(row.seconds);
+        sum.layers += row.layers, sum.seconds += seconds;
+        sum.at_limit += seconds * median(row.parts);
     }
-
-    Backend& backend_;
-    Backend* cublas_;
-    const double seconds_;
-    Table& table_;
-    std::map<std::string, Sum> sums_;
-    Tensor a_, b_;
-};
+    std::vector<std::pair<std::string, Sum>> all(sums.begin(), sums.end());
+    std::ranges::sort(all, std::greater(), [](const auto& one) { return one.second.seconds; });
+    for (const auto& [op, sum] : all)
+        fmt::print(out, "{:<8}  {:<21}  {:<41}  {:6}  {:9.3f} ms  {:.0f} %\n", model, op,
+                   "all layers", sum.layers, 1e3 * sum.seconds, 100 * sum.at_limit / sum.seconds);
+}
 
 }  // namespace
 
-int bench_kernels(const Config& config, int batch, double seconds, std::FILE* out,
+int bench_kernels(const Config& given, int batch, double seconds, std::FILE* out,
                   const MakeBackend& make) {
     int rows = 0;
-    Table table(config.json, out);
-    for (const auto& [model, own_batch] : kTimedModels) {
-        const int images = batch ? batch : own_batch;
-        std::map<std::string, int> layers;  // by the row's name
-        const auto count = [&](const std::string& name) {
-            if (name.find(config.filter) != std::string::npos) ++layers[name];
-            return false;
-        };
-        for_each_row(model, images, nullptr, count, {});
-        if (layers.empty()) continue;
+    Table table(given.json, out);
+    const auto names = [&](const auto& timed) {
+        return given.filter.find(timed.first) != std::string::npos;
+    };
+    const bool names_model = std::ranges::any_of(kTimedModels, names);
+    for (const auto& timed : kTimedModels) {
+        if (names_model && !names(timed)) continue;
+        Config config = given;
+        config.model = timed.first, config.batch = batch ? batch : timed.second;
         // A backend for each model: its memory is given back in between.
-        const auto backend = make(config);
-        std::unique_ptr<Backend> cublas;
-        std::string why_none;
-        if (!backend->host_visible()) try {
-                Config with_cublas = config;
-                with_cublas.gemm = Gemm::kCublas;
-                cublas = make(with_cublas);
-            } catch (const Error& error) {
-                why_none = error.what();
-            }
-        if (!config.json && rows == 0) {
-            fmt::print(out, "{}; limit {:.0f} GFLOP/s ({})\n", backend->description(),
-                       backend->measure_peak_gflops(),
+        const auto device = make(config);
+        TimedBackend backend(*device, config.model, config.filter);
+        Model model(model_text(config.model), model_options(config, kTimedClasses), backend);
+        model.plan(int(config.batch), /*training=*/true);
+        Optimizer optimizer(config, model.params(), backend);
+        NullCommunicator alone(0, 1);
+        Trainer trainer(TrainerOptions(config), backend, alone, model, optimizer, [] { return 0; });
+        const Batch images = random_batch(backend, config.batch, std::vector<double>{1}, 0,
+                                          model.input(), kTimedClasses, uint64_t(config.seed));
+        const auto step = [&] {
+            trainer.step(images, {}, /*lr=*/0);
+            backend.end_step();
+        };
+        backend.list_next_step();
+        step();
+        if (backend.rows().empty()) continue;
+        if (!config.json && rows == 0)
+            fmt::print(out, "{}; limit {:.0f} GFLOP/s ({})\n", backend.description(),
+                       backend.measure_peak_gflops(),
                        config.precision == Precision::kBf16 ? "products of bf16, from L1"
                                                             : "multiply-adds on registers");
-            if (!why_none.empty()) fmt::print(out, "no cuBLAS to compare with: {}\n", why_none);
+        step();  // the ops that the first step left out allocate scratch memory
+        const auto begin = Clock::now();
+        for (int timed_steps = 0; timed_steps < 3 || seconds_since(begin) < seconds;
+             ++timed_steps) {
+            backend.time_next_step();
+            step();
         }
-        RowTimer timer(*backend, cublas.get(), seconds, table);
-        std::set<std::string> seen;
-        const auto wanted = [&](const std::string& name) {
-            return layers.count(name) && !seen.count(name);
-        };
-        for_each_row(model, images, backend.get(), wanted, [&](const KernelRow& row) {
-            timer.time(row, layers[row.name()]);
-            seen.insert(row.name());
-            ++rows;
-        });
-        if (!config.json && seen.size() > 1) timer.print_sums(model, out);
+        for (const OpRow& row : backend.rows()) print_op(table, config.model, row);
+        rows += int(backend.rows().size());
+        if (!config.json && backend.rows().size() > 1)
+            print_sums(backend.rows(), config.model, out);
     }
     return rows;
 }

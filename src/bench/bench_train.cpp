@@ -9,6 +9,7 @@
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/bench/bench.h"
+#include "src/bench/op_backend.h"
 #include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
 #include "src/train/input.h"
@@ -26,6 +27,23 @@ double train_flops(const Model& model) {
     return flops;
 }
 
+// Each op sleeps in proportion to its operations instead of computing. It sleeps until a point in
+// time, not for a duration, so late wake-ups do not add up; the time between two ops counts too.
+class SleepingBackend final : public OpBackend {
+ public:
+    using OpBackend::OpBackend;
+    void call(const Op& op, const std::function<void()>&) override {
+        const std::chrono::duration<double> seconds(flop_seconds * op.flops);
+        wake_ += Clock::now() - ended_ + std::chrono::duration_cast<Clock::duration>(seconds);
+        std::this_thread::sleep_until(wake_);
+        ended_ = Clock::now();
+    }
+    double flop_seconds = 0;
+
+ private:
+    Clock::time_point wake_ = Clock::now(), ended_ = wake_;
+};
+
 // What a step of the bench does.
 class Work {
  public:
@@ -37,75 +55,6 @@ class Work {
     virtual int stop_agreed(int own) const { return own; }
     virtual std::string take_graph_failure() { return {}; }
     virtual void record(bool) {}  // whether steps are traced from now on
-};
-
-// A step whose layers sleep: a third of the time forward, then each layer its part of the rest,
-// half for dw and half for dx. Gradients from factors sleep as long as dw of the whole batch would
-// take.
-class Sleeper : public Work {
- public:
-    Sleeper(const Config& config, Model& model, Backend& backend, Communicator& communicator,
-            const Batch& batch)
-        : model_(model),
-          reducer_(model.params(), backend, communicator, reducer_options(config, model, batch)),
-          forward_seconds_(config.compute / 3) {
-        const auto linear =
-            choose_factors(model.params(), config.batch, communicator.world(), FactorMode::kOff);
-        int widest = 1;
-        for (const Param* param : model.params().backward_order()) {
-            const FactorChoice* layer = choice_of(linear, param);
-            if (layer && layer->b == param) continue;  // comes with the weights
-            parts_.push_back(
-                {param, layer ? layer->b : nullptr,
-                 model.forward_flops(*param) / model.forward_flops() * config.compute * 2 / 3});
-            widest = std::max({widest, param->shape.C, param->shape.N});
-        }
-        x_.resize(size_t(model.max_batch()) * size_t(widest));
-    }
-    void step(const Batch& batch, int64_t, bool) override {
-        std::fill_n(model_.params().counters(), StepCounters::kSize, 0.0f);
-        wake_ = Clock::now();
-        sleep(forward_seconds_);
-        reducer_.start(batch.wanted_by);
-        for (const Part& part : parts_) {
-            const Shape w = part.weights->shape;
-            const bool taken = reducer_.take_factors(*part.weights, {x_.data(), batch.n, 1, 1, w.C},
-                                                     {x_.data(), batch.n, 1, 1, w.N});
-            sleep(taken ? part.seconds / 2 : part.seconds);
-            if (taken) continue;
-            if (part.bias) reducer_.ready(*part.bias);
-            reducer_.ready(*part.weights);
-        }
-        reducer_.finish();
-    }
-    double seconds_waited() const override { return reducer_.seconds_waited(); }
-
- private:
-    // Gradients that are ready at the same time, `seconds` after the Part before.
-    struct Part {
-        const Param *weights, *bias;  // bias: of a linear layer, or null
-        double seconds;
-    };
-    static ReducerOptions reducer_options(const Config& config, const Model& model,
-                                          const Batch& batch) {
-        ReducerOptions options = TrainerOptions(config).reducer;
-        options.slept_flop_seconds =
-            config.compute / 3 / model.forward_flops() / double(std::ranges::max(batch.wanted_by));
-        return options;
-    }
-    // Sleeps until a point in time, not for a duration, so that late wake-ups do not add up.
-    void sleep(double seconds) {
-        wake_ +=
-            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-        std::this_thread::sleep_until(wake_);
-    }
-
-    Model& model_;
-    GradReducer reducer_;
-    double forward_seconds_;
-    std::vector<Part> parts_;  // in backward order
-    Clock::time_point wake_;
-    std::vector<float> x_;  // used for every x and dy
 };
 
 // What eval and predict compute.
@@ -220,8 +169,7 @@ double peak_rss_mb() {
 
 void print_result(const Config& config, const Measured& m, const Model& model, Backend& backend,
                   const Communicator& communicator, int64_t own_images, bool graph) {
-    const double speed = median(m.images_per_second);
-    const auto [least, most] = std::ranges::minmax(m.images_per_second);
+    const auto [speed, least, most] = spread_of(m.images_per_second);
     double gflops = 0, peak = 0;  // of this rank
     if (config.compute == 0) {
         const double flops = config.forward ? model.forward_flops() : train_flops(model);
@@ -263,25 +211,27 @@ void print_result(const Config& config, const Measured& m, const Model& model, B
 int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
                 Clock::time_point started) {
     const int classes = class_count(config), world = communicator.world();
-    const auto backend = make_backend(config);
+    const auto device = make_backend(config);
+    SleepingBackend sleeping(*device);
+    Backend& backend = config.compute > 0 ? sleeping : *device;
     std::string no_graph = config.graph == GraphMode::kOff ? "CONVOY_GRAPH=off"
                            : config.forward || config.compute > 0
                                ? "these are not whole training steps"
-                               : why_no_graph(*backend, world);
-    Model model(model_text(config.model), model_options(config, classes), *backend);
+                               : why_no_graph(backend, world);
+    Model model(model_text(config.model), model_options(config, classes), backend);
     const std::vector<double> shares(size_t(world), 1.0);
     const int64_t share = share_of(config.batch, shares, communicator.rank()).size();
     model.plan(std::max(int(share), 1), /*training=*/!config.forward);
-    const Batch batch = random_batch(*backend, config.batch, shares, communicator.rank(),
+    const Batch batch = random_batch(backend, config.batch, shares, communicator.rank(),
                                      model.input(), classes, uint64_t(config.seed));
+    sleeping.flop_seconds =
+        config.compute / double(std::ranges::max(batch.wanted_by)) / train_flops(model);
 
     std::unique_ptr<Work> work;
     if (config.forward)
-        work = std::make_unique<Forward>(model, *backend);
-    else if (config.compute > 0)
-        work = std::make_unique<Sleeper>(config, model, *backend, communicator, batch);
+        work = std::make_unique<Forward>(model, backend);
     else
-        work = std::make_unique<Training>(config, model, *backend, communicator, stop);
+        work = std::make_unique<Training>(config, model, backend, communicator, stop);
     // A step is recorded when it comes to its place of the input for the second time, of two
     // places.
     const int warm_up = no_graph.empty() ? 4 : 1;
@@ -293,7 +243,7 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
     if (config.graph == GraphMode::kOn && !config.json && !no_graph.empty())
         log.notice("CONVOY_GRAPH=on: steps run op by op nevertheless, ", no_graph);
 
-    print_result(config, m, model, *backend, communicator, share, no_graph.empty());
+    print_result(config, m, model, *device, communicator, share, no_graph.empty());
     return 0;
 }
 

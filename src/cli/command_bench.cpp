@@ -3,9 +3,7 @@
 
 #include "src/base/check.h"
 #include "src/bench/bench.h"
-#include "src/bench/bench_kernels.h"
 #include "src/cli/commands.h"
-#include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
 
 namespace convoy {
@@ -34,7 +32,7 @@ static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop
     CommandLine own = line;
     const Access access = access_of(line.config);
     if (!access.token.empty() && own.config.shm == Toggle::kOn) {
-        log.notice("a token encrypts the ring over TCP, so that is measured: --shm off");
+        log.notice("with a token the ring uses encrypted TCP, so this measures with --shm off");
         own.config.shm = Toggle::kOff;
     }
     if (!line.config.coord.empty()) return run_in_job(own, log, stop, bench_allreduce_in_job);
@@ -45,8 +43,8 @@ static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop
 static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
     const int batch = line.given.contains("batch") ? int(line.config.batch) : 0;
     if (bench_kernels(line.config, batch) == 0)
-        fail("--filter: no row has '", line.config.filter,
-             "' in its name; `trainer bench kernels` shows them all");
+        fail("--filter '", line.config.filter,
+             "' matches no row; `trainer bench kernels` prints all rows");
     return 0;
 }
 
@@ -68,7 +66,7 @@ const CommandRow kBenchTrainRow = {"bench train", kBenchTrain, "[--model M --bat
                                    command_bench_train};
 const CommandRow kBenchKernelsRow = {
     "bench kernels", kBenchKernels, "[--filter WORD]",
-    "speed of each operation at the shapes of real layers, beside the machine's limit",
+    "time each operation of real training steps, in percent of the machine's limit",
     command_bench_kernels};
 const CommandRow kBenchAllreduceRow = {
     "bench allreduce", kBenchAllreduce, "--world W [--bytes 1K,1M]",

@@ -1,7 +1,6 @@
 #include "src/train/grad_reducer.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "src/base/check.h"
@@ -131,10 +130,7 @@ bool GradReducer::finish() {
         for (Bucket& bucket : buckets_) {
             if (bool(bucket.factors) != factors) continue;
             wait_for(bucket);
-            if (factors && options_.slept_flop_seconds > 0)
-                std::this_thread::sleep_for(std::chrono::duration<double>(
-                    options_.slept_flop_seconds * bucket.factors->gradient_flops()));
-            else if (factors)
+            if (factors)
                 bucket.factors->add_gradient();
             else if (staged_)
                 backend_.to_device(arena_ + bucket.begin, params_.grads + bucket.begin,

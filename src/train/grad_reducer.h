@@ -28,8 +28,6 @@ struct ReducerOptions {
     size_t bucket_bytes = kDefaultBucketBytes;  // size at which a bucket is closed (buckets.h)
     int64_t batch = 0;                          // most images of a step over all ranks
     FactorMode factors = FactorMode::kOff;
-    // Simulates other machines: sleeps so long per operation instead of computing from factors.
-    double slept_flop_seconds = 0;
     Track* track = nullptr;
 };
 
