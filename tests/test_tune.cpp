@@ -58,18 +58,6 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
     CHECK(join_setups(4).size() == join_setups(3).size() + 1);  // 2 pipelines of 2
 }
 
-TEST_CASE("a setup in pieces is tried where each piece has a group of batch norm") {
-    const Setup two{"", 1, {{"threads", "2x1"}}}, four{"", 1, {{"accumulate", "4"}}};
-    CHECK(is_cut_as_asked({"", 1, {{"threads", "2"}}}, 1, 32));
-    CHECK(is_cut_as_asked(two, 64, 32));
-    CHECK(is_cut_as_asked(two, 33, 32));
-    CHECK(!is_cut_as_asked(two, 32, 32));  // one group, so one replica
-    CHECK(is_cut_as_asked(two, 32, 0));
-    CHECK(!is_cut_as_asked(four, 96, 32));
-    CHECK(is_cut_as_asked(four, 97, 32));
-    CHECK(!is_cut_as_asked(two, 1, 0));
-}
-
 TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no option") {
     TempDir folder;
     const std::string port = cat("--coord=127.0.0.1:", free_port());
@@ -162,25 +150,24 @@ TEST_CASE("program: a run that tune starts has no options of a launcher or of th
     CHECK(std::ranges::count(environment, cat("PATH=", std::getenv("PATH"))) == 1);
 }
 
-TEST_CASE("program: tune and --settings say what is wrong with what they are given") {
+TEST_CASE("tune and --settings name the option, the file and the line that do not fit") {
     TempDir folder;
+    const std::string file = folder / "s";
     const auto says = [](const std::vector<std::string>& words, const std::string& what) {
-        const auto [status, text] = run_trainer(words);
-        INFO(text);
-        CHECK(status == 1);
-        CHECK(text.find(what) != text.npos);
+        CHECK_THROWS_WITH_AS(parse_command_line(words, {}), doctest::Contains(what.c_str()), Error);
     };
     says({"tune", "--wire=bf16"}, "--wire");
     says({"tune", "--steps=9"}, "--steps");
-    says({"tune", "--model=nothing", "--out", folder / "x"}, "model 'nothing'");
-    says({"--settings", folder / "none"}, "No such file");
-    const std::string file = folder / "s";
-    std::ofstream(file) << "# a comment\n\nbatch\n";
-    says({"--settings", file}, "'batch' is not an option and its value");
-    std::ofstream(file) << "bathc 8\n";
-    says({"--settings", file}, "'bathc 8' is not an option and its value");
-    std::ofstream(file) << "batch eight\r\n";
-    says({"--settings", file}, file + ": batch cannot be 'eight'");
-    std::ofstream(file) << "settings other\n";
-    says({"--settings", file}, "'settings other' is not an option and its value");
+    says({"--settings", folder / "none"}, folder / "none");
+    for (const auto& [text, what] : {std::pair("# a comment\n\nbatch\n", "'batch'"),
+                                     {"bathc 8\n", "'bathc 8'"},
+                                     {"batch eight\r\n", ": batch cannot be 'eight'"},
+                                     {"settings other\n", "'settings other'"},
+                                     {"flip off\n", "--augment"}}) {
+        std::ofstream(file) << text;
+        says({"--settings", file}, what);
+    }
+    const auto [status, output] = run_trainer({"tune", "--model=nothing", "--out", folder / "x"});
+    CHECK(status == 1);
+    CHECK(output.find("'nothing'") != output.npos);
 }

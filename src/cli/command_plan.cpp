@@ -1,20 +1,17 @@
-// command_plan.cpp — tune --plan: before a job is started, how fast will it be, and with which
-// options?
+// command_plan.cpp — tune --plan: before a job starts, how fast will it be, and with which options?
 #include <algorithm>
 
-#include "data/order.h"
 #include "src/base/check.h"
 #include "src/base/table.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
-#include "src/job/job_setup.h"
-#include "src/plan/measure_job.h"
+#include "src/plan/probe.h"
 
 namespace convoy {
 
 namespace {
 
-void print_measured(const JobTiming& timing, const std::vector<Peer>& peers, int64_t batch,
+void print_measured(const JobTiming& timing, const std::vector<Peer>& peers,
                     const std::vector<double>& shares, bool json) {
     Table links(json), ranks(json);
     for (const EdgeTiming& edge : timing.edges)
@@ -25,51 +22,43 @@ void print_measured(const JobTiming& timing, const std::vector<Peer>& peers, int
                    {"mbit_per_second", mbit_per_second(edge), "Mbit/s", "{:.0f}"}});
     if (!json && !timing.edges.empty())
         fmt::print("buckets of {:.1f} MB\n\n", double(timing.bucket_bytes) / (1 << 20));
-    const std::vector<double> speeds = compute_speeds(timing, batch, shares);
-    for (size_t rank = 0; rank < speeds.size(); ++rank)
+    for (size_t rank = 0; rank < timing.ranks.size(); ++rank)
         ranks.row({{"plan", "rank"},
                    {"rank", rank, "rank"},
                    {"threads", timing.ranks[rank].threads, "threads"},
                    {"share", shares[rank], "share", "{:g}"},
-                   {"images_per_second", speeds[rank], "compute img/s", "{:.1f}"},
+                   {"images_per_second", timing.ranks[rank].together, "compute img/s", "{:.1f}"},
                    {"address", rank < peers.size() ? peers[rank].address : "", "address"}});
     if (!json) fmt::print("\n");
 }
 
-// real: measured images a second of all ranks; 0: not measured.
 void print_forecasts(const JobTiming& timing, const Config& config,
-                     const std::vector<double>& shares, bool fair, double real) {
-    const int64_t batch = config.batch;
+                     const std::vector<double>& shares, bool fair) {
     std::vector<Forecast> all;
     std::vector<std::string> options;
     const int world = int(shares.size());
-    for (int ranks = 1; ranks <= world && ranks <= batch; ++ranks) {
+    for (int ranks = 1; ranks <= world && ranks <= config.batch; ++ranks) {
         const std::vector<double> part = fair && ranks < world
-                                             ? fair_shares(timing, ranks, batch)
+                                             ? fair_shares(timing, ranks)
                                              : std::vector(shares.begin(), shares.begin() + ranks);
         if (std::ranges::max(part) == 0) continue;
         for (const Way& way : kWays) {
             if (ranks == 1 && &way != kWays) break;
-            all.push_back(forecast(timing, way, batch, part));
+            all.push_back(forecast(timing, way, config.batch, part));
             options.push_back(cat("--world ", ranks, ranks > 1 ? cat(" ", way.options) : "",
                                   fair && ranks > 1 ? cat(" --share ", shares_text(part)) : ""));
         }
     }
-    if (all.empty()) fail("--share gives no rank any image");
-    // The fastest that trains what one rank trains; more ranks or another format for 2 % at least.
+    if (all.empty()) fail("--share gives no rank any image: give at least one weight above 0");
+    // The fastest of the ways that train what one rank trains. More ranks or another format must be
+    // at least 2 % faster.
     size_t best = 0;
     for (size_t i = 0; i < all.size(); ++i)
         if (all[i].way->every == 1 && all[i].images_per_second > 1.02 * all[best].images_per_second)
             best = i;
     Table table(config.json);
     for (size_t i = 0; i < all.size(); ++i) {
-        Forecast& one = all[i];
-        const bool is_real = real > 0 && one.ranks == world && one.way->every == 1 &&
-                             one.way->bf16 == (config.wire == WireType::kBf16);
-        if (is_real) {
-            one.efficiency *= real / one.images_per_second;
-            one.images_per_second = real, one.step_seconds = double(batch) / real;
-        }
+        const Forecast& one = all[i];
         table.row({{"plan", "prediction"},
                    {"ranks", one.ranks, "ranks"},
                    {"wire", one.way->bf16 ? "bf16" : "fp32"},
@@ -79,21 +68,17 @@ void print_forecasts(const JobTiming& timing, const Config& config,
                    {"efficiency", one.efficiency},
                    {"", 100 * one.efficiency, "of compute", "{:.0f} %"},
                    {"step_ms", 1e3 * one.step_seconds},
-                   {"measured", one.ranks == 1 || is_real},
                    {"best", i == best},
                    {"options", options[i]},
-                   {"",
-                    cat(one.ranks == 1 || is_real ? "measured" : "forecast",
-                        i == best ? ", best: " + options[i] : ""),
-                    "", "{:<}"}});
+                   {"", i == best ? "best: " + options[i] : "", "", "{:<}"}});
     }
     if (config.json || world == 1 || all[best].ranks > 1) return;
     const Forecast &alone = all.front(), &rarely = all.back();  // DiLoCo of all ranks
     fmt::print("one rank alone is faster: {:.1f} img/s. {}\n", alone.images_per_second,
                rarely.images_per_second > alone.images_per_second
-                   ? fmt::format("All ranks with DiLoCo ({}) may reach {:.1f}", rarely.way->options,
-                                 rarely.images_per_second)
-                   : "Several need a larger --batch, so that they compute longer for each sum");
+                   ? fmt::format("All ranks with DiLoCo ({}) may reach {:.1f} img/s",
+                                 rarely.way->options, rarely.images_per_second)
+                   : "With a larger --batch several ranks compute longer per sum");
 }
 
 int plan_in_job(JobSession& job) {
@@ -106,32 +91,23 @@ int plan_in_job(JobSession& job) {
     if (config.batch < job.world())
         fail("--batch ", config.batch, " cannot be divided among ", job.world(),
              " ranks: give more");
-    const int classes = class_count(config);
     choose_device(job);
-    const auto backend = make_backend(config);
-    Model model(text, model_options(config, classes), *backend);
-    // Twice the largest share: forecasts for fewer ranks need to know how the time of a step grows
-    // with its images.
-    model.plan(int(std::min(2 * largest_share(config.batch, agreed.weights), config.batch)),
-               /*training=*/true);
-    Optimizer optimizer(config, model.params(), *backend);
-    const Probe probe{config, *backend, model, optimizer, classes};
-    JobTiming timing =
-        measure_job(communicator, probe, agreed.weights, /*brief=*/false, job.log, job.stop);
+    const JobTiming timing =
+        probe_job(communicator, config, text, class_count(config), agreed.weights,
+                  /*brief=*/false, job.log, job.stop);
     const std::vector<double> shares =
-        agreed.fair ? agreed_shares(communicator, timing, config.batch) : agreed.weights;
-    const double real = measure_real_steps(communicator, probe, shares, timing);
+        agreed.fair ? agreed_shares(communicator, timing) : agreed.weights;
     job.finish();
     if (job.rank() != 0) return 0;
-    print_measured(timing, job.peers(), config.batch, shares, config.json);
-    print_forecasts(timing, config, shares, agreed.fair, real);
+    print_measured(timing, job.peers(), shares, config.json);
+    print_forecasts(timing, config, shares, agreed.fair);
     if (!config.json)
         for (const std::string& warning : plan_warnings(timing, job.peers(), config.batch, shares))
             fmt::print("{}\n", warning);
     return 0;
 }
 
-// Also for `tune`, which takes more options than plan does.
+// Also for `tune`, which takes more options than `tune --plan`.
 int command_plan(const CommandLine& given, Log& log, const Stop& stop) {
     CommandLine line = given;
     line.command = kPlan;
@@ -142,7 +118,6 @@ int command_plan(const CommandLine& given, Log& log, const Stop& stop) {
 
 const CommandRow kPlanRow = {
     "tune --plan", kPlan, "[options]",
-    "measure links and ranks, and predict how fast a job will train with which options",
-    command_plan};
+    "measure links and ranks, and predict the speed of a job for several options", command_plan};
 
 }  // namespace convoy

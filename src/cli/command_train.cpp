@@ -2,7 +2,7 @@
 #include "src/base/check.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
-#include "src/plan/preflight.h"
+#include "src/plan/probe.h"
 #include "src/run/train_run.h"
 
 namespace convoy {
@@ -18,14 +18,14 @@ int train_in_job(JobSession& job) {
         } catch (const SetUpAgain&) {}
         if (job.lost_rank0())
             fail(
-                "rank 0 was lost before training began, and it alone knew the settings; start "
-                "again");
+                "rank 0 was lost before training began, and only rank 0 knew the settings: start "
+                "the job again");
     }
 }
 
 static int command_train(const CommandLine& line, Log& log, const Stop& stop) {
     if (line.given.empty())
-        log.info("no options: training ", line.config.model,
+        log.info("no options given: training ", line.config.model,
                  " on generated images; `trainer --help` lists commands and options");
     return run_in_job(line, log, stop, train_in_job);
 }

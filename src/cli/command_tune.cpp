@@ -19,7 +19,7 @@ namespace convoy {
 
 namespace {
 
-// For every run: what this rank's user has given, and rank 0's settings of the job.
+// For every run: the options of this rank's user, and rank 0's settings of the job.
 std::vector<std::string> given_words(const CommandLine& line, const Config& config) {
     static const std::set<std::string> kOwn = {"out",  "minutes", "json",  "settings",    "coord",
                                                "rank", "world",   "port",  "local-rank",  "quiet",
@@ -35,7 +35,7 @@ std::vector<std::string> given_words(const CommandLine& line, const Config& conf
     return words;
 }
 
-// And of rank 0: a run that goes on until it is ended, and tells the speed of each step.
+// Also for rank 0: a run without an end that logs the speed of each step.
 std::vector<std::string> leading_words(const CommandLine& line, const Config& config) {
     std::vector<std::string> words = {
         "--steps=1000000000", "--log-every=1",       "--save-every=0", "CONVOY_CHECK_EVERY=0",
@@ -61,7 +61,7 @@ class Tune {
     }
     int cores() const { return config_.threads > 0 ? config_.threads : available_cpus(); }
 
-    // Within this part of --minutes; returns the fastest.
+    // Measures within this part of --minutes; returns the fastest setup.
     const Tried* measure_here(std::vector<Tried>& setups, double part) {
         const auto ranks = [&](const Setup& of) {
             std::vector<std::vector<std::string>> all;
@@ -80,14 +80,13 @@ class Tune {
         });
     }
 
-    // Collective: rank 0 decides what is measured next and for how long; the others run with it.
-    // `own`: options of this machine's rank, the fastest that it has by itself. Rank 0 returns the
-    // fastest.
+    // Collective: rank 0 decides which setup is measured and for how long; the others follow.
+    // `own`: the fastest setup of this machine alone. Returns the fastest setup, on rank 0.
     const Tried* measure_together(JobSession& job, const Setup& own, std::vector<Tried>& setups) {
         const auto [host, port] = coordinator_address(config_.coord);
         for (Tried& one : setups) {
             const auto sync = one.setup.options.find("sync");
-            const bool is_cut =  // a pipeline has micro-batches, and neither of these
+            const bool is_cut =  // a pipeline has micro-batches of its own
                 sync != one.setup.options.end() && sync->second.starts_with("pipeline");
             for (const auto& [name, value] : own.options)
                 if (!is_cut || (name != "accumulate" && value.find('x') == value.npos))
@@ -146,15 +145,15 @@ class Tune {
             row.push_back({"note",
                            !s.fault.empty()                 ? s.fault
                            : best && &setup == &best->setup ? "fastest"
-                           : !setup.is_exact                ? "trains another way"
+                           : !setup.is_exact                ? "not what one rank trains"
                                                             : "",
                            ""});
             table.row(row);
         }
     }
 
-    // What `trainer --settings` takes: the user's own options, and those of the setup. Each rank
-    // has a file of its own; rank 0's has the name that was asked for.
+    // Writes a file for `trainer --settings`: the user's options and those of the setup. Rank 0's
+    // file has the name that was asked for; another rank's file also has its number.
     void write(const CommandLine& line, const Setup& setup) {
         static const std::set<std::string> kNot = {"coord",    "rank",       "world", "out",
                                                    "settings", "token-file", "json",  "minutes"};
@@ -189,7 +188,7 @@ class Tune {
         return all;
     }
 
-    // After this part of --minutes nothing is begun. `ranks` gives the options of each process.
+    // Begins nothing after this part of --minutes. `ranks` gives the options of each process.
     template <class Ranks>
     void measure(Tried& tried, double seconds, double to_beat, double part, Ranks&& ranks) {
         const double left = 60 * part * config_.minutes - seconds_since(begin_);
@@ -220,20 +219,17 @@ int tune_in_job(JobSession& job) {
     const bool alone = job.world() == 1;
     if (!alone) job.take_settings_of_rank0();
     const Config& config = job.config;
-    const bool norm = model_text(config.model).find("batchnorm") != std::string::npos;
-    const auto is_cut = [&, share = config.batch / job.world()](const Setup& one) {
-        return is_cut_as_asked(one, share, norm ? config.bn_group : 0);
-    };
+    model_text(config.model);  // an unknown name is an error before anything is measured
     Tune tune(job);
     std::vector<Tried> here, joined;
     for (Setup& one : local_setups(tune.cores(), count_gpus()))
-        if ((alone || one.ranks == 1) && is_cut(one)) here.push_back({std::move(one)});
+        if (alone || one.ranks == 1) here.push_back({std::move(one)});
     const Tried* best = tune.measure_here(here, alone ? 1 : 0.5);
     const double base = here[0].speed.images_per_second;
     tune.print(here, best, base);
     if (!best)
-        fail("no setup could be measured; the first: ", here[0].speed.fault,
-             "; more --minutes, or a smaller --model or --batch, may help");
+        fail("no setup could be measured (", here[0].setup.name, ": ", here[0].speed.fault,
+             "); try more --minutes, or a smaller --model or --batch");
     if (alone) {
         tune.write(job.line, best->setup);
         return 0;
@@ -243,7 +239,9 @@ int tune_in_job(JobSession& job) {
     if (job.rank() == 0) tune.print(joined, fast, base);
     const int found =
         broadcast_json(job.communicator(), fast ? int(fast - joined.data()) : -1).get<int>();
-    if (found < 0) job.log.notice("no setup of several machines could be measured: this is of one");
+    if (found < 0)
+        job.log.notice(
+            "no setup of several machines could be measured; writing this machine's own");
     tune.write(job.line, found < 0 ? best->setup : joined[size_t(found)].setup);
     job.finish();
     return 0;
@@ -251,7 +249,7 @@ int tune_in_job(JobSession& job) {
 
 int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
     CommandLine line = given;
-    line.config.stall = 1e6;  // the others wait while rank 0 measures
+    line.config.stall = 1e6;  // the other ranks wait while rank 0 measures
     return run_in_job(line, log, stop, tune_in_job);
 }
 

@@ -11,45 +11,44 @@
 namespace convoy {
 
 struct Speed {
-    double seconds = 0;                 // that the measured steps took
-    double images_per_second = 0;       // of all ranks
-    double net_wait = 0, net_busy = 0;  // parts of the time, of rank 0
-    double cores = 0,
-           memory_megabytes = 0;  // of the processes here: in use; the sum of their peaks
-    std::string fault;            // why there is no speed; "": there is one
+    double seconds = 0;                      // duration of the measured steps
+    double images_per_second = 0;            // of all ranks
+    double net_wait = 0, net_busy = 0;       // parts of the time, of rank 0
+    double cores = 0, memory_megabytes = 0;  // of the processes here: in use, sum of their peaks
+    std::string fault;                       // why there is no speed; "": there is one
 };
 
-// The speed of the steps in a log.jsonl, without the first one, which warms up. Lines that are no
-// step, or no JSON, are passed over.
+// The speed of the steps in a log.jsonl except the first step, which warms up. Ignores lines that
+// are not JSON or not a step.
 Speed speed_of_log(const std::string& path);
 
-// `trainer train` in some processes of this machine. Their output and rank 0's run folder are in
-// `folder`, which exists.
+// Runs `trainer train` in processes of this machine. Their output and the run folder of rank 0 are
+// in `folder`, which must exist.
 class MeasuredRun {
  public:
-    // `options`: of each process, "--batch=64" or "CONVOY_BUCKET=1M". environment: of all
-    // processes, "NAME=value"; without the variables of options, which would count as given.
+    // `options`: of each process, "--batch=64" or "CONVOY_GRAPH=on". environment: of all processes,
+    // "NAME=value", without variables of options, which would count as given.
     MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options,
                 const std::vector<std::string>& environment);
     ~MeasuredRun() { end(); }
     MeasuredRun(const MeasuredRun&) = delete;
 
-    // Blocks until rank 0, the first process, has trained for `seconds` after its first step, or is
-    // clearly slower than `to_beat` images a second, or a process has ended (a fault), or `limit`
-    // seconds are over. Then ends all. Throws Error on a signal.
+    // Blocks until rank 0 (the first process) has trained for `seconds` after its first step, or is
+    // clearly slower than `to_beat` images per second, or a process has ended (a fault), or `limit`
+    // seconds have passed. Then ends all processes. Throws Error on a signal.
     Speed watch(double seconds, double to_beat, double limit, const Stop& stop);
 
  private:
     double cpu_seconds() const;
     bool one_has_ended(std::string& why);
-    long end();  // kills those that run; returns the sum of their peaks in KB
+    long end();  // kills the processes; returns the sum of their peaks in KB
 
     const std::string folder_;
     std::vector<pid_t> processes_;  // -1: was waited for
     long peaks_ = 0;
 };
 
-// Free at this moment, on loopback.
+// A port that is free at this moment, on loopback.
 uint16_t free_port();
 
 }  // namespace convoy

@@ -5,7 +5,6 @@
 
 #include "src/base/check.h"
 #include "src/base/text.h"
-#include "src/train/pieces.h"
 
 namespace convoy {
 
@@ -53,14 +52,6 @@ std::vector<Setup> join_setups(int world) {
     if (world > 2 && world % 2 == 0)
         setups.push_back({cat(world / 2, " pipelines of 2"), 1, {{"sync", "pipeline:2"}}});
     return setups;
-}
-
-bool is_cut_as_asked(const Setup& setup, int64_t share, int bn_group) {
-    for (const auto& [name, value] : setup.options)
-        if (name == "accumulate" || (name == "threads" && value.find('x') != value.npos))
-            if (const int n = std::stoi(value); share <= (n - 1) * piece_images(share, n, bn_group))
-                return false;
-    return true;
 }
 
 bool is_tuned(const std::string& option) {

@@ -1,5 +1,5 @@
-// tune.h — the setups that a machine, or a job of several machines, can train with, and the race
-// between them. Each is measured by a real run (measured_run.h).
+// tune.h — the setups with which a machine, or a job of several machines, can train, and a race
+// between them. Each setup is measured by a real run (measured_run.h).
 #pragma once
 
 #include <functional>
@@ -11,36 +11,32 @@
 
 namespace convoy {
 
-// Options by name.
 struct Setup {
     std::string name;
-    int ranks = 1;  // on this machine; of a join: one on each
-    std::map<std::string, std::string> options = {};
-    bool is_exact = true;  // what one rank trains, up to the rounding of sums
+    int ranks = 1;                                    // on this machine
+    std::map<std::string, std::string> options = {};  // by name
+    bool is_exact = true;  // trains what one rank trains, up to the rounding of sums
 };
 
-// On one machine: first one core, which the speed-up is relative to; then one rank on all cores,
-// which most others must beat.
+// On one machine. The first setup is one core (the base of the speed-up), the second is one rank on
+// all cores.
 std::vector<Setup> local_setups(int cores, int gpus);
-// Of `world` machines, one rank on each.
+// On `world` machines, with one rank on each.
 std::vector<Setup> join_setups(int world);
 
-// Whether a rank with so many images of a batch can cut them into the micro-batches or replicas of
-// the setup: groups of batch norm (0: none) stay whole.
-bool is_cut_as_asked(const Setup& setup, int64_t share, int bn_group);
-
-// The options that a setup decides: they are not for the user to give.
+// Whether a setup decides this option, so that a user cannot give it.
 bool is_tuned(const std::string& option);
 
 struct Tried {
     Setup setup;
     Speed speed = {};
 };
-// Sets the speed: measured for so many seconds, or less where it is clearly below `to_beat`.
+// Measures for so many seconds, or less if the speed is clearly below `to_beat`, and sets the
+// speed.
 using MeasureSetup = std::function<void(Tried&, double seconds, double to_beat)>;
 
-// The fastest setup that is exact; null if none could be measured. Each is measured for a second.
-// The best three of those within 10 % of the fastest are measured again, for three seconds.
+// Returns the fastest setup that is exact; null if none could be measured. Measures each setup for
+// a second, then again for three seconds the best three that are within 10 % of the fastest.
 const Tried* race(std::vector<Tried>& tried, const MeasureSetup& measure);
 
 }  // namespace convoy

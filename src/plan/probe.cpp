@@ -1,0 +1,183 @@
+// probe.cpp — see probe.h.
+#include "src/plan/probe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "data/order.h"
+#include "net/null_communicator.h"
+#include "src/base/check.h"
+#include "src/base/terminal.h"
+#include "src/job/device_choice.h"
+#include "src/job/exchange.h"
+#include "src/train/factors.h"
+#include "src/train/random_batch.h"
+#include "src/train/trainer.h"
+
+namespace convoy {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTiming, machine, threads, together, alone)
+
+namespace {
+
+double largest_of(Communicator& communicator, double mine) {
+    double most = mine;
+    for (const auto& other : gather_json(communicator, mine)) most = std::max<double>(most, other);
+    return most;
+}
+
+void measure_links(Communicator& communicator, const Config& config, bool brief,
+                   JobTiming& timing) {
+    const int world = communicator.world();
+    timing.edges = communicator.measure_edges();
+    timing.bucket_bytes =
+        std::stoull(broadcast_text(communicator, cat(bucket_bytes_for(timing.edges, world))));
+    std::vector<float> data(timing.bucket_bytes / sizeof(float));
+    const auto seconds_of = [&](int sums) {
+        communicator.barrier();
+        const auto begin = Clock::now();
+        for (int i = 0; i < sums; ++i) communicator.allreduce_sum(data).get();
+        return largest_of(communicator, seconds_since(begin) / sums);
+    };
+    seconds_of(1);  // warms memory and connections
+    const double expected = seconds_of(1);
+    const double seconds = seconds_of(int(std::clamp((brief ? 0.1 : 0.4) / expected, 2.0, 200.0)));
+    timing.bytes_per_second = 2.0 * (world - 1) / world * double(timing.bucket_bytes) / seconds *
+                              (config.wire == WireType::kBf16 ? 0.5 : 1);
+}
+
+}  // namespace
+
+JobTiming probe_job(Communicator& communicator, const Config& config, const std::string& text,
+                    int classes, const std::vector<double>& shares, bool brief, Log& log,
+                    const Stop& stop) {
+    const int world = communicator.world();
+    const auto check_stop = [&] {
+        if (const int signal = int(largest_of(communicator, stop())))
+            fail("stopped by signal ", signal, " before the job began");
+    };
+    communicator.set_progress(0, Phase::kMeasure);
+    ProgressBar bar(log, "measuring links and ranks", 3);
+
+    const auto backend = make_backend(config);
+    Model model(text, model_options(config, classes), *backend);
+    const auto largest = std::max<int64_t>(1, largest_share(config.batch, shares));
+    // A brief step is the work of about ten images of resnet18 at 224.
+    const double most_images = brief ? 2e10 / std::max(model.forward_flops(), 1.0) : 1e9;
+    model.plan(int(std::clamp(most_images, 1.0, double(std::min<int64_t>(largest, 4096)))),
+               /*training=*/true);
+    Optimizer optimizer(config, model.params(), *backend);
+
+    JobTiming timing;
+    timing.gradient_bytes = double(model.params().grads_size) * sizeof(float);
+    const bool shares_memory = communicator.around() < world;
+    for (int ranks = 0; ranks <= world; ++ranks) {
+        const int k = std::max(ranks, 1);
+        timing.sent_bytes.push_back(2.0 * (k - 1) / k * timing.gradient_bytes);
+        for (const FactorChoice& layer :
+             choose_factors(model.params(), config.batch, k, config.factors))
+            if (layer.use && !shares_memory)
+                timing.sent_bytes.back() += layer.traffic.factor_bytes - layer.traffic.dense_bytes;
+    }
+    if (world > 1) measure_links(communicator, config, brief, timing);
+    bar.add(1);
+    check_stop();
+
+    // Steps whose sums go nowhere, with a learning rate that leaves the weights as they are.
+    NullCommunicator nowhere(0, 1);
+    TrainerOptions options(config);
+    options.sync = SyncKind::kRing, options.sync_every = 1;
+    Trainer trainer(options, *backend, nowhere, model, optimizer, [] { return 0; });
+    const auto seconds_of_step = [&](const Batch& batch) {
+        const auto begin = Clock::now();
+        trainer.step(batch, {}, /*lr=*/0);
+        return seconds_since(begin);
+    };
+    const auto batch_of = [&](int images) {
+        return random_batch(*backend, images, std::vector<double>{1}, 0, model.input(), classes,
+                            uint64_t(config.seed));
+    };
+    // 1, 2, 4 … images, up to this rank's share or until the slowest rank would take too long.
+    int most = 1;
+    seconds_of_step(batch_of(1));  // touches the memory
+    for (double before = 0, now = largest_of(communicator, seconds_of_step(batch_of(1)));
+         most < model.max_batch() && (most == 1 || 2 * (now - before) < (brief ? 0.2 : 1.0));) {
+        check_stop();
+        most = std::min(2 * most, model.max_batch());
+        before = now, now = largest_of(communicator, seconds_of_step(batch_of(most)));
+    }
+    const auto share = share_of(config.batch, shares, communicator.rank()).size();
+    const Batch own = batch_of(int(std::clamp<int64_t>(share, 1, most)));
+    // The mean, because if ranks share a core, a fast step of one is a slow step of another.
+    const auto images_per_second = [&] {
+        int count = 0;
+        const auto begin = Clock::now();
+        for (; count < 2 || seconds_since(begin) < (brief ? 0.3 : 1.0); ++count)
+            seconds_of_step(own);
+        return double(own.n) * count / seconds_since(begin);
+    };
+    RankTiming mine{machine_id(), backend->threads()};
+    communicator.barrier();
+    if (!brief && communicator.rank() == 0) mine.alone = images_per_second();
+    communicator.barrier();
+    bar.add(1);
+    mine.together = images_per_second();
+    for (const auto& rank : gather_json(communicator, mine))
+        timing.ranks.push_back(rank.get<RankTiming>());
+    check_stop();
+    return timing;
+}
+
+std::vector<double> agreed_shares(Communicator& communicator, const JobTiming& timing) {
+    const int world = communicator.world();
+    return parse_shares(broadcast_text(communicator, shares_text(fair_shares(timing, world))),
+                        world);
+}
+
+Preflight run_preflight(JobSetup& setup) {
+    const Config& config = setup.config;
+    Shares& shares = setup.shares;
+    const auto probe = [&](Communicator& communicator, const std::vector<double>& weights) {
+        return probe_job(communicator, config, setup.model_text, int(setup.classes.size()), weights,
+                         /*brief=*/true, setup.job.log, setup.job.stop);
+    };
+    if (setup.job.is_newcomer()) {
+        if (shares.newcomer == 0 && shares.speed > 0) {
+            const double speed = probe(*make_single_rank(), {1}).ranks[0].together;
+            shares.newcomer = std::max(0.01, std::round(100 * speed / shares.speed) / 100);
+            setup.job.log.notice(fmt::format(
+                "{:.1f} img/s here, {:.1f} for a weight of 1 among the others: --share {:g}", speed,
+                shares.speed, shares.newcomer));
+        }
+        return {setup.job.offer().bucket, {}};
+    }
+    const bool is_off = config.preflight == Toggle::kOff;
+    if (setup.world() > 1 && shares.fair && is_off)
+        fail(
+            "--share auto measures the ranks before training, so it does not go with "
+            "CONVOY_PREFLIGHT=off: unset that variable or give the weights, such as --share 2:1");
+    if (setup.world() == 1 || is_off || config.pipeline > 1)
+        return {TrainerOptions(config).reducer.bucket_bytes, {}};
+
+    const JobTiming timing = probe(setup.communicator(), shares.weights);
+    if (shares.fair) {
+        shares.weights = agreed_shares(setup.communicator(), timing);
+        double speeds = 0;
+        for (const RankTiming& rank : timing.ranks) speeds += rank.together;
+        shares.speed = speeds / std::accumulate(shares.weights.begin(), shares.weights.end(), 0.0);
+    }
+    if (setup.rank() != 0) return {timing.bucket_bytes, {}};
+    for (const std::string& warning :
+         plan_warnings(timing, setup.job.peers(), config.batch, shares.weights))
+        setup.job.log.notice(warning);
+    const EdgeTiming slowest = slowest_edge(timing.edges, setup.world());
+    return {timing.bucket_bytes,
+            fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms; buckets of "
+                        "{:.1f} MB",
+                        slowest.from, slowest.to, mbit_per_second(slowest),
+                        1e3 * slowest.latency_seconds, double(timing.bucket_bytes) / (1 << 20))};
+}
+
+}  // namespace convoy

@@ -1,0 +1,31 @@
+// probe.h — measures the links and the ranks of a job before it trains.
+//
+//   links   each edge in both directions; then sums of one bucket, while no rank computes
+//   ranks   steps without a network: rank 0 alone, then all ranks at the same time
+#pragma once
+
+#include "src/job/job_setup.h"
+#include "src/plan/plan.h"
+
+namespace convoy {
+
+// Collective. Measures with a copy of the model that is gone afterwards. `shares`: of all ranks.
+// `brief` takes a second or two, uses a small batch and leaves RankTiming::alone out. A signal on
+// any rank ends it on all ranks with an Error.
+JobTiming probe_job(Communicator& communicator, const Config& config, const std::string& model_text,
+                    int classes, const std::vector<double>& shares, bool brief, Log& log,
+                    const Stop& stop);
+
+// The shares for `--share auto`. Collective: every rank gets the same bits from rank 0.
+std::vector<double> agreed_shares(Communicator& communicator, const JobTiming& timing);
+
+struct Preflight {
+    size_t bucket_bytes = 0;
+    std::string link = {};  // on rank 0, a line about the slowest link
+};
+// The short measurement before a job of several ranks trains. Sets the shares of `--share auto`,
+// and warns on rank 0's log of slow links and slow ranks. Does nothing in a job of one rank, with a
+// pipeline, or with CONVOY_PREFLIGHT=off. Collective; every rank gets rank 0's decisions.
+Preflight run_preflight(JobSetup& setup);
+
+}  // namespace convoy
