@@ -5,7 +5,6 @@
 #include "src/base/clock.h"
 #include "src/base/table.h"
 #include "src/config/config.h"
-#include "src/config/settings_file.h"
 #include "src/job/job_session.h"
 #include "src/model/model.h"
 #include "support.h"
@@ -46,6 +45,7 @@ TEST_CASE("text: a byte order mark at the start of a file is not read") {
 
 TEST_CASE("text: the nearest word is what was meant, and none if nothing is close") {
     CHECK(nearest("--bach", {"--batch", "--size"}) == "--batch");
+    CHECK(nearest("--batchsize", {"--batch", "--classes"}) == "--batch");
     CHECK(nearest("trian", {"eval", "train"}) == "train");
     CHECK(nearest("zzzzzz", {"eval", "train"}).empty());
     CHECK(edit_distance("kitten", "sitting") == 3);

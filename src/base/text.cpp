@@ -46,7 +46,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     std::string best;
     size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
     for (const std::string& candidate : candidates) {
-        const bool begins = word.size() >= 3 && candidate.starts_with(word);
+        const bool begins = (word.size() >= 3 && candidate.starts_with(word)) ||
+                            (candidate.size() >= 5 && word.starts_with(candidate));
         const size_t distance = begins ? 1 : edit_distance(word, candidate);
         if (distance < best_distance) best = candidate, best_distance = distance;
     }

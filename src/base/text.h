@@ -24,7 +24,8 @@ std::string_view without_bom(std::string_view text);
 
 // The Levenshtein distance.
 size_t edit_distance(std::string_view a, std::string_view b);
-// The candidate with the smallest edit distance; "" if none is close.
+// The candidate with the smallest edit distance, where a beginning counts as close ("batchsize" is
+// near "batch"); "" if none is close.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 // Whether the bytes are valid UTF-8 (RFC 3629).

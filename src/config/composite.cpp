@@ -1,5 +1,5 @@
-#include "src/config/composite.h"
-
+// composite.cpp — options that set several fields of Config: --augment, --cache, --schedule, --sync
+// and --threads.
 #include <algorithm>
 #include <limits>
 
@@ -8,6 +8,7 @@
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
+#include "src/config/config.h"
 
 namespace convoy {
 
@@ -65,7 +66,7 @@ bool is_byte_size(const std::string& text) {
 
 }  // namespace
 
-std::string augment_text(const Config& config) {
+static std::string augment_text(const Config& config) {
     std::string text = kAugments[int(config.augment)];
     if (config.augment != Augment::none && config.flip != Flip::off)
         text += cat(",", kFlips[int(config.flip)]);
@@ -78,7 +79,7 @@ std::string augment_text(const Config& config) {
     return text;
 }
 
-void set_augment(Config& config, const std::string& text, const std::string& who) {
+static void set_augment(Config& config, const std::string& text, const std::string& who) {
     const Reading reading{text, who,
                           "crop, resize or none, and then flip, flip=alternating, translate=4, "
                           "jitter=0.4, randaugment, trivial, erase=0.25, mixup=0.2, cutmix=1, "
@@ -110,7 +111,7 @@ void set_augment(Config& config, const std::string& text, const std::string& who
         reading.refuse("none mirrors nothing; use resize with flip");
 }
 
-std::string cache_text(const Config& config) {
+static std::string cache_text(const Config& config) {
     const bool is_default = config.cache_size.bytes == Config{}.cache_size.bytes;
     const bool ends_in_size = is_byte_size(config.cache.substr(config.cache.rfind(':') + 1));
     return config.cache.empty() || (is_default && !ends_in_size)
@@ -118,7 +119,7 @@ std::string cache_text(const Config& config) {
                : cat(config.cache, ":", byte_size_text(config.cache_size));
 }
 
-void set_cache(Config& config, const std::string& text, const std::string& who) {
+static void set_cache(Config& config, const std::string& text, const std::string& who) {
     const size_t colon = text.rfind(':');
     config.cache = text, config.cache_size = Config{}.cache_size;
     if (colon == text.npos || !is_byte_size(text.substr(colon + 1))) return;
@@ -128,14 +129,14 @@ void set_cache(Config& config, const std::string& text, const std::string& who) 
         fail(who, " cannot be '", text, "': it takes a folder and at least 16M, such as DIR:20G");
 }
 
-std::string schedule_text(const Config& config) {
+static std::string schedule_text(const Config& config) {
     const char* name = kSchedules[int(config.schedule)];
     return config.schedule == Schedule::kStep
                ? cat(name, ":", config.step_epochs, ":", config.gamma)
                : name;
 }
 
-void set_schedule(Config& config, const std::string& text, const std::string& who) {
+static void set_schedule(Config& config, const std::string& text, const std::string& who) {
     const Reading reading{text, who, "constant, step:E:F, cosine or onecycle"};
     const std::vector<std::string> parts = reading.parts(0, 2);
     if (!choose(config.schedule, kSchedules, parts[0])) reading.refuse();
@@ -145,7 +146,7 @@ void set_schedule(Config& config, const std::string& text, const std::string& wh
     if (parts.size() > 2) config.gamma = reading.number(parts[2], 0.0, 1.0);
 }
 
-std::string sync_text(const Config& config) {
+static std::string sync_text(const Config& config) {
     const Config usual;
     if (config.pipeline > 1)
         return cat("pipeline:", config.pipeline,
@@ -165,7 +166,7 @@ std::string sync_text(const Config& config) {
                is_usual ? "" : cat(":", config.outer_lr, ":", config.outer_momentum));
 }
 
-void set_sync(Config& config, const std::string& text, const std::string& who) {
+static void set_sync(Config& config, const std::string& text, const std::string& who) {
     const Reading reading{text, who,
                           "ring, average:H, diloco:H, server, server:S, async, async:S:K, "
                           "pipeline:S or pipeline:S:M"};
@@ -202,17 +203,22 @@ void set_sync(Config& config, const std::string& text, const std::string& who) {
     }
 }
 
-std::string threads_text(const Config& config) {
+static std::string threads_text(const Config& config) {
     const int each = config.threads / config.replicas;
     return cat(config.replicas > 1 ? cat(config.replicas, "x") : "", each > 0 ? cat(each) : "auto");
 }
 
-void set_threads(Config& config, const std::string& text, const std::string& who) {
+static void set_threads(Config& config, const std::string& text, const std::string& who) {
     const Reading reading{text, who, "auto, a number of threads, or RxT: R replicas of T threads"};
     const size_t by = text.find('x');
     const std::string threads = by == text.npos ? text : text.substr(by + 1);
     config.replicas = by == text.npos ? 1 : reading.number(text.substr(0, by), 1, 1024);
     config.threads = threads == "auto" ? 0 : config.replicas * reading.number(threads, 0, 4096);
 }
+
+const Composite kAugmentOption = {augment_text, set_augment},
+                kCacheOption = {cache_text, set_cache},
+                kScheduleOption = {schedule_text, set_schedule},
+                kSyncOption = {sync_text, set_sync}, kThreadsOption = {threads_text, set_threads};
 
 }  // namespace convoy

@@ -2,18 +2,21 @@
 #include "src/config/config.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "net/wire.h"
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
-#include "src/config/composite.h"
 
 namespace convoy {
 
 static constexpr Limits from(double low, double high) { return {low, high}; }
-// Commands that train; a trial is a short run of `tune` or `tune --lr`.
+// Groups of commands. A fit trains; a trial is a short run of `tune` or `tune --lr`.
 static constexpr unsigned kFit = kTrain | kFinetune;
 static constexpr unsigned kTrial = kTune | kLrFind;
 static constexpr unsigned kFits = kFit | kTrial;
@@ -42,8 +45,8 @@ static const Option kOptions[] = {
      "class folders to use, in this order; import: names of the classes"},
     {"label-offset", "Data", &C::label_offset, "N", kSets, kJob, from(-1e6, 1e6),
      "number of the first class in labels; 1 for TFRecords of ImageNet"},
-    {"cache", "Data", Composite{cache_text, set_cache}, "DIR[:SIZE]", kSets | kPredict, kCommon,
-     kAny, "folder for remote shards, up to SIZE (10G), and for indexes"},
+    {"cache", "Data", kCacheOption, "DIR[:SIZE]", kSets | kPredict, kCommon, kAny,
+     "folder for remote shards, up to SIZE (10G), and for indexes"},
     {"generated", "Data", &C::generated, "N", kSets, kJob, kAny,
      "generated images; a sixth is for validation"},
     {"shards", "Data", &C::shards, "all|mine", kFit | kLrFind, kJob, kAny,
@@ -52,8 +55,8 @@ static const Option kOptions[] = {
      "images per epoch if --data is a pipe; M: of --val"},
     {"shuffle", "Data", &C::shuffle, "full|window=N", kChanges, kJob, kAny,
      "order of an epoch: a permutation, or shards mixed among N images"},
-    {"augment", "Data", Composite{augment_text, set_augment}, "crop|resize|none[,flip,…]", kChanges,
-     kJob | kCommon, kAny, "crop, resize or none; flip, jitter=B, erase=P, mixup=A, ..."},
+    {"augment", "Data", kAugmentOption, "crop|resize|none[,flip,…]", kChanges, kJob | kCommon, kAny,
+     "crop, resize or none; flip, jitter=B, erase=P, mixup=A, ..."},
     {"max-bad", "Data", &C::max_bad, "F", kFits | kEval | kPack, kJob, from(0, 1),
      "fraction of images that may fail to decode before the run stops"},
     {"decode-threads", "Data", &C::decode_threads, "auto|D",
@@ -95,9 +98,8 @@ static const Option kOptions[] = {
      "momentum of SGD, LARS and Muon, beta 1 of AdamW and LAMB"},
     {"weight-decay", "Training", &C::weight_decay, "W", kFits, kJob, from(0, 10),
      "weight decay, except for biases and norms"},
-    {"schedule", "Training", Composite{schedule_text, set_schedule},
-     "constant|step[:E:F]|cosine|onecycle", kFit, kJob | kCommon, kAny,
-     "learning rate: constant, step:E:F, cosine or onecycle"},
+    {"schedule", "Training", kScheduleOption, "constant|step[:E:F]|cosine|onecycle", kFit,
+     kJob | kCommon, kAny, "learning rate: constant, step:E:F, cosine or onecycle"},
     {"warmup", "Training", &C::warmup, "E", kFit, kJob, from(0, 1e6),
      "epochs of linear warm-up; may be a fraction"},
     {"label-smoothing", "Training", &C::label_smoothing, "S", kFits, kJob, from(0, 0.999),
@@ -115,10 +117,8 @@ static const Option kOptions[] = {
 
     {"device", "Device", &C::device, "cpu|cuda[:I]|simt", kCompute, kCommon, kAny,
      "cpu, cuda, cuda:I or simt (the emulator)"},
-    {"threads", "Device", Composite{threads_text, set_threads}, "auto|T|RxT", kCompute | kTune,
-     kCommon, kAny, "compute threads, or R model replicas of T threads each"},
-    {"conv", "Device", &C::conv, "auto|winograd|direct", kCompute | kTune, kHidden, kAny,
-     "algorithm of 3x3 and 5x5 convolutions on CPUs"},
+    {"threads", "Device", kThreadsOption, "auto|T|RxT", kCompute | kTune, kCommon, kAny,
+     "compute threads, or R model replicas of T threads each"},
     {"precision", "Device", &C::precision, "fp32|tf32|bf16", kCompute | kTune, kCommon, kAny,
      "number format of matrix products: fp32, tf32 or bf16"},
     {"gemm", "Device", &C::gemm, "own|cublas", kCompute | kTune, kHidden, kAny,
@@ -127,7 +127,7 @@ static const Option kOptions[] = {
      "record a training step as a CUDA graph"},
 
     {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kCoordinator | kHealth | kDoctor, kFirst,
-     kAny, "address where the ranks meet; rank 0 serves it"},
+     kAny, "coordinator's address, the same on all ranks; rank 0 serves it"},
     {"rank", "Ranks", &C::rank, "N", kRanked, kFirst, from(-1, wire::kMaxWorld - 1),
      "number of this rank, from 0"},
     {"world", "Ranks", &C::world, "W", kRanked | kCoordinator, kFirst, from(1, wire::kMaxWorld),
@@ -150,17 +150,15 @@ static const Option kOptions[] = {
      "seconds to wait for the coordinator and the other ranks"},
     {"share", "Ranks", &C::share, "W|A:B:C|auto", kFits | kPlan, 0, kAny,
      "this rank's weight in a batch; on rank 0 also all weights, or auto"},
-    {"bucket", "Ranks", &C::bucket, "auto|SIZE", kSteps, kJob | kHidden, kAny,
-     "bytes of gradients sent at a time"},
     {"preflight", "Ranks", &C::preflight, "on|off", kFits, kJob | kHidden, kAny,
      "measure links and ranks before training"},
     {"wire", "Ranks", &C::wire, "fp32|bf16", (kSteps & ~kTune) | kBenchAllreduce, kJob | kCommon,
      kAny, "number format of sums on the network; bf16 halves the bytes"},
     {"factors", "Ranks", &C::factors, "auto|on|off", kSteps & ~kTune, kJob | kHidden, kAny,
      "send a linear layer's gradient as its two factors"},
-    {"sync", "Ranks", Composite{sync_text, set_sync},
-     "ring|average:H|diloco:H|server[:S]|async[:S]|pipeline:S", kFit | kLrFind | kBenchTrain,
-     kJob | kCommon, kAny, "ring, average:H, diloco:H, server[:S], async[:S] or pipeline:S"},
+    {"sync", "Ranks", kSyncOption, "ring|average:H|diloco:H|server[:S]|async[:S]|pipeline:S",
+     kFit | kLrFind | kBenchTrain, kJob | kCommon, kAny,
+     "ring, average:H, diloco:H, server[:S], async[:S] or pipeline:S"},
     {"recompute", "Ranks", &C::recompute, "", kFit, kJob | kHidden, kAny,
      "keep the activations of one micro-batch of a pipeline"},
     {"split", "Ranks", &C::split, "LAYER,…", kFit, kJob | kHidden, kAny,
@@ -192,7 +190,7 @@ static const Option kOptions[] = {
     {"min-recall", "Output", &C::min_recall, "F", kEval, kJob, from(0, 1),
      "fraction of any class's images below which the exit status is 3"},
     {"explain", "Output", &C::explain, "DIR", kPredict, 0, kAny,
-     "folder for heat maps of where the model saw its class (Grad-CAM)"},
+     "folder for heat maps of the evidence for each class (Grad-CAM)"},
     {"settings", "Output", &C::settings, "FILE", kSteps, 0, kAny,
      "file with lines NAME VALUE, as `tune` writes it; options win"},
     {"minutes", "Output", &C::minutes, "M", kTune, kCommon, from(0.01, 1e6),
@@ -202,7 +200,7 @@ static const Option kOptions[] = {
     {"save-every", "Output", &C::save_every, "E", kFit, kJob, from(0, 1e6),
      "epochs between two checkpoints, or a fraction; 0: only at the end"},
     {"keep", "Output", &C::keep, "N", kFit, kFollows, from(1, 1e6),
-     "checkpoints to keep, besides the best one"},
+     "checkpoints to keep in addition to the best one"},
     {"log-every", "Output", &C::log_every, "N", kFit, kFollows, from(1, 1e9),
      "steps between two lines of the log"},
     {"tensorboard", "Output", &C::tensorboard, "", kFit | kLrFind, kJob, kAny,
@@ -285,6 +283,8 @@ static constexpr std::pair<const char*, const char*> kRemoved[] = {
     {"--cache-size", "--cache DIR:SIZE"},
     {"--replicas", "--threads RxT"},
     {"--fragments", "--sync average:H, which averages all weights at once"},
+    {"--conv", "no option: each device chooses the algorithm"},
+    {"--bucket", "no option: the size follows from the speed of the links"},
     {"--flows", "one connection: an edge of the ring has no other"},
     {"--pipeline-order", "--sync pipeline:S, which is 1f1b"},
     {"--price-per-hour", "--price"},
@@ -297,7 +297,7 @@ static constexpr std::pair<const char*, const char*> kRemoved[] = {
     {"--layout", "export, which writes torchvision's order"},
     {"plan", "`tune --plan`"},
     {"lr-find", "`tune --lr`"},
-    {"man", "`trainer --help-all`, or `man trainer` where it is installed"},
+    {"man", "`trainer --help-all`, or `man trainer` if it is installed"},
     {"report", "`eval --report DIR` for one model, and TensorBoard (--tensorboard) for runs"},
     {"watch", "`trainer page RUN` or the lines that train prints"},
 };
@@ -339,7 +339,7 @@ std::map<std::string, std::string> modern_settings(std::map<std::string, std::st
     return old;
 }
 
-// Of a number or a size for which 0 is "auto".
+// Whether 0 of this number or size is written "auto".
 static bool has_auto(const Option& option) {
     return std::string_view(option.value).starts_with("auto|");
 }
@@ -461,6 +461,27 @@ void apply_settings(Config& config, const std::map<std::string, std::string>& se
     for (const auto& [name, text] : settings)
         if (const Option* option = find_option(name); option && (option->flags & (kJob | kFollows)))
             set_option(config, name, text);
+}
+
+std::map<std::string, std::string> read_settings(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) fail("--settings ", path, ": ", std::strerror(errno));
+    std::map<std::string, std::string> settings;
+    for (std::string text; std::getline(file, text);) {
+        std::istringstream line{std::string(without_bom(text))};
+        std::string name, value;
+        if (!(line >> name) || name[0] == '#') continue;
+        std::getline(line >> std::ws, value);
+        if (value.ends_with('\r')) value.pop_back();
+        if (const std::string instead = replacement("--" + name);
+            !find_option(name) && !instead.empty())
+            fail("--settings ", path, ": there is no option ", name, " any more; use ", instead);
+        if (!find_option(name) || value.empty() || name == "settings")
+            fail("--settings ", path, ": '", printable(text),
+                 "' is not an option and its value, such as 'batch 64'");
+        settings[name] = value;
+    }
+    return settings;
 }
 
 int class_count(const Config& config) {

@@ -1,9 +1,9 @@
 // config.h — every default of the program, and the table of options.
 //
-// The table (config.cpp) is the only place where an option's name, help and
-// scope stand. Command line, environment (CONVOY_<OPTION>), the settings that
-// rank 0 sends to the other ranks, meta.json and --help are made from it.
-// rules.h has the defaults of single commands, and what excludes what.
+// The table (config.cpp) is the only place with the name, help and scope of an option. The command
+// line, the environment (CONVOY_<OPTION>), the settings that rank 0 sends to the other ranks,
+// meta.json and --help are made from it. rules.cpp has the defaults of single commands, and the
+// options that exclude or need each other.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,7 @@
 
 namespace convoy {
 
-// The choices of some options. The table of options has their names, in the
-// same order.
+// The choices of some options. The table of options has their names, in the same order.
 enum class DecodeMode { kExact, kFast };
 enum class OptimizerKind { kSgd, kAdamw, kLars, kLamb, kMuon };
 enum class Schedule { kConstant, kStep, kCosine, kOneCycle, kRange };
@@ -33,8 +32,7 @@ enum class FileFormat { kAuto, kTar, kTfrecord, kSafetensors, kOnnx };
 enum class Augment;      // data/augment.h
 enum class Flip;         // "
 enum class AutoAugment;  // data/policy.h
-enum class ConvMethod;   // kernels/backend.h
-enum class Precision;    // "
+enum class Precision;    // kernels/backend.h
 enum class Gemm;         // "
 
 struct ByteSize {
@@ -91,7 +89,6 @@ struct Config {
     // device
     std::string device;
     int threads = 0;
-    ConvMethod conv{};      // auto
     Precision precision{};  // fp32
     Gemm gemm{};            // own
     GraphMode graph = GraphMode::kAuto;
@@ -106,7 +103,6 @@ struct Config {
         token;  // token: from CONVOY_TOKEN, not from a command line, which ps shows
     bool open = false;
     double join_timeout = 600;
-    ByteSize bucket;
     WireType wire = WireType::kFp32;
     FactorMode factors = FactorMode::kAuto;
     SyncKind sync = SyncKind::kRing;
@@ -192,30 +188,32 @@ enum OptionFlag : unsigned {
     kFirst = 4,    // shown by `trainer --help`
     kCommon = 8,   // shown by --help of a command that has many options
     kBare = 16,    // the value may be left out
-    kHidden = 32,  // for tests and benches: CONVOY_<OPTION> sets it, no command line
+    kHidden = 32,  // for tests and benches: only the variable CONVOY_<OPTION> sets it
 };
 
 struct Limits {
     double low = -1e18, high = 1e18;
 };
 
-// An option that sets several fields, such as --sync async:2:4 (composite.h).
+// An option that sets several fields, such as --sync async:2:4 (composite.cpp). The text can be
+// read back to the same fields. set() throws Error that begins with `who` if the text does not fit;
+// then some fields may be set already.
 struct Composite {
     std::string (*text)(const Config& config);
     void (*set)(Config& config, const std::string& text, const std::string& who);
 };
+extern const Composite kAugmentOption, kCacheOption, kScheduleOption, kSyncOption, kThreadsOption;
 
 struct Option {
     const char* name;   // "batch": --batch, CONVOY_BATCH
     const char* group;  // heading in --help
     std::variant<bool Config::*, int Config::*, int64_t Config::*, double Config::*,
-                 std::string Config::*, OptimizerKind Config::*, ConvMethod Config::*,
-                 Precision Config::*, Gemm Config::*, GraphMode Config::*, WireType Config::*,
-                 FactorMode Config::*, Toggle Config::*, ShardMode Config::*, FileFormat Config::*,
-                 ByteSize Config::*, InputSize Config::*, DecodeMode Config::*, Composite>
+                 std::string Config::*, OptimizerKind Config::*, Precision Config::*,
+                 Gemm Config::*, GraphMode Config::*, WireType Config::*, FactorMode Config::*,
+                 Toggle Config::*, ShardMode Config::*, FileFormat Config::*, ByteSize Config::*,
+                 InputSize Config::*, DecodeMode Config::*, Composite>
         field;
-    const char* value;  // placeholder in --help: "B"; of an enumeration its
-                        // names, in order
+    const char* value;  // placeholder in --help: "B"; for an enumeration its names, in order
     unsigned commands, flags;
     Limits limits;  // of a number
     const char* help;
@@ -223,12 +221,12 @@ struct Option {
 
 std::span<const Option> options();
 const Option* find_option(const std::string& name);  // null if there is none
-// How a user gives an option: "--batch", or "CONVOY_BUCKET" if it is hidden.
+// How a user gives an option: "--batch", or "CONVOY_GRAPH" if it is hidden.
 std::string option_name(const Option& option);
 std::string environment_name(const std::string& option);  // "lr-decay" → "CONVOY_LR_DECAY"
 
 // What to use instead of a command ("watch") or an option ("--histograms") of an earlier version;
-// "" if there was none of that name.
+// "" if no earlier version had that name.
 std::string replacement(const std::string& name);
 // All of them: old name, what to use.
 std::span<const std::pair<const char*, const char*>> replacements();
@@ -239,30 +237,44 @@ std::string byte_size_text(ByteSize size);  // the shortest text that parse_size
 
 // An option's value as text, by the option's name.
 std::string get_option(const Config& config, const std::string& name);
-// Throws Error: "--batch cannot be '3x': …". `who` gave the text, if it was not
-// the option itself: "CONVOY_BATCH".
+// Throws Error: "--batch cannot be '3x': …". `who`: what gave the text, such as "CONVOY_BATCH", if
+// it was not the option itself.
 void set_option(Config& config, const std::string& name, const std::string& text,
                 const std::string& who = "");
 
-// The options of `command` that travel from rank 0 to the others (kJob,
-// kFollows), as pairs.
+// The options of `command` that rank 0 sends to the other ranks (kJob, kFollows), with their texts.
 std::map<std::string, std::string> job_settings(const Config& config, Command command);
-// The way back; pairs that are no such options are left out.
+// Sets the options; ignores pairs that are no such option.
 void apply_settings(Config& config, const std::map<std::string, std::string>& settings);
-// Settings of an earlier version (meta.json), with the options of this one.
+// Translates the settings of an earlier version (meta.json) to the options of this one.
 std::map<std::string, std::string> modern_settings(std::map<std::string, std::string> settings);
+// Reads the file of --settings: lines "name value", and comments that begin with #. Does not parse
+// the values. Throws Error.
+std::map<std::string, std::string> read_settings(const std::string& path);
+
+// A default of some commands that differs from the default in Config. `shown`: its text in --help,
+// if that is another one. Without a value the default is only shown.
+struct CommandDefault {
+    unsigned commands;
+    const char *option, *value, *shown = value;
+};
+std::span<const CommandDefault> command_defaults();
+
+// Throws Error if options that `command` takes exclude or need each other (rules.cpp). given: for
+// the message, what gave each option. own_only: checks only options that rank 0 does not decide.
+void check_rules(const Config& config, Command command,
+                 const std::map<std::string, std::string>& given, bool own_only = false);
 
 // What the command line and the environment gave.
 struct CommandLine {
     Command command = kTrain;
     Config config;
-    std::map<std::string, std::string> given;  // option → who gave it: "--batch", "CONVOY_BATCH"
+    std::map<std::string, std::string> given;  // option → what gave it: "--batch", "CONVOY_BATCH"
     std::vector<std::string> files;            // words without an option
     std::string help;                          // not empty: print this and exit
 };
 
-// Number of classes where there is no data: --classes is a number or a list of
-// names; default 3.
+// The number of classes if there is no data: --classes is a number or a list of names; default 3.
 int class_count(const Config& config);
 
 }  // namespace convoy

@@ -1,4 +1,6 @@
-#include "src/config/rules.h"
+// rules.cpp — what the table of options does not say about single options: the defaults of single
+// commands, and the options that exclude or need each other.
+#include "src/config/config.h"
 
 #include <algorithm>
 
@@ -10,7 +12,7 @@ namespace convoy {
 
 static constexpr unsigned kEveryCommand = ~0u;
 
-// Of two defaults for an option the later one counts.
+// If an option has two defaults, the later one counts.
 static constexpr CommandDefault kDefaults[] = {
     {kEveryCommand, "data", nullptr, "generated images"},
     {kEveryCommand, "device", nullptr, "a GPU if there is one"},
@@ -40,8 +42,8 @@ std::span<const CommandDefault> command_defaults() { return kDefaults; }
 
 enum class Needs { kNot, kAlso };
 
-// "clip-norm": it differs from its default. "sync=server|async": its first word is one of these.
-// "world>1": its number is above that. "": always.
+// A condition is "clip-norm" (its value differs from the default), "sync=server|async" (its first
+// word is one of these), "world>1" (its number is larger), or "" (always true).
 struct Rule {
     const char* option;
     Needs kind;
@@ -65,25 +67,20 @@ static constexpr Rule kRules[] = {
      "the model is built anew after these epochs; --freeze works with all of them"},
     {"freeze-epochs", Needs::kAlso, "lr", "the automatic rate is for training from random weights"},
     {"warmup", Needs::kNot, "schedule=onecycle|range", "the rate rises by the schedule"},
-    {"schedule=range", Needs::kNot, "sync=average|diloco", "it needs a loss of all ranks per step"},
     {"shards=mine", Needs::kAlso, "data", "every rank can draw the whole generated set"},
     {"schedule=range", Needs::kNot, "sync=average|diloco", "it needs a loss of all ranks per step"},
     {"share", Needs::kNot, "shards=mine", "each rank trains the images that it holds"},
-    {"init", Needs::kNot, "resume", "both say where the weights come from"},
+    {"init", Needs::kNot, "resume", "each is a source of the weights"},
     {"alone", Needs::kNot, "elastic=off", "a lost rank ends the job"},
     {"min-world", Needs::kNot, "elastic=off", "a lost rank ends the job"},
     {"join", Needs::kAlso, "coord", "the address of the coordinator or of a rank of the job"},
     {"join", Needs::kNot, "rank", "the new rank becomes the last one"},
     {"join", Needs::kNot, "world>1", "the new rank becomes the last one"},
-    {"world>1", Needs::kAlso, "coord", "the address of rank 0, where the ranks meet",
-     ~kBenchAllreduce},
-    {"rank>0", Needs::kAlso, "coord", "the address of rank 0, where the ranks meet",
-     ~kBenchAllreduce},
+    {"world>1", Needs::kAlso, "coord", "the address of rank 0", ~kBenchAllreduce},
+    {"rank>0", Needs::kAlso, "coord", "the address of rank 0", ~kBenchAllreduce},
     {"with-preprocessing", Needs::kAlso, "format=onnx", "safetensors hold weights only"},
     {"forward", Needs::kNot, "compute", "one times computing, the other sleeps"},
     {"forward", Needs::kNot, "coord", "it times one rank"},
-    {"compute", Needs::kNot, "sync=average", "it sleeps in steps that sum every gradient",
-     kBenchTrain},
     {"sync=diloco|server|async|pipeline", Needs::kNot, "", "use ring or average:H", kBenchTrain},
 };
 
@@ -113,7 +110,7 @@ struct Condition {
 
 void check_rules(const Config& config, Command command,
                  const std::map<std::string, std::string>& given, bool own_only) {
-    // "--sync async:2", or who gave it: "WORLD_SIZE"
+    // "--sync async:2", or what gave it: "WORLD_SIZE"
     const auto named = [&](const Option& option) {
         const auto who = given.find(option.name);
         const std::string value = get_option(config, option.name);

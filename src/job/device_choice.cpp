@@ -97,10 +97,9 @@ void choose_device(JobSession& job) {
 }
 
 std::unique_ptr<Backend> make_backend(const Config& config) {
-    return make_backend(config.device, {.threads = config.threads,
-                                        .conv = config.conv,
-                                        .precision = config.precision,
-                                        .gemm = config.gemm});
+    return make_backend(
+        config.device,
+        {.threads = config.threads, .precision = config.precision, .gemm = config.gemm});
 }
 
 int decode_threads(const Config& config) {

@@ -11,7 +11,6 @@
 #include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
-#include "src/config/rules.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
 #include "src/train/pipeline.h"

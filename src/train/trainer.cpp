@@ -15,8 +15,7 @@ TrainerOptions::TrainerOptions(const Config& config)
       servers(config),
       pipeline(config),
       graph(config.graph),
-      reducer{config.bucket.bytes > 0 ? config.bucket.bytes : kDefaultBucketBytes, config.batch,
-              config.factors} {}
+      reducer{kDefaultBucketBytes, config.batch, config.factors} {}
 
 static std::unique_ptr<Sync> make_sync(const TrainerOptions& options, Backend& backend,
                                        Communicator& communicator, Model& model,

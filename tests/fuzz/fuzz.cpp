@@ -20,7 +20,6 @@
 #include "src/checkpoint/meta.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/config/config.h"
-#include "src/config/settings_file.h"
 #include "src/job/offer.h"
 #include "src/model/model_text.h"
 #include "tests/golden.h"
