@@ -1,4 +1,4 @@
-// assets.h — the files of the page, as they were when the program was built.
+// assets.h — the files of the page, which are built into the program.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,7 @@ struct Asset {
     std::string_view path, type, bytes;
     bool gzipped = false;
 };
-// "/", "/page.css", "/page.js", and "/charts.js", dygraphs, which is empty where the build found
-// none.
+// "/", "/page.css", "/page.js", and "/charts.js" (dygraphs; empty if the build did not find it).
 extern const Asset kAssets[4];
 
 }  // namespace convoy

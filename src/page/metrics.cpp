@@ -1,7 +1,8 @@
 // metrics.cpp — the state of a run in Prometheus's text format 0.0.4.
 //
-// Base units, parts from 0 to 1, counters that end in _total, instants in place of ages. Series of
-// a rank vanish with it. No paths, no names of classes: each value of a label is a series for ever.
+// Values have base units, parts are from 0 to 1, counters end in _total, and there are times
+// instead of ages. The series of a rank end with the rank. Labels hold no paths and no class names,
+// because each value of a label is a series for ever.
 #include <cmath>
 
 #include "src/base/text.h"
@@ -25,23 +26,23 @@ std::string label(std::string_view value) {
 
 struct Metric {
     const char *field, *name, *type, *help;
-    const char* labels = "";  // beside those of a rank
+    const char* labels = "";  // in addition to those of a rank
 };
 
 constexpr Metric kOfJob[] = {
     {"step", "convoy_step", "gauge", "Steps done."},
     {"steps", "convoy_steps_planned", "gauge", "Steps of the whole run."},
     {"epoch", "convoy_epoch", "gauge", "Epoch of the last step, from 0."},
-    {"images_per_second", "convoy_images_per_second", "gauge", "Images of all ranks a second."},
+    {"images_per_second", "convoy_images_per_second", "gauge", "Images per second of all ranks."},
     {"lr", "convoy_learning_rate", "gauge", "Learning rate."},
     {"loss", "convoy_loss", "gauge", "Mean loss.", "split=\"train\""},
     {"val_loss", "convoy_loss", "gauge", "Mean loss.", "split=\"val\""},
-    {"top1", "convoy_top1_ratio", "gauge", "Part of the images that were classified right.",
+    {"top1", "convoy_top1_ratio", "gauge", "Part of the images that were classified correctly.",
      "split=\"train\""},
-    {"val_top1", "convoy_top1_ratio", "gauge", "Part of the images that were classified right.",
+    {"val_top1", "convoy_top1_ratio", "gauge", "Part of the images that were classified correctly.",
      "split=\"val\""},
 };
-constexpr const char* kPhaseHelp = "Time of a rank by what it did; the phases add up.";
+constexpr const char* kPhaseHelp = "Time of a rank by phase; the phases add up to its whole time.";
 constexpr Metric kOfRanks[] = {
     {"data_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"data\""},
     {"net_seconds", "convoy_phase_seconds_total", "counter", kPhaseHelp, "phase=\"network\""},
@@ -54,7 +55,7 @@ constexpr Metric kOfRanks[] = {
 
 class Page {
  public:
-    // Samples of one name follow one another.
+    // Samples of one name must follow one another.
     void add(const Metric& metric, const std::string& labels, double value) {
         if (!std::isfinite(value)) return;
         if (last_ != metric.name)
@@ -78,21 +79,20 @@ std::string PageState::metrics() const {
     std::lock_guard lock(mutex_);
     const auto instant = [](double time) { return time > 0 ? time : NAN; };
     Page page;
-    page.add({"", "convoy_job_info", "gauge", "What is trained."},
+    page.add({"", "convoy_job_info", "gauge", "The model that is trained."},
              cat("model=\"", label(json_text(facts_, "model")), "\""), 1);
     for (const char* phase : {"starting", "training", "waiting", "done", "stopped", "failed"})
         page.add({"", "convoy_state", "gauge", "1 for the state that the run is in."},
                  cat("state=\"", phase, "\""), phase_ == phase);
     for (const Metric& metric : kOfJob) page.add(metric, "", json_number(facts_, metric.field));
     page.add({"", "convoy_images_total", "counter", "Images trained on."}, "", images_);
-    page.add(
-        {"", "convoy_regroups_total", "counter", "Times that ranks were lost, left or joined."}, "",
-        regroups_);
+    page.add({"", "convoy_regroups_total", "counter", "How often ranks were lost, left or joined."},
+             "", regroups_);
     page.add({"", "convoy_last_step_timestamp_seconds", "gauge", "Time of the last logged step."},
              "", instant(last_step_time_));
     page.add({"", "convoy_checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint."},
              "", json_number(facts_, "checkpoint_time"));
-    page.add({"", "convoy_ranks", "gauge", "Ranks that take part."}, "", double(ranks_.size()));
+    page.add({"", "convoy_ranks", "gauge", "Ranks in the job."}, "", double(ranks_.size()));
     for (size_t i = 0; i < std::size(kOfRanks);) {  // the metrics of one name, rank by rank
         size_t end = i;
         while (end < std::size(kOfRanks) &&

@@ -1,5 +1,5 @@
-// page.js — shows /state.json (src/page/README.md), asked for every two seconds. What comes from
-// outside enters the page as text alone.
+// page.js — requests /state.json (src/page/README.md) every two seconds and shows it. Text from outside
+// enters the page only as text.
 'use strict';
 const by = id => document.getElementById(id);
 const clock = s => {
@@ -25,12 +25,12 @@ function make(name, text, kind) {
 
 let next = 0, train = [], val = [], events = [], charts;
 
-// Curves by step: a column of each point of training, and of validation where it has one.
+// Curves by step: a column per point of training, and per point of validation if there is one.
 const curves = [
   {title: 'Loss', train: 1, val: 1, show: x => digits(x, 4)},
   {title: 'Accuracy', train: 2, val: 2, show: x => percent(x, 1)},
   {title: 'Learning rate', train: 3, show: x => digits(x, 4)},
-  {title: 'Images a second', train: 4, show: x => digits(x, 4)},
+  {title: 'Images per second', train: 4, show: x => digits(x, 4)},
 ];
 function rows(curve) {
   const all = train.map(point => [point[0], point[curve.train], null]);
@@ -42,8 +42,8 @@ function draw() {
   if (!charts) {
     charts = [];
     if (typeof Dygraph === 'undefined') {
-      by('charts').textContent = 'This trainer was built without dygraphs, so there are no curves: install ' +
-          'libjs-dygraphs where it is built, and build again.';
+      by('charts').textContent = 'There are no curves, because this trainer was built without dygraphs: install ' +
+          'libjs-dygraphs and build it again.';
       return;
     }
     // Its legend would need styles that the Content-Security-Policy forbids.
@@ -153,8 +153,8 @@ async function look() {
     show(await answer.json());
     by('trouble').hidden = true;
   } catch (error) {
-    by('trouble').textContent = 'No answer from the trainer; what is shown is the last it said. ' +
-        'A finished run is shown by: trainer page RUN';
+    by('trouble').textContent = 'The trainer does not answer; this is its last state. ' +
+        'To see a finished run: trainer page RUN';
     by('trouble').hidden = false;
   }
   setTimeout(look, 2000);

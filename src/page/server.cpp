@@ -1,5 +1,5 @@
-// server.cpp — see server.h. Boost.Beast parses what is asked (its headers come with the package of
-// Boost.Context); its streams and Boost.Asio would be 600 KB of code, poll() is enough.
+// server.cpp — see server.h. Boost.Beast parses requests (its headers come with the package of
+// Boost.Context). Its streams and Boost.Asio would add 600 KB of code, and poll() is enough.
 #include "src/page/server.h"
 
 #include <arpa/inet.h>
@@ -36,7 +36,7 @@ constexpr double kPatience = 10;  // seconds
 
 static std::string text_of(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
-// The value of `name` in "a=1&b=2", or in "a=1; b=2"; "" if it is not there.
+// The value of `name` in "a=1&b=2" or "a=1; b=2"; "" if it is missing.
 static std::string value_of(const std::string& pairs, const std::string& name) {
     for (size_t at = 0; at < pairs.size();) {
         const size_t end = std::min(pairs.find_first_of("&; ", at), pairs.size());
@@ -59,7 +59,7 @@ std::pair<std::string, uint16_t> page_address(const std::string& page) {
 
 namespace {
 
-// What is sent back; `head`: fields beside those of every answer.
+// A response. `head`: fields in addition to those of every response.
 struct Answer {
     int status = 200;
     std::string type, body, head;
@@ -91,7 +91,7 @@ struct PageServer::Server {
             listens = listener >= 0 && bind(listener, at->ai_addr, at->ai_addrlen) == 0 &&
                       listen(listener, int(kMostConnections)) == 0;
             if (listens) break;
-            if (listener >= 0 || error == 0) error = errno;  // of one without IPv6: the other's
+            if (listener >= 0 || error == 0) error = errno;  // without IPv6, keep the error of IPv4
             if (listener >= 0) close(listener);
         }
         if (!unknown) freeaddrinfo(found);
@@ -99,7 +99,7 @@ struct PageServer::Server {
             const char* why = unknown ? gai_strerror(unknown) : std::strerror(error);
             if (wake >= 0) close(wake);
             fail("the page cannot be served at ", name, ":", port, ": ", why,
-                 "; --page ADDRESS:PORT takes another place");
+                 "; choose another address with --page ADDRESS:PORT");
         }
         sockaddr_storage bound{};
         socklen_t size = sizeof bound;
@@ -109,7 +109,7 @@ struct PageServer::Server {
                     sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
         address = host, bound_port = service;
         if (!address.starts_with("127.") && address != "::1") token = make_token();
-        cookie = "convoy_view_" + bound_port;  // a browser sends the cookies of all ports
+        cookie = "convoy_view_" + bound_port;  // because a browser sends the cookies of all ports
         thread = std::thread([this] { serve(); });
     }
     ~Server() {
@@ -128,8 +128,8 @@ struct PageServer::Server {
 
     void serve() {
         for (std::vector<pollfd> polled;;) {
-            // One too many takes the place of the oldest; too many open files leave it in the
-            // queue.
+            // A new connection replaces the oldest if there are too many. If no file can be opened,
+            // it stays in the queue.
             polled = {{wake, POLLIN, 0}, {listener, POLLIN, 0}};
             for (const Viewer& connection : connections)
                 polled.push_back(
@@ -141,7 +141,7 @@ struct PageServer::Server {
                 bool stays = seconds_since(one->begin) < kPatience;
                 try {
                     stays = stays && (!polled[i].revents || go_on(*one));
-                } catch (const std::exception&) {  // as without memory: costs no run
+                } catch (const std::exception&) {  // such as no memory: the run continues
                     stays = false;
                 }
                 if (!stays) close(one->socket);
@@ -158,7 +158,7 @@ struct PageServer::Server {
         }
     }
 
-    // Reads or writes what can be; false: the connection is done with.
+    // Reads or writes as much as possible. Returns false if the connection is finished.
     bool go_on(Viewer& connection) {
         std::string &in = connection.in, &out = connection.out;
         if (out.empty()) {
@@ -179,7 +179,7 @@ struct PageServer::Server {
         return !out.empty() || !connection.ends;
     }
 
-    // Answers a request's head; false: nothing more may come on this connection.
+    // Answers the head of a request. Returns false if the connection ends after that.
     bool take(std::string_view head, std::string& out) {
         http::request_parser<http::empty_body> parser;
         boost::system::error_code error;
@@ -188,7 +188,7 @@ struct PageServer::Server {
         const Request& request = parser.get();
         const bool understood = parser.is_header_done();
         const bool goes_on = understood && parser.is_done() && !error && request.keep_alive();
-        Answer answer = {400, "text/plain; charset=utf-8", "this is no request without a body\n",
+        Answer answer = {400, "text/plain; charset=utf-8", "this is not a request without a body\n",
                          ""};
         if (understood) answer = this->answer(request, parser.is_done() && !error);
         out = cat("HTTP/1.1 ", answer.status, " ",
@@ -215,13 +215,13 @@ struct PageServer::Server {
         const std::string path = target.substr(0, question);
         const std::string query = target.substr(std::min(question + 1, target.size()));
         if (request.method() != http::verb::get && request.method() != http::verb::head)
-            return refuse(405, "this page can only be looked at", "Allow: GET, HEAD\r\n");
-        if (!whole) return refuse(400, "a request has no body here");
+            return refuse(405, "this page is read-only", "Allow: GET, HEAD\r\n");
+        if (!whole) return refuse(400, "a request must not have a body");
         if (token.empty()) {
             if (!is_ours(text_of(request[http::field::host])))
-                return refuse(403, "open this page by its address, or as localhost");
+                return refuse(403, "open this page by its IP address, or as localhost");
         } else if (equal_in_constant_time(value_of(query, "t"), token)) {
-            if (path == "/")  // the token does not stay in the address bar
+            if (path == "/")  // removes the token from the address bar
                 return refuse(303, "see /",
                               cat("Location: /\r\nSet-Cookie: ", cookie, "=", token,
                                   "; HttpOnly; SameSite=Strict; Path=/\r\n"));
@@ -229,7 +229,7 @@ struct PageServer::Server {
                                            "Bearer " + token) &&
                    !equal_in_constant_time(value_of(text_of(request[http::field::cookie]), cookie),
                                            token)) {
-            return refuse(401, "open this page by the URL with ?t= that the trainer has printed");
+            return refuse(401, "open the URL with ?t= that the trainer has printed");
         }
         if (path == "/state.json") {
             last_look = Clock::now();
@@ -250,7 +250,7 @@ struct PageServer::Server {
         return refuse(404, "there is no such page");
     }
 
-    // Whether a request's Host is this machine's address, localhost, or the name given by --page.
+    // Whether the Host of a request is an IP address, localhost, or the name given by --page.
     bool is_ours(const std::string& host) const {
         const size_t colon = host.rfind(':');
         std::string wanted = host.ends_with("]") ? host : host.substr(0, colon);

@@ -3,11 +3,11 @@
 //   /             the page                 /page.css, /page.js, /charts.js   what it needs
 //   /state.json   ?after=N (state.h)       /metrics                          for Prometheus
 //
-// One thread, which sleeps until a request comes; 32 connections, 8 KB for the head of a request
-// and no body, 10 seconds for a silent one. No request changes the run. At loopback any user of the
-// machine may look, by an address or as localhost: another name in Host is refused, since a web
-// site could point its own name here. At other addresses a request needs the view token, in the URL
-// (?t=…, which leaves a cookie) or as Authorization: Bearer.
+// One thread sleeps until a request comes. Limits: 32 connections, 8 KB for the head of a request,
+// no body, 10 seconds of silence. No request changes the run. At a loopback address every user of
+// the machine may look. A request must name the server by an address or as localhost; another name
+// in Host is refused, because a web site could point its own name here. At other addresses a
+// request needs the view token, in the URL (?t=…, which sets a cookie) or as Authorization: Bearer.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,18 @@
 
 namespace convoy {
 
-// Host and port of --page; 127.0.0.1:29480 for "on". Throws Error.
+// The host and port of --page; for "on" 127.0.0.1:29480. Throws Error.
 std::pair<std::string, uint16_t> page_address(const std::string& page);
 
 class PageServer {
  public:
-    // Begins to serve at `page`; `state` must outlive it. Throws Error where it cannot.
+    // Begins to serve at `page`; `state` must outlive the server. Throws Error if it cannot.
     PageServer(const std::string& page, const PageState& state);
-    // Lets viewers see the last state: takes up to three seconds, and none without viewers.
+    // Waits up to three seconds, so that viewers get the last state; without viewers it does not
+    // wait.
     ~PageServer();
-    // What to open in a browser, with the token. host: how other machines reach this one, where
-    // the page is at any address of it.
+    // The URL to open in a browser, with the token. host: this machine's name for other machines,
+    // used if the server listens on all its addresses.
     std::string url(const std::string& host) const;
 
  private:

@@ -29,30 +29,31 @@ std::string json_text(const json& of, const char* name) {
 
 namespace {
 
-// Numbers of `from` that have these names, where they are finite.
+// Copies the finite numbers of `from` that have these names.
 void copy_numbers(json& to, const json& from, std::initializer_list<const char*> names,
                   const char* prefix = "") {
     for (const char* name : names)
         if (const double x = json_number(from, name); std::isfinite(x)) to[cat(prefix, name)] = x;
 }
 
-// The sentence of an event in the list; "" if it is not listed.
+// The sentence that the page lists for an event; "" if it lists none.
 std::string sentence(const std::string& name, const json& event) {
     if (name == "regroup") return json_text(event, "why");
     if (name == "error") return "error: " + json_text(event, "cause");
-    if (name == "leave") return "this rank has left the job; the others go on";
+    if (name == "leave") return "this rank has left the job; the other ranks continue";
     if (name == "start") return "training starts";
     if (name == "done") return "done: " + json_text(event, "how");
     if (name == "stall") return json_text(event, "why");
     if (name == "trace") return "trace: " + json_text(event, "file");
-    if (name == "wait") return "too few ranks: waiting for some that --join";
+    if (name == "wait") return "too few ranks: waiting for ranks that --join";
     if (name == "unequal")
         return cat("weights differed between ranks, first in ", json_text(event, "tensor"),
-                   "; all are equal again");
+                   "; they are equal again");
     return "";
 }
 
-// Of a rank's time, or of a log without it what is not a wait.
+// The part of a rank's time in which it computes; in an older log, the part in which it does not
+// wait.
 double compute_part(const json& rank) {
     const double waits = json_number(rank, "data_wait") + json_number(rank, "net_wait");
     const double told = json_number(rank, "compute");
@@ -62,7 +63,7 @@ double compute_part(const json& rank) {
 }  // namespace
 
 void PageState::add(std::vector<Item>& items, double step, json shown) {
-    if (items.size() >= kMostItems) {  // every second one stays
+    if (items.size() >= kMostItems) {  // keep every second item
         size_t i = 0;
         std::erase_if(items, [&](const Item&) { return i++ % 2; });
         whole_since_ = ++number_;
@@ -70,7 +71,7 @@ void PageState::add(std::vector<Item>& items, double step, json shown) {
     items.push_back({++number_, step, std::move(shown)});
 }
 
-// A resumed run goes back to its checkpoint.
+// A resumed run goes back to its checkpoint, so later points are dropped.
 void PageState::drop_after(double step) {
     size_t dropped = 0;
     for (std::vector<Item>* items : {&train_, &val_})
@@ -97,7 +98,7 @@ void PageState::event(const json& event) {
     } else if (name == "job") {
         copy_numbers(facts_, event, {"epochs", "steps"});
         begin_time_ = time, begin_step_ = step;
-        ranks_ = json::array();  // with their numbers, which may mean others now
+        ranks_ = json::array();  // a number may mean another rank now
         if (const auto told = event.find("ranks"); told != event.end()) take_ranks(*told);
         drop_after(step);
     } else if (name == "step" || name == "local_step") {
@@ -108,7 +109,7 @@ void PageState::event(const json& event) {
         if (std::isfinite(time)) last_step_time_ = time;
         json point = {step};
         for (const char* field : {"loss", "top1", "lr", "images_per_second"})
-            point.push_back(json_number(event, field));  // null where it is not known
+            point.push_back(json_number(event, field));  // null if it is not known
         add(train_, step, std::move(point));
     } else if (name == "val") {
         copy_numbers(facts_, event, {"loss", "top1", "top5"}, "val_");
@@ -132,7 +133,7 @@ void PageState::event(const json& event) {
         add(events_, step, {time, step, what});
 }
 
-// What was told of each rank, by rank: "job" and "utilisation" add up to what is shown of it.
+// Adds the figures of each rank from "job" and "utilisation".
 void PageState::take_ranks(const json& told) {
     if (!told.is_array()) return;
     for (size_t i = 0; i < std::min(told.size(), kMostRanks); ++i) {
@@ -163,7 +164,7 @@ void PageState::take_ranks(const json& told) {
     }
 }
 
-// One sentence: what a user should look at to make the run faster.
+// A sentence about what limits the speed of the run.
 std::string PageState::limit() const {
     if (phase_ == "waiting") return "waiting for ranks to join";
     if (phase_ != "training") return "";
@@ -185,16 +186,16 @@ std::string PageState::limit() const {
                                   ? cat("decoding takes ", percent(data), " of its step")
                                   : cat("computing takes ", percent(compute), " of its step");
     if (part(*most_patient, "net_wait") - net > 0.15)
-        return cat("all wait for rank ", int64_t((*busiest)["rank"]), " (",
+        return cat("all ranks wait for rank ", int64_t((*busiest)["rank"]), " (",
                    json_text(*busiest, "address"), "): ", cause);
     if (net > std::max(data, compute))
-        return cat("limited by the network: every rank waits for it for ", percent(net),
-                   " of a step or more");
+        return cat("limited by the network: every rank waits for it at least ", percent(net),
+                   " of a step");
     if (data > compute)
         return cat("limited by reading and decoding: waiting for images takes ", percent(data),
                    " of a step");
     if (other > compute)
-        return cat("validation, checkpoints and other work beside steps take ", percent(other),
+        return cat("limited by validation, checkpoints and other work: they take ", percent(other),
                    " of the time");
     return cat("limited by computing: ", percent(compute), " of a step");
 }
@@ -214,7 +215,7 @@ json PageState::snapshot(uint64_t after, double now) const {
     for (const Item& item : val_)
         if (const json& top1 = item.shown[2]; top1.is_number())
             all["best_top1"] = std::max(all.value("best_top1", 0.0), double(top1));
-    // After the last epoch the next one would begin.
+    // After the last epoch the log already counts the next one.
     const double epoch = json_number(facts_, "epoch"), epochs = json_number(facts_, "epochs");
     if (epochs > 0 && epoch >= epochs) all["epoch"] = epochs - 1;
     const double step = json_number(facts_, "step"), steps = json_number(facts_, "steps");
@@ -236,7 +237,7 @@ LogReader::LogReader(const std::string& run) : file_(nullptr, std::fclose) {
     file_.reset(std::fopen(path.c_str(), "rbe"));
     if (!file_)
         fail("cannot read ", path, ": ", std::strerror(errno),
-             "; it takes the folder of a run (--out, or runs/<time>)");
+             ": give the folder of a run (--out, or runs/<time>)");
 }
 
 void LogReader::read(PageState& state) {
@@ -248,7 +249,7 @@ void LogReader::read(PageState& state) {
         for (size_t end; (end = rest_.find('\n', begin)) != rest_.npos; begin = end + 1)
             state.line(std::string_view(rest_).substr(begin, end - begin));
         rest_.erase(0, begin);
-        if (rest_.size() > kMostLine) rest_.assign(1, '?');  // no line of a log
+        if (rest_.size() > kMostLine) rest_.assign(1, '?');  // not a line of a log
     }
 }
 

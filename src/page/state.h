@@ -1,6 +1,6 @@
-// state.h — a run as its page shows it, made from the events of RUN/log.jsonl and nothing else: so
-// the page of a run that trains (RunLog hands on what it writes), of a finished one (trainer page),
-// and /metrics cannot differ.
+// state.h — the state of a run that the page and /metrics show. It is made only from the events of
+// RUN/log.jsonl, so a training run (RunLog passes on each event) and a finished run (trainer page)
+// look the same.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,27 @@
 
 namespace convoy {
 
-// A field of a stranger's object: NaN or "" where it is missing or something else; long texts are
+// A field of an object from outside: NaN or "" if it is missing or has another type. Long texts are
 // cut.
 double json_number(const nlohmann::json& of, const char* name);
 std::string json_text(const nlohmann::json& of, const char* name);
 
 class PageState {
  public:
-    // An object of the log (src/run/log.md lists them). Any thread. Trusts nothing: fields of
-    // another type or size are left out.
+    // Takes an object of the log (src/run/log.md lists them). Any thread. Ignores fields that have
+    // another type or size.
     void event(const nlohmann::json& event);
-    // A line of the log; one that is no object is left out.
+    // Takes a line of the log. Ignores a line that is not an object.
     void line(std::string_view text);
 
-    // What page.js shows; src/page/README.md has the fields. after: the `next`
-    // of the answer before, for only what is new since; 0: everything. now: Unix seconds.
+    // The data that page.js shows; src/page/README.md has the fields. after: `next` of the previous
+    // answer, to get only newer items; 0: everything. now: Unix seconds.
     nlohmann::json snapshot(uint64_t after, double now) const;
     // In Prometheus's text format 0.0.4.
     std::string metrics() const;
 
  private:
-    struct Item {  // a point or an event, in the order of their arrival
+    struct Item {  // a point or an event; numbered in the order of arrival
         uint64_t number;
         double step;
         nlohmann::json shown;
@@ -49,17 +49,18 @@ class PageState {
     nlohmann::json facts_ = nlohmann::json::object();  // newest values by their names on the page
     nlohmann::json ranks_ = nlohmann::json::array();
     std::vector<Item> train_, val_, events_;
-    uint64_t number_ = 0, whole_since_ = 0;  // who has seen less than that needs everything
+    // A viewer whose `after` is below whole_since_ needs everything.
+    uint64_t number_ = 0, whole_since_ = 0;
     double images_ = 0, regroups_ = 0, last_step_time_ = 0;
     double begin_time_ = 0, begin_step_ = 0;
 };
 
-// Reads a log that may still grow into a state.
+// Reads a log, which may still grow, into a state.
 class LogReader {
  public:
-    // Throws Error where `run` (a folder, or the file itself) has no log.
+    // run: a folder, or the file itself. Throws Error if there is no log.
     explicit LogReader(const std::string& run);
-    // Takes what is new in whole lines.
+    // Reads the new whole lines.
     void read(PageState& state);
 
  private:

@@ -14,14 +14,14 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int kMostInTable = 32;  // classes in a table of all pairs
+constexpr int kMostInTable = 32;  // the most classes for a table of all pairs
 
 std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
 std::string percent(Interval interval) {
     return fmt::format("{:.1f}–{:.1f} %", 100 * interval.low, 100 * interval.high);
 }
 
-// The classes that have images, the least recall first.
+// The classes that have images, the lowest recall first.
 std::vector<int> worst_first(const Quality& quality) {
     std::vector<int> order(size_t(quality.classes()));
     std::iota(order.begin(), order.end(), 0);
@@ -39,7 +39,7 @@ std::string tiles(const Evaluated& result) {
     };
     const Interval sure = wilson_interval(double(sums.correct), double(sums.count));
     return cat("<div class=\"tiles\">\n",
-               tile(percent(sums.top1_part()), "top-1; 95 % sure: " + percent(sure)),
+               tile(percent(sums.top1_part()), "top-1; 95 % interval: " + percent(sure)),
                tile(percent(sums.top5_part()), "top-5"),
                tile(fmt::format("{:.4f}", sums.mean_loss()), "loss"),
                tile(percent(result.quality.calibration_error()), "calibration error"),
@@ -54,7 +54,7 @@ std::string class_table(const Evaluated& result) {
                         percent(q.recall()), percent(wilson_interval(q.right, q.images)),
                         percent(q.precision()), fmt::format("{:.3f}", q.f1())});
     }
-    return html_table({"class", "images", "recall", "95 % sure", "precision", "F1"}, rows);
+    return html_table({"class", "images", "recall", "95 % interval", "precision", "F1"}, rows);
 }
 
 std::string pairs_table(const Evaluated& result) {
@@ -64,7 +64,7 @@ std::string pairs_table(const Evaluated& result) {
     if (quality.classes() > kMostInTable) {
         for (const auto& [truth, guess, images] : quality.confusions(50))
             rows.push_back({html_text(classes[truth]), html_text(classes[guess]), cat(images)});
-        return html_table({"class", "taken for", "images"}, rows);
+        return html_table({"class", "guess", "images"}, rows);
     }
     std::vector<std::string> heads = {"class"};
     for (size_t truth = 0; truth < classes.size(); ++truth) {
@@ -83,12 +83,13 @@ std::string pairs_table(const Evaluated& result) {
                           0.1 + 0.7 * part, n));
         }
     }
-    return cat("<p>Rows: the class; columns: what it was taken for.</p>\n<div class=\"pairs\">",
-               html_table(heads, rows), "</div>\n");
+    return cat(
+        "<p>Rows: the true class. Columns: the guess of the model.</p>\n<div class=\"pairs\">",
+        html_table(heads, rows), "</div>\n");
 }
 
 std::string calibration_chart(const Quality& quality) {
-    Curve seen{"accuracy of guesses of this probability", {}};
+    Curve seen{"accuracy of the guesses with this probability", {}};
     for (const Quality::Bin& bin : quality.bins)
         if (bin.images > 0)
             seen.points.push_back({bin.probability / bin.images, bin.right / bin.images});
@@ -100,7 +101,7 @@ std::string mistakes(const Evaluated& result) {
     std::string text = "<div class=\"tiles\">\n";
     for (const Mistake& mistake : result.quality.worst)
         text += cat("<figure>", html_image(mistake.jpeg, mistake.name), "<figcaption>",
-                    html_text(result.card.classes[size_t(mistake.truth)]), ", taken for <b>",
+                    html_text(result.card.classes[size_t(mistake.truth)]), ", guessed <b>",
                     html_text(result.card.classes[size_t(mistake.guess)]), "</b> (",
                     percent(mistake.probability), ")<br>", html_text(mistake.name),
                     "</figcaption></figure>\n");
@@ -152,12 +153,11 @@ json as_json(const Evaluated& result) {
 }  // namespace
 
 void write_eval_report(const std::string& folder, const Evaluated& result) {
-    const std::string body =
-        cat("<p>", html_text(result.file), ", on ", html_text(result.data), "</p>\n", tiles(result),
-            "<h2>Classes, the least recognised first</h2>\n", class_table(result),
-            "<h2>Confusions</h2>\n", pairs_table(result), "<h2>Calibration</h2>\n",
-            calibration_chart(result.quality), "<h2>Mistakes of which the model was surest</h2>\n",
-            mistakes(result));
+    const std::string body = cat(
+        "<p>", html_text(result.file), ", on ", html_text(result.data), "</p>\n", tiles(result),
+        "<h2>Classes, the lowest recall first</h2>\n", class_table(result), "<h2>Confusions</h2>\n",
+        pairs_table(result), "<h2>Calibration</h2>\n", calibration_chart(result.quality),
+        "<h2>The wrong guesses with the highest probability</h2>\n", mistakes(result));
     write_in(folder, "report.html", html_page("Evaluation of " + result.card.model_name, body));
     write_in(folder, "report.json",
              as_json(result).dump(1, ' ', false, json::error_handler_t::replace) + "\n");

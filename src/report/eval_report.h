@@ -1,4 +1,4 @@
-// eval_report.h — what a trained model is worth, as a page for people and as JSON for programs.
+// eval_report.h — the quality of a trained model, as a page for people and as JSON for programs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +10,7 @@
 namespace convoy {
 
 struct Evaluated {
-    std::string file, data;  // the model's, and of what images
+    std::string file, data;  // the model file, and the name of the images
     const ModelCard& card;
     Sums sums;
     const Quality& quality;  // of the same images, gathered
@@ -19,8 +19,8 @@ struct Evaluated {
 // Writes FOLDER/report.html and FOLDER/report.json; makes the folder. Throws Error.
 void write_eval_report(const std::string& folder, const Evaluated& result);
 
-// Which demands the model misses, as a sentence; "" where it meets them. min_top1, min_recall:
-// parts of all images, and of each class that has any; 0: no demand.
+// A sentence about the demands that the model misses; "" if it meets them. min_top1: part of all
+// images; min_recall: part of the images of each class that has any. 0: no demand.
 std::string missed_demands(const Evaluated& result, double min_top1, double min_recall);
 
 }  // namespace convoy

@@ -1,10 +1,10 @@
-// explain.h — where in an image a model saw a class: Grad-CAM (Selvaraju et al., "Grad-CAM: Visual
-// Explanations from Deep Networks via Gradient-based Localization", 2017).
+// explain.h — a map of the pixels that speak for a class: Grad-CAM (Selvaraju et al., "Grad-CAM:
+// Visual Explanations from Deep Networks via Gradient-based Localization", 2017).
 //
 //   image → convolutions → A [h×w×C] → pooling, linear → logit of the class
 //   weight[c] = mean over h, w of ∂logit/∂A[h,w,c]      map[h,w] = max(0, Σ_c weight[c]·A[h,w,c])
 //
-// A is what the last layer with a window leaves, after its norm and rectifier, before pooling.
+// A is the output of the last layer with a window, after its norm and rectifier, before pooling.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,14 @@ namespace convoy {
 
 class Explainer {
  public:
-    // Reads the weights of `trained` once more; computes on its backend, which must outlive this.
-    // Throws Error where no layer leaves more than one pixel.
+    // Reads the weights of `trained` again and computes on its backend, which must outlive this.
+    // Throws Error if no layer leaves more than one pixel.
     Explainer(const TrainedModel& trained, int max_batch);
 
-    // images: as Model::forward takes them. classes: of each, the one to look for. Returns H()·W()
-    // numbers ≥ 0 an image. Blocks.
+    // images: as for Model::forward. classes: the class to explain, per image. Returns H()·W()
+    // numbers ≥ 0 per image. Blocks.
     std::vector<float> run(Tensor images, std::span<const int> classes);
-    // The numbers of such images, or of another activation that is no larger. Blocks.
+    // The numbers of such images, or of an activation that is not larger. Blocks.
     std::vector<float> floats_of(Tensor tensor);
     int H() const { return shape_.H; }
     int W() const { return shape_.W; }
@@ -37,8 +37,9 @@ class Explainer {
     float* floats_;                         // device memory
 };
 
-// The picture (an input row, normalised as the model's card says) enlarged to 224 pixels or more,
-// and beside it the same under the map: blue where it is least, red where it is greatest.
+// The picture (an input row, normalised as in the model's card) enlarged to at least 224 pixels,
+// and to its right the same picture under the map, whose colours go from blue (least) to red
+// (most).
 Image heat_picture(const float* row, const Preprocess& how, std::span<const float> map, int H,
                    int W);
 

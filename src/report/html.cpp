@@ -77,7 +77,7 @@ namespace {
 
 constexpr double kWidth = 640, kHeight = 320, kLeft = 60, kRight = 12, kTop = 52, kBottom = 36;
 
-// An axis: where numbers lie on the picture, and round ones among them.
+// An axis: the positions of numbers in the picture, and round numbers for the ticks.
 struct Axis {
     double low = INFINITY, high = -INFINITY, from, to;
 
@@ -87,7 +87,7 @@ struct Axis {
         if (low == high) low -= std::abs(low) / 2 + 0.5, high += std::abs(high) / 2 + 0.5;
     }
     double at(double value) const { return from + (value - low) / (high - low) * (to - from); }
-    // About five, a step of 1, 2 or 5 times a power of ten apart.
+    // About five ticks; the distance is 1, 2 or 5 times a power of ten.
     std::vector<double> ticks() const {
         const double rough = (high - low) / 5, power = std::pow(10, std::floor(std::log10(rough)));
         double step = 10 * power;
@@ -100,21 +100,6 @@ struct Axis {
         return all;
     }
 };
-
-// At most two points a pixel, the least and the greatest, in their order.
-std::vector<std::array<double, 2>> thinned(const Curve& curve, const Axis& x) {
-    std::vector<std::array<double, 2>> kept;
-    for (size_t begin = 0, end; begin < curve.points.size(); begin = end) {
-        const auto pixel = [&](size_t i) { return std::floor(x.at(curve.points[i][0])); };
-        for (end = begin + 1; end < curve.points.size() && pixel(end) == pixel(begin);) ++end;
-        const auto [least, greatest] = std::minmax_element(
-            curve.points.begin() + ptrdiff_t(begin), curve.points.begin() + ptrdiff_t(end),
-            [](auto& a, auto& b) { return a[1] < b[1]; });
-        kept.push_back(*std::min(least, greatest));
-        if (least != greatest) kept.push_back(*std::max(least, greatest));
-    }
-    return kept;
-}
 
 }  // namespace
 
@@ -146,9 +131,9 @@ std::string line_chart(const std::string& title, const std::string& x_name,
     for (const Curve& curve : curves) {
         const char* colour = &curve == &curves[0] ? "#1f6fb4" : "#e07b00";
         std::string path;
-        for (const auto& [at, value] : thinned(curve, x))
+        for (const auto& [at, value] : curve.points)
             path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? 'M' : 'L', x.at(at), y.at(value));
-        if (curve.points.size() == 1) path += "h2";  // or nothing would be seen
+        if (curve.points.size() == 1) path += "h2";  // otherwise nothing would be visible
         svg += fmt::format(
             R"(<path d="{}" fill="none" stroke="{}" stroke-width="1.6"/><path d="M{:.0f} 32h18" )"
             R"(stroke="{}" stroke-width="2"/><text x="{:.0f}" y="36">{}</text>)",

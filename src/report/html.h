@@ -1,4 +1,4 @@
-// html.h — pages that need nothing but themselves: text, pictures as data, a line chart as SVG.
+// html.h — pages without other files: text, pictures as data, a line chart as SVG.
 #pragma once
 
 #include <array>
@@ -10,27 +10,28 @@
 
 namespace convoy {
 
-// Text from anywhere, for the inside of an element or of "…": no markup is left in it.
+// Escapes text from anywhere, for the inside of an element or of an attribute in "…".
 std::string html_text(std::string_view text);
 // <img> of a JPEG or PNG; "" without bytes.
 std::string html_image(std::span<const uint8_t> file, std::string_view alt);
-// A whole page; body is HTML. It may load nothing and run nothing.
+// A whole page; body is HTML. The page cannot load or run anything.
 std::string html_page(std::string_view title, std::string_view body);
-// A table; cells are HTML, the first of a row its heading.
+// A table; the cells are HTML, and the first cell of a row is its heading.
 std::string html_table(const std::vector<std::string>& heads,
                        const std::vector<std::vector<std::string>>& rows);
 
 struct Curve {
     std::string name;
-    std::vector<std::array<double, 2>> points;  // by x; those that are not finite are left out
+    std::vector<std::array<double, 2>>
+        points;  // sorted by x; points that are not finite are left out
 };
-// An SVG of 640×320, with axes, ticks and a legend; stands alone too. x begins at 0, and y shows
-// `values` in any case. Where a curve has more points than pixels, the least and the greatest of
-// each pixel are drawn.
+// An SVG of 640×320 with axes, ticks and a legend, which is also a file by itself. x begins at 0,
+// and y always includes `values`. If a curve has more points than pixels, only the smallest and the
+// largest point of each pixel are drawn.
 std::string line_chart(const std::string& title, const std::string& x_name,
                        std::vector<Curve> curves, const std::vector<double>& values = {});
 
-// Writes FOLDER/NAME; makes the folder. Throws Error.
+// Writes FOLDER/NAME, and makes the folder if necessary. Throws Error.
 void write_in(const std::string& folder, const std::string& name, std::string_view text);
 
 }  // namespace convoy
