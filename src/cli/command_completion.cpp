@@ -1,5 +1,5 @@
-// command_completion.cpp — completion: bash's, from the tables of commands and of options. Tried:
-// bash 5.2. Not tried: bash before 4.4, other shells.
+// command_completion.cpp — completion: prints bash's completion, from the tables of commands and
+// options. Tried: bash 5.2. Not tried: bash before 4.4, other shells.
 #include <cctype>
 #include <set>
 
@@ -9,8 +9,8 @@
 
 namespace convoy {
 
-// What may follow an option, from its placeholder: of "crop|resize" the words, of "DIR" and "FILE"
-// what bash finds by itself (<dir>, <file>), of "B" nothing.
+// The words that may follow an option, from its placeholder: "crop|resize" gives both words, "DIR"
+// and "FILE" give <dir> and <file>, for which bash lists files, "B" gives nothing.
 static std::set<std::string> values_of(const Option& option) {
     std::set<std::string> words;
     for (const std::string& part : split(option.value, '|'))
@@ -47,7 +47,7 @@ complete -F _trainer trainer
 
 static int command_completion(const CommandLine& line, Log&, const Stop&) {
     if (line.files != std::vector<std::string>{"bash"})
-        fail("completion needs the name of a shell it knows: trainer completion bash");
+        fail("completion knows only bash: trainer completion bash");
     std::map<std::string, std::set<std::string>> words;  // after a command, after "--option="
     for (const CommandRow* row : kCommands) {
         const std::vector<std::string> parts = split(row->name, ' ');

@@ -1,5 +1,5 @@
-// command_doctor.cpp — doctor: what of this machine would keep a job from starting, slow it down or
-// end it, and what to do about it.
+// command_doctor.cpp — doctor: checks this machine for everything that would prevent a job, slow it
+// down or end it, and says what to do about it.
 #include <netdb.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -35,7 +35,7 @@ struct Diagnosis {
     std::string advice = {};  // "": there is nothing to do
 };
 
-// The value of the line "KEY : value" of a file; "" where there is none.
+// The value of the line "KEY : value" of a file; "" if there is no such line.
 std::string line_of(const char* file, const std::string& key) {
     std::ifstream in(file);
     for (std::string line; std::getline(in, line);)
@@ -70,14 +70,14 @@ Diagnosis processors(const Config& config) {
     const double load = to_number<double>(first_word("/proc/loadavg")).value_or(0);
     if (load > 0.5 * cpus)
         return {State::note, cat(text, fmt::format("; load {:.1f}", load)),
-                "other programs compute here: speeds will be lower, and vary"};
+                "other programs use the processors, so speeds will be lower and vary; stop them"};
     return {State::ok, text};
 }
 
 Diagnosis memory() {
     const auto kilobytes =
         to_number<double>(split(line_of("/proc/meminfo", "MemAvailable"), ' ')[0]);
-    if (!kilobytes) return {State::note, "not known: no /proc/meminfo", "mount /proc"};
+    if (!kilobytes) return {State::note, "not known: there is no /proc/meminfo", "mount /proc"};
     double free = 1024 * *kilobytes;
     std::string text = fmt::format("{:.1f} GB free", gigabytes(free));
     if (const auto limit = to_number<double>(first_word("/sys/fs/cgroup/memory.max"))) {
@@ -92,7 +92,7 @@ Diagnosis memory() {
     return {State::ok, text};
 }
 
-// Of the folder, or of the one in which it would be made.
+// Of the folder, or of the parent folder in which it would be made.
 Diagnosis disk(std::string folder) {
     while (!std::filesystem::exists(folder) && folder != ".") {
         const std::string above = std::filesystem::path(folder).parent_path();
@@ -107,13 +107,14 @@ Diagnosis disk(std::string folder) {
     std::filesystem::remove(probe, ignored);
     if (!writable)
         return {State::bad, cat(printable(folder), " cannot be written: ", why),
-                "name another folder for runs with --out"};
+                "choose another folder with --out"};
     struct statvfs space {};
     if (statvfs(folder.c_str(), &space) != 0) return {State::note, std::strerror(errno)};
     const double free = gigabytes(double(space.f_bavail) * double(space.f_frsize));
-    return {free < 2 ? State::note : State::ok,
-            fmt::format("{:.1f} GB free in {}", free, printable(folder)),
-            free < 2 ? "three checkpoints of vgg16 take 3.3 GB: free some, or --keep fewer" : ""};
+    return {
+        free < 2 ? State::note : State::ok,
+        fmt::format("{:.1f} GB free in {}", free, printable(folder)),
+        free < 2 ? "three checkpoints of vgg16 take 3.3 GB: free some space, or --keep fewer" : ""};
 }
 
 Diagnosis open_files() {
@@ -121,16 +122,18 @@ Diagnosis open_files() {
     getrlimit(RLIMIT_NOFILE, &limit);
     const bool few = limit.rlim_cur < 1024;
     return {few ? State::note : State::ok, cat("up to ", limit.rlim_cur),
-            few ? "raise it by `ulimit -n 1024`" : ""};
+            few ? "raise the limit with `ulimit -n 1024`" : ""};
 }
 
 Diagnosis clock() {
     timex time{};
     const bool synchronised = adjtimex(&time) >= 0 && !(time.status & STA_UNSYNC);
-    return {synchronised ? State::ok : State::note,
-            synchronised ? "synchronised" : "nobody has synchronised it, or it cannot be seen here",
-            synchronised ? ""
-                         : "training needs no clock; times in logs of several machines may differ"};
+    return {
+        synchronised ? State::ok : State::note,
+        synchronised ? "synchronised" : "not synchronised, or it cannot be seen here",
+        synchronised
+            ? ""
+            : "times in the logs of several machines may differ; training does not depend on them"};
 }
 
 Diagnosis gpu() {
@@ -159,17 +162,17 @@ Diagnosis port(uint16_t port) {
     }
     if (why == 0) return {State::ok, cat(port, " is free")};
     return {State::note, cat(port, ": ", std::strerror(why)),
-            "`trainer health` says whether a rank listens there; --port names another one"};
+            "`trainer health` tells whether a rank listens there; choose another port with --port"};
 }
 
-// Whether the coordinator's address can be reached; waits two seconds at most.
+// Whether the coordinator can be reached; waits at most two seconds.
 Diagnosis coordinator(const std::string& coord) {
     const auto [host, number] = coordinator_address(coord);
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
     if (const int error = getaddrinfo(host.c_str(), std::to_string(number).c_str(), &hints, &found))
         return {State::bad, cat(printable(host), ": ", gai_strerror(error)),
-                "check the name, or give its address"};
+                "check the name, or give the IP address"};
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freeing(found, freeaddrinfo);
     int error = 0;
     for (addrinfo* at = found; at; at = at->ai_next) {
@@ -185,10 +188,10 @@ Diagnosis coordinator(const std::string& coord) {
         if (s >= 0) close(s);
         if (error == 0) return {State::ok, cat(coord, " answers")};
         if (error == ECONNREFUSED)
-            return {State::ok, cat(coord, " is reached; nobody listens there yet")};
+            return {State::ok, cat(coord, " can be reached; nobody listens there yet")};
     }
     return {State::bad, cat(printable(coord), ": ", std::strerror(error)),
-            "check the address, the route, and that firewalls let this port through"};
+            "check the address and the route, and open this port in firewalls"};
 }
 
 }  // namespace
@@ -214,7 +217,7 @@ static int command_doctor(const CommandLine& line, Log&, const Stop&) {
             finding = check();
         } catch (const Error& error) {
             finding = {State::bad, error.what(),
-                       "other programs, or the driver's log, may tell why"};
+                       "look for other programs that use it, and into the driver's log"};
         }
         const auto& [state, text, advice] = finding;
         const char* name = state == State::ok ? "ok" : state == State::note ? "note" : "BAD";
@@ -233,6 +236,6 @@ static int command_doctor(const CommandLine& line, Log&, const Stop&) {
 }
 
 const CommandRow kDoctorRow = {"doctor", kDoctor, "[--coord HOST:PORT]",
-                               "check this machine, and say what to mend", command_doctor};
+                               "check this machine, and say what to repair", command_doctor};
 
 }  // namespace convoy

@@ -19,7 +19,8 @@ namespace convoy {
 
 using nlohmann::json;
 
-// What the user did not type is as in training: another seed would hold back other images.
+// Options that the user did not give are those of the training: another seed would hold back other
+// images.
 static void take_data_options(const CommandLine& line, Config& config, Log& log) {
     config.from = find_model_file(config.from, log);
     const std::map<std::string, std::string> trained = settings_beside(config.from);
@@ -33,18 +34,18 @@ static void take_data_options(const CommandLine& line, Config& config, Log& log)
     if (line.given.contains("val")) config.val_split = 0;
 }
 
-// Where the images to evaluate on come from; for the report without what a URL hides.
+// The name of the images to evaluate, without the passwords in a URL.
 static std::string data_name(const Config& config) {
     if (!config.val.empty()) return public_name(config.val);
     return config.data.empty() ? "the generated set" : public_name(config.data);
 }
 
-// The images to evaluate on; the same on every rank.
+// The images to evaluate; the same on every rank.
 static std::shared_ptr<const Source> open_images(JobSession& job,
                                                  const std::vector<std::string>& classes) {
     const Config& config = job.config;
     std::shared_ptr<const Source> source;
-    // A set for this model may lack some of its classes; a split or the generated set may not.
+    // A set of its own may lack classes of the model; a split or the generated set may not.
     if (!(config.data + config.val).empty() && config.val_split == 0) {
         DataOptions options = data_options(config);
         if (!config.val.empty()) options.train = config.val;
@@ -95,8 +96,8 @@ static int eval_in_job(JobSession& job) {
     const bool reports = !config.report.empty() || config.min_recall > 0;
     Quality quality(int(trained.card.classes.size()));
     if (reports && quality.pairs.empty())
-        fail("--report and --min-recall are for up to ", Quality::kMostClasses,
-             " classes; the model has ", trained.card.classes.size());
+        fail("--report and --min-recall work with up to ", Quality::kMostClasses,
+             " classes, and the model has ", trained.card.classes.size(), ": leave them out");
     std::vector<float> logits;
     const auto watch = [&](const Batch& batch, Tensor of_batch) {
         logits.resize(of_batch.elems());
@@ -106,7 +107,7 @@ static int eval_in_job(JobSession& job) {
     const auto begin = Clock::now();
     const Sums sums = evaluator.run(loader, 0, reports ? watch : Evaluator::Watch(), &job.log);
     const double seconds = seconds_since(begin);
-    job.log.detail(fmt::format("evaluated in {:.2f} s, of which {:.2f} s waiting for images",
+    job.log.detail(fmt::format("evaluated in {:.2f} s, waiting for images {:.2f} s of them",
                                seconds, loader.waited_seconds()));
     if (reports && !evaluator.stopped()) quality.gather(job.communicator(), *source);
     for (const std::string& reason : loader.take_bad_reasons())
@@ -123,7 +124,7 @@ static int eval_in_job(JobSession& job) {
     const uint64_t bad = uint64_t(sums.skipped) + source->damaged();
     if (double(bad) > config.max_bad * double(source->size()))
         fail(bad, " images did not decode, more than --max-bad ", config.max_bad,
-             " allows; `trainer check` names them all");
+             " allows: `trainer check` names all of them");
     const std::string missed = missed_demands(result, config.min_top1, config.min_recall);
     if (!missed.empty()) job.log.notice(missed);
     return missed.empty() ? 0 : 3;

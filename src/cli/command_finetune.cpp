@@ -1,4 +1,4 @@
-// command_finetune.cpp — finetune: `train` from weights in a file, with other defaults.
+// command_finetune.cpp — finetune: trains from the weights in a file, with defaults for that.
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
@@ -10,8 +10,9 @@ namespace convoy {
 static int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
     if (given.files.size() != 1)
         fail(
-            "finetune takes one file of weights: trainer finetune WEIGHTS.pth --data DIR; other "
-            "ranks of a job run `trainer train`");
+            "finetune takes one file of weights: trainer finetune WEIGHTS.pth --data DIR (the "
+            "other "
+            "ranks of a job run `trainer train`)");
     CommandLine line = given;
     line.command = kTrain;
     line.files.clear();
@@ -29,7 +30,7 @@ static int command_finetune(const CommandLine& given, Log& log, const Stop& stop
         config.model = recognised_model(read_weights(config.init, log), config.init, *backend);
         log.info(config.init, ": weights of ", config.model);
     }
-    // Few epochs: with one frozen, and one to train.
+    // With few epochs at least one of them trains all layers.
     config.freeze_epochs = std::min(config.freeze_epochs, std::max(config.epochs - 1, 0));
     return run_in_job(line, log, stop, train_in_job);
 }

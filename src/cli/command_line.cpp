@@ -1,4 +1,4 @@
-// command_line.cpp — from arguments and environment to a CommandLine. CLI11 parses; commands and
+// command_line.cpp — makes a CommandLine from arguments and environment. CLI11 parses; commands and
 // options come from their tables.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -9,8 +9,6 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
-#include "src/config/rules.h"
-#include "src/config/settings_file.h"
 
 namespace convoy {
 
@@ -18,7 +16,7 @@ static bool is_flag(const Option& option) {
     return std::holds_alternative<bool Config::*>(option.field);
 }
 
-// The command that the words name, and how many of them that took.
+// The command that the words name, and the number of words of its name.
 static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::string>& words) {
     if (words.empty() || words[0].starts_with("-")) return {kCommands[0], 0};
     std::pair<const CommandRow*, size_t> found = {nullptr, 1};
@@ -37,7 +35,7 @@ static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::
     }
     if (found.first) return found;
     if (words[0] == "bench")
-        fail("bench needs to know what: train, kernels, allreduce or data",
+        fail("bench needs one of train, kernels, allreduce or data",
              words.size() > 1 ? cat(", not '", words[1], "'") : "");
     if (const std::string instead = replacement(words[0]); !instead.empty())
         fail("there is no command '", words[0], "' any more; use ", instead);
@@ -46,7 +44,7 @@ static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::
          near.empty() ? "; trainer --help lists all" : cat("; did you mean '", near, "'?"));
 }
 
-// The words that CLI11 did not know: files, or mistakes.
+// Handles the words that CLI11 did not know: files, or mistakes.
 static void take_rest(CommandLine& line, const CommandRow& row,
                       const std::vector<std::string>& rest, bool row_is_given) {
     std::vector<std::string> names;
@@ -60,7 +58,7 @@ static void take_rest(CommandLine& line, const CommandRow& row,
         if (word.size() < 2 || word[0] != '-') {
             if (!row.takes_files)
                 fail("`", row.name, "` takes no word '", word, "'",
-                     std::ranges::count(names, "--data") ? "; images are given by --data DIR" : "");
+                     std::ranges::count(names, "--data") ? "; give images with --data DIR" : "");
             line.files.push_back(word);
             continue;
         }
@@ -76,7 +74,7 @@ static void take_rest(CommandLine& line, const CommandRow& row,
     }
 }
 
-// Variables of options that are gone would be overlooked without a word.
+// A variable of a removed option would otherwise be ignored silently.
 static void refuse_old_variables(const Environment& environment) {
     for (const auto& [old, instead] : replacements())
         if (const std::string name = old; name.starts_with("--")) {
@@ -166,7 +164,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     if (!line.config.settings.empty()) settings = read_settings(line.config.settings);
     for (const auto& [name, text] : texts) take(name, text);
     if (environment.contains("CONVOY_TOKEN")) line.config.token = environment.at("CONVOY_TOKEN");
-    // Crops would cut the generated shapes off.
+    // Crops would cut off the generated shapes.
     if (!line.given.contains("augment") && line.config.data.empty())
         line.config.augment = Augment::resize;
     apply_launcher(line, environment);
@@ -174,7 +172,8 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
 }
 
 void check_command_line(const CommandLine& line) {
-    // Rank 0 decides most of a training run's options, some by its checkpoint (job_setup.cpp).
+    // Rank 0 decides most options of a training run, some of them from its checkpoint; they are
+    // checked later (job_setup.cpp).
     const bool decides_later = line.command & (kTrain | kFinetune | kTune | kLrFind);
     check_rules(line.config, line.command, line.given, /*own_only=*/decides_later);
 }

@@ -1,5 +1,6 @@
-// command_lr_find.cpp — tune --lr: a short run whose learning rate rises until the loss diverges,
-// and which rate it suggests. Smith, "Cyclical Learning Rates for Training Neural Networks" (2017).
+// command_lr_find.cpp — tune --lr: trains a short run whose learning rate rises until the loss
+// diverges, and suggests a rate. Smith, "Cyclical Learning Rates for Training Neural Networks"
+// (2017).
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -37,7 +38,7 @@ RateSearch search_rate(const std::vector<RatePoint>& points) {
         jumps.push_back(std::abs(points[i].loss - points[i - 1].loss));
     std::ranges::sort(jumps);
     found.scatter = jumps.empty() ? 0 : jumps[jumps.size() / 2] / 0.954;
-    // The noise of the flat start is left out: the loss is down by a quarter of its fall for good.
+    // Skip the noise of the flat start: from `begin` on, the loss stays a quarter of its fall down.
     size_t begin = found.least;
     while (begin > 0 && smooth[begin - 1].loss < level - found.fall / 4) --begin;
     double most = 0;
@@ -68,7 +69,7 @@ std::vector<RatePoint> read_points(const std::string& path) {
 // The curve over the logarithm of the rate, with a line at the suggestion.
 std::string picture(const RateSearch& search, double suggestion) {
     const std::vector<RatePoint>& points = search.smooth;
-    const double top = 3 * points.front().loss;  // it rises far above where it diverges
+    const double top = 3 * points.front().loss;  // the loss becomes far larger when it diverges
     Curve curve{"loss (smoothed)", {}};
     for (const auto& [lr, loss] : points)
         curve.points.push_back({std::log10(lr), std::min(loss, top)});
@@ -82,9 +83,9 @@ std::string picture(const RateSearch& search, double suggestion) {
 int report(const std::string& folder, bool as_json, Log& log) {
     const std::vector<RatePoint> all = read_points(folder + "/log.jsonl");
     if (all.size() < 20)
-        fail(
-            "tune --lr has only ", all.size(),
-            " steps, too few for a curve: give more by --steps, or less --lr if the loss diverged");
+        fail("tune --lr has only ", all.size(),
+             " steps, too few for a curve: give more --steps, or a smaller --lr if the loss "
+             "diverged");
     const RateSearch search = search_rate(all);
     const std::vector<RatePoint>& points = search.smooth;
     const size_t least = search.least, steep = search.steepest;
@@ -113,8 +114,8 @@ int report(const std::string& folder, bool as_json, Log& log) {
         fmt::print("{}\n", content.dump());
     else if (!search.is_clear())
         fmt::print(
-            "no clear fall: the loss falls by {:.3f}, and that of single batches varies by {:.3f}. "
-            "Keep the default --lr, or try again with more --steps; curve: {}/lr.svg, lr.json\n",
+            "no suggestion: the loss falls by {:.3f}, and single batches vary by {:.3f}. Keep the "
+            "default --lr, or try again with more --steps; curve: {}/lr.svg, lr.json\n",
             search.fall, search.scatter, folder);
     else
         fmt::print(
@@ -131,7 +132,7 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
     line.command = kTrain;
     Config& config = line.config;
     if (!config.coord.empty() && config.rank < 0)
-        fail("tune --lr on several ranks needs --rank: rank 0 tells what was found");
+        fail("tune --lr on several ranks needs --rank, because rank 0 prints the result");
     config.schedule = Schedule::kRange;
     if (config.lr == 0) config.lr = config.optimizer == OptimizerKind::kAdamw ? 1 : 10;
     config.log_every = 1, config.save_every = 0, config.val_split = 0;
@@ -139,7 +140,7 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
     try {
         const int status = run_in_job(line, log, stop, train_in_job);
         if (status != 0 || !reports) return status;
-    } catch (const Error& error) {  // a NaN is an end like any other
+    } catch (const Error& error) {  // the loss diverged: a normal end
         if (std::string(error.what()).find("NaN or infinity") == std::string::npos || !reports)
             throw;
         log.info(error.what());

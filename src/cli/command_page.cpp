@@ -1,4 +1,4 @@
-// command_page.cpp — page: a run that trains, or has ended, in a browser.
+// command_page.cpp — page: shows a run that trains or has ended in a browser.
 #include <unistd.h>
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace convoy {
 
 static int command_page(const CommandLine& line, Log& log, const Stop& stop) {
     if (line.files.size() != 1)
-        fail("page takes the folder of one run, not ", line.files.size(), " words");
+        fail("page takes the folder of one run, not ", line.files.size(), ": trainer page RUN");
     const std::string& run = line.files[0];
     LogReader reader(run);
     PageState state;
@@ -25,7 +25,7 @@ static int command_page(const CommandLine& line, Log& log, const Stop& stop) {
     log.notice("page: ", server.url(host), "   (Ctrl-C ends it)");
     while (!stop()) {
         reader.read(state);
-        // One second, but not past a signal.
+        // Wait a second, or until a signal comes.
         for (const auto begin = Clock::now(); !stop() && seconds_since(begin) < 1;)
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
@@ -34,6 +34,6 @@ static int command_page(const CommandLine& line, Log& log, const Stop& stop) {
 
 const CommandRow kPageRow =
     with_files({"page", kPage, "RUN [--page ADDRESS:PORT]",
-                "show a finished run, or one that trains, on a web page", command_page});
+                "show a finished or a training run on a web page", command_page});
 
 }  // namespace convoy

@@ -40,8 +40,8 @@ static void print_prediction(const std::string& name, std::span<const float> pro
     fmt::print("{}{}\n", as_json ? "" : printable(name), text);
 }
 
-// FOLDER/<name>.heat.jpg; the end of the image's path is in the name, and where there is such a
-// file of this run already, a number.
+// Writes FOLDER/<name>.heat.jpg. The name holds the end of the image's path, and a number if this
+// run has already written a file of that name.
 static void write_heat(const std::string& folder, const std::string& title, const Image& picture,
                        std::set<std::string>& written) {
     std::string name = printable(title);
@@ -53,7 +53,7 @@ static void write_heat(const std::string& folder, const std::string& title, cons
     write_in(folder, name + ".heat.jpg", {reinterpret_cast<const char*>(file.data()), file.size()});
 }
 
-// Prints a line for each image. Returns whether all could be read, or a signal came.
+// Prints a line per image. Returns false if an image could not be read, or a signal came.
 static bool predict_all(const Config& config, std::shared_ptr<const Source> source,
                         TrainedModel& trained, const LoaderOptions& options, const Stop& stop,
                         std::set<std::string>& written, Log& log) {
@@ -66,7 +66,7 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
     std::unique_ptr<Explainer> explainer;
     if (!config.explain.empty())
         explainer = std::make_unique<Explainer>(trained, int(options.batch));
-    std::optional<ProgressBar> bar;  // lines on a terminal show themselves how far it is
+    std::optional<ProgressBar> bar;  // on a terminal the printed lines show the progress
     if (terminal_width(stdout) == 0) bar.emplace(log, "predicting", source->size());
     bool refresh = true;  // with --precision bf16 the weights are copied once
     loader.start(0, 0);

@@ -1,5 +1,5 @@
-// command_tools.cpp — the small commands: check, pack, coordinator, health, models, export,
-// import.
+// command_tools.cpp — the small commands: check, pack, coordinator, health, token, models, export
+// and import.
 #include <algorithm>
 #include <filesystem>
 
@@ -19,7 +19,7 @@
 
 namespace convoy {
 
-// Nothing else runs meanwhile.
+// All processors, because nothing else runs.
 static int all_threads(const Config& config) {
     return config.decode_threads > 0 ? config.decode_threads : available_cpus();
 }
@@ -37,7 +37,7 @@ static int command_check(const CommandLine& line, Log& log, const Stop&) {
     return check_data(data, all_threads(config), kMaxPixels, config.json, stdout, log) > 0;
 }
 
-// --format, which must be one of what the command writes; the first of them where it is auto.
+// The value of --format, which must be one that the command writes; for auto the first of them.
 static FileFormat choose_format(const Config& config, std::initializer_list<FileFormat> written) {
     if (config.format == FileFormat::kAuto) return *written.begin();
     if (std::ranges::find(written, config.format) != written.end()) return config.format;
@@ -46,7 +46,7 @@ static FileFormat choose_format(const Config& config, std::initializer_list<File
         one.format = format;
         names.push_back(get_option(one, "format"));
     }
-    fail("--format ", get_option(config, "format"), " is not for this command, which writes ",
+    fail("--format ", get_option(config, "format"), " does not go with this command, which writes ",
          join_text(names, " or "));
 }
 
@@ -90,8 +90,8 @@ static int command_health(const CommandLine& line, Log&, const Stop&) {
     if (report.none_is_there && config.port == 0 && config.coord.empty())
         report = {true, false,
                   cat("no rank listens on port ", port,
-                      " and no --coord is set: a run alone has no port, and is healthy while it "
-                      "lives")};
+                      " and no --coord is set: a run of one rank has no port, so it counts as "
+                      "healthy")};
     if (!report.healthy) fail(report.text);
     fmt::print("{}\n", report.text);
     return 0;
@@ -112,7 +112,8 @@ static int command_models(const CommandLine& line, Log& log, const Stop&) {
         table.row({{"model", name, "model"},
                    {"input", input_size_text(model_input_size(model_text(name))), "input"}});
     log.info(
-        "\n`trainer models NAME` prints a network's text: a start for a --model FILE of your own.");
+        "\n`trainer models NAME` prints the text of a network, as a start for your own --model "
+        "FILE.");
     return 0;
 }
 
@@ -138,7 +139,7 @@ static int command_export(const CommandLine& line, Log& log, const Stop&) {
     return 0;
 }
 
-// "0", "1", …: as many as the last layer has outputs in the file; one where it has no such layer.
+// "0", "1", …: one per output of the last layer in the file; "0" if the file has no such layer.
 static std::vector<std::string> numbered_classes(const SafeTensors& content,
                                                  const std::string& text, Backend& backend) {
     const auto params = std::make_shared<Params>();  // not allocated: only names
@@ -168,7 +169,7 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
     const ImportReport report = import_weights(content, model, *backend, /*partial=*/true);
     if (!report.fresh.empty())
         fail(line.files[0], " does not fill a ", config.model, " with ", classes.size(),
-             " classes: ", report.text(), "; to train what is missing use --init");
+             " classes: ", report.text(), "; train the missing layers with --init");
     SafeTensors out = export_weights(model, *backend);
     for (auto& [name, tensor] : out.tensors)  // counters of batches
         if (tensor.dtype == "I64" && content.tensors.contains(name))
@@ -183,25 +184,25 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
 
 const CommandRow kCheckRow =
     with_files({"check", kCheck, "PATH",
-                "decode every image of a data set and name those that fail", command_check});
+                "decode every image of a data set and name the images that fail", command_check});
 const CommandRow kPackRow = with_files(
     {"pack", kPack, "SRC OUT", "write any data set as shards, with their index", command_pack});
-const CommandRow kCoordinatorRow = {
-    "coordinator", kCoordinator, "--coord HOST:PORT --world W",
-    "only the meeting point, for jobs whose rank 0 should not serve it", command_coordinator};
-const CommandRow kHealthRow = {
-    "health", kHealth, "[--coord HOST:PORT | --port P]",
-    "ask the rank that runs on this machine how it is; exit status 0 or 1", command_health};
+const CommandRow kCoordinatorRow = {"coordinator", kCoordinator, "--coord HOST:PORT --world W",
+                                    "serve only the coordinator, if rank 0 should not do it",
+                                    command_coordinator};
+const CommandRow kHealthRow = {"health", kHealth, "[--coord HOST:PORT | --port P]",
+                               "ask the rank on this machine for its state; exit status 0 or 1",
+                               command_health};
 const CommandRow kTokenRow = {"token", kToken, "> FILE",
-                              "make the secret that lets ranks into a job, for --token-file",
+                              "print a new secret for --token-file, which admits ranks to a job",
                               command_token};
 const CommandRow kModelsRow =
     with_files({"models", kModels, "[NAME]", "list the built-in networks, or print the text of one",
                 command_models});
 const CommandRow kExportRow = {"export", kExport, "--from RUN --out FILE",
                                "write a model to one file: safetensors or ONNX", command_export};
-const CommandRow kImportRow = with_files(
-    {"import", kImport, "FILE --out FILE [--model NAME] [--classes A,B]",
-     "make weights with torchvision's names ready for eval and predict", command_import});
+const CommandRow kImportRow =
+    with_files({"import", kImport, "FILE --out FILE [--model NAME] [--classes A,B]",
+                "convert weights with torchvision's names for eval and predict", command_import});
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// commands.h — the commands of the program: each is one row, defined in the file of the command.
+// commands.h — the commands of the program. Each is a row, which is defined in the command's file.
 #pragma once
 
 #include <map>
@@ -12,12 +12,12 @@
 namespace convoy {
 
 struct CommandRow {
-    const char* name;  // as it is typed: "bench train"; "tune --plan": tune with this option
-    Command command;   // the options it takes are those with this bit
+    const char* name;  // as typed: "bench train"; "tune --plan" is tune with this option
+    Command command;   // the command takes the options that have this bit
     const char* usage;
     const char* help;
-    // Returns the exit status, or throws Error. A command that never asks `stop` ends at once when
-    // a signal comes; one that runs in a job must ask it (run_in_job does so first).
+    // Returns the exit status, or throws Error. A signal ends a command at once if it never calls
+    // `stop`. A command that runs in a job must call it (run_in_job does so first).
     int (*run)(const CommandLine& line, Log& log, const Stop& stop);
     bool takes_files = false;  // words without an option
 
@@ -42,43 +42,43 @@ inline constexpr const CommandRow* kCommands[] = {
     &kBenchDataRow, &kCompletionRow,
 };
 
-// train, in a job that was joined; also for tests. Blocks; returns the exit status; throws Error.
+// Trains in a job that was joined. Blocks; returns the exit status; throws Error. Also for tests.
 int train_in_job(JobSession& job);
 
-// A learning rate and the loss of the step that was done with it.
+// A learning rate, and the loss of the step with this rate.
 struct RatePoint {
     double lr, loss;
 };
-// What tune --lr makes of a run: where the smoothed loss is least, and where it falls most for a
-// factor of the rate.
+// The result of tune --lr: the points at which the smoothed loss is least, and at which it falls
+// fastest per factor of the rate.
 struct RateSearch {
     std::vector<RatePoint> smooth = {};
     size_t least = 0, steepest = 0;
     double fall = 0, scatter = 0;  // of the loss: from the start to the least; of single batches
-    // A loss that only scatters (normally, 120 steps) looks so with a probability of 0.0017.
+    // Of 120 normally distributed losses without a trend, 0.17 % look clear.
     bool is_clear() const { return fall > 2 * scatter; }
 };
 RateSearch search_rate(const std::vector<RatePoint>& points);
 
-// What `trainer --help` or, of a command, `trainer COMMAND --help` prints (help.cpp). all: every
-// option instead of those that most people need.
+// The texts of `trainer --help` and `trainer COMMAND --help` (help.cpp). all: with every option,
+// not only the most important ones.
 std::string program_help(bool all);
 std::string command_help(const CommandRow& row, bool all);
 std::string command_usage(const CommandRow& row);
 
 using Environment = std::map<std::string, std::string>;
 
-// Throws Error: unknown command or option (with the nearest one), a value that does not fit, two
-// environment variables that disagree.
+// Throws Error for an unknown command or option (naming the nearest one), a value that does not
+// fit, and two environment variables that disagree.
 CommandLine parse_command_line(const std::vector<std::string>& words,
                                const Environment& environment);
-// Throws Error: options that exclude or need each other (rules.h).
+// Throws Error if options exclude or need each other (rules.cpp).
 void check_command_line(const CommandLine& line);
 
-// RANK, WORLD_SIZE, MASTER_ADDR and their like of Open MPI, Slurm and Kubernetes: rank, world,
-// local-rank and coord where no option gave them. Throws Error where two disagree.
+// Sets rank, world, local-rank and coord from RANK, WORLD_SIZE, MASTER_ADDR and the variables of
+// Open MPI, Slurm and Kubernetes, unless an option gave them. Throws Error if two disagree.
 void apply_launcher(CommandLine& line, const Environment& environment);
-// The variables of this process but those that are options, here or of a launcher: "NAME=value".
+// The variables of this process, "NAME=value", except options of the trainer and of launchers.
 std::vector<std::string> plain_environment();
 
 }  // namespace convoy

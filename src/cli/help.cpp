@@ -4,11 +4,10 @@
 
 #include "src/base/text.h"
 #include "src/cli/commands.h"
-#include "src/config/rules.h"
 
 namespace convoy {
 
-// A command with more options than this shows by --help only those that most people need.
+// If a command has more options than this, --help shows only the most important ones.
 constexpr int kScreen = 30;
 
 // "  --batch B                 images per step, over all ranks [64]"
@@ -26,7 +25,7 @@ static std::string option_line(const Option& option, unsigned command) {
                        value.empty() ? "" : cat(" [", value, "]"));
 }
 
-// The options of the commands that `shows` accepts, below the names of their groups.
+// The options of the commands for which `shows` returns true, below the names of their groups.
 template <class Shows>
 static std::string option_lines(unsigned command, Shows shows, bool has_groups = true) {
     std::string text, group;
@@ -79,12 +78,12 @@ std::string program_help(bool all) {
     return text + (all ? R"(
 Environment:
   CONVOY_BATCH=64  is --batch 64, and so on for every option; the command line wins
-  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT  and their like of other launchers: the rank
+  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT  set the rank, as do those of other launchers
   NO_COLOR, TERM=dumb  print without colours, and without progress bars
 
 Exit status:
   0      done
-  1      an error, told on stderr; check, predict: an image did not decode; doctor: a job would
+  1      an error, printed on stderr; check, predict: an image did not decode; doctor: a job would
          not start; health: no rank answers, or its job stalls
   3      eval: below --min-top1 or --min-recall
   128+n  ended by signal n; a training run has saved a checkpoint

@@ -1,4 +1,4 @@
-// launcher.cpp — options from the environment variables that launchers set.
+// launcher.cpp — sets options from the environment variables of launchers.
 
 #include <unistd.h>
 
@@ -55,8 +55,8 @@ static std::string rank_of_slot(const std::string& slot) {
     const int number = to_number<int>(slot).value_or(0);
     if (number < 1)
         fail("SWARM_TASK_SLOT cannot be '", slot,
-             "': slots are numbers from 1; it takes "
-             "\"{{.Task.Slot}}\", in a service with replicas");
+             "': slots are numbers from 1; set it to "
+             "\"{{.Task.Slot}}\" in a service with replicas");
     return cat(number - 1);
 }
 
@@ -73,22 +73,22 @@ std::vector<std::string> plain_environment() {
 }
 
 void apply_launcher(CommandLine& line, const Environment& environment) {
-    // Commands of a rank, and `health`, which must find the same port.
+    // Only for commands that run as a rank, and for `health`, which must find the same port.
     if (!(find_option("port")->commands & line.command)) return;
     const auto look = [&](const std::string& name) {
         const auto found = environment.find(name);
         return found == environment.end() ? "" : found->second;
     };
     const auto has = [&](const std::string& name) { return !look(name).empty(); };
-    // Slurm sets SLURM_NTASKS in a plain salloc shell too; only a step (srun) has ranks. Below
-    // mpirun and mpiexec the step is that of their daemons, one a host.
+    // Slurm also sets SLURM_NTASKS in a plain salloc shell; only a step (srun) has ranks. Under
+    // mpirun and mpiexec the step belongs to their daemons, one per host.
     const bool slurm_step = has("SLURM_PROCID") && has("SLURM_STEP_ID") &&
                             !has("OMPI_COMM_WORLD_RANK") && !has("MPI_LOCALRANKID");
     for (const auto& [option, variable] : kVariables) {
         const std::string name = variable;
         std::string value = look(name);
         if (value.empty() || (name.starts_with("SLURM_") && !slurm_step)) continue;
-        // With several processes a node, torchrun numbers them, and sets RANK.
+        // With several processes per node, torchrun numbers them and sets RANK.
         if (name.starts_with("PET_N") && look("PET_NPROC_PER_NODE") != "1") continue;
         if (name == "SLURM_STEP_NODELIST" && (has("MASTER_ADDR") || has("PET_MASTER_ADDR")))
             continue;

@@ -1,5 +1,5 @@
-// main.cpp — from the arguments to the exit status (help.cpp lists them). The one place
-// where errors are printed.
+// main.cpp — from the arguments to the exit status (help.cpp lists them). Errors are printed here
+// and nowhere else.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -18,7 +18,7 @@
 
 using namespace convoy;
 
-// Signals belong to the process: the one piece of global state.
+// A signal belongs to the process, so this is the only global state.
 static std::atomic<int> caught = 0;  // threads ask too
 
 static void on_signal(int number) {
@@ -31,8 +31,8 @@ static void on_signal(int number) {
     caught = number;
 }
 
-// The first SIGINT or SIGTERM, else 0. SIGHUP counts as SIGTERM, unless nohup ignores it. They are
-// caught from the first call on: a command that never asks just ends.
+// The first SIGINT or SIGTERM, or 0. SIGHUP counts as SIGTERM, unless nohup ignores it. Signals are
+// caught from the first call on; before that a signal ends the process.
 static int stop_signal() {
     static const bool installed = [] {
         struct sigaction action {};
@@ -47,9 +47,8 @@ static int stop_signal() {
     return installed ? caught.load() : 0;
 }
 
-// The first process of a container has no default action for signals: without a handler the kernel
-// drops them, and stopping the container takes until its kill. Commands that ask stop_signal() set
-// theirs instead.
+// The kernel drops signals to the first process of a container if it has no handler, so stopping
+// the container would take until it is killed. Commands that call stop_signal() replace this one.
 static void end_on_signals() {
     for (int number : {SIGINT, SIGTERM}) signal(number, [](int n) { _exit(128 + n); });
 }
@@ -75,26 +74,26 @@ static void set_up(Log& log, const CommandLine& line) {
     if (config.json) log.use_stderr();
     log.set_quiet(config.quiet || (config.json && !config.verbose));
     log.set_verbose(config.verbose);
-    log.set_draws(!config.quiet && !is_piped());  // what reads a pipe may draw there itself
+    log.set_draws(!config.quiet && !is_piped());  // the reader of a pipe may draw there
     for (const auto& [option, who] : line.given)
         if (!who.starts_with("--")) log.detail("--", option, " is from ", who);
 }
 
-// The status, unless what was printed is lost: a reader that has enough of a pipe ends the program
-// as its signal would. Training and the coordinator do what matters elsewhere.
+// Returns the status, unless the output is lost: a closed pipe gives the status of its signal, any
+// other failure is an error. Training and the coordinator do not depend on the output.
 static int with_output(int status, Command command) {
     const bool whole = std::fflush(stdout) == 0 && !std::ferror(stdout);
     if (whole || command == kTrain || command == kFinetune || command == kCoordinator)
         return status;
     if (is_piped()) return 128 + SIGPIPE;
-    fail("standard output cannot be written; is the disk full?");
+    fail("standard output cannot be written: is the disk full?");
 }
 
 int main(int argc, char** argv) {
-    // A standard stream that the caller has closed: its number must not go to the next file opened.
+    // If the caller has closed a standard stream, the next file must not get its number.
     for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
         if (fcntl(stream, F_GETFD) == -1) open("/dev/null", O_RDWR);
-    // A closed pipe or socket, and a limit on the size of files, are errors of the write.
+    // A closed pipe or socket, and a limit on the file size, become errors of the write.
     for (int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
     Log log;
     Command command{};  // none yet
@@ -114,7 +113,7 @@ int main(int argc, char** argv) {
         set_up(log, line);
         check_command_line(line);
         if (getpid() == 1) end_on_signals();
-        // Waits until a training run asks for it (TrainRun::wish).
+        // SIGUSR2 stays pending until a training run takes it (a request for a trace).
         sigset_t trace;
         sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
         sigprocmask(SIG_BLOCK, &trace, nullptr);
