@@ -43,7 +43,7 @@ run scaling scaling --workers 2 --models tiny --batch 16 --steps 2 --compute 0.4
 python3 - "$work" <<'PY' || fail "tables or figures are not as expected" "$work/servers" "$work/slow"
 import json, re, sys
 work = sys.argv[1]
-found = re.findall(r"^\| (ring|one server|a server a rank) \| [\d.]+ \(([\d.]+)\), (\d+) \|$",
+found = re.findall(r"^\| 2 \| (ring|one server|a server a rank) \| [\d.]+ \| ([\d.]+) \| (\d+) \|$",
                    open(f"{work}/servers").read(), re.M)
 assert [way for way, _, _ in found] == ["ring", "one server", "a server a rank"], found
 # 23.3 MB of weights: a ring of two sends them once, and so does a server; 1448 of 1514 bytes are not headers.

@@ -203,7 +203,6 @@ TEST_CASE("program: --help-all has every exit status that there is, and no other
         seen.insert(status > 128 ? "128+n" : std::to_string(status));
     };
     saw(run_trainer(small).first, 0);
-    saw(run_trainer({"eval"}).first, 1);
     saw(run_trainer({"eval", "--from", run, "--min-top1", "1", "--generated", "48"}).first, 3);
     Process train(folder, "train",
                   {"--generated", "48", "--size", "16", "--epochs", "100000", "--log-every", "1",
@@ -218,11 +217,6 @@ TEST_CASE("program: --help-all has every exit status that there is, and no other
     saw(status, 128 + SIGPIPE);
     CHECK(message == "");
     CHECK(on_terminal(80, {"models"}, {}, ends[1]).first == 128 + SIGPIPE);
-    CHECK(on_terminal(80,
-                      {"tune", "--lr", "--generated", "48", "--batch", "8", "--size", "16",
-                       "--steps", "40", "--threads", "1", "--out", folder / "found"},
-                      {}, ends[1])
-              .first == 128 + SIGPIPE);
     close(ends[1]);
     if (const int full = open("/dev/full", O_WRONLY | O_CLOEXEC); full >= 0) {
         const auto [failed, why] = on_terminal(80, {"--help-all"}, {}, full);
@@ -301,37 +295,4 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
     CHECK(found.back().contains("suggestion"));
     const auto doctor = events({"doctor", "--json", "--coord", "127.0.0.1:1"});
     CHECK(doctor.size() > 5);
-}
-
-TEST_CASE("program: an error says what to do next") {
-    TempDir folder;
-    const std::string text = folder / "README.md";
-    std::ofstream(text) << "# Not weights at all, but some text\n";
-    std::filesystem::create_directories(folder / "empty");
-    struct {
-        Words words;
-        const char* advice;
-    } cases[] = {
-        {{"finetune", text, "--generated", "48"},
-         "neither a safetensors file nor one that PyTorch's torch.save() wrote: "
-         "give weights as .safetensors, .pth or .pt"},
-        {{"import", text, "--classes", "a,b", "--out", folder / "x.safetensors"},
-         "give weights as .safetensors, .pth or .pt"},
-        {{"eval", "--from", text}, "Give a run's folder, one of its checkpoints or a .safetensors"},
-        {{"--resume", folder / "empty"}, "name the folder of another run, or leave --resume out"},
-        {{"eval", "--from", text + "/x"}, "check the path"},
-        {{"check", folder / "empty"}, "name the folder above"},
-        {{"--coord", "localhost:1", "--token-file", folder / "none"}, "`trainer token` makes"},
-        {{"import"}, "trainer import FILE"},
-        {{"finetune", text}, "--data DIR"},
-        {{"models", "resnet19"}, "did you mean resnet18?"},
-    };
-    for (const auto& [words, advice] : cases) {
-        CAPTURE(join_text(words, " "));
-        const auto [status, message] = run_trainer(words);
-        CHECK(status == 1);
-        CAPTURE(message);
-        CHECK(message.find(advice) != message.npos);
-        CHECK(lines_of(message).size() == 1);
-    }
 }
