@@ -134,9 +134,8 @@ all: trainer
 trainer: $(BUILD)/trainer
 trainer-simt: $(BUILD)/trainer-simt
 gemm_ladder: $(BUILD)/gemm_ladder
-augmentations: $(BUILD)/augmentations
 spectrograms: $(BUILD)/spectrograms
-trainer trainer-simt gemm_ladder augmentations spectrograms: FORCE
+trainer trainer-simt gemm_ladder spectrograms: FORCE
 	@cmp -s $(BUILD)/$@ $@ || cp -f $(BUILD)/$@ $@
 FORCE:
 # What a binary has (kernels/backend.cpp) is what is linked into it. A file named after the choice
@@ -153,8 +152,6 @@ $(BUILD)/trainer: $(MAIN_OBJ) $(LIB_OBJ) $(CHOICE)
 	$(if $(and $(NVCC),$(filter 0,$(CUDA))),@echo "No GPU here: built without CUDA kernels (make CUDA=1 adds them)")
 $(BUILD)/trainer-simt: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
-# Draws data/augmentations.jpg.
-$(BUILD)/augmentations: $(BUILD)/tools/augmentations.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
 # Sound to images; the trainer needs neither of its libraries.
 SOUND := $(and $(wildcard /usr/include/sndfile.h),$(wildcard /usr/include/fftw3.h))
 build/sound.ok: tools/deps.sh
@@ -165,7 +162,7 @@ $(BUILD)/tools/spectrograms.cpp.o: | build/sound.ok
 $(BUILD)/spectrograms: LDLIBS += -lsndfile -lfftw3f
 $(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
 $(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
-$(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/augmentations $(BUILD)/spectrograms:
+$(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/spectrograms:
 	$(link)
 
 # The same objects with static libraries. Without CUDA=1 on the command line it is for CPUs and has
@@ -299,7 +296,7 @@ $(GPU)/%.cu.o: $(GPU)/%.cu Makefile | $(READY)
 	$(compile_cuda)
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh $(BUILD)/%/unit.cpp $(BUILD)/tests/unit-%.cpp
 -include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ) \
-    $(BUILD)/tools/augmentations.cpp.o $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o)
+    $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o)
 
 # The tests of the whole program run the trainer beside them.
 test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(if $(SOUND),$(BUILD)/spectrograms)

@@ -20,7 +20,7 @@ struct RungResult {
     std::string name;
     Precision precision;   // what is multiplied is rounded to this
     std::vector<float> c;  // starts as NaN
-    double seconds;        // of one product; 0 where it was not timed
+    double seconds;        // of one product; 0 if it was not timed
 };
 using RungVisitor = std::function<void(const RungResult&)>;
 

@@ -7,7 +7,7 @@
 # A part that fails or takes too long does not stop the next one; only the smoke test does. Tools
 # that are not installed are listed as absent. Exit status 1: something failed.
 # Needs bash, coreutils and the kit (`make gpu-kit`). Environment:
-#   OUT      folder for results (gpu-correct or gpu-speed beside this script)
+#   OUT      folder for results (gpu-correct or gpu-speed next to this script)
 #   DEVICE   cuda:0; simt tries the script on the emulator, with small sizes
 #   LIMIT    seconds (400 or 300)    TESTS   "loss pool": of all test files only these
 #   PEERS    file in which `correct` leaves PyTorch's times for `speed` (/tmp/convoy-peers.jsonl)
@@ -49,7 +49,7 @@ row() {
     echo "| ${1//|//} | $2 | ${3//|//} | $seconds |" >>"$report"
 }
 # run SECONDS COMMAND...: ends the command after so many seconds, and at the end of the limit. Its
-# output goes to $work/said and to the log; `why` is how it ended, empty where it succeeded.
+# output goes to $work/said and to the log; `why` is how it ended, empty if it succeeded.
 run() {
     local most=$(($1 * (emulator ? 20 : 1))) left=$((limit - 5 - SECONDS)) status=0
     shift

@@ -1,6 +1,6 @@
 // mel.h — spectrograms as pictures: 80 bands, evenly spaced on the mel scale from 0 Hz to half the
 // sampling rate, by 80 frames of 1024 samples, 512 apart. From the paper of the model `shallow`:
-// Schindler, Lidy, Rauber (2016), where that is 0.93 s at 44.1 kHz.
+// Schindler, Lidy, Rauber (2016), who use 0.93 s at 44.1 kHz.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ constexpr int kMelBands = 80, kMelFrames = 80, kWindow = 1024, kHop = 512;
 
 inline double mel(double hertz) { return 2595 * std::log10(1 + hertz / 700); }
 // Where a frequency lies among the bands: band b has its centre at b, and its weight falls to 0 at
-// the centres beside it. top: half the sampling rate, in Hz.
+// the centres next to it. top: half the sampling rate, in Hz.
 inline double band_of(double hertz, double top) {
     return (kMelBands + 1) * mel(hertz) / mel(top) - 1;
 }

@@ -15,7 +15,7 @@ while IFS= read -r line <&3; do
     fi
     number=$((number + 1))
     printf 'README block %d:\n%s' "$number" "$block"
-    # Each command by itself where they are make's, so that its time is known.
+    # Commands of make run one by one, so that the time of each is known.
     if [[ $block == make* ]]; then
         while IFS= read -r command; do
             begin=$SECONDS
