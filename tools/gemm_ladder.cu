@@ -13,9 +13,9 @@
 #include <cmath>
 
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/make_backend.h"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/numbers.h"
 #include "src/base/clock.h"
 
 namespace convoy::CONVOY_DEVICE {

@@ -16,7 +16,7 @@
 //   bound   by memory, all of them.
 //   order   nothing is summed.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 #include "src/base/random.h"
@@ -131,7 +131,7 @@ void CudaBackend::map(Tensor x, Tensor y, F f) {
         using T = decltype(type);
         const size_t threads = x.bytes() / 16 + 16;  // and for what is left
         map_kernel<T, F><<<blocks_for(threads), kThreads, 0, stream_>>>(
-            numbers<T>(x), numbers<T>(y), x.elems(), f);
+            elements<T>(x), elements<T>(y), x.elems(), f);
         CUDA_LAUNCHED();
     });
 }
@@ -155,7 +155,7 @@ void CudaBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
         using T = decltype(type);
         const Pixels packs({int(to.elems() / size_t(to.C)), 1, 1, channels}, wide());
         copy_channels_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            numbers<T>(out), to.C, numbers<T>(in), from.C, packs, add);
+            elements<T>(out), to.C, elements<T>(in), from.C, packs, add);
         CUDA_LAUNCHED();
     });
 }
@@ -175,10 +175,10 @@ void CudaBackend::copy(Tensor to, Tensor from) {
     const dim3 blocks = blocks_for(from.elems() / 8 + 8);
     if (to.type == Type::kBfloat16)
         convert_kernel<bf16, float>
-            <<<blocks, kThreads, 0, stream_>>>(numbers<bf16>(to), from.floats(), from.elems());
+            <<<blocks, kThreads, 0, stream_>>>(elements<bf16>(to), from.floats(), from.elems());
     else
         convert_kernel<float, bf16>
-            <<<blocks, kThreads, 0, stream_>>>(to.floats(), numbers<bf16>(from), from.elems());
+            <<<blocks, kThreads, 0, stream_>>>(to.floats(), elements<bf16>(from), from.elems());
     CUDA_LAUNCHED();
 }
 
@@ -191,7 +191,7 @@ void CudaBackend::dropout(Tensor x, float p, const Draws& draws,
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         dropout_kernel<T><<<blocks_for(x.N * ((row + 3) / 4)), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.N, row, p, which, ids, purpose);
+            elements<T>(x), x.N, row, p, which, ids, purpose);
         CUDA_LAUNCHED();
     });
 }

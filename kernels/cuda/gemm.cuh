@@ -23,18 +23,18 @@
 // once for several numbers, since an index of a convolution costs more than a product:
 //   static constexpr bool kDepthFast   neighbours along l are neighbours in memory (else: along i)
 //   static constexpr bool kTable       the meaning of the slow index is worth a table
-//   Number                             what it holds: float or bf16
+//   Element                            what it holds: float or bf16
 //   Row row(int i) / Depth depth(int l)
 //   void advance(Depth&, int l, int step)   makes depth(l) of depth(l − step)
-//   Found<Number> find(Row, Depth)     a number outside of the operand counts as 0
+//   Found<Element> find(Row, Depth)     a number outside of the operand counts as 0
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/moments.cuh"
-#include "kernels/cuda/numbers.h"
 #include "kernels/cuda/pixel.cuh"
 
 namespace convoy::CONVOY_DEVICE {
@@ -118,7 +118,7 @@ struct Found {
 // A matrix of `rows` × `depth` numbers with steps of 1 along the one and `stride` along the other.
 template <bool DepthFast, class T>
 struct Matrix {
-    using Number = T;
+    using Element = T;
     static constexpr bool kDepthFast = DepthFast, kTable = false;
     const T* data;
     int rows, depths, stride;
