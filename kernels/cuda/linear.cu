@@ -44,8 +44,9 @@ void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y
         if (cublas_)
             return multiply_cublas(*cublas_, precision_, {x, true, C}, {w, true, C}, N, K, C, y,
                                    epilogue, memory_, stream_);
-        multiply(Matrix<true, float>{x.floats(), N, C, C}, Matrix<true, float>{w.floats(), K, C, C},
-                 N, K, C, epilogue, memory_, stream_);
+        if constexpr (std::is_same_v<T, float>)
+            multiply(Matrix<true, float>{x.floats(), N, C, C},
+                     Matrix<true, float>{w.floats(), K, C, C}, N, K, C, epilogue, memory_, stream_);
     });
 }
 
@@ -61,8 +62,10 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
         if (cublas_)
             return multiply_cublas(*cublas_, precision_, {dy, true, K}, {w, false, C}, N, C, K, dx,
                                    epilogue, memory_, stream_);
-        multiply(Matrix<true, float>{dy.floats(), N, K, K},
-                 Matrix<false, float>{w.floats(), C, K, C}, N, C, K, epilogue, memory_, stream_);
+        if constexpr (std::is_same_v<T, float>)
+            multiply(Matrix<true, float>{dy.floats(), N, K, K},
+                     Matrix<false, float>{w.floats(), C, K, C}, N, C, K, epilogue, memory_,
+                     stream_);
     });
 }
 
