@@ -78,6 +78,16 @@ inline double storage_tolerance(Precision precision, const std::vector<double>& 
     return precision == Precision::kBf16 ? largest * 0x1p-8 : 0;
 }
 
+// Each backend, with direct products in all cases; test_winograd.cpp has the other method.
+inline std::unique_ptr<Backend> each_direct(int threads, Precision precision = Precision::kFp32) {
+    auto backend = each_backend(threads, precision);
+    if (backend->name() != "cpu") return backend;
+    backend = make_backend(
+        "cpu", {.threads = threads, .conv = ConvMethod::kDirect, .precision = precision});
+    if (precision == Precision::kFp32) return backend;
+    return std::make_unique<ThroughDevice>(std::move(backend));
+}
+
 // All three passes, with and without bias, relu, mask and gradient of the bias.
 inline void check_conv(Backend& backend, Precision precision, const ConvCase& c) {
     const Window window = c.window;

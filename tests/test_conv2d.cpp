@@ -33,14 +33,8 @@ struct Problem {
     }
 };
 
-// Products with patches in all cases; tests/test_winograd.cpp has the other method.
 std::unique_ptr<Backend> direct(int threads) {
     return make_backend("cpu", {.threads = threads, .conv = ConvMethod::kDirect});
-}
-
-std::unique_ptr<Backend> each_direct(int threads) {
-    auto backend = each_backend(threads);
-    return backend->name() == "cpu" ? direct(threads) : std::move(backend);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ TEST_CASE("conv2d and its gradients in tf32 are the formula of numbers with 10 b
 }
 
 TEST_CASE("conv2d and its gradients in bf16 are the formula of numbers with 7 bits") {
-    auto backend = each_backend(2, Precision::kBf16);
+    auto backend = each_direct(2, Precision::kBf16);
     for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
     for (const ConvCase& c : kDepthwiseCases) check_conv(*backend, Precision::kBf16, c);
     check_linear_in(*backend, Precision::kBf16, {5, 2, 3, 50}, 67);
